@@ -26,7 +26,7 @@ setup: ## Only install: virtual environment, Python and front-end packages
 node: ## Only install what a GPU node needs: virtual environment and Python packages
 	@sh deploy/setup.sh node
 
-test: ## Run the whole suite: SQLite, then PostgreSQL where it is installed (ARGS="tests/portal -k lock")
+test: ## Run the whole suite: SQLite, then PostgreSQL where it is installed (ARGS="tests/gpuportal -k lock")
 	@sh deploy/setup.sh test
 	@exec $(PYTHON_VENV) tests/run.py $(ARGS)
 

@@ -12,7 +12,7 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from reservations.services.tokens import create_token
+from reservations.accounts.api_tokens import create_token
 
 BASE = Path(__file__).resolve().parent.parent
 VAR = Path(tempfile.mkdtemp(prefix="gpb-"))
@@ -195,8 +195,8 @@ def add_history(rows: int, *, before: datetime) -> None:
     """
     from django.db import connection
 
-    from reservations.domain.lifecycle import Kind, State
     from reservations.models import Allocation, LedgerEntry, Membership, Reservation
+    from reservations.rules.lifecycle import Kind, State
     from telemetry.models import Gpu
 
     if rows < 1:

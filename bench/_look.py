@@ -9,8 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from bench import _cluster
-from placement.services.planning import keep_plan, make_plans, offered
-from reservations.services.booking import book
+from placement.plans.service import keep_plan, make_plans, offered
+from reservations.booking.service import book
 
 GPUS = 8
 
@@ -34,13 +34,13 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
     import redis
     from django.utils import timezone
 
-    from placement.domain.remedies import Limits
-    from placement.domain.well_known import well_known_spec
-    from placement.domain.workload import Workload
     from placement.models import Job, PlacementPolicy
-    from placement.services import looking
+    from placement.planner.model.well_known import well_known_spec
+    from placement.planner.search.memory_savings import Limits
+    from placement.planner.values.workload import Workload
+    from placement.rebalance import rebalance_tick
     from reservations.models import Account, Membership, User
-    from telemetry import live
+    from telemetry.live import broadcast
     from telemetry.models import Gpu
 
     now = timezone.now().replace(microsecond=0)
@@ -67,12 +67,15 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
         restart="resumes", started_at=now, seen_at=now, attempt=1,
     )  # fmt: skip
     client.set(
-        live.DETAIL + "node-000", json.dumps({"node": "node-000", "gpus": {}, "at": 0})
+        broadcast.DETAIL + "node-000",
+        json.dumps({"node": "node-000", "gpus": {}, "at": 0}),
     )
 
     def look() -> None:
-        row = looking._planned().get(pk=job.pk)
-        assert looking._look(row, None, PlacementPolicy.current(), timezone.now())
+        row = rebalance_tick._planned().get(pk=job.pk)
+        assert rebalance_tick._look(
+            row, None, PlacementPolicy.current(), timezone.now()
+        )
         made = job.moves.first()
         assert made is not None and made.step_seconds_now is not None, "not weighed"
 
@@ -81,11 +84,11 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
 
 def _frame(client) -> None:  # type: ignore[no-untyped-def]
     """Publish fresh readings of every Gpu, half an hour ahead of the clock."""
-    from telemetry import live
-    from telemetry.domain.frame import Frame, FrameRow, encode
-    from telemetry.domain.state import GpuState
+    from telemetry.inventory.queries import load_cluster
+    from telemetry.live import broadcast
     from telemetry.models import Gpu
-    from telemetry.snapshots import load_cluster
+    from telemetry.protocol.frame import Frame, FrameRow, encode
+    from telemetry.protocol.gpu_state import GpuState
 
     cluster = load_cluster()
     rows = tuple(
@@ -101,7 +104,7 @@ def _frame(client) -> None:  # type: ignore[no-untyped-def]
         for number in range(Gpu.objects.count())
     )
     with client.pipeline() as pipe:
-        live.publish_roster(pipe, cluster.roster)
+        broadcast.publish_roster(pipe, cluster.roster)
         frame = Frame(cluster.roster_id, time.time() + 1800, rows)
-        live.publish_frame(pipe, encode(frame))
+        broadcast.publish_frame(pipe, encode(frame))
         pipe.execute()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from reservations.services.tokens import create_token
+from reservations.accounts.api_tokens import create_token
 
 HOUR = 3600
 WEIGHT = 10
@@ -239,8 +239,8 @@ def over_quota() -> list[str]:
     Arithmetic of its own, over every window that begins where a booking begins or ends
     where one ends: the sum over a window is piecewise linear between those.
     """
-    from reservations.domain.lifecycle import Kind
     from reservations.models import Account, Membership, Reservation, SitePolicy
+    from reservations.rules.lifecycle import Kind
 
     default = SitePolicy.current().quota_gpu_seconds
     spends: dict[int, list[tuple[int, int, int]]] = defaultdict(list)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 MOST_CONNECTIONS = 120
-"""The server answers so many at once (placement.serving.server.MOST_AT_ONCE)."""
+"""The server answers so many at once (placement.agent.serving.server.MOST_AT_ONCE)."""
 
 
 class _Line(asyncio.Protocol):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from placement.serving.engine import Engine
-from placement.serving.parts import Kept
-from placement.serving.server import run_in_loop, serve
-from placement.serving.station import SWITCH_SECONDS, Station
+from placement.agent.serving.batch import Kept
+from placement.agent.serving.executor import SWITCH_SECONDS, Station
+from placement.agent.serving.onnx_engine import Engine
+from placement.agent.serving.server import run_in_loop, serve
 
 ROOM_BYTES = 2**30
 NAME = "mlp"

@@ -5,7 +5,7 @@ job that was submitted at t asks at t for a start two days later. One more perso
 two of the four GPUs from 62 to 26 hours ahead, day after day, and gives every hour back
 26 hours before it begins, so that it costs nothing. Told are the hours by which the
 others' starts are later than they asked for, without that person, with them, and with
-them under the rule of ``reservations.domain.returns``.
+them under the rule of ``reservations.rules.fairness.early_returns``.
 
     python -m bench.early_returns PHILLY.csv.gz THETA.csv.gz
 """
@@ -21,15 +21,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zlib import crc32
 
-from reservations.domain.policy import Policy
-from reservations.domain.replay.trace import TraceJob, read_trace
-from reservations.domain.returns import (
+from reservations.reports.replay.trace import TraceJob, read_trace
+from reservations.rules.fairness.early_returns import (
     WINDOW_SECONDS,
     ReturnedTooMuch,
     Returns,
     check_returns,
 )
-from reservations.domain.window import Window
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window
 
 GPUS, HOARDED, WEIGHT = 4, 2, 10
 LOAD = 0.85

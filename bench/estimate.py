@@ -6,8 +6,8 @@ Rows: measured_cpu.json, simulated_large.json and distributed_cpu.json (copies a
 tests/data/memory), own_cases.json and own_ranks.json (measured here, by measure_case.py
 and measure_ranks.py), and, where DIR has them, megatron_gpu.json, mpt_fits.json and
 published.json. Nothing is fitted to any of them. Beside the closed form: the symbolic
-step (placement.symbolic), accelerate's and DeepSpeed's own estimators, and Megatron's
-formulas, on the same rows. `--closed` leaves out what needs torch.
+step (placement.planner.symbolic), accelerate's and DeepSpeed's own estimators, and
+Megatron's formulas, on the same rows. `--closed` leaves out what needs torch.
 """
 
 import argparse
@@ -30,9 +30,9 @@ from bench.published import (
     reserved_rows,
     torchtune_rows,
 )
-from placement.domain.cases import closed_case
-from placement.domain.errors import PlacementError
-from placement.domain.estimate import WORKSPACE_BYTES, estimate
+from placement.planner.memory.estimate import WORKSPACE_BYTES, estimate
+from placement.planner.reference.memory_cases import closed_case
+from placement.planner.values.errors import PlacementError
 
 TESTS = Path(__file__).resolve().parent.parent / "tests" / "data" / "memory"
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "memory"
@@ -85,8 +85,8 @@ def milliseconds(work: Callable[[], Any]) -> float:
 def symbolic_answers(specs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Symbolic answers by case id; errors as they are. Empty without the package."""
     try:
-        from placement.symbolic.case import read_case
-        from placement.symbolic.process import run
+        from placement.planner.symbolic.case import read_case
+        from placement.planner.symbolic.child_process import run
     except ImportError as error:
         print(f"(no symbolic column: {error})")
         return {}

@@ -6,7 +6,7 @@ Two runs on one machine, one after the other, each with its own broker, one
 uvicorn process and N websocket clients in another process:
 
 * hub:  125 nodes send samples, `Ingest` makes a binary frame a second, the
-  site's own BoardConsumer hands it on (telemetry/hub.py);
+  site's own BoardConsumer hands it on (telemetry/live/hub.py);
 * json: the usual way: the same facts as one JSON text, `group_send` through the
   channel layer, each consumer encodes and sends.
 
@@ -144,7 +144,7 @@ async def one_client(
 
 def _sampled_at(frame: bytes) -> float:
     """When the first Gpu's newest sample had come to the server."""
-    from telemetry.domain.frame import AGE_STEP_SECONDS, HEADER, ROW
+    from telemetry.protocol.frame import AGE_STEP_SECONDS, HEADER, ROW
 
     age = ROW.unpack_from(frame, HEADER.size)[-1] * AGE_STEP_SECONDS
     return float(HEADER.unpack_from(frame)[3]) - age

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from telemetry.services.hours import mark_hours_due, roll_hours
+from telemetry.history.hourly_rollup import mark_hours_due, roll_hours
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 RANGES = {
@@ -99,7 +99,7 @@ def fill(gpus: int, years: float, minute_days: int, now: Any) -> Any:
 
 def measure(node: Any, hours: int, now: Any) -> str:
     """One range, three times: the middle one."""
-    from telemetry import history
+    from telemetry.history import queries as history
 
     asked = history.Asked(
         int(now.timestamp()) - hours * 3600, int(now.timestamp()), POINTS

@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from placement.domain.shape import TransformerShape
-from placement.domain.sharding import Sharding
-from placement.domain.spec import LayerSpec, ModelSpec, part
-from placement.domain.workload import Workload
+from placement.planner.model.block_shape import TransformerShape
+from placement.planner.model.spec import LayerSpec, ModelSpec, part
+from placement.planner.values.sharding import Sharding
+from placement.planner.values.workload import Workload
 
 GPT2_VOCAB = 50257
 BERT_CASED_VOCAB = 28996

@@ -19,8 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import _rivals, strategies
-from placement.domain.contiguous import split_bytes
-from placement.domain.pipeline import PipelineProblem, split_pipeline
+from placement.planner.search.bottleneck_partition import split_bytes
+from placement.planner.search.pipeline_partition import PipelineProblem, split_pipeline
 
 RUNS = 5
 

@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from reservations.services.tokens import create_token
+from reservations.accounts.api_tokens import create_token
 
 PAGES = ("/jobs/", "/healthz")
 PAUSE_SECONDS = 0.2

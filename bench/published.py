@@ -7,20 +7,20 @@ typed in as well known are spelled here as their public configs.
 from dataclasses import dataclass
 from typing import Any
 
-from placement.domain.adapt import with_lora
-from placement.domain.estimate import (
+from placement.planner.memory.estimate import (
     CONTEXT_BYTES,
     OLD_CONTEXT_BYTES,
     WORKSPACE_BYTES,
     estimate,
     interval,
 )
-from placement.domain.families import parse_config
-from placement.domain.quantize import Scheme, quantized
-from placement.domain.sharding import SINGLE, Sharding
-from placement.domain.spec import ModelSpec
-from placement.domain.well_known import well_known_spec
-from placement.domain.workload import Workload
+from placement.planner.model.adaptation import with_lora
+from placement.planner.model.families.config_json import parse_config
+from placement.planner.model.quantized_weights import Scheme, quantized
+from placement.planner.model.spec import ModelSpec
+from placement.planner.model.well_known import well_known_spec
+from placement.planner.values.sharding import SINGLE, Sharding
+from placement.planner.values.workload import Workload
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "phi-1.5 1.3B": {

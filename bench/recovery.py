@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import websockets.exceptions
 from websockets.sync.client import connect
 
-from telemetry.domain.frame import decode
-from tests.portal.running import Portal
+from telemetry.protocol.frame import decode
+from tests.gpuportal.running import Portal
 
 VICTIMS = {
     "web": "gpuportal.asgi:application",
@@ -37,7 +37,7 @@ VICTIMS = {
     "ingest": "manage.py ingest",
     "broker": "valkey-server",
     "node worker": "-Q node.",
-    "sampling child": "telemetry.sampler",
+    "sampling child": "telemetry.agent.sampler",
 }
 FRESH_SECONDS = 2.0
 PATIENCE_SECONDS = 60.0

@@ -35,10 +35,10 @@ def measure(reservations: int) -> None:
     lab.make_lab()
     from django.db import connection
 
-    from reservations.domain.report import month_of, months_back
     from reservations.models import MonthUse
-    from reservations.services.reports import due_months, roll_month
-    from reservations.snapshots.reports import COLUMN, ReportFilter, report
+    from reservations.reports.queries import COLUMN, ReportFilter, report
+    from reservations.reports.rules import month_of, months_back
+    from reservations.reports.service import due_months, roll_month
 
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     lab.SPAN_SECONDS = 365 * 24 * lab.HOUR * MACHINES // reservations

@@ -70,10 +70,10 @@ def sample_with(reader: str, count: int) -> dict[str, float]:
 
 
 def _portal() -> Any:
-    import telemetry.sender  # noqa: F401  (the child has its Redis client loaded)
-    from telemetry.domain.sample import NodeSample
-    from telemetry.lanes import Lanes
-    from telemetry.probe import NvmlProbe
+    import telemetry.agent.stream_sender  # noqa: F401  (the child has its Redis client loaded)
+    from telemetry.agent.probe import NvmlProbe
+    from telemetry.agent.reader_threads import Lanes
+    from telemetry.protocol.sample import NodeSample
 
     seconds = [0.0]
     probe = NvmlProbe("bench", clock=lambda: seconds[0])

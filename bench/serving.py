@@ -36,9 +36,9 @@ import numpy as np
 
 from bench._serving_client import Client
 from bench._serving_server import NAME, ROOM_BYTES
-from placement.domain.serving import Scheduler
-from placement.domain.serving_times import Timing
-from placement.domain.serving_walk import Placed
+from placement.agent.serving.deadline_scheduler import Scheduler
+from placement.agent.serving.queue_simulation import Placed
+from placement.protocol.serving_times import Timing
 from tests.placement.serving.networks import mlp_bytes
 from tests.placement.serving.virtual import open_loop, uneven
 

@@ -34,7 +34,7 @@ from typing import Any
 
 from bench._cluster import ROOT, cpu_seconds, setup, valkey
 from bench._storm import EVERY, Storm, rss_kib
-from telemetry.services.nodes import enroll_node
+from telemetry.inventory.enrollment import enroll_node
 
 NODE = "storm"
 WARM_UP_SECONDS = 15.0
@@ -79,7 +79,7 @@ class Page(threading.Thread):
 
     def look(self) -> None:
         """Take in what came since the last look."""
-        from telemetry.domain.frame import decode
+        from telemetry.protocol.frame import decode
 
         frames, self._frames = self._frames, []
         for data in frames:
@@ -214,7 +214,7 @@ def _sampling_child(node_pid: int) -> int | None:
             parent = int((folder / "stat").read_text().rpartition(") ")[2].split()[1])
         except (OSError, IndexError, ValueError):
             continue
-        if parent == node_pid and b"telemetry.sampler" in words:
+        if parent == node_pid and b"telemetry.agent.sampler" in words:
             return int(folder.name)
     return None
 
@@ -239,7 +239,7 @@ def _prepare(folder: Path) -> None:
     from django.core.management import call_command
     from django.utils import timezone
 
-    from placement import signing
+    from placement.protocol import signing
 
     call_command("migrate", verbosity=0)
     _node, token = enroll_node(name=NODE, simulated=False, now=timezone.now())

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from placement.domain.families import parse_config
-from placement.domain.offer import GpuOffer
-from placement.domain.planner import plan
-from placement.domain.spec import ModelSpec
-from placement.domain.workload import Workload
+from placement.planner.model.families.config_json import parse_config
+from placement.planner.model.spec import ModelSpec
+from placement.planner.search.planner import plan
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.workload import Workload
 
 GIB = 2**30
 RUNS = 5

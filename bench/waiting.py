@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 from bench import _booking_lab as lab
-from reservations.services.giving import cancel
+from reservations.booking.release import cancel
 
 GPUS, PEOPLE, NODES, GROUPS = 154, 300, 20, 15
 HOUR = timedelta(hours=1)
@@ -47,30 +47,30 @@ def measure(waiting: int, bookings: int) -> None:
     from django.db import connection
 
     from reservations.models import Reservation, WaitlistLook
-    from reservations.services import placing
-    from reservations.snapshots.facts import site_policy
+    from reservations.store.booking_snapshot import site_policy
+    from reservations.waitlist import scheduler
 
     policy = site_policy()
     print(f"{GPUS} GPUs, {bookings} bookings, {waiting} wait, {connection.vendor}")
-    placing.BUSY_SECONDS = 120.0
+    scheduler.BUSY_SECONDS = 120.0
     told: list[dict[str, int]] = []
-    first = cpu_seconds(lambda: told.append(placing.place(now, policy)))
+    first = cpu_seconds(lambda: told.append(scheduler.place(now, policy)))
     each = first / max(told[0]["placed"], 1)
     print(f"  {told[0]['placed']} placed at first, {each:.2f} s CPU each")
     took = []
     for number in range(1, 6):
         WaitlistLook.objects.update(looked_at=None)
         at = now + timedelta(seconds=number)
-        took.append(cpu_seconds(lambda at=at: placing.place(at, policy)))
+        took.append(cpu_seconds(lambda at=at: scheduler.place(at, policy)))
     print(f"  a look that places nobody: {statistics.median(took):.2f} s CPU")
-    took = [cpu_seconds(lambda: placing.place(at, policy)) for _ in range(5)]
+    took = [cpu_seconds(lambda: scheduler.place(at, policy)) for _ in range(5)]
     print(f"  nothing changed: {1000 * statistics.median(took):.1f} ms CPU")
     took = []
     for number in range(1, 6):
         at = now + timedelta(minutes=number)
         row = Reservation.objects.live().filter(start__gt=at + 14 * HOUR).first()
         cancel(reservation_id=row.pk, user=row.user, now=at)
-        took.append(cpu_seconds(lambda a=at: placing.place(a, policy)))
+        took.append(cpu_seconds(lambda a=at: scheduler.place(a, policy)))
     print(f"  a look after time came free: {statistics.median(took):.2f} s CPU")
 
 
@@ -122,8 +122,8 @@ def make_lab(waiting: int, bookings: int, now: datetime) -> None:
 
 def _book(gpus, members, bookings, now, chance) -> None:  # type: ignore[no-untyped-def]
     """Hold every Gpu without gaps, and give everybody a past."""
-    from reservations.domain.lifecycle import Kind, State
     from reservations.models import Allocation, LedgerEntry, Reservation
+    from reservations.rules.lifecycle import Kind, State
 
     hour = now.replace(minute=0)
     each = bookings // GPUS

@@ -14,8 +14,7 @@ from django.utils import timezone
 import telemetry.admin  # noqa: F401  registers what is dressed below
 from reservations.admin import AuditedActs, AuditedAdmin, ReasonForm
 from reservations.models import User
-from reservations.services.retired import retire_node
-from telemetry.domain.errors import TelemetryError
+from reservations.operations.node_retirement import retire_node
 from telemetry.models import (
     Alert,
     Gpu,
@@ -25,6 +24,7 @@ from telemetry.models import (
     TelemetryPolicy,
     XidCount,
 )
+from telemetry.protocol.errors import TelemetryError
 
 
 @admin.action(description="Retire (nothing may be booked on it)")

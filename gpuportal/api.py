@@ -28,14 +28,14 @@ from ninja.parser import Parser
 from ninja.renderers import JSONRenderer
 from ninja.security import HttpBearer, SessionAuth
 
-from gpuportal import problems
-from gpuportal.openapi import with_problems
-from gpuportal.token_auth import ScopeMissing, user_of
-from gpuportal.token_scopes import scopes_needed
+from gpuportal.http import problems
+from gpuportal.http.openapi import with_problems
+from gpuportal.http.token_auth import ScopeMissing, user_of
+from gpuportal.http.token_scopes import scopes_needed
 from reservations.models import User
-from telemetry.domain.json_values import MOST_DEPTH, TooDeep, unstorable
-from telemetry.domain.sentences import sentence
-from telemetry.translation import translated_values
+from telemetry.protocol.sentences import sentence
+from telemetry.web.json_values import MOST_DEPTH, TooDeep, unstorable
+from telemetry.web.translation import translated_values
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ for _floor in ("telemetry", "reservations", "placement"):
     # A floor that is still being built has no door yet.
     if importlib.util.find_spec(f"{_floor}.api") is not None:
         api.add_router("", f"{_floor}.api.router")
-api.add_router("", "gpuportal.board_api.router")
+api.add_router("", "gpuportal.board.api.router")
 
 
 @api.exception_handler(ValidationError)

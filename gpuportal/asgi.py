@@ -13,11 +13,11 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 
 import gpuportal.celery  # noqa: E402, F401  (sockets send tasks)
 from gpuportal import systemd  # noqa: E402
-from gpuportal.handler import OneHopHandler  # noqa: E402
-from gpuportal.languages import SocketLanguage  # noqa: E402
-from gpuportal.origin import SameOrigin  # noqa: E402
+from gpuportal.http.handler import OneHopHandler  # noqa: E402
+from gpuportal.http.origin import SameOrigin  # noqa: E402
+from gpuportal.http.serve_door import ServeDoor  # noqa: E402
+from gpuportal.http.socket_language import SocketLanguage  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
-from gpuportal.serve_door import ServeDoor  # noqa: E402
 
 application = ProtocolTypeRouter(
     {

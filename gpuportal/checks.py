@@ -11,8 +11,9 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DatabaseError
 
-from gpuportal import migrations_due, paths
+from gpuportal import paths
 from gpuportal.broker import in_the_open
+from gpuportal.monitoring import migrations_due
 from telemetry.models import Node
 
 

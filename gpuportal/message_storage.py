@@ -2,7 +2,7 @@
 
 from django.contrib.messages.storage.fallback import FallbackStorage
 
-from telemetry.translation import translated
+from telemetry.web.translation import translated
 
 
 class TranslatedStorage(FallbackStorage):

@@ -38,9 +38,9 @@ from kombu.utils.objects import cached_property  # noqa: E402
 
 from gpuportal import node_broker, systemd  # noqa: E402
 from gpuportal.node_settings import NodeSettings  # noqa: E402
-from placement.runners.keeper import FACTS_MAXLEN, JobKeeper, connect  # noqa: E402
-from placement.runners.orderdesk import OrderDesk  # noqa: E402
-from telemetry.supervise import SamplerSupervisor  # noqa: E402
+from placement.agent.command_handler import OrderDesk  # noqa: E402
+from placement.agent.keeper import FACTS_MAXLEN, JobKeeper, connect  # noqa: E402
+from telemetry.agent.child_supervisor import SamplerSupervisor  # noqa: E402
 
 logger = logging.getLogger(__name__)
 settings = NodeSettings.from_env()

@@ -7,7 +7,7 @@ queue. A node that may run Lua can stop the broker for everybody, so this transp
 does without:
 
 - Messages are not kept until they are acknowledged. An order that a dying worker took
-  along is sent again by the web (placement/services/ticking.py).
+  along is sent again by the web (placement/jobs/tick/job_tick.py).
 - The binding is written by the web, which sends the orders.
 """
 

@@ -56,7 +56,7 @@ def main(descriptors: list[str]) -> None:
     from django.urls import get_resolver
 
     import gpuportal.celery  # noqa: F401  (pages send tasks)
-    from gpuportal.handler import OneHopHandler
+    from gpuportal.http.handler import OneHopHandler
 
     _ = get_resolver().url_patterns
     handler = OneHopHandler()

@@ -5,9 +5,9 @@ hold the interpreter and every page with it. So the web process passes whole req
 for plans, and for files that are parsed, to one child (``planner_process.py``): the
 same Django, at a lower priority. Several requests run there at once, because some only
 wait for a parser, each in a worker that the child forked. Which one is next, and how
-many run and wait, is decided for the whole site (`placement/site_slots.py`): the User
-with the fewest running, and among those the one who was served longest ago. While the
-broker is away, each web process counts its own.
+many run and wait, is decided for the whole site (`placement/plans/site_slots.py`): the
+User with the fewest running, and among those the one who was served longest ago. While
+the broker is away, each web process counts its own.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from django.template.loader import render_to_string
 from django.utils import translation
 from django.utils.translation import gettext
 
-from gpuportal import problems
+from gpuportal.http import problems
 from gpuportal.planner_process import ANSWERED, TOO_LONG
-from placement.site_slots import (
+from placement.plans.site_slots import (
     OUTAGES,
     POLL_SECONDS,
     Bounds,
@@ -43,7 +43,7 @@ from placement.site_slots import (
     Ticket,
     Verdict,
 )
-from telemetry.domain.sentences import sentence
+from telemetry.protocol.sentences import sentence
 
 PLANNED = re.compile(
     r"/plan/.*|/serve/new/|/api/v1/(plans|models)(/.*)?|/api/v1/serve/files"
@@ -351,8 +351,8 @@ def _busy_response(request: HttpRequest, busy: PlannerBusy) -> HttpResponse:
     else:
         part = request.headers.get("HX-Target", "")
         template = {
-            "plan-result": "placement/_plan_busy.html",
-            "plan-now": "placement/_plan_now_busy.html",
+            "plan-result": "placement/plans/_plan_busy.html",
+            "plan-now": "placement/plans/_plan_now_busy.html",
         }.get(part, "429.html")
         words = {"words": busy.detail}
         response = HttpResponse(render_to_string(template, words), status=429)

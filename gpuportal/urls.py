@@ -4,22 +4,19 @@ from django.contrib import admin
 from django.contrib.auth.views import LogoutView
 from django.urls import include, path, re_path
 
-from gpuportal import (
-    alert_views,
-    audit_views,
-    manage_home,
-    people_views,
-    views,
-    wall_views,
-)
+from gpuportal.alerts import views as alert_views
+from gpuportal.alerts.bell import bell
 from gpuportal.api import api
-from gpuportal.bell import bell
-from gpuportal.free_hours import free_hours
-from gpuportal.health import healthz, readyz
-from gpuportal.help_pages import help_page, help_terms
-from gpuportal.metrics import metrics
-from gpuportal.mine import mine
-from gpuportal.serve_door import admit
+from gpuportal.board import wall_views
+from gpuportal.board.free_hours import free_hours
+from gpuportal.http.serve_door import admit
+from gpuportal.manage import audit_views, people_views
+from gpuportal.manage import views as manage_home
+from gpuportal.monitoring.health import healthz, readyz
+from gpuportal.monitoring.metrics import metrics
+from gpuportal.pages import views
+from gpuportal.pages.help_pages import help_page, help_terms
+from gpuportal.pages.mine import mine
 
 urlpatterns = [
     # First: addresses are tried in order, and no page waits as a program does.
@@ -67,6 +64,6 @@ urlpatterns = [
     path("admin/", admin.site.urls),
 ]
 
-handler403 = "gpuportal.views.not_allowed"
-handler404 = "gpuportal.views.not_found"
-handler500 = "gpuportal.views.failed"
+handler403 = "gpuportal.pages.views.not_allowed"
+handler404 = "gpuportal.pages.views.not_found"
+handler500 = "gpuportal.pages.views.failed"

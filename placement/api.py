@@ -1,4 +1,4 @@
-"""Placement's part of the JSON API: Jobs; models and Plans are in api_plans.py."""
+"""Placement's part of the JSON API: Jobs; models and Plans are in api.py."""
 
 from dataclasses import asdict
 from typing import Any
@@ -7,24 +7,25 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Query, Router, Status
 
-from placement import logs, snapshots
-from placement.api_arrays import router as arrays
-from placement.api_gaps import ask as ask_for_gaps
-from placement.api_gaps import router as gaps
-from placement.api_moves import router as moves
-from placement.api_plans import router as plans
-from placement.api_results import router as results
-from placement.api_serve import router as serve
-from placement.domain.lifecycle import JobState
-from placement.domain.meeting import MOST_NODES
+from placement.backfill.api import ask as ask_for_gaps
+from placement.backfill.api import router as gaps
+from placement.jobs import queries as snapshots
+from placement.jobs import service as jobs
+from placement.jobs.array_api import router as arrays
+from placement.jobs.job_usage import job_usage
+from placement.jobs.nodes import log_store
+from placement.jobs.results_api import router as results
+from placement.jobs.schemas import NewJob, StopReason
 from placement.models import Job
-from placement.schemas import NewJob, StopReason
-from placement.services import jobs
-from placement.services.summaries import job_usage
-from reservations.domain.errors import NotFound
+from placement.plans.api import router as plans
+from placement.protocol.job_lifecycle import JobState
+from placement.protocol.rendezvous import MOST_NODES
+from placement.rebalance.api import router as moves
+from placement.serving.api import router as serve
 from reservations.models import User
-from telemetry.charts import usage_entry
-from telemetry.domain.sentences import sentence
+from reservations.rules.errors import NotFound
+from telemetry.history.charts import usage_entry
+from telemetry.protocol.sentences import sentence
 
 MOST_ROWS = 200
 router = Router(tags=["placement"])
@@ -61,8 +62,8 @@ def job_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
     return snapshots.job_facts(job) | {
         "parts": snapshots.job_parts(job),
         "events": snapshots.job_events(job),
-        "last_lines": logs.last_lines(job, 20),
-        "log_note": logs.note(job),
+        "last_lines": log_store.last_lines(job, 20),
+        "log_note": log_store.note(job),
     }
 
 
@@ -79,7 +80,7 @@ def job_log(
     request: HttpRequest,
     job_id: int,
     offset: int = Query(0, ge=-(2**40), le=2**40),
-    length: int = Query(65_536, ge=0, le=logs.MOST_READ_BYTES),
+    length: int = Query(65_536, ge=0, le=log_store.MOST_READ_BYTES),
     part: int = Query(0, ge=0, le=MOST_NODES),
 ) -> dict[str, Any]:
     """A range of the stored log; a negative offset counts from the end.
@@ -88,13 +89,13 @@ def job_log(
     `note` says why the log was deleted or cut; it is empty where it was not.
     """
     job = _one(request, job_id)
-    piece = logs.read(job, offset=offset, length=length, part=part)
+    piece = log_store.read(job, offset=offset, length=length, part=part)
     return {
         "offset": piece.offset,
         "bytes": piece.bytes,
         "data": piece.data,
         "size": piece.size,
-        "note": logs.note(job),
+        "note": log_store.note(job),
     }
 
 
@@ -102,18 +103,18 @@ def job_log(
 def job_log_search(
     request: HttpRequest,
     job_id: int,
-    q: str = Query(..., min_length=1, max_length=logs.MOST_WANTED_CHARACTERS),
+    q: str = Query(..., min_length=1, max_length=log_store.MOST_WANTED_CHARACTERS),
     offset: int = Query(0, ge=0, le=2**40),
     part: int = Query(0, ge=0, le=MOST_NODES),
 ) -> dict[str, Any]:
     """Lines of the whole stored log that hold a text, from a byte offset on."""
-    return asdict(logs.search(_one(request, job_id), q, offset=offset, part=part))
+    return asdict(log_store.search(_one(request, job_id), q, offset=offset, part=part))
 
 
 @router.get("/jobs/{int:job_id}/numbers")
 def job_numbers(request: HttpRequest, job_id: int) -> dict[str, Any]:
     """The numbers that the log carries, thinned for a chart."""
-    return {"rows": logs.numbers(_one(request, job_id))}
+    return {"rows": log_store.numbers(_one(request, job_id))}
 
 
 @router.post("/jobs", response={201: dict[str, Any]})

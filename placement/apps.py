@@ -17,10 +17,10 @@ class PlacementConfig(AppConfig):
         assert checks.scripts_without_isolation
         # After every migrate: SQLite drops triggers when it rebuilds a table.
         post_migrate.connect(triggers.install, sender=self)
-        from placement.services.attaching import CARRIER
-        from placement.services.parting import check_nothing_runs
-        from reservations.services.carrying import CARRIERS
-        from reservations.services.parting import GATES
+        from placement.jobs.release_guard import check_nothing_runs
+        from placement.jobs.waitlist_jobs import CARRIER
+        from reservations.booking.partial_release import GATES
+        from reservations.store.attached_jobs import CARRIERS
 
         if check_nothing_runs not in GATES:
             GATES.append(check_nothing_runs)

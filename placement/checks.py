@@ -6,7 +6,7 @@ from django.conf import settings
 from django.core.checks import Error, Tags, Warning, register
 
 from gpuportal import paths
-from placement.signing import PRIVATE
+from placement.protocol.signing import PRIVATE
 
 
 @register(Tags.security, deploy=True)

@@ -2,8 +2,8 @@
 
 from django.urls import URLPattern, path
 
-from placement.consumers import JobConsumer, JobsConsumer, PlanConsumer
-from placement.serve_tunnel import serve_tunnel
+from placement.jobs.consumers import JobConsumer, JobsConsumer, PlanConsumer
+from placement.serving.node_tunnel import serve_tunnel
 
 websocket_urlpatterns: list[URLPattern] = [
     path("ws/jobs/", JobsConsumer.as_asgi()),  # type: ignore[arg-type]

@@ -1,16 +1,16 @@
 """What only the database can refuse of Jobs, installed after every migrate.
 
 A Job that has ended stays as it ended, and no state is written that the table of
-moves (``domain.lifecycle``) does not know. Which moves are legal in between is kept by
-the one compare-and-set that writes them, ``JobQuerySet.move``: a trigger could not
-tell a late fact of a node from a mistake, and both must find nothing to do.
+moves (``protocol.job_lifecycle``) does not know. Which moves are legal in between is
+kept by the one compare-and-set that writes them, ``JobQuerySet.move``: a trigger could
+not tell a late fact of a node from a mistake, and both must find nothing to do.
 Made after migrate and not by a migration: a later AlterField rebuilds the SQLite table
 and silently drops its triggers.
 """
 
 from django.db import connections
 
-from placement.domain.lifecycle import NEXT, JobState
+from placement.protocol.job_lifecycle import NEXT, JobState
 
 TABLE = "placement_job"
 NAME = "job_state_not_legal"

@@ -23,8 +23,9 @@ from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 from simple_history.admin import SimpleHistoryAdmin
 
-from reservations.domain.errors import BookingError, hours_text
-from reservations.domain.lifecycle import State
+from reservations.accounts.api_tokens import revoke_token
+from reservations.accounts.tree import admin_changes
+from reservations.booking.release import cancel, release
 from reservations.models import (
     Account,
     Allocation,
@@ -40,11 +41,10 @@ from reservations.models import (
     Token,
     User,
 )
-from reservations.services import accounts_desk
-from reservations.services.giving import cancel, release
-from reservations.services.tokens import revoke_token
-from telemetry.domain.sentences import joined, sentence
-from telemetry.plain_forms import PlainErrors, PlainModelForm
+from reservations.rules.errors import BookingError, hours_text
+from reservations.rules.lifecycle import State
+from telemetry.protocol.sentences import joined, sentence
+from telemetry.web.plain_forms import PlainErrors, PlainModelForm
 
 HOUR_SECONDS = 3600
 REASON_LENGTH = 100
@@ -200,9 +200,9 @@ class TreeAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
         self, request: HttpRequest, obj: Any, form: Any, change: bool
     ) -> None:
         """Keep the row before and after."""
-        before = accounts_desk.next_version(obj)
+        before = admin_changes.next_version(obj)
         super().save_model(request, obj, form, change)
-        accounts_desk.record(
+        admin_changes.record(
             before=before,
             row=obj,
             actor=request.user if isinstance(request.user, User) else None,

@@ -14,7 +14,39 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Query, Router, Status
 
-from reservations.api_parts import (
+from reservations.booking import booking_undo as undo_service
+from reservations.booking import change as changing
+from reservations.booking import release as giving
+from reservations.booking import service as booking
+from reservations.booking.overstay_api import rights_json
+from reservations.booking.overstay_api import router as rules_router
+from reservations.booking.payers import payers
+from reservations.booking.release import UNDO_SECONDS, undo_cancel
+from reservations.booking.slot_search import find_slots
+from reservations.fairshare import service as standing_service
+from reservations.fairshare.service import MembershipStanding, QuotaStanding
+from reservations.models import Reservation, User
+from reservations.notifications.api import router as notices_router
+from reservations.presence import check_in
+from reservations.presence.api import router as presence_router
+from reservations.reports.history_api import router as history_router
+from reservations.rules.errors import InThePast, TooLong
+from reservations.rules.lifecycle import Kind
+from reservations.rules.policy import Policy
+from reservations.series.api import router as series_router
+from reservations.sharing.api import router as people_router
+from reservations.store.booking_snapshot import site_policy
+from reservations.store.calendar_queries import (
+    Reader,
+    calendar_entry,
+    calendar_page,
+    iso,
+)
+from reservations.store.foreign_use import SOON_SECONDS, foreign_gpus
+from reservations.store.holdings import own_holdings
+from reservations.waitlist.api import calendar_extras, preview_chance
+from reservations.waitlist.api import router as waiting_router
+from reservations.web.api_parts import (
     counted_now,
     decision_json,
     hours_of,
@@ -22,17 +54,7 @@ from reservations.api_parts import (
     signed_in,
     slot_json,
 )
-from reservations.domain.errors import InThePast, TooLong
-from reservations.domain.lifecycle import Kind
-from reservations.domain.policy import Policy
-from reservations.history_api import router as history_router
-from reservations.models import Reservation, User
-from reservations.notices_api import router as notices_router
-from reservations.people_api import router as people_router
-from reservations.presence_api import router as presence_router
-from reservations.rules_api import rights_json
-from reservations.rules_api import router as rules_router
-from reservations.schemas import (
+from reservations.web.schemas import (
     BookIn,
     ChangeIn,
     PreviewIn,
@@ -40,20 +62,6 @@ from reservations.schemas import (
     SlotsIn,
     SpanIn,
 )
-from reservations.series_api import router as series_router
-from reservations.services import booking, changing, giving, presence
-from reservations.services import standing as standing_service
-from reservations.services import undo as undo_service
-from reservations.services.giving import UNDO_SECONDS, undo_cancel
-from reservations.services.search import find_slots
-from reservations.services.standing import MembershipStanding, QuotaStanding
-from reservations.snapshots.calendar import Reader, calendar_entry, calendar_page, iso
-from reservations.snapshots.facts import site_policy
-from reservations.snapshots.foreign import SOON_SECONDS, foreign_gpus
-from reservations.snapshots.holdings import own_holdings
-from reservations.snapshots.payers import payers
-from reservations.waiting_api import calendar_extras, preview_chance
-from reservations.waiting_api import router as waiting_router
 
 router = Router(tags=["calendar"])
 router.add_router("", history_router)
@@ -243,7 +251,7 @@ def keep(
     """Keep an idle one: once."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    kept = presence.keep(
+    kept = check_in.keep(
         reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
     )
     return _entry(user, kept, now)

@@ -12,8 +12,8 @@ from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.conf import settings
 from django.contrib.auth import get_user
 
-from reservations import live
 from reservations.models import SitePolicy, User
+from reservations.notifications import live
 
 NOT_JSON = 4400
 SIGNED_OUT = 4401
@@ -167,7 +167,8 @@ class CalendarConsumer(SessionConsumer):
         return frozenset({calendar_audience(user), live.user_group(user.pk)})
 
     async def reservation_changed(self, event: dict[str, Any]) -> None:
-        """Pass on one `reservation.changed` message (reservations/live.py)."""
+        """Pass on one `reservation.changed` message
+        (reservations/notifications/live.py)."""
         await self.send_json(event)
 
     async def closures_changed(self, event: dict[str, Any]) -> None:

@@ -5,19 +5,16 @@ import time
 from celery import shared_task
 from django.utils import timezone
 
-from reservations import live
-from reservations.domain.window import whole_second
-from reservations.services import (
-    delivery,
-    inviting,
-    placing,
-    refused,
-    replays,
-    reports,
-    usage,
-)
-from reservations.services import tick as tick_service
-from reservations.snapshots.facts import site_policy
+from reservations import tick as tick_service
+from reservations.accounts import invitation_mail
+from reservations.booking import refusals
+from reservations.notifications import delivery, live
+from reservations.reports import service as reports
+from reservations.reports.replay import service as replays
+from reservations.rules.window import whole_second
+from reservations.store import usage_sums
+from reservations.store.booking_snapshot import site_policy
+from reservations.waitlist import scheduler
 
 DELIVERING = "reservations.delivering"
 DELIVERING_SECONDS = 60
@@ -32,7 +29,7 @@ PLACING_SECONDS = 60
 
 @shared_task(name="reservations.tasks.tick")  # type: ignore[untyped-decorator]
 def tick() -> dict[str, int]:
-    """Run the calendar's tick (see ``services.tick`` for its steps)."""
+    """Run the calendar's tick (see ``tick`` for its steps)."""
     return tick_service.tick(timezone.now(), waitlist=False)
 
 
@@ -48,7 +45,7 @@ def place() -> dict[str, int]:
         return {}
     begun = time.monotonic()
     try:
-        return placing.place(whole_second(timezone.now()), site_policy())
+        return scheduler.place(whole_second(timezone.now()), site_policy())
     finally:
         rest = int(PLACING_RESTS * (time.monotonic() - begun))
         # 0 s removes the mark at once.
@@ -77,7 +74,7 @@ def roll_months() -> int:
 
     Old refusals, and deliveries that ended long ago, are deleted.
     """
-    refused.forget_old(timezone.now())
+    refusals.forget_old(timezone.now())
     delivery.forget_old(timezone.now())
     return reports.roll_months(timezone.now())
 
@@ -85,13 +82,15 @@ def roll_months() -> int:
 @shared_task(name="reservations.tasks.store_usage")  # type: ignore[untyped-decorator]
 def store_usage() -> bool:
     """Store the sums of a large ledger, for processes that start."""
-    return usage.store_usage(timezone.now(), site_policy())
+    return usage_sums.store_usage(timezone.now(), site_policy())
 
 
 @shared_task(name="reservations.tasks.invite")  # type: ignore[untyped-decorator]
 def invite(user_ids: list[int], actor_id: int | None) -> int:
     """Invite people by mail; their links are made here and never queued."""
-    return inviting.send(user_ids=user_ids, actor_id=actor_id, now=timezone.now())
+    return invitation_mail.send(
+        user_ids=user_ids, actor_id=actor_id, now=timezone.now()
+    )
 
 
 @shared_task(name="reservations.tasks.replay_past")  # type: ignore[untyped-decorator]

@@ -2,12 +2,16 @@
 
 from django.urls import path
 
-from reservations import account_urls, desk_urls, notice_urls, people_urls, report_urls
-from reservations.views.calendar import calendar
-from reservations.views.history import account_history
-from reservations.views.reservation import reservation
-from reservations.views.standing import ledger_csv, standing
-from reservations.views.waiting import waiting
+from reservations.accounts import urls as account_urls
+from reservations.booking.calendar_views import calendar
+from reservations.booking.reservation_views import reservation
+from reservations.fairshare.views import ledger_csv, standing
+from reservations.notifications import urls as notice_urls
+from reservations.operations import urls as desk_urls
+from reservations.reports import urls as report_urls
+from reservations.reports.history_views import account_history
+from reservations.sharing import urls as people_urls
+from reservations.waitlist.views import waiting
 
 urlpatterns = [
     path("calendar/", calendar, name="calendar"),

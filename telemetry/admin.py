@@ -17,7 +17,9 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as lazy
 
-from telemetry.domain import units
+from telemetry.alerts.service import acknowledge_alert, close_alert
+from telemetry.history.summaries import usage_of
+from telemetry.inventory.xid_counts import clear_xids
 from telemetry.models import (
     Alert,
     Gpu,
@@ -29,10 +31,8 @@ from telemetry.models import (
     UsageSummary,
     XidCount,
 )
-from telemetry.plain_forms import PlainModelForm
-from telemetry.services.alerts import acknowledge_alert, close_alert
-from telemetry.services.summaries import usage_of
-from telemetry.services.xids import clear_xids
+from telemetry.protocol import units
+from telemetry.web.plain_forms import PlainModelForm
 
 if TYPE_CHECKING:
     from django.forms import ModelForm

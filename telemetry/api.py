@@ -8,10 +8,10 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Query, Router
 
-from telemetry import history
-from telemetry.charts import answer_history
+from telemetry.history import queries as history
+from telemetry.history.charts import answer_history
+from telemetry.history.schemas import HistoryIn
 from telemetry.models import Gpu, Node
-from telemetry.schemas import HistoryIn
 
 router = Router(tags=["telemetry"])
 

@@ -11,7 +11,7 @@ class TelemetryConfig(AppConfig):
     def ready(self) -> None:
         """Register the checks of telemetry's settings and translate sentences."""
         from telemetry import checks  # noqa: F401
-        from telemetry.domain.sentences import set_reader
-        from telemetry.translation import translated
+        from telemetry.protocol.sentences import set_reader
+        from telemetry.web.translation import translated
 
         set_reader(translated)

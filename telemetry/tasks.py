@@ -11,22 +11,22 @@ from django.conf import settings
 from django.db import close_old_connections
 from django.utils import timezone
 
-from telemetry import broker_log
-from telemetry.domain.errors import FrameRefused
-from telemetry.domain.frame import decode
-from telemetry.domain.rules import UNSEEN_SECONDS
-from telemetry.live import FRAME_LATEST
-from telemetry.models import TelemetryPolicy
-from telemetry.services.alerts import (
+from telemetry.alerts.service import (
     close_unseen_alerts,
     judge_channels,
     judge_refused,
     mark_silent_nodes,
 )
-from telemetry.services.hours import prune_hours, roll_hours
-from telemetry.services.minutes import prune_minutes
-from telemetry.services.summaries import fill_summaries
-from telemetry.services.xids import judge_xids
+from telemetry.history.hourly_rollup import prune_hours, roll_hours
+from telemetry.history.minute_store import prune_minutes
+from telemetry.history.summaries import fill_summaries
+from telemetry.inventory import broker_log
+from telemetry.inventory.xid_counts import judge_xids
+from telemetry.live.broadcast import FRAME_LATEST
+from telemetry.models import TelemetryPolicy
+from telemetry.protocol.errors import FrameRefused
+from telemetry.protocol.frame import decode
+from telemetry.rules.finding_rules import UNSEEN_SECONDS
 
 BLIND_AFTER_SECONDS = 30.0
 """Without a frame for so long ingest is not running, and nobody listens."""

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from telemetry import views
+from telemetry.inventory import views
 
 urlpatterns = [
     path("gpus/<int:pk>/", views.gpu_show, name="gpu"),

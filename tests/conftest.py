@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import redis
 from django.conf import settings as django_settings
@@ -23,6 +24,10 @@ from django.db.backends.sqlite3.base import DatabaseOperations
 
 from tests import early
 from tests.nvml_sim.nvmlsim import NoCompiler, Sim
+
+# No deadline for examples on a busy machine.
+hypothesis.settings.register_profile("portal", deadline=None)
+hypothesis.settings.load_profile("portal")
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "live_asgi"}
 

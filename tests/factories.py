@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
 
-from reservations.domain.lifecycle import Kind, State
 from reservations.models import Account, Allocation, Membership, Reservation, User
+from reservations.rules.lifecycle import Kind, State
 from telemetry.models import Gpu, Node, Pool
 
 GIB = 2**30
@@ -81,7 +81,7 @@ def make_reservation(
 ) -> Reservation:
     """Write a Reservation and its Allocations, past every rule and the ledger.
 
-    For tests of what happens to existing rows; ``reservations.services.book``
+    For tests of what happens to existing rows; ``reservations.booking.service.book``
     is how the portal itself makes one.
     """
     gpus = [make_gpu()] if gpus is None else gpus

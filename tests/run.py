@@ -25,7 +25,7 @@ from typing import TextIO
 ROOT = Path(__file__).resolve().parent.parent
 CI = os.environ.get("CI") == "true"
 # They mostly wait for processes of their own.
-PORTALS = ("tests/portal", "tests/flows", "tests/faults")
+PORTALS = ("tests/gpuportal", "tests/flows", "tests/faults")
 BROWSERS = ("tests/placement/browser", "tests/reservations/browser")
 TELEMETRY = "tests/telemetry"
 # Every run and every process of every portal reads what the first one compiled.

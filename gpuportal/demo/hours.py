@@ -15,11 +15,11 @@ from gpuportal.demo.lab import LOST
 from gpuportal.demo.minutes import MINUTES_SPAN
 from gpuportal.demo.readings import columns, stretch
 from placement.models import Job
-from reservations.domain.lifecycle import State
 from reservations.models import Reservation
-from telemetry.domain.rollup import EMPTY, MinuteTotals, merge, merge_all
+from reservations.rules.lifecycle import State
+from telemetry.history.hourly_rollup import mark_hours_due
 from telemetry.models import AccountHour, Gpu, SampleHour, UsageSummary
-from telemetry.services.hours import mark_hours_due
+from telemetry.rules.rollup import EMPTY, MinuteTotals, merge, merge_all
 
 HOUR = timedelta(hours=1)
 Booked = Sequence[tuple[Draft, Reservation]]

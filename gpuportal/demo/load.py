@@ -35,7 +35,6 @@ from gpuportal.demo.past_jobs import write_past_jobs
 from gpuportal.demo.people import write_people
 from gpuportal.demo.taken import write_taken
 from gpuportal.demo.waiting import write_waiting
-from reservations.domain.lifecycle import Kind, State
 from reservations.models import (
     Account,
     Allocation,
@@ -46,9 +45,10 @@ from reservations.models import (
     SitePolicy,
     User,
 )
+from reservations.rules.lifecycle import Kind, State
+from telemetry.inventory.enrollment import enroll_node, renew_token
+from telemetry.inventory.roster import record_roster
 from telemetry.models import Gpu, Node, SampleHour, SampleMinute
-from telemetry.services.nodes import enroll_node, renew_token
-from telemetry.services.roster import record_roster
 
 PAST = timedelta(days=14)
 AHEAD = timedelta(days=5)

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gpuportal.demo.lab import LOST, NODES, SimulatedNode
-from telemetry.domain.hardware import NodeInfo
+from telemetry.protocol.hardware import NodeInfo
 
 Actor = dict[str, object]
 

@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 from datetime import timedelta
 
-from placement.domain.lifecycle import JobState
 from placement.models import Job, JobEvent
+from placement.protocol.job_lifecycle import JobState
 from reservations.models import Reservation
 
 ENDS = (

@@ -13,12 +13,14 @@ from datetime import datetime, time, timedelta
 from django.utils import timezone
 
 from gpuportal.demo.lab import LOGINS, OPERATOR, ROOT
-from reservations.domain.editing import Edit
-from reservations.domain.errors import BookingError
-from reservations.domain.lifecycle import State
-from reservations.domain.recurrence import Repeat, Rule
+from reservations.accounts.tree import service as accounts
+from reservations.accounts.tree.tree_edits import Edit
 from reservations.models import Account, Membership, Reservation, User
-from reservations.services import accounts, couse, offers, series
+from reservations.rules.errors import BookingError
+from reservations.rules.lifecycle import State
+from reservations.series import service as series
+from reservations.series.recurrence import Repeat, Rule
+from reservations.sharing import co_use, offers
 from telemetry.models import Gpu
 
 COURSE = ("dl-course", "Deep learning course")
@@ -77,7 +79,7 @@ def _shared(by_login: dict[str, Membership], now: datetime) -> None:
     alice = by_login["alice"]
     row = Reservation.objects.filter(membership=alice, state=State.ACTIVE).first()
     if row is not None:
-        couse.share(reservation_id=row.pk, user=alice.user, username="wei", now=now)
+        co_use.share(reservation_id=row.pk, user=alice.user, username="wei", now=now)
 
 
 def _offered(by_login: dict[str, Membership], now: datetime) -> None:

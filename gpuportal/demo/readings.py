@@ -3,8 +3,8 @@
 from typing import Any
 
 from gpuportal.demo.lab import NODES
-from telemetry.domain.rollup import EMPTY, MinuteTotals
 from telemetry.models import Gpu
+from telemetry.rules.rollup import EMPTY, MinuteTotals
 
 IDLE_WATTS = 45.0
 _NAMES = tuple(MinuteTotals.__dataclass_fields__)

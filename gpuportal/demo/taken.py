@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 
 from gpuportal.demo.history import DemoGpu
 from gpuportal.demo.lab import NODES, PURPOSES
-from reservations.domain.lifecycle import Kind, State
 from reservations.models import Allocation, LedgerEntry, Membership, Reservation
+from reservations.rules.lifecycle import Kind, State
 
 DAYS = 13
 A_DAY = 3

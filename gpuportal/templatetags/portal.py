@@ -12,18 +12,18 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
-from gpuportal.alert_words import title
-from gpuportal.glossary import TERMS
+from gpuportal.alerts.text import title
+from gpuportal.pages.glossary import TERMS
 from gpuportal.state_words import state_word
-from placement.domain.words import error_words, seconds
-from placement.live import progress_facts
+from placement.jobs.job_broadcast import progress_facts
 from placement.models import Job
-from reservations.domain.words import credits_text, hours_text
-from reservations.snapshots.drains import drains, gpu_drain_reasons
-from telemetry.domain import units
+from placement.planner.values.humanize import error_words, seconds
+from reservations.rules.figures import credits_text, hours_text
+from reservations.store.drains import drains, gpu_drain_reasons
 from telemetry.models import Gpu, Node
-from telemetry.recognition import shown
-from telemetry.translation import translated_values
+from telemetry.protocol import units
+from telemetry.web.recognition import shown
+from telemetry.web.translation import translated_values
 
 register = template.Library()
 
@@ -165,7 +165,7 @@ def price(context: Context, gpu_seconds: int, sum_text: str, key: str) -> str:
     Args:
         context: the template's; without a request the bare cost is returned.
         gpu_seconds: the cost in weighted GPU-seconds.
-        sum_text: as ``reservations.domain.words.price_sum`` writes it.
+        sum_text: as ``reservations.rules.figures.price_sum`` writes it.
         key: unique on the page, for example the Reservation's number.
     """
     shown = credits_text(gpu_seconds)

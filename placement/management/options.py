@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from placement.domain.workload import CHOICES, Workload
+from placement.planner.values.workload import CHOICES, Workload
 
 DEFAULT = Workload()
 WORDS = (

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placement.domain.errors import SpecInvalid
-from placement.domain.spec import ModelSpec
-from placement.domain.well_known import WELL_KNOWN, well_known_spec
-from placement.services.models import kind_of, run_parser
+from placement.planner.model.spec import ModelSpec
+from placement.planner.model.well_known import WELL_KNOWN, well_known_spec
+from placement.planner.values.errors import SpecInvalid
+from placement.plans.model_registry import kind_of, run_parser
 
 _ENTRY = re.compile(r"[^/\\]+:[^/\\]+\Z")
 ENTRY_SECONDS = 300
@@ -60,7 +60,7 @@ def spec_of_entry(entry: str, folder: str) -> ModelSpec:
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "placement.runtime.entry", entry],
+            [sys.executable, "-m", "placement.planner.sandbox.entry_build", entry],
             cwd=folder,
             env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
             stdin=subprocess.DEVNULL,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from telemetry.domain.units import format_bytes
+from telemetry.protocol.units import format_bytes
 
 ROWS = (
     ("parameters", "param_bytes"),

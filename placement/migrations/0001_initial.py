@@ -2,7 +2,7 @@
 
 import django.db.models.deletion
 import django.utils.timezone
-import placement.domain.lifecycle
+import placement.protocol.job_lifecycle
 from django.conf import settings
 from django.db import migrations, models
 
@@ -28,7 +28,7 @@ class Migration(migrations.Migration):
                 ('script', models.TextField(blank=True)),
                 ('arguments', models.JSONField(blank=True, default=list, help_text='argv after the script')),
                 ('recipe_settings', models.JSONField(blank=True, default=dict)),
-                ('state', models.CharField(choices=[('queued', 'queued'), ('starting', 'starting'), ('running', 'running'), ('stopping', 'stopping'), ('done', 'done'), ('failed', 'failed'), ('stopped', 'stopped'), ('lost', 'lost')], default=placement.domain.lifecycle.JobState['QUEUED'], max_length=10)),
+                ('state', models.CharField(choices=[('queued', 'queued'), ('starting', 'starting'), ('running', 'running'), ('stopping', 'stopping'), ('done', 'done'), ('failed', 'failed'), ('stopped', 'stopped'), ('lost', 'lost')], default=placement.protocol.job_lifecycle.JobState['QUEUED'], max_length=10)),
                 ('reason', models.CharField(blank=True, max_length=400)),
                 ('attempt', models.PositiveSmallIntegerField(default=0)),
                 ('exit_code', models.IntegerField(blank=True, null=True)),

@@ -2,7 +2,7 @@
 
 import django.db.models.deletion
 import django.utils.timezone
-import placement.domain.look
+import placement.rules.rebalance_rules
 import simple_history.models
 from django.conf import settings
 from django.db import migrations, models
@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='job',
             name='restart',
-            field=models.CharField(blank=True, choices=[('', 'no: it runs where it is'), ('fresh', 'yes, from its beginning'), ('resumes', 'yes, it resumes from a checkpoint of its own')], default=placement.domain.look.Restart['NOT'], help_text='Whether it may be stopped and started again on other GPUs.', max_length=8),
+            field=models.CharField(blank=True, choices=[('', 'no: it runs where it is'), ('fresh', 'yes, from its beginning'), ('resumes', 'yes, it resumes from a checkpoint of its own')], default=placement.rules.rebalance_rules.Restart['NOT'], help_text='Whether it may be stopped and started again on other GPUs.', max_length=8),
         ),
         migrations.AddField(
             model_name='job',
@@ -51,8 +51,8 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigIntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
                 ('look_again_seconds', models.PositiveIntegerField(default=60, help_text='Between two looks at a running job that asks for it; 0: never.')),
-                ('when_faster', models.CharField(choices=[('never', 'never'), ('propose', 'propose it'), ('do', 'do it')], default=placement.domain.look.Act['PROPOSE'], help_text='When a job would pay for a move by running faster elsewhere.', max_length=8)),
-                ('when_in_trouble', models.CharField(choices=[('never', 'never'), ('propose', 'propose it'), ('do', 'do it')], default=placement.domain.look.Act['PROPOSE'], help_text="When a stranger runs on a job's GPU, or the GPU breaks.", max_length=8)),
+                ('when_faster', models.CharField(choices=[('never', 'never'), ('propose', 'propose it'), ('do', 'do it')], default=placement.rules.rebalance_rules.Act['PROPOSE'], help_text='When a job would pay for a move by running faster elsewhere.', max_length=8)),
+                ('when_in_trouble', models.CharField(choices=[('never', 'never'), ('propose', 'propose it'), ('do', 'do it')], default=placement.rules.rebalance_rules.Act['PROPOSE'], help_text="When a stranger runs on a job's GPU, or the GPU breaks.", max_length=8)),
                 ('margin_ratio', models.FloatField(default=0.25, help_text='A move must save more than its cost by this part.')),
                 ('hold_down_factor', models.FloatField(default=10.0, help_text='No second move before so many costs of the last one have passed.')),
                 ('pause_seconds', models.PositiveIntegerField(default=30, help_text='What stopping and starting a job again takes.')),
@@ -75,8 +75,8 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('look_again_seconds', models.PositiveIntegerField(default=60, help_text='Between two looks at a running job that asks for it; 0: never.')),
-                ('when_faster', models.CharField(choices=[('never', 'never'), ('propose', 'propose it'), ('do', 'do it')], default=placement.domain.look.Act['PROPOSE'], help_text='When a job would pay for a move by running faster elsewhere.', max_length=8)),
-                ('when_in_trouble', models.CharField(choices=[('never', 'never'), ('propose', 'propose it'), ('do', 'do it')], default=placement.domain.look.Act['PROPOSE'], help_text="When a stranger runs on a job's GPU, or the GPU breaks.", max_length=8)),
+                ('when_faster', models.CharField(choices=[('never', 'never'), ('propose', 'propose it'), ('do', 'do it')], default=placement.rules.rebalance_rules.Act['PROPOSE'], help_text='When a job would pay for a move by running faster elsewhere.', max_length=8)),
+                ('when_in_trouble', models.CharField(choices=[('never', 'never'), ('propose', 'propose it'), ('do', 'do it')], default=placement.rules.rebalance_rules.Act['PROPOSE'], help_text="When a stranger runs on a job's GPU, or the GPU breaks.", max_length=8)),
                 ('margin_ratio', models.FloatField(default=0.25, help_text='A move must save more than its cost by this part.')),
                 ('hold_down_factor', models.FloatField(default=10.0, help_text='No second move before so many costs of the last one have passed.')),
                 ('pause_seconds', models.PositiveIntegerField(default=30, help_text='What stopping and starting a job again takes.')),

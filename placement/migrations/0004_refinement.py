@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('key', models.CharField(help_text='SHA-256 of model, workload and the versions that answer.', max_length=64, unique=True)),
-                ('case', models.JSONField(help_text='placement.symbolic.case.Case')),
+                ('case', models.JSONField(help_text='placement.planner.symbolic.case.Case')),
                 ('state', models.CharField(choices=[('waiting', 'waits for a worker'), ('running', 'running'), ('done', 'done'), ('failed', 'failed'), ('cancelled', 'cancelled')], default='waiting', max_length=10)),
                 ('doing', models.CharField(blank=True, help_text='What runs now.', max_length=80)),
                 ('done_ratio', models.FloatField(default=0)),

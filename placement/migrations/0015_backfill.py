@@ -2,8 +2,8 @@
 
 import django.db.models.deletion
 import django.utils.timezone
-import placement.domain.backfill
-import placement.domain.lifecycle
+import placement.rules.backfill_rules
+import placement.protocol.job_lifecycle
 from django.conf import settings
 from django.db import migrations, models
 
@@ -32,7 +32,7 @@ class Migration(migrations.Migration):
                     ("stopped", "stopped"),
                     ("lost", "lost"),
                 ],
-                default=placement.domain.lifecycle.JobState["QUEUED"],
+                default=placement.protocol.job_lifecycle.JobState["QUEUED"],
                 max_length=10,
             ),
         ),
@@ -51,7 +51,7 @@ class Migration(migrations.Migration):
                     ("stopped", "stopped"),
                     ("lost", "lost"),
                 ],
-                default=placement.domain.lifecycle.JobState["QUEUED"],
+                default=placement.protocol.job_lifecycle.JobState["QUEUED"],
                 max_length=10,
             ),
         ),
@@ -132,7 +132,7 @@ class Migration(migrations.Migration):
                             ("failed", "failed"),
                             ("stopped", "stopped"),
                         ],
-                        default=placement.domain.backfill.GapState["QUEUED"],
+                        default=placement.rules.backfill_rules.GapState["QUEUED"],
                         max_length=10,
                     ),
                 ),

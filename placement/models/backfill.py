@@ -4,7 +4,7 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
-from placement.domain.backfill import NEXT, GapState
+from placement.rules.backfill_rules import NEXT, GapState
 from reservations.models import User
 
 

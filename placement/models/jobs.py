@@ -7,10 +7,10 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy
 
-from placement.domain.launchers import MOST_FOLDER_CHARACTERS, Launcher
-from placement.domain.lifecycle import NEXT, JobState
-from placement.domain.look import Restart
 from placement.models.plans import StoredPlan
+from placement.protocol.job_lifecycle import NEXT, JobState
+from placement.protocol.launchers import MOST_FOLDER_CHARACTERS, Launcher
+from placement.rules.rebalance_rules import Restart
 from reservations.models import User
 
 

@@ -6,10 +6,10 @@ from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 from simple_history.models import HistoricalRecords
 
-from placement.domain.look import Act, Rules
-from placement.domain.move import HOLD_DOWN_FACTOR, MARGIN_RATIO
 from placement.models.jobs import Job
 from placement.models.plans import StoredPlan
+from placement.planner.search.move_benefit import HOLD_DOWN_FACTOR, MARGIN_RATIO
+from placement.rules.rebalance_rules import Act, Rules
 
 
 class PlacementPolicy(models.Model):

@@ -6,9 +6,9 @@ each node, the first with number 0, and its own state is folded from theirs.
 
 from django.db import models
 
-from placement.domain.lifecycle import JobState
-from placement.domain.spanning import PartInfo
 from placement.models.jobs import Job
+from placement.protocol.job_lifecycle import JobState
+from placement.protocol.multi_node import PartInfo
 
 
 class JobPart(models.Model):

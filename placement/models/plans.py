@@ -87,7 +87,7 @@ class Refinement(models.Model):
     asked_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL
     )
-    case = models.JSONField(help_text="placement.symbolic.case.Case")
+    case = models.JSONField(help_text="placement.planner.symbolic.case.Case")
     state = models.CharField(max_length=10, choices=State, default=State.WAITING)
     doing = models.CharField(max_length=80, blank=True, help_text="What runs now.")
     done_ratio = models.FloatField(default=0)

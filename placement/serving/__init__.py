@@ -1,4 +1,1 @@
-"""Serving ONNX models: the Job's own server, and the node's way from the web to it.
-
-No Django here: this runs beside a Job, or is the Job.
-"""
+"""Served models: files, endpoints, who may call them, and the way to the node."""

@@ -5,7 +5,7 @@ import django.contrib.postgres.fields.ranges
 import django.core.validators
 import django.db.models.deletion
 import django.utils.timezone
-import reservations.domain.lifecycle
+import reservations.rules.lifecycle
 import reservations.models.calendar
 import simple_history.models
 from django.conf import settings
@@ -222,7 +222,7 @@ class Migration(migrations.Migration):
                 ('end', models.DateTimeField(help_text='Half-open; moves to now when given back.')),
                 ('booked_end', models.DateTimeField(help_text='The end that was booked.')),
                 ('kind', models.CharField(choices=[('firm', 'firm'), ('flex', 'flex')], max_length=8)),
-                ('state', models.CharField(choices=[('confirmed', 'confirmed'), ('active', 'active'), ('ended', 'ended'), ('released', 'released'), ('cancelled', 'cancelled'), ('displaced', 'displaced'), ('refunded', 'refunded')], default=reservations.domain.lifecycle.State['CONFIRMED'], max_length=12)),
+                ('state', models.CharField(choices=[('confirmed', 'confirmed'), ('active', 'active'), ('ended', 'ended'), ('released', 'released'), ('cancelled', 'cancelled'), ('displaced', 'displaced'), ('refunded', 'refunded')], default=reservations.rules.lifecycle.State['CONFIRMED'], max_length=12)),
                 ('cost_gpu_seconds', models.BigIntegerField(help_text='weight x Gpus x seconds')),
                 ('purpose', models.CharField(blank=True, max_length=120)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),

@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='poolrule',
             name='peak',
-            field=models.CharField(blank=True, editable=False, help_text='Peak hours as domain/prices.py writes them; empty: none.', max_length=120),
+            field=models.CharField(blank=True, editable=False, help_text='Peak hours as rules/prices.py writes them; empty: none.', max_length=120),
         ),
         migrations.AddField(
             model_name='reservation',

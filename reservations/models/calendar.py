@@ -10,10 +10,10 @@ from django.core.exceptions import ValidationError
 from django.db import connections, models
 from django.utils import timezone
 
-from reservations.domain.lifecycle import NEXT, Kind, State
-from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
-from reservations.domain.prices import PEAK_LENGTH
 from reservations.models.accounts import Membership, User
+from reservations.rules.lifecycle import NEXT, Kind, State
+from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
+from reservations.rules.prices import PEAK_LENGTH
 
 LIVE = tuple(sorted(state.value for state in State.live()))
 
@@ -285,7 +285,8 @@ class Allocation(models.Model):
 
 
 class EarlyReturn(models.Model):
-    """Time that a User gave back before it began; see ``domain.returns``."""
+    """Time that a User gave back before it began; see
+    ``rules.fairness.early_returns``."""
 
     user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
     reservation = models.ForeignKey(

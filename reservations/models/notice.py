@@ -5,7 +5,7 @@ from django.utils import timezone
 
 from reservations.models.accounts import Account, User
 from reservations.models.calendar import Reservation
-from telemetry.domain.sentences import sentence
+from telemetry.protocol.sentences import sentence
 
 
 class NoticeQuerySet(models.QuerySet["Notice"]):
@@ -20,7 +20,7 @@ class Notice(models.Model):
     """One event told to a User, mostly about a Reservation of theirs.
 
     ``detail`` holds the numbers; the words are made when they are shown, because
-    who may read which name can change (``snapshots/notices.py``).
+    who may read which name can change (``notifications/queries.py``).
     """
 
     class Kind(models.TextChoices):
@@ -115,7 +115,8 @@ class NoticeSettings(models.Model):
     """How one User wants to be told beside the page; no row: the defaults."""
 
     class Format(models.TextChoices):
-        """What a webhook's receiver takes; payloads: ``domain/chat.py``."""
+        """What a webhook's receiver takes; payloads:
+        ``notifications/chat_payloads.py``."""
 
         PORTAL = "portal", sentence("own program (signed JSON)")
         SLACK = "slack", "Slack"

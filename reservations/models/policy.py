@@ -9,8 +9,8 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from simple_history.models import HistoricalRecords
 
-from reservations.domain.policy import LIMITS, Policy, PolicyInvalid
-from telemetry.domain.sentences import sentence
+from reservations.rules.policy import LIMITS, Policy, PolicyInvalid
+from telemetry.protocol.sentences import sentence
 
 RATIOS = ("late_return_ratio", "free_return_ratio")
 """Fields that the Policy keeps as whole permille."""

@@ -9,9 +9,9 @@ from django.core.validators import MinValueValidator
 from django.db import models
 from django.utils import timezone
 
-from reservations.domain.prices import PEAK_LENGTH
 from reservations.models.accounts import Account, Membership, User
-from telemetry.domain.sentences import sentence
+from reservations.rules.prices import PEAK_LENGTH
+from telemetry.protocol.sentences import sentence
 
 
 class PoolRule(models.Model):
@@ -20,7 +20,7 @@ class PoolRule(models.Model):
     A Pool without a rule is anybody's, within the quotas that hold everywhere, and
     costs the same at any time.
     ``restricted`` and ``limited`` repeat what other tables say, so that a booking
-    that no rule concerns costs no query more; ``services/pools.py`` keeps them true.
+    that no rule concerns costs no query more; ``operations/pools.py`` keeps them true.
     """
 
     pool = models.OneToOneField(
@@ -36,7 +36,7 @@ class PoolRule(models.Model):
         max_length=PEAK_LENGTH,
         blank=True,
         editable=False,
-        help_text="Peak hours as domain/prices.py writes them; empty: none.",
+        help_text="Peak hours as rules/prices.py writes them; empty: none.",
     )
     restricted = models.BooleanField(default=False, editable=False)
     limited = models.BooleanField(default=False, editable=False)

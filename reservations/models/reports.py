@@ -44,7 +44,7 @@ class RefusedRequest(models.Model):
     """One refused booking with its reason and what it was judged by (rule 8, I14).
 
     Of each Membership the newest are kept, and none for long: see
-    ``services/refused``. The demand behind them is counted in ``RefusedDemand``.
+    ``booking/refusals``. The demand behind them is counted in ``RefusedDemand``.
     """
 
     membership = models.ForeignKey(

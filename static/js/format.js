@@ -1,4 +1,4 @@
-// Figures for the screen; the same words as telemetry/domain/units.py.
+// Figures for the screen; the same words as telemetry/protocol/units.py.
 
 import { ngettext } from "./words.js";
 

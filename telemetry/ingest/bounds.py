@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from redis import Redis
 
-from telemetry.domain.units import MIB_BYTES, format_bytes
+from telemetry.protocol.units import MIB_BYTES, format_bytes
 
 STREAM_MOST_BYTES = 16 * MIB_BYTES
 """An honest node's hour of samples is a few MiB."""

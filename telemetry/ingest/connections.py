@@ -13,9 +13,9 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
-from telemetry.domain.refusals import USER_PREFIX
 from telemetry.ingest.bounds import Misuse
 from telemetry.ingest.complaints import Complaints
+from telemetry.rules.broker_refusals import USER_PREFIX
 
 MOST_CONNECTIONS = 64
 """Of one node. Its worker holds about ten."""

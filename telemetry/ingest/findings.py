@@ -4,9 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from telemetry.domain.frame import FrameRow
-from telemetry.domain.hardware_rules import HardwareWatcher
-from telemetry.domain.rules import (
+from telemetry.ingest.readings import NodeInbox
+from telemetry.ingest.writer import Writer
+from telemetry.inventory.queries import ClusterGpu, ClusterSnapshot
+from telemetry.protocol.frame import FrameRow
+from telemetry.protocol.trouble import TroubleState
+from telemetry.rules.finding_rules import (
     BLIND,
     CLOCK,
     DRIVER,
@@ -18,10 +21,7 @@ from telemetry.domain.rules import (
     RuleClock,
     Step,
 )
-from telemetry.domain.trouble import TroubleState
-from telemetry.ingest.readings import NodeInbox
-from telemetry.ingest.writer import Writer
-from telemetry.snapshots import ClusterGpu, ClusterSnapshot
+from telemetry.rules.hardware_rules import HardwareWatcher
 
 DRIVER_TROUBLES = frozenset(
     {TroubleState.HUNG, TroubleState.NO_DRIVER, TroubleState.RELOADING}

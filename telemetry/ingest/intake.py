@@ -7,14 +7,6 @@ from typing import Any
 
 from redis import Redis, ResponseError
 
-from telemetry.domain.energy import EnergyMeters
-from telemetry.domain.errors import MessageRefused
-from telemetry.domain.fields import MESSAGE_MOST_BYTES, load_object
-from telemetry.domain.hardware import NodeInfo
-from telemetry.domain.reading import XidEvent
-from telemetry.domain.rollup import MINUTE_SECONDS, minute_start, of_reading
-from telemetry.domain.sample import NodeSample, read_message
-from telemetry.domain.trouble import NodeTrouble
 from telemetry.ingest.bounds import Misuse
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.readings import (
@@ -24,8 +16,16 @@ from telemetry.ingest.readings import (
     NodeInbox,
     own_gpus,
 )
-from telemetry.live import TROUBLE
-from telemetry.snapshots import EMPTY_CLUSTER, ClusterSnapshot
+from telemetry.inventory.queries import EMPTY_CLUSTER, ClusterSnapshot
+from telemetry.live.broadcast import TROUBLE
+from telemetry.protocol.errors import MessageRefused
+from telemetry.protocol.fields import MESSAGE_MOST_BYTES, load_object
+from telemetry.protocol.hardware import NodeInfo
+from telemetry.protocol.reading import XidEvent
+from telemetry.protocol.sample import NodeSample, read_message
+from telemetry.protocol.trouble import NodeTrouble
+from telemetry.rules.energy import EnergyMeters
+from telemetry.rules.rollup import MINUTE_SECONDS, minute_start, of_reading
 
 RAW = "raw."
 RAW_MAXLEN = 4000

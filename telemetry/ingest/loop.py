@@ -12,11 +12,6 @@ from typing import Any
 from redis import Redis, RedisError
 from redis.exceptions import OutOfMemoryError
 
-from telemetry.domain.frame import Frame, FrameRow, encode
-from telemetry.domain.judge import bare_state
-from telemetry.domain.rules import Finding
-from telemetry.domain.sample import GpuReading
-from telemetry.domain.state import GpuState
 from telemetry.ingest.bounds import Bounds, Misuse
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.connections import Connections
@@ -32,14 +27,19 @@ from telemetry.ingest.readings import (
 )
 from telemetry.ingest.streams import GroupReader, Handler
 from telemetry.ingest.writer import Writer
-from telemetry.live import (
+from telemetry.inventory.queries import ClusterGpu
+from telemetry.live.broadcast import (
     FRAME_SECONDS,
     publish_detail,
     publish_frame,
     publish_roster,
     publish_trouble,
 )
-from telemetry.snapshots import ClusterGpu
+from telemetry.protocol.frame import Frame, FrameRow, encode
+from telemetry.protocol.gpu_state import GpuState
+from telemetry.protocol.sample import GpuReading
+from telemetry.rules.bare_state import bare_state
+from telemetry.rules.finding_rules import Finding
 
 ROSTER_AGAIN_SECONDS = 10.0
 """The roster's key is written again: a broker that restarted has forgotten it."""

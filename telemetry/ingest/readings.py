@@ -5,21 +5,21 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
-from telemetry.domain.frame import FrameRow
-from telemetry.domain.hardware import NodeInfo
-from telemetry.domain.rollup import (
+from telemetry.inventory.queries import ClusterGpu, ClusterSnapshot
+from telemetry.live.broadcast import Detail, DetailGpu
+from telemetry.protocol.frame import FrameRow
+from telemetry.protocol.gpu_state import GpuState
+from telemetry.protocol.hardware import NodeInfo
+from telemetry.protocol.sample import GpuReading, NodeSample
+from telemetry.protocol.trouble import NodeTrouble
+from telemetry.protocol.units import mib
+from telemetry.rules.rollup import (
     EMPTY,
     MINUTE_SECONDS,
     MinuteTotals,
     merge,
     minute_start,
 )
-from telemetry.domain.sample import GpuReading, NodeSample
-from telemetry.domain.state import GpuState
-from telemetry.domain.trouble import NodeTrouble
-from telemetry.domain.units import mib
-from telemetry.live import Detail, DetailGpu
-from telemetry.snapshots import ClusterGpu, ClusterSnapshot
 
 Judge = Callable[[int, GpuReading | None, float, datetime], GpuState]
 """(Gpu's pk, its newest reading, seconds since that arrived, now) -> state."""

@@ -19,21 +19,21 @@ from django.db import close_old_connections
 from django.utils import timezone
 from redis import Redis, RedisError
 
-from telemetry.domain.errors import TelemetryError
-from telemetry.domain.hardware import NodeInfo
-from telemetry.domain.policy import JudgePolicy
-from telemetry.domain.reading import XidEvent
-from telemetry.domain.rollup import MinuteTotals
-from telemetry.domain.rules import LOST, Act, Step
+from telemetry.alerts.service import close_alert, open_alert
+from telemetry.history.minute_store import record_minutes
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.intake import MINUTES_DONE, MOST_XIDS_KEPT
+from telemetry.inventory.enrollment import mark_seen, set_lost
+from telemetry.inventory.queries import ClusterSnapshot, load_cluster
+from telemetry.inventory.roster import record_roster
+from telemetry.inventory.xid_counts import count_xids, says_off_the_bus
 from telemetry.models import Alert, Node, TelemetryPolicy
-from telemetry.services.alerts import close_alert, open_alert
-from telemetry.services.minutes import record_minutes
-from telemetry.services.nodes import mark_seen, set_lost
-from telemetry.services.roster import record_roster
-from telemetry.services.xids import count_xids, says_off_the_bus
-from telemetry.snapshots import ClusterSnapshot, load_cluster
+from telemetry.protocol.errors import TelemetryError
+from telemetry.protocol.hardware import NodeInfo
+from telemetry.protocol.reading import XidEvent
+from telemetry.rules.finding_rules import LOST, Act, Step
+from telemetry.rules.rollup import MinuteTotals
+from telemetry.rules.thresholds import JudgePolicy
 
 MOST_MINUTES = 70
 CYCLE_SECONDS = 1.0

@@ -6,8 +6,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as lazy
 
-from telemetry.domain.rules import Severity
 from telemetry.models.nodes import Gpu, Node
+from telemetry.rules.finding_rules import Severity
 
 
 class AlertQuerySet(models.QuerySet["Alert"]):

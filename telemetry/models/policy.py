@@ -10,9 +10,9 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as lazy
 
-from telemetry.domain import keeping, policy
-from telemetry.domain.keeping import Keeping
-from telemetry.domain.policy import (
+from telemetry.rules import retention, thresholds
+from telemetry.rules.retention import Keeping
+from telemetry.rules.thresholds import (
     JudgePolicy,
     PolicyInvalid,
     parse_codes,
@@ -25,7 +25,7 @@ KEPT = Keeping()
 
 
 def _bounds(name: str) -> list[MinValueValidator | MaxValueValidator]:
-    least, most = policy.BOUNDS[name]
+    least, most = thresholds.BOUNDS[name]
     return [MinValueValidator(least), MaxValueValidator(most)]
 
 
@@ -166,24 +166,24 @@ class TelemetryPolicy(models.Model):
     keep_raw_seconds = models.PositiveIntegerField(
         default=KEPT.raw_seconds,
         validators=[
-            MinValueValidator(keeping.RAW_LEAST_SECONDS),
-            MaxValueValidator(keeping.RAW_MOST_SECONDS),
+            MinValueValidator(retention.RAW_LEAST_SECONDS),
+            MaxValueValidator(retention.RAW_MOST_SECONDS),
         ],
         help_text=lazy("How long raw samples stay in the broker. Seconds."),
     )
     keep_minute_days = models.PositiveSmallIntegerField(
         default=KEPT.minute_days,
         validators=[
-            MinValueValidator(keeping.MINUTE_LEAST_DAYS),
-            MaxValueValidator(keeping.MINUTE_MOST_DAYS),
+            MinValueValidator(retention.MINUTE_LEAST_DAYS),
+            MaxValueValidator(retention.MINUTE_MOST_DAYS),
         ],
         help_text=lazy("How long a row per GPU and minute is kept. Days."),
     )
     keep_hour_days = models.PositiveSmallIntegerField(
         default=KEPT.hour_days,
         validators=[
-            MinValueValidator(keeping.MINUTE_LEAST_DAYS),
-            MaxValueValidator(keeping.HOUR_MOST_DAYS),
+            MinValueValidator(retention.MINUTE_LEAST_DAYS),
+            MaxValueValidator(retention.HOUR_MOST_DAYS),
         ],
         help_text=lazy(
             "How long a row per GPU and hour is kept, at least as long as "

@@ -9,8 +9,8 @@ from typing import Any
 from django.db import models
 from django.db.models import Max, Min, Sum
 
-from telemetry.domain.rollup import MinuteTotals
 from telemetry.models.nodes import Gpu, Pool
+from telemetry.rules.rollup import MinuteTotals
 
 ADDED_UP = {
     "n": Sum,

@@ -14,13 +14,13 @@ from celery import current_app
 from django.utils import timezone
 
 import gpuportal.celery
-from placement.domain.orders import Order
+from placement.agent.job_folder import JobFolder
+from placement.agent.local_runner import LocalRunner, halt_all
+from placement.jobs import service as jobs
 from placement.models import Job
-from placement.runners.base import JobFolder
-from placement.runners.local import LocalRunner, halt_all
-from placement.services import jobs
+from placement.protocol.commands import Order
+from reservations.booking.service import book
 from reservations.models import Reservation
-from reservations.services.booking import book
 from tests.factories import make_gpus, make_node
 from tests.faults.lab import Lab
 from tests.placement import nodes
@@ -39,7 +39,7 @@ import sys, time
 from pathlib import Path
 real, jump = time.time, Path(sys.argv[2])
 time.time = lambda: real() + float(jump.read_text())
-from placement.runners import shim
+from placement.agent.process import shim
 sys.exit(shim.main(["shim", sys.argv[1]]))
 """
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.portal.running import (
+from tests.gpuportal.running import (
     READY,
     ROOT,
     Portal,
@@ -28,9 +28,9 @@ django.setup()
 from django.core.management import call_command
 call_command("migrate", verbosity=0)
 from django.utils import timezone
-from reservations.domain.lifecycle import State
+from reservations.rules.lifecycle import State
 from reservations.models import SitePolicy
-from reservations.services.tokens import create_token
+from reservations.accounts.api_tokens import create_token
 from tests.factories import make_gpus, make_membership, make_node, make_reservation
 from tests.factories import make_user
 from telemetry.models import Node
@@ -55,10 +55,10 @@ print(json.dumps({"now": open_.pk, "later": later.pk, "token": token}), flush=Tr
 # Then it decides that Jobs go on elsewhere, as the control worker does.
 import sys
 from django.db import transaction
-from placement.domain.lifecycle import JobState
+from placement.protocol.job_lifecycle import JobState
 from placement.models import Job, MoveDecision
-from placement.services.jobs import launch_in
-from placement.services.moves import move
+from placement.jobs.service import launch_in
+from placement.jobs.job_transitions import move
 landed = MoveDecision.objects.filter(state="moving").exclude(next_job__started_at=None)
 for line in sys.stdin:
     now = timezone.now()

@@ -10,21 +10,21 @@ from django.db import transaction
 from django.utils import timezone
 
 from gpuportal import beat
-from placement import signing
-from placement.domain.lifecycle import JobState
-from placement.domain.orders import OrderKind
+from placement.agent.command_handler import OrderDesk
+from placement.agent.local_runner import LocalRunner
+from placement.jobs.job_transitions import move
+from placement.jobs.nodes.event_intake import record_fact
+from placement.jobs.service import launch_in
+from placement.jobs.tick import job_tick
 from placement.models import Job, MoveDecision
-from placement.runners.local import LocalRunner
-from placement.runners.orderdesk import OrderDesk
-from placement.services import ticking
-from placement.services.facts import record_fact
-from placement.services.jobs import launch_in
-from placement.services.looking import look_again
-from placement.services.moves import move
-from reservations.domain.lifecycle import State
+from placement.protocol import signing
+from placement.protocol.commands import OrderKind
+from placement.protocol.job_lifecycle import JobState
+from placement.rebalance.rebalance_tick import look_again
+from reservations import tick
+from reservations.booking.relocation import move_rest
 from reservations.models import LedgerEntry
-from reservations.services import tick
-from reservations.services.moving import move_rest
+from reservations.rules.lifecycle import State
 from tests.placement.nodes import ended, make_order, script_order, until
 
 HOUR = 3600.0
@@ -112,14 +112,14 @@ def hear(job, message, now):
 @pytest.mark.django_db
 def test_a_job_waits_and_says_why_until_its_nodes_clock_is_right(job, alice):
     now = timezone.now()
-    ticking.tick(now)
+    job_tick.tick(now)
     job.refresh_from_db()
     refused = fact(job, "refused", now, code="expired", nonce=job.order_nonce)
     for _ in range(2):
         assert hear(job, {**refused, "reason": "expired 3540 s ago"}, now) == "starting"
     assert job.reason.startswith("red: its clock is not the portal's")
     assert job.events.filter(reason=job.reason).count() == 1
-    assert ticking.tick(now + timedelta(seconds=21))["ordered_again"] == 1
+    assert job_tick.tick(now + timedelta(seconds=21))["ordered_again"] == 1
     assert hear(job, fact(job, "started", now), now) == "running"
     # Told a new end under the wrong clock: refused, and no reason to end it.
     job.refresh_from_db()
@@ -135,11 +135,11 @@ def test_a_job_waits_and_says_why_until_its_nodes_clock_is_right(job, alice):
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.STOPPING])
 def test_orders_go_out_again_after_the_portals_clock_was_set_back(job, state):
     now = timezone.now()
-    ticking.tick(now)
+    job_tick.tick(now)
     Job.objects.filter(pk=job.pk).update(
         state=state, ordered_at=now + timedelta(hours=1)
     )
-    done = ticking.tick(now + timedelta(seconds=1))
+    done = job_tick.tick(now + timedelta(seconds=1))
     assert done["ordered_again"] + done["stops_sent"] == 1
 
 
@@ -147,7 +147,7 @@ def test_orders_go_out_again_after_the_portals_clock_was_set_back(job, state):
 def moving(job):
     """The Job moves, on the same node; the one that goes on, and the move."""
     now = timezone.now()
-    ticking.tick(now)
+    job_tick.tick(now)
     assert hear(job, fact(job, "started", now), now) == "running"
     with transaction.atomic():
         gpu_ids = list(job.reservation.allocations.values_list("gpu_id", flat=True))
@@ -166,7 +166,7 @@ def moving(job):
             job=job, seen_at=now, cause="look", state="moving", reason="faster",
             moved_at=now, next_job=after,
         )  # fmt: skip
-    assert ticking.tick(now + timedelta(seconds=1))["stops_sent"] == 1
+    assert job_tick.tick(now + timedelta(seconds=1))["stops_sent"] == 1
     return after, row
 
 
@@ -177,7 +177,7 @@ def test_a_job_that_moves_is_heard_out_after_the_portals_clock_was_set(
 ):
     after, row = moving
     right, now = timezone.now(), timezone.now() + timedelta(seconds=jump)
-    done = ticking.tick(now)
+    done = job_tick.tick(now)
     job.refresh_from_db()
     assert (job.state, done["stops_sent"], done["given_up"]) == ("moving", 1, 0)
     assert done["ordered"] == 0, "the other has not left"
@@ -185,11 +185,11 @@ def test_a_job_that_moves_is_heard_out_after_the_portals_clock_was_set(
     # The node's clock is right.
     left = fact(job, "exited", right + timedelta(seconds=2), exit_code=0, stopped=True)
     assert hear(job, left, at) == "stopped"
-    assert ticking.tick(at)["ordered"] == 1
+    assert job_tick.tick(at)["ordered"] == 1
     after.refresh_from_db()
     started = fact(after, "started", right + timedelta(seconds=3))
     assert hear(after, started, at + timedelta(seconds=1)) == "running"
-    assert ticking.tick(at + timedelta(seconds=2))["ordered"] == 0
+    assert job_tick.tick(at + timedelta(seconds=2))["ordered"] == 0
     look_again(at + timedelta(seconds=2))
     row.refresh_from_db()
     assert row.state == "moved" and row.realised_cost_seconds >= 0
@@ -204,7 +204,7 @@ def test_a_job_that_moves_off_a_silent_node_is_given_up_after_the_clock_was_set(
     now = timezone.now() + timedelta(hours=1)
     states = []
     for seconds in range(0, 121, 20):
-        ticking.tick(now + timedelta(seconds=seconds))
+        job_tick.tick(now + timedelta(seconds=seconds))
         job.refresh_from_db()
         states.append(job.state)
     assert states[:5] == ["moving"] * 5 and states[-1] == "lost"
@@ -217,7 +217,7 @@ def test_a_job_that_moves_off_a_silent_node_is_given_up_after_the_clock_was_set(
 @pytest.mark.django_db
 def test_what_a_node_forgot_is_noticed_under_any_clock(job):
     now = timezone.now()
-    ticking.tick(now)
+    job_tick.tick(now)
     assert hear(job, fact(job, "started", now), now) == "running"
     gone = {"v": 1, "kind": "jobs", "running": [], "ended": []}
     an_hour_behind = gone | {"at": (now - timedelta(hours=1)).timestamp()}
@@ -238,7 +238,7 @@ def test_an_hour_forwards_and_back_charges_nobody_twice(job, alice):
     for minutes in (0, 60, 1, 400, 2, 401):
         at = now + timedelta(minutes=minutes)
         tick.tick(at)
-        ticking.tick(at)
+        job_tick.tick(at)
     held.refresh_from_db()
     assert held.state == State.ENDED
     job.refresh_from_db()

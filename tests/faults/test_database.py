@@ -11,11 +11,11 @@ import pytest
 from django.db import DatabaseError, InterfaceError, connection, connections
 from django.utils import timezone
 
+from placement.jobs.nodes.event_intake import record_fact
+from placement.jobs.tick import job_tick
 from placement.models import Job, JobEvent
-from placement.services import ticking
-from placement.services.facts import record_fact
+from reservations import tick
 from reservations.models import LedgerEntry
-from reservations.services import tick
 from tests.placement.nodes import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,11 +54,11 @@ def killed_while(act):
 def test_a_tick_that_is_killed_half_way_orders_nothing_and_the_next_does(
     job, redis_client
 ):
-    killed_while(lambda: ticking.tick(timezone.now()))
+    killed_while(lambda: job_tick.tick(timezone.now()))
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("queued", 0)
     assert redis_client.llen("node.red") == 0
-    assert ticking.tick(timezone.now())["ordered"] == 1
+    assert job_tick.tick(timezone.now())["ordered"] == 1
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("starting", 1)
     assert redis_client.llen("node.red") == 1
@@ -71,7 +71,7 @@ def test_a_tick_that_is_killed_half_way_orders_nothing_and_the_next_does(
      ("running", "lost", "lost")],
 )  # fmt: skip
 def test_a_fact_whose_reader_is_killed_half_way_moves_once(job, state, event, after):
-    ticking.tick(timezone.now())
+    job_tick.tick(timezone.now())
     Job.objects.filter(pk=job.pk).update(state=state)
     killed_while(lambda: hear(job, event, exit_code=3))
     job.refresh_from_db()
@@ -108,7 +108,7 @@ def test_a_database_that_is_killed_in_the_middle_has_all_or_nothing(
             cursor.execute("SET synchronous_commit TO on")
             # Not the whole suite's journal is to be read again.
             cursor.execute("CHECKPOINT")
-    ticking.tick(timezone.now())
+    job_tick.tick(timezone.now())
     left = tmp_path / "left.sqlite3"
     create = JobEvent.objects.create
 

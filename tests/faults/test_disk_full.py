@@ -11,13 +11,14 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from placement import logs, signing
-from placement.domain.orders import OrderKind
-from placement.runners.keeper import JobKeeper
-from placement.runners.orderdesk import OrderDesk
-from placement.runners.uploads import Uploader
-from placement.services import jobs
-from reservations.domain.lifecycle import State
+from placement.agent.command_handler import OrderDesk
+from placement.agent.keeper import JobKeeper
+from placement.agent.storage.log_upload import Uploader
+from placement.jobs import service as jobs
+from placement.jobs.nodes import log_store
+from placement.protocol import signing
+from placement.protocol.commands import OrderKind
+from reservations.rules.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.faults.lab import Ended
 from tests.placement import nodes
@@ -120,24 +121,26 @@ def test_a_training_without_room_for_a_checkpoint_keeps_the_one_before(
     import torch
     from torch import distributed
 
-    from placement.runtime import checkpoints
+    from placement.agent.runtime import training_checkpoint
 
     monkeypatch.chdir(small_disk)
     weights = {"w": torch.zeros(50_000)}
-    monkeypatch.setattr(checkpoints, "_beside", lambda _trainer: {})
-    monkeypatch.setattr(checkpoints, "_about", lambda _trainer, step: {"step": step})
+    monkeypatch.setattr(training_checkpoint, "_beside", lambda _trainer: {})
+    monkeypatch.setattr(
+        training_checkpoint, "_about", lambda _trainer, step: {"step": step}
+    )
     trainer = SimpleNamespace(
         ranks=SimpleNamespace(rank=0), held=lambda to_read: dict(weights)
     )
     store = distributed.HashStore()
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        checkpoints.save(trainer, 1)
+        training_checkpoint.save(trainer, 1)
         whole = contents(small_disk / "checkpoint")
         fill(small_disk)
         weights["w"] += 1
         with pytest.raises((OSError, distributed.checkpoint.CheckpointException)):
-            checkpoints.save(trainer, 2)
+            training_checkpoint.save(trainer, 2)
     finally:
         distributed.destroy_process_group()
     assert contents(small_disk / "checkpoint") == whole
@@ -196,4 +199,4 @@ def test_a_full_storage_of_the_portal_refuses_uploads_and_lets_logs_wait(
     told = put(0)
     size = told.json()["size"]
     assert put(size).status_code == 200 if told.status_code == 409 else size
-    assert logs.path_of(job).read_bytes() == log
+    assert log_store.path_of(job).read_bytes() == log

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from placement import logs
+from placement.agent.job_folder import JobFolder
+from placement.agent.storage.live_log import LogPump
+from placement.agent.storage.log_upload import Uploader
+from placement.jobs import service as jobs
+from placement.jobs.nodes import log_store
 from placement.models import Job
-from placement.runners.base import JobFolder
-from placement.runners.logpump import LogPump
-from placement.runners.uploads import Uploader
-from placement.services import jobs
-from reservations.domain.lifecycle import State
+from reservations.rules.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.faults.lab import Ended
 from tests.placement.lab import signed_in
@@ -59,7 +59,7 @@ def test_a_large_log_goes_up_is_searched_and_fetched_in_little_memory(
     uploader, item, pump = Uploader(settings), Ended(folder), LogPump(folder)
     while uploader.piece(item):
         pump.next_message(0.0, ended=True)
-    found = logs.search(job, "the LAST line")
+    found = log_store.search(job, "the LAST line")
     asked = urllib.request.Request(f"{live_asgi}/jobs/{job.pk}/log.txt")
     asked.add_header("Cookie", f"sessionid={cookie}")
     with (
@@ -70,6 +70,6 @@ def test_a_large_log_goes_up_is_searched_and_fetched_in_little_memory(
             assert answer.read(len(piece)) == piece
         assert answer.read() == b""
     assert most_resident_bytes() - before_bytes < MOST_BYTES
-    assert logs.path_of(job).stat().st_size == folder.log_bytes() > LOG_BYTES
+    assert log_store.path_of(job).stat().st_size == folder.log_bytes() > LOG_BYTES
     assert [hit.data for hit in found.hits] == ["the last line"]
     assert found.hits[0].offset == folder.log_bytes() - len(b"the last line\n")

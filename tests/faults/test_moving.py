@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from django.utils import timezone
 
-from placement import signing
-from placement.domain.lifecycle import JobState
+from placement.agent.command_handler import OrderDesk
+from placement.agent.local_runner import LocalRunner
+from placement.jobs import service as jobs
 from placement.models import CarriedCheckpoint, Job
-from placement.runners.local import LocalRunner
-from placement.runners.orderdesk import OrderDesk
-from placement.services import jobs
-from placement.services.looking import look_again
+from placement.protocol import signing
+from placement.protocol.job_lifecycle import JobState
+from placement.rebalance.rebalance_tick import look_again
 from tests.faults.test_disk_full import fill, root
 from tests.placement import nodes
 from tests.placement.moving_on import moves, runs_on_blue

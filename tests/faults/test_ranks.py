@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from placement.domain.launchers import Launcher
-from placement.runners.keeper import JobKeeper
-from placement.runners.local import LocalRunner
+from placement.agent.keeper import JobKeeper
+from placement.agent.local_runner import LocalRunner
+from placement.protocol.launchers import Launcher
 from tests.placement.nodes import ended, living, script_order, start, until
 
 RANKS = (

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.portal.running import Portal, manage
+from tests.gpuportal.running import Portal, manage
 
 SOON_MS = 20_000
 

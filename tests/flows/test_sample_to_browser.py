@@ -21,15 +21,15 @@ import websockets
 from django.db import connection
 from django.utils import timezone
 
-from telemetry.domain import frame
-from telemetry.domain.hardware import NodeInfo
-from telemetry.domain.state import GpuState
 from telemetry.ingest.intake import MINUTES_DONE
+from telemetry.inventory.enrollment import enroll_node
+from telemetry.inventory.roster import record_roster
 from telemetry.models import Gpu, SampleMinute
-from telemetry.services.nodes import enroll_node
-from telemetry.services.roster import record_roster
+from telemetry.protocol import frame
+from telemetry.protocol.gpu_state import GpuState
+from telemetry.protocol.hardware import NodeInfo
 from tests.factories import make_membership, make_reservation, make_user
-from tests.portal.test_board_consumer import sign_in
+from tests.gpuportal.board.test_consumers import sign_in
 from tests.telemetry.messages import (
     GIB,
     gpu_info,
@@ -68,7 +68,7 @@ class Site:
         """Start one of: sampler, ingest, web (also ingest2, ...)."""
         commands = {
             "sampler": [
-                *("-m", "telemetry.sampler", "--node", "node-a"),
+                *("-m", "telemetry.agent.sampler", "--node", "node-a"),
                 *("--backend", "simulated", "--state-dir", str(self.state_dir)),
                 *("--redis", self.redis_url),
             ],

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Response, expect
 
+from tests.gpuportal.running import Portal, manage
 from tests.pages import fits, violations
-from tests.portal.running import Portal, manage
 
 STATE_MS = 60_000
 """How long a step waits for the state that it needs, on a busy machine."""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuportal.node_settings import NodeSettings
-from placement.runners.base import job_folders
-from placement.runners.local import halt_all
+from placement.agent.job_folder import job_folders
+from placement.agent.local_runner import halt_all
 from tests.placement import nodes
 
 
@@ -49,7 +49,7 @@ def near(live_server, valkey_url, settings, monkeypatch) -> Iterator[Any]:
 
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     # Readings are sent once.
-    monkeypatch.setattr("placement.services.offering.FRESH_SECONDS", 1e6)
+    monkeypatch.setattr("placement.plans.available_gpus.FRESH_SECONDS", 1e6)
     with tempfile.TemporaryDirectory(prefix="gpm-") as folder:
         made = NearNodes(Path(folder), valkey_url, live_server.url)
         yield made

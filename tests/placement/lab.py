@@ -8,16 +8,16 @@ import redis
 from django.test import Client
 from django.utils import timezone
 
-from placement.domain.well_known import well_known_spec
-from placement.domain.workload import Workload
 from placement.models import StoredPlan
-from placement.services.planning import keep_plan, make_plans, offered
+from placement.planner.model.well_known import well_known_spec
+from placement.planner.values.workload import Workload
+from placement.plans.service import keep_plan, make_plans, offered
 from reservations.models import User
-from telemetry import live
-from telemetry.domain.frame import Frame, FrameRow, encode
-from telemetry.domain.state import GpuState
+from telemetry.inventory.queries import load_cluster
+from telemetry.live import broadcast
 from telemetry.models import Gpu
-from telemetry.snapshots import load_cluster
+from telemetry.protocol.frame import Frame, FrameRow, encode
+from telemetry.protocol.gpu_state import GpuState
 from tests.factories import make_gpus, make_node, make_pool
 
 GIB = 2**30
@@ -56,8 +56,8 @@ def send_frame(
         for number in range(Gpu.objects.count())
     )
     with client.pipeline() as pipe:
-        live.publish_roster(pipe, cluster.roster)
-        live.publish_frame(
+        broadcast.publish_roster(pipe, cluster.roster)
+        broadcast.publish_frame(
             pipe, encode(Frame(cluster.roster_id, at or time.time(), rows))
         )
         pipe.execute()

@@ -8,22 +8,22 @@ from datetime import timedelta
 import redis
 from django.utils import timezone
 
-from placement.domain.look import Act, Restart
-from placement.domain.well_known import well_known_spec
+from placement.agent.job_folder import RESULTS, JobFolder
+from placement.agent.process import process_tree
+from placement.jobs import service as jobs
 from placement.models import Job, MoveDecision, PlacementPolicy
-from placement.runners import processes
-from placement.runners.base import RESULTS, JobFolder
-from placement.services import jobs
-from placement.services.looking import look_again
-from placement.services.planning import keep_plan
-from reservations.services.booking import book
-from telemetry.domain.rules import LOST
+from placement.planner.model.well_known import well_known_spec
+from placement.plans.service import keep_plan
+from placement.rebalance.rebalance_tick import look_again
+from placement.rules.rebalance_rules import Act, Restart
+from reservations.booking.service import book
+from telemetry.alerts.service import open_alert
 from telemetry.models import Gpu, Node
-from telemetry.services.alerts import open_alert
+from telemetry.rules.finding_rules import LOST
 from tests.factories import make_membership, make_user
+from tests.placement.agent.two_nodes import TwoNodes
 from tests.placement.lab import send_frame
-from tests.placement.services.watched import plan_on
-from tests.placement.two_nodes import TwoNodes
+from tests.placement.watched import plan_on
 
 # A step is saved whole or not at all, by a new folder that takes the old one's name.
 SCRIPT = """
@@ -43,7 +43,7 @@ while :; do sleep 0.05; done
 class NearNodes(TwoNodes):
     """The same two nodes, with workers that start fast."""
 
-    worker = ("-m", "tests.placement.near_worker")
+    worker = ("-m", "tests.placement.agent.near_worker")
 
     def step(self) -> None:
         """Tick and hear; workers that live are heard of, as by their samples."""
@@ -67,9 +67,9 @@ class NearNodes(TwoNodes):
     def processes_of(self, job: Job) -> list[int]:
         """What of a Job still runs, known by its folder: numbers are others' too."""
         entry = f"GPUPORTAL_RESULTS={self.at(job).work / RESULTS}"
-        table = processes.table().values()
+        table = process_tree.table().values()
         own = [item.pid for item in table if not item.dead]
-        return [pid for pid in own if processes.environ_holds(pid, entry)]
+        return [pid for pid in own if process_tree.environ_holds(pid, entry)]
 
     def says(self, job: Job, word: str) -> str:
         """Go on until a line of a Job's log begins with a word; what follows it."""

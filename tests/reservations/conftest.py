@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 from django.utils import timezone
 
+from reservations.booking import service as booking
 from reservations.models import (
     Account,
     LedgerEntry,
@@ -14,7 +15,6 @@ from reservations.models import (
     SitePolicy,
     User,
 )
-from reservations.services import booking
 from telemetry.models import Gpu, SampleMinute
 from tests.factories import at, make_account, make_gpus, make_node
 

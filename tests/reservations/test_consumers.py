@@ -8,10 +8,11 @@ from asgiref.sync import sync_to_async
 from django.test import Client
 
 from gpuportal.asgi import application
-from reservations import consumers, live
+from reservations import consumers
 from reservations.consumers import CalendarConsumer
 from reservations.models import SitePolicy
-from reservations.snapshots.facts import site_policy
+from reservations.notifications import live
+from reservations.store.booking_snapshot import site_policy
 from tests import factories
 from tests.sockets import WebsocketCommunicator
 

@@ -6,8 +6,8 @@ from django.db import IntegrityError, connection, transaction
 
 from reservations import triggers
 from reservations.checks import guards_are_there
-from reservations.domain.lifecycle import State
 from reservations.models import Allocation, AuditEntry, LedgerEntry, Reservation
+from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
 from tests.reservations.conftest import at
 

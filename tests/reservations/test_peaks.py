@@ -14,14 +14,12 @@ from django.urls import reverse
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from reservations.domain.desk import DeskInvalid
-from reservations.domain.errors import QuotaExceeded
-from reservations.domain.lifecycle import Kind, State
-from reservations.domain.peaktext import read_hours
-from reservations.domain.prices import PeakHours, read_peak
-from reservations.domain.quota import PERMILLE
-from reservations.domain.report import month_sums
-from reservations.domain.window import WEEK_SECONDS, instant, unix
+from reservations import tick
+from reservations.booking import partial_release
+from reservations.booking.change import change
+from reservations.booking.overstay import set_overstay
+from reservations.booking.release import cancel, release
+from reservations.booking.service import book, preview
 from reservations.management.commands.check_books import findings
 from reservations.models import (
     Account,
@@ -32,15 +30,19 @@ from reservations.models import (
     PoolRule,
     Reservation,
 )
-from reservations.services import closures, parting, pools, replacing, tick
-from reservations.services.booking import book, preview
-from reservations.services.changing import change
-from reservations.services.giving import cancel, release
-from reservations.services.overstaying import set_overstay
-from reservations.services.pools import PoolEdit
-from reservations.services.presence import check_in
-from reservations.snapshots.bookings import month_bookings
-from reservations.snapshots.facts import pending_late_gpu_seconds
+from reservations.operations import closures, gpu_replacement, pools
+from reservations.operations.bulk_acts import DeskInvalid
+from reservations.operations.peak_hours import read_hours
+from reservations.operations.pools import PoolEdit
+from reservations.presence.check_in import check_in
+from reservations.reports.month_bookings import month_bookings
+from reservations.reports.rules import month_sums
+from reservations.rules.errors import QuotaExceeded
+from reservations.rules.fairness.quota import PERMILLE
+from reservations.rules.lifecycle import Kind, State
+from reservations.rules.prices import PeakHours, read_peak
+from reservations.rules.window import WEEK_SECONDS, instant, unix
+from reservations.store.booking_snapshot import pending_late_gpu_seconds
 from telemetry.models import Pool
 from tests.factories import (
     at,
@@ -50,8 +52,7 @@ from tests.factories import (
     make_pool,
     make_user,
 )
-from tests.reservations.conftest import HOUR, NOW, WEIGHT, balance
-from tests.reservations.test_invariants import (
+from tests.reservations.booking.test_invariants import (
     ACTS,
     CLOCKS_CHANGE,
     Story,
@@ -60,6 +61,7 @@ from tests.reservations.test_invariants import (
     check_ledger,
     check_notices,
 )
+from tests.reservations.conftest import HOUR, NOW, WEIGHT, balance
 from tests.reservations.worlds import world
 
 BERLIN = "Europe/Berlin"
@@ -136,12 +138,12 @@ def test_what_was_booked_keeps_its_price_when_it_is_changed_returned_and_charged
 
     # Shorter by the last hour, two hours before: one hour outside the peak, half price.
     soon = at(9, day=3)
-    told = parting.price(
+    told = partial_release.price(
         reservation_id=row.pk, user=alice, last_seconds=2 * HOUR, now=soon
     )
     assert told.returned_gpu_seconds == 4 * HOUR * WEIGHT
     assert told.late_gpu_seconds == 2 * HOUR * WEIGHT
-    row = parting.give_back_part(
+    row = partial_release.give_back_part(
         reservation_id=row.pk, user=alice, last_seconds=2 * HOUR, version=row.version,
         now=soon,
     )  # fmt: skip
@@ -185,7 +187,7 @@ def test_cut_in_two_carried_over_closed_and_stayed_on_at_the_booked_price(
     assert row.cost_gpu_seconds == (6 * WEIGHT + 4 * 4) * HOUR
     check_in(reservation_id=row.pk, now=NOW)
     row.refresh_from_db()
-    left = parting.give_back_part(
+    left = partial_release.give_back_part(
         reservation_id=row.pk, user=alice, gpu_ids=[lab.gpus[0].pk],
         version=row.version, now=at(11),
     )  # fmt: skip
@@ -201,8 +203,8 @@ def test_cut_in_two_carried_over_closed_and_stayed_on_at_the_booked_price(
     ahead = lab.book(bob, lab.gpus[1:2], at(10, day=4), 2)
     assert ahead.cost_gpu_seconds == 3 * WEIGHT * HOUR
     pair = {"old_id": lab.gpus[1].pk, "new_id": light.pk}
-    seen = replacing.preview(**pair, now=NOW).seen
-    replacing.replace(**pair, seen=seen, **desk)
+    seen = gpu_replacement.preview(**pair, now=NOW).seen
+    gpu_replacement.replace(**pair, seen=seen, **desk)
     ahead.refresh_from_db()
     assert ahead.cost_gpu_seconds == 3 * 3 * HOUR
 

@@ -4,8 +4,7 @@ from datetime import time, timedelta
 
 import pytest
 
-from reservations.domain import errors
-from reservations.domain.lifecycle import State
+from reservations import tick
 from reservations.models import (
     LateReturn,
     LedgerEntry,
@@ -13,10 +12,12 @@ from reservations.models import (
     NoticeSettings,
     Reservation,
 )
-from reservations.services import locking, tick
-from reservations.services.absence import IDLE_WARNING
-from reservations.services.presence import check_in, keep
-from reservations.snapshots.notices import notices_in_words
+from reservations.notifications.queries import notices_in_words
+from reservations.presence.check_in import check_in, keep
+from reservations.presence.service import IDLE_WARNING
+from reservations.rules import errors
+from reservations.rules.lifecycle import State
+from reservations.store import locking
 from telemetry.models import Alert
 from tests.factories import make_reservation
 from tests.reservations.conftest import (

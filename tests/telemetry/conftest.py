@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from telemetry.domain.hardware import NodeInfo
-from telemetry.domain.sample import NodeSample
+from telemetry.protocol.hardware import NodeInfo
+from telemetry.protocol.sample import NodeSample
 from tests.nvml_sim.nvmlsim import SETTLE_SECONDS, Sim
-from tests.telemetry.children import BASE_DIR, Child
+from tests.telemetry.agent.children import BASE_DIR, Child
 
 
 class ProbeProcess:
@@ -21,7 +21,7 @@ class ProbeProcess:
     def __init__(self, sim: Sim, **env: str) -> None:
         self.sim = sim
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.telemetry.probe_child"],
+            [sys.executable, "-m", "tests.telemetry.agent.probe_child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -8,14 +8,14 @@ from django.test import Client
 from django.utils import timezone
 
 from reservations.models import SitePolicy
-from telemetry import live
-from telemetry.domain.frame import Frame, FrameRow, encode
-from telemetry.domain.rollup import MinuteTotals
-from telemetry.domain.state import GpuState
+from telemetry.alerts.service import open_alert
+from telemetry.history.minute_store import record_minutes
+from telemetry.inventory.queries import load_cluster
+from telemetry.live import broadcast
 from telemetry.models import Gpu
-from telemetry.services.alerts import open_alert
-from telemetry.services.minutes import record_minutes
-from telemetry.snapshots import load_cluster
+from telemetry.protocol.frame import Frame, FrameRow, encode
+from telemetry.protocol.gpu_state import GpuState
+from telemetry.rules.rollup import MinuteTotals
 from tests.factories import make_gpu, make_gpus, make_node, make_reservation
 
 pytestmark = pytest.mark.django_db
@@ -34,8 +34,8 @@ def show(client, *rows: FrameRow, age_seconds: float = 0.0) -> None:
     made = Frame(
         roster_id=cluster.roster_id, server_at=time.time() - age_seconds, rows=rows
     )
-    client.set(live.FRAME_LATEST, encode(made))
-    client.set(live.ROSTER, cluster.roster)
+    client.set(broadcast.FRAME_LATEST, encode(made))
+    client.set(broadcast.ROSTER, cluster.roster)
 
 
 class TestGpus:

@@ -7,13 +7,13 @@ import pytest
 from django.utils import timezone
 
 from telemetry import tasks
-from telemetry.domain.frame import Frame, encode
-from telemetry.domain.rollup import MinuteTotals
-from telemetry.domain.rules import SILENT
-from telemetry.live import FRAME_LATEST
+from telemetry.alerts.service import open_alert
+from telemetry.history.minute_store import record_minutes
+from telemetry.live.broadcast import FRAME_LATEST
 from telemetry.models import Alert, SampleMinute
-from telemetry.services.alerts import open_alert
-from telemetry.services.minutes import record_minutes
+from telemetry.protocol.frame import Frame, encode
+from telemetry.rules.finding_rules import SILENT
+from telemetry.rules.rollup import MinuteTotals
 from tests.factories import make_gpu, make_gpus, make_node
 
 pytestmark = pytest.mark.django_db

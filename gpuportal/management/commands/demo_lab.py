@@ -7,7 +7,7 @@ from django.utils import timezone
 from gpuportal import paths
 from gpuportal.demo import load
 from gpuportal.demo.cast import RECIPE_SETTINGS
-from placement.services import jobs
+from placement.jobs import service as jobs
 
 
 class Command(BaseCommand):

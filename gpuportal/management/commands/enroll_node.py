@@ -11,9 +11,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from gpuportal import paths
-from placement import signing
-from telemetry.domain.errors import TelemetryError
-from telemetry.services.nodes import enroll_node, renew_token
+from placement.protocol import signing
+from telemetry.inventory.enrollment import enroll_node, renew_token
+from telemetry.protocol.errors import TelemetryError
 
 NODE_FILES = Path("/etc/gpuportal")
 """Where ``deploy/node.env.example`` looks for them on the node."""

@@ -5,9 +5,9 @@ from argparse import ArgumentParser
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from gpuportal.erasing import erase
-from reservations.domain.errors import BookingError
+from gpuportal.manage.erasure_of_person import erase
 from reservations.models import User
+from reservations.rules.errors import BookingError
 
 
 class Command(BaseCommand):

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from gpuportal import health
+from gpuportal.monitoring import health
 
 
 class Command(BaseCommand):

@@ -13,9 +13,9 @@ from django.core.management.base import BaseCommand
 from redis import Redis
 
 from gpuportal import systemd
-from gpuportal.judge import CalendarJudge
-from gpuportal.respond import Responder, record_fact
-from placement.live import LogGate
+from gpuportal.alerts.calendar_judge import CalendarJudge
+from gpuportal.alerts.response import Responder, record_fact
+from placement.jobs.job_broadcast import LogGate
 from telemetry.ingest import Ingest
 
 SOCKET_TIMEOUT_SECONDS = 5.0

@@ -5,8 +5,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from reservations.services.retired import retire_node
-from telemetry.domain.errors import TelemetryError
+from reservations.operations.node_retirement import retire_node
+from telemetry.protocol.errors import TelemetryError
 
 
 class Command(BaseCommand):

@@ -8,10 +8,10 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from reservations.domain.errors import BookingError
-from reservations.domain.sheet import SheetInvalid, decoded, read_sheet
+from reservations.accounts import people
+from reservations.accounts.tree.csv_table import SheetInvalid, decoded, read_sheet
 from reservations.models import User
-from reservations.services import people
+from reservations.rules.errors import BookingError
 
 COLUMNS = ("user", "unix_user")
 

@@ -16,11 +16,6 @@ from typing import Any, get_args
 
 from django.core.management.base import BaseCommand
 
-from placement.domain.cases import closed_case
-from placement.domain.errors import BadInput, PlacementError, SpecInvalid
-from placement.domain.estimate import estimate, interval
-from placement.domain.sharding import Sharding, Strategy
-from placement.domain.workload import Workload
 from placement.management.options import (
     add_workload_options,
     one_line,
@@ -28,9 +23,14 @@ from placement.management.options import (
 )
 from placement.management.sources import Source, find, spec_of_entry
 from placement.management.tables import estimate_table
-from placement.runtime_check import torch_installed
-from placement.symbolic.case import Case, of_workload, partial_input, read_case
-from placement.symbolic.process import SymbolicFailed, run
+from placement.planner.memory.estimate import estimate, interval
+from placement.planner.reference.memory_cases import closed_case
+from placement.planner.symbolic.case import Case, of_workload, partial_input, read_case
+from placement.planner.symbolic.child_process import SymbolicFailed, run
+from placement.planner.symbolic.torch_check import torch_installed
+from placement.planner.values.errors import BadInput, PlacementError, SpecInvalid
+from placement.planner.values.sharding import Sharding, Strategy
+from placement.planner.values.workload import Workload
 
 MOST_FILE_BYTES = 16 * 2**20
 """Of JSON, which may take 50 times that in memory."""

@@ -15,22 +15,23 @@ from typing import Any, NoReturn
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from placement import logs, snapshots
-from placement.domain.errors import BadInput, LaunchInvalid
-from placement.domain.launchers import Launcher
-from placement.domain.lifecycle import JobState
-from placement.domain.recipes import RECIPES
-from placement.domain.sweeps import read_sweep
-from placement.gap_snapshots import gap_facts
+from placement.backfill.queries import gap_facts
+from placement.backfill.service import ask as ask_for_gaps
+from placement.backfill.service import stop_in_gaps
+from placement.jobs import queries as snapshots
+from placement.jobs import service as jobs
+from placement.jobs.job_arrays import launch_array
+from placement.jobs.launch_checks import MOST_SCRIPT_BYTES
+from placement.jobs.nodes import log_store
 from placement.management.options import one_line
 from placement.models import Backfill, Job
-from placement.services import jobs
-from placement.services.backfill import ask as ask_for_gaps
-from placement.services.backfill import stop_in_gaps
-from placement.services.checking import MOST_SCRIPT_BYTES
-from placement.services.sweeping import launch_array
-from reservations.domain.errors import BookingError
+from placement.planner.launch.recipes import RECIPES
+from placement.planner.values.errors import BadInput, LaunchInvalid
+from placement.protocol.job_lifecycle import JobState
+from placement.protocol.launchers import Launcher
+from placement.rules.sweep import read_sweep
 from reservations.models import Membership, User
+from reservations.rules.errors import BookingError
 
 FOLLOW_SECONDS = 0.5
 ROWS = 50
@@ -216,12 +217,12 @@ class Command(BaseCommand):
         while True:
             job.refresh_from_db()
             ended = job.state not in JobState.live()
-            while (piece := logs.read(job, offset=offset)).bytes:
+            while (piece := log_store.read(job, offset=offset)).bytes:
                 self.stdout.write(piece.data, ending="")
                 self.stdout.flush()
                 offset = piece.offset + piece.bytes
             # Of one that was cut or deleted no more comes.
-            whole = offset >= job.log_bytes or logs.note(job)
+            whole = offset >= job.log_bytes or log_store.note(job)
             if not options["follow"] or (ended and whole):
                 return
             time.sleep(FOLLOW_SECONDS)

@@ -3,9 +3,9 @@
 SOURCE is a well-known name, a config.json, .safetensors or ONNX file, or
 module:callable (runs that code, in a child process). With ``--gpus FILE`` neither the
 database nor the broker is needed; the form of FILE stands in
-``placement/domain/gpulist.py``. ``--gpus live`` (the default) asks the portal, now or
-for --hours from --at. That nothing fits is an answer: it says what lacks how much.
-"""
+``placement/planner/values/gpu_list.py``. ``--gpus live`` (the default) asks the portal,
+now or for --hours from --at. That nothing fits is an answer: it says what lacks how
+much."""
 
 import argparse
 import json
@@ -22,23 +22,23 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from redis.exceptions import ConnectionError as NoBroker
 
-from placement.domain.errors import BadInput, PlacementError
-from placement.domain.gpulist import offers_from_list
-from placement.domain.launchfiles import launch_files
-from placement.domain.offer import GpuOffer
-from placement.domain.plan import TITLES, PlanSet
-from placement.domain.planner import plan as make_plan_set
-from placement.domain.remedies import Limits
-from placement.domain.spec import ModelSpec
-from placement.domain.wishes import WISHES
 from placement.management.options import (
     add_workload_options,
     one_line,
     workload_of,
 )
 from placement.management.sources import find, spec_of_entry
-from placement.services import planning
-from placement.services.models import adapted
+from placement.planner.launch.files import launch_files
+from placement.planner.model.spec import ModelSpec
+from placement.planner.search.memory_savings import Limits
+from placement.planner.search.planner import plan as make_plan_set
+from placement.planner.values.errors import BadInput, PlacementError
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.gpu_list import offers_from_list
+from placement.planner.values.objective import WISHES
+from placement.planner.values.plan import TITLES, PlanSet
+from placement.plans import service as planning
+from placement.plans.model_registry import adapted
 from reservations.models import User
 
 MOST_FILE_BYTES = 16 * 2**20

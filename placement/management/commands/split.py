@@ -1,7 +1,7 @@
 """``manage.py split``: solve splitting problems from a file, exactly.
 
 Needs neither the database nor the broker. The form of the cases and of the answers
-stands in ``placement/domain/split_cases.py``.
+stands in ``placement/planner/reference/split_cases.py``.
 """
 
 import argparse
@@ -13,9 +13,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from placement.domain.errors import BadInput
-from placement.domain.split_cases import answer
 from placement.management.options import one_line
+from placement.planner.reference.split_cases import answer
+from placement.planner.values.errors import BadInput
 
 MOST_FILE_BYTES = 16 * 2**20
 """Of JSON, which may take 50 times that in memory."""

@@ -8,8 +8,8 @@ from django.db import connection
 from django.db.models import Sum
 
 from reservations import triggers
-from reservations.domain.lifecycle import State
 from reservations.models import Allocation, LedgerEntry, Reservation
+from reservations.rules.lifecycle import State
 
 _OVERLAPS = """
 SELECT a.id, b.id FROM reservations_allocation a

@@ -10,9 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from reservations.domain.fairshare import Level, Ranking, decayed_gpu_seconds
-from reservations.domain.policy import Policy
-from reservations.domain.sshare import (
+from reservations.fairshare.sshare import (
     PARENT,
     RowsInvalid,
     ShareRow,
@@ -20,10 +18,12 @@ from reservations.domain.sshare import (
     share_row,
     table,
 )
-from reservations.domain.window import unix
 from reservations.models import Account, Membership
-from reservations.snapshots.facts import site_policy
-from reservations.snapshots.usage import ranking
+from reservations.rules.fairness.fair_tree import Level, Ranking, decayed_gpu_seconds
+from reservations.rules.policy import Policy
+from reservations.rules.window import unix
+from reservations.store.booking_snapshot import site_policy
+from reservations.store.usage import ranking
 
 BAD_INPUT = 2
 MOST_FILE_BYTES = 32 * 2**20

@@ -12,15 +12,15 @@ from zlib import crc32
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from reservations.domain.policy import Policy, PolicyInvalid
-from reservations.domain.replay.engine import TooWide, replay
-from reservations.domain.replay.measures import Measures, measure
-from reservations.domain.replay.orders import (
+from reservations.reports.replay.engine import TooWide, replay
+from reservations.reports.replay.measures import Measures, measure
+from reservations.reports.replay.queue_orders import (
     NAMES,
     default_half_life_seconds,
     order_of,
 )
-from reservations.domain.replay.trace import TraceInvalid, TraceJob, read_trace
+from reservations.reports.replay.trace import TraceInvalid, TraceJob, read_trace
+from reservations.rules.policy import Policy, PolicyInvalid
 
 BAD_INPUT = 2
 MOST_LINE = 64 * 1024

@@ -1,4 +1,4 @@
-// Reads the live frame; the layout is written down in telemetry/domain/frame.py.
+// Reads the live frame; the layout is written down in telemetry/protocol/frame.py.
 // null means "the card cannot say", never 0.
 
 const MAGIC = 0x47;

@@ -1,6 +1,6 @@
 // What a Gpu, a node, a group or a reservation did: charts of any time that is kept.
 // The page gives the data "history-data": {path, first, whole?, memory_total_bytes?,
-// power_limit_watts?, per_gpu}; templates/telemetry/_history.html gives the elements.
+// power_limit_watts?, per_gpu}; templates/telemetry/history/_history.html gives the elements.
 
 import { api } from "../api.js";
 import { el, pageData, setText } from "../dom.js";

@@ -1,4 +1,4 @@
-// The words of a Gpu's state; codes as in telemetry/domain/state.py.
+// The words of a Gpu's state; codes as in telemetry/protocol/gpu_state.py.
 
 import { gettext } from "../words.js";
 

@@ -12,13 +12,13 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from telemetry import terminal
-from telemetry.domain.errors import ProbeUnavailable
-from telemetry.domain.hardware import Isolation
-from telemetry.domain.sample import GpuReading, Health, NodeSample
-from telemetry.lanes import Lanes
-from telemetry.sampler import make_probe
-from telemetry.sampling import Probe
+from telemetry.agent import terminal_view
+from telemetry.agent.reader_threads import Lanes
+from telemetry.agent.sampler import make_probe
+from telemetry.agent.sampling_loop import Probe
+from telemetry.protocol.errors import ProbeUnavailable
+from telemetry.protocol.hardware import Isolation
+from telemetry.protocol.sample import GpuReading, Health, NodeSample
 
 EXIT_UNAVAILABLE = 2
 OPEN_WITHIN_SECONDS = 15.0
@@ -73,8 +73,12 @@ class Command(BaseCommand):
                 self.stdout.write(json.dumps(sample.to_dict()))
             else:
                 clear = CLEAR if options["watch"] and self.stdout.isatty() else ""
-                paint = terminal.coloured if self._colours(options) else terminal.plain
-                shown = terminal.lines(
+                paint = (
+                    terminal_view.coloured
+                    if self._colours(options)
+                    else terminal_view.plain
+                )
+                shown = terminal_view.lines(
                     probe.info, sample, unnamed=probe.unnamed, paint=paint
                 )
                 self.stdout.write(clear + "\n".join(shown))

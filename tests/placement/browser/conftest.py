@@ -10,12 +10,13 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
-from placement import live, logs
-from placement.domain.lifecycle import JobState
+from placement.jobs import job_broadcast
+from placement.jobs.nodes import log_store
 from placement.models import Job, JobEvent
-from reservations.domain.lifecycle import State
+from placement.protocol.job_lifecycle import JobState
+from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
-from tests.portal.browser.conftest import (  # noqa: F401  (fixtures, by their names)
+from tests.gpuportal.browser.conftest import (  # noqa: F401  (fixtures, by their names)
     axe,
     console,
     lab,
@@ -47,13 +48,13 @@ class Voice:
         """Append text to the log; by default both ways, as a node does."""
         data = text.encode()
         if stored:
-            logs.append(self.job, attempt=1, offset=self.offset, data=data)
+            log_store.append(self.job, attempt=1, offset=self.offset, data=data)
         if told:
             message = {
                 "v": 1, "job": self.job.pk, "attempt": 1, "offset": self.offset,
                 "bytes": len(data), "data": text,
             }  # fmt: skip
-            assert elsewhere(live.publish_log, self.job.node.name, message)
+            assert elsewhere(job_broadcast.publish_log, self.job.node.name, message)
         self.offset += len(data)
 
 
@@ -89,6 +90,6 @@ def move(running: Job) -> Callable[..., None]:
         JobEvent.objects.create(
             job=running, old=running.state, new=state, actor="node-a"
         )
-        elsewhere(live.publish_job, running.pk)
+        elsewhere(job_broadcast.publish_job, running.pk)
 
     return to

@@ -6,12 +6,12 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from placement.domain.backfill import GapState
-from placement.domain.lifecycle import JobState
 from placement.models import Backfill, Job, PlanOutcome, ResultFile
+from placement.protocol.job_lifecycle import JobState
+from placement.rules.backfill_rules import GapState
 from reservations.models import User
+from tests.gpuportal.browser.test_axe import looks
 from tests.pages import fits
-from tests.portal.browser.test_axe import looks
 
 
 @looks

@@ -6,8 +6,8 @@ import time
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from placement import logs
-from placement.domain.lifecycle import JobState
+from placement.jobs.nodes import log_store
+from placement.protocol.job_lifecycle import JobState
 
 MOST_ROWS = 4000
 
@@ -72,7 +72,7 @@ def test_a_million_lines_do_not_hurt_the_browser(
     page.locator("#log-search").fill("very end")
     expect(page.locator("#log-found")).to_have_text("1 of 1 line")
     assert time.monotonic() - began < 2
-    assert logs.size(running) == voice.offset
+    assert log_store.size(running) == voice.offset
     page.locator("#log-search").fill("FIRST line")
     page.get_by_role("button", name="In the whole log").click()
     expect(page.locator("#log-hits-words")).to_contain_text("is in 1 line of all")

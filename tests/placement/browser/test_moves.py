@@ -4,7 +4,7 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from placement import live
+from placement.jobs import job_broadcast
 from placement.models import Job, MoveDecision, StoredPlan
 from tests.pages import fits
 from tests.placement.browser.conftest import elsewhere
@@ -30,7 +30,7 @@ def propose(job):
         reason=REASON, from_gpus=["node-a:0"], to_gpus=["node-a:1"],
         gain_seconds=600.0, cost_seconds=90.0,
     )  # fmt: skip
-    live.publish_job(job.pk)
+    job_broadcast.publish_job(job.pk)
 
 
 def test_a_proposal_appears_by_itself_and_a_yes_is_kept(

@@ -8,7 +8,7 @@ from pathlib import Path
 from asgiref.sync import sync_to_async
 from playwright.sync_api import Page, expect
 
-from gpuportal.handler import OneHopHandler
+from gpuportal.http.handler import OneHopHandler
 from gpuportal.planners import PlannerBusy, Planners
 from placement.models import StoredPlan
 from reservations.models import Reservation

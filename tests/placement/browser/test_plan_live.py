@@ -8,10 +8,10 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from placement import live
+from placement.jobs import job_broadcast
 from placement.models import Refinement, StoredPlan
-from reservations.domain.lifecycle import State
 from reservations.models import Reservation
+from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
 from tests.pages import fits
 from tests.placement.browser.conftest import elsewhere
@@ -26,7 +26,7 @@ def told(**fields: object) -> None:
         row = Refinement.objects.first()
         assert row is not None
         Refinement.objects.filter(pk=row.pk).update(**fields)
-        live.publish_refinement(row.pk)
+        job_broadcast.publish_refinement(row.pk)
 
     elsewhere(move)
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from placement.models import Job
-from reservations.services.notices import tell
+from reservations.notifications.service import tell
 from tests.pages import fits
 from tests.placement.browser.conftest import elsewhere
 from tests.placement.browser.test_job import open_job

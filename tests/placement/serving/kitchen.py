@@ -7,12 +7,13 @@ import redis
 from django.utils import timezone
 
 from gpuportal.node_settings import NodeSettings
-from placement import signing
+from placement.agent.command_handler import OrderDesk
+from placement.agent.keeper import JobKeeper
+from placement.jobs.nodes import command_queue
+from placement.jobs.nodes.event_intake import record_fact
+from placement.jobs.tick import job_tick
 from placement.models import Job
-from placement.runners.keeper import JobKeeper
-from placement.runners.orderdesk import OrderDesk
-from placement.services import ordering, ticking
-from placement.services.facts import record_fact
+from placement.protocol import signing
 from telemetry.models import Node
 
 
@@ -28,9 +29,9 @@ class Kitchen:
 
     def order(self, job: Job) -> None:
         """Send a Job's order as the tick does, and take it here."""
-        ticking.tick(timezone.now())
+        job_tick.tick(timezone.now())
         job.refresh_from_db()
-        made = ordering.start_order(job, now=timezone.now())
+        made = command_queue.start_order(job, now=timezone.now())
         assert made.gpu_uuids == (job.endpoint.gpu.uuid,), "one Gpu, its endpoint's"
         payload = made.payload()
         assert self.desk.take(payload, signing.sign(payload)), made
@@ -56,7 +57,7 @@ class Kitchen:
     def stop(self, job: Job) -> None:
         """Send the order that ends a Job, and wait for what comes of it."""
         job.refresh_from_db()
-        payload = ordering.stop_order(job, now=timezone.now()).payload()
+        payload = command_queue.stop_order(job, now=timezone.now()).payload()
         assert self.desk.take(payload, signing.sign(payload))
         end = time.monotonic() + 15
         while job.state == "stopping":

@@ -9,14 +9,15 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 from onnx import TensorProto, helper
 
-from placement import model_files
-from placement.domain.errors import LaunchInvalid, SpecInvalid
-from placement.domain.serve_frames import NAME_RULE
-from placement.domain.serving_refusals import FitsNowhere, ServesAlready
+from placement.jobs.nodes import result_files
 from placement.models import Job, ResultFile
-from placement.services import model_store, results, serving
-from reservations.domain.lifecycle import State
+from placement.planner.values.errors import LaunchInvalid, SpecInvalid
+from placement.protocol.serving_frames import NAME_RULE
+from placement.serving import model_files, model_store
+from placement.serving import service as serving
+from placement.serving.serving_refusals import FitsNowhere, ServesAlready
 from reservations.models import Reservation
+from reservations.rules.lifecycle import State
 from telemetry.models import Node
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.lab import send_frame, signed_in
@@ -100,8 +101,8 @@ def what_a_job_left_is_offered(web, job, stranger):
         job=job, attempt=1, path="export/mlp.onnx", size_bytes=len(mlp_bytes()),
         complete_at=timezone.now(),
     )  # fmt: skip
-    results.path_of(left).parent.mkdir(parents=True)
-    results.path_of(left).write_bytes(mlp_bytes())
+    result_files.path_of(left).parent.mkdir(parents=True)
+    result_files.path_of(left).write_bytes(mlp_bytes())
     offered = (
         f'<option value="result:{left.pk}">export/mlp.onnx, result of job {job.pk}'
     )

@@ -22,16 +22,18 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection
 from django.utils import timezone
 
-from placement.domain.errors import LaunchInvalid
-from placement.domain.serve_frames import MOST_REQUEST_BYTES
-from placement.domain.serving_refusals import FileServed
+from placement.agent.job_folder import job_folders
+from placement.agent.process import process_tree
+from placement.jobs import service as jobs
 from placement.models import ServedModel
-from placement.runners import processes
-from placement.runners.base import job_folders
-from placement.services import jobs, model_store, serve_moving, serving
-from reservations.domain.errors import NotAllowed, NotFound
-from reservations.domain.lifecycle import State
-from reservations.services.tokens import create_token
+from placement.planner.values.errors import LaunchInvalid
+from placement.protocol.serving_frames import MOST_REQUEST_BYTES
+from placement.serving import endpoint_move, model_store
+from placement.serving import service as serving
+from placement.serving.serving_refusals import FileServed
+from reservations.accounts.api_tokens import create_token
+from reservations.rules.errors import NotAllowed, NotFound
+from reservations.rules.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement import nodes
 from tests.placement.lab import send_frame, signed_in
@@ -410,16 +412,16 @@ def moved_to_the_other_gpu(kitchen, base, old, alice, mine):
     asking = threading.Thread(target=keep_asking, daemon=True)
     asking.start()
     send_frame(kitchen.redis)
-    new = serve_moving.move_now(user=alice, job_id=old.pk, now=timezone.now())
+    new = endpoint_move.move_now(user=alice, job_id=old.pk, now=timezone.now())
     assert new.endpoint.gpu == kitchen.gpus[0]
     kitchen.order(new)
     kitchen.until_running(new)
     end = time.monotonic() + 30
-    while not serve_moving.tick(timezone.now())["serves_switched"]:
+    while not endpoint_move.tick(timezone.now())["serves_switched"]:
         assert time.monotonic() < end, list(new.endpoint.models.values())
         time.sleep(0.1)
-    later = timezone.now() + timedelta(seconds=serve_moving.LEAVE_SECONDS + 1)
-    assert serve_moving.tick(later)["serves_left"] == 1
+    later = timezone.now() + timedelta(seconds=endpoint_move.LEAVE_SECONDS + 1)
+    assert endpoint_move.tick(later)["serves_left"] == 1
     kitchen.stop(old)
     time.sleep(0.3)
     over.set()
@@ -484,7 +486,7 @@ def test_a_model_that_hangs_or_kills_the_server_costs_the_others_seconds(
     calling.start()
     time.sleep(2)
     folder = next(job_folders(kitchen.settings.node_dir / "jobs"))
-    server = [one.pid for one in processes.descendants(folder.read("status")["pid"])]
+    server = [one.pid for one in process_tree.descendants(folder.read("status")["pid"])]
     os.kill(server[0], signal.SIGKILL)
     assert failed("counts") == "the server died of it: SIGKILL"
     served()

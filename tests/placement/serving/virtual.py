@@ -4,8 +4,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from placement.domain.serving import Act, Scheduler, Verdict
-from placement.domain.serving_walk import Request
+from placement.agent.serving.deadline_scheduler import Act, Scheduler, Verdict
+from placement.agent.serving.queue_simulation import Request
 
 
 def open_loop(

@@ -7,10 +7,10 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from reservations.booking.service import book
 from reservations.models import Reservation, SitePolicy
-from reservations.services.booking import book
-from telemetry.domain.rules import SQUATTER
 from telemetry.models import Alert
+from telemetry.rules.finding_rules import SQUATTER
 from tests.factories import make_account, make_membership
 from tests.reservations.browser.ground import (
     Lab,

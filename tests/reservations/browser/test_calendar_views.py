@@ -9,9 +9,9 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from reservations import tick
 from reservations.models import Closure, Notice, Offer, Reservation, SitePolicy
-from reservations.services import tick
-from reservations.services.pools import drain_node
+from reservations.operations.pools import drain_node
 from tests.factories import PASSWORD, make_reservation
 from tests.reservations.browser.ground import (
     Lab,

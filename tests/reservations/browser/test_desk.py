@@ -6,10 +6,10 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 
-from reservations.domain.lifecycle import State
-from reservations.domain.peaktext import read_hours
-from reservations.domain.prices import PeakHours
 from reservations.models import Closure, PoolRule, Reservation
+from reservations.operations.peak_hours import read_hours
+from reservations.rules.lifecycle import State
+from reservations.rules.prices import PeakHours
 from telemetry.models import Gpu
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.reservations.browser.ground import axe_findings, page_of, set_when

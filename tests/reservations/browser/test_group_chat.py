@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from reservations.models import GroupChat, Membership
 from tests.pages import fits
 from tests.reservations.browser.ground import Lab, axe_findings, page_of
-from tests.reservations.outside import receiver
+from tests.reservations.notifications.outside import receiver
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SIZES = [{"width": 1440, "height": 900}, {"width": 390, "height": 844}]

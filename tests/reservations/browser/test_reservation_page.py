@@ -9,7 +9,7 @@ from django.utils import timezone
 from playwright.sync_api import expect
 
 from placement.models import Job
-from reservations.domain.lifecycle import State
+from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
 from tests.reservations.browser.ground import Lab, axe_findings, page_of
 

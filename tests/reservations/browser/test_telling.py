@@ -9,7 +9,7 @@ from django.utils import timezone
 from playwright.sync_api import expect
 
 from reservations.models import Membership, Notice, Reservation, Token, WaitingRequest
-from reservations.services.notices import tell
+from reservations.notifications.service import tell
 from tests.reservations.browser.ground import Lab, axe_findings, page_of
 
 pytestmark = pytest.mark.django_db(transaction=True)

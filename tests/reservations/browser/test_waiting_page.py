@@ -7,10 +7,10 @@ from django.utils import timezone
 from playwright.sync_api import expect
 
 from placement.models import WaitingLaunch
-from reservations.domain.window import whole_second
 from reservations.models import Allocation, Reservation, WaitingRequest
-from reservations.services import placing
-from reservations.snapshots.facts import site_policy
+from reservations.rules.window import whole_second
+from reservations.store.booking_snapshot import site_policy
+from reservations.waitlist import scheduler
 from tests.factories import make_reservation
 from tests.reservations.browser.ground import Lab, page_of
 from tests.reservations.browser.test_people import PHONE, fits
@@ -58,7 +58,7 @@ def test_a_request_with_a_job_is_asked_for_placed_declined_and_withdrawn(
         Reservation.objects.filter(pk=held.pk).update(state="cancelled")
         row.earliest = whole_second(now) + timedelta(hours=20)
         row.save()
-        placing.place(whole_second(timezone.now()), site_policy())
+        scheduler.place(whole_second(timezone.now()), site_policy())
         page.reload()
         expect(card).to_contain_text("Booked for")
         fits(page, "waiting-placed")

@@ -1,0 +1,1 @@
+"""Alerts as people see them, and the responses to them."""

@@ -1,0 +1,13 @@
+"""The bell of the top bar by itself: open pages ask for it when they hear of news."""
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+
+@require_safe
+@never_cache
+def bell(request: HttpRequest) -> HttpResponse:
+    """Answer with the bell and its menu, as every page carries them."""
+    return render(request, "gpuportal/alerts/bell.html")

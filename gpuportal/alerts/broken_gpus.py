@@ -1,0 +1,45 @@
+"""Broken with bookings: a Gpu that somebody counts on and nobody should.
+
+A finding of two floors: what stands against the Gpu or its whole Node, and who
+holds it now or later. Looked at regularly by the ingest that leads.
+"""
+
+from datetime import datetime
+
+from reservations.models import Allocation
+from telemetry.alerts.service import close_alert, open_alert
+from telemetry.models import Alert
+from telemetry.rules.finding_rules import BREAKS, BROKEN_WITH_BOOKINGS
+
+
+def judge_broken(now: datetime) -> tuple[int, int]:
+    """Open an Alert for each Gpu that is broken and booked from now on, and close
+    those that are over. Returns (opened, closed)."""
+    causes = Alert.objects.open().filter(rule__in=BREAKS).rules_by_gpu()
+    booked: dict[int, list[tuple[int, datetime]]] = {}
+    rows = Allocation.objects.filter(live=True, end__gt=now, gpu__in=causes)
+    for gpu_id, number, start in rows.order_by("start").values_list(
+        "gpu_id", "reservation_id", "start"
+    ):
+        booked.setdefault(gpu_id, []).append((number, start))
+    opened = 0
+    for gpu_id, found in booked.items():
+        number, start = found[0]
+        opened += open_alert(
+            rule=BROKEN_WITH_BOOKINGS,
+            gpu_id=gpu_id,
+            now=now,
+            reservation_id=number,
+            detail={
+                "causes": sorted(causes[gpu_id]),
+                "reservations": len(found),
+                "next_start": start.isoformat(),
+            },
+        )
+    stands = Alert.objects.open().filter(rule=BROKEN_WITH_BOOKINGS)
+    over = set(stands.values_list("gpu_id", flat=True)) - booked.keys()
+    closed = sum(
+        close_alert(rule=BROKEN_WITH_BOOKINGS, gpu_id=gpu_id, now=now)
+        for gpu_id in over
+    )
+    return opened, closed

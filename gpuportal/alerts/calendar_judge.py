@@ -1,0 +1,247 @@
+"""Ingest's judge: readings joined with the calendar.
+
+Three floors meet: telemetry reads, the calendar says who holds, Jobs say whose a
+process is. Judging happens a thousand times a second and never asks the database;
+it looks at a Picture that a thread of its own keeps fresh: on every change of the
+calendar, and every five seconds.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from django.db import Error as DatabaseError
+from django.db import close_old_connections
+from redis import Redis, RedisError
+
+from placement.models import Job
+from reservations.models import SitePolicy, User
+from reservations.presence.attribution import HoldingInfo, Owners, holder_present
+from reservations.presence.escalation import Suspect
+from reservations.presence.gpu_watch import GpuFacts, Watcher, WatchPolicy
+from reservations.presence.holders import (
+    current_holdings,
+    next_holdings,
+    recent_holdings,
+)
+from telemetry.ingest.complaints import Complaints
+from telemetry.live.broadcast import CALENDAR_CHANGED
+from telemetry.models import Alert, Gpu, TelemetryPolicy
+from telemetry.protocol.gpu_state import GpuState
+from telemetry.protocol.sample import GpuReading
+from telemetry.protocol.units import MIB_BYTES
+from telemetry.rules.bare_state import bare_state
+from telemetry.rules.finding_rules import Finding
+
+REFRESH_SECONDS = 5.0
+LOGINS_SECONDS = 60.0
+RECENT_SECONDS = 30 * 60
+"""How long after its end a holder's process counts as an overrun."""
+ENDED_JOBS_SECONDS = 10 * 60
+"""How long after its end a Job still has an owner: its last processes linger."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Who holds what around one instant, and how processes lead to people."""
+
+    holdings: dict[int, tuple[HoldingInfo, ...]] = field(default_factory=dict)
+    """By Gpu: the one that ended lately, the one that runs, the next one."""
+    owners: Owners = field(default_factory=Owners)
+    policy: WatchPolicy = field(default_factory=WatchPolicy)
+    foreign: frozenset[int] = frozenset()
+    """Gpus that another system manages."""
+
+    def at(
+        self, gpu_id: int, now: datetime
+    ) -> tuple[HoldingInfo | None, HoldingInfo | None]:
+        """(who holds the Gpu at an instant, who held it last before that)."""
+        holder = before = None
+        for info in self.holdings.get(gpu_id, ()):
+            if info.end <= now:
+                before = info
+            elif info.start <= now:
+                holder = info
+        return holder, before
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A Gpu on which an intruder stands, as it was judged last."""
+
+    gpu_id: int
+    uuid: str
+    holding: HoldingInfo
+    suspects: tuple[Suspect, ...]
+    arrived_at: datetime
+    """When the newest sample came, by the server's clock."""
+
+
+def load_picture(now: datetime, logins: dict[str, int]) -> Picture:
+    """Read the calendar with its co-users, the live Jobs, the policies: ten queries."""
+    recent = recent_holdings(now, within_seconds=RECENT_SECONDS)
+    parts = (recent, current_holdings(now), next_holdings(now))
+    gpu_ids = {gpu_id for part in parts for gpu_id in part}
+    since = now - timedelta(seconds=ENDED_JOBS_SECONDS)
+    jobs = Job.objects.live() | Job.objects.filter(ended_at__gte=since)
+    policy = load_policy()
+    return Picture(
+        holdings={
+            gpu_id: tuple(part[gpu_id] for part in parts if gpu_id in part)
+            for gpu_id in gpu_ids
+        },
+        owners=Owners(
+            jobs=dict(jobs.values_list("pk", "owner_id")),
+            logins=logins,
+            whitelist=policy.judge.whitelist,
+            whitelist_bytes=policy.judge.whitelist_memory_mib * MIB_BYTES,
+        ),
+        policy=policy,
+        foreign=frozenset(
+            Gpu.objects.filter(foreign=True).values_list("pk", flat=True)
+        ),
+    )
+
+
+def load_policy() -> WatchPolicy:
+    """Every threshold: the telemetry policy's, and those of the release rules."""
+    site = SitePolicy.current()
+    return WatchPolicy(
+        judge=TelemetryPolicy.current().to_policy(),
+        idle_util_pct=site.idle_util_pct,
+        idle_seconds=site.idle_seconds,
+        no_show_seconds=site.no_show_seconds,
+        grace_seconds=site.stop_grace_seconds,
+    )
+
+
+def load_logins() -> dict[str, int]:
+    """Users by Unix login; by portal name where the operator gave no login."""
+    rows = list(User.objects.order_by().values_list("pk", "username", "unix_user"))
+    by_name = {username: pk for pk, username, unix_user in rows if not unix_user}
+    return by_name | {unix_user: pk for pk, _, unix_user in rows if unix_user}
+
+
+class CalendarJudge:
+    """The judge, the findings and the holder's presence, for Ingest to ask."""
+
+    def __init__(self) -> None:
+        self._complaints = Complaints(logger)
+        self._picture: Picture | None = None
+        self._logins: dict[str, int] = {}
+        self._logins_at: datetime | None = None
+        self._watcher = Watcher(WatchPolicy())
+        self._findings: dict[int, tuple[Finding, ...]] = {}
+        self._scenes: dict[int, Scene] = {}
+
+    # --- what Ingest asks ---------------------------------------------------------
+
+    def judge(
+        self, gpu_id: int, reading: GpuReading | None, age_seconds: float, now: datetime
+    ) -> GpuState:
+        """The word for a Gpu; what is wrong with it is kept for `findings`."""
+        picture = self._picture
+        if picture is None:
+            # Without the calendar nobody is called an intruder or a squatter.
+            return bare_state(reading, age_seconds=age_seconds)
+        self._watcher.policy = picture.policy
+        holding, before = picture.at(gpu_id, now)
+        verdict = self._watcher.judge(
+            gpu_id,
+            reading,
+            age_seconds=age_seconds,
+            now=now,
+            facts=GpuFacts(foreign=gpu_id in picture.foreign),
+            owners=picture.owners,
+            holding=holding,
+            before=before,
+        )
+        self._findings[gpu_id] = verdict.findings
+        if verdict.suspects and holding is not None and reading is not None:
+            arrived_at = now - timedelta(seconds=age_seconds)
+            self._scenes[gpu_id] = Scene(
+                gpu_id, reading.uuid, holding, verdict.suspects, arrived_at
+            )
+        else:
+            self._scenes.pop(gpu_id, None)
+        return verdict.state
+
+    def scenes(self) -> list[Scene]:
+        """Where an intruder stands now. May be asked from any thread."""
+        return list(self._scenes.values())
+
+    @property
+    def picture(self) -> Picture | None:
+        """The newest picture; None before the calendar was ever read."""
+        return self._picture
+
+    def findings(self, gpu_id: int) -> Iterable[Finding]:
+        """What stands on a Gpu since it was last judged."""
+        return self._findings.get(gpu_id, ())
+
+    def holder_present(self, gpu_id: int, reading: GpuReading, now: datetime) -> bool:
+        """Whether whoever held the Gpu at that instant runs something on it."""
+        picture = self._picture
+        if picture is None:
+            return False
+        holding, _before = picture.at(gpu_id, now)
+        return holder_present(reading, holding, picture.owners)
+
+    # --- the thread that keeps it fresh ---------------------------------------------
+
+    def refresh(self, now: datetime) -> None:
+        """Read the picture anew."""
+        age = now - self._logins_at if self._logins_at else None
+        if age is None or age.total_seconds() > LOGINS_SECONDS:
+            self._logins, self._logins_at = load_logins(), now
+        picture = load_picture(now, self._logins)
+        if self._picture is None:
+            self._adopt(picture.policy)
+        self._picture = picture
+
+    def _adopt(self, policy: WatchPolicy) -> None:
+        """Go on with what an ingest before this one had found."""
+        self._watcher.policy = policy
+        rows = Alert.objects.open().exclude(gpu=None)
+        for gpu_id, rule, number in rows.values_list(
+            "gpu_id", "rule", "reservation_id"
+        ):
+            self._watcher.adopt(gpu_id, rule, number)
+
+    def run(self, stop: threading.Event, connect: Callable[[], Redis]) -> None:
+        """Refresh on each change of the calendar, and regularly."""
+        while not stop.is_set():
+            try:
+                with connect() as client, client.pubsub() as pubsub:
+                    pubsub.subscribe(CALENDAR_CHANGED)
+                    self._follow(stop, pubsub)
+            except RedisError as error:
+                self._complaints.add("the calendar's changes are not heard", error)
+                self._try_refresh()
+                stop.wait(REFRESH_SECONDS)
+        close_old_connections()
+
+    def _follow(self, stop: threading.Event, pubsub) -> None:  # type: ignore[no-untyped-def]
+        left_seconds = 0.0
+        while not stop.is_set():
+            if left_seconds <= 0:
+                self._try_refresh()
+                left_seconds = REFRESH_SECONDS
+            # Short waits, so that a stop is not kept waiting.
+            message = pubsub.get_message(ignore_subscribe_messages=True, timeout=0.5)
+            left_seconds = 0.0 if message else left_seconds - 0.5
+
+    def _try_refresh(self) -> None:
+        close_old_connections()
+        try:
+            self.refresh(datetime.now(UTC))
+        except DatabaseError as error:
+            # The last picture goes on: nothing can be booked either.
+            self._complaints.add("the calendar cannot be read", error)
+        except Exception:
+            # A thread that ends in silence would leave a picture that gets old.
+            logger.exception("the calendar cannot be read")

@@ -1,0 +1,1 @@
+"""The board: every GPU of the lab, live."""

@@ -1,0 +1,74 @@
+"""`GET /gpus`: what the board shows, for programs. Mixes floors, so it is here."""
+
+import json
+import time
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Router
+from redis import Redis, RedisError
+
+from gpuportal.board.holdings import holders_for, load_board, viewer_of
+from reservations.models import SitePolicy, User
+from telemetry.inventory.queries import load_cluster, read_live
+from telemetry.protocol.frame import FrameRow
+from telemetry.protocol.gpu_state import WORDS, GpuState
+from telemetry.protocol.units import MIB_BYTES
+
+router = Router(tags=["board"])
+TIMEOUT_SECONDS = 2.0
+FRESH_SECONDS = 5.0
+"""An older frame says nothing of now: ingest is not running."""
+NOTHING_KNOWN = FrameRow(state=GpuState.UNKNOWN)
+
+
+@router.get("/gpus")
+def gpus(request: HttpRequest) -> dict[str, Any]:
+    """Every Gpu as it is now: state, readings (null: unknown), holder, next."""
+    user = request.user
+    assert isinstance(user, User)
+    rows = live_rows()
+    viewer = viewer_of(user, names_visible=SitePolicy.current().names_visible)
+    holders = holders_for(load_board(timezone.now()), viewer)
+    tags = json.loads(load_cluster().roster)["gpus"]
+    return {
+        "now": timezone.now(),
+        "gpus": [
+            {
+                **tag,
+                **readings(rows.get(tag["uuid"], NOTHING_KNOWN)),
+                "holder": holders.get(str(tag["id"])),
+            }
+            for tag in tags
+        ],
+    }
+
+
+def live_rows() -> dict[str, FrameRow]:
+    """The newest frame's rows by UUID; nothing where there is none of now."""
+    try:
+        with Redis.from_url(
+            settings.REDIS_URL, socket_timeout=TIMEOUT_SECONDS
+        ) as client:
+            at, found = read_live(client)
+    except RedisError:
+        return {}
+    if at is None or time.time() - at > FRESH_SECONDS:
+        return {}
+    return {gpu.tag["uuid"]: gpu.row for gpu in found}
+
+
+def readings(row: FrameRow) -> dict[str, Any]:
+    """A frame's row in the API's units."""
+    used = row.memory_used_mib
+    return {
+        "state": WORDS[row.state],
+        "util_pct": row.util_pct,
+        "memory_used_bytes": None if used is None else used * MIB_BYTES,
+        "temperature_celsius": row.temperature_celsius,
+        "power_watts": row.power_watts,
+        "sm_clock_mhz": row.sm_clock_mhz,
+        "age_seconds": row.age_seconds,
+    }

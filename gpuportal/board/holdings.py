@@ -1,0 +1,323 @@
+"""Who holds each Gpu now, until when, and what is next: the board's other half.
+
+Here the floors meet: readings know processes, the calendar knows people. What a
+reader may see depends on the audience: with names or without (a site setting;
+the operator always with), one's own command lines in full.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from django.utils.translation import get_language
+
+from placement.models import Job
+from reservations.models import Allocation, User
+from reservations.presence.queries import PRESENCE_FIELDS, looming_of
+from reservations.presence.release_warnings import Looming
+from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
+from reservations.store.co_users import co_user_pks
+from telemetry.live.broadcast import Detail, DetailProcess
+from telemetry.rules.command_line import short_command
+from telemetry.web.translation import translated_values
+
+HORIZON = timedelta(days=15)
+"""How far ahead "next" looks: a day more than the calendar's own horizon."""
+LONGEST = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks."""
+
+    user_pk: int
+    username: str
+    unix_user: str
+    operator: bool
+    named: bool
+    """Whether other people's names are shown."""
+
+    def runs(self, process: DetailProcess, owner: "JobOwner | None") -> bool:
+        """Whether a process is the viewer's own."""
+        if process["job"] is not None:
+            return owner is not None and owner.user_pk == self.user_pk
+        return process["user"] is not None and process["user"] == (
+            self.unix_user or self.username
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobOwner:
+    """Whose Job it is, and where it runs."""
+
+    user_pk: int
+    username: str
+    node: str
+
+
+Owners = Mapping[int, JobOwner | None]
+"""Jobs by primary key; None: there is no such Job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """One live Allocation."""
+
+    gpu_id: int
+    start: datetime
+    end: datetime
+    reservation: int
+    user_pk: int
+    user: str
+    account: str
+    hue: int
+    co_users: frozenset[int] = frozenset()
+    """Whom the holder lets use it."""
+    looming: Looming | None = None
+    """What is about to release it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolding:
+    """A Gpu's holder now, and what comes."""
+
+    now: Booking | None
+    next: Booking | None
+    free_from: datetime | None
+    """When nobody holds it any more, back to back bookings included; None: now."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoardSnapshot:
+    """Every Gpu that is held or will be."""
+
+    holdings: Mapping[int, GpuHolding]
+    people: frozenset[int]
+    """Holders, the next ones and co-users: they read texts of their own."""
+    changes_at: datetime | None
+    """When it will be different by the mere passing of time."""
+
+
+def viewer_of(user: User, *, names_visible: bool) -> Viewer:
+    """What a User may see."""
+    return Viewer(
+        user_pk=user.pk,
+        username=user.username,
+        unix_user=user.unix_user,
+        operator=user.is_operator,
+        named=names_visible or user.is_operator,
+    )
+
+
+def load_board(now: datetime) -> BoardSnapshot:
+    """Read the holders of all Gpus: two queries, however many there are."""
+    rows = (
+        # Bounded on both sides: SQLite then searches by the end, not by the Gpu.
+        Allocation.objects.filter(
+            live=True,
+            end__gt=now,
+            start__lt=now + HORIZON,
+            end__lt=now + HORIZON + LONGEST,
+        )
+        .order_by("gpu_id", "start")
+        .values_list(
+            "gpu_id",
+            "start",
+            "end",
+            "reservation_id",
+            "reservation__user_id",
+            "reservation__user__display_name",
+            "reservation__user__username",
+            "reservation__membership__account__title",
+            "reservation__membership__account__name",
+            "reservation__membership__account__hue",
+            *PRESENCE_FIELDS,
+        )
+    )
+    found = list(rows)
+    shared = co_user_pks({row[3] for row in found})
+    looming = looming_of([(row[3], row[1], *row[10:]) for row in found], now)
+    nobody = frozenset[int]()
+    bookings = [
+        Booking(
+            gpu, start, end, number, user, display or login, title or name, hue,
+            shared.get(number, nobody), looming.get(number),
+        )
+        for gpu, start, end, number, user, display, login, title, name, hue, *_ in found
+    ]  # fmt: skip
+    moments = [at for b in bookings for at in (b.start, b.end) if at > now]
+    holdings = {
+        gpu_id: holding(list(part), now)
+        for gpu_id, part in groupby(bookings, key=attrgetter("gpu_id"))
+    }
+    shown = [b for found in holdings.values() for b in (found.now, found.next)]
+    return BoardSnapshot(
+        holdings=holdings,
+        people=frozenset(
+            pk for b in shown if b is not None for pk in (b.user_pk, *b.co_users)
+        ),
+        changes_at=min(moments, default=None),
+    )
+
+
+def holding(bookings: list[Booking], now: datetime) -> GpuHolding:
+    """Holder and successor out of one Gpu's Bookings, in order of their start."""
+    held = [b for b in bookings if b.start <= now < b.end]
+    coming = [b for b in bookings if b.start > now]
+    free_from = held[0].end if held else None
+    for booking in coming:
+        if free_from is None or booking.start > free_from:
+            break
+        free_from = max(free_from, booking.end)
+    return GpuHolding(
+        now=held[0] if held else None,
+        next=coming[0] if coming else None,
+        free_from=free_from,
+    )
+
+
+def holders_for(snapshot: BoardSnapshot, viewer: Viewer) -> dict[str, Any]:
+    """The `holders` of the board's message, as this viewer may see them."""
+    return {
+        str(gpu_id): _holder(found, viewer)
+        for gpu_id, found in snapshot.holdings.items()
+    }
+
+
+def _holder(found: GpuHolding, viewer: Viewer) -> dict[str, Any]:
+    now, following = found.now, found.next
+    return {
+        "user": _name(now, viewer) if now else None,
+        "account": now.account if now else None,
+        "hue": now.hue if now else None,
+        "until": _iso(now.end) if now else None,
+        "mine": now is not None and now.user_pk == viewer.user_pk,
+        "shared": now is not None and viewer.user_pk in now.co_users,
+        "reservation": now.reservation if now else None,
+        # Only for whom it is: a release to come is nobody else's news.
+        "looming": translated_values(now.looming.to_json())
+        if now and now.looming and now.user_pk == viewer.user_pk
+        else None,
+        "next": {
+            "user": _name(following, viewer),
+            "account": following.account,
+            "start": _iso(following.start),
+            "mine": following.user_pk == viewer.user_pk,
+            "shared": viewer.user_pk in following.co_users,
+        }
+        if following
+        else None,
+        "free_from": _iso(found.free_from) if found.free_from else None,
+    }
+
+
+def _name(booking: Booking, viewer: Viewer) -> str | None:
+    own = booking.user_pk == viewer.user_pk
+    return booking.user if viewer.named or own else None
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def audience_key(
+    snapshot: BoardSnapshot, viewer: Viewer
+) -> tuple[bool, int | None, str | None]:
+    """Viewers with the same key read the same `holders`, letter by letter.
+
+    Only those concerned read sentences, in the language that is active.
+    """
+    if viewer.user_pk not in snapshot.people:
+        return viewer.named, None, None
+    return viewer.named, viewer.user_pk, get_language()
+
+
+def holders_message(snapshot: BoardSnapshot, viewer: Viewer) -> str:
+    """The board's `holders` message."""
+    message = {"type": "holders", "holders": holders_for(snapshot, viewer)}
+    return json.dumps(message, separators=(",", ":"))
+
+
+# --- details -------------------------------------------------------------------
+
+
+def load_job_owners(job_ids: Iterable[int]) -> dict[int, JobOwner]:
+    """Whose these Jobs are; ids that are no Job's are left out."""
+    rows = Job.objects.filter(pk__in=list(job_ids)).values_list(
+        "pk", "owner_id", "owner__username", "node__name"
+    )
+    return {
+        pk: JobOwner(user_pk, username, node) for pk, user_pk, username, node in rows
+    }
+
+
+def jobs_in(detail: Detail) -> set[int]:
+    """Jobs that a node's processes say they belong to."""
+    return {
+        process["job"]
+        for gpu in detail["gpus"].values()
+        for process in gpu["processes"] or ()
+        if process["job"] is not None
+    }
+
+
+def detail_message(detail: Detail, owners: Owners, viewer: Viewer) -> str:
+    """The board's `detail` message, as this viewer may see it."""
+    gpus = {
+        uuid: {
+            **gpu,
+            "processes": None
+            if gpu["processes"] is None
+            else [
+                _process(process, detail["node"], owners, viewer)
+                for process in gpu["processes"]
+            ],
+        }
+        for uuid, gpu in detail["gpus"].items()
+    }
+    message = {"type": "detail", **detail, "gpus": gpus}
+    return json.dumps(message, separators=(",", ":"))
+
+
+def _process(
+    process: DetailProcess,
+    node: str,
+    owners: Owners,
+    viewer: Viewer,
+) -> dict[str, Any]:
+    """One process: all of it for whoever runs it and the operator."""
+    owner = owners.get(process["job"]) if process["job"] is not None else None
+    if owner is not None and owner.node != node:
+        # A node that names another node's Job: not believed.
+        owner = None
+    mine = viewer.runs(process, owner)
+    shown = mine or viewer.operator
+    return {
+        "pid": process["pid"],
+        "user": (owner.username if owner else process["user"])
+        if shown or viewer.named
+        else None,
+        "command": process["command"] if shown else short_command(process["command"]),
+        "memory_bytes": process["memory_bytes"],
+        "sm_pct": process["sm_pct"],
+        "started_at": process["started_at"],
+        "job": process["job"] if owner is not None else None,
+        "mine": mine,
+    }
+
+
+def runners_in(detail: Detail, owners: Owners) -> set[int | str]:
+    """Everybody who has a process there: login names, and Users by primary key."""
+    found: set[int | str] = set()
+    for gpu in detail["gpus"].values():
+        for process in gpu["processes"] or ():
+            owner = owners.get(process["job"]) if process["job"] is not None else None
+            if owner is not None:
+                found.add(owner.user_pk)
+            elif process["user"] is not None:
+                found.add(process["user"])
+    return found

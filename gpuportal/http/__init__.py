@@ -1,0 +1,1 @@
+"""The HTTP shell: middleware, tokens, errors as problem+json, served models."""

@@ -1,0 +1,271 @@
+"""How much of a request's body is read, from whom, how many at once and for how long.
+
+Django writes every body to a temporary file before it looks at who sends it. So the
+bounds are here, before that: a small body from anybody, a file only from a User whose
+session or token is good, a few files at once, on a disk that has space for them, and
+none slower than a bad connection would be.
+"""
+
+import asyncio
+import shutil
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.utils import translation
+
+from gpuportal.http import problems
+from gpuportal.http.socket_language import language_of_browser
+from placement.plans.model_registry import MOST_UPLOAD_BYTES
+from placement.plans.site_slots import OUTAGES, Bounds, SiteSlots, Ticket, Verdict
+from telemetry.protocol.sentences import sentence
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Sender = Callable[[Scope], Awaitable[int | None]]
+
+UPLOAD_PATHS = frozenset(
+    (
+        *("/plan/", "/plan/choose/", "/api/v1/models"),
+        *("/serve/new/", "/api/v1/serve/files"),
+    )
+)
+"""Addresses that take a file."""
+FORM_BYTES = 2**20
+"""Room for a form around a file."""
+MIB = 2**20
+MOST_UPLOADS = 8
+"""At once on the site."""
+MOST_UPLOADS_PER_USER = 2
+COPIES = 3
+"""Of an upload on the disk at once: the body, the file in it, the parser's."""
+SPARE_BYTES = 2**30
+"""Bytes that an upload must leave free on the disk."""
+GRACE_SECONDS = 30.0
+LEAST_BYTES_PER_SECOND = 64 * 1024
+"""A body may take the grace, and a second for so many of its bytes."""
+
+
+class BodyRefused(Exception):
+    """A body that is not read, or not to its end: the problem that says why."""
+
+    def __init__(
+        self, status: int, code: str, title: str, detail: str, retry_seconds: int = 0
+    ) -> None:
+        self.status, self.code = status, code
+        self.title, self.detail = title, detail
+        self.retry_seconds = retry_seconds
+        super().__init__(detail)
+
+
+class Uploads:
+    """The files that are on their way to one web process, as part of the site's.
+
+    They are counted for the site. While the broker is away, each web process counts
+    its own.
+    """
+
+    def __init__(self) -> None:
+        self._by_user: Counter[int] = Counter()
+        self._bytes = 0
+        self._site = SiteSlots("uploads")
+
+    @asynccontextmanager
+    async def one_more(self, user_pk: int, size_bytes: int) -> AsyncIterator[None]:
+        """Count a file while it comes.
+
+        Raises:
+            BodyRefused: too many at once, or no space for it.
+        """
+        ticket = Ticket(user_pk, size_bytes=size_bytes)
+        try:
+            self._check(await self._verdict(ticket))
+            self._by_user[user_pk] += 1
+            self._bytes += size_bytes
+            try:
+                await self._check_disk()
+                yield
+            finally:
+                self._by_user[user_pk] -= 1
+                self._by_user += Counter()
+                self._bytes -= size_bytes
+        finally:
+            await asyncio.shield(self._site.leave(ticket))
+
+    async def _verdict(self, ticket: Ticket) -> Verdict:
+        bounds = Bounds(
+            slots=MOST_UPLOADS,
+            running_per_user=MOST_UPLOADS_PER_USER,
+            per_user=MOST_UPLOADS_PER_USER,
+        )
+        try:
+            return (await self._site.enter(ticket, bounds))[0]
+        except OUTAGES:
+            if self._by_user[ticket.user_pk] >= MOST_UPLOADS_PER_USER:
+                return Verdict.USER_FULL
+            full = self._by_user.total() >= MOST_UPLOADS
+            return Verdict.ALL_FULL if full else Verdict.IN
+
+    def _check(self, verdict: Verdict) -> None:
+        """Raise BodyRefused unless the file may come."""
+        if verdict is Verdict.USER_FULL:
+            raise BodyRefused(
+                429,
+                "too-many-uploads",
+                sentence("Too many files at once"),
+                sentence(
+                    "{n} files of yours are on their way already. Send this one "
+                    "when they have arrived.",
+                    n=MOST_UPLOADS_PER_USER,
+                ),
+                retry_seconds=10,
+            )
+        if verdict is not Verdict.IN:
+            raise BodyRefused(
+                429,
+                "too-many-uploads",
+                sentence("Too many files at once"),
+                sentence(
+                    "Other people's files are on their way. Try again in half a minute."
+                ),
+                retry_seconds=30,
+            )
+
+    async def _check_disk(self) -> None:
+        """Raise BodyRefused where what is on its way does not fit on the disk."""
+        try:
+            coming_bytes = await self._site.held_bytes(socket.gethostname())
+        except OUTAGES:
+            coming_bytes = self._bytes
+        free_bytes = shutil.disk_usage(tempfile.gettempdir()).free
+        if free_bytes - COPIES * coming_bytes < SPARE_BYTES:
+            raise BodyRefused(
+                507,
+                "storage-full",
+                sentence("The portal's disk is full"),
+                sentence("There is no space for this file. Please tell the lab admin."),
+            )
+
+
+@asynccontextmanager
+async def admitted(
+    scope: Scope, receive: Receive, *, sender: Sender, uploads: Uploads
+) -> AsyncIterator[Receive]:
+    """Yield ``receive`` as it is allowed for this request.
+
+    Args:
+        scope: of the request.
+        receive: its body's pieces.
+        sender: returns the User behind a request's session or token; None: nobody.
+        uploads: what else is on its way.
+
+    Raises:
+        BodyRefused: the body may not come. The yielded function raises it where more
+            comes than was declared, or comes too slowly.
+    """
+    declared, chunked, credentials = _told(scope)
+    small = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    large = chunked or (declared or 0) > small
+    if not (large and credentials and scope["path"] in UPLOAD_PATHS):
+        yield bounded(receive, _within(declared, small))
+        return
+    most_bytes = _within(declared, MOST_UPLOAD_BYTES + FORM_BYTES)
+    user_pk = await sender(scope)
+    if user_pk is None:
+        raise BodyRefused(
+            401,
+            "signed-out",
+            sentence("Signed out"),
+            sentence("Sign in again, or send a token that is valid. No file was read."),
+        )
+    size_bytes = most_bytes if declared is None else declared
+    async with uploads.one_more(user_pk, size_bytes):
+        yield bounded(receive, most_bytes)
+
+
+def _told(scope: Scope) -> tuple[int | None, bool, bool]:
+    """Return the declared length, whether it is left open, and if a User is named."""
+    declared, chunked, credentials = None, False, False
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            declared = int(value[:20])
+        chunked = chunked or name == b"transfer-encoding"
+        credentials = credentials or name in (b"cookie", b"authorization")
+    return declared, chunked, credentials
+
+
+def _within(declared: int | None, most_bytes: int) -> int:
+    """Return the bound. Raises BodyRefused where more is declared."""
+    if declared is not None and declared > most_bytes:
+        raise _too_large(most_bytes)
+    return most_bytes
+
+
+def _too_large(most_bytes: int) -> BodyRefused:
+    return BodyRefused(
+        413,
+        "too-large",
+        sentence("Too large"),
+        sentence("A request here may have {size} MiB.", size=most_bytes // MIB),
+    )
+
+
+def bounded(receive: Receive, most_bytes: int) -> Receive:
+    """Return ``receive`` that raises BodyRefused for too many bytes, or too few."""
+    loop = asyncio.get_running_loop()
+    begun, seen_bytes, whole = loop.time(), 0, False
+
+    async def counted() -> Mapping[str, Any]:
+        nonlocal seen_bytes, whole
+        if whole:
+            # The body is there: what still comes is that the client leaves.
+            return await receive()
+        until = begun + GRACE_SECONDS + seen_bytes / LEAST_BYTES_PER_SECOND
+        try:
+            async with asyncio.timeout_at(until):
+                message = await receive()
+        except TimeoutError:
+            raise BodyRefused(
+                408,
+                "slow",
+                sentence("Too slow"),
+                sentence("The request's body did not come in time."),
+            ) from None
+        seen_bytes += len(message.get("body", b""))
+        if seen_bytes > most_bytes:
+            raise _too_large(most_bytes)
+        whole = not message.get("more_body", False)
+        return message
+
+    return counted
+
+
+def refusal(scope: Scope, refused: BodyRefused) -> HttpResponse:
+    """Return the answer; no middleware adds to it, so its headers are here."""
+    request = HttpRequest()
+    request.path = scope["path"]
+    accepts = dict(scope["headers"]).get(b"accept", b"*/*")
+    request.META = {"HTTP_ACCEPT": accepts.decode("latin1")}
+    response: HttpResponse
+    if refused.status == 401 and not problems.wants_problem(request):
+        response = redirect("login")
+    else:
+        with translation.override(language_of_browser(scope)):
+            details = problems.problem(
+                refused.status,
+                code=refused.code,
+                title=refused.title,
+                detail=refused.detail,
+            )
+        response = problems.respond(details)
+    if refused.retry_seconds:
+        response["Retry-After"] = str(refused.retry_seconds)
+    response["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"
+    response["X-Content-Type-Options"] = "nosniff"
+    return response

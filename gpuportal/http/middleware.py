@@ -1,0 +1,241 @@
+"""Turns refusals and outages into answers a person or program can use."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import quote, urlencode, urlsplit
+
+from django.conf import settings
+from django.contrib.auth import REDIRECT_FIELD_NAME
+from django.contrib.auth.middleware import LoginRequiredMiddleware
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.shortcuts import render, resolve_url
+from django.template.loader import render_to_string
+from django.utils import timezone, translation
+from django.utils.cache import patch_vary_headers
+from django.utils.deprecation import MiddlewareMixin
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext
+
+from gpuportal.http import problems
+from reservations.notifications.reader_language import chosen_language
+from reservations.rules.time_zones import zone_of
+
+logger = logging.getLogger(__name__)
+
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class NullMiddleware(MiddlewareMixin):
+    """Replaces null characters of an address, as HTML's parser does (U+FFFD).
+
+    No text of ours holds one and PostgreSQL refuses them, so such an address finds
+    nothing: a page answers as for any other word that it does not know.
+    """
+
+    def process_request(self, request: HttpRequest) -> None:
+        """Replace them in the path and in the query."""
+        query = request.META.get("QUERY_STRING", "")
+        if "\0" in request.path_info:
+            request.path = request.path.replace("\0", REPLACEMENT)
+            request.path_info = request.path_info.replace("\0", REPLACEMENT)
+        if "%00" in query or "\0" in query:
+            encoded = quote(REPLACEMENT)
+            request.META["QUERY_STRING"] = query.replace("\0", "%00").replace(
+                "%00", encoded
+            )
+
+
+class SignInMiddleware(LoginRequiredMiddleware):
+    """Send a visitor to the sign-in page, and from there back to where they were.
+
+    A browser with a session that has ended is told so (``ended`` in the address).
+    After a form, the way back is the page that shows the form, because the address
+    that receives it may take no GET.
+    """
+
+    def handle_no_permission(
+        self, request: HttpRequest, view_func: Callable[..., HttpResponseBase]
+    ) -> HttpResponseRedirect:
+        """Redirect to the sign-in page."""
+        back = request.get_full_path()
+        if request.method not in {"GET", "HEAD"}:
+            back = form_page(request) or back
+        query = {REDIRECT_FIELD_NAME: back}
+        if settings.SESSION_COOKIE_NAME in request.COOKIES:
+            query["ended"] = "1"
+        return HttpResponseRedirect(
+            f"{resolve_url(self.get_login_url(view_func))}?{urlencode(query, safe='/')}"
+        )
+
+
+def form_page(request: HttpRequest) -> str:
+    """Return the path of the page on which a form was filled in; "" if unknown."""
+    sent_from = request.headers.get("Referer", "")
+    if not url_has_allowed_host_and_scheme(
+        sent_from, {request.get_host()}, require_https=request.is_secure()
+    ):
+        return ""
+    parts = urlsplit(sent_from)
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+class TimeZoneMiddleware(MiddlewareMixin):
+    """Show times in the User's own zone; without one, in the site's."""
+
+    def process_view(
+        self,
+        request: HttpRequest,
+        view: Callable[..., HttpResponse],
+        _args: Sequence[object],
+        _kwargs: Mapping[str, object],
+    ) -> None:
+        """Activate the zone. The User is loaded by then, so this costs no query."""
+        try:
+            own = getattr(request.user, "time_zone", "")
+        except problems.OUTAGES:
+            own = ""  # the view answers for the outage
+        zone = zone_of(own)
+        if zone is None:
+            timezone.deactivate()
+        else:
+            timezone.activate(zone)
+
+    def process_response(
+        self, request: HttpRequest, response: HttpResponse
+    ) -> HttpResponse:
+        """Leave no zone behind for whatever this thread does next."""
+        timezone.deactivate()
+        return response
+
+
+class LanguageMiddleware(MiddlewareMixin):
+    """Answer in the language of the cookie, or else of the browser.
+
+    It runs before all that may answer. A User's own choice is activated later, by
+    UserLanguageMiddleware, because only then is the User loaded.
+    """
+
+    def process_request(self, request: HttpRequest) -> None:
+        """Activate the visitor's language."""
+        translation.activate(translation.get_language_from_request(request))
+
+    def process_response(
+        self, request: HttpRequest, response: HttpResponse
+    ) -> HttpResponse:
+        """Name the language, and leave none behind for what this thread does next."""
+        patch_vary_headers(response, ("Accept-Language",))
+        response.headers.setdefault("Content-Language", translation.get_language())
+        translation.deactivate()
+        return response
+
+
+class UserLanguageMiddleware(MiddlewareMixin):
+    """Answer in the language that the User chose, where they chose one."""
+
+    def process_view(
+        self,
+        request: HttpRequest,
+        view: Callable[..., HttpResponse],
+        _args: Sequence[object],
+        _kwargs: Mapping[str, object],
+    ) -> None:
+        """Activate it. The User is loaded by then, so this costs no query."""
+        activate_language_of_user(request)
+
+
+def activate_language_of_user(request: HttpRequest) -> None:
+    """Activate the language that the User chose; without one, change nothing.
+
+    For views that answer without ``process_view``, such as the error pages.
+    """
+    try:
+        own = chosen_language(getattr(request, "user", None))
+    except problems.OUTAGES:
+        own = ""  # the view answers for the outage
+    if own:
+        translation.activate(own)
+
+
+class ProblemMiddleware(MiddlewareMixin):
+    """Answers for errors that a view let through (see ``problems.py``).
+
+    It stands between AuthenticationMiddleware and SignInMiddleware: the
+    first look at ``request.user`` reads the database, and Django gives errors
+    of other middlewares' ``process_view`` to nobody.
+    """
+
+    def process_view(
+        self,
+        request: HttpRequest,
+        view: Callable[..., HttpResponse],
+        _args: Sequence[object],
+        _kwargs: Mapping[str, object],
+    ) -> HttpResponse | None:
+        """Load the visitor where the view needs one; 503 when that fails."""
+        if not getattr(view, "login_required", True):
+            return None
+        try:
+            _ = request.user.is_authenticated
+        except problems.OUTAGES as error:
+            return self.process_exception(request, error)
+        return None
+
+    def process_response(
+        self, request: HttpRequest, response: HttpResponse
+    ) -> HttpResponse:
+        """Tell a program as a problem that an address has no such method."""
+        if response.status_code != 405 or not request.path.startswith("/api/"):
+            return response
+        allowed = response.headers.get("Allow", "")
+        refused = problems.respond(
+            problems.problem(
+                405,
+                code="method",
+                detail=gettext("This address answers %(methods)s only.")
+                % {"methods": allowed},
+            )
+        )
+        refused["Allow"] = allowed
+        return refused
+
+    def process_exception(
+        self, request: HttpRequest, error: Exception
+    ) -> HttpResponse | None:
+        """Answer with the error's status; None: a crash, Django's to report."""
+        status = problems.status_of(error)
+        if status is None:
+            return _value_answer(request, error)
+        if isinstance(error, problems.OUTAGES):
+            logger.error("%s %s: %s", request.method, request.path, error)
+        if problems.wants_problem(request):
+            return problems.problem_response(error)
+        if isinstance(error, problems.OUTAGES):
+            return outage_page()
+        return render(
+            request,
+            "gpuportal/pages/problem.html",
+            {"problem": problems.problem_of(error)},
+            status=status,
+        )
+
+
+def _value_answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
+    """Answer for a value that no database can hold; None: that is not it."""
+    found = problems.value_problem(request, error)
+    if found is None:
+        return None
+    if problems.wants_problem(request):
+        return problems.respond(found)
+    return render(
+        request, "gpuportal/pages/problem.html", {"problem": found}, status=400
+    )
+
+
+def outage_page() -> HttpResponse:
+    """Return a page that is made without the database."""
+    response = HttpResponse(render_to_string("503.html"), status=503)
+    response["Retry-After"] = str(problems.RETRY_AFTER_SECONDS)
+    response["Cache-Control"] = "no-store"
+    return response

@@ -1,0 +1,70 @@
+"""What the API's schema adds to every operation: how it refuses, in one form."""
+
+from http import HTTPStatus
+from typing import Any
+
+from gpuportal.http.problems import CONTENT_TYPE
+
+ALWAYS = {
+    HTTPStatus.BAD_REQUEST: "The request cannot be read, or has a value that the "
+    "database cannot hold.",
+    HTTPStatus.UNAUTHORIZED: "Neither a session nor a valid token was sent.",
+    HTTPStatus.FORBIDDEN: "The token lacks a scope, or the user may not do this.",
+    HTTPStatus.NOT_FOUND: "It does not exist, or the user may not see it.",
+    HTTPStatus.METHOD_NOT_ALLOWED: "The address has no such method; see `Allow`.",
+    HTTPStatus.CONFLICT: "A rule of the calendar or of the Jobs refuses it.",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "Some values are wrong; `fields` says which.",
+    HTTPStatus.TOO_MANY_REQUESTS: "Too many requests. `Retry-After` may say when.",
+    HTTPStatus.SERVICE_UNAVAILABLE: "The database or the broker cannot be reached.",
+}
+WITH_BODY = {
+    HTTPStatus.REQUEST_TIMEOUT: "The body did not come in time.",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large.",
+    HTTPStatus.INSUFFICIENT_STORAGE: "The portal's disk is full.",
+}
+PROBLEM: dict[str, Any] = {
+    "title": "Problem",
+    "description": "Problem details (RFC 9457).",
+    "type": "object",
+    "required": ["type", "title", "status", "code", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer", "minimum": 400, "maximum": 599},
+        "code": {"type": "string"},
+        "detail": {"type": "string"},
+        "fields": {
+            "description": "Each wrong field, with what is wrong, in a sentence.",
+            "type": "object",
+            "additionalProperties": {"type": "string"},
+        },
+        "numbers": {
+            "description": "The numbers that the sentence contains.",
+            "type": "object",
+        },
+        "next_slot": {
+            "description": "Another time that would work.",
+            "type": "object",
+        },
+        "works_instead": {
+            "description": "Some of the GPUs, at the same time, that would work.",
+            "type": "object",
+        },
+    },
+}
+
+
+def with_problems(schema: dict[str, Any]) -> dict[str, Any]:
+    """Add every refusal to every operation of a schema; return the schema."""
+    schema.setdefault("components", {}).setdefault("schemas", {})["Problem"] = PROBLEM
+    for path in schema["paths"].values():
+        for operation in path.values():
+            told = ALWAYS | (WITH_BODY if "requestBody" in operation else {})
+            for status, words in sorted(told.items()):
+                operation["responses"].setdefault(int(status), _problem(words))
+    return schema
+
+
+def _problem(words: str) -> dict[str, Any]:
+    content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {"description": words, "content": content}

@@ -1,0 +1,354 @@
+"""The door to served models: ``/serve/<job>/v2/...`` and ``/serve/<job>/stats``.
+
+An ASGI application before Django's, because a request may wait seconds for its answer
+and must not keep a thread. Who asks is decided by Django as for every other address
+(hosts, session and CSRF, or a token with scope ``serve``): the request goes through the
+whole chain without its body, to ``admit`` below. Then the body is read, within bounds,
+and carried to the endpoint's node. What reaches the node is the model's path and four
+headers, never a cookie or a token; what comes back is a status, four headers and bytes.
+"""
+
+import asyncio
+import io
+import re
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+from ninja.utils import check_csrf
+
+from gpuportal.http import problems
+from gpuportal.http.bodies import Receive, Scope
+from gpuportal.http.handler import OneHopHandler
+from gpuportal.http.token_auth import ScopeMissing, bearer, user_of
+from placement.protocol.serving_frames import (
+    LENGTH_HEADER,
+    MOST_REQUEST_BYTES,
+    Answer,
+    Call,
+    allowed_path,
+)
+from placement.protocol.serving_times import quantile
+from placement.serving.call_access import NotServing, Target, may_ask, may_look
+from placement.serving.call_broker import CallFailed, desk
+from reservations.models import User
+from reservations.web.rate_limits import check_rate
+
+ADDRESS = re.compile(r"/serve/([1-9][0-9]{0,17})/(v2(?:/.*)?|stats)")
+_MODEL = re.compile(r"/v2/models/([^/]+)")
+_DEADLINE = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,6})?")
+BODY_TYPES = ("application/json", "application/octet-stream")
+BODY_SECONDS = 30.0
+INFER_SECONDS = 30.0
+ASK_SECONDS = 10.0
+FIRST_WAY_MS = 5.0
+"""What the way to the node and back takes, until it is known."""
+WAY_QUANTILE = 0.9
+MOST_WAYS = 1000
+
+
+class Admitted(HttpResponse):
+    """Django's word that a request may go on, and where to."""
+
+    def __init__(self, target: Target, path: str) -> None:
+        # Seen only where Django is asked past the door; an error would be logged.
+        super().__init__(b"Served models are answered by the ASGI door.", status=202)
+        self.target, self.path_there = target, path
+
+
+class Refused(Exception):
+    """A request that ends at the door: an HTTP problem."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        fields: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status, self.code, self.detail = status, code, detail
+        self.fields = fields
+        super().__init__(detail)
+
+
+@csrf_exempt
+@login_not_required
+def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
+    """Decide who asks what, without the body."""
+    try:
+        path = "/stats" if rest == "stats" else allowed_path(rest)
+        user = _asker(request, pk)
+        if path is None:
+            raise Refused(404, "not-found", "There is no such address.")
+        if request.method not in ("GET", "HEAD", "POST"):
+            raise Refused(405, "method", "Only GET and POST are answered here.")
+        if path == "/stats":
+            return Admitted(may_look(user, pk), path)
+        model = _MODEL.match(path)
+        target = may_ask(user, pk, model[1] if model else None)
+        if request.method == "POST":
+            check_rate(
+                "infer",
+                user_pk=user.pk,
+                per_minute=settings.SERVE_RATE_PER_MINUTE,
+                now=timezone.now(),
+            )
+        return Admitted(target, path)
+    except (Refused, NotServing) as error:
+        return refusal(error.status, error.code, error.detail)
+
+
+def _asker(request: HttpRequest, job_id: int) -> User:
+    """Return who asks: a token's User, or the session's with its CSRF token.
+
+    Raises:
+        Refused: 401 or 403.
+    """
+    if "Authorization" in request.headers:
+        try:
+            user = user_of(bearer(request), scopes=[f"serve:{job_id}"])
+        except ScopeMissing as missing:
+            raise Refused(403, "not-allowed", str(missing)) from None
+        if user is None:
+            raise Refused(401, "signed-out", "Send a token that is valid.")
+        return user
+    if not isinstance(request.user, User):
+        raise Refused(401, "signed-out", "Sign in, or send a token that is valid.")
+    if request.method == "POST" and check_csrf(request) is not None:
+        raise Refused(403, "csrf", "The page's CSRF token is missing or old.")
+    return request.user
+
+
+def refusal(
+    status: int, code: str, detail: str, fields: Mapping[str, str] | None = None
+) -> HttpResponse:
+    """A problem that also has the protocol's own `error`."""
+    problem = problems.problem(status, code=code, detail=detail, error=detail)
+    if fields:
+        problem["fields"] = dict(fields)
+    response: HttpResponse = problems.respond(problem)
+    # A model that is not ready is no error of the portal's: not for its log.
+    response._has_been_logged = True  # type: ignore[attr-defined]
+    if status in (429, 503):
+        response["Retry-After"] = "1" if code != "not-ready" else "5"
+    if status == 401:
+        response["WWW-Authenticate"] = 'Bearer realm="GPU Portal"'
+    return response
+
+
+class ServeDoor:
+    """Answers calls to served models; everything else is Django's."""
+
+    def __init__(self, django: OneHopHandler) -> None:
+        self.django = django
+        self._ways: dict[int, deque[float]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
+        """One request."""
+        if scope["type"] == "http" and ADDRESS.fullmatch(scope["path"]):
+            await self._serve(scope, receive, send)
+        else:
+            await self.django(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Any) -> None:
+        begun = time.monotonic()
+        admitted = await self._admitted(scope)
+        if not isinstance(admitted, Admitted):
+            await self.django.send_response(admitted, send)
+            return
+        try:
+            answer = await self._carried(scope, receive, admitted, begun)
+        except (Refused, CallFailed) as error:
+            fields = getattr(error, "fields", None)
+            response = refusal(error.status, error.code, error.detail, fields)
+            _safe_headers(admitted, response)
+            await self.django.send_response(response, send)
+            return
+        if answer is not None:
+            response = HttpResponse(answer.body, status=answer.status)
+            for name, value in answer.headers.items():
+                response[name] = value
+            response["Cache-Control"] = "no-store"
+            _safe_headers(admitted, response)
+            await self.django.send_response(response, send)
+
+    async def _admitted(self, scope: Scope) -> HttpResponseBase:
+        """Django's answer to the request without its body."""
+        body = (b"content-type", b"content-length", b"transfer-encoding")
+        headers = [(k, v) for k, v in scope["headers"] if k not in body]
+        request, error = self.django.create_request(
+            {**scope, "headers": headers}, io.BytesIO()
+        )
+        if request is None:
+            assert error is not None
+            return error
+        return await self.django.get_response_async(request)
+
+    async def _carried(
+        self, scope: Scope, receive: Receive, admitted: Admitted, begun: float
+    ) -> Answer | None:
+        """Carry one call; None: nobody waits for it any more.
+
+        Raises:
+            Refused, CallFailed: what the client is told instead.
+        """
+        said = _headers(scope)
+        target = admitted.target
+        headers = _checked_headers(said, scope["method"])
+        seconds = INFER_SECONDS if scope["method"] == "POST" else ASK_SECONDS
+        size_bytes = _declared_bytes(said, scope["method"])
+        async with desk().place(target, size_bytes, BODY_SECONDS + seconds) as name:
+            body = await _body(receive, size_bytes)
+            if body is None:
+                return None
+            gone_ms = (time.monotonic() - begun) * 1000
+            way_ms = gone_ms + self._way_ms(target.job)
+            call = Call(
+                call=name,
+                job=target.job,
+                attempt=target.attempt,
+                method="POST" if scope["method"] == "POST" else "GET",
+                path=admitted.path_there,
+                headers=headers | {"x-way-ms": f"{way_ms:.3f}"},
+                within_seconds=seconds,
+                expires_at=0.0,
+                body=body,
+                key=target.key,
+            )
+            asked_at = time.monotonic()
+            answer = await _unless_gone(receive, desk().ask(target, call))
+            if answer is not None:
+                self._learn(target.job, answer, time.monotonic() - asked_at)
+            return answer
+
+    def _way_ms(self, job_id: int) -> float:
+        known = self._ways.get(job_id)
+        return quantile(known, WAY_QUANTILE) if known else FIRST_WAY_MS
+
+    def _learn(self, job_id: int, answer: Answer, seconds: float) -> None:
+        """What of the time was not the server's was the way."""
+        served = answer.headers.get("x-served-ms")
+        if served is None:
+            return
+        if len(self._ways) > MOST_WAYS:
+            self._ways.clear()
+        ways = self._ways.setdefault(job_id, deque(maxlen=50))
+        ways.append(max(0.0, seconds * 1000 - float(served)))
+
+
+def _safe_headers(admitted: HttpResponse, response: HttpResponse) -> None:
+    """Give the answer what the site's middlewares gave to every other."""
+    for name, value in admitted.items():
+        if name.lower() not in ("content-type", "content-length"):
+            response.headers.setdefault(name, value)
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """Return the headers that matter, each at most once.
+
+    Raises:
+        Refused: 400 where one that matters appears twice.
+    """
+    wanted = ("content-type", "content-length", LENGTH_HEADER, "x-deadline-ms")
+    found: dict[str, str] = {}
+    for raw, value in scope["headers"]:
+        name = raw.decode("latin-1").lower()
+        if name in wanted:
+            if name in found:
+                raise Refused(400, "header", f"{name} appears twice.")
+            found[name] = value.decode("latin-1").strip()
+    return found
+
+
+def _checked_headers(said: Mapping[str, str], method: str) -> dict[str, str]:
+    """Return what the node is told. Raises Refused."""
+    headers: dict[str, str] = {}
+    if method == "POST":
+        kind = said.get("content-type", BODY_TYPES[0]).partition(";")[0].strip().lower()
+        if kind not in BODY_TYPES:
+            raise Refused(
+                415, "content-type", f"The body must be {' or '.join(BODY_TYPES)}."
+            )
+        headers["content-type"] = kind
+    length = said.get(LENGTH_HEADER)
+    if length is not None:
+        if not re.fullmatch(r"[0-9]{1,9}", length):
+            name = "Inference-Header-Content-Length"
+            raise Refused(
+                400, "header", f"{name} is not a valid length.", {name: "no length"}
+            )
+        headers[LENGTH_HEADER] = length
+    deadline = said.get("x-deadline-ms")
+    if deadline is not None:
+        if not _DEADLINE.fullmatch(deadline) or not 0 < float(deadline) <= 3_600_000:
+            words = "must be milliseconds, above 0 and at most 3600000"
+            raise Refused(
+                400, "header", f"X-Deadline-Ms {words}.", {"X-Deadline-Ms": words}
+            )
+        headers["x-deadline-ms"] = deadline
+    return headers
+
+
+def _declared_bytes(said: Mapping[str, str], method: str) -> int:
+    """Return how long the body is at most. Raises Refused where that is too long."""
+    length = said.get("content-length")
+    if length is None:
+        return MOST_REQUEST_BYTES if method == "POST" else 0
+    if not re.fullmatch(r"[0-9]{1,18}", length):
+        raise Refused(400, "header", "Content-Length is not a valid length.")
+    if int(length) > MOST_REQUEST_BYTES:
+        raise _too_large()
+    return int(length)
+
+
+def _too_large() -> Refused:
+    most = MOST_REQUEST_BYTES // 2**20
+    return Refused(413, "too-large", f"A request here may have {most} MiB.")
+
+
+async def _body(receive: Receive, most_bytes: int) -> bytes | None:
+    """Read the body; None: the client left.
+
+    Raises:
+        Refused: it is too long, or takes too long.
+    """
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                size += len(message.get("body", b""))
+                if size > most_bytes:
+                    raise _too_large()
+                parts.append(message.get("body", b""))
+                if not message.get("more_body"):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise Refused(408, "slow", "The body did not come in time.") from None
+
+
+async def _unless_gone(receive: Receive, asking: Any) -> Answer | None:
+    """Wait for an answer as long as the client does."""
+    asked = asyncio.ensure_future(asking)
+    gone = asyncio.ensure_future(_left(receive))
+    try:
+        await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return await asked if asked.done() else None
+    finally:
+        for task in (asked, gone):
+            task.cancel()
+        await asyncio.gather(asked, gone, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue

@@ -1,0 +1,62 @@
+"""A person's erasure, over all floors at once: everything is forgotten, or nothing."""
+
+from datetime import datetime
+
+from axes.models import AccessAttempt, AccessFailureLog, AccessLog
+from django.contrib.admin.models import LogEntry
+from django.db import connection, transaction
+
+from placement.jobs import job_erasure as jobs
+from reservations.accounts import erasure
+from reservations.accounts.name_removal import Names
+from reservations.models import User
+from telemetry.alerts.alert_erasure import forget_names
+
+
+def check(user: User, *, typed: str, actor: User | None) -> None:
+    """Refuse what is not meant, or what is still in use.
+
+    Raises:
+        NotErasable, StillHolds.
+    """
+    erasure.check_erasable(user, typed=typed, actor=actor)
+    jobs.check_no_jobs(user)
+
+
+def erase(*, user_id: int, typed: str, actor: User | None, now: datetime) -> str:
+    """Forget who a User was; return the alias that stays.
+
+    Raises:
+        NotErasable, StillHolds.
+    """
+    with transaction.atomic(durable=True):
+        user = User.objects.get(pk=user_id)
+        login = user.username
+        names = erasure.erase(user_id=user_id, typed=typed, actor=actor, now=now)
+        jobs.forget(user=user, names=names)
+        forget_names(
+            searched=names.searched,
+            without=names.without,
+            json_without=names.json_without,
+        )
+        _forget_at_the_door(login, names)
+    _begin_log_anew()
+    return names.alias
+
+
+def _begin_log_anew() -> None:
+    """Bring SQLite's file up to date; its log kept pages as they were before.
+
+    What is deleted is overwritten in the file (settings: ``secure_delete``), so that a
+    copy of it, a backup say, names nobody who was erased.
+    """
+    if connection.vendor == "sqlite" and not connection.in_atomic_block:
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _forget_at_the_door(login: str, names: Names) -> None:
+    """Sign-ins and what was written at Django's admin desk."""
+    for model in (AccessAttempt, AccessFailureLog, AccessLog):
+        model.objects.filter(username__iexact=login).delete()
+    erasure.rewrite(LogEntry, ("object_repr", "change_message"), names)

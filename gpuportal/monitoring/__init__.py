@@ -1,0 +1,1 @@
+"""Whether the portal itself is well: health, metrics, ticks."""

@@ -1,0 +1,1 @@
+"""Pages of no app: start page, search, glossary, help."""

@@ -1,0 +1,253 @@
+"""What every page knows of the site: the top bar, the alerts, the banners."""
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import redis
+from django.conf import settings
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import get_language, gettext
+from django.utils.translation import gettext_noop as noop
+
+from gpuportal.alerts.queries import calling_alerts, told_to
+from gpuportal.monitoring import health
+from reservations.models import Account, Membership, Notice, User
+from reservations.notifications.queries import NoticeInfo, notices_of
+from reservations.store.announced_closures import NearMaintenance, near_maintenance
+from telemetry.live.broadcast import FRAME_MINUTE
+from telemetry.models import Alert, Node
+from telemetry.protocol.errors import FrameRefused
+from telemetry.protocol.frame import decode
+from telemetry.rules.finding_rules import INTRUDER
+
+THEMES = ("light", "dark")
+ALERTS_SHOWN = 8
+LATE_SECONDS = 5.0
+"""Frames come once a second; five missing ones are worth a banner."""
+# Name of the address, label. The word in the address bar is the name as well.
+MAIN_PAGES = (
+    ("board", noop("Board")),
+    ("calendar", noop("Calendar")),
+    ("mine", noop("My reservations")),
+    ("plan", noop("Plan")),
+    ("jobs", noop("Jobs")),
+    ("standing", noop("Standing")),
+)
+PARTS_OF = {"jobs": ("serves",), "mine": ("offers", "series")}
+"""Pages that belong to a main page and whose address says otherwise."""
+
+
+@dataclass(frozen=True)
+class NavEntry:
+    """One link of the top bar."""
+
+    label: str
+    url: str
+    current: bool
+
+
+class Site:
+    """Read lazily: a page that shows no top bar costs no query."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.request = request
+
+    @property
+    def time_zone(self) -> str:
+        """Name of the zone in which every page shows times."""
+        return timezone.get_current_timezone_name()
+
+    @property
+    def site_zone(self) -> str:
+        """Name of the site's own zone."""
+        return settings.TIME_ZONE
+
+    @property
+    def languages(self) -> list[tuple[str, str]]:
+        """(code, own name) of each language but the page's; none where none can be
+        chosen, because a form's answer is shown and not a page to come back to.
+        """
+        if self.request.method not in {"GET", "HEAD"}:
+            return []
+        shown = get_language()
+        return [pair for pair in settings.LANGUAGES if pair[0] != shown]
+
+    @property
+    def catalogue(self) -> str:
+        """Script of the words in the page's language; "" for English."""
+        shown = get_language()
+        return "" if shown in {None, "en"} else f"js/words/{shown}.js"
+
+    @property
+    def contact(self) -> str:
+        """Whom users turn to, as the site has set it; "" where it has not."""
+        return settings.PORTAL_CONTACT
+
+    @property
+    def now(self) -> float:
+        """Unix seconds: the browser counts relative times by this clock."""
+        return round(timezone.now().timestamp(), 3)
+
+    @property
+    def theme(self) -> str:
+        """The chosen theme, or "" for the system's."""
+        theme = self.request.COOKIES.get("theme", "")
+        return theme if theme in THEMES else ""
+
+    @cached_property
+    def nav(self) -> list[NavEntry]:
+        """Links to the main pages; the operator's and a head's own one at the end."""
+        entries = []
+        own: list[tuple[str, str]] = []
+        if getattr(self.request.user, "is_operator", False):
+            own = [("manage", gettext("Manage"))]
+        elif self.headed:
+            own = [("group", gettext("Group"))]
+        for name, label in (*MAIN_PAGES, *own):
+            url = reverse(name)
+            here = self.request.path
+            parts = (url, *(reverse(part) for part in PARTS_OF.get(name, ())))
+            current = here == url if url == "/" else here.startswith(parts)
+            entries.append(NavEntry(gettext(label), url, current))
+        return entries
+
+    @cached_property
+    def nodes(self) -> list[tuple[str, bool, str]]:
+        """(name, simulated, isolation) of every Node."""
+        return list(
+            Node.objects.in_service().values_list("name", "simulated", "isolation")
+        )
+
+    @cached_property
+    def simulated(self) -> bool:
+        """Whether some Gpus are simulated."""
+        return any(simulated for _, simulated, _ in self.nodes)
+
+    @cached_property
+    def not_isolated(self) -> list[str]:
+        """Names of the Nodes where Jobs have no Unix user of their own."""
+        return [
+            name
+            for name, _, isolation in self.nodes
+            if isolation == Node.Isolation.NONE
+        ]
+
+    @cached_property
+    def headed(self) -> list[Account]:
+        """Accounts that the User steers: a group head's own entries."""
+        if not self.request.user.is_authenticated:
+            return []
+        mine = Membership.objects.filter(
+            user=self.request.user, is_head=True, active=True
+        )
+        return list(Account.objects.filter(memberships__in=mine))
+
+    @cached_property
+    def alerts(self) -> list[Alert]:
+        """What calls for this User, worst first: one more than the menu shows."""
+        user = self.request.user
+        if not isinstance(user, User):
+            return []
+        return list(calling_alerts(user, timezone.now())[: ALERTS_SHOWN + 1])
+
+    @cached_property
+    def alert_count(self) -> int:
+        """How many there are."""
+        user = self.request.user
+        if len(self.alerts) <= ALERTS_SHOWN or not isinstance(user, User):
+            return len(self.alerts)
+        return calling_alerts(user, timezone.now()).count()
+
+    @cached_property
+    def notices(self) -> list[NoticeInfo]:
+        """What this User was told and has not read, newest first."""
+        user = self.request.user
+        if not isinstance(user, User):
+            return []
+        return notices_of(user, unread=True, most=ALERTS_SHOWN)
+
+    @cached_property
+    def notice_count(self) -> int:
+        """How many those are."""
+        user = self.request.user
+        if len(self.notices) < ALERTS_SHOWN or not isinstance(user, User):
+            return len(self.notices)
+        return Notice.objects.unread(user).count()
+
+    @property
+    def bell_count(self) -> int:
+        """What the bell counts: open alerts and unread notices."""
+        return self.alert_count + self.notice_count
+
+    @cached_property
+    def accused(self) -> list[Alert]:
+        """Those in which this User's own process is the intruder's."""
+        user = self.request.user
+        suspects = [alert for alert in self.alerts if alert.rule == INTRUDER]
+        if not suspects or not isinstance(user, User):
+            return []
+        told = set(told_to(user).values_list("alert_id", flat=True))
+        return [alert for alert in suspects if alert.pk in told]
+
+    @cached_property
+    def closing(self) -> list[NearMaintenance]:
+        """Maintenance and blackouts that run or are near."""
+        if not isinstance(self.request.user, User):
+            return []
+        return near_maintenance(timezone.now())
+
+    @cached_property
+    def troubles(self) -> list[str]:
+        """What keeps the portal from working, for operators."""
+        if not getattr(self.request.user, "is_operator", False):
+            return []
+        return health.look(from_a_page=True).troubles()
+
+    @cached_property
+    def clock_late(self) -> bool:
+        """Whether no job starts or ends now, because the periodic tasks stand still."""
+        return health.clock_is_late()
+
+    @cached_property
+    def late_seconds(self) -> float | None:
+        """Age of the newest live frame where it is late; None where it is not."""
+        if not self.nodes:
+            return None
+        age_seconds = frame_age_seconds()
+        return (
+            None if age_seconds is None or age_seconds < LATE_SECONDS else age_seconds
+        )
+
+
+def frame_age_seconds() -> float | None:
+    """Seconds since ingest made the newest frame; None: there is none to read."""
+    frames = read_frames(1)
+    if not frames:
+        return None
+    try:
+        return max(0.0, time.time() - decode(frames[0]).server_at)
+    except FrameRefused:
+        return None
+
+
+def read_frames(most: int) -> list[bytes]:
+    """The newest live frames, newest first.
+
+    None from a broker that does not answer: pages must open without it.
+    """
+    try:
+        with redis.Redis.from_url(
+            settings.REDIS_URL, socket_timeout=0.5, socket_connect_timeout=0.5
+        ) as client:
+            found = client.lrange(FRAME_MINUTE, 0, most - 1)
+    except redis.RedisError:
+        return []
+    return list(found)  # type: ignore[arg-type]
+
+
+def site(request: HttpRequest) -> dict[str, object]:
+    """Return the site as every template sees it (LoginView takes "site")."""
+    return {"portal": Site(request)}

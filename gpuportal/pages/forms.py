@@ -1,0 +1,113 @@
+"""Forms of the lobby."""
+
+from django import forms
+from django.conf import settings
+from django.contrib.auth.forms import AuthenticationForm
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_lazy as lazy
+
+from reservations.models import ApiToken
+from reservations.rules.time_zones import zone_names
+from telemetry.web.plain_forms import PlainErrors, PlainForm
+
+SCOPE_WORDS = {
+    "read": lazy("read: see GPUs, the calendar and your own jobs"),
+    "book": lazy("book: make, move and cancel your reservations"),
+    "job": lazy("job: start and stop your jobs"),
+    "serve": lazy("serve: ask your served models"),
+    "metrics": lazy("metrics: read figures for monitoring"),
+}
+LIFETIMES = (
+    (7, lazy("7 days")),
+    (30, lazy("30 days")),
+    (90, lazy("90 days")),
+    (365, lazy("1 year")),
+)
+
+
+class TokenForm(PlainForm):
+    """What a new API token may do, and for how long."""
+
+    label = forms.CharField(
+        max_length=60,
+        label=lazy("What it is for"),
+        widget=forms.TextInput(
+            attrs={"class": "input", "placeholder": lazy("nightly training script")}
+        ),
+    )
+    scopes = forms.MultipleChoiceField(
+        label=lazy("Permissions"),
+        choices=[(scope, SCOPE_WORDS[scope]) for scope in ApiToken.SCOPES],
+        widget=forms.CheckboxSelectMultiple,
+        initial=["read"],
+        error_messages={"required": lazy("Choose at least one permission.")},
+    )
+    serve_job = forms.IntegerField(
+        label=lazy("Only the models served by job"),
+        required=False,
+        min_value=1,
+        max_value=10**17,
+        help_text=lazy("Job number, or empty for all of yours."),
+        widget=forms.NumberInput(attrs={"class": "input"}),
+    )
+    days = forms.TypedChoiceField(
+        label=lazy("Valid for"),
+        choices=LIFETIMES,
+        coerce=int,
+        initial=90,
+        widget=forms.Select(attrs={"class": "select"}),
+    )
+
+    def clean(self) -> dict[str, object]:
+        """Narrow the scope `serve` to one Job where one is named."""
+        data = super().clean() or self.cleaned_data
+        job, scopes = data.get("serve_job"), data.get("scopes")
+        if job and isinstance(scopes, list):
+            if "serve" not in scopes:
+                self.add_error(
+                    "serve_job", gettext("This is for the permission “serve” only.")
+                )
+            data["scopes"] = [
+                f"serve:{job}" if scope == "serve" else scope for scope in scopes
+            ]
+        return data
+
+
+class SignInForm(PlainErrors, AuthenticationForm):
+    """User name and password, with the portal's own words for a wrong one."""
+
+    error_messages = {
+        "invalid_login": lazy("Wrong user name or password."),
+        "inactive": lazy("This account is switched off. Contact the lab admin."),
+    }
+
+
+class ZoneForm(PlainForm):
+    """The zone in which a User reads times."""
+
+    time_zone = forms.CharField(label=lazy("Time zone"), max_length=64, required=False)
+    back = forms.CharField(required=False, max_length=400)
+    """The page to go back to."""
+
+    def clean_time_zone(self) -> str:
+        """Take a zone by its IANA name; empty is the site's."""
+        name = self.cleaned_data["time_zone"].strip()
+        if name and name not in zone_names():
+            raise forms.ValidationError(
+                gettext("Choose a time zone from the list, for example Europe/Berlin.")
+            )
+        return name
+
+
+class LanguageForm(PlainForm):
+    """The language in which a person reads pages and mails."""
+
+    language = forms.CharField(max_length=16, required=False)
+
+    def clean_language(self) -> str:
+        """Take a language by its code; empty is the browser's."""
+        code = self.cleaned_data["language"]
+        if code and code not in dict(settings.LANGUAGES):
+            raise forms.ValidationError(_("Choose a language from the list."))
+        return code

@@ -1,0 +1,255 @@
+"""Pages that mix floors: the live board, search, one's own settings, errors."""
+
+from collections import Counter
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.views import LoginView
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from gpuportal.board.energy import booking_energy
+from gpuportal.http import problems
+from gpuportal.http.middleware import activate_language_of_user, form_page
+from gpuportal.pages.context import read_frames
+from gpuportal.pages.find import as_json, find
+from gpuportal.pages.forms import LanguageForm, SignInForm, TokenForm, ZoneForm
+from reservations.accounts.api_tokens import create_token, revoke_token
+from reservations.models import ApiToken, User
+from reservations.rules.time_zones import zone_names
+from reservations.store.drains import drains, gpu_drain_reasons
+from telemetry.live.broadcast import MINUTE_FRAMES
+from telemetry.models import Gpu, Node
+from telemetry.web.translation import translated_values
+
+
+class SignIn(LoginView):
+    """The login page; who is signed in already goes on to the first page."""
+
+    redirect_authenticated_user = True
+    template_name = "registration/login.html"
+    authentication_form = SignInForm
+
+    def get_default_redirect_url(self) -> str:
+        """Return the board for the operator and a User's own page for all others."""
+        user = self.request.user
+        if getattr(user, "is_operator", False):
+            return reverse("board")
+        return reverse("mine")
+
+
+@require_safe
+def board(request: HttpRequest) -> HttpResponse:
+    """Every Gpu of every Node, live. The figures come over the websocket."""
+    counts = Counter(Gpu.objects.shown().values_list("node__name", flat=True))
+    nodes = list(Node.objects.in_service().values_list("pk", "name", "draining"))
+    names = [name for _pk, name, _draining in nodes]
+    drained = {pk: name for pk, name, draining in nodes if draining}
+    alone = Gpu.objects.shown().filter(draining=True).values_list("pk", flat=True)
+    page = {
+        "nodes": [(name, range(counts[name])) for name in names if counts[name]],
+        "node_names": names,
+        "has_nodes": bool(names),
+        "has_gpus": bool(counts),
+        "drains": {drained[pk]: one.reason for pk, one in drains(drained).items()},
+        "gpu_drains": gpu_drain_reasons(alone),
+    }
+    return render(request, "gpuportal/board/board.html", page)
+
+
+@require_safe
+@never_cache
+def board_minute(request: HttpRequest) -> HttpResponse:
+    """The last minute's frames, oldest first: what sparklines start from."""
+    frames = reversed(read_frames(MINUTE_FRAMES))
+    return HttpResponse(b"".join(frames), content_type="application/octet-stream")
+
+
+@require_safe
+@never_cache
+def board_energy(request: HttpRequest) -> JsonResponse:
+    """By Gpu: the booking that runs there and its kWh so far."""
+    told = booking_energy(timezone.now())
+    return JsonResponse(
+        {pk: {"reservation": row, "kwh": kwh} for pk, (row, kwh) in told.items()}
+    )
+
+
+@require_safe
+def search(request: HttpRequest) -> HttpResponse:
+    """Find Gpus, Nodes, people, Jobs and pages; JSON for the search box."""
+    query = request.GET.get("q", "").strip()
+    hits = find(query, _user(request))
+    if not request.accepts("text/html"):
+        return JsonResponse({"hits": translated_values(as_json(hits))})
+    return render(
+        request, "gpuportal/pages/search.html", {"query": query, "hits": hits}
+    )
+
+
+@require_safe
+def me(request: HttpRequest) -> HttpResponse:
+    """Theme, groups and API tokens of the User."""
+    return _me_page(request, TokenForm())
+
+
+@require_POST
+def time_zone(request: HttpRequest) -> HttpResponse:
+    """Keep the zone in which the User reads times; empty: the site's."""
+    form = ZoneForm(request.POST)
+    if not form.is_valid():
+        return _me_page(request, TokenForm(), zone_form=form, status=422)
+    user = _user(request)
+    user.time_zone = form.cleaned_data["time_zone"]
+    user.save(update_fields=["time_zone"])
+    messages.success(
+        request,
+        gettext("Times are now shown in %(zone)s.")
+        % {"zone": user.time_zone or settings.TIME_ZONE},
+    )
+    back = form.cleaned_data["back"]
+    safe = url_has_allowed_host_and_scheme(back, {request.get_host()})
+    return redirect(back if back and safe else "me")
+
+
+@require_POST
+@login_not_required
+def language(request: HttpRequest) -> HttpResponse:
+    """Keep the language of a reader: a User's in the database, a visitor's in a cookie.
+
+    A User's is in the cookie as well, for the pages that are made without the User.
+    """
+    form = LanguageForm(request.POST)
+    user = request.user if isinstance(request.user, User) else None
+    if not form.is_valid():
+        if user:
+            return _me_page(request, TokenForm(), language_form=form, status=422)
+        messages.error(request, str(form.errors["language"][0]))
+        return redirect("login")
+    chosen = form.cleaned_data["language"]
+    if user:
+        user.language = chosen
+        user.save(update_fields=["language"])
+    response = redirect(form_page(request) or ("me" if user else "login"))
+    name = settings.LANGUAGE_COOKIE_NAME
+    if not chosen:
+        response.delete_cookie(name, samesite="Lax")
+        return response
+    response.set_cookie(
+        name,
+        chosen,
+        max_age=settings.LANGUAGE_COOKIE_AGE,
+        secure=settings.LANGUAGE_COOKIE_SECURE,
+        httponly=settings.LANGUAGE_COOKIE_HTTPONLY,
+        samesite="Lax",
+    )
+    return response
+
+
+@require_POST
+def tour_seen(request: HttpRequest) -> HttpResponse:
+    """Remember that the User closed the tour."""
+    user = _user(request)
+    user.tour_seen_at = timezone.now()
+    user.save(update_fields=["tour_seen_at"])
+    return HttpResponse(status=204)
+
+
+@require_POST
+@never_cache
+def token_create(request: HttpRequest) -> HttpResponse:
+    """Make a token and answer with the only page that ever shows it."""
+    form = TokenForm(request.POST)
+    if not form.is_valid():
+        return _me_page(request, form, status=422)
+    token, text = create_token(
+        user=_user(request),
+        label=form.cleaned_data["label"],
+        scopes=form.cleaned_data["scopes"],
+        days=form.cleaned_data["days"],
+        now=timezone.now(),
+    )
+    return _me_page(request, TokenForm(), fresh=token, fresh_text=text)
+
+
+@require_POST
+def token_revoke(request: HttpRequest, pk: int) -> HttpResponse:
+    """Revoke one of the User's own tokens."""
+    if not ApiToken.objects.filter(pk=pk, user=_user(request)).exists():
+        raise Http404("no such token of yours")
+    revoke_token(token_id=pk, user=_user(request), now=timezone.now())
+    return redirect("me")
+
+
+def _me_page(
+    request: HttpRequest, form: TokenForm, *, status: int = 200, **extra: object
+) -> HttpResponse:
+    user = _user(request)
+    page = {
+        "form": form,
+        "tokens": user.tokens.filter(revoked_at=None),
+        "memberships": user.memberships.filter(active=True).select_related("account"),
+        "now": timezone.now(),
+        "zone_form": ZoneForm({"time_zone": user.time_zone}),
+        "zones": zone_names(),
+        "language_form": LanguageForm({"language": user.language}),
+        "languages": settings.LANGUAGES,
+        "site_zone": settings.TIME_ZONE,
+        **extra,
+    }
+    return render(request, "gpuportal/pages/me.html", page, status=status)
+
+
+def _user(request: HttpRequest) -> User:
+    """The signed-in User; LoginRequiredMiddleware lets nobody else through."""
+    assert isinstance(request.user, User)
+    return request.user
+
+
+@login_not_required
+def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """403: says that it exists but is not yours."""
+    activate_language_of_user(request)
+    if problems.wants_problem(request):
+        return problems.respond(
+            problems.problem(
+                403, code="not-allowed", detail=gettext("You may not do this.")
+            )
+        )
+    return render(request, "403.html", status=403)
+
+
+@login_not_required
+def form_expired(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """403: the CSRF check failed; the way back to the form, which keeps its text."""
+    activate_language_of_user(request)
+    if problems.wants_problem(request):
+        return problems.respond(
+            problems.problem(
+                403, code="csrf", detail=gettext("The CSRF token is missing or old.")
+            )
+        )
+    page = {"form_page": form_page(request) or reverse("board")}
+    return render(request, "403_csrf.html", page, status=403)
+
+
+@login_not_required
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """404: says that there is nothing, and where to look."""
+    activate_language_of_user(request)
+    if problems.wants_problem(request):
+        return problems.respond(problems.not_found())
+    return render(request, "404.html", status=404)
+
+
+@login_not_required
+def failed(request: HttpRequest) -> HttpResponse:
+    """500: rendered without the database, which may be what failed."""
+    return render(request, "500.html", status=500)

@@ -1,0 +1,1 @@
+"""What runs on a GPU node: it starts, watches and stops jobs. No Django here."""

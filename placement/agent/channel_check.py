@@ -1,0 +1,81 @@
+"""Whether this node's HTTPS channel works: asked at the start and each minute.
+
+Samples go by the broker's user and would hide a wrong token until a Job fails. So the
+node shows its token to the portal by itself, compares the order key, logs what is wrong
+and says it in ``facts.<node>``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from placement.agent.job_folder import NodeView
+from placement.agent.portal_channel import ChannelDown, ChannelRefused, request
+from placement.protocol import signing
+from placement.protocol.events import ChannelFact, ChannelState
+
+EVERY_SECONDS = 60.0
+AGAIN_SECONDS = 10.0
+"""After a check that failed, or a fact that the broker did not take."""
+
+logger = logging.getLogger(__name__)
+
+
+def check(node: NodeView) -> ChannelFact:
+    """Ask the portal once. Cost: one small request."""
+    try:
+        token = node.token()
+    except ValueError as error:
+        return ChannelFact(ChannelState.TOKEN, str(error))
+    try:
+        url = f"{node.web_url}/node/v1/hello"
+        _, body = request("GET", url, node=node.name, token=token)
+        expected = json.loads(body)["order_key_sha256"]
+    except ChannelRefused as error:
+        if error.status in (401, 403):
+            why = f"the portal does not know {node.name}, or the token is not its own"
+            return ChannelFact(ChannelState.REFUSED, why)
+        return ChannelFact(ChannelState.DOWN, f"the portal answered {error}")
+    except (ChannelDown, ValueError, KeyError, TypeError) as error:
+        return ChannelFact(ChannelState.DOWN, str(error))
+    try:
+        found = signing.public_key_sha256(node.order_key_pem().decode())
+    except ValueError as error:
+        return ChannelFact(ChannelState.ORDER_KEY, str(error))
+    if found != expected:
+        why = "the order key is not the portal's: copy order_key.pub from it again"
+        return ChannelFact(ChannelState.ORDER_KEY, why)
+    return ChannelFact(ChannelState.OK)
+
+
+class ChannelWatch:
+    """Checks until told to stop."""
+
+    def __init__(self, node: NodeView) -> None:
+        self.node = node
+        self.known: ChannelFact | None = None
+
+    def run(
+        self, stop: threading.Event, tell: Callable[[dict[str, Any]], bool]
+    ) -> None:
+        """Check at once, then each minute; sooner after a failure."""
+        while not stop.is_set():
+            well = self.look(tell)
+            stop.wait(EVERY_SECONDS if well else AGAIN_SECONDS)
+
+    def look(self, tell: Callable[[dict[str, Any]], bool]) -> bool:
+        """Check once and say what was found; whether all is well."""
+        found = check(self.node)
+        if found != self.known:
+            if found.state is not ChannelState.OK:
+                logger.error("no channel to the portal: %s", found.detail)
+            elif self.known is not None:
+                logger.info("the channel to the portal works again")
+            self.known = found
+        told = tell(found.message(time.time()))
+        return told and found.state is ChannelState.OK

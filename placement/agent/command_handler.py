@@ -1,0 +1,249 @@
+"""Where a node takes orders: checked, remembered, done at most once.
+
+    signature -> form -> this node, in time -> never seen before -> may it run here
+
+What fails is told to the web as a fact ``refused`` with the reason and the
+order's nonce (the web believes a refusal only of the order that it sent last).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from placement.agent.job_folder import JobFolder, NodeView
+from placement.agent.local_runner import LocalRunner
+from placement.agent.process import previous_attempt, unix_user
+from placement.agent.process.enforcement import Enforcer
+from placement.agent.storage import disk_quota, disk_space
+from placement.planner.launch.recipes import KNOWN_RECIPES, SERVE, checked_settings
+from placement.planner.values.errors import LaunchInvalid, OrderRefused
+from placement.protocol import signing
+from placement.protocol.commands import Order, OrderKind, check_order, parse_order
+from placement.protocol.process_commands import (
+    Outcome,
+    ProcessFact,
+    kind_of,
+    parse_process_order,
+)
+from telemetry.agent.isolation import why_not
+
+logger = logging.getLogger(__name__)
+Publish = Callable[[dict[str, Any]], None]
+MOST_NONCES = 100_000
+TOLD_REFUSALS = frozenset({"expired", "clock", "protected", "malformed"})
+"""Of orders against processes: those of orders that the web did sign."""
+
+
+class Nonces:
+    """The orders of the last minutes, in a file: they survive a restart."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def use(self, nonce: str, *, expires_at: float, now: float) -> bool:
+        """Remember an order until it expires; False: it was here before.
+
+        Raises:
+            OrderRefused: ``malformed``, a nonce that is no single word.
+        """
+        if not nonce.isalnum() or len(nonce) > 64:
+            raise OrderRefused("malformed", "nonce is no word of letters and digits")
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            fresh = {word: at for at, word in map(_entry, file) if at > now}
+            if nonce in fresh:
+                return False
+            fresh[nonce] = expires_at
+            kept = list(fresh.items())[-MOST_NONCES:]
+            file.seek(0)
+            file.writelines(f"{until} {word}\n" for word, until in kept)
+            # Cut after the write: a full disk does not empty the file.
+            file.flush()
+            file.truncate()
+        return True
+
+
+def _entry(line: str) -> tuple[float, str]:
+    """Read one line; half a one, after a full disk or a power cut, is over."""
+    until, _, word = line.strip().partition(" ")
+    try:
+        return float(until), word
+    except ValueError:
+        return 0.0, ""
+
+
+class OrderDesk:
+    """Takes one order at a time (the node worker has one pool process)."""
+
+    def __init__(self, node: NodeView, *, publish: Publish) -> None:
+        self.node = node
+        self.runner = LocalRunner(node)
+        self.enforcer = Enforcer(node)
+        self.publish = publish
+        self.nonces = Nonces(node.node_dir / "nonces")
+
+    def take(self, payload: str, signature: str, *, now: float | None = None) -> bool:
+        """Do what an order says; False: it was refused, and the web is told."""
+        now = time.time() if now is None else now
+        try:
+            try:
+                self._take(payload, signature, now)
+            except OSError as error:
+                raise OrderRefused("storage", disk_space.why(error)) from error
+        except OrderRefused as refusal:
+            if kind_of(payload) is not None:
+                self._refuse_process(payload, refusal, now)
+                return False
+            named = _named(payload)
+            logger.warning(
+                "order for job %s refused (%s): %s", named["job"], refusal.code, refusal
+            )
+            self.publish(
+                {
+                    "v": 1,
+                    "kind": "job",
+                    **named,
+                    "event": "refused",
+                    "at": now,
+                    "pid": None,
+                    "exit_code": None,
+                    "signal": None,
+                    "code": refusal.code,
+                    "reason": refusal.detail,
+                    "log_bytes": 0,
+                    "last_lines": [],
+                }
+            )
+            return False
+        return True
+
+    def _take(self, payload: str, signature: str, now: float) -> None:
+        try:
+            public_pem = self.node.order_key_pem().decode()
+        except ValueError as error:
+            raise OrderRefused("no_key", str(error)) from error
+        signing.verify(payload, signature, public_pem)
+        if kind_of(payload) is not None:
+            self._take_process(payload, now)
+            return
+        order = parse_order(payload)
+        if order.kind is OrderKind.STOP:
+            self._take_stop(order, now)
+            return
+        check_order(order, node=self.node.name, now=now)
+        self.runner.prepare()
+        if not self.nonces.use(order.nonce, expires_at=order.expires_at, now=now):
+            raise OrderRefused("replayed", "this order was received before")
+        folder = self.runner.folder(order.job, order.attempt, order.key)
+        if order.kind is OrderKind.CARRY:
+            self._carry(folder, order, now)
+            return
+        if folder.path.is_dir():
+            self._follow(folder, order)
+            return
+        self._check(order)
+        previous_attempt.check(order, self.runner.jobs)
+        disk_quota.check(order, self.runner.jobs)
+        self.runner.accept(order, payload)
+
+    def _carry(self, folder: JobFolder, order: Order, now: float) -> None:
+        """Have an ended attempt's checkpoint brought to the web, once for each time."""
+        gone = {"event": "lost", "reason": "its folder is gone", "ended_at": now}
+        self.runner.refuse(folder, gone)
+        known = folder.read("carry")
+        if not known or known.get("done"):
+            folder.write("carry", {"at": now, "most_bytes": order.carry_most_bytes})
+
+    def _take_stop(self, order: Order, now: float) -> None:
+        """End an attempt, whenever the order comes and how often.
+
+        What was to stop once is to stop for ever: a late or repeated stop does no
+        harm, and a node whose clock has jumped must not be one that nothing stops.
+        """
+        check_order(order, node=self.node.name, now=order.issued_at)
+        self.runner.prepare()
+        self._stop(order, now)
+
+    def _take_process(self, payload: str, now: float) -> None:
+        """An order against an intruder's process, for the enforcer."""
+        order = parse_process_order(payload)
+        check_order(order, node=self.node.name, now=now)
+        self.runner.prepare()
+        if not self.nonces.use(order.nonce, expires_at=order.expires_at, now=now):
+            raise OrderRefused("replayed", "this order was received before")
+        self.enforcer.accept(order, payload)
+
+    def _refuse_process(self, payload: str, refusal: OrderRefused, now: float) -> None:
+        logger.warning("order refused (%s): %s", refusal.code, refusal)
+        nonce = str(_named(payload)["nonce"])
+        # Who can write into the queue can send anything, or what was sent before:
+        # the web hears only of its own orders, and once.
+        if refusal.code in TOLD_REFUSALS and nonce.isalnum():
+            fact = ProcessFact(nonce, Outcome.REFUSED, now, refusal.detail)
+            self.publish(fact.message())
+
+    def _check(self, order: Order) -> None:
+        """Refuse now what could only fail later."""
+        if why := why_not(self.node):
+            raise OrderRefused("isolation", why)
+        unix_user.identity_of(order, allow_scripts=self.node.allow_scripts)
+        if not order.gpu_uuids:
+            raise OrderRefused("malformed", "an order to start names its Gpus")
+        if order.simulated and self.node.sim_dir is None:
+            raise OrderRefused("simulated", "this node has no simulated Gpus")
+        if order.recipe is None:
+            return
+        try:
+            checked_settings(order.recipe, order.settings)
+        except LaunchInvalid as error:
+            raise OrderRefused("recipe", str(error)) from error
+        needed = "torch" if KNOWN_RECIPES[order.recipe].needs_torch else ""
+        needed = "onnxruntime" if order.recipe == SERVE.name else needed
+        if needed and not importlib.util.find_spec(needed):
+            raise OrderRefused(
+                "recipe", f"recipe {order.recipe} needs {needed}, which this node lacks"
+            )
+
+    def _follow(self, folder: JobFolder, order: Order) -> None:
+        """Take over the Reservation's end, which may have moved."""
+        known = folder.read("deadline").get("issued_at", 0.0)
+        if order.issued_at > float(known):
+            folder.write(
+                "deadline",
+                {"deadline_at": order.deadline_at, "issued_at": order.issued_at},
+            )
+
+    def _stop(self, order: Order, now: float) -> None:
+        folder = self.runner.folder(order.job, order.attempt, order.key)
+        reason = order.reason or "stopped"
+        never = {"event": "exited", "stopped": True, "reason": reason, "ended_at": now}
+        if self.runner.refuse(folder, never):
+            return
+        if not self.runner.stop(folder, reason):
+            # Accepted and not begun: the keeper or the shim reads it.
+            folder.write("stop", {"at": now, "reason": reason, "lost": False})
+
+
+def _named(payload: str) -> dict[str, Any]:
+    """Return which Job a refused order names; it may be anything."""
+    try:
+        body = json.loads(payload[:65_536])
+    except (ValueError, RecursionError):
+        body = None
+    body = body if isinstance(body, dict) else {}
+    named: dict[str, Any] = {}
+    for key in ("job", "attempt"):
+        value = body.get(key)
+        named[key] = value if type(value) is int and 0 <= value < 2**53 else 0
+    for key in ("nonce", "key"):
+        named[key] = str(body.get(key, ""))[:64]
+    return named

@@ -1,0 +1,392 @@
+"""The keeper: looks after every Job folder of a node, five times a second.
+
+Threads in the node worker's main process. The first, each 0.2 s:
+
+1. starts the shim of a Job that was accepted;
+2. buries a Job whose shim is gone: what it left is killed, its fate is ``lost``;
+3. sends what is new in the logs to ``log.<node>``;
+4. sends facts to ``facts.<node>`` until the stream has taken them, and each 5 s
+   what the node believes runs (with the ends of the last ten minutes: a broker
+   that forgets loses nothing).
+
+Others upload logs and results to the web, carry out orders against intruders'
+processes (enforcement.py), carry calls to Jobs that serve models
+(placement/agent/serving/tunnel.py), check the channel to the portal, carry checkpoints
+and measure the folders (disk_quota.py). All state is in the folders, so a restarted
+worker finds its Jobs again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from placement.agent.channel_check import ChannelWatch
+from placement.agent.job_folder import ENDS, JobFolder, NodeView, job_folders
+from placement.agent.local_runner import LocalRunner
+from placement.agent.process.enforcement import Enforcer
+from placement.agent.storage import disk_quota, folder_tree
+from placement.agent.storage.checkpoint_transfer import Carrier
+from placement.agent.storage.live_log import LogPump
+from placement.agent.storage.log_upload import Uploader
+from placement.agent.storage.results_upload import ResultCarrier
+from telemetry.protocol.units import format_bytes
+
+STEP_SECONDS = 0.2
+BELIEF_SECONDS = 5.0
+TIDY_SECONDS = 60.0
+RECALL_SECONDS = 600.0
+"""How long the end of a Job is told again with each belief."""
+MOST_RECALLED = 50
+KEEP_SECONDS = 7 * 86_400
+"""How long a Job's folder stays after its end."""
+REMOVED = ".removed-"
+"""Begins the name of a folder that is being removed."""
+START_WAIT_SECONDS = 5.0
+MOST_STARTS = 3
+BROKER_TIMEOUT_SECONDS = 2.0
+BROKER_PAUSE_SECONDS = 1.0
+FACTS_MAXLEN = 10_000
+LOG_MAXLEN = 300
+LAST_MESSAGES = 6
+SHIM_GONE = (
+    "the process that kept the job is gone: it was killed, or the node restarted"
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Kept:
+    """What the keeper remembers of one folder between its looks."""
+
+    def __init__(self, folder: JobFolder) -> None:
+        self.folder = folder
+        self.reported = folder.read("reported")
+        self.pump = LogPump(folder)
+        self.starts = 0
+        self.started_at = 0.0
+        self.status: dict[str, Any] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of the Job runs any more."""
+        return self.status.get("event") in ENDS
+
+    def deadline_at(self) -> float | None:
+        """Return the Reservation's end as it is known here."""
+        for name in ("deadline", "order"):
+            known = self.folder.read(name).get("deadline_at")
+            if known is not None:
+                return float(known)
+        return None
+
+    def report(self, **what: bool) -> None:
+        """Remember, over restarts too, what the web has been told."""
+        self.reported |= what
+        try:
+            self.folder.write("reported", self.reported)
+        except OSError as error:
+            # Known here all the same; after a restart it is told again.
+            logger.error("job %s: not kept what was told: %s", self.folder.name, error)
+
+
+class JobKeeper:
+    """Start it once per node worker; `step` is one look."""
+
+    def __init__(self, node: NodeView) -> None:
+        self.node = node
+        self.runner = LocalRunner(node)
+        self.enforcer = Enforcer(node)
+        self.redis = connect(node.redis_url)
+        self.uploader = Uploader(node)
+        self.carrier = Carrier(node)
+        self.results = ResultCarrier(node)
+        self.channel = ChannelWatch(node)
+        self.kept: dict[str, Kept] = {}
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._broker_again_at = self._believed_at = self._tidied_at = 0.0
+
+    def start(self) -> None:
+        """Start the threads."""
+        self.runner.prepare()
+        sizes = disk_quota.FolderSizes(self.runner.jobs)
+        loops: list[tuple[str, Callable[[], None]]] = [
+            ("jobs", self._loop),
+            ("uploads", lambda: self.uploader.run(self._stop, self._to_upload)),
+            ("results", lambda: self.results.run(self._stop, self._with_results)),
+            ("responses", lambda: self.enforcer.run(self._stop, self._tell)),
+            ("serving", self._serve),
+            ("channel", lambda: self.channel.run(self._stop, self._tell)),
+            ("checkpoints", lambda: self.carrier.run(self._stop)),
+            ("sizes", lambda: sizes.run(self._stop)),
+        ]
+        for name, loop in loops:
+            thread = threading.Thread(target=loop, name=f"keeper-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _serve(self) -> None:
+        """Carry calls to Jobs that serve models."""
+        # Not at the top: who has no Job that serves need not have its libraries.
+        from placement.agent.serving.tunnel import ServeTunnels
+
+        ServeTunnels(self.node).run(self._stop)
+
+    def stop(self) -> None:
+        """Stop the threads; the Jobs live on."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(15)
+        self.redis.close()
+
+    def _loop(self) -> None:
+        while not self._stop.wait(STEP_SECONDS):
+            try:
+                self.step()
+            except Exception:
+                logger.exception("the keeper's look failed; it looks again")
+
+    def step(self) -> None:
+        """Look once at every folder; one bad folder never blocks the rest."""
+        for folder in job_folders(self.runner.jobs):
+            try:
+                kept = self.kept.get(folder.name) or Kept(folder)
+                self.kept[folder.name] = kept
+                self._look(kept)
+            except (OSError, ValueError, KeyError) as error:
+                logger.error("job folder %s: %s", folder.name, error)
+        now = time.monotonic()
+        if now - self._believed_at >= BELIEF_SECONDS and self._send_belief():
+            self._believed_at = now
+        if now - self._tidied_at >= TIDY_SECONDS:
+            self._tidied_at = now
+            self.tidy(time.time())
+
+    def _look(self, kept: Kept) -> None:
+        if kept.ended and kept.reported.get("ended"):
+            return
+        kept.status = kept.folder.read("status")
+        if not kept.ended and not self.runner.alive(kept.folder):
+            # It may have written its end between the two looks.
+            kept.status = kept.folder.read("status")
+            if not kept.ended:
+                self._revive(kept)
+        self._pump(kept)
+        self._report(kept)
+
+    # --- shims -----------------------------------------------------------------
+
+    def _revive(self, kept: Kept) -> None:
+        """Start a shim that never ran; bury one that did."""
+        folder = kept.folder
+        if folder.read("shim"):
+            ended = self.runner.end_strays(folder)
+            if ended:
+                logger.warning("job %s: ended %s left processes", folder.name, ended)
+                return  # looked at again until none is left
+            self._bury(kept, "lost", SHIM_GONE)
+            return
+        stop = folder.read("stop")
+        if stop:
+            self._bury(kept, "exited", str(stop.get("reason", "")), stopped=True)
+            return
+        if time.monotonic() - kept.started_at < START_WAIT_SECONDS:
+            return
+        if kept.starts >= MOST_STARTS:
+            self._bury(kept, "lost", "the process that keeps the job does not start")
+            return
+        kept.starts += 1
+        self.runner.start(folder)
+        kept.started_at = time.monotonic()
+
+    def _bury(self, kept: Kept, event: str, reason: str, **facts: object) -> None:
+        kept.status = {
+            **kept.status,
+            "event": event,
+            "reason": reason,
+            "ended_at": time.time(),
+            "log_bytes": kept.folder.log_bytes(),
+            "last_lines": kept.folder.last_lines(),
+            **facts,
+        }
+        try:
+            kept.folder.write("status", kept.status)
+        except OSError as error:
+            # It is told all the same, and buried again after a restart.
+            logger.error("job %s: its end is not kept: %s", kept.folder.name, error)
+
+    # --- telling ---------------------------------------------------------------
+
+    def _pump(self, kept: Kept) -> None:
+        """Send what is new; the last lines of an ended Job before its end."""
+        for _ in range(LAST_MESSAGES if kept.ended else 1):
+            message = kept.pump.next_message(time.monotonic(), ended=kept.ended)
+            if message is None:
+                return
+            self._add(f"log.{self.node.name}", message, maxlen=LOG_MAXLEN)
+
+    def _report(self, kept: Kept) -> None:
+        facts = f"facts.{self.node.name}"
+        if kept.status.get("started_at") and not kept.reported.get("started"):
+            fact = fact_of(kept.folder, {**kept.status, "event": "started"})
+            if not self._add(facts, fact, maxlen=FACTS_MAXLEN):
+                return
+            kept.report(started=True)
+        if kept.ended and not kept.reported.get("ended"):
+            fact = fact_of(kept.folder, kept.status)
+            if self._add(facts, fact, maxlen=FACTS_MAXLEN):
+                kept.report(ended=True)
+
+    def _send_belief(self) -> bool:
+        now = time.time()
+        running, ended = [], []
+        for kept in self.kept.values():
+            if not kept.ended:
+                running.append(
+                    {
+                        "job": kept.folder.job,
+                        "attempt": kept.folder.attempt,
+                        "key": kept.folder.key,
+                        "started_at": kept.status.get("started_at"),
+                        "deadline_at": kept.deadline_at(),
+                        **meets_at(kept.status),
+                    }
+                )
+            elif now - float(kept.status.get("ended_at") or 0) < RECALL_SECONDS:
+                # Without its last lines: the log itself is at the web by then.
+                ended.append(fact_of(kept.folder, {**kept.status, "last_lines": []}))
+        belief = {
+            "v": 1,
+            "kind": "jobs",
+            "at": now,
+            "running": running,
+            "ended": ended[-MOST_RECALLED:],
+        }
+        return self._add(f"facts.{self.node.name}", belief, maxlen=FACTS_MAXLEN)
+
+    def _tell(self, fact: dict[str, Any]) -> bool:
+        return self._add(f"facts.{self.node.name}", fact, maxlen=FACTS_MAXLEN)
+
+    def _add(self, stream: str, message: dict[str, Any], *, maxlen: int) -> bool:
+        """Append to a stream; False: the broker did not take it.
+
+        A broker that hangs costs two seconds, and then a pause, not each look.
+        """
+        if time.monotonic() < self._broker_again_at:
+            return False
+        try:
+            self.redis.xadd(
+                stream,
+                {"m": json.dumps(message, separators=(",", ":"))},
+                maxlen=maxlen,
+                approximate=True,
+            )
+        except redis.RedisError as error:
+            self._broker_again_at = time.monotonic() + BROKER_PAUSE_SECONDS
+            logger.warning("stream %s: %s", stream, error)
+            return False
+        return True
+
+    # --- uploads and tidying -----------------------------------------------------
+
+    def _to_upload(self) -> list[Kept]:
+        return [
+            kept
+            for kept in list(self.kept.values())
+            if not kept.reported.get("uploaded")
+        ]
+
+    def _with_results(self) -> list[Kept]:
+        return [
+            kept
+            for kept in list(self.kept.values())
+            if kept.ended and not kept.reported.get("results")
+        ]
+
+    def tidy(self, now: float) -> int:
+        """Remove folders of Jobs that ended a week ago and are with the web.
+
+        Sooner, oldest first, where a person's folders hold more than they may.
+        """
+        old = [
+            name
+            for name, kept in self.kept.items()
+            if kept.ended
+            and kept.reported.get("ended")
+            # A web that was away for a week has not the whole log yet.
+            and kept.reported.get("uploaded")
+            and now - float(kept.status.get("ended_at") or now) > KEEP_SECONDS
+        ]
+        old += [name for name in self._over_quota() if name not in old]
+        for name in old:
+            # Under a name that is no Job's: half of a folder is not one to revive.
+            folder = self.kept.pop(name).folder.path
+            folder.rename(folder.with_name(f"{REMOVED}{secrets.token_hex(6)}-{name}"))
+        for path in self.runner.jobs.glob(f"{REMOVED}*"):
+            try:
+                folder_tree.remove(path)
+            except OSError as error:
+                # One folder that cannot go must not keep all others.
+                logger.error("job folder %s is not removed: %s", path.name, error)
+        return len(old)
+
+    def _over_quota(self) -> list[str]:
+        """Return the names of the folders that go because their person holds more."""
+        names = []
+        kept = [one.folder for one in self.kept.values()]
+        for user, own in disk_quota.holdings(kept).items():
+            for one in disk_quota.to_remove(own):
+                size = format_bytes(one.size_bytes)
+                name = one.folder.name
+                logger.warning("job folder %s: %s of %s removed", name, size, user)
+                names.append(name)
+        return names
+
+
+def connect(url: str) -> redis.Redis:
+    """Return a client that gives up soon: nothing here may wait for a broker."""
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=BROKER_TIMEOUT_SECONDS,
+        socket_connect_timeout=BROKER_TIMEOUT_SECONDS,
+    )
+
+
+def meets_at(status: dict[str, Any]) -> dict[str, Any]:
+    """Return where the ranks of other nodes are to come, if they are."""
+    if not status.get("meeting_port"):
+        return {}
+    return {name: status[name] for name in ("meeting_address", "meeting_port")}
+
+
+def fact_of(folder: JobFolder, status: dict[str, Any]) -> dict[str, Any]:
+    """Return the fact that a status stands for."""
+    event = status["event"]
+    at = status.get("started_at" if event == "started" else "ended_at")
+    return {
+        "v": 1,
+        "kind": "job",
+        "job": folder.job,
+        "attempt": folder.attempt,
+        "key": folder.key,
+        "nonce": str(folder.read("order").get("nonce", "")),
+        "event": event,
+        "at": at or time.time(),
+        "started_at": status.get("started_at"),
+        "pid": status.get("pid"),
+        "exit_code": status.get("exit_code"),
+        "signal": status.get("signal"),
+        "stopped": bool(status.get("stopped")),
+        **meets_at(status),
+        "reason": str(status.get("reason", "")),
+        "log_bytes": int(status.get("log_bytes", 0)),
+        "last_lines": list(status.get("last_lines", [])),
+    }

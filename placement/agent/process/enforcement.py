@@ -1,0 +1,248 @@
+"""Carries out what the web orders against an intruder's process.
+
+Each order is one file, `<NODE_DIR>/responses/<nonce>.json`, written by the order
+desk and worked off by a thread of the node worker, so that a restart between TERM
+and KILL loses neither the KILL nor the word of what came of it.
+
+The order may be wrong by the time it is read. So everything is looked at again just
+before each act: the process (held by a pidfd, so that its number cannot become
+another's), its uid, its start time, that it is no Job of the portal, and that the
+driver still shows it on that Gpu. Where one of them differs, nothing is done.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from placement.agent.job_folder import NodeView, read_json, write_json
+from placement.agent.process.terminals import write_to_user
+from placement.protocol.process_commands import (
+    LOWEST_UID,
+    NOBODY_UID,
+    Outcome,
+    ProcessFact,
+    ProcessOrder,
+    ProcessOrderKind,
+    parse_process_order,
+    terminal_text,
+)
+from telemetry.agent.process_owners import JobRegistry, boot_at, read_stat
+
+STEP_SECONDS = 0.5
+LOOK_SECONDS = 8.0
+"""How long one look at the Gpus may take; a driver that hangs is no reason to act."""
+SAME_START_SECONDS = 1.5
+"""The kernel tells the boot's time in whole seconds and moves it with the clock."""
+KILL_SECONDS = 10.0
+"""A killed process is gone at once, unless it sits in the driver."""
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+BASE_DIR = Path(__file__).resolve().parents[3]
+
+Tell = Callable[[dict[str, Any]], bool]
+"""Appends one fact; False: the broker did not take it."""
+logger = logging.getLogger(__name__)
+
+
+class Differs(Exception):
+    """The node found something else than the order says; nothing is done."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        self.outcome = outcome
+        self.reason = reason
+        super().__init__(reason)
+
+
+def pids_on(node: NodeView, gpu_uuid: str) -> set[int]:
+    """Ask the driver, in a process that can be killed, who is on a Gpu.
+
+    Raises:
+        Differs: no answer, or no such Gpu.
+    """
+    command = [sys.executable, "-m", "telemetry.agent.sampler", "--once"]
+    command += ["--node", node.name, "--backend", node.backend]
+    if node.sim_dir is not None:
+        command += ["--state-dir", str(node.sim_dir)]
+    try:
+        done = subprocess.run(
+            command, cwd=BASE_DIR, capture_output=True, timeout=LOOK_SECONDS, check=True
+        )
+        # The roster comes first, the Sample last.
+        sample = json.loads(done.stdout.splitlines()[-1])
+        gpus = {gpu["uuid"]: gpu for gpu in sample["gpus"]}
+        # Left out: the card cannot say, which is no "it is there".
+        return {int(process["pid"]) for process in gpus[gpu_uuid]["processes"]}
+    except (
+        OSError,
+        subprocess.SubprocessError,
+        ValueError,
+        LookupError,
+        TypeError,
+    ) as error:
+        raise Differs(
+            Outcome.REFUSED, f"who uses the GPU cannot be read: {type(error).__name__}"
+        ) from error
+
+
+class Enforcer:
+    """Works off the orders against processes. `step` is one look at all of them."""
+
+    def __init__(
+        self,
+        node: NodeView,
+        *,
+        look: Callable[[NodeView, str], set[int]] = pids_on,
+        write: Callable[[int, str], int] = write_to_user,
+    ) -> None:
+        self.node = node
+        self.folder = node.node_dir / "responses"
+        self._look = look
+        self._write = write
+
+    def accept(self, order: ProcessOrder, payload: str) -> None:
+        """Keep an order that the desk has checked."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(self._file(order.nonce), {"payload": payload, "phase": "new"})
+
+    def run(self, stop: threading.Event, tell: Tell) -> None:
+        """Work until told to stop."""
+        while not stop.wait(STEP_SECONDS):
+            try:
+                self.step(time.time(), tell)
+            except Exception:
+                # The thread must go on: a KILL may be due.
+                logger.exception("a look at the responses failed; it looks again")
+
+    def step(self, now: float, tell: Tell) -> None:
+        """Look once at every order; one bad file never blocks the rest."""
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                self._advance(path, now, tell)
+            except (OSError, ValueError, KeyError) as error:
+                logger.error("response %s dropped: %s", path.name, error)
+                path.unlink(missing_ok=True)
+
+    def _file(self, nonce: str) -> Path:
+        return self.folder / f"{nonce}.json"
+
+    def _advance(self, path: Path, now: float, tell: Tell) -> None:
+        state = read_json(path)
+        if not state:
+            return
+        if "fact" not in state:
+            order = parse_process_order(state["payload"])
+            fact = self._act(order, state, now)
+            if fact is None:
+                write_json(path, state)
+                return
+            logger.warning("%s pid %s: %s", order.kind, order.pid, fact.outcome)
+            state["fact"] = fact.message()
+            write_json(path, state)
+        if tell(state["fact"]):
+            path.unlink(missing_ok=True)
+
+    def _act(
+        self, order: ProcessOrder, state: dict[str, Any], now: float
+    ) -> ProcessFact | None:
+        """Do the next thing; None: it is not over yet, and `state` says so."""
+        try:
+            return self._do(order, state, now)
+        except Differs as found:
+            outcome = found.outcome
+            if state["phase"] != "new" and outcome is Outcome.GONE:
+                ended = state["phase"] == "killing"
+                outcome = Outcome.KILLED if ended else Outcome.STOPPED
+            return ProcessFact(order.nonce, outcome, now, found.reason)
+        except PermissionError:
+            why = "this node's worker may not signal processes of other users"
+            return ProcessFact(order.nonce, Outcome.REFUSED, now, why)
+
+    def _do(
+        self, order: ProcessOrder, state: dict[str, Any], now: float
+    ) -> ProcessFact | None:
+        phase = state["phase"]
+        if phase == "new" and now >= order.expires_at:
+            raise Differs(Outcome.REFUSED, "the order expired before it was done")
+        handle = _hold(order.pid)
+        try:
+            self._check_identity(order)
+            waits_for = {"new": 0.0, "stopping": order.grace_seconds}
+            due_at = state.get("at", 0.0) + waits_for.get(phase, KILL_SECONDS)
+            if now < due_at:
+                return None
+            if phase == "killing":
+                why = f"it still runs {KILL_SECONDS:.0f} s after SIGKILL"
+                return ProcessFact(order.nonce, Outcome.FAILED, now, why)
+            self._check_gpu(order)
+            # The look took its time: once more, with the process held.
+            self._check_identity(order)
+            if order.kind is ProcessOrderKind.WARN:
+                told = self._write(order.uid, terminal_text(order.text))
+                outcome = Outcome.WARNED if told else Outcome.NO_TERMINAL
+                return ProcessFact(order.nonce, outcome, now, f"{told} terminals")
+            number = signal.SIGTERM if phase == "new" else signal.SIGKILL
+            signal.pidfd_send_signal(handle, number)
+            state["phase"] = "stopping" if phase == "new" else "killing"
+            state["at"] = now
+            return None
+        except ProcessLookupError as error:
+            raise Differs(Outcome.GONE, "it has ended") from error
+        finally:
+            os.close(handle)
+
+    def _check_identity(self, order: ProcessOrder) -> None:
+        """Raises Differs unless the process is the one that the order means."""
+        found = read_stat(order.pid)
+        if found is None or found.state in "ZX":
+            raise Differs(Outcome.GONE, "it has ended")
+        started_at = boot_at() + found.start_ticks / TICKS_PER_SECOND
+        if abs(started_at - order.started_at) > SAME_START_SECONDS:
+            raise Differs(Outcome.GONE, "its number belongs to another process now")
+        uids = uids_of(order.pid)
+        if 0 in uids:
+            raise Differs(Outcome.REFUSED, "it is root's")
+        if set(uids) != {order.uid}:
+            raise Differs(Outcome.REFUSED, "it belongs to another user now")
+        if order.uid < LOWEST_UID or order.uid == NOBODY_UID:
+            raise Differs(Outcome.REFUSED, "it is a system account's")
+        registry = JobRegistry(self.node.node_dir)
+        registry.refresh(time.monotonic())
+        if registry.job_of(order.pid, found) is not None:
+            raise Differs(Outcome.REFUSED, "it is a job of the portal")
+
+    def _check_gpu(self, order: ProcessOrder) -> None:
+        if order.pid not in self._look(self.node, order.gpu_uuid):
+            raise Differs(Outcome.GONE, "it no longer uses the GPU")
+
+
+def _hold(pid: int) -> int:
+    """Return a pidfd: from now on the number cannot become another's."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError as error:
+        raise Differs(Outcome.GONE, "it has ended") from error
+
+
+def uids_of(pid: int) -> tuple[int, ...]:
+    """Return real, effective, saved and file system uid (proc(5), "Uid").
+
+    Raises:
+        Differs: the process is gone.
+    """
+    status = b""
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    words = status.partition(b"\nUid:")[2].split(b"\n", 1)[0].split()
+    if len(words) != 4:
+        raise Differs(Outcome.GONE, "it has ended")
+    return tuple(int(word) for word in words)

@@ -1,0 +1,73 @@
+"""Why a Job ends: by its shim, by the portal's end, by ranks of other nodes."""
+
+import os
+import time
+from dataclasses import dataclass
+
+from placement.agent.job_folder import JobFolder
+from placement.protocol.commands import Order, remaining_seconds
+from placement.protocol.multi_node import LOST_PEERS, lost_peers
+
+TAIL_BYTES = 64 * 1024
+"""More than the tracebacks of all ranks of a node and their launcher's."""
+
+
+@dataclass
+class Ending:
+    """Why and until when a Job is being ended."""
+
+    reason: str
+    kill_at: float
+    """Monotonic time at which the rest is killed."""
+    stopped: bool = True
+    """Whether somebody or the clock ended it, and not a fault of the Job."""
+    lost: bool = False
+
+
+class Deadline:
+    """The Reservation's end by the monotonic clock: the wall's may jump."""
+
+    def __init__(self, deadline_at: float, issued_at: float) -> None:
+        self.at = 0.0
+        """Monotonic time."""
+        self._read_ns = 0
+        self._set(deadline_at, issued_at)
+
+    def _set(self, deadline_at: float, issued_at: float) -> None:
+        remaining = remaining_seconds(deadline_at, issued_at, time.time())
+        self.at = time.monotonic() + remaining
+
+    def reread(self, folder: JobFolder) -> None:
+        """Take over an end that has moved."""
+        try:
+            changed_ns = (folder.path / "deadline.json").stat().st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed_ns != self._read_ns:
+            self._read_ns = changed_ns
+            moved = folder.read("deadline")
+            self._set(float(moved["deadline_at"]), float(moved["issued_at"]))
+
+
+def supervisor() -> int | None:
+    """Return a descriptor that becomes readable when the supervisor ends."""
+    text = os.environ.get("GPUPORTAL_SUPERVISOR_PID", "")
+    if not text:
+        return None
+    try:
+        return os.pidfd_open(int(text))
+    except ProcessLookupError:
+        # Gone already: a pipe whose other end is closed says the same.
+        read, write = os.pipe2(os.O_CLOEXEC)
+        os.close(write)
+        return read
+
+
+def broken_off(folder: JobFolder, order: Order) -> str:
+    """Return the reason where a Job failed because ranks of other nodes were gone."""
+    if order.meeting is None:
+        return ""
+    with folder.log.open("rb") as file:
+        file.seek(max(0, folder.log_bytes() - TAIL_BYTES))
+        told = file.read(TAIL_BYTES).decode(errors="replace")
+    return LOST_PEERS if lost_peers(told) else ""

@@ -1,0 +1,161 @@
+"""The last steps before a Job's own program: limits, its user, its folder, exec.
+
+As a value, because at the level ``enforced`` another process takes them, inside the
+Job's unit (unit_entry.py); elsewhere the forked child of the shim does
+(job_process.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from placement.agent.process import private_mounts, process_tree, unix_user
+from placement.agent.process.program_lookup import checked_argv
+from placement.agent.process.unix_user import Identity
+from placement.agent.storage import folder_tree
+from placement.protocol.commands import Limits
+from placement.protocol.launchers import Launcher, programs
+
+CANNOT_START = 126
+CHECKPOINT = "checkpoint"
+"""The folder in a Job's folder that is taken over by the Job that goes on."""
+OURS = Path(__file__).resolve().parents[3]
+"""What served models and recipes are run from."""
+PRIVATE = {"tmp": Path("/tmp"), "var-tmp": Path("/var/tmp")}
+"""Folders in ``private_tmp``, and where a Job in a unit sees them."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """What is left to do when session, log and descriptors are in place."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    work: Path
+    identity: Identity | None
+    limits: Limits
+    shim_pid: int
+    launcher: str = ""
+    environment_folder: str = ""
+    resume: Path | None = None
+    """The checkpoint that it begins with, read as its own user."""
+    resume_job: int = 0
+    private_tmp: Path | None = None
+    """The folder that the Job has for /tmp; None: everybody's. Needs root."""
+
+    def to_json(self) -> str:
+        """Write it down for the process inside the unit."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> Begin:
+        """Read it back."""
+        said: dict[str, Any] = json.loads(text)
+        identity = said["identity"]
+        if identity is not None:
+            identity = Identity(
+                **identity
+                | {"home": Path(identity["home"]), "groups": tuple(identity["groups"])}
+            )
+        paths = {
+            name: None if said[name] is None else Path(said[name])
+            for name in ("work", "resume", "private_tmp")
+        }
+        return cls(
+            **said
+            | paths
+            | {
+                "argv": tuple(said["argv"]),
+                "identity": identity,
+                "limits": Limits(**said["limits"]),
+            }
+        )
+
+    def run(self) -> NoReturn:
+        """Become the Job's program; what is in the way stands in the log."""
+        argv = list(self.argv)
+        try:
+            if self.private_tmp is not None:
+                self._close_off(self.private_tmp)
+            os.chdir(self.work)
+            os.umask(0o077)
+            unix_user.limit(self.limits, self.identity)
+            unix_user.become(self.identity)
+            process_tree.die_with_parent(self.shim_pid)
+            argv = checked_argv(
+                argv, programs(Launcher(self.launcher)), self.environment_folder
+            )
+            self._check_reach(argv)
+            if self.resume is not None and not self._take_over(self.resume):
+                os._exit(CANNOT_START)
+            os.execve(argv[0], argv, self.env)
+        except OSError as error:
+            say(f"gpuportal: {argv[0]} cannot start: {error}\n")
+        except BaseException:
+            say("gpuportal: the job cannot start\n" + traceback.format_exc())
+        os._exit(CANNOT_START)
+
+    def _close_off(self, folder: Path) -> None:
+        """Give the Job a private view of the machine. Raises OSError."""
+        private_mounts.check_outside(folder, PRIVATE.values())
+        # First: a descriptor of before belongs to the view that is left.
+        private_mounts.leave_shared_view()
+        handles = folder_tree.make_owned(folder, self.identity, tuple(PRIVATE))
+        own = Path(self.argv[0]).is_relative_to(sys.prefix)
+        private_mounts.close_off(
+            list(zip(handles, PRIVATE.values(), strict=True)),
+            kept=(Path(sys.prefix), OURS) if own else (),
+        )
+        folder_tree.close_all(handles)
+
+    def _check_reach(self, argv: list[str]) -> None:
+        if self.identity is None:
+            return
+        for path in (self.work, Path(argv[0])):
+            if not os.access(path, os.X_OK):
+                raise PermissionError(
+                    f"Unix user {self.identity.name} cannot reach {path}: a folder "
+                    "above it is closed to other users"
+                )
+
+    def _take_over(self, source: Path) -> bool:
+        """Copy a checkpoint, whole or not at all; False: there is one that cannot be.
+
+        Without one the Job starts from the beginning, and its log says so. Starting
+        beside one that is there would lose it. Links stay links: this runs as the
+        Job's own user, and reads what that may read.
+        """
+        draft, job = self.work / f".{CHECKPOINT}.coming", self.resume_job
+        try:
+            if not source.exists():
+                why = "it left none on this node"
+                say(
+                    f"gpuportal: no checkpoint of job {job}: {why}; the job starts "
+                    "from the beginning\n"
+                )
+                return True
+            shutil.copytree(source, draft, symlinks=True)
+            draft.rename(self.work / CHECKPOINT)
+        except OSError as error:  # shutil.Error too: a list of files and what it was
+            shutil.rmtree(draft, ignore_errors=True)
+            why = error.strerror or str(error)
+            if isinstance(error, shutil.Error):
+                why = str(error.args[0][0][2])
+            say(
+                f"gpuportal: the checkpoint of job {job} could not be copied here: "
+                f"{why[:200]}\n"
+            )
+            return False
+        say(f"gpuportal: resumes from the checkpoint of job {job}\n")
+        return True
+
+
+def say(text: str) -> None:
+    """Write into the Job's log, which is standard error here."""
+    os.write(2, text.encode(errors="replace"))

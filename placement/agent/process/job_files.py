@@ -1,0 +1,97 @@
+"""What lies in a Job's own folder when it begins: its script, its Plan's files.
+
+Fetched over the channel, checked by the sums in the signed order, and written as the
+Job's user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from placement.agent.process.unix_user import Identity
+from placement.planner.values.errors import OrderRefused
+from placement.protocol.commands import Order
+from placement.protocol.launchers import FILES, PLAN
+
+SCRIPT = "script"
+
+
+def lay_out(
+    order: Order,
+    work: Path,
+    identity: Identity | None,
+    *,
+    web_url: str,
+    token_file: Path,
+    given_up: Callable[[], bool],
+) -> list[str]:
+    """Write the script and the Plan's files; return the names of the latter.
+
+    Raises:
+        OrderRefused: they could not be fetched, or are not those that were ordered.
+    """
+
+    def fetched(part: str, sha256: str) -> bytes:
+        from placement.agent import portal_channel
+
+        return portal_channel.download_part(
+            part,
+            web_url=web_url,
+            node=order.node,
+            token_file=token_file,
+            job=order.job,
+            key=order.key,
+            sha256=sha256,
+            until=order.expires_at,
+            given_up=given_up,
+        )
+
+    if order.checkpoints:
+        from placement.agent.storage import checkpoint_transfer
+
+        checkpoint_transfer.fetch(
+            order,
+            work.parent,
+            identity,
+            web_url=web_url,
+            token_file=token_file,
+            given_up=given_up,
+        )
+    files: dict[str, str] = {}
+    if order.plan:
+        files[PLAN] = json.dumps(dict(order.plan), indent=1)
+    if order.files_sha256:
+        files |= _read(fetched("files", order.files_sha256))
+    if order.recipe is None:
+        body = fetched("script", order.script_sha256)
+        _put(work / SCRIPT, body, identity, mode=0o700)
+    for name, text in files.items():
+        _put(work / name, text.encode(), identity, mode=0o600)
+    return list(files)
+
+
+def _read(body: bytes) -> dict[str, str]:
+    """Names that may lie there, and texts; nothing else is written anywhere."""
+    try:
+        files = json.loads(body)
+    except ValueError as error:
+        raise OrderRefused("files", "the files are no JSON") from error
+    if (
+        not isinstance(files, dict)
+        or not files.keys() <= FILES.keys()
+        or not all(isinstance(text, str) for text in files.values())
+    ):
+        raise OrderRefused("files", f"the files are not among {', '.join(FILES)}")
+    return files
+
+
+def _put(path: Path, body: bytes, identity: Identity | None, *, mode: int) -> None:
+    """Write a file of the Job's user into its folder."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, mode), "wb") as file:
+        file.write(body)
+        if identity is not None:
+            os.fchown(file.fileno(), identity.uid, identity.gid)

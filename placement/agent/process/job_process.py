@@ -1,0 +1,232 @@
+"""The Job's own first process: its command, its environment, its start.
+
+Runs between fork and exec in the shim. What the Job sees of the portal is what
+is written here and nothing else: no token, no broker, no key, no setting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from placement.agent.job_folder import RESULTS
+from placement.agent.process import rank_rendezvous
+from placement.agent.process.job_exec import CANNOT_START, Begin, say
+from placement.agent.process.job_files import SCRIPT
+from placement.agent.process.program_lookup import SYSTEM_PATH, free_port, search_path
+from placement.agent.process.unix_user import Identity
+from placement.agent.storage.results_reader import NotThere, open_inside
+from placement.planner.launch.recipes import recipe_command
+from placement.planner.values.errors import OrderRefused
+from placement.protocol.commands import Order
+from placement.protocol.launchers import (
+    FILES,
+    Launcher,
+    Ranks,
+    script_command,
+)
+
+CODE_DIR = Path(__file__).resolve().parents[3]
+RUN_VARIABLE = "GPUPORTAL_RUN"
+PRIVATE_TMP = "tmp"
+"""The folder beside a Job's own one for its temporary files. In a unit the Job has it
+for /tmp and /var/tmp, elsewhere the variables of TMP_VARIABLES name it."""
+TMP_VARIABLES = ("TMPDIR", "TMP", "TEMP")
+MOST_TMP_CHARACTERS = 72
+"""A longer path is not named. The address of a Unix socket has 107 characters
+(unix(7)), and Python's multiprocessing adds 32 to the path of this folder:
+``/pymp-xxxxxxxx/listener-xxxxxxxx``."""
+BY_TORCHRUN = (Launcher.TORCHRUN, Launcher.ACCELERATE)
+LISTENER = 3
+"""The descriptor of the socket that served models are asked through."""
+
+
+def run_entry(nonce: str) -> str:
+    """Return the environment entry that marks every process of one run."""
+    return f"{RUN_VARIABLE}={hashlib.sha256(nonce.encode()).hexdigest()[:24]}"
+
+
+def command(order: Order, work: Path, files: Collection[str] = ()) -> list[str]:
+    """Return argv: the recipe's, or the script with its launcher and arguments.
+
+    A script that starts itself and has no ``#!`` line is one for the shell, as in
+    every shell. A launcher is looked up when the Job's user is known.
+
+    Raises:
+        OrderRefused: ``script``, where it is no regular file any more.
+    """
+    if order.recipe is not None:
+        return recipe_command(
+            order.recipe,
+            order.settings,
+            gpu_count=len(order.gpu_uuids),
+            python=sys.executable,
+            plan=order.plan,
+            world=order.meeting.world if order.meeting else 0,
+        )
+    script, arguments = work / SCRIPT, order.argv or ()
+    launcher = Launcher(order.launcher)
+    if launcher:
+        ranks = Ranks(
+            gpu_uuids=order.gpu_uuids,
+            simulated=order.simulated,
+            folder=str(work),
+            files=files,
+            port=free_port(),
+            meeting=order.meeting,
+        )
+        return script_command(launcher, str(script), arguments, ranks)
+    try:
+        # The folder is the student's by now: no link is followed, no pipe waited for.
+        with os.fdopen(open_inside(str(work), SCRIPT), "rb") as file:
+            head = [] if file.read(2) == b"#!" else ["/bin/sh"]
+    except NotThere as error:
+        raise OrderRefused("script", f"the script was replaced: {error}") from error
+    return [*head, str(script), *arguments]
+
+
+def environment(
+    order: Order,
+    *,
+    work: Path,
+    identity: Identity | None,
+    files: Collection[str] = (),
+    web_url: str = "",
+    tmp: Path | None = None,
+) -> dict[str, str]:
+    """Return the whole environment of the Job.
+
+    Args:
+        tmp: the folder of its temporary files; None: it has a /tmp of its own.
+    """
+    home = identity.home if identity and identity.home.is_dir() else work
+    name = identity.name if identity else ""
+    run_name, _, run_value = run_entry(order.nonce).partition("=")
+    facts = {
+        "PATH": search_path(order.environment_folder),
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+        "GPUPORTAL_JOB": str(order.job),
+        "GPUPORTAL_ATTEMPT": str(order.attempt),
+        "GPUPORTAL_NODE": order.node,
+        "GPUPORTAL_USER": order.user,
+        "GPUPORTAL_GPUS": ",".join(order.gpu_uuids),
+        "GPUPORTAL_GPU_COUNT": str(len(order.gpu_uuids)),
+        "GPUPORTAL_SIMULATED": "1" if order.simulated else "0",
+        "GPUPORTAL_ENDS_AT": str(int(order.deadline_at)),
+        "GPUPORTAL_RESUMES_JOB": str(order.resume_job or ""),
+        "GPUPORTAL_RESULTS": str(work / RESULTS),
+        run_name: run_value,
+        **{FILES[name]: str(work / name) for name in files},
+        **_visible(order),
+    }
+    if order.recipe is not None or order.launcher in BY_TORCHRUN:
+        # It would kill ranks 30 s after TERM; when that is due the shim knows.
+        seconds = math.ceil(order.grace_seconds) + 1
+        facts["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(seconds)
+    if order.meeting is not None:
+        facts |= rank_rendezvous.environment(order.meeting, web_url)
+        if order.launcher == Launcher.PYTHON:
+            facts |= rank_rendezvous.only_rank(order.meeting)
+    if tmp is not None and len(os.fsencode(tmp)) <= MOST_TMP_CHARACTERS:
+        facts |= dict.fromkeys(TMP_VARIABLES, str(tmp))
+    if name:
+        facts |= {"USER": name, "LOGNAME": name}
+    if order.recipe is not None:
+        # Ready recipes are the portal's own code and are imported from it.
+        facts |= {"PYTHONPATH": str(CODE_DIR), "OMP_NUM_THREADS": "1"}
+    return {**order.env, **facts}
+
+
+def _visible(order: Order) -> dict[str, str]:
+    """Return what shows CUDA the reserved Gpus and no other.
+
+    A Job on simulated Gpus must not touch a real card that happens to be there.
+    """
+    uuids = "" if order.simulated else ",".join(order.gpu_uuids)
+    return {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": uuids,
+        "NVIDIA_VISIBLE_DEVICES": uuids or "none",
+    }
+
+
+def become_job(
+    order: Order,
+    *,
+    argv: list[str],
+    env: Mapping[str, str],
+    work: Path,
+    identity: Identity | None,
+    log_handle: int,
+    gate: socket.socket,
+    shim_pid: int,
+    listener: socket.socket | None = None,
+    resume: Path | None = None,
+    unit: Sequence[str] = (),
+) -> None:
+    """Turn the forked child into the Job. Never returns.
+
+    Waits at the gate until the shim has registered it and claimed its Gpus; a
+    gate that closes without a word means that the shim is gone or says no.
+    ``listener``: what a Job that serves models accepts on, and nothing else.
+    ``resume``: the checkpoint that it begins with, read as its own user.
+    ``unit``: the command of the systemd unit that it runs in; none: in no unit.
+    """
+    try:
+        os.setsid()
+        for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE):
+            signal.signal(sig, signal.SIG_DFL)
+        gate.send(b"r")
+        if gate.recv(1) != b"g":
+            os._exit(CANNOT_START)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((null, 0), (log_handle, 1), (log_handle, 2)):
+            os.dup2(source, target)
+        if listener is not None:
+            os.dup2(listener.fileno(), LISTENER)
+            # Where it had that number already dup2 leaves it to be closed at exec.
+            os.set_inheritable(LISTENER, True)
+        os.closerange(3 if listener is None else LISTENER + 1, 4096)
+        begin = Begin(
+            argv=tuple(argv),
+            env=dict(env),
+            work=work,
+            identity=identity,
+            limits=order.limits,
+            shim_pid=shim_pid,
+            launcher=order.launcher,
+            environment_folder=order.environment_folder,
+            resume=resume,
+            resume_job=order.resume_job,
+            private_tmp=work.parent / PRIVATE_TMP if unit else None,
+        )
+        if unit:
+            _enter(unit, begin, mark=run_entry(order.nonce))
+        begin.run()
+    except OSError as error:
+        say(f"gpuportal: {argv[0]} cannot start: {error}\n")
+    except BaseException:
+        say("gpuportal: the job cannot start\n" + traceback.format_exc())
+    os._exit(CANNOT_START)
+
+
+def _enter(unit: Sequence[str], begin: Begin, *, mark: str) -> NoReturn:
+    """Go on inside a unit of systemd: same process, told what to do by descriptor 0."""
+    told = os.memfd_create("begin")
+    os.write(told, begin.to_json().encode())
+    os.lseek(told, 0, os.SEEK_SET)
+    os.dup2(told, 0)
+    name, _, value = mark.partition("=")
+    env = {"PATH": SYSTEM_PATH, "PYTHONPATH": str(CODE_DIR), name: value}
+    os.chdir("/")
+    os.execve(unit[0], list(unit), env)

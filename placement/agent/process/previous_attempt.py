@@ -1,0 +1,93 @@
+"""What an ended attempt left on this node for the one that goes on from it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from placement.agent.job_folder import JobFolder
+from placement.agent.local_runner import shim_lives
+from placement.agent.process.job_exec import CHECKPOINT
+from placement.agent.storage import disk_space, folder_size, folder_tree
+from placement.planner.values.errors import OrderRefused
+from placement.planner.values.humanize import gib_at_least
+from placement.protocol.commands import Order, parse_order
+
+MOST_BEFORE = 100
+"""Attempts in a row of which none got to a checkpoint of its own."""
+
+
+def checkpoint_of(folder: JobFolder) -> Path:
+    """Return the folder of an attempt's checkpoint, whether it exists or not.
+
+    Of one that ended before it had taken over what it was to go on from: that.
+    """
+    own = folder.work / CHECKPOINT
+    for _ in range(MOST_BEFORE):
+        if folder_tree.is_folder(folder.work / CHECKPOINT):
+            return folder.work / CHECKPOINT
+        payload = folder.read("order").get("payload")
+        if not payload:
+            break
+        order = parse_order(str(payload))
+        if not order.resume_job or order.checkpoints:
+            break
+        folder = before(order, folder.path.parent)
+    return own
+
+
+def before(order: Order, jobs: Path) -> JobFolder:
+    """Return the folder of the attempt that a Job on this node goes on from."""
+    return JobFolder.of(jobs, order.resume_job, order.resume_attempt, order.resume_key)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the regular files below a folder; 0 where there is none.
+
+    Raises:
+        OrderRefused: ``checkpoint``, where it is nested too deep to be walked.
+    """
+    try:
+        return folder_size.content_bytes(folder)
+    except folder_size.TooDeep as error:
+        most = folder_size.MOST_DEPTH
+        raise OrderRefused(
+            "checkpoint", f"its folders are nested deeper than {most}"
+        ) from error
+
+
+def check_room(needed_bytes: int, folder: Path, job: int) -> None:
+    """Refuse what a disk has no room for, before it is filled to the last byte.
+
+    Raises:
+        OrderRefused: ``storage``, with how much there is.
+    """
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize - disk_space.FULL_BYTES
+    if needed_bytes > free:
+        raise OrderRefused(
+            "storage",
+            f"the node has no room for the checkpoint of job {job}: it takes "
+            f"{gib_at_least(needed_bytes)}, {max(0, free) // 2**20} MiB are free",
+        )
+
+
+def check(order: Order, jobs: Path) -> None:
+    """Refuse to go on, for now, from what still runs, or where it finds no room.
+
+    Raises:
+        OrderRefused: ``busy`` or ``storage``; the web orders it again.
+    """
+    if not order.resume_job:
+        return
+    sizes = [part.size_bytes for part in order.checkpoints]
+    if sizes:
+        # Each part lies there packed while it is unpacked.
+        check_room(sum(sizes) + max(sizes), jobs, order.resume_job)
+        return
+    left = before(order, jobs)
+    if shim_lives(left):
+        raise OrderRefused(
+            "busy", f"job {order.resume_job}, which it resumes from, has not ended"
+        )
+    check_room(size_of(checkpoint_of(left)), jobs, order.resume_job)

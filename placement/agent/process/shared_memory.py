@@ -1,0 +1,49 @@
+"""What a Job's user left in /dev/shm, which no folder of the Job holds.
+
+Shared memory of data loaders and NCCL outlives the processes that made it, and takes
+the node's memory. It is removed when none of the user's processes runs any more. While
+another Job, an ssh session or a notebook of the user runs, it stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from placement.agent.process import process_tree
+from placement.agent.process.unix_user import Identity
+from placement.agent.storage import folder_tree
+
+SHARED = Path("/dev/shm")
+
+
+def clear(identity: Identity | None, shared: Path = SHARED) -> int:
+    """Remove what a user left, if nothing of theirs runs; how many entries."""
+    if identity is None or _runs(identity.uid):
+        return 0
+    try:
+        handle = os.open(shared, folder_tree.FOLDER)
+    except OSError:
+        return 0
+    done = 0
+    try:
+        with os.scandir(handle) as entries:
+            names = [entry.name for entry in entries]
+        for name in names:
+            with contextlib.suppress(OSError):  # gone, or a new one of that name
+                found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+                if found.st_uid == identity.uid:
+                    folder_tree.remove(shared / name)
+                    done += 1
+    finally:
+        os.close(handle)
+    return done
+
+
+def _runs(uid: int) -> bool:
+    for pid, item in process_tree.table().items():
+        with contextlib.suppress(OSError):
+            if not item.dead and (process_tree.PROC / str(pid)).stat().st_uid == uid:
+                return True
+    return False

@@ -1,0 +1,45 @@
+"""What a Job occupies on simulated Gpus, told to the simulator.
+
+The shim claims for the Job's own first process, before that process runs; the
+simulator then shows it like a driver would, and check-in, intruder and idle
+rules meet a real process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from placement.protocol.commands import Order
+from telemetry.agent import simulated_probe
+
+
+@contextmanager
+def claimed(
+    order: Order, *, sim_dir: Path | None, pid: int, command: str
+) -> Iterator[None]:
+    """Hold the order's claims on every reserved Gpu.
+
+    Raises:
+        telemetry.protocol.errors.TelemetryError: a Gpu has not that much memory
+            left, or the simulator is not there.
+    """
+    if not order.simulated or order.claim_bytes_per_gpu == 0 or sim_dir is None:
+        yield
+        return
+    simulated_probe.write_claim(
+        sim_dir,
+        order.node,
+        pid=pid,
+        gpu=order.gpu_uuids,
+        memory_bytes=order.claim_bytes_per_gpu,
+        util_pct=order.claim_util_pct,
+        user=order.unix_user or order.user or None,
+        command=command,
+        job=order.job,
+    )
+    try:
+        yield
+    finally:
+        simulated_probe.drop_claim(sim_dir, order.node, pid=pid)

@@ -1,0 +1,120 @@
+"""Which Unix user a Job runs as, and becoming that user.
+
+Each student's own account, set by the operator, of uid 1000 or more; never a
+shared one, never a system account. Where the node worker is not root, or the
+student has no account, there is no separate user: then ready recipes only,
+unless the operator allows scripts by ``GPUPORTAL_ALLOW_SCRIPTS=1``.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from placement.planner.launch.recipes import RECIPES, SERVE
+from placement.planner.values.errors import OrderRefused
+from placement.protocol.commands import Limits, Order
+
+LOWEST_UID = 1000
+# "nobody" of every distribution: an account that others share.
+NOBODY_UID = 65_534
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A Unix user that Jobs may run as."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: Path
+
+
+def identity_of(order: Order, *, allow_scripts: bool) -> Identity | None:
+    """Return the Unix user for an order; None: the node worker's own.
+
+    Raises:
+        OrderRefused: ``unix_user`` (no such account, or not a student's) or
+            ``isolation`` (a script, a recipe that runs its owner's code, or models
+            served by root, without a user of its own).
+    """
+    if os.geteuid() == 0 and order.unix_user:
+        return _lookup(order.unix_user)
+    root = os.geteuid() == 0
+    if order.recipe == SERVE.name and root and not (allow_scripts or _on_a_laptop()):
+        # Its models are anybody's files: root reads none of them.
+        raise OrderRefused(
+            "isolation", f"{order.user or 'the owner'} has no Unix user on this node, "
+            "so no model of theirs is served here",
+        )  # fmt: skip
+    recipe = RECIPES.get(order.recipe or "")
+    own_code = order.recipe is None or (recipe is not None and recipe.runs_own_code)
+    if own_code and not allow_scripts:
+        why = (
+            f"{order.user or 'the owner'} has no Unix user on this node"
+            if os.geteuid() == 0
+            else "this node's worker is not root"
+        )
+        raise OrderRefused(
+            "isolation",
+            f"{why}, so Jobs are not isolated and only ready recipes run here",
+        )
+    return None
+
+
+def _on_a_laptop() -> bool:
+    """Whether this runs under ``make run``, whose user is the machine's owner."""
+    return bool(os.environ.get("GPUPORTAL_SUPERVISOR_PID"))
+
+
+def _lookup(name: str) -> Identity:
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError as error:
+        raise OrderRefused("unix_user", f"no Unix user {name} on this node") from error
+    if entry.pw_uid < LOWEST_UID or entry.pw_uid == NOBODY_UID:
+        raise OrderRefused(
+            "unix_user",
+            f"Unix user {name} has uid {entry.pw_uid}: Jobs run as uid "
+            f"{LOWEST_UID} or more, never as a system account",
+        )
+    return Identity(
+        name=entry.pw_name,
+        uid=entry.pw_uid,
+        gid=entry.pw_gid,
+        groups=tuple(os.getgrouplist(entry.pw_name, entry.pw_gid)),
+        home=Path(entry.pw_dir),
+    )
+
+
+def become(identity: Identity | None) -> None:
+    """Give up root for good; groups first, while that is still allowed."""
+    if identity is None:
+        return
+    os.setgroups(identity.groups)
+    os.setresgid(identity.gid, identity.gid, identity.gid)
+    os.setresuid(identity.uid, identity.uid, identity.uid)
+
+
+def limit(limits: Limits, identity: Identity | None) -> None:
+    """Set the ceilings of the calling process and of all it starts."""
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_DATA: limits.memory_bytes,
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+    }
+    if identity is not None:
+        # Counted per Unix user: without one it would count the node worker too.
+        wanted[resource.RLIMIT_NPROC] = limits.processes
+    for which, ceiling in wanted.items():
+        if ceiling == 0 and which != resource.RLIMIT_CORE:
+            continue
+        _, hard = resource.getrlimit(which)
+        if hard != resource.RLIM_INFINITY:
+            ceiling = min(ceiling, hard)
+        resource.setrlimit(which, (ceiling, ceiling))

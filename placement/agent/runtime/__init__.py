@@ -1,0 +1,1 @@
+"""The ready recipes: training as a plan describes it, in torch."""

@@ -1,0 +1,54 @@
+"""Where this process stands among the others: its coordinates and groups."""
+
+import os
+
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh
+
+from placement.planner.launch.execution import Execution
+from placement.planner.values.errors import PlanInvalid
+
+AXES = ("stage", "replica", "tensor")
+
+
+def begin() -> torch.device:
+    """Join the others that torchrun started; return this process's device."""
+    cuda = torch.cuda.is_available()
+    if not cuda:
+        torch.set_num_threads(1)
+        distributed.init_process_group("gloo")
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    distributed.init_process_group("nccl", device_id=device)
+    return device
+
+
+class Ranks:
+    """This process's place in the grid of stages x replicas x tensor ranks."""
+
+    def __init__(self, how: Execution, device: torch.device) -> None:
+        """Make the groups. Raises PlanInvalid if other than its ranks were started."""
+        self.device = device
+        self.rank = distributed.get_rank()
+        if distributed.get_world_size() != how.ranks:
+            raise PlanInvalid(
+                [
+                    f"the plan has {how.ranks} ranks and {distributed.get_world_size()}"
+                    " processes were started"
+                ]
+            )
+        self.place = how.places[self.rank]
+        grid = torch.empty(how.stages, how.replicas, how.tensor_degree, dtype=torch.int)
+        for rank, place in enumerate(how.places):
+            grid[place.stage, place.replica, place.tensor_rank] = rank
+        self.mesh = DeviceMesh(device.type, grid, mesh_dim_names=AXES)
+
+    def along(self, axis: str) -> DeviceMesh:
+        """Those that differ from this process in one coordinate only."""
+        return self.mesh[axis]
+
+    def group(self, axis: str) -> distributed.ProcessGroup:
+        """The same as a process group."""
+        return self.mesh.get_group(axis)

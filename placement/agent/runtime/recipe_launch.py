@@ -1,0 +1,62 @@
+"""Start recipe ``tiny-transformer`` or ``own-model`` through torchrun.
+
+    python -m placement.agent.runtime.recipe_launch RECIPE <processes> '<settings>'
+    [plan.json]
+
+With a plan.json the workers do what it says. The same as ``torchrun --standalone
+--nproc-per-node N``, but a SIGTERM, which torchrun passes on to the workers, ends it
+quietly instead of with a traceback, and a rank that fails is named in one line. Of a
+Job over several nodes this runs on each, for the ranks there; the environment says
+where they meet.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+
+from placement.protocol.launchers import MEETING_SECONDS
+from placement.protocol.multi_node import ending
+
+OWN_MODEL = "own-model"
+FAILED = 1
+
+
+def meeting(environ: Mapping[str, str]) -> list[str]:
+    """Return torchrun's options for this node: alone, or one of several."""
+    if "GPUPORTAL_NODE_RANK" not in environ:
+        return ["--standalone"]
+    return [
+        *("--nnodes", environ["GPUPORTAL_NODE_COUNT"]),
+        *("--node-rank", environ["GPUPORTAL_NODE_RANK"]),
+        *("--rdzv-backend", "static"),
+        *("--rdzv-id", environ["PET_RDZV_ID"]),
+        *("--rdzv-conf", f"timeout={MEETING_SECONDS}"),
+        *("--master-addr", environ["GPUPORTAL_MEETING_ADDRESS"]),
+        *("--master-port", environ["GPUPORTAL_MEETING_PORT"]),
+    ]
+
+
+def main(argv: list[str]) -> int:
+    """Run the workers; 0 when they ended well or were asked to end."""
+    recipe, processes, settings, plan = argv[1], argv[2], argv[3], argv[4:]
+    name = "own_worker" if recipe == OWN_MODEL else "plan_worker"
+    worker = [f"placement.agent.runtime.{name}", settings, *plan]
+    # Torch takes seconds to import; the log should not be silent meanwhile.
+    print(f"{recipe}: starting {processes} process(es)", flush=True)
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        run.main([*meeting(os.environ), "--nproc-per-node", processes, "-m", *worker])
+    except SignalException as ended:
+        print(f"ended by signal {int(ended.sigval)}", flush=True)
+    except ChildFailedError as failed:
+        rank, first = failed.get_first_failure()
+        print(f"gpuportal: rank {rank} {ending(first.exitcode)}", flush=True)
+        return FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

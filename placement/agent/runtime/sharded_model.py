@@ -1,0 +1,241 @@
+"""Copies, shared-out state and cut layers: what is done to a model and its optimizer.
+
+ZeRO-1 is torch's ZeroRedundancyOptimizer; with uneven shares its partition is the
+Plan's. ZeRO-2 and 3 are FSDP2 (fully_shard) without and with resharding after the
+forward. Tensor parallelism cuts the heads of the attention and the inner width of the
+MLP (Shoeybi et al., arXiv:1909.08053); with sequence parallelism what lies between
+them is cut along the sequence (Korthikanti et al., arXiv:2205.05198).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from placement.agent.runtime.loss_scale import local
+from placement.agent.runtime.offload import HostStep
+from placement.agent.runtime.tiny_transformer import TinyTransformer
+from placement.planner.launch.execution import Execution, parts_by_share
+
+LOWER = {"autocast_bf16": torch.bfloat16, "autocast_fp16": torch.float16}
+"""In what a mixed precision computes."""
+KINDS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, float]]] = {
+    "adamw": (torch.optim.AdamW, {}),
+    "adam": (torch.optim.Adam, {}),
+    "sgd": (torch.optim.SGD, {}),
+    "momentum": (torch.optim.SGD, {"momentum": 0.9}),
+}
+
+
+def cut_layers(model: TinyTransformer, mesh: DeviceMesh, *, along: bool) -> None:
+    """Cut every block, the tables and the head across the ranks of a mesh, in place.
+
+    Args:
+        model: whole, or one stage.
+        mesh: the tensor ranks of this stage and replica.
+        along: cut what lies between attention and MLP along the sequence.
+    """
+    rows = RowwiseParallel(output_layouts=Shard(1) if along else Replicate())
+    columns = ColwiseParallel()
+    plan: dict[str, Any] = {
+        "attention.query": columns,
+        "attention.key": columns,
+        "attention.value": columns,
+        "attention.out": rows,
+        "mlp.up": columns,
+        "mlp.down": rows,
+    }
+    if along:
+        whole = PrepareModuleInput(
+            input_layouts=Shard(1),
+            desired_input_layouts=Replicate(),
+            use_local_output=True,
+        )
+        norm = SequenceParallel(use_local_output=True)
+        plan |= {"norm1": norm, "norm2": norm, "attention": whole, "mlp": whole}
+    for block in model.blocks.values():
+        parallelize_module(block, mesh, plan)
+    # All by columns and joined at once. By rows a table's gradient would stay whole.
+    joined = ColwiseParallel(output_layouts=Replicate())
+    ends = {"token": joined, "position": joined, "head": joined}
+    here = {name for name, part in model.named_children() if part is not None}
+    parallelize_module(model, mesh, {n: how for n, how in ends.items() if n in here})
+    if along and len(model.blocks):
+        _split_sequence(model, mesh)
+
+
+def _split_sequence(model: TinyTransformer, mesh: DeviceMesh) -> None:
+    """Give the blocks a part of the sequence each, and join what they return."""
+    whole = model.through_blocks
+
+    def through_blocks(x: torch.Tensor) -> torch.Tensor:
+        x = _placed(x, mesh, Replicate(), Shard(1))
+        return _placed(whole(x), mesh, Shard(1), Replicate())
+
+    model.through_blocks = through_blocks  # type: ignore[method-assign]
+
+
+def _placed(
+    x: torch.Tensor, mesh: DeviceMesh, old: Shard | Replicate, new: Shard | Replicate
+) -> torch.Tensor:
+    whole = DTensor.from_local(x, mesh, [old], run_check=False)
+    return whole.redistribute(mesh, [new]).to_local()
+
+
+def share_out(
+    model: nn.Module, how: Execution, mesh: DeviceMesh, *, lowers: bool = True
+) -> None:
+    """Share out a model's weights among its copies with FSDP2, in place.
+
+    Each member of a list of modules is fetched by itself, the rest together.
+
+    Args:
+        model: whole.
+        how: the Execution.
+        mesh: the copies.
+        lowers: in mixed precision its weights come as 16 bits; else autocast does it.
+    """
+    cuda = mesh.device_type == "cuda"
+    offload = CPUOffloadPolicy(pin_memory=cuda) if how.offload else OffloadPolicy()
+    # Weights come and gradients go in 16 bits; what is kept and stepped is fp32.
+    lower = MixedPrecisionPolicy(LOWER.get(how.precision) if lowers else None)
+    again = how.zero_stage == 3 or how.streams
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.ModuleDict)]
+    # The inner ones first, as fully_shard wants them.
+    blocks = [block for one in reversed(lists) for block in one.children()]
+    for part in (*blocks, model):
+        fully_shard(
+            part, mesh=mesh, reshard_after_forward=again, offload_policy=offload,
+            mp_policy=lower,
+        )  # fmt: skip
+
+
+class UnevenZero(ZeroRedundancyOptimizer):
+    """ZeRO-1 whose ranks own the shares that a Plan gave them, in whole tensors."""
+
+    _partition_parameters_cache: list[Any]
+
+    def __init__(self, params: Any, *, shares: Sequence[float], **kwargs: Any) -> None:
+        """Take the parameters of one group, and a share by rank."""
+        self._shares = tuple(shares)
+        super().__init__(params, **kwargs)
+
+    def _partition_parameters(
+        self, params_per_rank: list[list[torch.Tensor]] | None = None
+    ) -> list[list[dict[str, Any]]]:
+        if params_per_rank is None and not self._partition_parameters_cache:
+            (group,) = self.param_groups
+            params = group["params"]
+            parts = parts_by_share([p.numel() for p in params], self._shares)
+            params_per_rank = [[params[n] for n in part] for part in parts]
+        found: list[list[dict[str, Any]]] = super()._partition_parameters(  # type: ignore[misc]
+            params_per_rank
+        )
+        return found
+
+
+class OwnersStep:
+    """ZeRO-1 for tensors that are cut, and with its state in the node's memory: each
+    copy steps its own, then sends them.
+
+    ZeroRedundancyOptimizer knows no DTensor, and no optimizer but torch's.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[nn.Parameter],
+        group: Any,
+        make: Any,
+        shares: Sequence[float],
+    ) -> None:
+        """Take this rank's parameters, what makes an optimizer of some, and shares."""
+        self.params, self.group = list(params), group
+        sizes = [local(p.data).numel() for p in self.params]
+        self.parts = parts_by_share(sizes, shares)
+        mine = self.parts[distributed.get_rank(group)]
+        self.own = make([self.params[n] for n in mine]) if mine else None
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        """What this rank keeps."""
+        return self.own.state if self.own else {}
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for param in self.params:
+            param.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Step what is owned here; get what others own."""
+        if self.own:
+            self.own.step()
+        for owner, part in enumerate(self.parts):
+            source = distributed.get_global_rank(self.group, owner)
+            for number in part:
+                distributed.broadcast(
+                    local(self.params[number].data), source, group=self.group
+                )
+
+
+def optimizer_of(
+    params: Sequence[nn.Parameter], how: Execution, *, group: Any, rate: float
+) -> Any:
+    """Make the optimizer of a rank's parameters, its state shared out as planned.
+
+    Args:
+        params: those that this rank has.
+        how: the Execution.
+        group: the copies of these parameters.
+        rate: the learning rate.
+    """
+    kind, extra = KINDS[how.optimizer]
+    options: dict[str, Any] = {"lr": rate, "foreach": how.optimizer_loop == "foreach"}
+    options |= extra
+    cut = any(isinstance(p, DTensor) for p in params)
+    # FSDP steps its shares where they lie; all others have copies of their own there.
+    host = how.offload and not how.shares_out
+
+    def plain(own: Sequence[nn.Parameter]) -> Any:
+        if host:
+            return HostStep(own, lambda copies: _plain(copies, kind, options))
+        return _plain(own, kind, options)
+
+    if how.zero_stage == 1 and how.replicas > 1:
+        if cut or host or how.stages > 1:
+            equal = [1 / how.replicas] * how.replicas
+            return OwnersStep(params, group, plain, how.shares or equal)
+        options |= {"optimizer_class": kind, "process_group": group}
+        if how.shares:
+            return UnevenZero(params, shares=how.shares, **options)
+        return ZeroRedundancyOptimizer(params, **options)
+    return plain(params)
+
+
+def _plain(
+    params: Sequence[nn.Parameter], kind: Any, options: dict[str, Any]
+) -> torch.optim.Optimizer:
+    """An optimizer; cut and whole tensors apart, for foreach cannot mix them."""
+    cut = [p for p in params if isinstance(p, DTensor)]
+    whole = [p for p in params if not isinstance(p, DTensor)]
+    made: torch.optim.Optimizer = kind(
+        [{"params": group} for group in (cut, whole) if group], **options
+    )
+    return made

@@ -1,0 +1,147 @@
+"""Save a training whole, and go on from it with the same or other ranks.
+
+``checkpoint/`` in the Job's folder, by torch.distributed.checkpoint: weights, the
+optimizer's state of every parameter, the loss scale, where the data stood and the
+random numbers. All by the parameters' own names and as the parts that lie on each
+rank, so that another number of ranks, or another strategy, reads what it needs.
+``about.json`` beside it says the step. It is written into ``checkpoint.part/``, and
+the two change names at once: a reader sees the old one or the new one, whole, also
+when the writer is killed.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed import checkpoint
+
+from placement.agent.runtime.trainer import Trainer
+
+CHECKPOINT = Path("checkpoint")
+VERSION = 1
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
+"""linux/fcntl.h, linux/fs.h."""
+
+
+class CheckpointUnusable(ValueError):
+    """There is a checkpoint, and this training cannot go on from it."""
+
+
+def save(trainer: Trainer, step: int) -> None:
+    """Write what all ranks hold after a step. All ranks must call it."""
+    draft = CHECKPOINT.with_suffix(".part")
+    rank = trainer.ranks.rank
+    # Ranks on other nodes write into a folder of their own there.
+    first_here = int(os.environ.get("LOCAL_RANK", rank)) == 0
+    if first_here and draft.is_dir():
+        shutil.rmtree(draft)
+    distributed.barrier()
+    state = trainer.held(to_read=False) | _beside(trainer)
+    try:
+        checkpoint.save(state, checkpoint_id=draft)
+        distributed.barrier()
+        if first_here:
+            draft.mkdir(exist_ok=True)
+            (draft / "about.json").write_text(json.dumps(_about(trainer, step)))
+    except (OSError, checkpoint.CheckpointException):
+        # Half of one on a full disk takes the room of who goes on.
+        if first_here:
+            shutil.rmtree(draft, ignore_errors=True)
+        raise
+    if first_here:
+        _put_in_place(draft)
+    if rank == 0:
+        print(f"checkpoint of step {step} saved to {CHECKPOINT}/", flush=True)
+
+
+def _put_in_place(draft: Path) -> None:
+    """Give the draft the checkpoint's name, and delete what had it before.
+
+    By RENAME_EXCHANGE of renameat2(2). File systems without it (NFS) have a moment
+    with no checkpoint, between two renames.
+    """
+    if not CHECKPOINT.is_dir():
+        draft.replace(CHECKPOINT)
+        return
+    rename = ctypes.CDLL(None, use_errno=True).renameat2
+    names = os.fsencode(draft), os.fsencode(CHECKPOINT)
+    if rename(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
+        shutil.rmtree(draft)
+        return
+    before = CHECKPOINT.with_suffix(".before")
+    shutil.rmtree(before, ignore_errors=True)
+    CHECKPOINT.replace(before)
+    draft.replace(CHECKPOINT)
+    shutil.rmtree(before)
+
+
+def resume(trainer: Trainer) -> int:
+    """Read the checkpoint, where there is one; return the step to begin with.
+
+    Raises:
+        CheckpointUnusable: it is of another model or optimizer, or not whole.
+    """
+    file = CHECKPOINT / "about.json"
+    if not file.is_file():
+        return 0
+    try:
+        about = json.loads(file.read_text())
+        if about["version"] != VERSION:
+            raise CheckpointUnusable(f"it is of version {about['version']}")
+        same_copies = about["replicas"] == trainer.how.replicas
+        same_ranks = about["ranks"] == trainer.how.ranks
+        held = trainer.held(to_read=True)
+        beside = _beside(trainer, data=same_copies, random=same_ranks)
+        checkpoint.load(state := held | beside, checkpoint_id=CHECKPOINT)
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointUnusable(" ".join(str(error).split())[:300]) from error
+    except checkpoint.CheckpointException as error:
+        first = next(iter(error.failures.values()), (error,))[0]
+        raise CheckpointUnusable(" ".join(str(first).split())[:300]) from error
+    trainer.take(held)
+    trainer.scale.factor = about["loss_scale"]
+    trainer.scale.good_steps = about["good_steps"]
+    trainer.seek(int(about["step"]) + 1, state.get(_data_key(trainer)))
+    if same_ranks:
+        torch.set_rng_state(state[f"random.{trainer.ranks.rank}"])
+    if trainer.ranks.rank == 0:
+        before = f"{about['ranks']} process(es), {about['strategy']}"
+        print(f"resuming after step {about['step']}, saved by {before}", flush=True)
+    return int(about["step"]) + 1
+
+
+def _about(trainer: Trainer, step: int) -> dict[str, Any]:
+    how = trainer.how
+    return {
+        "version": VERSION,
+        "step": step,
+        "ranks": how.ranks,
+        "replicas": how.replicas,
+        "strategy": how.strategy,
+        "loss_scale": trainer.scale.factor,
+        "good_steps": trainer.scale.good_steps,
+        "settings": dict(trainer.settings),
+    }
+
+
+def _beside(
+    trainer: Trainer, *, data: bool = True, random: bool = True
+) -> dict[str, Any]:
+    """Where this rank's data and random numbers stand, by name."""
+    found: dict[str, Any] = {}
+    position = trainer.data_position()
+    if data and position is not None:
+        found[_data_key(trainer)] = position
+    if random:
+        found[f"random.{trainer.ranks.rank}"] = torch.get_rng_state()
+    return found
+
+
+def _data_key(trainer: Trainer) -> str:
+    return f"data.{trainer.ranks.place.replica}"

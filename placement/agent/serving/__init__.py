@@ -1,0 +1,1 @@
+"""The server of ONNX models on one GPU, and the node's end of the tunnel."""

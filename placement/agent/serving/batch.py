@@ -1,0 +1,196 @@
+"""What a station deals in: models that were taken, requests that wait, answers."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placement.agent.serving.deadline_scheduler import Verdict
+from placement.agent.serving.model_counts import Counts, profile_json
+from placement.agent.serving.onnx_engine import Engine, EngineError, Loaded, Unfit
+from placement.agent.serving.queue_simulation import Placed, Request
+from placement.agent.serving.tensors import Asked
+
+QUEUE_SHOWN_RATIO = 0.05
+"""A smaller part of the time needed is not worth a word."""
+
+
+class TurnedAway(Exception):
+    """A request that is not served: why, and when it would have been done."""
+
+    def __init__(self, code: str, why: str, *, predicted_ms: float | None) -> None:
+        self.code, self.why, self.predicted_ms = code, why, predicted_ms
+        super().__init__(why)
+
+
+@dataclass(slots=True)
+class Kept:
+    """A model that was taken, loaded just now or not."""
+
+    name: str
+    path: Path
+    memory_bytes: int
+    most_batch: int
+    deadline_ms: float
+    state: str = "loading"
+    note: str = ""
+    model: Loaded | None = None
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests for it are taken."""
+        return self.state == "ready"
+
+    def to_json(
+        self, placed: Placed | None, *, loaded: bool, now: float
+    ) -> dict[str, Any]:
+        """How it is and what it did, for its page; ``placed``: once it was measured."""
+        batches = bool(self.model and self.model.batches)
+        return {
+            "name": self.name,
+            "state": self.state,
+            "loaded": loaded,
+            "note": self.note,
+            "memory_bytes": self.memory_bytes,
+            "deadline_ms": self.deadline_ms,
+            "batches": batches,
+            "most_batch": placed.most_rows if placed else self.most_batch,
+            "load_seconds": round(placed.timing.load_seconds, 4) if placed else None,
+            "profile": profile_json(placed.timing) if placed else [],
+            **self.counts.to_json(now),
+        }
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request that was let in."""
+
+    request: Request
+    asked: Asked
+    kept: Kept
+    within_ms: float
+    """What is left of its deadline, from when it came."""
+    answer: "asyncio.Future[Ran]"
+    predicted_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One request's part of a run."""
+
+    results: dict[str, Any]
+    run_seconds: float
+    ended_at: float
+    batch: int
+    """Rows of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Results, and how it went (milliseconds since the request came)."""
+
+    results: dict[str, Any]
+    predicted_ms: float
+    actual_ms: float
+    run_ms: float
+    batch: int
+    in_time: bool
+
+
+def shared_run(
+    engine: Engine, model: Loaded | None, waiting: Sequence[Waiting]
+) -> list[dict[str, Any] | EngineError]:
+    """Run several requests as one; each gets its own rows back.
+
+    Where the shared run fails each runs alone: nobody pays for another's inputs.
+
+    Raises:
+        Unfit: a run took longer than the model may.
+    """
+    if model is None:
+        return [EngineError("it is not loaded")] * len(waiting)
+    if len(waiting) > 1:
+        feeds = {
+            one.name: np.concatenate([w.asked.inputs[one.name] for w in waiting])
+            for one in model.inputs
+        }
+        try:
+            return _parts(engine.run(model, feeds), [w.request.rows for w in waiting])
+        except Unfit:
+            raise
+        except EngineError:
+            pass  # alone, below: the one that is wrong is told so
+    answers: list[dict[str, Any] | EngineError] = []
+    for one in waiting:
+        try:
+            answers.append(engine.run(model, one.asked.inputs))
+        except Unfit:
+            raise
+        except EngineError as error:
+            answers.append(error)
+    return answers
+
+
+def _parts(
+    whole: dict[str, Any], rows: Sequence[int]
+) -> list[dict[str, Any] | EngineError]:
+    ends = np.cumsum(rows)[:-1]
+    split = {name: np.split(value, ends) for name, value in whole.items()}
+    return [
+        {name: pieces[index] for name, pieces in split.items()}
+        for index in range(len(rows))
+    ]
+
+
+def turned_away(
+    waiting: Waiting, verdict: Verdict, way_ms: float, run_ms: float
+) -> TurnedAway:
+    """Count a request that is not let in, and say why.
+
+    Args:
+        waiting: with ``predicted_ms``, from its arrival to its end at the model.
+        verdict: not ``IN``.
+        way_ms: of its deadline for the network, there and back.
+        run_ms: of ``predicted_ms`` for the model itself; the rest is the queue.
+    """
+    full, counts = verdict is Verdict.FULL, waiting.kept.counts
+    counts.full += full
+    counts.refused += not full
+    needed_ms = way_ms + waiting.predicted_ms
+    parts = {
+        "network": way_ms,
+        "queue": max(0.0, waiting.predicted_ms - run_ms),
+        "model": min(run_ms, waiting.predicted_ms),
+    }
+    if parts["queue"] < QUEUE_SHOWN_RATIO * needed_ms:
+        # Switching threads: too little to be told apart from the model.
+        parts["model"] += parts.pop("queue")
+    told = ", ".join(f"{name} {_figure(ms)} ms" for name, ms in parts.items())
+    deadline = f"The deadline of {waiting.within_ms + way_ms:g} ms cannot be met"
+    why = f"Too many requests are waiting. {deadline}" if full else deadline
+    return TurnedAway(
+        "full" if full else "deadline",
+        f"{why}: about {_figure(needed_ms)} ms are needed ({told}).",
+        predicted_ms=needed_ms,
+    )
+
+
+def _figure(ms: float) -> str:
+    """Return milliseconds, with as many decimals as matter.
+
+    >>> _figure(120.4), _figure(3.21), _figure(0.0123)
+    ('120', '3.2', '0.01')
+    """
+    if ms >= 10:
+        return f"{ms:.0f}"
+    return f"{ms:.1f}" if ms >= 1 else f"{max(ms, 0.01):.2f}"
+
+
+def resident_bytes() -> int:
+    """Memory of this process, as the kernel counts it."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096

@@ -1,0 +1,368 @@
+"""Serving several models on one Gpu under deadlines: who is let in, what runs next.
+
+After Clockwork (Gujarati et al., OSDI 2020): one action at a time, each predicted from
+measured runs; what cannot meet its deadline is turned away at once instead of making
+others late. A decision is a walk over the queue, earliest deadline first, with batches:
+
+    let in  <=>  in the walk with the newcomer nobody is late,
+                 and the newcomer not even if its own run is a slow one
+
+Two ways to make batches are walked: as full as the first one's deadline allows, and
+only of neighbours in the order of deadlines. While runs take as long as predicted
+nobody who was let in is ever late: a newcomer is let in only if that stays true, and
+what runs next is the first step of such a walk.
+
+Times are seconds of one monotonic clock that the caller reads. Walking over all costs
+O(n log n) for n waiting requests (n <= MOST_WAITING) and is done once a run; a request
+that comes, let in or not, costs what it changes (``queue_simulation.py``).
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import takewhile
+
+from placement.agent.serving.queue_simulation import (
+    ROUNDING_SECONDS,
+    Placed,
+    Queue,
+    Request,
+    Step,
+    Walk,
+)
+from placement.protocol.serving_times import ServingError
+
+MOST_WAITING = 256
+OVERRUN_PARTS = 4
+"""A run that takes longer than predicted is taken to last so many parts of it at a
+time, so that not every request that comes meanwhile finds another end."""
+
+
+class Act(StrEnum):
+    """What the Gpu is to do."""
+
+    LOAD = "load"
+    UNLOAD = "unload"
+    INFER = "infer"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing for the Gpu, to begin in [earliest, latest] or not at all."""
+
+    act: Act
+    model: str
+    earliest: float
+    latest: float
+    predicted_seconds: float
+    requests: tuple[Request, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Of all its requests together."""
+        return sum(request.rows for request in self.requests)
+
+
+class Verdict(StrEnum):
+    """Whether a request is let in, and why not."""
+
+    IN = "in"
+    TOO_LATE = "too late"
+    """It, or somebody who was let in before, would miss a deadline."""
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The answer to a request, and when it would be done."""
+
+    verdict: Verdict
+    done_at: float
+
+
+class Scheduler:
+    """Decides for one Gpu.
+
+    Args:
+        room_bytes: what loaded models may take together.
+        admits: False is first come, first served, nobody turned away and nothing
+            dropped: what the rest is measured against.
+    """
+
+    def __init__(self, *, room_bytes: int, admits: bool = True) -> None:
+        self.room_bytes, self.admits = room_bytes, admits
+        self.placed: dict[str, Placed] = {}
+        self.loaded: list[str] = []
+        """The least recently used first."""
+        self.late: list[Request] = []
+        """Let in and dropped since; the caller takes them out and says so."""
+        self._queue = Queue(by_deadline=admits)
+        self._walks: list[Walk] = []
+        """As full as may be, and only of neighbours; empty: to be made anew."""
+        self._running: Action | None = None
+        self._free_at = 0.0
+        self._more_seconds = 0.0
+
+    # --- models --------------------------------------------------------------------
+
+    def place(self, model: Placed, *, loaded: bool) -> None:
+        """Take a model; ``loaded``: it is on the Gpu already. Raises ServingError."""
+        if model.memory_bytes > self.room_bytes:
+            raise ServingError(f"{model.name} is larger than the room for all models")
+        self.placed[model.name] = model
+        if loaded and model.name not in self.loaded:
+            self.loaded.append(model.name)
+        self._walks = []
+
+    def remove(self, name: str) -> list[Request]:
+        """Forget a model; return who waited for it."""
+        self.placed.pop(name, None)
+        self.unloaded(name)
+        return self._queue.drop_model(name)
+
+    def unloaded(self, name: str) -> None:
+        """A model is not on the Gpu any more."""
+        if name in self.loaded:
+            self.loaded.remove(name)
+        self._walks = []
+
+    def make_room(self, memory_bytes: int) -> list[str]:
+        """Which models must leave before so much more fits, the oldest first."""
+        used = sum(self.placed[name].memory_bytes for name in self.loaded)
+        leaving = []
+        for name in self.loaded:
+            if used + memory_bytes <= self.room_bytes:
+                break
+            leaving.append(name)
+            used -= self.placed[name].memory_bytes
+        return leaving
+
+    # --- requests ------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._queue)
+
+    def busy(self, until: float, *, more_seconds: float = 0.0) -> None:
+        """The Gpu does something else, probably until then.
+
+        Args:
+            until: when it is over.
+            more_seconds: when it was not over then, it is taken to last so much longer,
+                again and again. 0.0: it is over at that time.
+        """
+        self._free_at, self._more_seconds = until, more_seconds
+
+    def offer(self, request: Request, now: float) -> Admission:
+        """Let a request in, or turn it away with the time it would be done.
+
+        Raises:
+            ServingError: its model is not placed, or its rows are too many.
+        """
+        model = self.placed.get(request.model)
+        if model is None or not 1 <= request.rows <= model.most_rows:
+            raise ServingError(f"{request.model} takes no {request.rows} rows")
+        if not self.admits:
+            self._queue.add(request)
+            return Admission(Verdict.IN, now)
+        walks = self._walked(now, request)
+        if self.waiting >= MOST_WAITING:
+            return Admission(Verdict.FULL, self._done_at(request, walks[0]))
+        # Who comes to an idle Gpu is let in on a usual run: else one slow spell, which
+        # nobody who is let in could disprove, would keep everybody out.
+        alone = not self.waiting and self._idle(now)
+        self._queue.add(request)
+        changed = [walk.insert(request) for walk in walks]
+        latest = now
+        for walk in walks:
+            step = walk.step_of(request)
+            latest = step.end if alone else self._latest_end(walk, step, request)
+            if not walk.late and request.in_time(latest):
+                return Admission(Verdict.IN, step.end)
+        self._queue.drop(request)
+        for walk, before in zip(walks, changed, strict=True):
+            walk.take_back(before)
+        done_at = max(latest, self._done_at(request, walks[0]))
+        return Admission(Verdict.TOO_LATE, done_at)
+
+    def _latest_end(self, walk: Walk, step: Step, request: Request) -> float:
+        """When its run may be over: a slow one, and joined by who comes after it.
+
+        Where many wait, batches that could not be filled any more when they were begun
+        would cost what everybody needs; so who opens one behind others is let in if it
+        is in time with as many as two such runs leave room for in its deadline (Nexus,
+        Shen et al., SOSP 2019, section 4.1: half the deadline is spent waiting).
+        """
+        timing = self.placed[step.model].timing
+        rows = sum(one.rows for one in step.batch)
+        latest = step.end + self._slower(step.model, rows)
+        opens = step.batch[0] is request and step is walk.steps[-1]
+        if not (opens and request.like) or len(walk.steps) == 1:
+            return latest
+        rows = timing.rows_within((request.deadline_at - request.arrived_at) / 2)
+        rows = min(rows, self.placed[step.model].most_rows)
+        return max(latest, step.begin + timing.predicted_seconds(rows))
+
+    def _slower(self, model: str, rows: int) -> float:
+        """By how much a slow run is slower than a usual one."""
+        timing = self.placed[model].timing
+        return timing.predicted_seconds(rows) - timing.typical_seconds(rows)
+
+    def withdraw(self, request: Request) -> bool:
+        """Nobody waits for it any more; False: it runs or ran."""
+        if not self._queue.drop(request):
+            return False
+        self._walks = []
+        return True
+
+    # --- what runs -----------------------------------------------------------------
+
+    def next(self, now: float) -> Action | None:
+        """What the Gpu should do now; None: nothing, or it is at something.
+
+        Requests that cannot be in time any more go to ``late``.
+        """
+        if self._running is not None or now < self._free_at - ROUNDING_SECONDS:
+            return None
+        if not self.admits:
+            walk = self._new_walk(now, greedy=True, most=1)
+        else:
+            walk = self._chosen(now)
+            if walk.late and self._drop_late(now):
+                walk = self._chosen(now)
+        return self._action(walk.steps[0], now) if walk.steps else None
+
+    def drop_late(self, now: float) -> None:
+        """Send to ``late`` who cannot be in time even if the Gpu were free now.
+
+        For the time in which it is at something that lasts longer than predicted. Who
+        waits hears of it at the deadline, and not at the end of that.
+        """
+        if self.admits and self._free_at < now and not self._idle(now):
+            self._drop_late(now)
+
+    def begin(self, action: Action, now: float) -> bool:
+        """Start an action; False: it is too late, and it is dropped.
+
+        Of a dropped run the requests go to ``late``; of a dropped load they are
+        looked at again.
+        """
+        for request in action.requests:
+            self._queue.drop(request)
+        if self.admits and now > action.latest + ROUNDING_SECONDS:
+            self._walks = []
+            self.late += action.requests
+            return False
+        self._running = action
+        self.busy(
+            now + action.predicted_seconds,
+            more_seconds=action.predicted_seconds / OVERRUN_PARTS,
+        )
+        going_on = takewhile(lambda walk: walk.begun(action.requests), self._walks)
+        self._walks = list(going_on) if action.act is Act.INFER else []
+        if action.act is Act.UNLOAD:
+            self.loaded.remove(action.model)
+        else:
+            self._touch(action.model)
+        return True
+
+    def finish(self, action: Action, now: float, *, seconds: float) -> None:
+        """An action is over; it took so long."""
+        self._running = None
+        self.busy(now)
+        self._walks = []
+        model = self.placed.get(action.model)
+        if model is not None and action.act is Act.INFER:
+            model.timing.ran(action.rows, seconds, now)
+        elif model is not None and action.act is Act.LOAD:
+            model.timing.load_seconds = seconds
+
+    def forget_old(self, now: float) -> None:
+        """Predict from the runs of late only."""
+        self._walks = []
+        for placed in self.placed.values():
+            placed.timing.forget(now)
+
+    # --- the walks -----------------------------------------------------------------
+
+    def _walked(self, now: float, newcomer: Request | None = None) -> list[Walk]:
+        """The ways to make batches of all who wait; one where both are the same."""
+        at = self._free_from(now)
+        if not self._walks or abs(self._walks[0].began_at - at) > ROUNDING_SECONDS:
+            self._walks = [self._new_walk(at, greedy=True)]
+        if len(self._walks) == 1 and self._queue.mixes(newcomer):
+            self._walks.append(self._new_walk(at, greedy=False))
+        return self._walks
+
+    def _new_walk(self, at: float, *, greedy: bool, most: int | None = None) -> Walk:
+        walk = Walk(
+            self._queue,
+            self.placed,
+            room_bytes=self.room_bytes,
+            loaded=self.loaded,
+            at=at,
+            greedy=greedy,
+            late_batches=not self.admits,
+        )
+        walk.go_on(self._queue.groups, most=most)
+        return walk
+
+    def _chosen(self, now: float) -> Walk:
+        """The first way in which nobody is late, else the first."""
+        walks = self._walked(now)
+        return next((walk for walk in walks if not walk.late), walks[0])
+
+    def _idle(self, now: float) -> bool:
+        """Whether the Gpu does nothing."""
+        return self._running is None and self._free_at <= now and not self._more_seconds
+
+    def _free_from(self, now: float) -> float:
+        """When the next run can begin."""
+        over = now - self._free_at
+        if over <= 0:
+            return self._free_at
+        part = self._more_seconds
+        if part < ROUNDING_SECONDS:
+            return now
+        return self._free_at + part * -(-over // part)
+
+    def _action(self, step: Step, now: float) -> Action:
+        model = self.placed[step.model]
+        deadline = min(one.deadline_at for one in step.batch)
+        run_seconds = step.end - step.begin
+        if model.name in self.loaded:
+            latest = deadline - run_seconds
+            return Action(Act.INFER, model.name, now, latest, run_seconds, step.batch)
+        load_seconds = model.timing.load_seconds
+        latest = deadline - run_seconds - load_seconds
+        leaving = self.make_room(model.memory_bytes)
+        if leaving:
+            return Action(Act.UNLOAD, leaving[0], now, latest, 0.0)
+        return Action(Act.LOAD, model.name, now, latest, load_seconds)
+
+    def _drop_late(self, now: float) -> bool:
+        """Take out who would be late even if they were next; whether there were any."""
+        found = [
+            request
+            for request in self._queue.all()
+            if not request.in_time(self._alone_at(request, now))
+        ]
+        for request in found:
+            self.withdraw(request)
+        self.late += found
+        return bool(found)
+
+    def _alone_at(self, request: Request, at: float) -> float:
+        model = self.placed[request.model]
+        load = 0.0 if model.name in self.loaded else model.timing.load_seconds
+        return at + load + model.timing.typical_seconds(request.rows)
+
+    def _done_at(self, request: Request, walk: Walk) -> float:
+        """When a request would be done after everybody who waits."""
+        slower = self._slower(request.model, request.rows)
+        return self._alone_at(request, walk.at) + slower
+
+    def _touch(self, name: str) -> None:
+        if name in self.loaded:
+            self.loaded.remove(name)
+        self.loaded.append(name)

@@ -1,0 +1,454 @@
+"""One Gpu's worth of served models: carries out what the scheduler decides.
+
+Requests come and are answered in an event loop. One thread beside it, the runtime's,
+asks the scheduler what is next, does it and goes on by itself: one inference (or load)
+at a time, and the Gpu never waits for a loop that is busy with those it turns away.
+What people ask for explicitly (take a model, let it go) goes before what the scheduler
+would do next.
+
+Both sides take ``_changed`` around the scheduler. Futures are the loop's alone.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from placement.agent.serving.batch import (
+    Answered,
+    Kept,
+    Ran,
+    TurnedAway,
+    Waiting,
+    resident_bytes,
+    shared_run,
+    turned_away,
+)
+from placement.agent.serving.deadline_scheduler import (
+    Act,
+    Action,
+    Admission,
+    Scheduler,
+    Verdict,
+)
+from placement.agent.serving.model_limits import bounded
+from placement.agent.serving.onnx_engine import (
+    Engine,
+    EngineError,
+    Loaded,
+    Unfit,
+    monotonic,
+)
+from placement.agent.serving.queue_simulation import Placed, Request
+from placement.agent.serving.tensors import Asked
+from placement.protocol.serving_times import Lag, ServingError, Timing
+
+SWITCH_SECONDS = 0.0002
+"""What a process that serves sets as Python's switch interval: at the end of a run the
+runtime's thread waits no longer for a loop that computes (Python's own is 5 ms)."""
+IDLE_SECONDS = 0.5
+WATCH_SECONDS = 0.1
+"""Between two looks whether a run takes too long."""
+FIRST_LOAD_SECONDS = 3.0
+"""How long taking a new model is taken to last, and how much longer where it has lasted
+so long: nobody can know."""
+TOO_LATE = "Its deadline can no longer be met."
+
+
+class Station:
+    """Takes models and requests. ``run`` is its loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        room_bytes: int,
+        admits: bool = True,
+        clock: Callable[[], float] = monotonic,
+        failed: Mapping[str, str] | None = None,
+    ) -> None:
+        """``failed``: files that a server before this one died of, and why."""
+        self.failed = dict(failed or {})
+        self.engine, self.clock = engine, clock
+        self.scheduler = Scheduler(room_bytes=room_bytes, admits=admits)
+        self.kept: dict[str, Kept] = {}
+        self.started_at = clock()
+        self.busy_seconds = 0.0
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Waiting] = {}
+        self._todo: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._lag = Lag()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+
+    # --- models --------------------------------------------------------------------
+
+    def take(self, kept: Kept) -> None:
+        """Take a model; it loads when its turn comes. Raises ServingError."""
+        if kept.memory_bytes > self.scheduler.room_bytes:
+            raise ServingError(f"{kept.name} is larger than the room for all models")
+        if kept.name in self.kept:
+            raise ServingError(f"there is a model {kept.name} already")
+        self.kept[kept.name] = kept
+        if why := self.failed.get(str(kept.path)):
+            kept.state, kept.note = "failed", why
+        if kept.state == "failed":
+            return
+        with self._changed:
+            self._todo.append(lambda: self._first_load(kept))
+            self._begin_load()
+            self._changed.notify()
+
+    def let_go(self, name: str) -> bool:
+        """Let a model go; who waits for it is told. False: there is none."""
+        kept = self.kept.pop(name, None)
+        if kept is None:
+            return False
+        with self._changed:
+            gone = self.scheduler.remove(name)
+            self._todo.append(lambda: self._release(kept.model))
+            self._changed.notify()
+        self._turn_all(gone, "gone", f"{name} is not served any more")
+        return True
+
+    def _begin_load(self) -> None:
+        """Tell the scheduler that a new model is loaded and measured."""
+        until = self.clock() + FIRST_LOAD_SECONDS
+        self.scheduler.busy(until, more_seconds=FIRST_LOAD_SECONDS)
+
+    def _first_load(self, kept: Kept) -> None:
+        """Load and measure a model, then place it."""
+        if self.kept.get(kept.name) is not kept:
+            return
+        with self._changed:
+            self._begin_load()
+            leaving = self.scheduler.make_room(kept.memory_bytes)
+        try:
+            timing = self._measured(kept, leaving)
+        except EngineError as error:
+            kept.state, kept.note = "failed", str(error)
+            return
+        finally:
+            with self._changed:
+                for name in leaving:
+                    self.scheduler.unloaded(name)
+        assert kept.model is not None
+        with self._changed:
+            if self.kept.get(kept.name) is kept:
+                most = max(timing.profile) if kept.model.batches else 1
+                placed = Placed(kept.name, kept.memory_bytes, timing, most_rows=most)
+                self.scheduler.place(placed, loaded=True)
+                kept.state, kept.note = "ready", kept.model.note
+                return
+        self.engine.unload(kept.model)
+
+    def _measured(self, kept: Kept, leaving: list[str]) -> Timing:
+        """Load a model once those are gone, and time it. Raises EngineError."""
+        for name in leaving:
+            self._unload(name)
+        begun = self.clock()
+        with bounded(kept.memory_bytes, cuda=self.engine.provider == "cuda"):
+            model = self.engine.load(kept.path)
+            load_seconds = self.clock() - begun
+            try:
+                profile = self.engine.measure(model, kept.most_batch, self.clock)
+            except EngineError:
+                self.engine.unload(model)
+                raise
+        kept.model = model
+        return Timing(profile, load_seconds=load_seconds)
+
+    def _release(self, model: Loaded | None) -> None:
+        if model is not None:
+            self.engine.unload(model)
+
+    def _unload(self, name: str) -> None:
+        kept = self.kept.get(name)
+        self._release(kept.model if kept is not None else None)
+
+    # --- requests ------------------------------------------------------------------
+
+    async def infer(self, kept: Kept, asked: Asked, *, way_ms: float) -> Answered:
+        """Serve one request, or say at once why not: ``let_in``, then ``answered``."""
+        return await self.answered(self.let_in(kept, asked, way_ms=way_ms))
+
+    def let_in(self, kept: Kept, asked: Asked, *, way_ms: float) -> Waiting:
+        """Take a request that can be in time, for ``answered`` to wait for.
+
+        Args:
+            kept: the model.
+            asked: with its deadline, counted from now.
+            way_ms: of it is gone, or will be, on the way here and back.
+
+        Raises:
+            TurnedAway: late, full, or the model is gone.
+        """
+        now = self.clock()
+        within_ms = (asked.deadline_ms or kept.deadline_ms) - way_ms
+        lag = self._lag.seconds(now)
+        request = self._request(kept, asked, now, within_ms / 1000 - lag)
+        answer: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
+        waiting = Waiting(request, asked, kept, within_ms, answer)
+        admission = self._offer(waiting, now)
+        waiting.predicted_ms = (admission.done_at - now + lag) * 1000
+        if admission.verdict is not Verdict.IN:
+            placed = self.scheduler.placed.get(kept.name)
+            rows = request.rows
+            run_ms = 1000 * placed.timing.predicted_seconds(rows) if placed else 0.0
+            raise turned_away(waiting, admission.verdict, way_ms, run_ms)
+        return waiting
+
+    async def answered(self, waiting: Waiting) -> Answered:
+        """What became of a request that was let in; cancelled, nobody waits for it.
+
+        Raises:
+            TurnedAway: it could not be in time any more, or the model is gone.
+            EngineError: the model failed on these inputs.
+        """
+        request, kept = waiting.request, waiting.kept
+        try:
+            ran = await waiting.answer
+        finally:
+            if self._waiting.pop(request.id, None) is not None:
+                with self._changed:
+                    self.scheduler.withdraw(request)
+        now = self.clock()
+        self._lag.heard(now - ran.ended_at, now)
+        actual_ms = (now - request.arrived_at) * 1000
+        in_time = actual_ms <= waiting.within_ms
+        kept.counts.done(
+            now,
+            predicted_seconds=waiting.predicted_ms / 1000,
+            seconds=actual_ms / 1000,
+            in_time=in_time,
+        )
+        return Answered(
+            results=ran.results,
+            predicted_ms=waiting.predicted_ms,
+            actual_ms=actual_ms,
+            run_ms=ran.run_seconds * 1000,
+            batch=ran.batch,
+            in_time=in_time,
+        )
+
+    def _offer(self, waiting: Waiting, now: float) -> Admission:
+        """Ask the scheduler, which remembers who is let in. Raises TurnedAway."""
+        request = waiting.request
+        with self._changed:
+            try:
+                admission = self.scheduler.offer(request, now)
+            except ServingError as error:
+                raise TurnedAway("gone", str(error), predicted_ms=None) from None
+            if admission.verdict is Verdict.IN:
+                self._waiting[request.id] = waiting
+                self._changed.notify()
+        return admission
+
+    def _request(self, kept: Kept, asked: Asked, now: float, left: float) -> Request:
+        model = kept.model
+        rows, like = 1, ""
+        if model is not None and model.batches:
+            shapes = [value.shape for _, value in sorted(asked.inputs.items())]
+            rows, like = shapes[0][0], f"{[shape[1:] for shape in shapes]}"
+        return Request(next(self._numbers), kept.name, rows, now, now + left, like)
+
+    # --- the event loop's side ------------------------------------------------------
+
+    async def run(self) -> None:
+        """Do what is to be done until ``stop``."""
+        self._loop = asyncio.get_running_loop()
+        watch = asyncio.create_task(self._watch())
+        with ThreadPoolExecutor(1, thread_name_prefix="runtime") as pool:
+            try:
+                await self._loop.run_in_executor(pool, self._drive)
+            finally:
+                watch.cancel()
+                self.stop()
+
+    async def _watch(self) -> None:
+        """End runs that take too long; answer those who wait too long for one."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            self.engine.end_overdue()
+            if self._waiting:
+                with self._changed:
+                    self.scheduler.drop_late(self.clock())
+                    late, self.scheduler.late = self.scheduler.late, []
+                self._turn_all(late, "late", TOO_LATE)
+
+    def stop(self) -> None:
+        """End after what runs now; who waits is told."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        requests = [waiting.request for waiting in self._waiting.values()]
+        self._turn_all(requests, "gone", "The endpoint stops.")
+
+    def _turn_all(self, requests: list[Request], code: str, why: str) -> None:
+        for request in requests:
+            waiting = self._waiting.pop(request.id, None)
+            if waiting is None or waiting.answer.done():
+                continue
+            waiting.kept.counts.dropped += code == "late"
+            error = TurnedAway(code, why, predicted_ms=None)
+            waiting.answer.set_exception(error)
+
+    def _answer(self, waiting: list[Waiting], results: list[Ran | EngineError]) -> None:
+        for one, result in zip(waiting, results, strict=True):
+            self._waiting.pop(one.request.id, None)
+            if isinstance(result, EngineError):
+                one.kept.counts.failed += 1
+            if one.answer.done():
+                continue
+            if isinstance(result, EngineError):
+                one.answer.set_exception(result)
+            else:
+                one.answer.set_result(result)
+        if waiting:
+            rows = sum(one.request.rows for one in waiting)
+            waiting[0].kept.counts.ran(rows)
+
+    # --- the runtime's thread -------------------------------------------------------
+
+    def _post(self, work: Callable[..., None], *values: Any) -> None:
+        """Have the event loop do it; when that is gone nobody waits any more."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(work, *values)
+
+    def _drive(self) -> None:
+        """One thing after the other until ``stop``.
+
+        A run begins for the scheduler when the one before it ended: what lies between
+        the two counts as part of it.
+        """
+        begun = forgot_at = self.clock()
+        while True:
+            with self._changed:
+                if self._stopping:
+                    return
+                todo = self._todo.popleft() if self._todo else None
+                action = None if todo else self._begin_next(begun)
+                if todo is None and action is None:
+                    self._changed.wait(IDLE_SECONDS)
+                    begun = self.clock()
+                    if begun - forgot_at > IDLE_SECONDS:
+                        self.scheduler.forget_old(begun)
+                        forgot_at = begun
+                    continue
+            if action is not None:
+                ended = self._do(action, begun)
+            else:
+                assert todo is not None
+                todo()
+                ended = self.clock()
+                with self._changed:
+                    self.scheduler.busy(ended)
+            self.busy_seconds += ended - begun
+            begun = ended
+
+    def _begin_next(self, now: float) -> Action | None:
+        """Begin what is next; tell those who cannot be in time any more."""
+        scheduler = self.scheduler
+        action = scheduler.next(now)
+        while action is not None and not scheduler.begin(action, now):
+            action = scheduler.next(now)
+        if scheduler.late:
+            self._post(self._turn_all, scheduler.late, "late", TOO_LATE)
+            scheduler.late = []
+        return action
+
+    def _do(self, action: Action, begun: float) -> float:
+        """Carry out an action; when it was over."""
+        asked = (self._waiting.get(one.id) for one in action.requests)
+        waiting = [one for one in asked if one is not None]
+        found: list[dict[str, Any] | EngineError] = []
+        failed = unfit = None
+        try:
+            found = self._work(action, waiting)
+        except Unfit as error:
+            unfit = str(error)
+        except EngineError as error:
+            failed = str(error)
+        ended = self.clock()
+        with self._changed:
+            self.scheduler.finish(action, ended, seconds=ended - begun)
+        if unfit is not None:
+            self._fail(action.model, unfit, f"{action.model} is not served any more")
+            self._post(self._answer, waiting, [EngineError(unfit)] * len(waiting))
+        elif failed is not None:
+            self._fail(action.model, failed, "it cannot be loaded")
+        elif action.act is Act.INFER:
+            rows = sum(one.request.rows for one in waiting)
+            results = [
+                one
+                if isinstance(one, EngineError)
+                else Ran(one, run_seconds=ended - begun, ended_at=ended, batch=rows)
+                for one in found
+            ]
+            self._post(self._answer, waiting, results)
+        return ended
+
+    def _work(
+        self, action: Action, waiting: list[Waiting]
+    ) -> list[dict[str, Any] | EngineError]:
+        """What an action is, carried out. Raises EngineError."""
+        if action.act is Act.INFER:
+            model = waiting[0].kept.model if waiting else None
+            return shared_run(self.engine, model, waiting)
+        if action.act is Act.UNLOAD:
+            self._unload(action.model)
+            return []
+        kept = self.kept.get(action.model)
+        if kept is None or kept.model is None:
+            return []
+        fresh = self.engine.load(kept.path)
+        fresh.batches, fresh.note = kept.model.batches, kept.model.note
+        fresh.run_seconds = kept.model.run_seconds
+        kept.model = fresh
+        return []
+
+    def _fail(self, name: str, why: str, words: str) -> None:
+        """Serve a model no more: those who wait for it are told."""
+        kept = self.kept.get(name)
+        if kept is not None:
+            kept.state, kept.note = "failed", why
+            self._release(kept.model)
+        with self._changed:
+            gone = self.scheduler.remove(name)
+        self._post(self._turn_all, gone, "gone", f"{words}: {why}")
+
+    # --- telling -------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """Where everything stands, for the page."""
+        now = self.clock()
+        used = sum(
+            kept.memory_bytes
+            for kept in self.kept.values()
+            if kept.name in self.scheduler.loaded
+        )
+        return {
+            "provider": self.engine.provider,
+            "uptime_seconds": round(now - self.started_at, 1),
+            "busy_ratio": round(
+                self.busy_seconds / max(now - self.started_at, 1e-9), 4
+            ),
+            "waiting": self.scheduler.waiting,
+            "room_bytes": self.scheduler.room_bytes,
+            "loaded_bytes": used,
+            "process_bytes": resident_bytes(),
+            "models": [
+                kept.to_json(
+                    self.scheduler.placed.get(kept.name),
+                    loaded=kept.name in self.scheduler.loaded,
+                    now=now,
+                )
+                for kept in self.kept.values()
+            ],
+        }

@@ -1,0 +1,323 @@
+"""The Open Inference Protocol v2 over HTTP, for one station.
+
+Behind the node's tunnel only: it listens on a socket that nobody else can open. What
+starts with /repository/ and /stats is the node's own; the portal's door lets nobody
+from outside through to it.
+
+    GET  /v2, /v2/health/live, /v2/health/ready
+    GET  /v2/models/M[/versions/1], /v2/models/M[/versions/1]/ready
+    POST /v2/models/M[/versions/1]/infer
+    POST /repository/models/M/load {"path", "memory_bytes", "most_batch", "deadline_ms"}
+         and "failed" of a model that is not to be loaded: why it could not be served
+    POST /repository/models/M/unload
+    GET  /stats
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from placement.agent.serving.batch import Kept, TurnedAway
+from placement.agent.serving.executor import Station
+from placement.agent.serving.inference_answer import write_answer
+from placement.agent.serving.onnx_engine import EngineError
+from placement.agent.serving.tensors import (
+    Asked,
+    TensorInvalid,
+    deadline_of,
+    read_request,
+)
+from placement.protocol.serving_times import ServingError
+
+MOST_BODY_BYTES = 16 * 2**20
+NAME = "gpuportal"
+VERSION = "1"
+EXTENSIONS = ["binary_tensor_data"]
+LENGTH_HEADER = "inference-header-content-length"
+_MODEL = re.compile(
+    r"/v2/models/([A-Za-z0-9][A-Za-z0-9_.-]{0,62})(?:/versions/1)?(/ready|/infer|)"
+)
+_REPOSITORY = re.compile(
+    r"/repository/models/([A-Za-z0-9][A-Za-z0-9_.-]{0,62})/(load|unload)"
+)
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Answer(Exception):
+    """An answer that ends the request; also raised."""
+
+    def __init__(
+        self,
+        status: int,
+        body: bytes | Mapping[str, Any],
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status = status
+        self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.headers = {"content-type": "application/json", **(headers or {})}
+        super().__init__(f"{status}")
+
+
+def problem(status: int, code: str, detail: str, **members: Any) -> Answer:
+    """A problem (RFC 9457) that also has the protocol's own `error`."""
+    body = {
+        "type": f"urn:gpuportal:problem:{code}",
+        "title": {400: "Wrong request", 404: "Not found", 503: "Not now"}.get(
+            status, "Problem"
+        ),
+        "status": status,
+        "code": code,
+        "detail": detail,
+        "error": detail,
+        **members,
+    }
+    headers = {"content-type": "application/problem+json"}
+    if status == 503:
+        headers["retry-after"] = "1"
+    return Answer(status, body, headers)
+
+
+class ServeApp:
+    """An ASGI application for one station."""
+
+    def __init__(self, station: Station) -> None:
+        self.station = station
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        if scope["type"] != "http":
+            return
+        try:
+            answer = await self._answer(scope, receive)
+        except Answer as raised:
+            answer = raised
+        await send(
+            {
+                "type": "http.response.start",
+                "status": answer.status,
+                "headers": [
+                    (name.encode(), value.encode())
+                    for name, value in answer.headers.items()
+                ]
+                + [(b"content-length", str(len(answer.body)).encode())],
+            }
+        )
+        await send({"type": "http.response.body", "body": answer.body})
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+        method, path = scope["method"], scope["path"]
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
+        if found := _REPOSITORY.fullmatch(path):
+            _only(method, "POST")
+            return self._repository(found[1], found[2], await _body(receive))
+        if found := _MODEL.fullmatch(path):
+            kept = self._kept(found[1])
+            if found[2] == "/infer":
+                _only(method, "POST")
+                return await self._infer(kept, headers, receive)
+            _only(method, "GET")
+            return self._ready(kept) if found[2] else self._model(kept)
+        _only(method, "GET")
+        return self._plain(path)
+
+    def _plain(self, path: str) -> Answer:
+        models = self.station.kept.values()
+        if path in ("/v2", "/v2/"):
+            body = {"name": NAME, "version": VERSION, "extensions": EXTENSIONS}
+            return Answer(200, body)
+        if path == "/v2/health/live":
+            return Answer(200, {"live": True})
+        if path == "/v2/health/ready":
+            ready = bool(models) and all(one.state != "loading" for one in models)
+            return Answer(200 if ready else 503, {"ready": ready})
+        if path == "/stats":
+            return Answer(200, self.station.to_json())
+        raise problem(404, "not-found", "There is no such address.")
+
+    def _kept(self, name: str) -> Kept:
+        kept = self.station.kept.get(name)
+        if kept is None:
+            raise problem(404, "no-model", f"No model {name} is served here.")
+        return kept
+
+    def _ready(self, kept: Kept) -> Answer:
+        return Answer(200 if kept.ready else 503, {"ready": kept.ready})
+
+    def _model(self, kept: Kept) -> Answer:
+        model = kept.model
+        if model is None:
+            raise self._not_ready(kept)
+        body = {
+            "name": kept.name,
+            "versions": [VERSION],
+            "platform": "onnxruntime_onnx",
+            "inputs": [one.to_json() for one in model.inputs],
+            "outputs": [one.to_json() for one in model.outputs],
+        }
+        return Answer(200, body)
+
+    def _not_ready(self, kept: Kept) -> Answer:
+        words = f": {kept.note}" if kept.note else ""
+        return problem(
+            503, "not-ready", f"{kept.name} is not ready, it is {kept.state}{words}."
+        )
+
+    # --- inference -----------------------------------------------------------------
+
+    async def _infer(
+        self, kept: Kept, headers: Mapping[str, str], receive: Receive
+    ) -> Answer:
+        body = await _body(receive)
+        if kept.model is None or not kept.ready:
+            raise self._not_ready(kept)
+        try:
+            asked = self._asked(kept, body, headers)
+            way_ms = deadline_of(headers.get("x-way-ms"), "X-Way-Ms") or 0.0
+        except TensorInvalid as wrong:
+            kept.counts.wrong += 1
+            raise problem(
+                400, "tensors", f"{wrong}", fields={wrong.field: wrong.why}
+            ) from None
+        try:
+            waiting = self.station.let_in(kept, asked, way_ms=way_ms)
+        except TurnedAway as away:
+            raise _away(away) from None
+        inference = asyncio.ensure_future(self.station.answered(waiting))
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait({inference, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not inference.done():
+                raise problem(
+                    499, "gone", "The client closed the connection before the answer."
+                )
+            return self._done(kept, asked, inference)
+        finally:
+            for task in (inference, gone):
+                task.cancel()
+            await asyncio.gather(inference, gone, return_exceptions=True)
+
+    def _asked(self, kept: Kept, body: bytes, headers: Mapping[str, str]) -> Asked:
+        """Read a request. Raises TensorInvalid; Answer: the model failed meanwhile."""
+        assert kept.model is not None
+        length = headers.get(LENGTH_HEADER)
+        if length is not None and not (length.isdecimal() and len(length) < 12):
+            raise TensorInvalid("Inference-Header-Content-Length", "is no length")
+        asked = read_request(
+            body,
+            None if length is None else int(length),
+            kept.model.inputs,
+            kept.model.outputs,
+        )
+        header = deadline_of(headers.get("x-deadline-ms"), "X-Deadline-Ms")
+        if asked.deadline_ms is None:
+            asked.deadline_ms = header
+        if kept.model.batches:
+            rows = {value.shape[0] for value in asked.inputs.values()}
+            placed = self.station.scheduler.placed.get(kept.name)
+            if placed is None:
+                raise self._not_ready(kept)
+            most = placed.most_rows
+            if len(rows) != 1 or not 1 <= next(iter(rows)) <= most:
+                raise TensorInvalid(
+                    "inputs[0].shape",
+                    f"the first dimension must be the same everywhere, 1 to {most}",
+                )
+        return asked
+
+    def _done(
+        self, kept: Kept, asked: Asked, inference: "asyncio.Future[Any]"
+    ) -> Answer:
+        try:
+            answered = inference.result()
+        except TurnedAway as away:
+            raise _away(away) from None
+        except EngineError as error:
+            raise problem(400, "failed", f"{kept.name} failed on it: {error}") from None
+        facts = {
+            "predicted_ms": round(answered.predicted_ms, 3),
+            "actual_ms": round(answered.actual_ms, 3),
+            "run_ms": round(answered.run_ms, 3),
+            "batch": answered.batch,
+            "in_time": answered.in_time,
+        }
+        try:
+            body, length = write_answer(kept.name, asked, answered.results, facts)
+        except TensorInvalid as wrong:
+            raise problem(400, "tensors", f"{wrong}") from None
+        headers = {"x-served-ms": f"{answered.actual_ms:.3f}"}
+        if length is not None:
+            headers[LENGTH_HEADER] = str(length)
+            headers["content-type"] = "application/octet-stream"
+        return Answer(200, body, headers)
+
+    # --- the node's own ------------------------------------------------------------
+
+    def _repository(self, name: str, act: str, body: bytes) -> Answer:
+        if act == "unload":
+            return Answer(200, {"gone": self.station.let_go(name)})
+        try:
+            said = json.loads(body)
+            kept = Kept(
+                name=name,
+                path=Path(str(said["path"])),
+                memory_bytes=int(said["memory_bytes"]),
+                most_batch=int(said["most_batch"]),
+                deadline_ms=float(said["deadline_ms"]),
+            )
+            if why := said.get("failed"):
+                kept.state, kept.note = "failed", str(why)
+        except (ValueError, KeyError, TypeError) as error:
+            raise problem(400, "malformed", f"{error!r}") from None
+        try:
+            self.station.take(kept)
+        except ServingError as error:
+            raise problem(409, "refused", f"{error}") from None
+        return Answer(200, {"state": kept.state})
+
+
+def _away(away: TurnedAway) -> Answer:
+    """Why a request is not served."""
+    told = {}
+    if away.predicted_ms is not None:
+        told["predicted_ms"] = round(away.predicted_ms, 3)
+    return problem(503, away.code, f"{away}", **told)
+
+
+def _only(method: str, wanted: str) -> None:
+    if method != wanted and not (method == "HEAD" and wanted == "GET"):
+        answer = problem(405, "method", f"Only {wanted} is answered here.")
+        answer.headers["allow"] = wanted
+        raise answer
+
+
+async def _body(receive: Receive) -> bytes:
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise problem(
+                499, "gone", "The client closed the connection within the request."
+            )
+        part = message.get("body", b"")
+        size += len(part)
+        if size > MOST_BODY_BYTES:
+            raise problem(413, "too-large", f"At most {MOST_BODY_BYTES} bytes.")
+        parts.append(part)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def _disconnected(receive: Receive) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        while (await receive())["type"] != "http.disconnect":
+            continue

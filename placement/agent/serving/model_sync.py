@@ -1,0 +1,244 @@
+"""The node's care for one Job that serves: which models it is to have.
+
+The web says which models belong to the Job (a short JSON, asked every two seconds);
+what is missing is fetched, checked by sha256, given to the Job's Unix user to read, and
+the server is told to take it; what does not belong any more it is told to let go.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placement.agent import portal_channel
+from placement.agent.job_folder import JobFolder, NodeView
+from placement.agent.process import unix_user
+from placement.agent.process.unix_user import Identity
+from placement.agent.serving.server_client import NoAnswer, ask
+from placement.planner.model.files.onnx_external_data import MOST_PARTS, OWN_NAME, Part
+from placement.planner.values.errors import SpecInvalid
+from placement.protocol.commands import parse_order
+from placement.protocol.serving_frames import MODEL_NAME
+
+LOOK_SECONDS = 2.0
+TELL_SECONDS = 10.0
+MOST_MODELS = 32
+MOST_MODEL_BYTES = 2 * 2**30
+ASK_SECONDS = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One model that the Job is to serve."""
+
+    id: int
+    name: str
+    sha256: str
+    memory_bytes: int
+    most_batch: int
+    deadline_ms: int
+    parts: tuple[Part, ...] = ()
+    """Its files, its own first, where its weights lie beside it."""
+
+    @property
+    def path(self) -> str:
+        """Where it lies in the folder of the Job's models."""
+        return f"{self.sha256}/{OWN_NAME}" if self.parts else f"{self.sha256}.onnx"
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> "Wanted":
+        """Read one. Raises KeyError, TypeError or ValueError."""
+        name, sha256 = str(said["name"]), str(said["sha256"])
+        if not MODEL_NAME.fullmatch(name) or not sha256.isalnum():
+            raise ValueError(f"no model: {name:.40} {sha256:.20}")
+        numbers = {
+            field: int(said[field])
+            for field in ("id", "memory_bytes", "most_batch", "deadline_ms")
+        }
+        parts = tuple(Part.from_json(one) for one in said.get("parts", ()))
+        if parts and (parts[0].name != OWN_NAME or len(parts) > MOST_PARTS):
+            raise ValueError(f"no model: {len(parts)} parts of {name:.40}")
+        return cls(name=name, sha256=sha256, parts=parts, **numbers)
+
+
+class Attendant:
+    """Keeps one Job's models as the web wants them."""
+
+    def __init__(self, node: NodeView, folder: JobFolder) -> None:
+        self.node, self.folder = node, folder
+        self.told: dict[str, Wanted] = {}
+        """What the server took, by name."""
+        self.failed: dict[Wanted, str] = {}
+        """What the server could not serve, and why. One that begins again after it died
+        does not try it again: that may take the Gpu from the others for long."""
+        self.identity: Identity | None = None
+        self.heard: list[dict[str, Any]] = []
+        """What the web heard last of the models."""
+        self.heard_at = 0.0
+
+    async def run(self) -> None:
+        """Look every two seconds, until cancelled."""
+        payload = str(self.folder.read("order").get("payload", ""))
+        self.identity = unix_user.identity_of(
+            parse_order(payload), allow_scripts=self.node.allow_scripts
+        )
+        while True:
+            try:
+                await self.look()
+            except (portal_channel.ChannelDown, portal_channel.ChannelRefused) as error:
+                logger.info("models of job %s: %s", self.folder.name, error)
+            except (
+                *(NoAnswer, SpecInvalid, OSError),
+                *(ValueError, KeyError, TypeError, AttributeError),
+            ) as error:
+                logger.warning("models of job %s: %r", self.folder.name, error)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Compare what is wanted with what was told, once."""
+        wanted = {one.name: one for one in await asyncio.to_thread(self._wanted)}
+        for name in [one for one in self.told if self.told[one] != wanted.get(one)]:
+            await self._post(f"/repository/models/{name}/unload", {})
+            del self.told[name]
+        for name, one in wanted.items():
+            if name not in self.told:
+                await asyncio.to_thread(self._fetch, one)
+                await self._take(one)
+        self.failed = {
+            one: why for one, why in self.failed.items() if one in wanted.values()
+        }
+        await asyncio.to_thread(self._tidy, {one.sha256 for one in wanted.values()})
+        await self._tell(wanted)
+
+    async def _tell(self, wanted: Mapping[str, Wanted]) -> None:
+        """Tell the web how the models are, when that has changed and now and then.
+
+        Raises NoAnswer: the server is asked first; where it is mute the web hears
+        nothing, and makes of that what it is.
+        """
+        said = await ask(self.folder, "GET", "/stats", within_seconds=ASK_SECONDS)
+        stats = {one["name"]: one for one in json.loads(said.body)["models"]}
+        for name in self.told.keys() - stats.keys():
+            del self.told[name]  # the server began again: it is to take them again
+        for name, one in self.told.items():
+            if stats[name]["state"] == "failed":
+                self.failed[one] = str(stats[name]["note"]) or "it failed before"
+        states = [
+            {"id": one.id, "state": stats[name]["state"], "note": stats[name]["note"]}
+            for name, one in wanted.items()
+            if name in stats
+        ]
+        now = time.monotonic()
+        if states == self.heard and now - self.heard_at < TELL_SECONDS:
+            return
+        await asyncio.to_thread(self._put, {"models": states})
+        self.heard, self.heard_at = states, now
+
+    def _put(self, body: Mapping[str, Any]) -> None:
+        portal_channel.request(
+            "PUT",
+            f"{self.node.web_url}/node/v1/jobs/{self.folder.job}/models",
+            node=self.node.name,
+            token=self.node.token(),
+            body=json.dumps(body).encode(),
+            key=self.folder.key,
+        )
+
+    def _wanted(self) -> list[Wanted]:
+        url = f"{self.node.web_url}/node/v1/jobs/{self.folder.job}/models"
+        _, body = portal_channel.request(
+            "GET",
+            url,
+            node=self.node.name,
+            token=self.node.token(),
+            key=self.folder.key,
+        )
+        listed = json.loads(body)["models"]
+        return [Wanted.from_json(one) for one in listed[:MOST_MODELS]]
+
+    def _fetch(self, one: Wanted) -> None:
+        """Have the files, readable for the Job's Unix user and for nobody else."""
+        place = self.folder.models
+        _enter_only(place)
+        path = place / one.path
+        if path.exists():
+            return
+        url = f"{self.node.web_url}/node/v1/jobs/{self.folder.job}/models/{one.id}"
+        if not one.parts:
+            self._download(url, path, one.sha256, MOST_MODEL_BYTES)
+            return
+        # The model's own file comes last: where it is, all is there.
+        left = MOST_MODEL_BYTES
+        for number, part in reversed(list(enumerate(one.parts))):
+            there = place / one.sha256 / part.name
+            for folder in reversed(list(there.relative_to(place).parents)[:-1]):
+                _enter_only(place / folder)
+            if not there.exists():
+                self._download(f"{url}?part={number}", there, part.sha256, left)
+            left -= part.size_bytes
+
+    def _download(self, url: str, path: Path, sha256: str, most_bytes: int) -> None:
+        portal_channel.download_file(
+            url,
+            path,
+            node=self.node.name,
+            token=self.node.token(),
+            key=self.folder.key,
+            sha256=sha256,
+            most_bytes=most_bytes,
+        )
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(handle, 0o400)
+            if self.identity is not None:
+                os.fchown(handle, self.identity.uid, self.identity.gid)
+        finally:
+            os.close(handle)
+
+    async def _take(self, one: Wanted) -> None:
+        said = {
+            "path": str(self.folder.models / one.path),
+            "memory_bytes": one.memory_bytes,
+            "most_batch": one.most_batch,
+            "deadline_ms": one.deadline_ms,
+            "failed": self.failed.get(one, ""),
+        }
+        await self._post(f"/repository/models/{one.name}/load", said)
+        self.told[one.name] = one
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> None:
+        """Tell the server. Raises NoAnswer; 409: it has the model from before."""
+        said = await ask(
+            self.folder,
+            "POST",
+            path,
+            headers={"content-type": "application/json"},
+            body=json.dumps(body).encode(),
+            within_seconds=ASK_SECONDS,
+        )
+        if said.status not in (200, 409):
+            raise NoAnswer(f"{path}: {said.status} {said.body[:200]!r}")
+
+    def _tidy(self, kept: set[str]) -> None:
+        """Remove files that nothing here serves any more."""
+        for path in self.folder.models.glob("*"):
+            if path.name.removesuffix(".onnx") in kept or path.name.startswith("."):
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _enter_only(folder: Path) -> None:
+    """Make a folder of ours: others may pass through, not look in, not write."""
+    folder.mkdir(mode=0o711, exist_ok=True)
+    folder.chmod(0o711)

@@ -1,0 +1,297 @@
+"""ONNX Runtime: load a file, run it, measure it. One thread calls this, one at a time.
+
+No library of custom operators is ever registered. Weights in other files lie in folders
+of the node's own, under names that were checked before the model came here.
+"""
+
+import gc
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as _runtime
+
+from placement.agent.serving.model_limits import RunNote, TimeLimits
+from placement.agent.serving.tensors import DATATYPES, OF_ONNX
+from placement.planner.model.files.onnx_signature import Tensor
+
+WARM_RUNS = 2
+PROFILE_RUNS = 20
+FEWEST_RUNS = 5
+PROFILE_SECONDS = 0.4
+"""For one batch size; slow models are measured by fewer runs."""
+UNPROFILED_SECONDS = 0.1
+FREE_SIZE = 8
+"""Of free dimensions beside the batch, where a model is measured."""
+RUNTIME_ERRORS: tuple[type[Exception], ...] = (
+    *(RuntimeError, ValueError, TypeError, MemoryError),
+    *(
+        kind
+        for kind in vars(_runtime).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ),
+)
+"""What ONNX Runtime raises: its own classes have no common one but Exception."""
+
+
+class EngineError(Exception):
+    """The model cannot be loaded or run, in words for its page."""
+
+
+class Unfit(EngineError):
+    """The model takes more time or memory than it may: it is not served."""
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A model that can run."""
+
+    session: Any
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    sizes: dict[str, tuple[str, ...]]
+    """Input -> its dimensions as the model names them."""
+    batches: bool = False
+    """Its rows do not mix, so that requests may share a run."""
+    note: str = ""
+    path: str = ""
+    """Its file."""
+    run_seconds: float = TimeLimits.run
+    """How long one run for requests may take."""
+
+
+class Engine:
+    """Makes sessions with the best provider that is there."""
+
+    def __init__(
+        self,
+        *,
+        cuda: bool,
+        threads: int,
+        room_bytes: int,
+        limits: TimeLimits | None = None,
+        note: RunNote | None = None,
+    ) -> None:
+        """``note``: what the parent process reads; none where there is no parent."""
+        self.limits, self.note = limits or TimeLimits(), note or RunNote()
+        self._running: tuple[float, Any] | None = None
+        """Deadline (monotonic) and options of the run that is going on."""
+        there = ort.get_available_providers()
+        self.providers: list[Any] = ["CPUExecutionProvider"]
+        if cuda and "CUDAExecutionProvider" in there:
+            options = {"gpu_mem_limit": str(room_bytes), "device_id": "0"}
+            self.providers.insert(0, ("CUDAExecutionProvider", options))
+        self.threads = threads
+
+    @property
+    def provider(self) -> str:
+        """What computes, in a word: cuda or cpu."""
+        return "cuda" if len(self.providers) > 1 else "cpu"
+
+    def load(self, path: Path) -> Loaded:
+        """Load one file. Raises EngineError.
+
+        Nothing can end a load but the parent process, by its deadline in the note.
+        """
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        try:
+            with self.note.during(str(path), self.limits.load):
+                session = ort.InferenceSession(
+                    str(path), sess_options=options, providers=self.providers
+                )
+            inputs = tuple(_info(one) for one in session.get_inputs())
+            outputs = tuple(_info(one) for one in session.get_outputs())
+        except RUNTIME_ERRORS as error:
+            raise EngineError(_words(error)) from None
+        named = {
+            one.name: tuple(str(size) for size in one.shape)
+            for one in session.get_inputs()
+        }
+        return Loaded(
+            session,
+            inputs,
+            outputs,
+            named,
+            path=str(path),
+            run_seconds=self.limits.run,
+        )
+
+    def run(
+        self, model: Loaded, feeds: Mapping[str, Any], *, seconds: float | None = None
+    ) -> dict[str, Any]:
+        """One inference, ended where it takes too long.
+
+        Args:
+            model: what to run.
+            feeds: its inputs.
+            seconds: that it may take; None: what the model may.
+
+        Raises:
+            Unfit: it took longer.
+            EngineError: it failed.
+        """
+        names = [one.name for one in model.outputs]
+        within = model.run_seconds if seconds is None else seconds
+        options = ort.RunOptions()
+        try:
+            with self.note.during(model.path, within) as until:
+                self._running = (until, options)
+                found = model.session.run(names, dict(feeds), options)
+            return dict(zip(names, found, strict=True))
+        except RUNTIME_ERRORS as error:
+            if options.terminate:
+                raise Unfit(f"one run took longer than {within:g} s") from None
+            raise EngineError(_words(error)) from None
+        finally:
+            self._running = None
+
+    def end_overdue(self) -> None:
+        """Ask a run that is over its deadline to end. From another thread."""
+        running = self._running
+        if running is not None and time.monotonic() > running[0]:
+            running[1].terminate = True
+
+    def unload(self, model: Loaded) -> None:
+        """Give back what it holds."""
+        model.session = None
+        gc.collect()
+
+    def measure(
+        self, model: Loaded, most_batch: int, clock: Callable[[], float]
+    ) -> dict[int, list[float]]:
+        """Seconds of single runs by batch size; sets ``batches`` and ``note``.
+
+        A model that cannot run on made-up inputs counts as taking 0.1 s until real
+        ones have shown it.
+
+        Raises:
+            Unfit: it takes more time or memory than it may.
+        """
+        free = _free_batch(model)
+        self._tries_end = time.monotonic() + self.limits.tries
+        try:
+            if free and most_batch > 1:
+                model.batches, model.note = self._rows_apart(model)
+            elif most_batch > 1:
+                model.note = "its batch size is fixed, so each request runs alone"
+            size, profile = 1, {}
+            while size <= (most_batch if model.batches else 1):
+                profile[size] = self._runs(model, made_up(model, size), clock)
+                size *= 2
+            slowest = max(max(seconds) for seconds in profile.values())
+            model.run_seconds = max(self.limits.run, self.limits.slowest * slowest)
+        except Unfit:
+            raise
+        except EngineError as error:
+            if _of_memory(error):
+                raise Unfit(f"it needs more memory than it may take: {error}") from None
+            model.batches = False
+            model.note = f"not measured: it does not run on made-up inputs ({error})"
+            return {1: [UNPROFILED_SECONDS]}
+        return profile
+
+    def _runs(
+        self, model: Loaded, feeds: Mapping[str, Any], clock: Callable[[], float]
+    ) -> list[float]:
+        for _ in range(WARM_RUNS):
+            self._try(model, feeds)
+        found: list[float] = []
+        end = clock() + PROFILE_SECONDS
+        while len(found) < PROFILE_RUNS:
+            if len(found) >= FEWEST_RUNS and clock() > end:
+                break
+            begun = clock()
+            self._try(model, feeds)
+            found.append(clock() - begun)
+        return found
+
+    def _try(self, model: Loaded, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """One run on made-up inputs. Raises EngineError."""
+        left = self._tries_end - time.monotonic()
+        if left <= 0:
+            raise Unfit(f"trying it took longer than {self.limits.tries:g} s")
+        return self.run(model, feeds, seconds=min(left, self.limits.try_run))
+
+    def _rows_apart(self, model: Loaded) -> tuple[bool, str]:
+        """Whether two rows in one run give what they give alone."""
+        first, second = made_up(model, 1, seed=1), made_up(model, 1, seed=2)
+        both = {name: np.concatenate([first[name], second[name]]) for name in first}
+        alone = [self._try(model, one) for one in (first, second)]
+        together = self._try(model, both)
+        for name, value in together.items():
+            apart = [np.asarray(one[name]) for one in alone]
+            fits = all(one.ndim and one.shape[0] == 1 for one in apart)
+            if not fits or np.asarray(value).shape[0] != 2:
+                return False, f"{name} has not one row for each of the input's"
+            if not _close(np.asarray(value), np.concatenate(apart)):
+                return False, "a row's answer depends on the others in its batch"
+        return True, ""
+
+
+def made_up(model: Loaded, rows: int, seed: int = 0) -> dict[str, Any]:
+    """Inputs of the right form: noise, small whole numbers, empty texts."""
+    noise = np.random.default_rng(seed)
+    found = {}
+    for one in model.inputs:
+        shape = [FREE_SIZE if size == -1 else size for size in one.shape]
+        if one.shape and one.shape[0] == -1:
+            shape[0] = rows
+        if one.datatype == "BYTES":
+            found[one.name] = np.full(shape, "", dtype=np.object_)
+        elif one.datatype.startswith("FP"):
+            floats = noise.standard_normal(shape)
+            found[one.name] = floats.astype(DATATYPES[one.datatype])
+        else:
+            found[one.name] = noise.integers(0, 2, shape).astype(
+                DATATYPES[one.datatype]
+            )
+    return found
+
+
+def _free_batch(model: Loaded) -> bool:
+    """Whether the first dimension is free everywhere, and is the same one."""
+    everywhere = (*model.inputs, *model.outputs)
+    first = {sizes[0] if sizes else "" for sizes in model.sizes.values()}
+    return (
+        all(one.shape and one.shape[0] == -1 for one in everywhere) and len(first) == 1
+    )
+
+
+def _info(said: Any) -> Tensor:
+    """An input or output in the protocol's words. Raises EngineError."""
+    if said.type not in OF_ONNX:
+        raise EngineError(f"{said.name} is a {said.type}, which cannot be sent")
+    shape = tuple(size if isinstance(size, int) else -1 for size in said.shape)
+    return Tensor(said.name, OF_ONNX[said.type], shape)
+
+
+def _close(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.shape != other.shape:
+        return False
+    if one.dtype.kind == "f":
+        return bool(np.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True))
+    return bool(np.array_equal(one, other))
+
+
+def _of_memory(error: BaseException) -> bool:
+    """Whether a run failed because memory was refused: ONNX Runtime has words only."""
+    return bool(re.search("failed to allocate|bad_alloc|MemoryError", f"{error}", re.I))
+
+
+def _words(error: BaseException) -> str:
+    """What the runtime said, on one line, without where this machine keeps things."""
+    text = " ".join(str(error).split())
+    return "".join(c for c in text if c.isprintable())[:300] or type(error).__name__
+
+
+def monotonic() -> float:
+    """The clock of everything that is measured here, in seconds."""
+    return time.perf_counter()

@@ -1,0 +1,299 @@
+"""In which order, and with whom, those who wait for a Gpu would be served.
+
+A walk goes over the queue, earliest deadline first, and makes batches; two ways are
+known: *greedy*, as full as the first one's deadline allows, and only of neighbours in
+the order of deadlines. What a request changes in it begins with the first batch that it
+could be in or go before, so a walk takes a newcomer in, or back out, by walking anew
+from there. Those who come with the latest deadline cost one batch, not the queue.
+
+Times are seconds of one monotonic clock that the caller reads.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from placement.protocol.serving_times import Timing
+
+ROUNDING_SECONDS = 1e-9
+
+Group = tuple[str, str]
+Order = tuple[float, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One inference that somebody waits for."""
+
+    id: int
+    model: str
+    rows: int
+    arrived_at: float
+    deadline_at: float
+    like: str = ""
+    """Requests of one model with the same word may share a batch; "": none may."""
+
+    @property
+    def group(self) -> Group:
+        """Requests of one group may share a batch, if they are like anything."""
+        return (self.model, self.like)
+
+    def in_time(self, end: float) -> bool:
+        """Whether it would be, were it done then."""
+        return end <= self.deadline_at + ROUNDING_SECONDS
+
+
+@dataclass(slots=True)
+class Placed:
+    """A model as the scheduler knows it."""
+
+    name: str
+    memory_bytes: int
+    timing: Timing
+    most_rows: int = 1
+
+
+class Queue:
+    """Who waits: by group, each in order. ``by_deadline`` False: as they came."""
+
+    def __init__(self, *, by_deadline: bool) -> None:
+        self.by_deadline = by_deadline
+        self.groups: dict[Group, list[Request]] = {}
+        self._ids: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __contains__(self, request: Request) -> bool:
+        return request.id in self._ids
+
+    def order(self, request: Request) -> Order:
+        """Earliest deadline first, then as they came."""
+        at = request.deadline_at if self.by_deadline else request.arrived_at
+        return (at, request.id)
+
+    def add(self, request: Request) -> None:
+        """O(log n) comparisons."""
+        insort(self.groups.setdefault(request.group, []), request, key=self.order)
+        self._ids.add(request.id)
+
+    def drop(self, request: Request) -> bool:
+        """Take a request out; False: it does not wait."""
+        if request.id not in self._ids:
+            return False
+        self._ids.remove(request.id)
+        rows = self.groups[request.group]
+        del rows[bisect_left(rows, self.order(request), key=self.order)]
+        if not rows:
+            del self.groups[request.group]
+        return True
+
+    def drop_model(self, name: str) -> list[Request]:
+        """Take out who waits for a model."""
+        gone = [key for key in self.groups if key[0] == name]
+        found = [request for key in gone for request in self.groups.pop(key)]
+        self._ids.difference_update(one.id for one in found)
+        return found
+
+    def mixes(self, newcomer: Request | None = None) -> bool:
+        """Whether batches could be made past others who wait, newcomer included."""
+        groups, people = len(self.groups), len(self)
+        if newcomer is not None:
+            groups += newcomer.group not in self.groups
+            people += 1
+        return 1 < groups < people
+
+    def all(self) -> list[Request]:
+        """Everybody, group by group."""
+        return [one for group in self.groups.values() for one in group]
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One run, and what was before it."""
+
+    model: str
+    group: Group
+    batch: tuple[Request, ...]
+    before: float
+    """When the one before it is over; a load comes between the two."""
+    begin: float
+    end: float
+    in_time: bool
+    """Its first one, who has the earliest deadline of them, and so all."""
+    loaded: tuple[str, ...]
+    """Before it; the least recently used first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a newcomer changed in a walk."""
+
+    keep: int
+    """The steps that stayed."""
+    old: list[Step]
+    """Those that were made anew, as they were."""
+
+
+class Walk:
+    """The steps in which all who wait would be served, from ``at`` on."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        placed: Mapping[str, Placed],
+        *,
+        room_bytes: int,
+        loaded: Iterable[str],
+        at: float,
+        greedy: bool,
+        late_batches: bool = False,
+    ) -> None:
+        """``late_batches``: a batch may make its first one late."""
+        self.queue, self.placed, self.room_bytes = queue, placed, room_bytes
+        self.greedy, self.late_batches = greedy, late_batches
+        self.began_at = self.at = at
+        self.loaded = tuple(loaded)
+        self.steps: list[Step] = []
+        self.late = 0
+        """Steps that somebody would be late with."""
+        self._taken: dict[Group, int] = {}
+
+    def go_on(self, groups: Iterable[Group], *, most: int | None = None) -> None:
+        """Walk over what is left of these groups; ``most``: so many steps."""
+        order, rows_of, taken = self.queue.order, self.queue.groups, self._taken
+        heads = []
+        for group in groups:
+            rows, first = rows_of[group], taken.get(group, 0)
+            if first < len(rows):
+                heads.append((order(rows[first]), group))
+        heapify(heads)
+        while heads and most != 0:
+            _, group = heappop(heads)
+            bound = heads[0][0] if heads and not self.greedy else None
+            self._step(group, bound)
+            rows, last = rows_of[group], taken[group]
+            if last < len(rows):
+                heappush(heads, (order(rows[last]), group))
+            most = None if most is None else most - 1
+
+    def insert(self, request: Request) -> Changed:
+        """Walk anew from where a newcomer, who is in the queue, changes it."""
+        keep = self._unchanged_by(request)
+        old = self.steps[keep:]
+        self._back_to(keep)
+        self.go_on({request.group, *(step.group for step in old)})
+        return Changed(keep, old)
+
+    def take_back(self, changed: Changed) -> None:
+        """Be as before ``insert``; the newcomer is out of the queue again."""
+        self._back_to(changed.keep)
+        for step in changed.old:
+            self._append(step)
+        if changed.old:
+            last = changed.old[-1]
+            self.at, self.loaded = last.end, self._used(last.loaded, last.model)
+
+    def begun(self, batch: tuple[Request, ...]) -> bool:
+        """The first step begins and left the queue; False: another one did."""
+        if not self.steps or self.steps[0].batch != batch:
+            return False
+        step = self.steps.pop(0)
+        self.late -= not step.in_time
+        left = self._taken[step.group] - len(batch)
+        if left:
+            self._taken[step.group] = left
+        else:
+            del self._taken[step.group]
+        self.began_at = step.end
+        return True
+
+    def step_of(self, request: Request) -> Step:
+        """The run that a request is in. Raises StopIteration: it is in none."""
+        return next(step for step in reversed(self.steps) if request in step.batch)
+
+    def _unchanged_by(self, request: Request) -> int:
+        """How many steps are the same with a newcomer.
+
+        Heads of steps come in the order of deadlines, so what could begin after the
+        newcomer are the last ones. The batch of its group just before may take it in.
+        """
+        order, group = self.queue.order(request), request.group
+        follows = self.queue.groups[group][0] is not request
+        keep = len(self.steps)
+        for index in range(keep - 1, -1, -1):
+            step = self.steps[index]
+            if step.group == group and self.queue.order(step.batch[0]) < order:
+                return index
+            if self.queue.order(step.batch[-1]) > order:
+                keep = index
+            elif not follows:
+                break
+        return keep
+
+    def _back_to(self, keep: int) -> None:
+        """Forget the steps from there on."""
+        if keep == len(self.steps):
+            return
+        first = self.steps[keep]
+        self.at, self.loaded = first.before, first.loaded
+        for step in self.steps[keep:]:
+            self._taken[step.group] -= len(step.batch)
+            self.late -= not step.in_time
+        del self.steps[keep:]
+
+    def _step(self, group: Group, bound: Order | None) -> None:
+        """The next run is one of this group."""
+        model, rows = self.placed[group[0]], self.queue.groups[group]
+        there = model.name in self.loaded
+        begin = self.at if there else self.at + model.timing.load_seconds
+        first = self._taken.get(group, 0)
+        last, total = self._filled(model, rows, first, begin, bound)
+        batch = tuple(rows[first:last])
+        end = begin + model.timing.typical_seconds(total)
+        in_time = batch[0].in_time(end)
+        name, before = model.name, self.loaded
+        self._append(Step(name, group, batch, self.at, begin, end, in_time, before))
+        self.at, self.loaded = end, self._used(before, name)
+
+    def _append(self, step: Step) -> None:
+        self.steps.append(step)
+        self._taken[step.group] = self._taken.get(step.group, 0) + len(step.batch)
+        self.late += not step.in_time
+
+    def _filled(
+        self,
+        model: Placed,
+        rows: list[Request],
+        first: int,
+        begin: float,
+        bound: Order | None,
+    ) -> tuple[int, int]:
+        """Where the batch that starts with ``rows[first]`` ends, and its rows."""
+        head, last = rows[first], first + 1
+        total = head.rows
+        if not head.like:
+            return last, total
+        seconds, most = model.timing.typical_seconds, model.most_rows
+        while last < len(rows):
+            more = total + rows[last].rows
+            if more > most:
+                break
+            if bound is not None and self.queue.order(rows[last]) > bound:
+                break
+            if not (self.late_batches or head.in_time(begin + seconds(more))):
+                break
+            total, last = more, last + 1
+        return last, total
+
+    def _used(self, loaded: tuple[str, ...], name: str) -> tuple[str, ...]:
+        """What is loaded once a model has run, the least recently used first."""
+        if loaded and loaded[-1] == name:
+            return loaded
+        rest = [one for one in loaded if one != name]
+        if name not in loaded:
+            used = sum(self.placed[one].memory_bytes for one in rest)
+            while used + self.placed[name].memory_bytes > self.room_bytes:
+                used -= self.placed[rest.pop(0)].memory_bytes
+        return (*rest, name)

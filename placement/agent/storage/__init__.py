@@ -1,0 +1,1 @@
+"""A job's files on the node: folders, quotas, logs, results, checkpoints."""

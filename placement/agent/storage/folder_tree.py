@@ -1,0 +1,156 @@
+"""Folders that a Job's user may change, handled by root without following a path.
+
+A student can rename, replace and link everything in a folder of their own while root
+works there. So a folder is finished before it is handed over, and what lies in it later
+is reached by descriptors of real folders only (openat(2) with O_NOFOLLOW), never by a
+path. docs/security.md lists every place where root does this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from placement.agent.process.unix_user import Identity
+from placement.agent.storage.results_reader import FOLDER
+
+MOST_OPEN = 64
+"""Folders in folders that are held open while a tree is removed."""
+MOST_ROUNDS = 100
+"""How often a folder is emptied that is filled again meanwhile."""
+
+
+def make_owned(
+    path: Path, identity: Identity | None, inner: Sequence[str] = ()
+) -> list[int]:
+    """Make a folder with folders inside, for the Job's user alone.
+
+    Nothing is followed: the folder is empty and closed to its later owner until all of
+    it is finished. What is there already is not taken over.
+
+    Args:
+        path: of the folder. The folder above it must be the node worker's own.
+        identity: the Job's user; None: the node worker's own.
+        inner: names of folders to make inside.
+
+    Returns:
+        A descriptor of each inner folder, which the caller closes.
+
+    Raises:
+        OSError: it exists already, or there is no room.
+    """
+    above = os.open(path.parent, FOLDER)
+    try:
+        os.mkdir(path.name, 0o700, dir_fd=above)
+        handle = os.open(path.name, FOLDER, dir_fd=above)
+    finally:
+        os.close(above)
+    made: list[int] = []
+    try:
+        for name in inner:
+            os.mkdir(name, 0o700, dir_fd=handle)
+            made.append(os.open(name, FOLDER, dir_fd=handle))
+        # The outer one last: only then can its owner reach what is inside.
+        for one in (*made, handle):
+            os.fchmod(one, 0o700)
+            if identity is not None:
+                os.fchown(one, identity.uid, identity.gid)
+    except OSError:
+        close_all(made)
+        raise
+    finally:
+        os.close(handle)
+    return made
+
+
+def close_all(handles: Sequence[int]) -> None:
+    """Close descriptors."""
+    for handle in handles:
+        os.close(handle)
+
+
+def is_folder(path: Path) -> bool:
+    """Say whether a real folder is there; a link to one is none."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def remove(path: Path) -> None:
+    """Remove a folder and all that lies in it, whatever its owner does meanwhile.
+
+    Links are removed and never followed. Depth costs neither stack nor descriptors:
+    what lies too deep is first moved up, inside the folder that goes.
+
+    Args:
+        path: of the folder. The folder above it must be the node worker's own.
+
+    Raises:
+        OSError: something cannot be removed, or is made again faster than it goes.
+    """
+    above = os.open(path.parent, FOLDER)
+    try:
+        _remove_inside(above, path.name)
+    finally:
+        os.close(above)
+
+
+def _remove_inside(above: int, name: str) -> None:
+    for _ in range(MOST_ROUNDS):
+        try:
+            top = os.open(name, FOLDER, dir_fd=above)
+        except NotADirectoryError:  # a link, or no folder at all
+            os.unlink(name, dir_fd=above)
+            return
+        except FileNotFoundError:
+            return
+        try:
+            _empty(top, top, 0)
+        finally:
+            os.close(top)
+        try:
+            os.rmdir(name, dir_fd=above)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    raise OSError(errno.ENOTEMPTY, "it is filled again while it is removed", name)
+
+
+def _empty(handle: int, top: int, depth: int) -> None:
+    """Remove what an open folder holds; ``top`` takes what lies too deep."""
+    with os.scandir(handle) as entries:
+        names = [entry.name for entry in entries]
+    for name in names:
+        # Gone meanwhile, or replaced by something else: the next round sees it.
+        with contextlib.suppress(FileNotFoundError):
+            _empty_entry(handle, name, top, depth)
+
+
+def _empty_entry(handle: int, name: str, top: int, depth: int) -> None:
+    try:
+        os.unlink(name, dir_fd=handle)
+        return
+    except (IsADirectoryError, PermissionError):  # POSIX allows either for a folder
+        pass
+    if depth >= MOST_OPEN:
+        moved = f".removed-{secrets.token_hex(8)}"
+        os.rename(name, moved, src_dir_fd=handle, dst_dir_fd=top)
+        return
+    try:
+        inner = os.open(name, FOLDER, dir_fd=handle)
+    except NotADirectoryError:  # a link stands there now
+        os.unlink(name, dir_fd=handle)
+        return
+    try:
+        _empty(inner, top, depth + 1)
+    finally:
+        os.close(inner)
+    with contextlib.suppress(OSError):  # filled again: the next round empties it
+        os.rmdir(name, dir_fd=handle)

@@ -1,0 +1,220 @@
+"""Results of ended Jobs from the node to the web, like logs: whole, when it is there.
+
+The web says how much it wants and how much it has; the node lists what lies in the
+Job's ``results`` folder and goes on from there. Files are read by a process that runs
+as the Job's own user (results_reader.py), never by the node worker itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlencode
+
+from placement.agent import portal_channel
+from placement.agent.job_folder import RESULTS, JobFolder, NodeView
+from placement.agent.portal_channel import ChannelDown, ChannelRefused
+from placement.agent.process import unix_user
+from placement.agent.process.unix_user import Identity
+from placement.agent.storage import folder_tree
+from placement.agent.storage.log_upload import BACK_OFF_SECONDS, Upload
+from placement.planner.values.errors import OrderRefused
+from placement.protocol.commands import parse_order
+
+PIECE_BYTES = 2**20
+LOOK_SECONDS = 1.0
+LIST_SECONDS = 600.0
+CODE_DIR = Path(__file__).resolve().parents[3]
+
+logger = logging.getLogger(__name__)
+
+
+class Unreadable(Exception):
+    """The Job's user cannot read what was asked for."""
+
+
+class ResultCarrier:
+    """Brings up the results of one Job after the other."""
+
+    def __init__(self, node: NodeView) -> None:
+        self.node = node
+        self._failures = 0
+
+    def run(self, stop: threading.Event, todo: Callable[[], Sequence[Upload]]) -> None:
+        """Carry until told to stop."""
+        while not stop.wait(self._pause()):
+            for item in todo():
+                try:
+                    self.carry(item, stop)
+                    self._failures = 0
+                except ChannelDown as error:
+                    self._failures += 1
+                    logger.info("results wait: %s", error)
+                    break
+                except (OSError, ValueError, KeyError, subprocess.SubprocessError):
+                    logger.exception("results of job %s", item.folder.name)
+                    item.report(results=True)
+
+    def _pause(self) -> float:
+        if not self._failures:
+            return LOOK_SECONDS
+        return BACK_OFF_SECONDS[min(self._failures, len(BACK_OFF_SECONDS)) - 1]
+
+    def carry(self, item: Upload, stop: threading.Event) -> None:
+        """Bring up all that one Job left; nothing where it left nothing.
+
+        Raises:
+            ChannelDown: the web cannot take it now.
+        """
+        folder = item.folder
+        place = folder.work / RESULTS
+        if not folder_tree.is_folder(place):
+            item.report(results=True)
+            return
+        try:
+            identity = identity_of(folder)
+            limits = self._ask(folder, "GET")
+            told = _listing(place, identity, limits)
+            if told["files"] or told["left_out"]:
+                wanted = self._ask(folder, "PUT", json.dumps(told).encode())["files"]
+                for row in wanted:
+                    if stop.is_set():
+                        return
+                    self._send(folder, place, identity, row)
+        except (ChannelRefused, OrderRefused, Unreadable) as refusal:
+            logger.warning("results of job %s: %s", folder.name, refusal)
+        item.report(results=True)
+
+    def _ask(
+        self, folder: JobFolder, method: str, body: bytes | None = None
+    ) -> dict[str, Any]:
+        _, answer = self._request(folder, method, "", body)
+        return dict(json.loads(answer))
+
+    def _request(
+        self,
+        folder: JobFolder,
+        method: str,
+        part: str,
+        body: bytes | None,
+        **query: int,
+    ) -> tuple[int, bytes]:
+        asked = urlencode({"attempt": folder.attempt, **query})
+        url = f"{self.node.web_url}/node/v1/jobs/{folder.job}/results{part}?{asked}"
+        return portal_channel.request(
+            method,
+            url,
+            node=self.node.name,
+            token=self.node.token(),
+            body=body,
+            key=folder.key,
+        )
+
+    def _send(
+        self,
+        folder: JobFolder,
+        place: Path,
+        identity: Identity | None,
+        row: dict[str, Any],
+    ) -> None:
+        """Send one file from where the web has it; a file that changed is left."""
+        at, size = int(row["have"]), int(row["size"])
+        while at < size or size == 0:
+            with _reading(place, identity, str(row["path"]), at) as file:
+                at = self._stream(folder, int(row["id"]), file, at, size)
+            if size == 0:
+                return
+
+    def _stream(
+        self, folder: JobFolder, pk: int, file: IO[bytes], at: int, size: int
+    ) -> int:
+        """Send pieces until the end, or until the web is elsewhere; where it is."""
+        while True:
+            data = file.read(min(PIECE_BYTES, size - at))
+            if not data and size:
+                raise Unreadable("a file is shorter than it was")
+            status, answer = self._request(folder, "PUT", f"/{pk}", data, offset=at)
+            have = int(json.loads(answer)["size"])
+            if status == 409 and have == at:
+                raise ValueError("the web is where it says it is not")
+            at = have if status == 409 else at + len(data)
+            if status == 409 or at >= size:
+                return at
+
+
+def identity_of(folder: JobFolder) -> Identity | None:
+    """Return the Unix user that a Job ran as; None: the node worker's own.
+
+    Raises:
+        OrderRefused: the account is gone.
+    """
+    order = parse_order(str(folder.read("order")["payload"]))
+    return unix_user.identity_of(order, allow_scripts=True)
+
+
+def _listing(
+    place: Path, identity: Identity | None, limits: dict[str, Any]
+) -> dict[str, Any]:
+    numbers = (str(int(limits[name])) for name in ("most_files", "most_bytes"))
+    done = subprocess.run(
+        _command("list", str(place), *numbers),
+        **as_user(identity),
+        capture_output=True,
+        timeout=LIST_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise Unreadable(done.stderr.decode(errors="replace")[-200:].strip())
+    return dict(json.loads(done.stdout))
+
+
+@contextmanager
+def _reading(
+    place: Path, identity: Identity | None, path: str, offset: int
+) -> Iterator[IO[bytes]]:
+    """Read one file through a process of the Job's user."""
+    process = subprocess.Popen(
+        _command("send", str(place), path, str(offset)),
+        **as_user(identity),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "placement.agent.storage.results_reader", *arguments]
+
+
+def as_user(identity: Identity | None) -> dict[str, Any]:
+    """Return what starts a process as the Job's user, with nothing of the worker's."""
+    plain: dict[str, Any] = {
+        "cwd": "/",
+        "env": {
+            "PATH": "/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(CODE_DIR),
+        },
+        "stdin": subprocess.DEVNULL,
+    }
+    if identity is None:
+        return plain
+    return plain | {
+        "user": identity.uid,
+        "group": identity.gid,
+        "extra_groups": list(identity.groups),
+    }

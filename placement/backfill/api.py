@@ -1,0 +1,87 @@
+"""Jobs that run in gaps over the JSON API; POST /jobs asks for one."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Router
+
+from placement.backfill.queries import gap_facts, gap_rows
+from placement.backfill.service import ask as ask_for_gaps
+from placement.backfill.service import stop_in_gaps
+from placement.jobs.schemas import NewJob, StopReason
+from placement.models import Backfill
+from reservations.models import Membership, User
+from reservations.rules.errors import NotFound
+from telemetry.protocol.sentences import sentence
+
+router = Router(tags=["placement"])
+
+
+def ask(user: User, body: NewJob) -> dict[str, Any]:
+    """Queue what ``POST /jobs`` wants to run in gaps; return what is told of it.
+
+    Raises:
+        LaunchInvalid, Refusal, NotAllowed, NotFound.
+    """
+    wish = body.backfill
+    assert wish is not None
+    payer = None
+    if wish.membership is not None:
+        payer = Membership.objects.filter(pk=wish.membership, user=user).first()
+        if payer is None:
+            raise NotFound(
+                what=sentence(
+                    "membership #{membership} of yours", membership=wish.membership
+                )
+            )
+    now = timezone.now()
+    row = ask_for_gaps(
+        user=user,
+        job=body.dict(exclude={"backfill", "reservation"}),
+        membership=payer,
+        now=now,
+        **wish.dict(exclude={"membership"}),
+    )
+    return {"backfill": gap_facts(row, now=now)}
+
+
+@router.get("/jobs/gaps")
+def gap_list(request: HttpRequest, ended: bool = False) -> dict[str, Any]:
+    """Jobs in gaps that one may see, newest first; ``ended``: also what is over."""
+    now = timezone.now()
+    rows = gap_rows(_user(request), live=not ended)
+    return {"gaps": [gap_facts(r.row, now=now) | {"place": r.place} for r in rows]}
+
+
+@router.get("/jobs/gaps/{int:backfill_id}")
+def gap_one(request: HttpRequest, backfill_id: int) -> dict[str, Any]:
+    """One of them, with the numbers of its stretches."""
+    rows = Backfill.objects.visible_to(_user(request))
+    rows = rows.select_related("owner", "membership__account")
+    row = rows.filter(pk=backfill_id).first()
+    if row is None:
+        raise NotFound(
+            what=sentence("job in gaps #{backfill_id}", backfill_id=backfill_id)
+        )
+    return gap_facts(row, now=timezone.now())
+
+
+@router.post("/jobs/gaps/{int:backfill_id}/stop")
+def gap_stop(
+    request: HttpRequest, backfill_id: int, body: StopReason | None = None
+) -> dict[str, Any]:
+    """Take no gap any more; what runs gets TERM, its grace, KILL."""
+    now = timezone.now()
+    row = stop_in_gaps(
+        backfill_id=backfill_id,
+        user=_user(request),
+        reason=body.reason if body else "",
+        now=now,
+    )
+    return gap_facts(row, now=now)
+
+
+def _user(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)
+    return request.user

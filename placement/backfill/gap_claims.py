@@ -1,0 +1,333 @@
+"""Who waits for a gap takes those that are free now, in fair order.
+
+After everybody on the waitlist: as long as something changed that the waitlist has not
+looked at, no gap is taken. Bounded: so many rows a look, so many gaps a look, a look at
+most every ``LOOK_SECONDS``; each gap in a transaction of its own, judged again under
+the locks of ``reservations.booking.gap_booking``.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from django.db import DatabaseError, transaction
+from django.db.models import Q
+
+from placement.backfill.backfill_transitions import move_gap_job
+from placement.jobs.nodes import checkpoint_relay
+from placement.jobs.service import launch_in
+from placement.models import Backfill, Job
+from placement.planner.values.errors import PlacementError
+from placement.protocol.job_lifecycle import JobState
+from placement.rules.backfill_rules import (
+    Gap,
+    GapState,
+    Standing,
+    Wants,
+    best_gap,
+    in_order,
+    leave_seconds,
+    left_of,
+    needed_seconds,
+    why_waits,
+)
+from reservations.booking import gap_booking
+from reservations.models import SitePolicy
+from reservations.notifications import service as notices
+from reservations.rules.calendar import Calendar, Search, Wish, first_slots
+from reservations.rules.errors import BookingError, NotAllowed
+from reservations.rules.gaps import OpenGpu
+from reservations.rules.lifecycle import Kind
+from reservations.rules.policy import Policy
+from reservations.store import locking
+from reservations.store.booking_snapshot import calendar_gpus, site_policy
+from reservations.store.pool_rows import barred_pools
+from reservations.store.usage import rank_with, usage_by_membership
+from reservations.store.write_queue import turn
+from reservations.waitlist.free_gaps import HEARD_SECONDS, open_calendar, open_gpus
+from telemetry.models import Gpu
+from telemetry.protocol.sentences import sentence
+
+LOOK_SECONDS = 5.0
+LIKELY_SECONDS = 60.0
+"""How often it is looked when the next gap comes."""
+LIKELY_DAYS = 3
+GRID_SECONDS = 60
+MOST_ROWS = 200
+MOST_TAKEN = 20
+TOLD_AFTER = timedelta(minutes=5)
+REASON_LENGTH = 400
+log = logging.getLogger(__name__)
+_ERRORS = (
+    BookingError, PlacementError, DatabaseError, ArithmeticError, LookupError,
+    ValueError,
+)  # fmt: skip
+
+
+def each(
+    rows: Iterable[Backfill], act: Callable[[Backfill, datetime], bool], now: datetime
+) -> int:
+    """Act on each; one bad row is logged and never blocks the rest."""
+    done = 0
+    for row in rows:
+        try:
+            done += act(row, now)
+        except _ERRORS:
+            log.exception("job in gaps %s: %s failed", row.pk, act.__name__)
+    return done
+
+
+@dataclass
+class Look:
+    """What one look is about; read once for everybody."""
+
+    now: datetime
+    policy: Policy
+    grace_seconds: float
+    free: list[OpenGpu]
+    _ahead: Calendar | None = field(default=None)
+    _uuids: dict[int, str] = field(default_factory=dict)
+
+    def take(self, gap: Gap) -> None:
+        """Note that Gpus are taken now."""
+        self.free = [one for one in self.free if one.gpu.pk not in gap.gpu_ids]
+
+    def ahead(self) -> tuple[Calendar, dict[int, str]]:
+        """Return the calendar of the next days, and the Gpus' UUIDs."""
+        if self._ahead is None:
+            rows = Gpu.objects.bookable().order_by("pk")
+            until = self.now + timedelta(days=LIKELY_DAYS)
+            self._uuids = dict(rows.values_list("pk", "uuid"))
+            self._ahead = open_calendar(calendar_gpus(rows), self.now, until)
+        return self._ahead, self._uuids
+
+
+def take_all(now: datetime) -> int:
+    """Let who waits take what is free, in order; how many gaps were taken."""
+    waiting = Backfill.objects.filter(state=GapState.QUEUED)
+    stale = Q(looked_at=None) | Q(looked_at__lte=now - timedelta(seconds=LOOK_SECONDS))
+    if not waiting.filter(stale).exists():
+        return 0
+    rows = {
+        row.pk: row
+        for row in waiting.select_related(
+            "owner", "membership__user", "membership__account__parent"
+        ).order_by("created_at", "pk")[:MOST_ROWS]
+    }
+    Backfill.objects.filter(pk__in=rows).update(looked_at=now)
+    if not gap_booking.waitlist_rests():
+        _say(
+            rows.values(),
+            sentence("waits until everybody on the waitlist was looked at"),
+        )
+        return 0
+    policy = site_policy()
+    look = Look(
+        now,
+        policy,
+        float(SitePolicy.current().stop_grace_seconds),
+        _not_in_use(open_gpus(now, policy)),
+    )
+    taken = 0
+    for pk in in_order(_standings(rows.values()), _ranks(now, policy)):
+        if taken >= MOST_TAKEN:
+            break
+        taken += each([rows[pk]], lambda row, _now: _serve(row, look), now)
+    return taken
+
+
+def _standings(rows: Iterable[Backfill]) -> list[Standing]:
+    return [Standing(row.pk, row.membership_id, row.created_at) for row in rows]
+
+
+def _ranks(now: datetime, policy: Policy) -> dict[int, int]:
+    ranking = rank_with(usage_by_membership(now, policy), now, policy)
+    if ranking is None:
+        return {}
+    return {pk: rank.rank for pk, rank in ranking.ranks.items()}
+
+
+def _not_in_use(free: Sequence[OpenGpu]) -> list[OpenGpu]:
+    """Leave out Gpus that somebody's Job has not left yet."""
+    rows = Job.objects.filter(state__in=JobState.on_node())
+    busy: set[int] = set()
+    for job in rows.prefetch_related("reservation__allocations"):
+        held = [a.gpu_id for a in job.reservation.allocations.all()]
+        busy.update(job.gpu_ids or held)
+    return [one for one in free if one.gpu.pk not in busy]
+
+
+def _serve(row: Backfill, look: Look) -> bool:
+    """Give one row its gap, or say why it waits."""
+    left = left_of(row.total_seconds, row.used_seconds)
+    before = last_begun(row)
+    wants = Wants(
+        count=row.gpu_count,
+        shortest_seconds=needed_seconds(row.shortest_seconds, look.grace_seconds, left),
+        min_memory_bytes=row.min_memory_bytes,
+        gpu_class=row.gpu_class,
+        uuids=frozenset(row.gpu_uuids),
+        node=before.node.name if before is not None else "",
+    )
+    try:
+        gap = _gap_for(row, wants, look)
+        if gap is None and _may_travel(before, look.now):
+            wants = replace(wants, node="")
+            gap = _gap_for(row, wants, look)
+        if gap is not None:
+            most = None if left is None else left + leave_seconds(look.grace_seconds)
+            _take(row, gap, wants.shortest_seconds, most, before, look.now)
+    except NotAllowed as refusal:
+        # Its Membership has ended, or its login: no later gap will do either.
+        why = sentence("not allowed: {refusal}", refusal=refusal)
+        move_gap_job(row, GapState.STOPPED, reason=why, ended_at=look.now)
+        return False
+    except (BookingError, PlacementError) as refusal:
+        _say([row], sentence("waits: {refusal}", refusal=refusal).rstrip("."))
+        return False
+    if gap is None:
+        _say([row], why_waits(look.free, wants, now=look.now))
+        _expect(row, wants, look)
+        return False
+    look.take(gap)
+    return True
+
+
+def _gap_for(row: Backfill, wants: Wants, look: Look) -> Gap | None:
+    """Return the gap to take, of Gpus that its Membership may have.
+
+    Raises:
+        Refusal, NotAllowed: it may hold none now.
+    """
+    until = gap_booking.may_hold_until(
+        row.membership, row.gpu_count, now=look.now, policy=look.policy
+    )
+    path = locking.read(row.membership, ()).path
+    barred = barred_pools(
+        [one.gpu for one in look.free], {account.pk for account in path}
+    )
+    free = [one for one in look.free if one.gpu.pool_pk not in barred]
+    return best_gap(free, wants, now=look.now, until=until)
+
+
+def _may_travel(before: Job | None, now: datetime) -> bool:
+    """Say whether its checkpoint could be brought to another node, if it has one."""
+    if before is None or not checkpoint_relay.allowed():
+        return False
+    seen = before.node.last_seen_at
+    return seen is not None and now - seen <= timedelta(seconds=HEARD_SECONDS)
+
+
+def last_begun(row: Backfill) -> Job | None:
+    """Return the last stretch that began: its checkpoint is what is gone on from."""
+    rows = row.stretches.exclude(started_at=None).filter(continued_by=None)
+    return rows.select_related("node").order_by("-pk").first()
+
+
+def _take(
+    row: Backfill,
+    gap: Gap,
+    shortest_seconds: int,
+    most_seconds: int | None,
+    before: Job | None,
+    now: datetime,
+) -> None:
+    """Hold the gap and launch the next stretch in it, both or neither.
+
+    Raises:
+        GapGone, Refusal, PlacementError: and nothing is written.
+    """
+    first = row.attempt == 0
+    with turn(), transaction.atomic(durable=True):
+        held = gap_booking.take(
+            membership=row.membership,
+            gpu_ids=gap.gpu_ids,
+            shortest_seconds=shortest_seconds,
+            most_seconds=most_seconds,
+            purpose=row.name,
+            now=now,
+        )
+        job = launch_in(
+            user=row.owner,
+            reservation_id=held.pk,
+            now=now,
+            backfill=row,
+            **(
+                row.launch
+                | {
+                    "node": gap.node,
+                    "resume_from": before.pk if before is not None else None,
+                }
+            ),
+        )
+        moved = move_gap_job(
+            row,
+            GapState.RUNNING,
+            reason="",
+            attempt=row.attempt + 1,
+            likely_at=None,
+            looked_at=None,
+        )
+        if not moved:
+            # Stopped in this moment: the gap goes back with the transaction.
+            raise PlacementError(
+                sentence("job in gaps #{row} waits no more", row=row.pk)
+            )
+        if first and now - row.created_at > TOLD_AFTER:
+            _tell_begun(row, job, now)
+
+
+def _tell_begun(row: Backfill, job: Job, now: datetime) -> None:
+    notices.tell(
+        user=row.owner,
+        kind="job_started",
+        reservation=job.reservation,
+        detail={
+            "job": job.pk,
+            "url": f"/jobs/{job.pk}/",
+            "text": sentence(
+                "“{name}” has its first gap, on {node}.",
+                name=row.name,
+                node=job.node.name,
+            ),
+        },
+        now=now,
+        key=f"backfill:{row.pk}:begun",
+    )
+
+
+def _say(rows: Iterable[Backfill], reason: str) -> None:
+    """Write why they wait, where it is news."""
+    pks = [row.pk for row in rows]
+    found = Backfill.objects.filter(pk__in=pks, state=GapState.QUEUED)
+    found.exclude(reason=reason[:REASON_LENGTH]).update(reason=reason[:REASON_LENGTH])
+
+
+def _expect(row: Backfill, wants: Wants, look: Look) -> None:
+    """Write when the next gap comes by the calendar as it stands; once a minute."""
+    if look.now.timestamp() % LIKELY_SECONDS >= LOOK_SECONDS and row.likely_at:
+        return
+    calendar, uuids = look.ahead()
+    good = [gpu for gpu in calendar.gpus if wants.suits(gpu, uuids.get(gpu.pk, ""))]
+    latest = look.now + timedelta(days=LIKELY_DAYS)
+    search = Search(
+        earliest=look.now,
+        latest=latest - timedelta(seconds=wants.shortest_seconds),
+        grid_seconds=GRID_SECONDS,
+        longest_seconds=look.policy.longest_seconds,
+    )
+    slots = first_slots(
+        Calendar(good, calendar.busy(), calendar.plans),
+        Wish(wants.count, wants.shortest_seconds),
+        search,
+        allowed=lambda _window, gpus: (
+            Kind.FLEX if len({gpu.node for gpu in gpus}) == 1 else None
+        ),
+    )
+    likely = max(slots[0].start, look.now) if slots else None
+    if likely != row.likely_at:
+        Backfill.objects.filter(pk=row.pk).update(likely_at=likely)
+
+
+__all__ = ["each", "last_begun", "take_all"]

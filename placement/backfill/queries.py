@@ -1,0 +1,107 @@
+"""What pages and programs show of Jobs that run in gaps."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import F, OuterRef, Subquery
+
+from placement.jobs.queries import iso
+from placement.models import Backfill, Job
+from placement.rules.backfill_rules import GapState
+from reservations.models import User
+
+MOST_ROWS = 100
+MOST_STRETCHES = 50
+
+
+@dataclass(frozen=True)
+class GapRow:
+    """One that waits for a gap or runs in one, as the list of Jobs shows it."""
+
+    row: Backfill
+    place: int | None
+    """Its number among all that wait, oldest first; None: it does not wait."""
+    may_stop: bool
+
+
+def gap_rows(user: User, *, live: bool = True) -> list[GapRow]:
+    """Return what a User may see of what runs in gaps, newest first."""
+    rows = Backfill.objects.visible_to(user)
+    if live:
+        rows = rows.live()
+    rows = with_last_job(rows.select_related("owner", "membership__account"))
+    ahead = list(
+        Backfill.objects.filter(state=GapState.QUEUED)
+        .order_by("created_at", "pk")
+        .values_list("pk", flat=True)
+    )
+    places = {pk: number for number, pk in enumerate(ahead, start=1)}
+    return [
+        GapRow(row, places.get(row.pk), row.owner_id == user.pk or user.is_operator)
+        for row in rows[:MOST_ROWS]
+    ]
+
+
+def with_last_job(rows):  # type: ignore[no-untyped-def]
+    """Add the number and the node of each one's last stretch."""
+    last = Job.objects.filter(backfill=OuterRef("pk")).order_by("-pk")
+    return rows.annotate(
+        job_pk=Subquery(last.values("pk")[:1]),
+        job_node=Subquery(last.values("node__name")[:1]),
+        job_until=Subquery(last.values("reservation__end")[:1]),
+    ).order_by(F("created_at").desc(), "-pk")
+
+
+@dataclass(frozen=True)
+class GapOf:
+    """What a stretch is part of, as its own page shows it."""
+
+    row: Backfill
+    stretches: list[Job]
+    """The newest ones, oldest first."""
+    held_seconds: int
+    """In all gaps together, the one that is held now too."""
+
+    @property
+    def live(self) -> bool:
+        """Whether it goes on."""
+        return self.row.state in GapState.live()
+
+
+def gap_of(job: Job, *, now: datetime) -> GapOf | None:
+    """Return what runs in gaps with this Job as a stretch; None: it has its own."""
+    row = job.backfill
+    if row is None:
+        return None
+    newest = row.stretches.select_related("reservation").order_by("-pk")
+    stretches = list(newest[:MOST_STRETCHES])[::-1]
+    held = row.used_seconds
+    if row.state in (GapState.RUNNING, GapState.STOPPING) and stretches:
+        begun = stretches[-1].reservation.start
+        held += max(0, int((now - begun).total_seconds()))
+    return GapOf(row, stretches, held)
+
+
+def gap_facts(row: Backfill, *, now: datetime) -> dict[str, object]:
+    """Return one as programs read it."""
+    likely = row.likely_at if row.state == GapState.QUEUED else None
+    return {
+        "id": row.pk,
+        "name": row.name,
+        "state": row.state,
+        "reason": row.reason,
+        "owner": row.owner.username,
+        "account": str(row.membership.account),
+        "gpus": row.gpu_count,
+        "gpu_class": row.gpu_class,
+        "min_memory_bytes": row.min_memory_bytes,
+        "shortest_seconds": row.shortest_seconds,
+        "total_seconds": row.total_seconds,
+        "used_seconds": row.used_seconds,
+        "attempt": row.attempt,
+        # A gap that should have come is not known to be near.
+        "likely_at": iso(likely) if likely and likely > now else None,
+        "jobs": list(row.stretches.order_by("pk").values_list("pk", flat=True)),
+        "created_at": iso(row.created_at),
+        "ended_at": iso(row.ended_at),
+    }

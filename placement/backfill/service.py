@@ -1,0 +1,375 @@
+"""Jobs that run in gaps between Reservations: asked for, followed, stopped.
+
+Each stretch is a Job of its own that goes on from the checkpoint of the one before,
+in a Reservation that holds the gap and gives way to every booking (``gaps``). What a
+gap is, which one is taken and when it is left is in ``rules.backfill_rules``; taking
+them is in ``gap_taking``.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from placement.backfill import gap_claims
+from placement.backfill.backfill_transitions import move_gap_job
+from placement.jobs import service as jobs
+from placement.jobs import waitlist_jobs
+from placement.jobs.job_transitions import move
+from placement.models import Backfill, Job, StoredPlan
+from placement.planner.values.errors import LaunchInvalid
+from placement.protocol.job_lifecycle import JobState
+from placement.rules.backfill_rules import (
+    MOST_LIVE,
+    GapState,
+    TooManyBackfills,
+    Wants,
+    could_ever,
+    left_of,
+    must_leave,
+)
+from placement.rules.job_refusals import JobOver
+from reservations.booking import gap_booking
+from reservations.models import Membership, SitePolicy, User
+from reservations.notifications import service as notices
+from reservations.rules.errors import BookingError, NotAllowed, NotFound
+from reservations.rules.lifecycle import State
+from reservations.store import locking
+from reservations.store.booking_snapshot import calendar_gpus, site_policy
+from reservations.store.pool_rows import barred_pools
+from telemetry.models import Gpu
+from telemetry.protocol.sentences import sentence
+from telemetry.protocol.units import GIB_BYTES, format_duration
+
+PORTAL = "portal"
+MOST_ROWS = 200
+LEAST_SECONDS = 60
+"""A stretch is asked for in minutes; of the time wanted in all, less is nothing."""
+MOST_HOURS = 24 * 366
+HOLD_AGAIN_SECONDS = 60.0
+LEAST_RETRIES = 3
+"""What goes from gap to gap by itself goes on after a node was lost, too."""
+GIVEN_BACK = sentence("its time was given back")
+
+
+# --- ask ------------------------------------------------------------------------------
+
+
+@transaction.atomic(durable=True)
+def ask(
+    *,
+    user: User,
+    job: Mapping[str, Any],
+    membership: Membership | None = None,
+    min_memory_gib: float = 0,
+    gpu_class: str = "",
+    shortest_minutes: float = 30,
+    total_hours: float | None = None,
+    now: datetime,
+) -> Backfill:
+    """Queue a Job for the gaps; it begins in the first that will do.
+
+    Args:
+        job: as ``schemas.WaitingJob``; ``gpus``: how many it needs, one if not said.
+        membership: who pays; None where the User has exactly one.
+        min_memory_gib: of each Gpu.
+        gpu_class: ""; any.
+        shortest_minutes: a shorter stretch is of no use to it.
+        total_hours: of held time in all; None: until it ends.
+
+    Raises:
+        LaunchInvalid: fields that cannot be used.
+        TooManyBackfills, Refusal, NotAllowed, NotFound.
+    """
+    launch = waitlist_jobs.check(user, job)
+    plan = _plan(user, launch["plan_id"])
+    chosen = locking.choose_membership(user, membership)
+    User.objects.select_for_update().get(pk=user.pk)
+    live = Backfill.objects.live().filter(owner=user).count()
+    if live >= MOST_LIVE:
+        raise TooManyBackfills(live=live, most=MOST_LIVE)
+    shards = plan.plan["shards"] if plan is not None else []
+    made = Backfill(
+        owner=user,
+        membership=chosen,
+        name=launch["name"].strip(),
+        gpu_count=len(shards) or launch["gpu_count"] or 1,
+        gpu_class=gpu_class.strip(),
+        min_memory_bytes=round(min_memory_gib * GIB_BYTES),
+        gpu_uuids=[shard["gpu_uuid"] for shard in shards],
+        shortest_seconds=round(shortest_minutes * 60),
+        total_seconds=None if total_hours is None else round(total_hours * 3600),
+        retries=max(launch["retries"], LEAST_RETRIES),
+        # How many it gets is what its gap has; how often, what is kept here.
+        launch={**launch, "gpu_count": None, "retries": 0},
+        created_at=now,
+        reason=sentence("waits for a gap"),
+    )
+    _check(made, launch, plan)
+    made.save()
+    return made
+
+
+def _plan(user: User, pk: int | None) -> StoredPlan | None:
+    return StoredPlan.objects.filter(owner=user, pk=pk).first() if pk else None
+
+
+def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) -> None:
+    """Refuse what no gap could ever do.
+
+    Raises:
+        LaunchInvalid: by field.
+    """
+    policy = site_policy()
+    wrong = {}
+    if not LEAST_SECONDS <= row.shortest_seconds <= policy.longest_seconds // 2:
+        most = policy.longest_seconds // 120
+        wrong["shortest_minutes"] = sentence("must be 1 to {most}", most=most)
+    total = row.total_seconds
+    if total is not None and not row.shortest_seconds <= total <= MOST_HOURS * 3600:
+        wrong["total_hours"] = sentence(
+            "must be the shortest stretch or more, and {most_hours} at most",
+            most_hours=MOST_HOURS,
+        )
+    if launch["may_move"] or launch["restart"]:
+        wrong["may_move"] = sentence("a job in gaps moves automatically")
+    if not 0 <= row.min_memory_bytes <= 2**50:
+        wrong["min_memory_gib"] = sentence("must be 0 or more")
+    if not 1 <= row.gpu_count <= policy.gpus_at_once:
+        wrong["gpus"] = sentence(
+            "must be 1 to {gpus_at_once}, the limit of GPUs at once",
+            gpus_at_once=policy.gpus_at_once,
+        )
+    elif plan is not None and len({s["node"] for s in plan.plan["shards"]}) > 1:
+        wrong["plan"] = sentence("is for several nodes: a gap has the GPUs of one")
+    elif not wrong and not _possible(row):
+        wrong["gpus"] = sentence(
+            "no node that you may book has {words}", words=wants_of(row, 1).words()
+        )
+    if wrong:
+        raise LaunchInvalid(wrong)
+
+
+def _possible(row: Backfill) -> bool:
+    gpus = calendar_gpus(Gpu.objects.bookable().order_by("pk"))
+    uuids = dict(Gpu.objects.values_list("pk", "uuid"))
+    path = locking.read(row.membership, ()).path
+    barred = barred_pools(gpus, {account.pk for account in path})
+    pairs = [(gpu, uuids[gpu.pk]) for gpu in gpus]
+    return could_ever(pairs, wants_of(row, 1), set(barred))
+
+
+def wants_of(row: Backfill, shortest_seconds: int, node: str = "") -> Wants:
+    """Return what a row needs of a gap."""
+    return Wants(
+        count=row.gpu_count,
+        shortest_seconds=shortest_seconds,
+        min_memory_bytes=row.min_memory_bytes,
+        gpu_class=row.gpu_class,
+        uuids=frozenset(row.gpu_uuids),
+        node=node,
+    )
+
+
+# --- stop -----------------------------------------------------------------------------
+
+
+@transaction.atomic(durable=True)
+def stop_in_gaps(
+    *, backfill_id: int, user: User, now: datetime, reason: str = ""
+) -> Backfill:
+    """Stop it: no gap is taken any more, and its stretch gets TERM and its grace.
+
+    Raises:
+        NotFound: no such one, or not for this User's eyes.
+        NotAllowed: a group head may look, not stop.
+        JobOver: it has ended.
+    """
+    row = Backfill.objects.visible_to(user).filter(pk=backfill_id).first()
+    if row is None:
+        raise NotFound(
+            what=sentence("job in gaps #{backfill_id}", backfill_id=backfill_id)
+        )
+    if row.owner_id != user.pk and not user.is_operator:
+        raise NotAllowed(
+            act=sentence(
+                "stop job in gaps #{backfill_id} of {owner}",
+                backfill_id=backfill_id,
+                owner=row.owner,
+            )
+        )
+    mine = row.owner_id == user.pk
+    words = reason.strip() or (
+        sentence("stopped by its owner")
+        if mine
+        else sentence("stopped by the lab admin")
+    )
+    if row.state == GapState.QUEUED and move_gap_job(
+        row, GapState.STOPPED, reason=words, ended_at=now
+    ):
+        return row
+    row.refresh_from_db()
+    stretch = last_stretch(row)
+    if row.state not in GapState.live() or stretch is None:
+        raise JobOver(job=row.pk, state=row.state)
+    move_gap_job(row, GapState.STOPPING, reason=words, stop_asked_at=now)
+    if stretch.state in JobState.live():
+        jobs.stop_in(job_id=stretch.pk, user=user, now=now, reason=words)
+    return row
+
+
+def last_stretch(row: Backfill) -> Job | None:
+    """Return the Job that runs, or ran last, for it."""
+    rows = row.stretches.select_related("reservation", "node", "owner")
+    return rows.order_by("-pk").first()
+
+
+# --- the tick -------------------------------------------------------------------------
+
+
+def due(now: datetime) -> Iterable[Backfill]:
+    """Return what holds a gap, or did until now."""
+    rows = Backfill.objects.filter(state__in=[GapState.RUNNING, GapState.STOPPING])
+    return rows.select_related("owner", "membership__user").order_by("pk")[:MOST_ROWS]
+
+
+def follow(row: Backfill, now: datetime) -> bool:
+    """Leave a gap in time; settle what a stretch that ended came to."""
+    stretch = last_stretch(row)
+    if stretch is None:
+        with transaction.atomic(durable=True):
+            return move_gap_job(row, GapState.FAILED, reason="lost", ended_at=now)
+    if stretch.state not in JobState.live():
+        with transaction.atomic(durable=True):
+            return _settle(row, stretch, now)
+    if stretch.state in (JobState.STARTING, JobState.RUNNING):
+        return _leave_in_time(row, stretch, now)
+    return False
+
+
+def _leave_in_time(row: Backfill, stretch: Job, now: datetime) -> bool:
+    """Send TERM before somebody's time begins; hold on where nobody's does."""
+    grace = float(SitePolicy.current().stop_grace_seconds)
+    end = stretch.reservation.end
+    if stretch.reservation.state != State.ACTIVE:
+        return False  # the tick of Jobs stops it, with the reason
+    again = timedelta(seconds=HOLD_AGAIN_SECONDS)
+    near = end - now <= timedelta(seconds=gap_booking.NEAR_SECONDS)
+    rested = row.looked_at is None or now - row.looked_at >= again
+    if near and rested:
+        Backfill.objects.filter(pk=row.pk).update(looked_at=now)
+        end = max(end, _hold_on(row, stretch, grace, now))
+    if not must_leave(end, now, grace):
+        return False
+    with transaction.atomic(durable=True):
+        return move(
+            stretch,
+            JobState.STOPPING,
+            now=now,
+            actor=PORTAL,
+            reason=sentence("the gap is over; the job resumes in the next one"),
+            fields={"stop_at": now, "ordered_at": None},
+        )
+
+
+def _hold_on(row: Backfill, stretch: Job, grace: float, now: datetime) -> datetime:
+    """Hold the gap for longer, unless somebody else waits for one."""
+    end = stretch.reservation.end
+    others = Backfill.objects.filter(state=GapState.QUEUED)
+    if others.exists() or not gap_booking.waitlist_rests():
+        return end
+    held = int((now - stretch.reservation.start).total_seconds())
+    left = left_of(row.total_seconds, row.used_seconds + held)
+    most = None if left is None else left + int(grace)
+    try:
+        with transaction.atomic(durable=True):
+            return gap_booking.hold_on(
+                reservation_id=stretch.reservation_id, now=now, most_seconds=most
+            )
+    except BookingError:
+        return end
+
+
+def _settle(row: Backfill, stretch: Job, now: datetime) -> bool:
+    """Give the gap back, count its time, and say what comes next."""
+    returned = stretch.reservation.state == State.RELEASED
+    gap_booking.leave(
+        reservation_id=stretch.reservation_id,
+        now=stretch.ended_at or now,
+        reason=sentence("job #{stretch} has ended", stretch=stretch.pk),
+    )
+    stretch.reservation.refresh_from_db()
+    held = stretch.reservation.end - stretch.reservation.start
+    used = row.used_seconds + int(held.total_seconds())
+    new, why = _next(row, stretch, used, returned=returned)
+    if stretch.started_at is None and stretch.resume_from_id is not None:
+        # It never began: what it would have gone on from is the next one's.
+        Job.objects.filter(pk=stretch.pk).update(resume_from=None)
+    fields: dict[str, object] = {"used_seconds": used}
+    if new is not GapState.QUEUED:
+        fields["ended_at"] = now
+    elif stretch.state == JobState.LOST:
+        fields["retries"] = row.retries - 1
+    if not move_gap_job(row, new, reason=why, looked_at=None, **fields):
+        return False
+    if new is GapState.STOPPED and row.stop_asked_at is None:
+        _tell_over(row, stretch, why, now)
+    return True
+
+
+def _next(
+    row: Backfill, stretch: Job, used_seconds: int, *, returned: bool
+) -> tuple[GapState, str]:
+    """Return where it goes from here, and why."""
+    ended = JobState(stretch.state)
+    if ended is JobState.DONE:
+        return GapState.DONE, ""
+    if row.state == GapState.STOPPING:
+        return GapState.STOPPED, row.reason
+    if ended is JobState.FAILED:
+        return GapState.FAILED, stretch.reason
+    if ended is JobState.LOST and not row.retries:
+        return GapState.FAILED, sentence(
+            "lost with {node}: {reason}", node=stretch.node, reason=stretch.reason
+        )
+    if returned:
+        return GapState.STOPPED, GIVEN_BACK
+    left = left_of(row.total_seconds, used_seconds)
+    if left is not None and left < LEAST_SECONDS:
+        whole = format_duration(row.total_seconds)
+        return GapState.STOPPED, sentence(
+            "its {whole} are used; its checkpoint is kept", whole=whole
+        )
+    if ended is JobState.LOST:
+        return GapState.QUEUED, sentence(
+            "job #{number} was lost with {node}; waits for a gap",
+            number=stretch.pk,
+            node=stretch.node,
+        )
+    return GapState.QUEUED, sentence("waits for a gap")
+
+
+def _tell_over(row: Backfill, stretch: Job, why: str, now: datetime) -> None:
+    notices.tell(
+        user=row.owner,
+        kind="job_done",
+        reservation=stretch.reservation,
+        detail={
+            "job": stretch.pk,
+            "url": f"/jobs/{stretch.pk}/",
+            "text": sentence(
+                "“{name}” is not started again: {why}.", name=row.name, why=why
+            ),
+        },
+        now=now,
+        key=f"backfill:{row.pk}:over",
+    )
+
+
+def step(now: datetime) -> dict[str, int]:
+    """Follow what runs in gaps, then let who waits take those that are free."""
+    return {
+        "gaps_followed": gap_claims.each(due(now), follow, now),
+        "gaps_taken": gap_claims.take_all(now),
+    }

@@ -1,0 +1,1 @@
+"""Jobs: launched, listed, followed and stopped."""

@@ -1,0 +1,84 @@
+"""Arrays over the JSON API: launch a sweep, look at it, stop it."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Router, Status
+
+from placement.jobs import queries as snapshots
+from placement.jobs.job_arrays import launch_array, stop_array
+from placement.jobs.schemas import NewJob, StopReason
+from placement.models import Job, JobArray
+from placement.rules.sweep import checked_sweep
+from reservations.models import User
+from reservations.rules.errors import NotFound
+from telemetry.protocol.sentences import sentence
+
+router = Router(tags=["placement"])
+
+
+class NewArray(NewJob):
+    """A Job for every combination of a sweep's values."""
+
+    sweep: dict[str, list[Any]]
+
+
+@router.post("/jobs/arrays", response={201: dict[str, Any]})
+def array_launch(request: HttpRequest, body: NewArray) -> Status[dict[str, Any]]:
+    """Launch all Jobs of a sweep, or none; each gets ``gpus`` GPUs, one if not said."""
+    array = launch_array(
+        user=_user(request),
+        sweep=checked_sweep(body.sweep),
+        now=timezone.now(),
+        **(body.wanted() | {"resume_from": None}),
+    )
+    return Status(201, _facts(array, _user(request)))
+
+
+@router.get("/jobs/arrays/{int:array_id}")
+def array_one(request: HttpRequest, array_id: int) -> dict[str, Any]:
+    """An array with all its Jobs."""
+    user = _user(request)
+    seen = Job.objects.visible_to(user).filter(array_id=array_id)
+    array = JobArray.objects.filter(pk=array_id, tasks__in=seen).first()
+    if array is None:
+        raise NotFound(what=sentence("array #{array_id}", array_id=array_id))
+    return _facts(array, user)
+
+
+@router.post("/jobs/arrays/{int:array_id}/stop")
+def array_stop(
+    request: HttpRequest, array_id: int, body: StopReason | None = None
+) -> dict[str, Any]:
+    """Stop what of an array has not ended."""
+    stopped = stop_array(
+        array_id=array_id,
+        user=_user(request),
+        reason=body.reason if body else "",
+        now=timezone.now(),
+    )
+    return {"array": array_id, "stopped": stopped}
+
+
+def _user(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)
+    return request.user
+
+
+def _facts(array: JobArray, user: User) -> dict[str, Any]:
+    rows = (
+        Job.objects.visible_to(user)
+        .filter(array=array)
+        .select_related("owner", "node", "reservation")
+        .prefetch_related("events")
+        .order_by("array_index")
+    )
+    return {
+        "array": array.pk,
+        "name": array.name,
+        "sweep": array.sweep,
+        "jobs": [
+            snapshots.job_facts(job) | {"parameters": job.parameters} for job in rows
+        ],
+    }

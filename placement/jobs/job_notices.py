@@ -1,0 +1,148 @@
+"""What the owner of a Job hears of it: that it ran after a wait, and how it ended.
+
+A stop that somebody or the Reservation's end asked for is no news. Of an array only
+the whole is told, once its last Job has ended.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from placement.models import Job, ServedModel
+from placement.protocol.job_lifecycle import JobState
+from reservations.notifications import service as notices
+from telemetry.protocol.sentences import joined, sentence
+from telemetry.protocol.units import format_duration
+
+WAITED = timedelta(minutes=5)
+"""A Job that was launched longer ago waited for its turn or its Reservation."""
+
+
+def tell_move(job: Job, new: JobState, *, now: datetime) -> None:
+    """Tell the owner of a move, in the transaction of the move."""
+    if job.array_id is not None:
+        if new not in JobState.live():
+            _tell_array(job, now)
+        return
+    if new is JobState.RUNNING and now - job.created_at > WAITED:
+        _tell(
+            job,
+            "job_started",
+            sentence("Job “{job}” runs on {node}.", job=job.name, node=job.node.name),
+            now,
+        )
+    elif new is JobState.DONE:
+        took = format_duration((now - (job.started_at or now)).total_seconds())
+        _tell(
+            job,
+            "job_done",
+            sentence("Job “{job}” is done after {took}.", job=job.name, took=took),
+            now,
+        )
+    elif new in (JobState.FAILED, JobState.LOST):
+        text = _ended_badly(job, lost=new is JobState.LOST)
+        if job.kind == Job.Kind.SERVE:
+            _tell_guests(job, text, now, owner=True)
+        else:
+            _tell(job, "job_failed", text, now)
+    elif new is JobState.STOPPED and job.kind == Job.Kind.SERVE:
+        # Its owner knows; whose models are there besides does not.
+        text = (
+            sentence(
+                "“{job}” no longer serves models: {why}", job=job.name, why=job.reason
+            )
+            if job.reason
+            else sentence("“{job}” no longer serves models.", job=job.name)
+        )
+        _tell_guests(job, text, now, owner=False)
+
+
+def _ended_badly(job: Job, *, lost: bool) -> str:
+    """Return that a Job failed or was lost, and why where that is known."""
+    name, why = job.name, job.reason
+    if lost and why:
+        return sentence("Job “{job}” was lost: {why}", job=name, why=why)
+    if lost:
+        return sentence("Job “{job}” was lost.", job=name)
+    if why:
+        return sentence("Job “{job}” failed: {why}", job=name, why=why)
+    return sentence("Job “{job}” failed.", job=name)
+
+
+def _tell_guests(job: Job, text: str, now: datetime, *, owner: bool) -> None:
+    """Tell who brought models to an endpoint that is over, and did not move."""
+    brought = ServedModel.objects.filter(
+        endpoint__job=job, removed_at=None, endpoint__successors__took_over_at=None
+    ).select_related("added_by")
+    key = f"job:{job.pk}:{job.attempt}"
+    tell_served(job, brought, text, key=key, now=now, owner=owner)
+
+
+def tell_served(
+    job: Job,
+    models: Iterable[ServedModel],
+    text: str,
+    *,
+    key: str,
+    now: datetime,
+    kind: str = "serve_down",
+    owner: bool = True,
+) -> bool:
+    """Tell an endpoint's owner and whoever brought these models; False: told before."""
+    people = {row.added_by.pk: row.added_by for row in models}
+    people[job.owner.pk] = job.owner
+    if not owner:
+        del people[job.owner.pk]
+    told = [
+        notices.tell(
+            user=person,
+            kind=kind,
+            reservation=job.reservation if person.pk == job.owner_id else None,
+            detail={"job": job.pk, "url": f"/serve/{job.pk}/", "text": text},
+            now=now,
+            key=key,
+        )
+        for person in people.values()
+    ]
+    return any(told)
+
+
+def _tell_array(job: Job, now: datetime) -> None:
+    tasks = Job.objects.filter(array_id=job.array_id)
+    if tasks.live().exists():
+        return
+    states = Counter(tasks.values_list("state", flat=True))
+    counts = joined(
+        (
+            sentence("{n} {state}", n=count, state=JobState(state).label)
+            for state, count in sorted(states.items())
+        ),
+        ", ",
+    )
+    bad = states[JobState.FAILED] + states[JobState.LOST]
+    notices.tell(
+        user=job.owner,
+        kind="job_failed" if bad else "job_done",
+        reservation=job.reservation,
+        detail={
+            "url": f"/jobs/?array={job.array_id}",
+            "text": sentence(
+                "All jobs of “{array}” have ended: {counts}.",
+                array=job.array,
+                counts=counts,
+            ),
+        },
+        now=now,
+        key=f"array:{job.array_id}:{tasks.count()}",
+    )
+
+
+def _tell(job: Job, kind: str, text: str, now: datetime) -> None:
+    notices.tell(
+        user=job.owner,
+        kind=kind,
+        reservation=job.reservation,
+        detail={"job": job.pk, "url": f"/jobs/{job.pk}/", "text": text},
+        now=now,
+        key=f"job:{job.pk}:{job.attempt}:{kind}",
+    )

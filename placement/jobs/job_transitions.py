@@ -1,0 +1,63 @@
+"""One move of one Job: legal by the table, compare-and-set, written down, told."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from placement.jobs import job_broadcast
+from placement.jobs.job_notices import tell_move
+from placement.jobs.job_usage import ask_summary
+from placement.models import Job, JobEvent
+from placement.protocol.job_lifecycle import NEXT, JobState
+
+MOST_REASON = 400
+BEHIND_SECONDS = 60.0
+
+
+def move(
+    job: Job,
+    new: JobState,
+    *,
+    now: datetime,
+    actor: str,
+    reason: str = "",
+    fields: Mapping[str, object] | None = None,
+) -> bool:
+    """Move a Job on; False: another worker was first, or the move is not legal.
+
+    A Job that ran and ends has its use counted. To be called in a transaction;
+    the Job's pages are told on commit. The row that was passed in follows.
+    """
+    old = JobState(job.state)
+    if new not in NEXT[old]:
+        return False
+    written: dict[str, Any] = {**(fields or {}), "reason": reason[:MOST_REASON]}
+    if not Job.objects.move(job.pk, old=old, new=new, **written):
+        return False
+    for name, value in {**written, "state": new}.items():
+        setattr(job, name, value)
+    JobEvent.objects.create(
+        job=job, at=now, old=old, new=new, actor=actor, reason=written["reason"]
+    )
+    if new not in JobState.live():
+        ask_summary(job, now=now)
+    tell_move(job, new, now=now)
+    job_broadcast.publish_job(job.pk)
+    return True
+
+
+def instant(unix: float | None, *, earliest: datetime, now: datetime) -> datetime:
+    """Return a node's time as ours: never in the future, never before a cause.
+
+    A node's clock may be wrong; the order of what happened must not be. One that is
+    behind by more than a minute says nothing of when: then it is when it was heard.
+    """
+    if unix is None:
+        return now
+    try:
+        at = datetime.fromtimestamp(unix, UTC)
+    except (OverflowError, OSError, ValueError):
+        return now
+    if at < earliest - timedelta(seconds=BEHIND_SECONDS):
+        return now
+    return min(max(at, earliest), now)

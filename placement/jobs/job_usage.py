@@ -1,0 +1,46 @@
+"""What a Job's Gpus did: counted by the ground floor, so far and for ever."""
+
+from datetime import datetime
+
+from placement.models import Job
+from reservations.models import Allocation
+from telemetry.history import summaries
+from telemetry.history.summaries import count_usage, stored_usage
+from telemetry.rules.usage_summary import Span, Usage
+
+
+def spans_of(job: Job, *, now: datetime) -> list[Span]:
+    """The Job's Gpus while it ran, until now where it still runs.
+
+    Never outside the Reservation's Allocations: what a Gpu does for the next
+    holder is not this Job's.
+    """
+    if job.started_at is None:
+        return []
+    end = job.ended_at or now
+    rows = Allocation.objects.filter(
+        reservation=job.reservation_id, gpu__node__in=job.node_ids()
+    ).order_by("gpu_id")
+    return [
+        Span(gpu_id, max(start, job.started_at), min(until, end))
+        for gpu_id, start, until in rows.values_list("gpu_id", "start", "end")
+    ]
+
+
+def ask_summary(job: Job, *, now: datetime) -> None:
+    """Have the use of a Job that has ended counted. In the transaction of its end."""
+    summaries.ask_summary(
+        reservation_id=job.reservation_id,
+        job_id=job.pk,
+        spans=spans_of(job, now=now),
+        now=now,
+    )
+
+
+def job_usage(job: Job, *, now: datetime) -> Usage | None:
+    """What a Job came to, so far where it runs; None: it has not begun."""
+    spans = [span for span in spans_of(job, now=now) if span.seconds]
+    if not spans:
+        return None
+    kept = stored_usage(reservation_id=job.reservation_id, job_id=job.pk)
+    return kept or count_usage(spans)

@@ -1,0 +1,137 @@
+"""What a Job to launch is made of, checked field by field."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from placement.models import Job, StoredPlan
+from placement.planner.launch.backends import FIELD, backend_problem
+from placement.planner.launch.recipes import SERVE, checked_settings, runs_by_plan
+from placement.planner.values.errors import LaunchInvalid, PlanInvalid, SpecInvalid
+from placement.plans.saved_plans import files_for_job
+from placement.protocol.launchers import (
+    MOST_FILES_BYTES,
+    Launcher,
+    folder_problem,
+    why_not_on_nodes,
+)
+from placement.protocol.multi_node import gpus_by_node
+from placement.rules.rebalance_rules import Restart
+from telemetry.models import Node
+from telemetry.protocol.sentences import sentence
+
+MOST_SCRIPT_BYTES = 256 * 1024
+MOST_ARGUMENTS = 64
+MOST_ARGUMENT_CHARACTERS = 1024
+
+
+def checked_form(
+    name: str,
+    kind: str,
+    recipe: str,
+    recipe_settings: Mapping[str, object],
+    script: str,
+    arguments: Sequence[str],
+    restart: str,
+    launcher: str = "",
+    environment_folder: str = "",
+) -> dict[str, Any]:
+    """Return the fields of the row, or raise LaunchInvalid naming each bad one."""
+    problems: dict[str, str] = {}
+    name = name.strip()
+    if not 1 <= len(name) <= 120 or not name.isprintable():
+        problems["name"] = sentence("must be 1 to 120 printable characters")
+    if restart not in list(Restart):
+        ways = ", ".join(repr(way.value) for way in Restart)
+        problems["restart"] = sentence("must be one of {ways}", ways=ways)
+    checked: dict[str, Any] = {"name": name, "kind": kind, "restart": restart}
+    if kind == Job.Kind.RECIPE:
+        if recipe == SERVE.name:
+            problems["recipe"] = sentence("models are served from /serve/")
+        if script:
+            problems["script"] = sentence("a ready recipe takes no script")
+        if launcher:
+            problems["launcher"] = sentence("a ready recipe takes no launcher")
+        if environment_folder:
+            problems["environment_folder"] = sentence("a ready recipe takes none")
+        try:
+            settings_given = checked_settings(recipe, recipe_settings)
+            checked |= {"recipe": recipe, "recipe_settings": settings_given}
+        except LaunchInvalid as error:
+            problems |= error.problems
+    elif kind == Job.Kind.SCRIPT:
+        problems |= _script_problems(script, arguments)
+        if launcher not in list(Launcher):
+            ways = ", ".join(repr(way.value) for way in Launcher)
+            problems["launcher"] = sentence("must be one of {ways}", ways=ways)
+        if why := folder_problem(environment_folder):
+            problems["environment_folder"] = why
+        checked |= {"script": script, "arguments": list(arguments)}
+        checked |= {"started_with": launcher, "environment_folder": environment_folder}
+    else:
+        there = (Job.Kind.RECIPE.value, Job.Kind.SCRIPT.value)
+        problems["kind"] = sentence("must be one of {there}", there=", ".join(there))
+    if problems:
+        raise LaunchInvalid(problems)
+    return checked
+
+
+def _script_problems(script: str, arguments: Sequence[str]) -> dict[str, str]:
+    problems: dict[str, str] = {}
+    if not script.strip():
+        problems["script"] = sentence("is empty")
+    elif len(script.encode()) > MOST_SCRIPT_BYTES or "\0" in script:
+        problems["script"] = sentence(
+            "must be text of at most {most_script} KiB; put larger programs into "
+            "your own folder and call them from here",
+            most_script=MOST_SCRIPT_BYTES // 1024,
+        )
+    if len(arguments) > MOST_ARGUMENTS or not all(
+        isinstance(word, str)
+        and len(word) <= MOST_ARGUMENT_CHARACTERS
+        and "\0" not in word
+        for word in arguments
+    ):
+        problems["arguments"] = sentence(
+            "must be at most {most_arguments} words of at most "
+            "{most_argument_characters} characters",
+            most_arguments=MOST_ARGUMENTS,
+            most_argument_characters=MOST_ARGUMENT_CHARACTERS,
+        )
+    return problems
+
+
+def check_backend(
+    settings: Mapping[str, Any], plan: StoredPlan | None, where: Node
+) -> None:
+    """Refuse a recipe's backend that its Plan or its nodes do not allow.
+
+    Raises:
+        LaunchInvalid: at the setting, with why.
+    """
+    by_plan = plan.plan if plan is not None and runs_by_plan(plan.plan) else None
+    names = {shard["node"] for shard in by_plan["shards"]} if by_plan else {where.name}
+    extras = dict(Node.objects.filter(name__in=names).values_list("name", "extras"))
+    if why := backend_problem(settings, by_plan, extras):
+        raise LaunchInvalid({FIELD: why})
+
+
+def check_plan_of_script(plan: StoredPlan, launcher: str) -> None:
+    """Refuse a Plan whose files cannot lie in the folder, or not be launched there.
+
+    Raises:
+        LaunchInvalid: with why.
+    """
+    try:
+        size = len(files_for_job(plan))
+    except (PlanInvalid, SpecInvalid) as error:
+        raise LaunchInvalid(
+            {"plan": sentence("cannot be read any more: {error}", error=error)}
+        ) from error
+    if size > MOST_FILES_BYTES:
+        raise LaunchInvalid(
+            {"plan": sentence("its files are over 1 MiB: the limit for a node")}
+        )
+    counts = [len(uuids) for _, uuids in gpus_by_node(plan.plan)]
+    why = why_not_on_nodes(Launcher(launcher), counts)
+    if why:
+        raise LaunchInvalid({"launcher": why})

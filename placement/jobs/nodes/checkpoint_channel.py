@@ -1,0 +1,139 @@
+"""The web's side of checkpoints that travel: up from one node, down to others.
+
+A node brings what it was asked for and nothing else. It gets what a Job goes on from
+that is ordered to it, by that Job's number: the other Job's is not in the address.
+"""
+
+import hashlib
+
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+
+from placement.jobs.nodes import checkpoint_relay, checkpoint_store
+from placement.jobs.nodes.node_channel import (
+    MOST_PIECE_BYTES,
+    for_nodes,
+    json_of,
+    length_of,
+    number,
+    piece_of,
+    problem,
+)
+from placement.models import CarriedCheckpoint, Job, JobPart
+from placement.planner.values.errors import LogConflict, OrderRefused
+from placement.protocol.rendezvous import LATER, NONE, REFUSED, Carried
+from telemetry.models import Node
+
+State = CarriedCheckpoint.State
+MOST_ABOUT_BYTES = 4096
+MOST_PROBLEM = 300
+
+
+@for_nodes("PUT")
+def about(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Hear how large a checkpoint is that was asked for; say where to go on."""
+    row = _asked(node, pk)
+    if row is None:
+        return problem(404, "no checkpoint of such a job was asked for here")
+    try:
+        size, sha256, why, outcome = _about(request)
+    except (ValueError, OrderRefused) as error:
+        return problem(422, f"not an announcement: {error}")
+    if outcome == LATER:
+        checkpoint_relay.held_up(Q(pk=row.pk), why)
+        return problem(503, why)
+    refused = checkpoint_relay.announce(
+        row, size_bytes=size, sha256=sha256, problem=why, now=timezone.now(),
+        unreadable=outcome == REFUSED,
+    )  # fmt: skip
+    if refused:
+        return problem(413, refused)
+    row.refresh_from_db()
+    return JsonResponse({"size": row.have_bytes})
+
+
+def _about(request: HttpRequest) -> tuple[int, str, str, str]:
+    """Read an announcement: size, sum, or why there is none and what that means.
+
+    Raises:
+        ValueError, OrderRefused: it is none.
+    """
+    if not 0 <= length_of(request) <= MOST_ABOUT_BYTES:
+        raise ValueError("its length")
+    body = json_of(request)
+    if not isinstance(body, dict):
+        raise ValueError("no object")
+    why = body.get("problem", "")
+    if why:
+        outcome = body.get("outcome", NONE)
+        if outcome not in (NONE, LATER, REFUSED):
+            raise ValueError("outcome")
+        return 0, "", str(why)[:MOST_PROBLEM].replace("\0", ""), outcome
+    if type(body.get("size_bytes")) is not int or not isinstance(
+        body.get("sha256"), str
+    ):
+        raise ValueError("size_bytes and sha256")
+    checked = Carried(0, body["size_bytes"], body["sha256"])
+    return checked.size_bytes, checked.sha256, "", ""
+
+
+@for_nodes("PUT")
+def piece(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Store a piece at its byte offset; 409 says where to go on."""
+    offset = number(request, "offset")
+    if offset is None:
+        return problem(422, "offset must be a whole number")
+    row = _asked(node, pk)
+    if row is None or row.state != State.COMING:
+        return problem(404, "no checkpoint of such a job was asked for here")
+    if not 0 < length_of(request) <= MOST_PIECE_BYTES:
+        return problem(413, f"1 to {MOST_PIECE_BYTES} bytes a request")
+    data = request.body
+    if hashlib.sha256(data).hexdigest() != request.headers.get("X-Sha256", ""):
+        return problem(503, "the piece was not received as it was sent")
+    try:
+        have = checkpoint_relay.receive(
+            row, offset=offset, data=data, now=timezone.now()
+        )
+    except LogConflict as conflict:
+        return problem(409, str(conflict), size=conflict.size_bytes)
+    except OSError as error:
+        checkpoint_relay.held_up(
+            Q(pk=row.pk), f"the portal cannot store it: {error.strerror}"
+        )
+        return problem(507, f"the checkpoint cannot be stored: {error.strerror}")
+    return JsonResponse({"size": have})
+
+
+@for_nodes("GET")
+def checkpoint(request: HttpRequest, node: Node, *, pk: int, part: int) -> HttpResponse:
+    """Send a piece of what a Job here goes on from; the whole is checked there."""
+    offset = number(request, "offset")
+    if offset is None:
+        return problem(422, "offset must be a whole number")
+    row = _ordered(node, pk, part)
+    path = None if row is None else checkpoint_store.path_of(row)
+    if path is None or not path.is_file():
+        return problem(404, "no checkpoint for such a job here")
+    return HttpResponse(piece_of(path, offset), content_type="application/octet-stream")
+
+
+def _asked(node: Node, pk: int) -> CarriedCheckpoint | None:
+    """Return what a node was asked to bring of a Job."""
+    rows = CarriedCheckpoint.objects.filter(
+        job=pk, node=node, state__in=checkpoint_relay.OPEN, ordered_at__isnull=False
+    )
+    return rows.select_related("job").first()
+
+
+def _ordered(node: Node, pk: int, part: int) -> CarriedCheckpoint | None:
+    """Return a part of what a Job goes on from that is ordered to this node."""
+    job = Job.objects.live().filter(pk=pk, attempt__gt=0).first()
+    if job is None or job.resume_from_id is None:
+        return None
+    here = JobPart.objects.filter(job=job, node=node).exists()
+    if not here and job.node_id != node.pk:
+        return None
+    rows = CarriedCheckpoint.objects.filter(job=job.resume_from_id, number=part)
+    return rows.filter(state=State.WHOLE).select_related("job").first()

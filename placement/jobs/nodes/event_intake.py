@@ -1,0 +1,387 @@
+"""What nodes say of their Jobs, believed as far as it is theirs to say.
+
+A fact about a Job of another node, of another attempt, or of no Job at all is
+logged and ignored. Every fact may come twice: a move is a compare-and-set from
+the table of legal moves, so the second one finds nothing to do.
+"""
+
+import logging
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from signal import SIGTERM, Signals
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+from redis import Redis
+
+from placement.jobs import job_broadcast
+from placement.jobs.job_transitions import instant, move
+from placement.jobs.nodes import checkpoint_relay, command_queue, job_nodes
+from placement.models import Job, JobEvent, JobPart, JobQuerySet
+from placement.planner.values.errors import FactRefused
+from placement.protocol.events import (
+    Belief,
+    ChannelFact,
+    Event,
+    JobFact,
+    Running,
+    parse_fact,
+)
+from placement.protocol.job_lifecycle import JobState
+from placement.rules.rebalance_rules import Restart
+from reservations.presence.check_in import check_in
+from telemetry.inventory.enrollment import record_channel
+from telemetry.protocol.sentences import sentence
+
+ABSENT_SECONDS = 15.0
+CLOCK_SECONDS = 300.0
+"""A belief from before a start counts all the same after so long without the Job."""
+STRANGER_SECONDS = 60.0
+"""A Job that the portal does not know is stopped after so long: its row may be new."""
+MOST_STRANGERS = 64
+"""Stop orders of that kind for one node in `STRANGER_AGAIN_SECONDS`."""
+STRANGER_AGAIN_SECONDS = 30
+"""A stop order for the same unknown job is sent again after so long."""
+REPLAYED = "replayed"
+PASSING = {
+    "storage": "",
+    "busy": "",
+    "expired": sentence(
+        "its clock is not the portal's, or the order was long on its way"
+    ),
+    "clock": sentence("its clock is not the portal's"),
+}
+"""Refusals that may pass: the Job stays where it is and is ordered again."""
+SHOULD_SHOW = JobState.ending() | {JobState.RUNNING}
+"""A node that believes nothing of these has lost them."""
+
+logger = logging.getLogger(__name__)
+
+
+def record_fact(node_name: str, fact: dict[str, Any], now: datetime) -> bool:
+    """Take one message of ``facts.<node_name>``; whether it moved anything."""
+    try:
+        said = parse_fact(fact)
+    except FactRefused as refusal:
+        logger.warning("fact of %s refused: %s", node_name, refusal)
+        return False
+    if isinstance(said, Belief):
+        return _take_belief(node_name, said, now)
+    if isinstance(said, ChannelFact):
+        return record_channel(
+            name=node_name, state=said.state.value, detail=said.detail
+        )
+    job = _jobs().filter(pk=said.job).first()
+    if job is not None and said.key not in (None, job.key):
+        job = None  # another one of that number, from before a restore
+    part = None if job is None else job_nodes.of_node(job, node_name)
+    if job is not None and part is not None and job.attempt == said.attempt:
+        return _take_part(job, part, said, now)
+    if job is None or job.node.name != node_name or job.attempt != said.attempt:
+        logger.warning(
+            "fact of %s about job %s attempt %s, which is not its own, ignored",
+            node_name,
+            said.job,
+            said.attempt,
+        )
+        return False
+    return _take(job, said, now)
+
+
+def _jobs() -> JobQuerySet:
+    return Job.objects.select_related("node", "reservation")
+
+
+def _take(job: Job, fact: JobFact, now: datetime) -> bool:
+    """Apply one fact of the Job's own node."""
+    if job.state not in JobState.live():
+        if fact.code in PASSING:  # of an order to bring its checkpoint
+            checkpoint_relay.held_up(
+                Q(job=job, node=job.node), _passing(job.node.name, fact)
+            )
+        return False
+    if fact.event is Event.REFUSED and not _believable(job, fact, now):
+        return False
+    started_at = fact.started_at or (fact.at if fact.event is Event.STARTED else None)
+    fields: dict[str, Any] = {"seen_at": now}
+    if started_at is not None and job.started_at is None:
+        fields["started_at"] = instant(started_at, earliest=job.created_at, now=now)
+    with transaction.atomic():
+        if fact.event is Event.STARTED:
+            moved = move(
+                job, JobState.RUNNING, now=now, actor=job.node.name, fields=fields
+            )
+            if not moved and len(fields) > 1:
+                Job.objects.filter(pk=job.pk).update(**fields)
+        else:
+            moved = _end(job, fact, now, fields)
+    if started_at is not None:
+        _check_in(job, now)
+    return moved
+
+
+def _take_part(job: Job, part: JobPart, fact: JobFact, now: datetime) -> bool:
+    """Apply one fact about what of a Job runs on one of its nodes."""
+    own = fact.event is not Event.REFUSED or _believable(job, fact, now, part)
+    moved = job_nodes.take(part, fact, now, believed=own)
+    if fact.event is Event.STARTED or fact.started_at is not None:
+        _check_in(job, now)
+    return moved
+
+
+def _believable(
+    job: Job, fact: JobFact, now: datetime, part: JobPart | None = None
+) -> bool:
+    """Say whether a refusal ends the Job: it is of the order that was sent last.
+
+    Anybody who can write into a node's queue can make the node refuse an order
+    of theirs; that must not end a Job. (A refusal by the shim has no code.) Nor
+    does one of an order that only told a Job which runs a new end.
+    """
+    if not fact.code:
+        return True
+    if fact.code == REPLAYED or fact.nonce != (part or job).order_nonce:
+        logger.warning(
+            "job %s: %s refused an order that is not the last one: %s",
+            job.pk,
+            (part or job).node.name,
+            fact.reason,
+        )
+        return False
+    if (part or job).started_at is not None:
+        return False
+    if fact.code in PASSING:
+        _note(job, _passing((part or job).node.name, fact), now)
+        return False
+    return True
+
+
+def _passing(node_name: str, fact: JobFact) -> str:
+    return f"{node_name}: {PASSING[fact.code] or fact.reason}"
+
+
+def _note(job: Job, why: str, now: datetime) -> None:
+    """Write down why a Job does not start; it is ordered again by the tick."""
+    same = Job.objects.filter(pk=job.pk, state=JobState.STARTING)
+    with transaction.atomic():
+        if not same.exclude(reason=why).update(reason=why):
+            return
+        JobEvent.objects.create(
+            job=job, at=now, old=job.state, new=job.state, actor=job.node.name,
+            reason=why,
+        )  # fmt: skip
+    job_broadcast.publish_job(job.pk)
+
+
+def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, Any]) -> bool:
+    stopped = job.state in JobState.ending()
+    if fact.event is Event.LOST:
+        new = JobState.LOST
+    elif stopped or fact.stopped:
+        new = JobState.STOPPED
+    elif fact.event is Event.EXITED and fact.exit_code == 0 and fact.signal is None:
+        new = JobState.DONE
+    else:
+        new = JobState.FAILED
+    started = job.started_at or fields.get("started_at") or job.created_at
+    return move(
+        job,
+        new,
+        now=now,
+        actor=job.node.name,
+        reason=_moved_on(job, fact)
+        or (job.reason if stopped else "")
+        or fact.reason
+        or _words(fact),
+        fields={
+            **fields,
+            "exit_code": fact.exit_code,
+            "exit_signal": fact.signal,
+            "last_lines": list(fact.last_lines),
+            "log_bytes": max(job.log_bytes, fact.log_bytes),
+            "ended_at": instant(fact.at, earliest=started, now=now),
+        },
+    )
+
+
+def _moved_on(job: Job, fact: JobFact) -> str:
+    """Say of one that moves that it may not have saved where it stood; "": it has.
+
+    By exit codes: who is asked to end and saves ends with 0, or by TERM itself.
+    """
+    well = fact.signal in (None, SIGTERM) and fact.exit_code in (None, 0, 128 + SIGTERM)
+    moves = job.state == JobState.MOVING and job.restart == Restart.RESUMES
+    if well or not moves or fact.event is not Event.EXITED:
+        return ""
+    how = fact.reason.removeprefix(job.reason).removeprefix("; ") or _words(fact)
+    kept = sentence("the next run resumes from the last complete checkpoint")
+    return sentence(
+        "{reason}, {how} before it had saved: {kept}",
+        reason=job.reason,
+        how=how,
+        kept=kept,
+    )
+
+
+def _words(fact: JobFact) -> str:
+    if fact.signal is not None:
+        try:
+            return sentence("ended by {signal}", signal=Signals(fact.signal).name)
+        except ValueError:
+            return sentence("ended by signal {signal}", signal=fact.signal)
+    return (
+        sentence("exit code {exit_code}", exit_code=fact.exit_code)
+        if fact.exit_code
+        else ""
+    )
+
+
+def _check_in(job: Job, now: datetime) -> None:
+    """A Job that runs is its holder's presence; a co-user's is not."""
+    if job.owner_id != job.reservation.user_id:
+        return
+    if job.reservation.checked_in_at is None:
+        check_in(reservation_id=job.reservation_id, now=now, by="job")
+
+
+# --- what a node believes ---------------------------------------------------------
+
+
+def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
+    """Compare what a node says that runs with what should be there."""
+    moved = False
+    belief = _without_strangers(node_name, belief, now)
+    for pk in job_nodes.take_belief(node_name, belief, now):
+        _check_in(_jobs().get(pk=pk), now)
+    known = {job.pk: job for job in _of_node(node_name, belief)}
+    for fact in belief.ended:
+        job = known.get(fact.job)
+        if job is not None and job.attempt == fact.attempt:
+            moved |= _take(job, fact, now)
+    running = {(item.job, item.attempt): item for item in belief.running}
+    seen = []
+    for job in known.values():
+        item = running.get((job.pk, job.attempt))
+        if item is not None:
+            # Of an ended Job too: the tick then stops what should not run.
+            seen.append(job.pk)
+            moved |= _see(job, item, now)
+        elif job.state in SHOULD_SHOW:
+            moved |= _miss(job, belief, now)
+    Job.objects.filter(pk__in=seen).update(seen_at=now)
+    return moved
+
+
+def _without_strangers(node_name: str, belief: Belief, now: datetime) -> Belief:
+    """Return a belief without the Jobs that only had the number of one of ours.
+
+    A portal that was restored from a backup gives numbers again that a node knows as
+    other Jobs. Those it does not know at all hold Gpus that it takes for free. Both are
+    stopped.
+    """
+    told: list[Running | JobFact] = [*belief.running, *belief.ended]
+    named = {item.job for item in told}
+    keys = dict(Job.objects.filter(pk__in=named).values_list("pk", "key"))
+
+    def ours(item: Running | JobFact) -> bool:
+        return item.key is None or keys.get(item.job) == item.key
+
+    newest = now.timestamp() - STRANGER_SECONDS
+    strangers = [
+        item
+        for item in belief.running
+        if not ours(item) and item.started_at is not None and item.started_at < newest
+    ]
+    if strangers:
+        _stop_strangers(node_name, strangers, now)
+    return replace(
+        belief,
+        running=tuple(filter(ours, belief.running)),
+        ended=tuple(filter(ours, belief.ended)),
+    )
+
+
+def _stop_strangers(
+    node_name: str, strangers: Sequence[Running], now: datetime
+) -> None:
+    """Send stop orders for what a node should not run, within a bound.
+
+    A node may name any number of jobs in every message. So there are at most
+    `MOST_STRANGERS` orders for one node in `STRANGER_AGAIN_SECONDS`, and at most one
+    for each of its jobs. Which ones is left to chance, so that none waits for ever.
+    """
+    key = f"strangers.{node_name}"
+    newest = now.timestamp()
+    with Redis.from_url(settings.REDIS_URL) as client:
+        client.zremrangebyscore(key, "-inf", newest - STRANGER_AGAIN_SECONDS)
+        sent = {member.decode() for member in client.zrange(key, 0, -1)}
+        due = {f"{item.job}-{item.attempt}-{item.key}": item for item in strangers}
+        names = sorted(due.keys() - sent)
+        names = random.sample(names, len(names))[: max(0, MOST_STRANGERS - len(sent))]
+        for name in names:
+            order = command_queue.stranger_order(node_name, due[name], now=now)
+            command_queue.send(order, now=now)
+            client.zadd(key, {name: newest})
+        client.expire(key, int(STRANGER_AGAIN_SECONDS))
+    if names or len(strangers) > MOST_STRANGERS:
+        logger.warning(
+            "%s runs %d jobs that the portal does not know: %d stop orders sent (%s), "
+            "at most %d in %d s",
+            *(node_name, len(strangers), len(names)),
+            ", ".join(str(due[name].job) for name in names[:8]) or "none",
+            *(MOST_STRANGERS, STRANGER_AGAIN_SECONDS),
+        )
+
+
+def _of_node(node_name: str, belief: Belief) -> Iterable[Job]:
+    named = {item.job for item in belief.running} | {fact.job for fact in belief.ended}
+    own = _jobs().filter(node__name=node_name, parts=None)
+    return own.filter(pk__in=named) | own.filter(state__in=SHOULD_SHOW)
+
+
+def _see(job: Job, item: Running, now: datetime) -> bool:
+    """A Job runs there; its start may have been lost on the way."""
+    if job.state not in JobState.live():
+        return False
+    end = job.reservation.end.timestamp()
+    if item.deadline_at is not None and abs(item.deadline_at - end) > 1:
+        # The node does not know the Reservation's end: the tick tells it again.
+        Job.objects.filter(pk=job.pk).update(told_end=None)
+    if item.started_at is None:
+        return False
+    if job.state == JobState.STARTING:
+        started = JobFact(
+            job=job.pk, attempt=job.attempt, event=Event.STARTED, at=item.started_at
+        )
+        return _take(job, started, now)
+    _check_in(job, now)
+    return False
+
+
+def _miss(job: Job, belief: Belief, now: datetime) -> bool:
+    """A Job that ran there is not named: after 15 s of that it is lost.
+
+    A belief from before its start may be read late, and does not count; but a node
+    whose clock is behind is not believed for ever.
+    """
+    if job.seen_at is None or job.started_at is None:
+        return False
+    silent_seconds = (now - job.seen_at).total_seconds()
+    if belief.at < job.started_at.timestamp() and silent_seconds < CLOCK_SECONDS:
+        return False
+    if silent_seconds < 0:  # the portal's own clock went back
+        Job.objects.filter(pk=job.pk).update(seen_at=now)
+    if silent_seconds < ABSENT_SECONDS:
+        return False
+    lost = JobFact(
+        job=job.pk,
+        attempt=job.attempt,
+        event=Event.LOST,
+        at=now.timestamp(),
+        reason=sentence("{node} no longer has this job", node=job.node.name),
+    )
+    return _take(job, lost, now)

@@ -1,0 +1,379 @@
+"""Jobs over several nodes: their parts, what the nodes say of them, the whole's state.
+
+A Job on one node has no parts, and nothing here concerns it. Facts of two nodes may be
+taken at the same time: whoever writes a part holds the Job's row, and folds the Job's
+state from all parts under that lock.
+"""
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils.crypto import salted_hmac
+
+from placement.jobs import job_broadcast
+from placement.jobs.job_transitions import MOST_REASON, instant, move
+from placement.models import Job, JobEvent, JobPart, StoredPlan
+from placement.planner.launch.recipes import BY_TORCHRUN, runs_by_plan
+from placement.protocol.events import Belief, Event, JobFact, Running
+from placement.protocol.job_lifecycle import JobState
+from placement.protocol.launchers import Launcher
+from placement.protocol.multi_node import (
+    BAD,
+    ENDS,
+    PartInfo,
+    culprit,
+    ended_as,
+    gpus_by_node,
+    reason_of,
+)
+from placement.protocol.rendezvous import Meeting
+from telemetry.models import Gpu, Node
+from telemetry.protocol.sentences import sentence
+
+ABSENT_SECONDS = 15.0
+PORTAL = "portal"
+OF_NODES = tuple(Launcher)[1:]
+"""All but the script that starts itself: that one begins on one node."""
+ON_NODE = (JobState.STARTING, JobState.RUNNING)
+
+logger = logging.getLogger(__name__)
+
+
+# --- which nodes ----------------------------------------------------------------
+
+
+def planned_nodes(
+    plan: StoredPlan | None, *, kind: str, recipe: str, launcher: str
+) -> list[str]:
+    """Return the nodes that a launch goes to by its Plan; []: to one."""
+    if plan is None:
+        return []
+    by_recipe = recipe in BY_TORCHRUN and runs_by_plan(plan.plan)
+    by_launcher = launcher in OF_NODES
+    if not (by_recipe if kind == Job.Kind.RECIPE else by_launcher):
+        return []
+    nodes = [name for name, _ in gpus_by_node(plan.plan)]
+    return nodes if len(nodes) > 1 else []
+
+
+def divide(job: Job, names: Iterable[str]) -> None:
+    """Write the parts of a new Job, its first node first."""
+    nodes = {node.name: node for node in Node.objects.filter(name__in=list(names))}
+    JobPart.objects.bulk_create(
+        JobPart(job=job, number=number, node=nodes[name])
+        for number, name in enumerate(names)
+    )
+
+
+def of_node(job: Job, node_name: str) -> JobPart | None:
+    """Return the part of a Job that a node runs; None: none, or it has no parts."""
+    found: JobPart | None = (
+        job.parts.select_related("node").filter(node__name=node_name).first()
+    )
+    return found
+
+
+# --- what each node is told -------------------------------------------------------
+
+
+def begin(job: Job) -> str:
+    """Share a Job's Gpus out to its parts; return why that cannot be, "" if it can."""
+    where = dict(Gpu.objects.filter(pk__in=job.gpu_ids).values_list("pk", "node_id"))
+    first = 0
+    for part in job.parts.select_related("node"):
+        own = [pk for pk in job.gpu_ids if where.get(pk) == part.node_id]
+        if not own:
+            return sentence(
+                "the reservation holds no GPU of its plan on {node} now",
+                node=part.node.name,
+            )
+        JobPart.objects.filter(pk=part.pk).update(gpu_ids=own, first_rank=first)
+        first += len(own)
+    return ""
+
+
+def meeting_of(job: Job, part: JobPart) -> Meeting:
+    """Return where one part stands among the others, and where they meet."""
+    parts = list(job.parts.select_related("node"))
+    first = parts[0]
+    token = salted_hmac("placement.meeting", f"{job.pk}:{job.attempt}")
+    return Meeting(
+        node_rank=part.number,
+        counts=tuple(len(one.gpu_ids) for one in parts),
+        # What the operator says; else what the first node says of itself.
+        address=first.node.address or (first.address if part.number else ""),
+        port=(first.port or 0) if part.number else 0,
+        token=token.hexdigest()[:32],
+    )
+
+
+def to_order(job: Job, *, again_before: datetime | None = None) -> list[JobPart]:
+    """Return the parts that are due for an order to start.
+
+    The first at once, the others when it has said where they meet; with
+    ``again_before`` also those that were ordered before that and not heard of.
+    """
+    parts = list(job.parts.select_related("node"))
+    meets = parts[0].state == JobState.RUNNING and parts[0].port is not None
+    return [
+        part
+        for part in parts
+        if (part.state == JobState.QUEUED and (part.number == 0 or meets))
+        or (
+            again_before is not None
+            and part.state == JobState.STARTING
+            and part.ordered_at is not None
+            and part.ordered_at < again_before
+        )
+    ]
+
+
+def joining(now: datetime) -> Iterable[Job]:
+    """Return Jobs whose first node waits and whose others were not ordered yet."""
+    return (
+        Job.objects.select_related("node", "owner", "plan", "reservation")
+        .select_related("resume_from")
+        .filter(
+            state=JobState.STARTING,
+            parts__number=0,
+            parts__state=JobState.RUNNING,
+            parts__port__isnull=False,
+            pk__in=JobPart.objects.filter(state=JobState.QUEUED).values("job"),
+            reservation__end__gt=now,
+        )
+    )
+
+
+def take_to_order(part: JobPart, nonce: str, now: datetime) -> bool:
+    """Mark a part as ordered; False: another worker was first."""
+    old, before = part.state, part.ordered_at
+    taken = JobPart.objects.filter(pk=part.pk, state=old, ordered_at=before).update(
+        state=JobState.STARTING if old == JobState.QUEUED else old,
+        ordered_at=now,
+        order_nonce=nonce,
+    )
+    part.order_nonce = nonce
+    return taken == 1
+
+
+def running(job: Job) -> list[JobPart]:
+    """Return the parts that may be on their nodes."""
+    return list(job.parts.select_related("node").filter(state__in=ON_NODE))
+
+
+def to_stop(job: Job, now: datetime) -> list[JobPart]:
+    """Return the parts that are to hear of the end; what never began ends here."""
+    if job.state not in JobState.live():
+        return list(job.parts.select_related("node").filter(seen_at__gt=job.ended_at))
+    with transaction.atomic():
+        locked = Job.objects.select_for_update().get(pk=job.pk)
+        never = locked.parts.filter(state=JobState.QUEUED)
+        if never.update(
+            state=JobState.STOPPED, reason=sentence("never began"), ended_at=now
+        ):
+            _fold(locked, now)
+    return running(job)
+
+
+# --- what the nodes say -------------------------------------------------------------
+
+
+def take(part: JobPart, fact: JobFact, now: datetime, *, believed: bool) -> bool:
+    """Apply one fact of a part's own node; whether it moved the Job.
+
+    Args:
+        believed: of a refusal, whether it is of the order that was sent last.
+    """
+    with transaction.atomic():
+        job = Job.objects.select_for_update().get(pk=part.job_id)
+        part = job.parts.select_related("node").get(pk=part.pk)
+        if job.state not in JobState.live() or part.state in ENDS or not believed:
+            return False
+        before = part.state
+        _write(job, part, fact, now)
+        if part.state != before:
+            _note(job, part, now)
+        return _fold(job, now)
+
+
+def _write(job: Job, part: JobPart, fact: JobFact, now: datetime) -> None:
+    started = fact.event is Event.STARTED
+    part.seen_at = now
+    if part.started_at is None and (started or fact.started_at is not None):
+        at = fact.started_at or fact.at
+        part.started_at = instant(at, earliest=job.created_at, now=now)
+    if fact.meeting_port:
+        part.address, part.port = fact.meeting_address, fact.meeting_port
+    part.pid = fact.pid or part.pid
+    if started:
+        part.state = JobState.RUNNING
+    else:
+        part.state = _end_of(job, fact)
+        part.exit_code, part.exit_signal = fact.exit_code, fact.signal
+        part.reason = (fact.reason or _words(fact))[:MOST_REASON]
+        part.last_lines = list(fact.last_lines)
+        part.log_bytes = max(part.log_bytes, fact.log_bytes)
+        earliest = part.started_at or job.created_at
+        part.ended_at = instant(fact.at, earliest=earliest, now=now)
+    part.save()
+
+
+def _end_of(job: Job, fact: JobFact) -> JobState:
+    if fact.event is Event.LOST:
+        return JobState.LOST
+    failing = job.parts.filter(state__in=list(BAD)).exists()
+    if fact.stopped or (job.state in JobState.ending() and not failing):
+        return JobState.STOPPED
+    good = fact.event is Event.EXITED and fact.exit_code == 0 and fact.signal is None
+    return JobState.DONE if good else JobState.FAILED
+
+
+def _words(fact: JobFact) -> str:
+    if fact.signal is not None:
+        return sentence("ended by signal {signal}", signal=fact.signal)
+    return (
+        sentence("exit code {exit_code}", exit_code=fact.exit_code)
+        if fact.exit_code
+        else ""
+    )
+
+
+def _note(job: Job, part: JobPart, now: datetime) -> None:
+    """Write into the Job's history what became of a part."""
+    ranks = part.info().rank_words
+    why = f": {part.reason}" if part.reason else ""
+    words = f"{part.node.name} ({ranks}) {part.state}{why}"[:MOST_REASON]
+    JobEvent.objects.create(
+        job=job, at=now, old=job.state, new=job.state, actor=part.node.name,
+        reason=words,
+    )  # fmt: skip
+    job_broadcast.publish_job(job.pk)
+
+
+def _fold(job: Job, now: datetime) -> bool:
+    """Move the Job as its parts say. Its row is locked."""
+    rows = list(job.parts.select_related("node"))
+    parts = [row.info() for row in rows]
+    end = ended_as([part.state for part in parts])
+    bad = culprit(parts)
+    if end is not None:
+        return _end(job, rows, end, bad, now)
+    off = bad or next((p for p in parts if p.state is JobState.STOPPED), None)
+    if off is not None and job.state in ON_NODE:
+        return move(
+            job,
+            JobState.STOPPING,
+            now=now,
+            actor=off.node,
+            reason=reason_of(off) if bad else off.reason,
+            fields={"stop_at": now, "ordered_at": None, "seen_at": now},
+        )
+    started = [row.started_at for row in rows if row.started_at is not None]
+    if job.state == JobState.STARTING and len(started) == len(rows):
+        fields = {"started_at": max(started), "seen_at": now}
+        return move(job, JobState.RUNNING, now=now, actor=PORTAL, fields=fields)
+    return False
+
+
+def _end(
+    job: Job, rows: list[JobPart], end: JobState, bad: PartInfo | None, now: datetime
+) -> bool:
+    row = rows[bad.number if bad else 0]
+    ended = [one.ended_at for one in rows if one.ended_at is not None]
+    started = [one.started_at for one in rows if one.started_at is not None]
+    fields: dict[str, Any] = {
+        "seen_at": now,
+        "exit_code": row.exit_code,
+        "exit_signal": row.exit_signal,
+        "last_lines": row.last_lines,
+        "log_bytes": max(job.log_bytes, rows[0].log_bytes),
+        "ended_at": max(ended, default=now),
+    }
+    if job.started_at is None and started:
+        fields["started_at"] = min(started)
+    reason = reason_of(bad) if bad else (job.reason if end is not JobState.DONE else "")
+    actor = bad.node if bad else row.node.name
+    return move(job, end, now=now, actor=actor, reason=reason, fields=fields)
+
+
+def give_up(job: Job, now: datetime) -> str:
+    """End the parts whose nodes are silent; return their names."""
+    silent = job.parts.select_related("node").exclude(state__in=list(ENDS))
+    names = ", ".join(part.node.name for part in silent)
+    silent.update(
+        state=JobState.LOST, reason=sentence("its node does not report"), ended_at=now
+    )
+    return names
+
+
+# --- what a node believes -----------------------------------------------------------
+
+
+def take_belief(node_name: str, belief: Belief, now: datetime) -> set[int]:
+    """Compare what a node says that runs with the parts that should be there.
+
+    Returns the Jobs that it named as running.
+    """
+    named = {item.job for item in belief.running} | {fact.job for fact in belief.ended}
+    rows = list(
+        JobPart.objects.select_related("job__reservation", "node").filter(
+            Q(job__in=named) | Q(state=JobState.RUNNING), node__name=node_name
+        )
+    )
+    if not rows:
+        return set()
+    ended = {(fact.job, fact.attempt): fact for fact in belief.ended}
+    runs = {(item.job, item.attempt): item for item in belief.running}
+    seen = set()
+    for part in rows:
+        key = (part.job_id, part.job.attempt)
+        if (fact := ended.get(key)) is not None:
+            take(part, fact, now, believed=not fact.code)
+        elif (item := runs.get(key)) is not None:
+            seen.add(part.pk)
+            _see(part, item, now)
+        elif part.state == JobState.RUNNING:
+            _miss(part, belief, now)
+    JobPart.objects.filter(pk__in=seen).update(seen_at=now)
+    jobs = {part.job_id for part in rows if part.pk in seen}
+    Job.objects.filter(pk__in=jobs).update(seen_at=now)
+    return jobs
+
+
+def _see(part: JobPart, item: Running, now: datetime) -> None:
+    """A part runs there; its start may have been lost on the way."""
+    job = part.job
+    if job.state not in JobState.live():
+        return
+    end = job.reservation.end.timestamp()
+    if item.deadline_at is not None and abs(item.deadline_at - end) > 1:
+        Job.objects.filter(pk=job.pk).update(told_end=None)
+    if item.started_at is None or part.state == JobState.RUNNING:
+        return
+    started = JobFact(
+        job=job.pk, attempt=job.attempt, event=Event.STARTED, at=item.started_at,
+        meeting_address=item.meeting_address, meeting_port=item.meeting_port,
+    )  # fmt: skip
+    take(part, started, now, believed=True)
+
+
+def _miss(part: JobPart, belief: Belief, now: datetime) -> None:
+    """A part that ran there is not named: after 15 s of that it is lost."""
+    if part.seen_at is None or part.started_at is None:
+        return
+    if belief.at < part.started_at.timestamp():
+        return
+    if now - part.seen_at < timedelta(seconds=ABSENT_SECONDS):
+        return
+    lost = JobFact(
+        job=part.job_id,
+        attempt=part.job.attempt,
+        event=Event.LOST,
+        at=now.timestamp(),
+        reason=sentence("{node} no longer has this job", node=part.node.name),
+    )
+    take(part, lost, now, believed=True)

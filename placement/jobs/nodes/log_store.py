@@ -1,0 +1,405 @@
+"""Stored logs: appended by the nodes' uploads, read by pages.
+
+One file per attempt, ``MEDIA_ROOT/logs/<job>-<attempt>-<key>.log``, the same bytes as
+on the node. What is read out is cleaned; the file itself is not changed.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+from django.utils.formats import date_format
+
+from placement.models import Job, LogDropped, PlacementPolicy
+from placement.planner.values.errors import LogConflict, LogTooLarge
+from placement.rules.log_text import clean, numbers_of
+from telemetry.protocol.sentences import sentence
+from telemetry.protocol.units import format_bytes
+
+logger = logging.getLogger(__name__)
+MOST_BYTES = 2**33
+"""Ceiling of one stored log, against a node that lies: eight times the size at which
+a shim ends a Job, which may still print as fast as it can for its grace."""
+TAIL_BYTES = 64 * 1024
+MOST_READ_BYTES = 2**20
+MOST_POINTS = 1000
+DROPPED_A_LOOK = 50
+"""Jobs whose logs are deleted in one look: each costs a listing of the folder."""
+MOST_QUERIED = 1000
+"""Jobs that are asked for in one query."""
+_FILE = re.compile(r"(\d{1,18})-\d{1,9}(?:-([0-9a-f]{1,32}))?\..+")
+SCAN_BYTES = 32 * 2**20
+"""How much of a log one look for numbers reads; the next look goes on."""
+SEARCH_BYTES = 256 * 2**20
+"""How much of a log one search reads; the next goes on."""
+BLOCK_BYTES = 2**20
+"""What is held in memory of a log at once."""
+MOST_HITS = 100
+MOST_LINE_BYTES = 400
+MOST_WANTED_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a log: raw bytes [offset, offset + bytes) as clean text."""
+
+    offset: int
+    bytes: int
+    data: str
+    size: int
+    """Of the whole file."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A line of a log that holds what was looked for."""
+
+    offset: int
+    """Of the line, or of the part of a long one that is shown."""
+    data: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one search came to."""
+
+    hits: tuple[Hit, ...]
+    next_offset: int | None
+    """Where the next search goes on; None: this is all."""
+    size: int
+
+
+class UpToNow:
+    """A log as long as it was when it was opened: an answer that has said how long
+    it is must not grow with a Job that goes on printing."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it."""
+        self._file = path.open("rb")
+        self.size = self._left = os.fstat(self._file.fileno()).st_size
+
+    def read(self, most: int) -> bytes:
+        """Return the next bytes; none at the end."""
+        data = self._file.read(min(most, self._left))
+        self._left -= len(data)
+        return data
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def path_of(job: Job, attempt: int | None = None, *, part: int = 0) -> Path:
+    """Return where the log of an attempt (the last one) is stored.
+
+    Args:
+        part: of a Job over several nodes; the others' logs lie beside the first's.
+    """
+    number = job.attempt if attempt is None else attempt
+    own = f"-{job.key}" if job.key else ""
+    name = f"{job.pk}-{number}{own}"
+    name = f"{name}.{part}.log" if part else f"{name}.log"
+    return Path(settings.MEDIA_ROOT) / "logs" / name
+
+
+def size(job: Job, *, part: int = 0) -> int:
+    """Return how many bytes of the log are stored."""
+    try:
+        return path_of(job, part=part).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def written_at(job: Job) -> float | None:
+    """Return when the log grew last, in Unix seconds; None: there is none."""
+    try:
+        return path_of(job).stat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def append(job: Job, *, attempt: int, offset: int, data: bytes, part: int = 0) -> int:
+    """Append what a node sent; return the new size.
+
+    Raises:
+        LogConflict: it does not start where the stored part ends.
+        LogTooLarge: the log would grow over its ceiling, or no more of it is kept.
+    """
+    if job.log_dropped_at or job.log_cut_at:
+        raise LogTooLarge(note(job))
+    path = path_of(job, attempt, part=part)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    with os.fdopen(handle, "ab") as file:
+        # Two web processes may hold pieces of one log: a retry after a time-out.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        have = os.fstat(file.fileno()).st_size
+        if offset != have:
+            raise LogConflict(have)
+        if have + len(data) > MOST_BYTES:
+            raise LogTooLarge(f"a log may have {MOST_BYTES} bytes")
+        file.write(data)
+        file.flush()
+        return have + len(data)
+
+
+def drop_due(now: datetime) -> int:
+    """Delete the logs of Jobs that ended before the policy's days; how many Jobs."""
+    row = PlacementPolicy.objects.filter(pk=1).first() or PlacementPolicy()
+    if not row.logs_keep_days:
+        return 0
+    due = Job.objects.filter(
+        ended_at__lte=now - timedelta(days=row.logs_keep_days), log_dropped_at=None
+    ).order_by("ended_at", "pk")[:DROPPED_A_LOOK]
+    for job in due:
+        _drop(job, LogDropped.AGE, now)
+    return len(due)
+
+
+def _drop(job: Job, why: LogDropped, now: datetime) -> None:
+    """Delete the logs of all attempts and nodes, with the numbers read from them."""
+    # First the row: from then on nothing is appended.
+    Job.objects.filter(pk=job.pk).update(log_dropped_at=now, log_dropped_for=why)
+    own = f"-{job.key}" if job.key else ""
+    for attempt in range(1, job.attempt + 1):
+        name = f"{job.pk}-{attempt}{own}"
+        for path in path_of(job).parent.glob(f"{name}.*"):
+            path.unlink(missing_ok=True)
+
+
+def keep_within(now: datetime) -> dict[str, int]:
+    """Keep each person's logs within the policy's bytes.
+
+    The logs of Jobs that ended first are deleted first. Where those of running Jobs
+    alone hold more, no more is stored of the ones that hold more than an equal part.
+    Costs a listing of the folder: for once a minute.
+
+    Returns:
+        How many Jobs' logs were deleted (``dropped``) and cut (``cut``).
+    """
+    row = PlacementPolicy.objects.filter(pk=1).first() or PlacementPolicy()
+    most, done = row.logs_person_bytes, {"dropped": 0, "cut": 0}
+    if not most:
+        return done
+    for jobs in _by_owner().values():
+        total = sum(jobs.values())
+        ended = [job for job in jobs if job.ended_at is not None]
+        for job in sorted(ended, key=lambda job: (job.ended_at, job.pk)):
+            if total <= most:
+                break
+            _drop(job, LogDropped.ROOM, now)
+            total -= jobs[job]
+            done["dropped"] += 1
+        if total <= most:
+            continue
+        running = [job for job in jobs if job.ended_at is None]
+        for job in running:
+            if jobs[job] * len(running) > most and not job.log_cut_at:
+                _cut(job, total, most, now)
+                done["cut"] += 1
+    return done
+
+
+def _by_owner() -> dict[int, dict[Job, int]]:
+    """Return the bytes of the stored logs of each Job, by its owner."""
+    sizes: dict[tuple[int, str], int] = defaultdict(int)
+    folder = Path(settings.MEDIA_ROOT) / "logs"
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if found := _FILE.fullmatch(path.name):
+            with contextlib.suppress(FileNotFoundError):
+                sizes[int(found[1]), found[2] or ""] += path.stat().st_size
+    numbers = sorted({number for number, _ in sizes})
+    owners: dict[int, dict[Job, int]] = defaultdict(dict)
+    for at in range(0, len(numbers), MOST_QUERIED):
+        rows = Job.objects.filter(pk__in=numbers[at : at + MOST_QUERIED])
+        for job in rows.only("key", "owner", "ended_at", "attempt", "log_cut_at"):
+            # A file of another Job that had the number before a restore is not its.
+            if size_bytes := sizes.get((job.pk, job.key), 0):
+                owners[job.owner_id][job] = size_bytes
+    return owners
+
+
+def _cut(job: Job, held: int, most: int, now: datetime) -> None:
+    """Store no more of a Job's log, and say so at its end."""
+    Job.objects.filter(pk=job.pk).update(log_cut_at=now)
+    line = (
+        f"\ngpuportal: the log is cut here: the logs of your jobs hold "
+        f"{format_bytes(held)}, and may hold {format_bytes(most)}. The job runs on.\n"
+    )
+    first = path_of(job)
+    for path in (first, *first.parent.glob(f"{first.stem}.*.log")):
+        # Only where there is one: a cut log does not begin with its end.
+        with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0, os.SEEK_END)
+            file.write(line.encode())
+
+
+def note(job: Job) -> str:
+    """Return why a log is not, or not wholly, there; "": it is."""
+    if job.log_dropped_at:
+        day = date_format(timezone.localtime(job.log_dropped_at), "j F Y")
+        why = sentence("the lab keeps logs for a limited time")
+        if job.log_dropped_for == LogDropped.ROOM:
+            why = sentence(
+                "the logs of one person's jobs held more than they may together, "
+                "and the oldest are deleted first"
+            )
+        return sentence("This log was deleted on {day}: {why}.", day=day, why=why)
+    if job.log_cut_at:
+        at = date_format(timezone.localtime(job.log_cut_at), "j F Y, H:i")
+        return sentence(
+            "No more of this log is kept since {at}: the logs of one person's "
+            "running jobs hold more than they may together.",
+            at=at,
+        )
+    return ""
+
+
+def read(job: Job, *, offset: int, length: int = TAIL_BYTES, part: int = 0) -> Piece:
+    """Return a range of the log, at most 1 MiB; negative offset: from the end."""
+    total = size(job, part=part)
+    start = max(0, total + offset) if offset < 0 else min(offset, total)
+    data = _bytes(job, start, min(length, MOST_READ_BYTES), part=part)
+    return Piece(start, len(data), clean(data.decode(errors="replace")), total)
+
+
+def tail(job: Job, length: int = TAIL_BYTES, *, part: int = 0) -> Piece:
+    """Return the end of the log, from the start of a line where there is one."""
+    piece = read(job, offset=-length, length=length, part=part)
+    if piece.offset == 0:
+        return piece
+    data = _bytes(job, piece.offset, piece.bytes, part=part)
+    head = data.find(b"\n") + 1
+    text = clean(data[head:].decode(errors="replace"))
+    return Piece(piece.offset + head, len(data) - head, text, piece.size)
+
+
+def last_lines(job: Job, count: int, *, part: int = 0) -> list[str]:
+    """Return the last lines: of the stored log, or as the node told them."""
+    if size(job, part=part):
+        return tail(job, 16 * 1024, part=part).data.splitlines()[-count:]
+    return [clean(line) for line in job.last_lines][-count:]
+
+
+def numbers(job: Job) -> list[dict[str, float]]:
+    """Return the numbers that the log carries, thinned for a chart.
+
+    What was read before is kept beside the log, so that a look at a long log
+    reads only what is new. When there are too many points every second one goes.
+    """
+    path = path_of(job)
+    if not path.is_file():
+        return []
+    kept = path.with_suffix(".numbers.json")
+    state = _state(kept)
+    total = size(job)
+    if state["offset"] > total:
+        state = {"offset": 0, "stride": 1, "seen": 0, "rows": []}
+    if state["offset"] < total:
+        until = min(total, state["offset"] + SCAN_BYTES)
+        while state["offset"] < until:
+            data = _bytes(job, state["offset"], BLOCK_BYTES)
+            whole = len(data) if len(data) == BLOCK_BYTES else 0
+            end = data.rfind(b"\n") + 1 or whole
+            if end == 0:  # half a line waits for its rest
+                break
+            for line in data[:end].decode(errors="replace").splitlines():
+                found = numbers_of(line)
+                if found is not None:
+                    _keep(state, found)
+            state["offset"] += end
+        _put_by(kept, state)
+    rows: list[dict[str, float]] = state["rows"]
+    return rows
+
+
+def _put_by(kept: Path, state: dict[str, Any]) -> None:
+    draft = kept.with_suffix(f".{os.getpid()}.part")
+    try:
+        draft.write_text(json.dumps(state))
+        draft.replace(kept)
+    except OSError as error:
+        # On a full disk the next look reads once more what this one read.
+        draft.unlink(missing_ok=True)
+        logger.warning("%s is not kept: %s", kept.name, error)
+
+
+def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> Found:
+    """Return the lines from a byte offset on that hold some text, ASCII case apart.
+
+    Reads at most 256 MiB, a mebibyte at a time, and finds at most 100 lines:
+    seconds for a gigabyte, in several calls, with the same little memory.
+    """
+    total = size(job, part=part)
+    needle = wanted.encode(errors="replace").lower()
+    if not needle:
+        return Found((), None, total)
+    hits: list[Hit] = []
+    until = min(total, offset + SEARCH_BYTES)
+    while offset < until and len(hits) < MOST_HITS:
+        block = _bytes(job, offset, BLOCK_BYTES, part=part)
+        if not block:
+            return Found(tuple(hits), None, total)
+        low = block.lower()
+        at, passed = low.find(needle), 0
+        while at >= 0 and len(hits) < MOST_HITS:
+            hit = _line_at(job, offset + at, len(needle), part)
+            if not hits or hits[-1].offset != hit.offset:
+                hits.append(hit)
+            passed = low.find(b"\n", at + len(needle)) + 1 or len(block)
+            at = low.find(needle, passed)
+        if at < 0:
+            # What is looked for may lie across the end of the block.
+            across = len(block) - (
+                len(needle) - 1 if offset + len(block) < total else 0
+            )
+            passed = max(passed, across, 1)
+        offset += passed
+    return Found(tuple(hits), offset if offset < total else None, total)
+
+
+def _line_at(job: Job, at: int, length: int, part: int) -> Hit:
+    """Return the line around a hit, or that much of a long one."""
+    first = max(0, at - MOST_LINE_BYTES // 2)
+    near = _bytes(job, first, MOST_LINE_BYTES + length, part=part)
+    start = near.rfind(b"\n", 0, at - first) + 1
+    line, _, _ = near[start:].partition(b"\n")
+    return Hit(first + start, clean(line.decode(errors="replace")))
+
+
+def _keep(state: dict[str, Any], row: dict[str, float]) -> None:
+    if state["seen"] % state["stride"] == 0:
+        state["rows"].append(row)
+    state["seen"] += 1
+    if len(state["rows"]) > MOST_POINTS:
+        state["rows"] = state["rows"][::2]
+        state["stride"] *= 2
+
+
+def _state(path: Path) -> dict[str, Any]:
+    fresh = {"offset": 0, "stride": 1, "seen": 0, "rows": []}
+    try:
+        state = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return fresh
+    return state if set(state) == set(fresh) else fresh
+
+
+def _bytes(job: Job, offset: int, length: int, *, part: int = 0) -> bytes:
+    try:
+        with path_of(job, part=part).open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+    except FileNotFoundError:
+        return b""

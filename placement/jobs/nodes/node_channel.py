@@ -1,0 +1,284 @@
+"""The web's side of the HTTPS channel: scripts down to nodes, logs up.
+
+Every request carries the node's own token. A node sees its own Jobs only;
+another's is not found, whether it exists or not.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth.decorators import login_not_required
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_http_methods
+
+from placement.agent.portal_channel import FILE_PIECE_BYTES, KEY_HEADER
+from placement.jobs.nodes import log_store
+from placement.models import Endpoint, Job, JobPart, JobQuerySet, ServedModel
+from placement.planner.values.errors import LogConflict, LogTooLarge
+from placement.plans.saved_plans import files_for_job
+from placement.protocol import signing
+from placement.serving import model_files
+from placement.serving.model_states import record
+from telemetry.inventory.enrollment import mark_channel
+from telemetry.models import Node
+from telemetry.web.json_values import unstorable
+
+MOST_PIECE_BYTES = 2**20
+MOST_STATES_BYTES = 64 * 1024
+
+View = Callable[..., HttpResponse]
+
+
+def for_nodes(*methods: str) -> Callable[[View], View]:
+    """Admit a node that shows its token; ``view(request, node, ...)``."""
+
+    def decorate(view: View) -> View:
+        @csrf_exempt
+        @login_not_required
+        @require_http_methods(methods)
+        @wraps(view)
+        def admitted(request: HttpRequest, **kwargs: object) -> HttpResponse:
+            node = node_of(request)
+            if node is None:
+                answer = problem(401, "no such node, or not its token")
+                answer["WWW-Authenticate"] = "Node"
+                return answer
+            if not _same_job(request, kwargs.get("pk")):
+                return problem(404, "this portal knows another job of that number")
+            return view(request, node, **kwargs)
+
+        return admitted
+
+    return decorate
+
+
+def _same_job(request: HttpRequest, pk: Any) -> bool:
+    """Whether a node means the Job that has this number here.
+
+    After a restore a number may be another Job's on the node. A node whose worker is
+    older names no key.
+    """
+    key = request.headers.get(KEY_HEADER)
+    if key is None or pk is None:
+        return True
+    return Job.objects.filter(pk=pk, key=key).exists()
+
+
+def node_of(request: HttpRequest) -> Node | None:
+    """Return the node that a request's token belongs to."""
+    return node_with(request.headers.get("Authorization", ""))
+
+
+def node_with(shown: str) -> Node | None:
+    """Return the node that shows such an Authorization."""
+    scheme, _, rest = shown.partition(" ")
+    name, colon, token = rest.partition(":")
+    if scheme != "Node" or not colon or len(rest) > 512:
+        return None
+    node = Node.objects.filter(name=name).first()
+    return node if node is not None and node.accepts(token) else None
+
+
+def problem(status: int, detail: str, **fields: object) -> JsonResponse:
+    """Return a refusal for a program."""
+    return JsonResponse(
+        {"status": status, "detail": detail, **fields},
+        status=status,
+        content_type="application/problem+json",
+    )
+
+
+@for_nodes("GET")
+def hello(request: HttpRequest, node: Node) -> HttpResponse:
+    """Answer a node that asks whether its token and its order key are right."""
+    mark_channel(name=node.name, now=timezone.now())
+    digest = signing.public_key_sha256(signing.public_key_pem())
+    return JsonResponse({"node": node.name, "order_key_sha256": digest})
+
+
+@for_nodes("GET")
+def script(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Send a Job's script; its sha256 stands in the signed order too."""
+    job = _on(node).filter(pk=pk, kind=Job.Kind.SCRIPT).first()
+    if job is None:
+        return problem(404, "no script of such a job here")
+    return _with_sum(job.script.encode())
+
+
+@for_nodes("GET")
+def files(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Send the files of a script's Plan as one JSON object, name to text."""
+    jobs = _on(node).filter(pk=pk, kind=Job.Kind.SCRIPT)
+    job = jobs.select_related("plan").first()
+    if job is None or job.plan is None:
+        return problem(404, "no files of such a job here")
+    return _with_sum(files_for_job(job.plan))
+
+
+def _on(node: Node) -> JobQuerySet:
+    """Jobs that run on a node, or a part of them."""
+    parts = JobPart.objects.filter(node=node).values("job")
+    return Job.objects.filter(Q(node=node) | Q(pk__in=parts))
+
+
+def _with_sum(body: bytes) -> HttpResponse:
+    return HttpResponse(
+        body,
+        content_type="application/octet-stream",
+        headers={"X-Sha256": hashlib.sha256(body).hexdigest()},
+    )
+
+
+@for_nodes("GET", "PUT")
+def models(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Say which models a Job is to serve now; or hear how they are."""
+    endpoint = _endpoint(node, pk)
+    if endpoint is None:
+        return problem(404, "no such job that serves here")
+    if request.method == "PUT":
+        return _heard(request, endpoint)
+    rows = _served(endpoint)
+    return JsonResponse(
+        {
+            "models": [
+                {
+                    "id": row.pk,
+                    "name": row.name,
+                    "sha256": row.file.sha256,
+                    "parts": row.file.parts,
+                    "memory_bytes": row.memory_bytes,
+                    "most_batch": row.most_batch,
+                    "deadline_ms": row.deadline_ms,
+                }
+                for row in rows
+            ]
+        }
+    )
+
+
+@for_nodes("GET")
+def model(request: HttpRequest, node: Node, *, pk: int, model_id: int) -> HttpResponse:
+    """Send a piece of one model's file, or of a part of it; the node checks the sum."""
+    offset = number(request, "offset")
+    part = number(request, "part") if "part" in request.GET else 0
+    if offset is None or part is None:
+        return problem(422, "offset and part must be whole numbers")
+    endpoint = _endpoint(node, pk)
+    rows = _served(endpoint) if endpoint else []
+    row = next((one for one in rows if one.pk == model_id), None)
+    path = None if row is None else model_files.path_of(row.file, part)
+    if path is None or not path.is_file():
+        return problem(404, "no such model of a job here")
+    return HttpResponse(piece_of(path, offset), content_type="application/octet-stream")
+
+
+def _heard(request: HttpRequest, endpoint: Endpoint) -> HttpResponse:
+    """Keep what a node tells of an endpoint's models."""
+    if not 0 <= length_of(request) <= MOST_STATES_BYTES:
+        return problem(413, f"at most {MOST_STATES_BYTES} bytes, of a known length")
+    try:
+        said = json_of(request)["models"]
+    except (ValueError, KeyError, TypeError):
+        return problem(422, "an object with models is wanted")
+    record(endpoint, said, timezone.now())
+    return HttpResponse(status=204)
+
+
+def _endpoint(node: Node, job_id: int) -> Endpoint | None:
+    """Return the endpoint of a Job that serves on this node."""
+    return (
+        Endpoint.objects.select_related("job__owner", "job__reservation")
+        .filter(job__pk=job_id, job__node=node, job__in=Job.objects.live().values("pk"))
+        .first()
+    )
+
+
+def _served(endpoint: Endpoint) -> list[ServedModel]:
+    """Return what an endpoint is to hold."""
+    rows = endpoint.models.filter(removed_at=None, file__dropped_at=None)
+    return list(rows.select_related("file").order_by("pk"))
+
+
+@for_nodes("PUT")
+def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Append a piece of log at its byte offset; 409 says where to go on."""
+    attempt = number(request, "attempt")
+    offset = number(request, "offset")
+    if attempt is None or offset is None:
+        return problem(422, "attempt and offset must be whole numbers")
+    job = _on(node).filter(pk=pk).first()
+    if job is None or not 1 <= attempt <= job.attempt:
+        return problem(404, "no such job here")
+    length = length_of(request)
+    if length < 0:
+        return problem(411, "the length must be known")
+    if length > MOST_PIECE_BYTES:
+        return problem(413, f"at most {MOST_PIECE_BYTES} bytes a request")
+    try:
+        part = JobPart.objects.filter(job=job, node=node).first()
+        size = log_store.append(
+            job,
+            attempt=attempt,
+            offset=offset,
+            data=request.body,
+            part=part.number if part else 0,
+        )
+    except LogConflict as conflict:
+        return problem(409, str(conflict), size=conflict.size_bytes)
+    except LogTooLarge as error:
+        return problem(413, str(error))
+    except OSError as error:
+        return problem(507, f"the log cannot be stored: {error.strerror}")
+    if part is not None:
+        JobPart.objects.filter(pk=part.pk).update(log_bytes=size)
+    if attempt == job.attempt and (part is None or part.number == 0):
+        Job.objects.filter(pk=pk, attempt=attempt).update(log_bytes=size)
+    return JsonResponse({"size": size})
+
+
+def number(request: HttpRequest, name: str) -> int | None:
+    """Return a whole number of the address; None: it has none."""
+    text = request.GET.get(name, "")
+    return int(text) if text.isdecimal() and len(text) <= 18 else None
+
+
+def length_of(request: HttpRequest) -> int:
+    """Return the length in bytes that a request declares; -1: it declares none."""
+    text = request.headers.get("Content-Length", "")
+    return int(text) if text.isdecimal() and len(text) <= 18 else -1
+
+
+def json_of(request: HttpRequest) -> Any:
+    """Return the JSON document of a request whose values the database can keep.
+
+    Raises:
+        ValueError: it is not JSON, is nested too deeply, or holds such a value.
+    """
+    try:
+        document = json.loads(request.body)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    wrong = unstorable(document)
+    if wrong:
+        raise ValueError(" ".join(f"{path}: {why}" for path, why in wrong.items()))
+    return document
+
+
+def piece_of(path: Path, offset: int) -> bytes:
+    """Return up to ``FILE_PIECE_BYTES`` of a file; b"" from its end on.
+
+    An offset past the end is not sought: file systems refuse one beyond their limit.
+    """
+    with path.open("rb") as file:
+        if offset >= os.fstat(file.fileno()).st_size:
+            return b""
+        file.seek(offset)
+        return file.read(FILE_PIECE_BYTES)

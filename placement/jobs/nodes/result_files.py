@@ -1,0 +1,284 @@
+"""Results that Jobs left: listed by their node, kept here, dropped by the policy.
+
+Bytes lie under MEDIA_ROOT by number, never by a name that a Job chose. A file is there
+when all of it has come and its SHA-256 is the one that was listed first.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Sum
+
+from placement.jobs import job_broadcast
+from placement.models import Job, PlacementPolicy, ResultFile
+from placement.planner.values.errors import BadInput
+from telemetry.protocol.sentences import sentence
+from telemetry.protocol.units import format_bytes
+from telemetry.web.json_values import text_problem
+
+MOST_PATH = 220
+MOST_LISTED = 2000
+MOST_SIZE = 2**50
+DROPPED_A_LOOK = 100
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class ResultMisplaced(Exception):
+    """A piece does not begin where the stored part ends."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        super().__init__(sentence("the file has {size} bytes", size=size_bytes))
+
+
+class ResultSpoiled(Exception):
+    """What came is not what was listed; its bytes are thrown away."""
+
+
+@dataclass(frozen=True)
+class ResultLimits:
+    """What the site takes of one Job."""
+
+    most_files: int
+    most_bytes: int
+    keep_days: int
+    person_bytes: int
+    """Of all Jobs of one person; 0: no limit."""
+
+
+def limits() -> ResultLimits:
+    """Return the site's policy."""
+    row = PlacementPolicy.objects.filter(pk=1).first() or PlacementPolicy()
+    return ResultLimits(
+        row.results_most_files,
+        row.results_most_bytes,
+        row.results_keep_days,
+        row.results_person_bytes,
+    )
+
+
+def kept_bytes(owner_id: int) -> int:
+    """Return what results of one person's Jobs take at the portal."""
+    rows = ResultFile.objects.filter(job__owner=owner_id, refused="", dropped_at=None)
+    return rows.aggregate(total=Sum("size_bytes"))["total"] or 0
+
+
+def path_of(file: ResultFile) -> Path:
+    """Return where a file's bytes lie."""
+    return _folder(file.job_id, file.attempt) / str(file.pk)
+
+
+def _folder(job_id: int, attempt: int) -> Path:
+    return Path(settings.MEDIA_ROOT) / "results" / f"{job_id}-{attempt}"
+
+
+def of_job(job: Job) -> Sequence[ResultFile]:
+    """Return what the last attempt of a Job left."""
+    return list(job.results.filter(attempt=job.attempt))
+
+
+def there(job: Job, file_id: int) -> ResultFile | None:
+    """Return a file of a Job whose bytes are here; None: they are not."""
+    row = job.results.filter(
+        pk=file_id, complete_at__isnull=False, dropped_at=None
+    ).first()
+    return row if row is not None and path_of(row).is_file() else None
+
+
+@transaction.atomic(durable=True)
+def listed(
+    *, job: Job, attempt: int, said: object, now: datetime, above: str = ""
+) -> Sequence[ResultFile]:
+    """Keep a node's list; return what is wanted and not here yet. Safe to ask again.
+
+    Args:
+        above: goes before its paths: of a Job over several nodes, the further ones'.
+
+    Raises:
+        BadInput: it is no such list.
+    """
+    files, left_out = _checked(said)
+    for one in (*files, *left_out):
+        one["path"] = f"{above}{one['path']}"
+    known = {row.path: row for row in job.results.filter(attempt=attempt)}
+    policy, fresh = limits(), []
+    count = sum(not row.refused for row in known.values())
+    total = sum(row.size_bytes for row in known.values() if not row.refused)
+    kept = kept_bytes(job.owner_id)
+    for one in files:
+        if one["path"] in known:
+            continue
+        over = count >= policy.most_files or total + one["size"] > policy.most_bytes
+        why = sentence("over what the site takes of one job") if over else ""
+        if not over and 0 < policy.person_bytes < kept + one["size"]:
+            over = True
+            why = sentence(
+                "your results hold {kept} of {person}: delete those of old jobs",
+                kept=format_bytes(kept),
+                person=format_bytes(policy.person_bytes),
+            )
+        fresh.append(_row(job, attempt, one, why, now))
+        taken = 0 if over else one["size"]
+        count, total, kept = count + (not over), total + taken, kept + taken
+    fresh += [
+        _row(job, attempt, one, one["why"], now)
+        for one in left_out
+        if one["path"] not in known
+    ]
+    ResultFile.objects.bulk_create(fresh, ignore_conflicts=True)
+    if fresh:
+        job_broadcast.publish_job(job.pk)
+    return list(
+        job.results.filter(
+            attempt=attempt,
+            path__startswith=above,
+            refused="",
+            complete_at=None,
+            dropped_at=None,
+        )
+    )
+
+
+def _row(
+    job: Job, attempt: int, one: Mapping[str, Any], why: str, now: datetime
+) -> ResultFile:
+    return ResultFile(
+        job=job,
+        attempt=attempt,
+        path=one["path"],
+        size_bytes=one["size"],
+        sha256=one.get("sha256", ""),
+        refused=why[:120],
+        listed_at=now,
+    )
+
+
+def _checked(said: object) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Read a node's list; it is not trusted."""
+    if not isinstance(said, dict):
+        raise BadInput({"results": sentence("must be an object")})
+    parts: list[list[dict[str, Any]]] = []
+    for name in ("files", "left_out"):
+        rows = said.get(name, [])
+        if not isinstance(rows, list) or len(rows) > MOST_LISTED:
+            raise BadInput(
+                {
+                    name: sentence(
+                        "must be a list of at most {most_listed}",
+                        most_listed=MOST_LISTED,
+                    )
+                }
+            )
+        if not all(_sound(row, name == "files") for row in rows):
+            raise BadInput(
+                {name: sentence("has an entry without a sound path, size or sum")}
+            )
+        parts.append(list({row["path"]: row for row in rows}.values()))
+    return parts[0], parts[1]
+
+
+def _sound(row: object, whole: bool) -> bool:
+    if not isinstance(row, dict):
+        return False
+    path, size = row.get("path"), row.get("size")
+    named = isinstance(path, str) and 0 < len(path) <= MOST_PATH
+    sized = type(size) is int and 0 <= size <= MOST_SIZE
+    if not (named and sized):
+        return False
+    if not whole:
+        why = row.get("why")
+        return isinstance(why, str) and not (text_problem(str(path) + why))
+    clean = str(path).isprintable() and all(
+        part not in ("", ".", "..") for part in str(path).split("/")
+    )
+    return clean and bool(_SHA256.fullmatch(str(row.get("sha256", ""))))
+
+
+def append(*, file: ResultFile, offset: int, data: bytes, now: datetime) -> int:
+    """Append a piece; return the new size. The last one is checked by the sum.
+
+    Raises:
+        ResultMisplaced: it does not begin where the stored part ends.
+        ResultSpoiled: the whole is not what was listed.
+        OSError: it cannot be stored.
+    """
+    path = path_of(file)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    with os.fdopen(handle, "rb+") as stored:
+        fcntl.flock(stored, fcntl.LOCK_EX)
+        have = os.fstat(stored.fileno()).st_size
+        if offset != have:
+            raise ResultMisplaced(have)
+        if have + len(data) > file.size_bytes:
+            raise ResultSpoiled(sentence("it is longer than it was listed"))
+        stored.write(data)
+        stored.flush()
+        have += len(data)
+        fields: dict[str, object] = {"received_bytes": have}
+        if have == file.size_bytes:
+            stored.seek(0)
+            if hashlib.file_digest(stored, "sha256").hexdigest() != file.sha256:
+                path.unlink()
+                why = sentence("it changed while it was brought up")
+                ResultFile.objects.filter(pk=file.pk).update(
+                    refused=why, received_bytes=0
+                )
+                raise ResultSpoiled(why)
+            fields["complete_at"] = now
+    ResultFile.objects.filter(pk=file.pk).update(**fields)
+    if "complete_at" in fields:
+        job_broadcast.publish_job(file.job_id)
+    return have
+
+
+# --- deleting -----------------------------------------------------------------------
+
+
+def drop_due(now: datetime) -> int:
+    """Delete the bytes of what is older than the policy keeps; how many files."""
+    until = now - timedelta(days=limits().keep_days)
+    due = ResultFile.objects.filter(
+        refused="",
+        dropped_at=None,
+        listed_at__lte=until,
+        job__ended_at__lte=until,
+    ).order_by("listed_at", "pk")[:DROPPED_A_LOOK]
+    return drop(due, now=now)
+
+
+def drop(files: Iterable[ResultFile], *, now: datetime) -> int:
+    """Delete the bytes of some files; their names stay listed. How many."""
+    done = 0
+    for file in files:
+        if ResultFile.objects.filter(pk=file.pk, dropped_at=None).update(
+            dropped_at=now
+        ):
+            path_of(file).unlink(missing_ok=True)
+            done += 1
+    return done
+
+
+def forget(job_ids: Iterable[int]) -> None:
+    """Delete all that Jobs left, bytes and names; the bytes once that is committed."""
+    numbers = list(job_ids)
+    ResultFile.objects.filter(job__in=numbers).delete()
+    transaction.on_commit(lambda: remove_folders(numbers))
+
+
+def remove_folders(job_ids: Iterable[int]) -> None:
+    """Remove the bytes of Jobs whose rows are gone."""
+    above = Path(settings.MEDIA_ROOT) / "results"
+    for number in job_ids:
+        for folder in above.glob(f"{int(number)}-*"):
+            shutil.rmtree(folder)

@@ -1,0 +1,100 @@
+"""The nodes' channel for results: what is wanted, the list, the bytes."""
+
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+
+from placement.jobs.nodes import result_files
+from placement.jobs.nodes.node_channel import (
+    MOST_PIECE_BYTES,
+    for_nodes,
+    json_of,
+    length_of,
+    number,
+    problem,
+)
+from placement.models import Job, JobPart, ResultFile
+from placement.planner.values.errors import BadInput
+from telemetry.models import Node
+
+MOST_LIST_BYTES = 2**20
+
+
+@for_nodes("GET", "PUT")
+def job_results(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Say what the site takes of one Job (GET); take the list of it (PUT)."""
+    job = _job(request, node, pk)
+    attempt = number(request, "attempt")
+    if job is None or attempt is None:
+        return problem(404, "no such job here")
+    if request.method == "GET":
+        policy = result_files.limits()
+        return JsonResponse(
+            {"most_files": policy.most_files, "most_bytes": policy.most_bytes}
+        )
+    if not 0 < length_of(request) <= MOST_LIST_BYTES:
+        return problem(413, f"1 to {MOST_LIST_BYTES} bytes, told first")
+    above = "" if job.node_id == node.pk else f"{node.name}/"
+    try:
+        said = json_of(request)
+        rows = result_files.listed(
+            job=job, attempt=attempt, said=said, now=timezone.now()
+        )
+    except ValueError:
+        return problem(422, "must be JSON that can be stored")
+    except BadInput as error:
+        return problem(422, "is no list of results", fields=error.problems)
+    return JsonResponse(
+        {
+            "files": [
+                {
+                    "id": row.pk,
+                    "path": row.path.removeprefix(above),
+                    "size": row.size_bytes,
+                    "have": row.received_bytes,
+                }
+                for row in rows
+            ]
+        }
+    )
+
+
+@for_nodes("PUT")
+def job_result(
+    request: HttpRequest, node: Node, *, pk: int, file_id: int
+) -> HttpResponse:
+    """Append a piece of one file at its byte offset; 409 says where to go on."""
+    job = _job(request, node, pk)
+    offset = number(request, "offset")
+    if offset is None:
+        return problem(422, "offset must be a whole number")
+    file = None
+    if job is not None:
+        file = ResultFile.objects.filter(
+            pk=file_id, job=job, refused="", complete_at=None, dropped_at=None
+        ).first()
+    if file is None:
+        return problem(404, "no such file of a job here")
+    if not 0 <= length_of(request) <= MOST_PIECE_BYTES:
+        return problem(413, f"at most {MOST_PIECE_BYTES} bytes a request, told first")
+    try:
+        size = result_files.append(
+            file=file, offset=offset, data=request.body, now=timezone.now()
+        )
+    except result_files.ResultMisplaced as misplaced:
+        return problem(409, str(misplaced), size=misplaced.size_bytes)
+    except result_files.ResultSpoiled as spoiled:
+        return problem(422, str(spoiled))
+    except OSError as error:
+        return problem(507, f"it cannot be stored: {error.strerror}")
+    return JsonResponse({"size": size})
+
+
+def _job(request: HttpRequest, node: Node, pk: int) -> Job | None:
+    """Return a Job that ran on this node, or a part of it, in such an attempt."""
+    attempt = number(request, "attempt")
+    parts = JobPart.objects.filter(node=node).values("job")
+    job = Job.objects.filter(Q(node=node) | Q(pk__in=parts), pk=pk).first()
+    if job is None or attempt is None or not 1 <= attempt <= job.attempt:
+        return None
+    return job

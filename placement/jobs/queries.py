@@ -1,0 +1,293 @@
+"""From rows to what pages and programs show of Jobs."""
+
+from collections import Counter
+from datetime import datetime, timedelta
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from placement.jobs import job_broadcast
+from placement.models import Job, JobEvent, MoveDecision, ResultFile, StoredPlan
+from placement.planner.values.errors import PlanInvalid
+from placement.planner.values.plan import Plan
+from placement.plans.available_gpus import clock_words
+from placement.protocol.job_lifecycle import JobState
+from placement.rules.rebalance_rules import Restart
+from reservations.models import Reservation
+from reservations.rules.figures import time_text
+from telemetry.protocol.sentences import sentence
+from telemetry.protocol.units import format_duration
+
+SILENT_SECONDS = 15.0
+_PATH = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
+
+
+def job_facts(job: Job) -> dict[str, object]:
+    """Return what changes while a Job lives, ready for JSON."""
+    reservation = job.reservation
+    return {
+        "id": job.pk,
+        "name": job.name,
+        "kind": job.kind,
+        "recipe": job.recipe,
+        "state": job.state,
+        "reason": job.reason,
+        "waits": waits_words(job),
+        "owner": job.owner.username,
+        "node": job.node.name,
+        "attempt": job.attempt,
+        "exit_code": job.exit_code,
+        "exit_signal": job.exit_signal,
+        "created_at": iso(job.created_at),
+        "started_at": iso(job.started_at),
+        "stop_at": iso(job.stop_at),
+        "ended_at": iso(job.ended_at),
+        "log_bytes": job.log_bytes,
+        "silent_since": iso(silent_since(job, timezone.now())),
+        "progress": job_broadcast.progress_facts(job),
+        "reservation": {
+            "id": reservation.pk,
+            "start": iso(reservation.start),
+            "end": iso(reservation.end),
+        },
+        "steps": [{**step, "at": iso(step["at"])} for step in job_steps(job)],  # type: ignore[arg-type]
+    }
+
+
+def waits_words(job: Job) -> str:
+    """Return what a queued Job waits for; "" of one that waits for nothing."""
+    if job.state != JobState.QUEUED:
+        return ""
+    reservation = job.reservation
+    if reservation.start > timezone.now():
+        start = clock_words(reservation.start)
+        return sentence(
+            "waits for reservation {reservation}, which begins {start}",
+            reservation=reservation.pk,
+            start=start,
+        )
+    return job.reason or sentence(
+        "waits for the portal to start it, within a few seconds"
+    )
+
+
+def job_parts(job: Job) -> list[dict[str, object]]:
+    """Return what runs on each node of a Job over several; [] of one on one node."""
+    return [
+        {
+            "part": row.number,
+            "node": row.node.name,
+            "ranks": row.info().rank_words,
+            "state": row.state,
+            "reason": row.reason,
+            "log_bytes": row.log_bytes,
+        }
+        for row in job.parts.select_related("node")
+    ]
+
+
+def silent_since(job: Job, now: datetime) -> datetime | None:
+    """Return since when the node of a running Job says nothing of it.
+
+    Silence is ours, not the Job's: its shim keeps it and its end by itself.
+    """
+    if job.state not in JobState.ending() | {JobState.RUNNING} or job.seen_at is None:
+        return None
+    silent = now - job.seen_at > timedelta(seconds=SILENT_SECONDS)
+    return job.seen_at if silent else None
+
+
+def job_steps(job: Job) -> list[dict[str, object]]:
+    """Return the way of a Job: word, time (None: not reached), whether it is there."""
+    times = {
+        JobState.QUEUED: job.created_at,
+        JobState.STARTING: job.started_at if job.attempt == 0 else _first_order(job),
+        JobState.RUNNING: job.started_at,
+    }
+    words: list[tuple[str, datetime | None]] = [
+        (state.value, times[state]) for state in _PATH
+    ]
+    ended = job.state not in JobState.live()
+    if job.stop_at is not None:
+        moved = any(event.new == JobState.MOVING for event in job.events.all())
+        told = JobState.MOVING if moved else JobState.STOPPING
+        words.append((told.value, job.stop_at))
+    last = job.state if ended else JobState.DONE.value
+    if job.state in JobState.ending() or (job.stop_at and not ended):
+        last = JobState.STOPPED.value
+    words.append((last, job.ended_at if ended else None))
+    return [
+        {"word": word, "at": at, "current": word == job.state} for word, at in words
+    ]
+
+
+def _first_order(job: Job) -> datetime | None:
+    # In Python, so that a list which has fetched the events asks nothing more.
+    times = [event.at for event in job.events.all() if event.new == JobState.STARTING]
+    return times[-1] if times else None
+
+
+def job_events(job: Job) -> list[dict[str, object]]:
+    """Return every move of a Job, ready for JSON."""
+    rows: QuerySet[JobEvent] = job.events.all()
+    return [
+        {
+            "at": iso(row.at),
+            "old": row.old,
+            "new": row.new,
+            "actor": row.actor,
+            "reason": row.reason,
+        }
+        for row in rows
+    ]
+
+
+def job_results(job: Job) -> list[dict[str, object]]:
+    """Return what a Job left in its results folder: names, sizes, where each stands."""
+    rows = job.results.filter(attempt=job.attempt)
+    return [
+        {
+            "id": row.pk,
+            "path": row.path,
+            "size_bytes": row.size_bytes,
+            "received_bytes": row.received_bytes,
+            "sha256": row.sha256,
+            "state": _result_state(row),
+            "reason": row.refused,
+        }
+        for row in rows
+    ]
+
+
+def _result_state(row: ResultFile) -> str:
+    if row.refused:
+        return sentence("left out")
+    if row.dropped_at:
+        return sentence("deleted")
+    return sentence("here") if row.complete_at else sentence("on its way")
+
+
+MOST_MOVES = 50
+
+
+def job_moves(job: Job) -> list[dict[str, object]]:
+    """Return what looking again came to, newest first; the move it came by, too."""
+    rows = (
+        MoveDecision.objects.filter(Q(job=job) | Q(next_job=job))
+        .select_related("decided_by")
+        .order_by("-at", "-pk")[:MOST_MOVES]
+    )
+    return [_move_facts(row) for row in rows]
+
+
+def _move_facts(row: MoveDecision) -> dict[str, object]:
+    """Return one decision: numbers for programs, words for people."""
+    realised = None
+    if row.realised_gain_seconds is not None:
+        realised = row.realised_gain_seconds - (row.realised_cost_seconds or 0.0)
+    return {
+        "id": row.pk,
+        "job": row.job_id,
+        "next_job": row.next_job_id,
+        "at": iso(row.at),
+        "seen_at": iso(row.seen_at),
+        "looks": row.looks,
+        "cause": row.cause,
+        "state": row.state,
+        "reason": row.reason,
+        "from_gpus": row.from_gpus,
+        "to_gpus": row.to_gpus,
+        "step_seconds_now": row.step_seconds_now,
+        "step_seconds_new": row.step_seconds_new,
+        "steps_left": row.steps_left,
+        "gain_seconds": row.gain_seconds,
+        "cost_seconds": row.cost_seconds,
+        "realised_step_seconds": row.realised_step_seconds,
+        "realised_gain_seconds": row.realised_gain_seconds,
+        "realised_cost_seconds": row.realised_cost_seconds,
+        "automatic": row.automatic,
+        "by": row.decided_by.username if row.decided_by else None,
+        "predicted": _net_words(row.gain_seconds, row.cost_seconds),
+        "realised": _signed(realised),
+    }
+
+
+def _net_words(gain_seconds: float | None, cost_seconds: float | None) -> str:
+    if gain_seconds is None:
+        return ""
+    return sentence(
+        "{gain} for {cost}",
+        gain=_signed(gain_seconds),
+        cost=format_duration(cost_seconds),
+    )
+
+
+def _signed(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{'−' if seconds < 0 else ''}{format_duration(abs(seconds))}"
+
+
+RESTART_WORDS = {
+    Restart.NOT: sentence(
+        "The portal does not copy the state of the job. Choose first how it may be "
+        "restarted."
+    ),
+    Restart.FRESH: sentence(
+        "The job is stopped and starts again from the beginning. The portal does "
+        "not copy its state."
+    ),
+    Restart.RESUMES: sentence(
+        "The job is stopped, and then resumes from its own checkpoint. The portal "
+        "does not copy its state."
+    ),
+}
+
+
+def job_proposal(job: Job) -> dict[str, object] | None:
+    """Return the move that waits for a yes or a no, with what a yes means."""
+    row = job.moves.filter(state=MoveDecision.State.PROPOSED).first()
+    if row is None:
+        return None
+    return _move_facts(row) | {
+        "words": RESTART_WORDS[Restart(job.restart)],
+        "can_accept": job.restart != Restart.NOT,
+    }
+
+
+def plan_table(stored: StoredPlan) -> str:
+    """Return a stored Plan as its text table; a Plan of an old form says so."""
+    try:
+        return Plan.from_json(stored.plan).table()
+    except PlanInvalid as error:
+        return sentence("This plan can no longer be read: {error}", error=error)
+
+
+def reservation_words(reservation: Reservation) -> str:
+    """Return one line that tells a Reservation from the others of its holder."""
+    start, end = (timezone.localtime(at) for at in (reservation.start, reservation.end))
+    nodes = Counter(
+        row.gpu.node.name for row in reservation.allocations.all() if row.live
+    )
+    gpus = ", ".join(f"{count} × {name}" for name, count in sorted(nodes.items()))
+    same_day = start.date() == end.date()
+    zone = timezone.get_current_timezone()
+    until = f"{end:%H:%M}" if same_day else time_text(end, zone)
+    purpose = f" · {reservation.purpose}" if reservation.purpose else ""
+    when = sentence(
+        "{start} to {until}",
+        start=time_text(start, zone),
+        until=until,
+    )
+    return sentence(
+        "#{number} · {when} · {gpus}{purpose}",
+        number=reservation.pk,
+        when=when,
+        gpus=gpus or sentence("no GPU"),
+        purpose=purpose,
+    )
+
+
+def iso(at: datetime | None) -> str | None:
+    """Return an instant in UTC with a Z."""
+    return at.isoformat().replace("+00:00", "Z") if at else None

@@ -1,0 +1,40 @@
+"""What Jobs left and what came of their plans, for programs."""
+
+from typing import Any
+
+from django.http import FileResponse, HttpRequest
+from ninja import Router
+
+from placement.jobs import queries as snapshots
+from placement.jobs.nodes import result_files
+from placement.jobs.views.result_downloads import sent
+from placement.models import Job
+from reservations.models import User
+from reservations.rules.errors import NotFound
+from telemetry.protocol.sentences import sentence
+
+router = Router(tags=["placement"])
+
+
+@router.get("/jobs/{int:job_id}/files")
+def job_files(request: HttpRequest, job_id: int) -> dict[str, Any]:
+    """What a Job left in its results folder; their bytes are its owner's alone."""
+    assert isinstance(request.user, User)
+    job = Job.objects.visible_to(request.user).filter(pk=job_id).first()
+    if job is None:
+        raise NotFound(what=sentence("job #{job_id}", job_id=job_id))
+    return {"job": job.pk, "files": snapshots.job_results(job)}
+
+
+@router.get("/jobs/{int:job_id}/files/{int:file_id}", include_in_schema=False)
+def job_file(request: HttpRequest, job_id: int, file_id: int) -> FileResponse:
+    """One file of one's own Job."""
+    job = Job.objects.filter(pk=job_id, owner=request.user).first()  # type: ignore[misc]
+    row = None if job is None else result_files.there(job, file_id)
+    if row is None:
+        raise NotFound(
+            what=sentence(
+                "file #{file_id} of job #{job_id}", file_id=file_id, job_id=job_id
+            )
+        )
+    return sent(row)

@@ -1,0 +1,104 @@
+"""What programs send to launch and stop Jobs."""
+
+from typing import Any
+
+from ninja import Field, Schema
+from pydantic import ConfigDict, field_validator
+
+from placement.models import Job
+from placement.planner.values.errors import LaunchInvalid
+from reservations.web.schemas import Line
+
+
+class GapWish(Schema):
+    """What a Job that runs in gaps between Reservations needs of them."""
+
+    model_config = ConfigDict(extra="forbid")
+    membership: int | None = None
+    """Which right pays; null: the only one."""
+    min_memory_gib: float = Field(0, ge=0, le=1e6)
+    gpu_class: str = Field("", max_length=120)
+    shortest_minutes: float = Field(30, ge=0, le=1e6)
+    """A shorter stretch is of no use to it."""
+    total_hours: float | None = Field(None, ge=0, le=1e6)
+    """Of held time in all; null: until it ends."""
+
+
+class NewJob(Schema):
+    """A Job to launch into one's own Reservation, or into gaps between others'."""
+
+    reservation: int | None = None
+    backfill: GapWish | None = None
+    """Instead of a reservation."""
+    name: str
+    kind: str = Job.Kind.RECIPE.value
+    recipe: str = ""
+    recipe_settings: dict[str, Any] = {}
+    script: str = ""
+    arguments: list[str] = []
+    launcher: str = ""
+    """Of a script: python, torchrun, accelerate or deepspeed; "": it starts itself."""
+    environment_folder: str = ""
+    """First on the job's PATH: the bin folder of one's own environment, absolute."""
+    plan: int | None = None
+    node: str = ""
+    gpus: int | None = None
+    """How many it needs; null: all that the reservation holds on its node."""
+    retries: int = 0
+    """How often it may start again when its node is lost."""
+    resume_from: int | None = None
+    """An own job that has ended on that node, whose checkpoint it begins with."""
+    may_move: bool = False
+    """Look again whether it would run faster elsewhere."""
+    restart: str = ""
+    """How it may be started again: fresh or resumes; "": not at all."""
+
+    @field_validator("backfill", mode="before")
+    @classmethod
+    def _an_object(cls, sent: object) -> object:
+        # A schema also reads attributes: of a number or `false` it would find none
+        # missing, and take the defaults.
+        if sent is not None and not isinstance(sent, dict | GapWish):
+            raise ValueError("must be an object")
+        return sent
+
+    def wanted(self) -> dict[str, Any]:
+        """Return the arguments of the service that launches it.
+
+        Raises:
+            LaunchInvalid: no reservation is named.
+        """
+        if self.reservation is None or self.backfill is not None:
+            why = "name one, or ask for gaps with backfill: {}; not both"
+            raise LaunchInvalid({"reservation": why})
+        return {
+            "reservation_id": self.reservation,
+            "name": self.name,
+            "kind": self.kind,
+            "recipe": self.recipe,
+            "recipe_settings": self.recipe_settings,
+            "script": self.script,
+            "arguments": self.arguments,
+            "launcher": self.launcher,
+            "environment_folder": self.environment_folder,
+            "plan_id": self.plan,
+            "node": self.node,
+            "gpu_count": self.gpus,
+            "retries": self.retries,
+            "resume_from": self.resume_from,
+            "may_move": self.may_move,
+            "restart": self.restart,
+        }
+
+
+class WaitingJob(NewJob):
+    """A Job that waits with a request: where it runs is not known yet."""
+
+    model_config = ConfigDict(extra="forbid")
+    reservation: int | None = 0
+
+
+class StopReason(Schema):
+    """Why a Job is stopped."""
+
+    reason: Line = Field("", max_length=400)

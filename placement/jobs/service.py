@@ -1,0 +1,407 @@
+"""What people do with Jobs: launch and stop. Nothing is sent to a node here.
+
+What should run is derived from the database by the tick, so that a broker that
+forgets loses nothing.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from placement.backfill.backfill_transitions import stopped_by_hand
+from placement.jobs import job_broadcast
+from placement.jobs.job_transitions import move
+from placement.jobs.launch_checks import (
+    check_backend,
+    check_plan_of_script,
+    checked_form,
+)
+from placement.jobs.nodes import checkpoint_relay, job_nodes
+from placement.models import Job, JobEvent, StoredPlan
+from placement.planner.launch.execution import (
+    NotRunnable,
+    execution_of,
+    execution_of_own,
+    why_not,
+)
+from placement.planner.launch.recipes import (
+    BY_TORCHRUN,
+    OWN_MODEL,
+    RECIPES,
+    RUNNABLE_STRATEGIES,
+    check_needs_no_plan,
+    runs_by_plan,
+)
+from placement.planner.values.errors import LaunchInvalid, PlanInvalid
+from placement.planner.values.plan import Plan
+from placement.protocol.job_lifecycle import JobState
+from placement.rules.job_refusals import (
+    JobOver,
+    PlanElsewhere,
+    ReservationNotUsable,
+    ScriptsNotAllowed,
+    SpansNodes,
+    StrategyNotRunnable,
+    TooManyJobs,
+)
+from reservations.models import Reservation, User
+from reservations.rules.errors import NotAllowed, NotFound
+from reservations.rules.gaps import is_gap
+from reservations.rules.lifecycle import State
+from reservations.store.co_users import usable_by
+from telemetry.models import Node
+from telemetry.protocol.sentences import sentence
+
+MOST_PLAN_CHARACTERS = 40 * 1024
+"""Of a Plan that goes to its node with the order."""
+MOST_LIVE_JOBS = 100
+"""Jobs that wait or run in one Reservation: an array's, and what stands behind it."""
+MOST_RETRIES = 5
+
+
+def launch_in(
+    *,
+    user: User,
+    reservation_id: int,
+    name: str,
+    kind: str,
+    recipe: str = "",
+    recipe_settings: Mapping[str, object] | None = None,
+    script: str = "",
+    arguments: Sequence[str] = (),
+    launcher: str = "",
+    environment_folder: str = "",
+    plan_id: int | None = None,
+    node: str = "",
+    may_move: bool = False,
+    restart: str = "",
+    gpu_count: int | None = None,
+    retries: int = 0,
+    resume_from: int | None = None,
+    now: datetime,
+    **marks: Any,
+) -> Job:
+    """Put a Job into a Reservation, in a transaction; it begins when that does.
+
+    Args:
+        node: which node, where the Reservation has Gpus on several.
+        launcher, environment_folder: of a script (``protocol.launchers``).
+        restart: how it may be started again (``rules.rebalance_rules.Restart``); "":
+        not.
+        gpu_count: how many Gpus it needs; None: all that are held on its node.
+        resume_from: an own Job that has ended, whose checkpoint it takes.
+        marks: further fields of the row, from whoever launches for somebody.
+
+    Raises:
+        LaunchInvalid: fields that cannot be used.
+        NotFound: no such Reservation or Plan of this User.
+        JobRefusal: the rules say no.
+    """
+    words = (name, kind, recipe, recipe_settings or {}, script, arguments)
+    checked = checked_form(*words, restart, launcher, environment_folder)
+    reservation = _usable(user, reservation_id, now, for_gap="backfill" in marks)
+    plan = _plan_of(user, plan_id, kind, launcher)
+    where = _place(reservation, plan, node)
+    _check_counts(reservation, where, gpu_count, retries)
+    _check_rights(user, reservation, where, checked, may_move=may_move)
+    if kind == Job.Kind.RECIPE and recipe in BY_TORCHRUN:
+        given = checked["recipe_settings"]
+        checked["recipe_settings"] = _planned(recipe, given, plan, where)
+    return _queued(
+        user,
+        reservation=reservation,
+        plan=plan,
+        node=where,
+        may_move=may_move,
+        gpu_count=None if plan is not None else gpu_count,
+        retries=retries,
+        resume_from=checkpoint_relay.before(
+            user, resume_from, where, kind=kind, recipe=recipe
+        ),
+        created_at=now,
+        **marks,
+        **checked,
+    )
+
+
+launch = transaction.atomic(durable=True)(launch_in)
+"""``launch_in`` in a transaction of its own."""
+
+
+def stop_in(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
+    """Stop a Job, in a transaction: TERM, the grace, KILL. Twice is once.
+
+    Raises:
+        NotFound: no such Job, or not for this User's eyes.
+        NotAllowed: a group head may look, not stop.
+        JobOver: it has ended.
+    """
+    job: Job | None = (
+        Job.objects.visible_to(user)
+        .select_related("node", "owner", "reservation")
+        .filter(pk=job_id)
+        .first()
+    )
+    if job is None:
+        raise NotFound(what=sentence("job #{job_id}", job_id=job_id))
+    if job.owner_id != user.pk and not user.is_operator:
+        raise NotAllowed(
+            act=sentence(
+                "stop job #{job_id} of {owner}", job_id=job_id, owner=job.owner
+            )
+        )
+    words = reason.strip() or (
+        sentence("stopped by its owner")
+        if job.owner_id == user.pk
+        else sentence("stopped by the lab admin")
+    )
+    if job.state in JobState.ending():
+        stopped_by_hand(job, now=now, reason=words)
+        return job
+    moved = (
+        move(
+            job,
+            JobState.STOPPED,
+            now=now,
+            actor=user.username,
+            reason=words,
+            fields={"ended_at": now},
+        )
+        if job.state == JobState.QUEUED
+        else move(
+            job,
+            JobState.STOPPING,
+            now=now,
+            actor=user.username,
+            reason=words,
+            fields={"stop_at": now, "ordered_at": None},
+        )
+    )
+    if not moved:
+        job.refresh_from_db()
+        if job.state not in JobState.live():
+            raise JobOver(job=job.pk, state=job.state)
+    stopped_by_hand(job, now=now, reason=words)
+    return job
+
+
+stop = transaction.atomic(durable=True)(stop_in)
+"""``stop_in`` in a transaction of its own."""
+
+
+def locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
+    """Return a live Reservation, own or shared, with room for a Job, locked.
+
+    The row lock makes the count of live Jobs a promise.
+    """
+    rows = Reservation.objects.select_for_update()
+    reservation = rows.filter(usable_by(user), pk=pk).first()
+    if reservation is None:
+        raise NotFound(what=sentence("reservation #{pk} of yours", pk=pk))
+    if reservation.state not in State.live() or reservation.end <= now:
+        raise ReservationNotUsable(
+            reservation=reservation.pk, state=reservation.state, end=reservation.end
+        )
+    count = reservation.jobs.live().count()
+    if count >= MOST_LIVE_JOBS:
+        raise TooManyJobs(reservation=reservation.pk, live=count, most=MOST_LIVE_JOBS)
+    return reservation
+
+
+def _usable(user: User, pk: int, now: datetime, *, for_gap: bool) -> Reservation:
+    """Return a locked Reservation with room; one that fills a gap is for that Job."""
+    reservation = locked_reservation(user, pk, now)
+    if is_gap(reservation.start, reservation.booked_end) and not for_gap:
+        raise LaunchInvalid({"reservation": sentence("holds a gap for another job")})
+    return reservation
+
+
+def _queued(user: User, **row: Any) -> Job:
+    """Write the row with its first event; tell on commit."""
+    job: Job = Job.objects.create(owner=user, **row)
+    _divide(job)
+    JobEvent.objects.create(
+        job=job, at=job.created_at, old="", new=JobState.QUEUED, actor=user.username
+    )
+    job_broadcast.publish_job(job.pk)
+    return job
+
+
+def _divide(job: Job) -> None:
+    """Give a Job whose Plan is over several nodes a part on each.
+
+    Raises:
+        LaunchInvalid: it is to be moved, which only a Job on one node can be.
+        ScriptsNotAllowed: own code, and one of the nodes does not isolate.
+    """
+    launcher, facts = job.started_with, {"kind": job.kind, "recipe": job.recipe}
+    names = job_nodes.planned_nodes(job.plan, launcher=launcher, **facts)
+    if not names:
+        return
+    if job.may_move:
+        raise LaunchInvalid(
+            {"may_move": sentence("a job on several nodes cannot move")}
+        )
+    if _runs_own_code(facts):
+        for node in Node.objects.filter(name__in=names):
+            _check_isolation(node, job.owner)
+    job_nodes.divide(job, names)
+
+
+def _runs_own_code(facts: Mapping[str, Any]) -> bool:
+    own = facts["kind"] == Job.Kind.SCRIPT
+    return own or RECIPES[facts["recipe"]].runs_own_code
+
+
+def _check_rights(
+    user: User,
+    reservation: Reservation,
+    node: Node,
+    checked: Mapping[str, Any],
+    *,
+    may_move: bool,
+) -> None:
+    """Refuse a move of what is somebody else's, and own code without isolation."""
+    if may_move and reservation.user_id != user.pk:
+        raise LaunchInvalid(
+            {"may_move": sentence("only the reservation's owner may move it")}
+        )
+    if _runs_own_code(checked):
+        _check_isolation(node, user)
+
+
+def _place(reservation: Reservation, plan: StoredPlan | None, node: str) -> Node:
+    """Return the node, the Plan's where nothing is said, with all the Plan needs."""
+    if plan is None:
+        return _node_of(reservation, node)
+    _check_held(plan, reservation)
+    return _node_of(reservation, node or str(plan.plan.get("node", "")))
+
+
+def _node_of(reservation: Reservation, asked: str) -> Node:
+    """Return the one node that the Job runs on."""
+    held = reservation.allocations.filter(live=True).select_related("gpu__node")
+    nodes = {row.gpu.node.name: row.gpu.node for row in held}
+    if asked in nodes:
+        return nodes[asked]
+    if len(nodes) == 1 and not asked:
+        return next(iter(nodes.values()))
+    counts = Counter(row.gpu.node.name for row in held)
+    raise SpansNodes(
+        reservation=reservation.pk,
+        nodes=tuple(f"{name}: {count}" for name, count in sorted(counts.items())),
+        asked=asked,
+    )
+
+
+def _check_counts(
+    reservation: Reservation, node: Node, gpu_count: int | None, retries: int
+) -> None:
+    """Refuse more Gpus than are held there, and more retries than may be."""
+    held = reservation.allocations.filter(live=True, gpu__node=node).count()
+    problems = {}
+    if gpu_count is not None and not 1 <= gpu_count <= held:
+        some = sentence("1 to {held}", held=held) if held > 1 else held
+        problems["gpu_count"] = sentence(
+            "must be {some}, the GPUs held on {node}", some=some, node=node.name
+        )
+    if not 0 <= retries <= MOST_RETRIES:
+        problems["retries"] = sentence(
+            "must be 0 to {most_retries}", most_retries=MOST_RETRIES
+        )
+    if problems:
+        raise LaunchInvalid(problems)
+
+
+def _check_isolation(node: Node, user: User) -> None:
+    if settings.ALLOW_UNISOLATED_SCRIPTS:
+        return
+    if node.isolation == Node.Isolation.NONE:
+        raise ScriptsNotAllowed(
+            node=node.name, why=sentence("they cannot run under a separate Unix user")
+        )
+    if not user.unix_user:
+        raise ScriptsNotAllowed(
+            node=node.name, why=sentence("you have no Unix user in the portal")
+        )
+
+
+def _plan_of(
+    user: User, plan_id: int | None, kind: str, launcher: str = ""
+) -> StoredPlan | None:
+    if plan_id is None:
+        return None
+    plan = StoredPlan.objects.filter(pk=plan_id, owner=user).first()
+    if plan is None:
+        raise NotFound(what=sentence("plan #{plan_id} of yours", plan_id=plan_id))
+    if kind == Job.Kind.RECIPE:
+        _check_runnable(plan)
+    elif kind == Job.Kind.SCRIPT:
+        check_plan_of_script(plan, launcher)
+    return plan
+
+
+def _check_held(plan: StoredPlan, reservation: Reservation) -> None:
+    """Refuse a Plan whose Gpus the Reservation does not hold."""
+    held = set(
+        reservation.allocations.filter(live=True).values_list("gpu__uuid", flat=True)
+    )
+    missing = [
+        str(shard.get("gpu_label", ""))
+        for shard in plan.plan.get("shards", ())
+        if shard.get("gpu_uuid") not in held
+    ]
+    if missing:
+        raise PlanElsewhere(reservation=reservation.pk, missing=tuple(missing))
+
+
+def _check_runnable(plan: StoredPlan) -> None:
+    """Refuse what no ready recipe really does; nothing pretends to."""
+    why = why_not(plan.plan)
+    if not why and len(json.dumps(plan.plan)) > MOST_PLAN_CHARACTERS:
+        why = sentence("the order is too long to be sent to the node")
+    if why:
+        raise StrategyNotRunnable(
+            strategy=str(plan.plan.get("strategy", "")),
+            runnable=RUNNABLE_STRATEGIES,
+            why=why,
+        )
+
+
+def _planned(
+    recipe: str, settings_given: dict[str, Any], plan: StoredPlan | None, where: Node
+) -> dict[str, Any]:
+    """Return the recipe's settings with the Plan's strategy, if both go together.
+
+    Raises:
+        LaunchInvalid: a strategy that needs a Plan, or the Plan is for another node.
+        StrategyNotRunnable: the recipe's model cannot be cut as the Plan says.
+    """
+    check_backend(settings_given, plan, where)
+    if plan is None:
+        check_needs_no_plan(settings_given)
+        return settings_given
+    strategy = str(plan.plan["strategy"])
+    if not runs_by_plan(plan.plan):
+        check_needs_no_plan({"strategy": strategy})
+    elif plan.plan["node"] != where.name:
+        raise LaunchInvalid(
+            {"node": sentence("the plan is for {node}", node=plan.plan["node"])}
+        )
+    else:
+        try:
+            read = Plan.from_json(plan.plan)
+            if recipe == OWN_MODEL.name:
+                execution_of_own(read, settings_given["backend"])
+            else:
+                execution_of(read, settings_given)
+        except (NotRunnable, PlanInvalid) as error:
+            raise StrategyNotRunnable(
+                strategy=strategy, runnable=RUNNABLE_STRATEGIES, why=str(error)
+            ) from error
+    return {**settings_given, "strategy": strategy}

@@ -1,0 +1,1 @@
+"""The ticks of jobs: what should start, run and end now."""

@@ -1,0 +1,69 @@
+"""Word before the Reservation's end takes a Job away: ten minutes, one minute.
+
+The Job's log hears the same from its shim, which needs no portal for that.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import F, Q
+
+from placement.models import Job
+from placement.protocol.end_notice import WARN_SECONDS, due_warning, left_words
+from placement.protocol.job_lifecycle import JobState
+from reservations.notifications import service as notices
+from reservations.rules.lifecycle import State
+from telemetry.protocol.sentences import sentence
+
+MOST_ROWS = 200
+
+
+def due(now: datetime) -> Iterable[Job]:
+    """Return running Jobs whose end is near and whose owner has not heard so."""
+    soon = now + timedelta(seconds=max(WARN_SECONDS))
+    told = Q(warned_end=F("reservation__end")) & Q(warned_seconds=min(WARN_SECONDS))
+    rows = Job.objects.select_related("owner", "reservation", "node")
+    return rows.filter(
+        ~told,
+        # What runs in gaps goes on in the next one: its log hears, not its owner.
+        backfill=None,
+        state=JobState.RUNNING,
+        reservation__state=State.ACTIVE,
+        reservation__end__gt=now,
+        reservation__end__lte=soon,
+    ).order_by("pk")[:MOST_ROWS]
+
+
+def warn(job: Job, now: datetime) -> bool:
+    """Tell the owner, once for each of the two; False: told before."""
+    end = job.reservation.end
+    before = job.warned_seconds if job.warned_end == end else None
+    seconds = due_warning((end - now).total_seconds(), before)
+    if seconds is None:
+        return False
+    with transaction.atomic():
+        taken = Job.objects.filter(
+            pk=job.pk, warned_end=job.warned_end, warned_seconds=job.warned_seconds
+        ).update(warned_end=end, warned_seconds=seconds)
+        if not taken:
+            return False
+        left = left_words((end - now).total_seconds())
+        notices.tell(
+            user=job.owner,
+            kind="job_warning",
+            reservation=job.reservation,
+            detail={
+                "job": job.pk,
+                "url": f"/jobs/{job.pk}/",
+                "text": sentence(
+                    "Job “{job}” on {node} is stopped in {left}: its reservation ends.",
+                    job=job.name,
+                    node=job.node.name,
+                    left=left,
+                ),
+            },
+            now=now,
+            key=f"job:{job.pk}:{end.isoformat()}:{seconds}",
+        )
+    return True

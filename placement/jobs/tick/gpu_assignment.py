@@ -1,0 +1,159 @@
+"""Which Gpus of its Reservation a due Job gets: one after the other, as they were
+launched.
+
+Jobs of one Reservation on one node stand in line. The first gets its Plan's Gpus, or
+as many as it needs in the order of their index, once no other Job and no stranger is
+on them; nobody overtakes, so that a wide Job is not starved by narrow ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import Q
+
+from placement.models import Job, JobPart
+from placement.plans.available_gpus import clock_words
+from placement.protocol.job_lifecycle import JobState
+from reservations.booking.unclean_start import FOREIGN_RULES
+from telemetry.models import Alert, Gpu
+from telemetry.protocol.sentences import sentence
+
+ON_NODE = tuple(sorted(JobState.on_node()))
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a due Job gets now."""
+
+    gpu_ids: tuple[int, ...] = ()
+    """In the order in which it counts them."""
+    waits: str = ""
+    """Why it gets none yet; "": it may start."""
+
+
+def turn_of(job: Job, planned: Sequence[str]) -> Turn:
+    """Return the Gpus for a due Job, or what it waits for.
+
+    Args:
+        planned: UUIDs of the Plan that it runs by, by rank; empty: it needs
+            ``gpu_count`` of them, or all that the Reservation holds on its node.
+    """
+    held = {gpu.uuid: gpu.pk for gpu in held_gpus(job)}
+    if job.gpu_count is not None and job.gpu_count > len(held):
+        return Turn(waits=_too_few(job, len(held)))
+    ahead = _ahead(job)
+    if ahead is not None:
+        return Turn(
+            waits=sentence(
+                "waits for job {ahead}, which is ahead in the queue", ahead=ahead
+            )
+        )
+    before = Job.objects.filter(moves__next_job=job, state__in=ON_NODE).first()
+    if before is not None:
+        return Turn(waits=_waits_for(before))
+    taken = _taken(job, set(held.values()))
+    wanted = [held[uuid] for uuid in planned if uuid in held] or list(held.values())
+    strangers = _strangers(wanted)
+    free = [pk for pk in wanted if pk not in taken and pk not in strangers]
+    count = job.gpu_count if job.gpu_count and not planned else len(wanted)
+    if len(free) >= count:
+        return Turn(tuple(free[:count]))
+    if not strangers.keys() <= taken.keys():
+        where = ", ".join(name for pk, name in strangers.items() if pk not in taken)
+        return Turn(
+            waits=sentence(
+                "waits until another person's process has left {where}", where=where
+            )
+        )
+    first = min(taken[pk] for pk in wanted if pk in taken)
+    other = Job.objects.select_related("reservation").get(pk=first)
+    return Turn(
+        waits=_waits_for(other, [pk for pk in wanted if taken.get(pk) == first])
+    )
+
+
+def held_gpus(job: Job) -> list[Gpu]:
+    """Return what the Reservation holds on the Job's nodes, by index."""
+    held = (
+        job.reservation.allocations.filter(live=True, gpu__node_id__in=job.node_ids())
+        .select_related("gpu")
+        .order_by("gpu__index")
+    )
+    return [row.gpu for row in held]
+
+
+def _waits_for(other: Job, gpu_ids: Sequence[int] = ()) -> str:
+    """Return which Job is waited for, on what, and when it must have ended."""
+    rows = Gpu.objects.filter(pk__in=gpu_ids or other.gpu_ids).select_related("node")
+    names: dict[str, list[str]] = {}
+    for gpu in rows.order_by("node__name", "index"):
+        names.setdefault(gpu.node.name, []).append(str(gpu.index))
+    where = "; ".join(f"{node} {', '.join(there)}" for node, there in names.items())
+    end = clock_words(other.reservation.end)
+    uses = where or sentence("the GPUs of {node}", node=other.node)
+    return sentence(
+        "waits for job {other}, which uses {uses} until {end} at the latest",
+        other=other.pk,
+        uses=uses,
+        end=end,
+    )
+
+
+def _too_few(job: Job, held: int) -> str:
+    return sentence(
+        "needs {gpu_count} GPUs, but the reservation has {held} on {node} now",
+        gpu_count=job.gpu_count,
+        held=held,
+        node=job.node.name,
+    )
+
+
+def _on(node_ids: Sequence[int]) -> Q:
+    """Jobs on any of these nodes."""
+    own = JobPart.objects.filter(node_id__in=node_ids).values("job")
+    return Q(node_id__in=node_ids) | Q(pk__in=own)
+
+
+def _ahead(job: Job) -> int | None:
+    """Return a Job of the same Reservation and node that was launched before."""
+    earlier = Q(created_at__lt=job.created_at) | Q(
+        created_at=job.created_at, pk__lt=job.pk
+    )
+    return (
+        Job.objects.filter(
+            earlier,
+            _on(job.node_ids()),
+            reservation_id=job.reservation_id,
+            state=JobState.QUEUED,
+        )
+        .order_by("created_at", "pk")
+        .values_list("pk", flat=True)
+        .first()
+    )
+
+
+def _strangers(gpu_ids: Sequence[int]) -> dict[int, str]:
+    """Return the Gpus that a stranger is on, with their names.
+
+    What begins there would be short of memory, and would check its holder in, who is
+    owed equal Gpus or everything back (POLICY.md rule 7).
+    """
+    rows = Alert.objects.open().filter(gpu__in=gpu_ids, rule__in=FOREIGN_RULES)
+    found = rows.select_related("gpu__node").order_by("gpu__index")
+    return {row.gpu_id: str(row.gpu) for row in found if row.gpu_id is not None}
+
+
+def _taken(job: Job, held: set[int]) -> dict[int, int]:
+    """Return the Job that is on each of these Gpus, of whichever Reservation."""
+    found: dict[int, int] = {}
+    others = (
+        Job.objects.filter(_on(job.node_ids()), state__in=ON_NODE)
+        .exclude(pk=job.pk)
+        .prefetch_related("reservation__allocations")
+    )
+    for other in others:
+        on = other.gpu_ids or [
+            row.gpu_id for row in other.reservation.allocations.all()
+        ]
+        found |= {pk: other.pk for pk in on if pk in held}
+    return found

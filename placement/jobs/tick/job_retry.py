@@ -1,0 +1,76 @@
+"""Jobs that went down with their node start again, from their last checkpoint.
+
+As a Job of its own that says what it goes on from: the lost one stays as it ended.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+
+from placement.jobs import job_broadcast
+from placement.jobs.nodes import checkpoint_relay, job_nodes
+from placement.models import Job, JobEvent, JobPart
+from placement.protocol.job_lifecycle import JobState
+from reservations.rules.lifecycle import State
+from telemetry.protocol.sentences import sentence
+
+MOST_ROWS = 100
+HEARD_SECONDS = 30.0
+"""A node that was heard within these is there again."""
+SAME = (
+    "reservation", "owner", "plan", "name", "kind", "recipe", "script", "arguments",
+    "started_with", "environment_folder", "recipe_settings", "node", "gpu_count",
+    "array", "array_index", "parameters", "may_move", "restart",
+)  # fmt: skip
+"""What the next one takes over."""
+
+
+def due(now: datetime) -> Iterable[Job]:
+    """Return lost Jobs that may start again, whose nodes and Reservation are there."""
+    rows = Job.objects.select_related("node", "owner", "reservation")
+    silent = JobPart.objects.filter(
+        Q(node__last_seen_at=None)
+        | Q(node__last_seen_at__lte=now - timedelta(seconds=HEARD_SECONDS))
+    )
+    return (
+        rows.exclude(pk__in=silent.values("job"))
+        .filter(
+            state=JobState.LOST,
+            retries__gt=0,
+            continued_by=None,
+            node__last_seen_at__gt=now - timedelta(seconds=HEARD_SECONDS),
+            reservation__state=State.ACTIVE,
+            reservation__end__gt=now,
+        )
+        .exclude(kind=Job.Kind.SERVE)[:MOST_ROWS]
+    )
+
+
+def start_again(job: Job, now: datetime) -> bool:
+    """Queue the next one; False: another worker did."""
+    left = job.retries - 1
+    try:
+        with transaction.atomic():
+            again = Job.objects.create(
+                **{name: getattr(job, name) for name in SAME},
+                retries=left,
+                resume_from=checkpoint_relay.handed_back(job),
+                created_at=now,
+            )
+            names = list(job.parts.values_list("node__name", flat=True))
+            job_nodes.divide(again, names)
+    except IntegrityError:  # one Job goes on from each
+        return False
+    reason = sentence(
+        "job #{job} was lost with {node}; {left} more retries",
+        job=job.pk,
+        node=job.node.name,
+        left=left,
+    )
+    JobEvent.objects.create(
+        job=again, at=now, old="", new=JobState.QUEUED, actor="portal", reason=reason
+    )
+    job_broadcast.publish_job(again.pk)
+    return True

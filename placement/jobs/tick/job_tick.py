@@ -1,0 +1,373 @@
+"""The tick of Jobs: what should run, derived from the database each second.
+
+0. bring Jobs that waited for time to where their request was placed; ask nodes for
+   the checkpoints of Jobs that go on elsewhere
+1. order what is due: QUEUED, its Reservation ACTIVE, its turn, its Gpus free
+   and the other nodes of one over several, once the first says where to meet
+2. order again what a node has not been heard of for 20 s (same attempt: the
+   node takes it once)
+3. tell shims a Reservation's end that has moved
+4. stop what has no running Reservation any more, or no right to run in it
+5. order the stop, and again each 5 s, until the node says that it ended; the
+   same for a Job that has ended here and still runs there
+6. warn owners ten minutes and one minute before the Reservation's end
+7. start Jobs again that went down with their node, as often as they may
+8. give up Jobs whose node is silent a minute after the Reservation's end: the
+   shim has stopped them by itself long before
+9. see that Gpus are free after Jobs; tell the next holder where one is not
+10. leave gaps in time; let who waits for one take those that are free
+
+Safe to run twice and at the same time: a row is taken by compare-and-set before
+its order is sent. One bad row is logged and skipped.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from django.db import DatabaseError, transaction
+from django.db.models import Exists, F, OuterRef, Q
+
+from placement.backfill import service as backfill
+from placement.jobs import waitlist_jobs
+from placement.jobs.job_transitions import move
+from placement.jobs.nodes import checkpoint_relay, command_queue, job_nodes
+from placement.jobs.tick import (
+    end_warnings,
+    gpu_assignment,
+    gpu_release_check,
+    job_retry,
+)
+from placement.models import Job, JobPart, JobQuerySet
+from placement.planner.values.errors import PlacementError
+from placement.protocol.job_lifecycle import JobState
+from reservations.models import CoUser, SitePolicy
+from reservations.rules.lifecycle import State
+from telemetry.protocol.sentences import sentence
+
+PORTAL = "portal"
+AGAIN_SECONDS = 20.0
+STOP_AGAIN_SECONDS = 5.0
+GIVE_UP_SECONDS = 60.0
+STRAY_SECONDS = 10.0
+UNWATCHED_SECONDS = 30.0
+"""Without a tick for so long the portal was away, or its clock was set."""
+MOST_ROWS = 200
+
+logger = logging.getLogger(__name__)
+_WORDS = {
+    State.ENDED: sentence("the reservation's end"),
+    State.RELEASED: sentence("the reservation was released"),
+    State.CANCELLED: sentence("the reservation was cancelled"),
+    State.DISPLACED: sentence("the reservation went to another person"),
+    State.REFUNDED: sentence("the reservation was refunded: its GPUs were not usable"),
+}
+
+
+def tick(now: datetime) -> dict[str, int]:
+    """Run every step once; how many rows each step moved."""
+    return {
+        "brought": waitlist_jobs.settle(now),
+        "carried": _carry(now),
+        "ordered": _each(_due(now), _order, now),
+        "joined": _each(job_nodes.joining(now), _send_start, now),
+        "ordered_again": _each(_unheard(now), _order_again, now),
+        "told": _each(_end_moved(), _tell_end, now),
+        "stopped": _each(_without_reservation(), _stop, now),
+        "stops_sent": _each(_to_stop(now), _send_stop, now),
+        "warned": _each(end_warnings.due(now), end_warnings.warn, now),
+        "retried": _each(job_retry.due(now), job_retry.start_again, now),
+        "given_up": _each(_hopeless(now), _give_up, now),
+        "checkpoints_dropped": checkpoint_relay.tidy(),
+        "still_held": gpu_release_check.look(now),
+        "next_told": gpu_release_check.tell_next_holders(now),
+        **backfill.step(now),
+    }
+
+
+def _each(
+    rows: Iterable[Job], step: Callable[[Job, datetime], bool], now: datetime
+) -> int:
+    done = 0
+    for job in rows:
+        try:
+            done += step(job, now)
+        except (
+            DatabaseError,
+            PlacementError,
+            ArithmeticError,
+            LookupError,
+            ValueError,
+        ):
+            logger.exception("job %s: %s failed", job.pk, step.__name__)
+    return done
+
+
+def _carry(now: datetime) -> int:
+    """Ask nodes for checkpoints that Jobs on other nodes go on from."""
+    sent = 0
+    for row in checkpoint_relay.due(now):
+        if checkpoint_relay.taken(row, now):
+            sent += command_queue.send(command_queue.carry_order(row, now=now), now=now)
+    return sent
+
+
+def _jobs() -> JobQuerySet:
+    return Job.objects.select_related(
+        "node", "owner", "plan", "reservation", "resume_from"
+    )
+
+
+# --- 1 and 2: order ---
+
+
+def _due(now: datetime) -> Iterable[Job]:
+    return (
+        _jobs()
+        .filter(
+            state=JobState.QUEUED,
+            reservation__state=State.ACTIVE,
+            reservation__end__gt=now,
+        )
+        .order_by("created_at", "pk")[:MOST_ROWS]
+    )
+
+
+def _order(job: Job, now: datetime) -> bool:
+    ready = checkpoint_relay.ready(job, now)
+    if ready.refuses:
+        with transaction.atomic():
+            fields = {"ended_at": now}
+            return move(
+                job, JobState.FAILED, now=now, actor=PORTAL, reason=ready.refuses,
+                fields=fields,
+            )  # fmt: skip
+    turn = gpu_assignment.turn_of(job, command_queue.planned_uuids(job))
+    if waits := turn.waits or ready.waits:
+        Job.objects.filter(pk=job.pk, state=JobState.QUEUED).exclude(
+            reason=waits
+        ).update(reason=waits)
+        return False
+    with transaction.atomic():
+        if not move(
+            job,
+            JobState.STARTING,
+            now=now,
+            actor=PORTAL,
+            fields={
+                "attempt": job.attempt + 1,
+                "log_cut_at": None,
+                "gpu_ids": list(turn.gpu_ids),
+                "order_nonce": command_queue.new_nonce(),
+                "ordered_at": now,
+                "told_end": job.reservation.end,
+            },
+        ):
+            return False
+        if why := job_nodes.begin(job):
+            fields = {"ended_at": now}
+            return move(
+                job, JobState.FAILED, now=now, actor=PORTAL, reason=why, fields=fields
+            )
+    return _send_start(job, now)
+
+
+def _send_start(job: Job, now: datetime, again: bool = False) -> bool:
+    """Order a Job from its node; what is due of one over several, from each."""
+    if not job.parts.exists():
+        return command_queue.send(command_queue.start_order(job, now=now), now=now)
+    before = now - timedelta(seconds=AGAIN_SECONDS) if again else None
+    return _send_parts(job, job_nodes.to_order(job, again_before=before), now)
+
+
+def _send_parts(job: Job, due: Iterable[JobPart], now: datetime) -> bool:
+    sent = False
+    for part in due:
+        if job_nodes.take_to_order(part, command_queue.new_nonce(), now):
+            order = command_queue.start_order(job, now=now, part=part)
+            sent |= command_queue.send(order, now=now)
+    return sent
+
+
+def _long_ago(now: datetime, seconds: float) -> Q:
+    """Ordered so long ago, or in a future that a clock set back has made."""
+    span = timedelta(seconds=seconds)
+    return Q(ordered_at__lt=now - span) | Q(ordered_at__gt=now + span)
+
+
+def _unheard(now: datetime) -> Iterable[Job]:
+    return _jobs().filter(
+        _long_ago(now, AGAIN_SECONDS),
+        state=JobState.STARTING,
+        reservation__state=State.ACTIVE,
+        reservation__end__gt=now,
+    )[:MOST_ROWS]
+
+
+def _order_again(job: Job, now: datetime) -> bool:
+    """Send the same attempt with a new nonce and a new date."""
+    nonce = command_queue.new_nonce()
+    taken = Job.objects.filter(
+        pk=job.pk, state=JobState.STARTING, ordered_at=job.ordered_at
+    ).update(ordered_at=now, order_nonce=nonce, told_end=job.reservation.end)
+    if not taken:
+        return False
+    job.order_nonce = nonce
+    return _send_start(job, now, again=True)
+
+
+# --- 3: the end has moved ---
+
+
+def _end_moved() -> Iterable[Job]:
+    return (
+        _jobs()
+        .filter(state=JobState.RUNNING, reservation__state=State.ACTIVE)
+        .filter(Q(told_end=None) | ~Q(told_end=F("reservation__end")))[:MOST_ROWS]
+    )
+
+
+def _tell_end(job: Job, now: datetime) -> bool:
+    """Send the order once more: a shim that runs takes only its new deadline."""
+    if job.reservation.end <= now:
+        return False
+    nonce = command_queue.new_nonce()
+    taken = Job.objects.filter(
+        pk=job.pk, state=JobState.RUNNING, told_end=job.told_end
+    ).update(told_end=job.reservation.end, order_nonce=nonce)
+    if not taken:
+        return False
+    job.order_nonce = nonce
+    if runs := job_nodes.running(job):
+        return _send_parts(job, runs, now)
+    return command_queue.send(command_queue.start_order(job, now=now), now=now)
+
+
+# --- 4 and 5: stop ---
+
+
+_WITHOUT_RIGHT = ~Q(owner=F("reservation__user")) & ~Q(
+    Exists(
+        CoUser.objects.sharing().filter(
+            reservation=OuterRef("reservation"), user=OuterRef("owner")
+        )
+    )
+)
+"""Neither the Reservation's owner's nor a co-user's."""
+
+
+def _without_reservation() -> Iterable[Job]:
+    begun = Q(state__in=[JobState.STARTING, JobState.RUNNING])
+    return (
+        _jobs()
+        .filter(
+            (begun & ~Q(reservation__state=State.ACTIVE))
+            | (
+                # Those that follow a displaced Reservation: see ``attaching``.
+                Q(state=JobState.QUEUED, waits_with=None)
+                & ~Q(reservation__state__in=list(State.live()))
+            )
+            | (Q(state=JobState.QUEUED) | begun) & _WITHOUT_RIGHT
+        )
+        .order_by("pk")[:MOST_ROWS]
+    )
+
+
+def _stop(job: Job, now: datetime) -> bool:
+    state = State(job.reservation.state)
+    usual = (
+        sentence("the reservation is no longer shared with its owner")
+        if state in State.live()
+        else sentence("the reservation is not active")
+    )
+    why = _WORDS.get(state, usual)
+    with transaction.atomic():
+        if job.state == JobState.QUEUED:
+            return move(
+                job,
+                JobState.STOPPED,
+                now=now,
+                actor=PORTAL,
+                reason=sentence("never began: {why}", why=why),
+                fields={"ended_at": now},
+            )
+        return move(
+            job,
+            JobState.STOPPING,
+            now=now,
+            actor=PORTAL,
+            reason=why,
+            fields={"stop_at": now, "ordered_at": None},
+        )
+
+
+def _to_stop(now: datetime) -> Iterable[Job]:
+    due = Q(ordered_at=None) | _long_ago(now, STOP_AGAIN_SECONDS)
+    ended_but_runs = ~Q(state__in=list(JobState.live())) & Q(
+        seen_at__gt=F("ended_at") + timedelta(seconds=STRAY_SECONDS)
+    )
+    lately = Q(seen_at__gt=now - timedelta(seconds=STRAY_SECONDS))
+    return _jobs().filter(
+        due & (Q(state__in=JobState.ending()) | (ended_but_runs & lately))
+    )[:MOST_ROWS]
+
+
+def _send_stop(job: Job, now: datetime) -> bool:
+    fields = {"ordered_at": now}
+    asked_at = job.ordered_at or job.stop_at
+    unwatched = timedelta(seconds=UNWATCHED_SECONDS)
+    if job.state in JobState.ending() and asked_at and abs(now - asked_at) > unwatched:
+        # Nobody listened meanwhile: its node's silence counts from here on.
+        fields["stop_at"] = now
+    taken = Job.objects.filter(
+        pk=job.pk, state=job.state, ordered_at=job.ordered_at
+    ).update(**fields)
+    if not taken:
+        return False
+    if not job.parts.exists():
+        return command_queue.send(command_queue.stop_order(job, now=now), now=now)
+    sent = False
+    for part in job_nodes.to_stop(job, now):
+        order = command_queue.stop_order(job, now=now, part=part)
+        sent |= command_queue.send(order, now=now)
+    return sent
+
+
+# --- 8: give up ---
+
+
+def _hopeless(now: datetime) -> Iterable[Job]:
+    grace = SitePolicy.current().stop_grace_seconds
+    over = now - timedelta(seconds=grace + GIVE_UP_SECONDS)
+    silent = now - timedelta(seconds=GIVE_UP_SECONDS)
+    ended = Q(reservation__end__lt=over)
+    unheard = Q(seen_at=None) | Q(seen_at__lt=silent)
+    asked = Q(stop_at=None) | Q(stop_at__lt=over)
+    return _jobs().filter(
+        Q(state__in=gpu_assignment.ON_NODE) & ended & unheard & asked
+    )[:MOST_ROWS]
+
+
+def _give_up(job: Job, now: datetime) -> bool:
+    with transaction.atomic():
+        names = job_nodes.give_up(job, now) or job.node.name
+        why = (
+            sentence(
+                "{names} has not reported since {seen} UTC; how the job ended is not "
+                "known",
+                names=names,
+                seen=f"{job.seen_at:%H:%M:%S}",
+            )
+            if job.seen_at
+            else sentence(
+                "{names} has not reported; how the job ended is not known", names=names
+            )
+        )
+        return move(
+            job,
+            JobState.LOST,
+            now=now,
+            actor=PORTAL,
+            reason=why,
+            fields={"ended_at": now},
+        )

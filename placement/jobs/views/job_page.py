@@ -1,0 +1,353 @@
+"""The page of one Job, and what its script asks for while it is open."""
+
+import re
+import signal
+from collections.abc import Iterable
+from datetime import datetime
+from math import ceil, floor
+
+from django.http import FileResponse, Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import get_object_or_404, render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.views.decorators.http import require_safe
+
+from placement.backfill.queries import gap_of
+from placement.jobs import queries as snapshots
+from placement.jobs.job_usage import job_usage
+from placement.jobs.nodes import log_store, result_files
+from placement.jobs.views.viewer import reader
+from placement.models import Job, JobPart, StoredPlan
+from placement.planner.values.errors import PlanInvalid
+from placement.planner.values.plan import Plan
+from placement.plans.views import plan_cards
+from placement.plans.views.outcome_panel import measured_of
+from placement.protocol.job_lifecycle import JobState
+from placement.protocol.multi_node import culprit
+from placement.rules.rebalance_rules import Restart
+from reservations.models import Allocation, SitePolicy, User
+from telemetry.inventory.queries import load_history
+from telemetry.protocol.sentences import sentence
+from telemetry.web.recognition import shown, shown_values
+from telemetry.web.translation import translated
+
+LAST_LINES = 12
+MOST_RANGE_BYTES = 1024 * 1024
+CHART_POINTS = 600
+FAILED = frozenset({JobState.FAILED, JobState.LOST})
+TOLD = ("predicted", "realised", "reason", "waits", "words")
+"""Fields of a Job's facts that its page shows as sentences."""
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+def _seen(request: HttpRequest, pk: int) -> Job:
+    """Return a Job that the User may look at; 404 otherwise: it says nothing."""
+    jobs = Job.objects.visible_to(reader(request)).select_related(
+        "owner", "node", "plan", "backfill", "reservation__membership__account"
+    )
+    jobs = jobs.prefetch_related("parts__node")
+    return get_object_or_404(jobs, pk=pk)
+
+
+@require_safe
+def job_show(request: HttpRequest, pk: int) -> HttpResponse:
+    """Show one Job; its script then follows it live."""
+    job = _seen(request, pk)
+    gpus = _gpus(job)
+    ended = job.state not in JobState.live()
+    parts = job.parts.all()
+    part = _part(request, parts)
+    size = log_store.size(job, part=part)
+    lines = log_store.last_lines(job, LAST_LINES, part=_failed_part(job))
+    card, units = _plan_card(job.plan)
+    return render(
+        request,
+        "placement/jobs/job_show.html",
+        {
+            "job": job,
+            "log_note": log_store.note(job),
+            "gpus": [gpu["label"] for gpu in gpus],
+            "steps": snapshots.job_steps(job),
+            "events": job.events.all(),
+            "card": card,
+            "legend": _legend(card),
+            "units": units,
+            "plan_table": snapshots.plan_table(job.plan) if job.plan else "",
+            "ended": ended,
+            "may_stop": _may_stop(reader(request), job),
+            "failure": failure_of(job),
+            "last_lines": "\n".join(lines),
+            "parts": [
+                (row.number, row.node.name, row.info().rank_words) for row in parts
+            ],
+            "part": part,
+            "log_size": size,
+            "only_lines": ended and not size and bool(lines),
+            "empty_words": _empty_words(ended, lines),
+            "settings": sorted(job.recipe_settings.items()),
+            "usage": job_usage(job, now=timezone.now()),
+            "usage_so_far": not ended,
+            "page": _page_data(job, gpus, size) | {"log_part": part},
+            "measured": measured_of(job, units) if job.plan_id else None,
+            "gap": gap_of(job, now=timezone.now()),
+            **_files(request, job),
+            **_moving(job),
+        },
+    )
+
+
+def _files(request: HttpRequest, job: Job) -> dict[str, object]:
+    """Return what the page shows of a Job's results."""
+    return {
+        "files": snapshots.job_results(job),
+        "limits": result_files.limits(),
+        "mine": job.owner_id == reader(request).pk,
+    }
+
+
+@require_safe
+def job_files(request: HttpRequest, pk: int) -> HttpResponse:
+    """Return the list of a Job's results as a fragment."""
+    job = _seen(request, pk)
+    context = {"job": job, **_files(request, job)}
+    return render(request, "placement/jobs/_job_files.html", context)
+
+
+@require_safe
+def job_measured(request: HttpRequest, pk: int) -> HttpResponse:
+    """Return what came of a Job's Plan as a fragment."""
+    job = _seen(request, pk)
+    if job.plan is None:
+        raise Http404
+    shape = job.plan.spec.get("shape") or {}
+    units = plan_cards.units_of(shape.get("image_tokens", 0))
+    context = {"job": job, "measured": measured_of(job, units), "part": True}
+    return render(request, "placement/jobs/_job_measured.html", context)
+
+
+def _moving(job: Job) -> dict[str, object]:
+    """Return what the page shows of moves; {} of a Job that cannot be weighed."""
+    if job.plan is None:
+        return {}
+    return {
+        "moves": snapshots.job_moves(job),
+        "proposal": snapshots.job_proposal(job),
+        "restarts": [(way.value, way.label) for way in Restart],
+    }
+
+
+def _part(request: HttpRequest, parts: Iterable[JobPart]) -> int:
+    """Return which node's log is asked for; 0, the first's, for what is none."""
+    text = request.GET.get("part", "")
+    return next((row.number for row in parts if str(row.number) == text), 0)
+
+
+def _failed_part(job: Job) -> int:
+    """Return the part that a Job over several nodes failed by; 0 for all others."""
+    bad = culprit([row.info() for row in job.parts.all()])
+    return bad.number if bad else 0
+
+
+def _may_stop(user: User, job: Job) -> bool:
+    return user.is_operator or job.owner_id == user.pk
+
+
+def _gpus(job: Job) -> list[dict[str, object]]:
+    """Return the Gpus that a Job uses; before its start, all that it may get."""
+    rows = Allocation.objects.filter(
+        reservation=job.reservation_id, gpu__node__in=job.node_ids()
+    )
+    if job.gpu_ids:
+        # Known since it started: what it really got.
+        rows = rows.filter(gpu__in=job.gpu_ids)
+    rows = rows.select_related("gpu__node").order_by("gpu__node__name", "gpu__index")
+    return [
+        {
+            "id": row.gpu_id,
+            "label": str(row.gpu),
+            "memory_total_bytes": row.gpu.memory_total_bytes or None,
+        }
+        for row in rows
+    ]
+
+
+def _page_data(job: Job, gpus: list[dict[str, object]], size: int) -> dict[str, object]:
+    return {
+        "job": shown_values(
+            snapshots.job_facts(job) | {"failure": failure_of(job)} | _moving(job), TOLD
+        ),
+        "gpus": gpus,
+        "log_size": size,
+        "grace_seconds": _grace_seconds(),
+        "in_gaps": job.backfill_id is not None,
+        "urls": {
+            name: reverse(f"job-{name}", args=[job.pk])
+            for name in ("log", "numbers", "state", "gpus")
+        },
+    }
+
+
+def _grace_seconds() -> int:
+    """Return the seconds between SIGTERM and SIGKILL; the default without a policy."""
+    policy = SitePolicy.objects.filter(pk=1).first() or SitePolicy()
+    return int(policy.stop_grace_seconds)
+
+
+def _empty_words(ended: bool, lines: list[str]) -> str:
+    if not ended:
+        return gettext("Nothing printed yet. Lines appear here as the job writes them.")
+    if lines:
+        return gettext("The log itself was not stored; these are its last lines.")
+    return gettext("This job printed nothing.")
+
+
+def failure_of(job: Job) -> dict[str, str] | None:
+    """Return how a Job failed: a title, and the reason where it says more."""
+    if job.state not in FAILED:
+        return None
+    if job.exit_signal is not None:
+        english = sentence("Ended by {signal}", signal=_signal_name(job.exit_signal))
+    elif job.exit_code is not None:
+        english = sentence("Exit code {code}", code=job.exit_code)
+    elif job.state == JobState.LOST:
+        english = sentence("Lost")
+    else:
+        english = sentence("The job did not run")
+    said = job.reason.strip()
+    # The stored reason is English: "ended with exit code 1", "ended by SIGKILL".
+    code = f"code {job.exit_code}"
+    same = english.lower() in said.lower() or (
+        job.exit_code is not None and said.endswith(code)
+    )
+    return {"title": translated(english), "reason": "" if same else shown(said)}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return sentence("signal {number}", number=number)
+
+
+def _plan_card(stored: StoredPlan | None) -> tuple[plan_cards.Card | None, str]:
+    """Return a stored Plan's picture and its units; None: none, or of an old form."""
+    if stored is None:
+        return None, ""
+    shape = stored.spec.get("shape") or {}
+    units = plan_cards.units_of(shape.get("image_tokens", 0))
+    try:
+        card = plan_cards.card(Plan.from_json(stored.plan), {}, units)
+    except PlanInvalid:
+        return None, units
+    return plan_cards.with_records([card])[0], units
+
+
+def _legend(card: plan_cards.Card | None) -> list[tuple[str, str]]:
+    """Return the legend of a stored Plan: its "now" is past."""
+    words = plan_cards.legend(card.bars) if card else []
+    return [
+        (key, gettext("in use then") if key == "used" else text) for key, text in words
+    ]
+
+
+@require_safe
+def job_state(request: HttpRequest, pk: int) -> JsonResponse:
+    """Return the facts that change while a Job lives."""
+    job = _seen(request, pk)
+    answer = snapshots.job_facts(job) | {
+        "events": snapshots.job_events(job),
+        "failure": failure_of(job),
+        **_moving(job),
+    }
+    if job.state in FAILED:
+        lines = log_store.last_lines(job, LAST_LINES, part=_failed_part(job))
+        answer["last_lines"] = lines
+    return JsonResponse(shown_values(answer, TOLD))
+
+
+@require_safe
+def job_log(request: HttpRequest, pk: int) -> JsonResponse:
+    """Return a range of the stored log: byte offset, length, text."""
+    job = _seen(request, pk)
+    asked = [
+        request.GET.get(name, default)
+        for name, default in (("offset", "0"), ("length", "65536"))
+    ]
+    if not all(_NUMBER.fullmatch(text) for text in asked):
+        return JsonResponse({"detail": "offset and length are numbers"}, status=422)
+    offset, length = (max(0, int(text)) for text in asked)
+    piece = log_store.read(
+        job,
+        offset=offset,
+        length=min(MOST_RANGE_BYTES, length),
+        part=_part(request, job.parts.all()),
+    )
+    return JsonResponse(
+        {
+            "offset": piece.offset,
+            "bytes": piece.bytes,
+            "data": piece.data,
+            "size": piece.size,
+        }
+    )
+
+
+@require_safe
+def job_numbers(request: HttpRequest, pk: int) -> JsonResponse:
+    """Return the numbers that the log carries, thinned for a chart."""
+    return JsonResponse({"rows": log_store.numbers(_seen(request, pk))})
+
+
+@require_safe
+def job_gpus(request: HttpRequest, pk: int) -> JsonResponse:
+    """Return what the Job's Gpus did while it ran, minute by minute."""
+    job = _seen(request, pk)
+    if job.started_at is None:
+        return JsonResponse({"gpus": [], "planned_bytes": {}})
+    start, end = _minutes(job.started_at, job.ended_at or timezone.now())
+    shards = job.plan.plan.get("shards", []) if job.plan else []
+    return JsonResponse(
+        {
+            "gpus": [
+                gpu
+                | {
+                    "series": load_history(
+                        int(str(gpu["id"])), start=start, end=end, points=CHART_POINTS
+                    )
+                }
+                for gpu in _gpus(job)
+            ],
+            "planned_bytes": {s["gpu_label"]: s["likely_bytes"] for s in shards},
+        }
+    )
+
+
+def _minutes(start: datetime, end: datetime) -> tuple[int, int]:
+    """Return Unix seconds of the whole minutes that a span touches."""
+    return floor(start.timestamp() / 60) * 60, ceil(end.timestamp() / 60) * 60
+
+
+@require_safe
+def job_log_download(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """Send the whole stored log as a text file."""
+    job = _seen(request, pk)
+    path = log_store.path_of(job, part=_part(request, job.parts.all()))
+    name = path.name if "." in path.stem else f"{job.pk}-{job.attempt}.log"
+    name = f"job-{name}"
+    if not path.is_file():
+        return HttpResponse(
+            "\n".join(job.last_lines),
+            content_type="text/plain; charset=utf-8",
+            headers={"Content-Disposition": f'attachment; filename="{name}"'},
+        )
+    log = log_store.UpToNow(path)
+    answer = FileResponse(
+        log,
+        as_attachment=True,
+        filename=name,
+        content_type="text/plain; charset=utf-8",
+    )
+    answer["Content-Length"] = str(log.size)
+    return answer

@@ -1,0 +1,371 @@
+"""The form that launches a Job into one of one's own Reservations."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext, gettext_lazy
+from django.views.decorators.http import require_http_methods
+
+from placement.backfill.forms import FIELD_OF, GAPS
+from placement.backfill.service import ask as ask_for_gaps
+from placement.jobs import service as jobs
+from placement.jobs.forms import SCRIPT, LaunchForm
+from placement.jobs.job_arrays import launch_array
+from placement.jobs.views.viewer import OwnReservation, own_reservations, reader
+from placement.models import Job, JobArray, StoredPlan
+from placement.planner.launch.execution import why_not
+from placement.planner.launch.recipes import (
+    GIB,
+    RECIPES,
+    TINY_TRANSFORMER,
+)
+from placement.planner.values.errors import LaunchInvalid
+from reservations.booking.payers import payers
+from reservations.models import User
+from reservations.rules.errors import BookingError
+from telemetry.models import Gpu, Node, Pool
+
+PLAN_GONE = gettext_lazy("This plan does not exist, or is not yours. Make a new plan.")
+SMALL_PARAMETERS = 20_000_000
+"""A simulated node computes on its processor: larger models are not copied there."""
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def job_new(request: HttpRequest) -> HttpResponse:
+    """Show the form, or launch what it says."""
+    mine = own_reservations(reader(request), timezone.now())
+    plan = _own_plan(request)
+    again = _own_job(request)
+    nodes = _nodes_to_choose(mine)
+    posted = request.method == "POST"
+    form = LaunchForm(
+        request.POST if posted else None,
+        initial=_first_words(request, mine, plan, again) | _words_of(again),
+        reservations=[(row.pk, row.label) for row in mine],
+        nodes=nodes,
+        first_settings=again.recipe_settings if again else _settings_of(plan, mine),
+    )
+    form.offer_gaps(_classes(), _payers(reader(request)))
+    if posted and form.is_valid():
+        if form.cleaned_data["where"] == GAPS:
+            if _ask_for_gaps(request, form, plan):
+                return redirect(f"{reverse('jobs')}#gaps")
+            made = None
+        else:
+            made = _launch(request, form, plan, mine)
+        if isinstance(made, JobArray):
+            return redirect(f"{reverse('jobs')}?array={made.pk}")
+        if made is not None:
+            return redirect("job", made.pk)
+    context = {
+        "form": form,
+        "reservations": mine,
+        "nodes": nodes,
+        "plan": plan,
+        "again": again,
+        "why_no_recipe": why_not(plan.plan) if plan else "",
+        "recipes": _recipes(form),
+        "own_code": _own_code(reader(request), mine),
+    }
+    status = 422 if form.errors else 200
+    return render(request, "placement/jobs/job_new.html", context, status=status)
+
+
+def _nodes_to_choose(rows: Sequence[OwnReservation]) -> list[str]:
+    """Return the nodes of Reservations that span several: one must be named."""
+    return sorted({name for row in rows if len(row.nodes) > 1 for name in row.nodes})
+
+
+def _recipes(form: LaunchForm) -> list[dict[str, Any]]:
+    found = []
+    for recipe in RECIPES.values():
+        inputs = form.inputs(recipe)
+        found.append(
+            {
+                "name": recipe.name,
+                "title": recipe.title,
+                "about": recipe.about,
+                "runs_own_code": recipe.runs_own_code,
+                "inputs": inputs,
+                "wrong": any(i.errors for i in inputs),
+            }
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class OwnCode:
+    """Whether a person's own scripts and models can run."""
+
+    never: str = ""
+    """Why nowhere on this site, and who can change that; "": somewhere it can."""
+    hint: str = ""
+    """Why not in the person's reservations; "": in some of them it can."""
+
+
+def _own_code(user: User, rows: Sequence[OwnReservation]) -> OwnCode:
+    """Return whether own code is refused before anybody fills in the form."""
+    if settings.ALLOW_UNISOLATED_SCRIPTS:
+        return OwnCode()
+    if not Node.objects.exclude(isolation=Node.Isolation.NONE).exists():
+        return OwnCode(
+            never=gettext(
+                "Switched off on all nodes, because jobs are not isolated there. "
+                "Ask the lab admin to switch on job isolation."
+            )
+        )
+    if not user.unix_user:
+        return OwnCode(
+            never=gettext(
+                "You need a Unix user for this. Ask the lab admin to enter yours."
+            )
+        )
+    if not any(row.isolated for row in rows):
+        return OwnCode(hint=gettext("Runs only on nodes with job isolation."))
+    return OwnCode()
+
+
+def _own_plan(request: HttpRequest) -> StoredPlan | None:
+    text = request.POST.get("plan") or request.GET.get("plan") or ""
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        return None
+    return StoredPlan.objects.filter(owner=reader(request), pk=int(text)).first()
+
+
+def _own_job(request: HttpRequest) -> Job | None:
+    """Return the Job that is launched once more: what it was fills the form."""
+    text = request.GET.get("again", "")
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        return None
+    own = Job.objects.filter(owner=reader(request)).exclude(kind=Job.Kind.SERVE)
+    return own.select_related("node").filter(pk=int(text)).first()
+
+
+def _words_of(job: Job | None) -> dict[str, object]:
+    if job is None:
+        return {}
+    return {
+        "name": job.name,
+        "what": job.recipe or SCRIPT,
+        "script": job.script,
+        "arguments": shlex.join(job.arguments),
+        "launcher": job.started_with,
+        "environment_folder": job.environment_folder,
+        "gpu_count": job.gpu_count,
+        "retries": job.retries,
+        "resume_from": job.pk,
+    }
+
+
+def _settings_of(
+    plan: StoredPlan | None, rows: Sequence[OwnReservation]
+) -> dict[str, object]:
+    """Return the recipe's settings that come nearest to a Plan.
+
+    Sizes are taken over where the recipe can have them and the node can bear them.
+    """
+    if plan is None or not plan.plan.get("shards"):
+        return {}
+    most = max(shard["likely_bytes"] for shard in plan.plan["shards"])
+    found: dict[str, object] = {"simulated_memory_gib": round(most / GIB, 2)}
+    node = plan.plan.get("node")
+    simulated = any(row.simulated and node in row.nodes for row in rows)
+    shape = plan.spec.get("shape") or {}
+    if simulated and plan.plan.get("parameter_count", 0) > SMALL_PARAMETERS:
+        return found | _cuttable(plan.plan.get("launch", {}))
+    wanted = {
+        "layers": sum(
+            layer["kind"] not in ("embedding", "head") for layer in plan.spec["layers"]
+        ),
+        "hidden": shape.get("hidden"),
+        "heads": shape.get("heads"),
+        "seq": plan.workload.get("sequence_length"),
+        "batch": plan.plan.get("launch", {}).get("microbatch"),
+    }
+    known = {setting.name: setting for setting in TINY_TRANSFORMER.settings}
+    fits = all(
+        isinstance(value, int) and known[name].least <= value <= known[name].most
+        for name, value in wanted.items()
+    )
+    return found | wanted if fits else found
+
+
+def _cuttable(launch: Mapping[str, Any]) -> dict[str, object]:
+    """Return the sizes of a small model that can be cut as a Plan says."""
+    width = launch.get("tensor_degree", 1)
+    heads = width * -(-4 // width)
+    pieces = len(launch.get("bounds", ())) - 1
+    return {"layers": max(2, pieces - 2), "heads": heads, "hidden": 16 * heads}
+
+
+def _soonest(rows: Sequence[OwnReservation]) -> OwnReservation | None:
+    """Return the Reservation in which a Job can begin first; None: there is none.
+
+    One with a Job in it is taken to be busy until its end.
+    """
+    live = Job.objects.live().filter(reservation__in=[row.pk for row in rows])
+    busy = set(live.values_list("reservation", flat=True))
+
+    def begins(row: OwnReservation) -> tuple[datetime, int]:
+        return (row.end if row.pk in busy else row.start), row.pk
+
+    return min(rows, key=begins, default=None)
+
+
+def _first_words(
+    request: HttpRequest,
+    rows: Sequence[OwnReservation],
+    plan: StoredPlan | None,
+    again: Job | None,
+) -> dict[str, object]:
+    asked = request.GET.get("reservation", "")
+    if again is not None and not asked:
+        asked = str(again.reservation_id)
+    named = next((row for row in rows if str(row.pk) == asked), None)
+    chosen = named or _soonest(rows)
+    name = plan.title if plan else (chosen.purpose if chosen else "")
+    node = str(plan.plan.get("node", "")) if plan else ""
+    first = next(iter(RECIPES)) if plan is None or not why_not(plan.plan) else SCRIPT
+    return {
+        "reservation": chosen.pk if chosen else None,
+        "where": GAPS if chosen is None or "gaps" in request.GET else "",
+        "gap_minutes": 30,
+        "name": name[:120],
+        "node": node if chosen and len(chosen.nodes) > 1 else "",
+        "what": first,
+    }
+
+
+def _launch(
+    request: HttpRequest,
+    form: LaunchForm,
+    plan: StoredPlan | None,
+    rows: Sequence[OwnReservation],
+) -> Job | JobArray | None:
+    """Launch what a valid form says; refusals go back into the form."""
+    data = form.cleaned_data
+    if plan is None and data["plan"]:
+        form.add_error(None, PLAN_GONE)
+        return None
+    missing = _not_held(plan, data["reservation"], rows)
+    if missing:
+        form.add_error("reservation", missing)
+        return None
+    wanted = {
+        "user": reader(request),
+        "reservation_id": data["reservation"],
+        **_what(form),
+        "plan_id": plan.pk if plan else None,
+        "node": data["node"],
+        "gpu_count": data["gpu_count"],
+        "retries": data["retries"] or 0,
+        "resume_from": _continued(request, form),
+        "may_move": data["may_move"],
+        "restart": data["restart"],
+        "now": timezone.now(),
+    }
+    try:
+        if data["sweep"]:
+            wanted.pop("resume_from")
+            return launch_array(sweep=data["sweep"], **wanted)
+        return jobs.launch(**wanted)
+    except LaunchInvalid as error:
+        for field, text in error.problems.items():
+            form.add_problem(field, text)
+    except BookingError as refusal:
+        form.add_error(None, refusal.text(timezone.get_current_timezone()))
+    return None
+
+
+def _continued(request: HttpRequest, form: LaunchForm) -> int | None:
+    """Return the Job whose checkpoint is taken; None where something else runs now."""
+    number: int | None = form.cleaned_data["resume_from"]
+    if number is None:
+        return None
+    before = Job.objects.filter(pk=number, owner=reader(request)).first()
+    if before is None:
+        return number
+    same = (before.recipe or SCRIPT) == form.cleaned_data["what"]
+    return number if same else None
+
+
+def _what(form: LaunchForm) -> dict[str, Any]:
+    """Return what a valid form wants run, under which name."""
+    data = form.cleaned_data
+    script = data["what"] == SCRIPT
+    return {
+        "name": data["name"],
+        "kind": Job.Kind.SCRIPT if script else Job.Kind.RECIPE,
+        "recipe": "" if script else data["what"],
+        "recipe_settings": {} if script else form.recipe_settings,
+        "script": data["script"].replace("\r\n", "\n") if script else "",
+        "arguments": data["arguments"] if script else [],
+        "launcher": data["launcher"] if script else "",
+        "environment_folder": data["environment_folder"] if script else "",
+    }
+
+
+def _ask_for_gaps(
+    request: HttpRequest, form: LaunchForm, plan: StoredPlan | None
+) -> bool:
+    """Queue what a valid form says for the gaps; refusals go back into the form."""
+    data, user = form.cleaned_data, reader(request)
+    if plan is None and data["plan"]:
+        form.add_error(None, PLAN_GONE)
+        return False
+    job = _what(form) | {
+        "plan": plan.pk if plan else None,
+        "gpus": None if plan else data["gpu_count"],
+        "retries": data["retries"] or 0,
+    }
+    payer = user.memberships.filter(pk=data["gap_membership"] or 0).first()
+    try:
+        ask_for_gaps(
+            user=user, job=job, membership=payer, now=timezone.now(), **form.gap_wish()
+        )
+    except LaunchInvalid as error:
+        for field, text in error.problems.items():
+            form.add_problem(FIELD_OF.get(field, field), text)
+    except BookingError as refusal:
+        form.add_error(None, refusal.text(timezone.get_current_timezone()))
+    return not form.errors
+
+
+def _classes() -> list[str]:
+    """Return the classes of Gpus that can be booked."""
+    pools = Pool.objects.filter(gpus__in=Gpu.objects.bookable()).distinct()
+    return sorted(set(pools.values_list("gpu_class", flat=True)))
+
+
+def _payers(user: User) -> list[tuple[int, str]]:
+    """Return the rights that may pay for gaps."""
+    open_ones = [row for row in payers(user) if row.account.archived_at is None]
+    return [(row.pk, str(row.account)) for row in open_ones]
+
+
+def _not_held(
+    plan: StoredPlan | None, reservation_id: int, rows: Sequence[OwnReservation]
+) -> str:
+    """Return which Gpus of a Plan a Reservation does not hold, in words; or ""."""
+    if plan is None:
+        return ""
+    row = next(r for r in rows if r.pk == reservation_id)
+    gone = [
+        shard["gpu_label"]
+        for shard in plan.plan["shards"]
+        if shard["gpu_uuid"] not in row.gpu_uuids
+    ]
+    if not gone:
+        return ""
+    return gettext(
+        "The plan is for %(gone)s, which this reservation does not hold. Choose the "
+        "one that was booked for it, or continue without the plan."
+    ) % {"gone": ", ".join(gone)}

@@ -1,0 +1,34 @@
+"""Downloads of what Jobs left; to their owners alone."""
+
+from pathlib import PurePosixPath
+
+from django.http import FileResponse, Http404, HttpRequest
+from django.views.decorators.http import require_safe
+
+from placement.jobs.nodes import result_files
+from placement.jobs.views.viewer import reader
+from placement.models import Job, ResultFile
+
+
+@require_safe
+def job_file(request: HttpRequest, pk: int, file_id: int) -> FileResponse:
+    """Send one file of one's own Job; it is saved, never shown."""
+    job = Job.objects.filter(pk=pk, owner=reader(request)).first()
+    row = None if job is None else result_files.there(job, file_id)
+    if row is None:
+        raise Http404
+    return sent(row)
+
+
+def sent(row: ResultFile) -> FileResponse:
+    """Return a file as an attachment that no browser takes for anything else."""
+    answer = FileResponse(
+        result_files.path_of(row).open("rb"),
+        as_attachment=True,
+        filename=PurePosixPath(row.path).name,
+        content_type="application/octet-stream",
+    )
+    answer["X-Content-Type-Options"] = "nosniff"
+    answer["Content-Security-Policy"] = "sandbox; default-src 'none'"
+    answer["X-Sha256"] = row.sha256
+    return answer

@@ -1,0 +1,66 @@
+"""Who looks, and what of theirs they may choose from."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.core.exceptions import PermissionDenied
+from django.db.models import F
+from django.http import HttpRequest
+
+from placement.jobs import queries as snapshots
+from reservations.models import Reservation, User
+from reservations.store.co_users import usable_by
+from telemetry.models import Node
+
+
+@dataclass(frozen=True)
+class OwnReservation:
+    """One of one's own Reservations, as forms offer it."""
+
+    pk: int
+    label: str
+    purpose: str
+    nodes: tuple[str, ...]
+    gpu_uuids: frozenset[str]
+    simulated: bool
+    start: datetime
+    end: datetime
+    isolated: bool
+    """Some node of it runs Jobs as Unix users of their own."""
+
+
+def reader(request: HttpRequest) -> User:
+    """Return who looks. The login middleware lets nobody else through.
+
+    Raises:
+        PermissionDenied: it was taken out of the settings.
+    """
+    if not isinstance(request.user, User):
+        raise PermissionDenied
+    return request.user
+
+
+def own_reservations(user: User, now: datetime) -> list[OwnReservation]:
+    """Return what one may run Jobs in, own and shared, the soonest first."""
+    rows = (
+        Reservation.objects.live()
+        .filter(usable_by(user), end__gt=now, booked_end__gt=F("start"))
+        .order_by("start")
+        .prefetch_related("allocations__gpu__node")
+    )
+    return [_own(row) for row in rows]
+
+
+def _own(row: Reservation) -> OwnReservation:
+    gpus = [a.gpu for a in row.allocations.all() if a.live]
+    return OwnReservation(
+        pk=row.pk,
+        label=snapshots.reservation_words(row),
+        purpose=row.purpose,
+        nodes=tuple(sorted({gpu.node.name for gpu in gpus})),
+        gpu_uuids=frozenset(gpu.uuid for gpu in gpus),
+        start=row.start,
+        end=row.end,
+        simulated=any(gpu.node.simulated for gpu in gpus),
+        isolated=any(gpu.node.isolation != Node.Isolation.NONE for gpu in gpus),
+    )

@@ -1,0 +1,272 @@
+"""Jobs that wait with a request on the waitlist, and begin where it is placed.
+
+One asked for with the request is kept as it was asked (``WaitingLaunch``). Jobs that
+were queued in a displaced flex Reservation wait with what waits again. The tick of
+Jobs brings both into the Reservation in which the request was placed, inside the
+freeze too; what cannot run there ends, and its owner is told why.
+"""
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.db import DatabaseError, transaction
+from django.db.models import Exists, OuterRef
+from pydantic import ValidationError
+
+from placement.jobs import job_broadcast
+from placement.jobs import service as jobs
+from placement.jobs.job_transitions import move
+from placement.jobs.launch_checks import checked_form
+from placement.jobs.nodes import checkpoint_relay
+from placement.jobs.schemas import WaitingJob
+from placement.models import Job, JobEvent, StoredPlan, WaitingLaunch
+from placement.planner.launch.recipes import BY_TORCHRUN, RECIPES, check_needs_no_plan
+from placement.planner.values.errors import LaunchInvalid, PlacementError
+from placement.plans import replanned
+from placement.protocol.job_lifecycle import JobState
+from reservations.models import Reservation, User, WaitingRequest
+from reservations.notifications import service as notices
+from reservations.rules.errors import BookingError
+from reservations.store.attached_jobs import Carrier, JobChoices
+from telemetry.protocol.sentences import sentence
+from telemetry.web.field_errors import field_sentences
+
+PORTAL = "portal"
+MOST_ROWS = 200
+MOST_PLANS = 30
+WAITING, PLACED, *_ = WaitingRequest.State
+UNKNOWN_YET = ("reservation", "node", "resume_from", "backfill")
+log = logging.getLogger(__name__)
+
+
+def check(user: User, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``launch`` that are kept, but for the Reservation.
+
+    Raises:
+        LaunchInvalid: fields that cannot be used.
+        NotFound, StrategyNotRunnable: of the Plan.
+    """
+    try:
+        wanted = WaitingJob.model_validate(dict(job))
+    except ValidationError as error:
+        raise LaunchInvalid(field_sentences(error.errors())) from error
+    if given := [name for name in UNKNOWN_YET if getattr(wanted, name)]:
+        why = sentence("is not known before the request is placed")
+        raise LaunchInvalid(dict.fromkeys(given, why))
+    checked = checked_form(
+        wanted.name, wanted.kind, wanted.recipe, wanted.recipe_settings,
+        wanted.script, wanted.arguments, wanted.restart, wanted.launcher,
+        wanted.environment_folder,
+    )  # fmt: skip
+    plan = jobs._plan_of(user, wanted.plan, wanted.kind)
+    if plan is None and wanted.recipe in BY_TORCHRUN:
+        check_needs_no_plan(checked["recipe_settings"])
+    if not 0 <= wanted.retries <= jobs.MOST_RETRIES:
+        raise LaunchInvalid(
+            {
+                "retries": sentence(
+                    "must be 0 to {most_retries}", most_retries=jobs.MOST_RETRIES
+                )
+            }
+        )
+    launch = wanted.wanted()
+    return {name: value for name, value in launch.items() if name != "reservation_id"}
+
+
+def attach(row: WaitingRequest, launch: dict[str, Any]) -> None:
+    """Keep a launch with its request."""
+    WaitingLaunch.objects.create(waiting=row, launch=launch, created_at=row.created_at)
+
+
+def follow(displaced: Reservation, again: WaitingRequest) -> bool:
+    """Have Jobs queued in a displaced Reservation wait with it."""
+    queued = Job.objects.filter(state=JobState.QUEUED).exclude(kind=Job.Kind.SERVE)
+    queued.filter(reservation=displaced).update(
+        waits_with=again,
+        reason=sentence("waits until its displaced reservation has a new time"),
+    )
+    return (
+        queued.filter(waits_with=again).exists()
+        or WaitingLaunch.objects.filter(waiting=again).exists()
+    )
+
+
+def choices(user: User) -> JobChoices:
+    """Return the ready recipes, and the newest Plans that a User kept."""
+    plans = StoredPlan.objects.filter(owner=user).defer("spec")[:MOST_PLANS]
+    return JobChoices(
+        recipes=[
+            (
+                recipe.name,
+                recipe.title,
+                "\n".join(f"{one.name} = {one.default}" for one in recipe.settings),
+            )
+            for recipe in RECIPES.values()
+        ],
+        plans=[
+            (plan.pk, str(plan), len(plan.plan.get("shards", ()))) for plan in plans
+        ],
+    )
+
+
+def starts(row: Reservation) -> bool:
+    """Say whether a Job is queued in a Reservation."""
+    return Job.objects.filter(reservation=row, state=JobState.QUEUED).exists()
+
+
+CARRIER = Carrier(
+    check=check, attach=attach, follow=follow, choices=choices, starts=starts
+)
+
+
+# --- the tick ------------------------------------------------------------------------
+
+
+def settle(now: datetime) -> int:
+    """Bring Jobs into where their requests were placed; end what waits in vain."""
+    done = 0
+    rows = WaitingLaunch.objects.exclude(waiting__state=WAITING)
+    for kept in rows.select_related("waiting__user", "waiting__reservation").order_by(
+        "pk"
+    )[:MOST_ROWS]:
+        kept.planned_again = _plan_again(kept, now)  # type: ignore[attr-defined]
+        done += _safely(_launch, kept, now)
+    followers = Job.objects.exclude(waits_with=None).exclude(waits_with__state=WAITING)
+    for job in followers.select_related(
+        "waits_with", "owner", "node", "plan", "reservation", "resume_from"
+    ).order_by("created_at", "pk")[:MOST_ROWS]:
+        done += _safely(_bring, job, now)
+    _forget_jobless()
+    return done
+
+
+def _safely(step, row, now: datetime) -> int:  # type: ignore[no-untyped-def]
+    try:
+        with transaction.atomic(durable=True):
+            step(row, now)
+    except (DatabaseError, PlacementError, ArithmeticError, LookupError, ValueError):
+        log.exception("%r: %s failed", row, step.__name__)
+        return 0
+    return 1
+
+
+def _plan_again(kept: WaitingLaunch, now: datetime) -> StoredPlan | None:
+    """Make its Plan again where its request was placed elsewhere, if it has one."""
+    row, plan_id = kept.waiting, kept.launch.get("plan_id")
+    if plan_id is None or row.state != PLACED or row.reservation is None:
+        return None
+    return replanned.plan_for(
+        user=row.user, plan_id=plan_id, reservation=row.reservation,
+        kind=kept.launch["kind"], now=now,
+    )  # fmt: skip
+
+
+def _launch(kept: WaitingLaunch, now: datetime) -> None:
+    """Launch what was asked for, or drop it: once, whoever comes first."""
+    if not WaitingLaunch.objects.filter(pk=kept.pk).delete()[0]:
+        return
+    row = kept.waiting
+    if row.state != PLACED or row.reservation_id is None:
+        return
+    plan: StoredPlan | None = kept.planned_again  # type: ignore[attr-defined]
+    launch = kept.launch if plan is None else kept.launch | {"plan_id": plan.pk}
+    try:
+        with transaction.atomic():
+            jobs.launch_in(
+                user=row.user, reservation_id=row.reservation_id, now=now, **launch
+            )
+            if plan is not None and row.reservation is not None:
+                replanned.tell(row.user, str(kept), plan, row.reservation, now)
+    except (BookingError, PlacementError) as refusal:
+        _tell(row.user, str(kept), row.reservation, refusal, now)
+
+
+def _bring(job: Job, now: datetime) -> None:
+    """Move a queued Job into where its request was placed, or end it."""
+    waits = job.waits_with
+    Job.objects.filter(pk=job.pk).update(waits_with=None)
+    if waits is None or job.state != JobState.QUEUED:
+        return
+    if waits.state != PLACED or waits.reservation_id is None:
+        _end(job, sentence("its waiting request ended without a booking"), now)
+        return
+    try:
+        with transaction.atomic():
+            _place_in(job, waits.reservation_id, now)
+    except (BookingError, PlacementError) as refusal:
+        _end(
+            job,
+            sentence("not where its reservation went: {refusal}", refusal=refusal),
+            now,
+        )
+        _tell(job.owner, job.name, waits.reservation, refusal, now)
+
+
+def _place_in(job: Job, reservation_id: int, now: datetime) -> None:
+    reservation = jobs.locked_reservation(job.owner, reservation_id, now)
+    node = jobs._place(reservation, job.plan, "")
+    jobs._check_counts(reservation, node, job.gpu_count, job.retries)
+    facts = {"kind": job.kind, "recipe": job.recipe}
+    jobs._check_rights(job.owner, reservation, node, facts, may_move=False)
+    before = job.resume_from
+    stays = before is not None and before.node_ids() != [node.pk]
+    if before is not None and stays and not checkpoint_relay.allowed():
+        where = before.node.name
+        raise LaunchInvalid(
+            {"resume_from": sentence("its checkpoint lies on {where}", where=where)}
+        )
+    moved = Job.objects.filter(pk=job.pk, state=JobState.QUEUED).update(
+        reservation=reservation, node=node, reason=""
+    )
+    if moved:
+        JobEvent.objects.create(
+            job=job,
+            at=now,
+            old=JobState.QUEUED,
+            new=JobState.QUEUED,
+            actor=PORTAL,
+            reason=sentence(
+                "reservation #{reservation_id} was displaced: follows to "
+                "#{reservation}",
+                reservation_id=job.reservation_id,
+                reservation=reservation.pk,
+            ),
+        )
+        job_broadcast.publish_job(job.pk)
+
+
+def _end(job: Job, why: str, now: datetime) -> None:
+    move(
+        job,
+        JobState.STOPPED,
+        now=now,
+        actor=PORTAL,
+        reason=sentence("never began: {why}", why=why),
+        fields={"ended_at": now},
+    )
+
+
+def _tell(
+    user: User,
+    name: str,
+    reservation: Reservation | None,
+    refusal: Exception,
+    now: datetime,
+) -> None:
+    text = sentence(
+        "Job “{name}” could not be queued: {refusal}", name=name, refusal=refusal
+    )
+    detail = {"text": text, "url": "/jobs/"}
+    notices.tell(
+        user=user, kind="job_failed", reservation=reservation, detail=detail, now=now
+    )
+
+
+def _forget_jobless() -> None:
+    """A request whose last Job was stopped is one without: it is asked again."""
+    kept = WaitingLaunch.objects.filter(waiting=OuterRef("pk"))
+    queued = Job.objects.filter(waits_with=OuterRef("pk"), state=JobState.QUEUED)
+    rows = WaitingRequest.objects.waiting().filter(has_job=True)
+    rows.filter(~Exists(kept), ~Exists(queued)).update(has_job=False)

@@ -1,0 +1,1 @@
+"""A library that estimates, splits and places models: no Django, no portal."""

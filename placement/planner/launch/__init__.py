@@ -1,0 +1,1 @@
+"""From a plan to what each process does, and the recipes that start it."""

@@ -1,0 +1,95 @@
+"""Which library shares out a ready recipe's training: torch, or DeepSpeed where it is.
+
+Both do what a Plan says; torch does all that the recipes can, DeepSpeed a part of it.
+What it does not do is refused here in words, by the portal before anything is sent and
+by the node again. What only a node can know (whether an operator can be built there)
+is asked by ``agent.runtime.by_deepspeed`` when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from telemetry.protocol.sentences import sentence
+
+TORCH = "torch"
+DEEPSPEED = "deepspeed"
+BACKENDS = (TORCH, DEEPSPEED)
+FIELD = "recipe_settings.backend"
+BY_STAGE = {"zero1": 1, "zero2": 2, "fsdp": 3}
+"""Strategy -> ZeRO stage."""
+PIPELINE = "pipeline"
+"""DeepSpeed's schedule is 1F1B."""
+PRECISIONS = ("fp32", "autocast_bf16")
+"""fp16 and pure bf16 weights get a second, fp32 copy there that no Plan counts."""
+NEEDS_PLAN = sentence(
+    "deepspeed runs by a plan of ZeRO-1, 2 or 3, or of stages: make one first"
+)
+
+
+def why_not_deepspeed(plan: Mapping[str, Any]) -> str:
+    """Say in words why DeepSpeed cannot run a Plan (as JSON) of a recipe; "": it can.
+
+    To be asked of Plans that ``execution.why_not`` has nothing against.
+
+    >>> why_not_deepspeed({"strategy": "zero1", "launch": {}})
+    ''
+    """
+    launch = plan.get("launch", {})
+    strategy = str(plan.get("strategy", ""))
+    if strategy not in BY_STAGE and strategy != PIPELINE:
+        return sentence(
+            "deepspeed shares out evenly (ZeRO-1, 2, 3) or runs stages by 1F1B; the "
+            "strategy {strategy} runs with torch",
+            strategy=strategy[:40],
+        )
+    if (precision := launch.get("precision", "fp32")) not in PRECISIONS:
+        known = " and ".join(PRECISIONS)
+        return sentence(
+            "with deepspeed the recipe runs {known}, not {precision}",
+            known=known,
+            precision=str(precision)[:40],
+        )
+    return _why_not_offload(strategy, launch)
+
+
+def _why_not_offload(strategy: str, launch: Mapping[str, Any]) -> str:
+    where = launch.get("offload", "none")
+    if where == "none" and not launch.get("offload_optimizer"):
+        return ""
+    if strategy == PIPELINE:
+        return sentence("deepspeed cannot offload in a pipeline; torch can")
+    if strategy != "fsdp" and where == "nvme":
+        return sentence(
+            "deepspeed offloads to NVMe with ZeRO-3 only; torch with any strategy"
+        )
+    if strategy != "fsdp" and launch.get("offload_parameters"):
+        return sentence("deepspeed offloads weights with ZeRO-3 only")
+    return ""
+
+
+def backend_problem(
+    settings: Mapping[str, Any],
+    plan: Mapping[str, Any] | None,
+    extras: Mapping[str, Any],
+) -> str:
+    """Say why a recipe cannot be run with the backend of its settings; "": it can.
+
+    Args:
+        settings: of the recipe, checked.
+        plan: the Plan (as JSON) that the recipe runs by, if any.
+        extras: node name -> optional packages that its worker has.
+    """
+    if settings.get("backend", TORCH) == TORCH:
+        return ""
+    if plan is None:
+        return NEEDS_PLAN
+    lacking = sorted(name for name, has in extras.items() if DEEPSPEED not in has)
+    if lacking:
+        return sentence(
+            "deepspeed is not installed on {lacking}: choose torch, or ask the lab "
+            "admin to install it",
+            lacking=", ".join(lacking),
+        )
+    return why_not_deepspeed(plan)

@@ -1,0 +1,375 @@
+"""From a Plan to what each process of the ready recipe does: an Execution.
+
+The recipe's model has an embedding, so many blocks and a head: layers + 2 pieces in a
+row, as a Plan counts them. A Plan made for a model of another length keeps its
+proportions: its bounds are scaled, and `scaled_from` says so. What the runtime cannot
+do is refused in words here, before anything starts; the web and the node both ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from placement.planner.launch.backends import DEEPSPEED, TORCH, why_not_deepspeed
+from placement.planner.values.errors import PlanInvalid
+from placement.planner.values.plan import Plan
+from telemetry.protocol.sentences import sentence
+
+STRATEGIES = (
+    "single",
+    "ddp",
+    "zero1",
+    "zero1_uneven",
+    "zero2",
+    "fsdp",
+    "pipeline",
+    "gpipe",
+    "interleaved",
+    "tensor",
+    "hybrid",
+)
+"""What the recipe's worker runs by a Plan."""
+PRECISIONS = ("fp32", "bf16", "autocast_bf16", "autocast_fp16")
+OPTIMIZERS = ("adamw", "adam", "sgd", "momentum")
+CHECKPOINTING = ("none", "full")
+KEEPS_WHOLE = ("single", "ddp", "zero1", "zero1_uneven", "zero2", "fsdp")
+"""Strategies that need to know nothing of what is inside a model."""
+BY_FSDP = ("zero2", "fsdp")
+"""Run by torch's FSDP2 unless the recipe is to run with DeepSpeed."""
+OFFLOADS = ("none", "cpu", "nvme")
+
+
+class NotRunnable(Exception):
+    """A sound Plan that the runtime cannot run; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one rank stands."""
+
+    stage: int
+    replica: int
+    tensor_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """All that a process needs to know of the Plan."""
+
+    strategy: str
+    places: tuple[Place, ...]
+    """By rank."""
+    stages: int
+    replicas: int
+    tensor_degree: int
+    sequence_parallel: bool
+    zero_stage: int
+    shares: tuple[float, ...]
+    """Uneven ZeRO-1: part of the optimizer state by rank; empty elsewhere."""
+    schedule: str
+    """"" without stages, else 1f1b, gpipe, interleaved."""
+    bounds: tuple[int, ...]
+    """First layer of each piece of the model, and the end."""
+    microbatches: int
+    accumulation: int
+    precision: str
+    optimizer: str
+    optimizer_loop: str
+    checkpointing: bool
+    offload: bool
+    """The optimizer's state lies in the node's memory, and is stepped there."""
+    on_drive: bool = False
+    """That state lies in mapped files instead."""
+    streams: bool = False
+    """The weights lie there too; each layer's come to the one Gpu while it is run."""
+    backend: str = TORCH
+    """Which library does it (``backends``)."""
+    keeps_weights_away: bool = False
+    """The Plan wants the weights in the node's memory, or on its drive, too."""
+    scaled_from: int | None = None
+    """Layers of the Plan's own model, where the recipe's has another number."""
+
+    @property
+    def shares_out(self) -> bool:
+        """Whether FSDP holds the weights."""
+        return self.backend == TORCH and (self.zero_stage >= 2 or self.streams)
+
+    @property
+    def ranks(self) -> int:
+        """Processes in all."""
+        return len(self.places)
+
+    def pieces_of(self, stage: int) -> tuple[int, ...]:
+        """Which pieces of the model one stage has: itself, or every p-th."""
+        return tuple(range(stage, len(self.bounds) - 1, self.stages))
+
+
+def why_not(plan: Mapping[str, Any]) -> str:
+    """Say in words why a Plan (as JSON) cannot be run by the recipe; "": it can.
+
+    >>> why_not({"strategy": "zero1", "launch": {"task": "train"}})
+    ''
+    """
+    launch = plan.get("launch", {})
+    strategy = str(plan.get("strategy", ""))
+    asked = {
+        "precision": (launch.get("precision", "fp32"), PRECISIONS),
+        "optimizer": (launch.get("optimizer", "adamw"), OPTIMIZERS),
+        "checkpointing": (launch.get("checkpointing", "none"), CHECKPOINTING),
+    }
+    if launch.get("task", "train") != "train":
+        return sentence("it is for inference, and the recipe trains")
+    if strategy not in STRATEGIES:
+        return sentence(
+            "no recipe runs the strategy {strategy}", strategy=strategy[:40]
+        )
+    for name, (value, known) in asked.items():
+        if value not in known:
+            return sentence(
+                "the recipe runs {name} {known}, not {value}",
+                name=name,
+                known=", ".join(known),
+                value=str(value)[:40],
+            )
+    if launch.get("weights", "full") != "full":
+        return sentence(
+            "its weights are quantized ({weights})", weights=str(launch["weights"])[:40]
+        )
+    return _why_not_offload(strategy, launch)
+
+
+def _why_not_offload(strategy: str, launch: Mapping[str, Any]) -> str:
+    where = launch.get("offload", "none")
+    if where not in OFFLOADS:
+        return sentence("it offloads to {where}", where=str(where)[:40])
+    if where == "none" and not launch.get("offload_optimizer"):
+        return ""
+    if int(launch.get("tensor_degree", 1)) > 1:
+        return sentence("it offloads what tensor parallelism cuts, and torch does not")
+    if launch.get("offload_parameters") and strategy not in (*BY_FSDP, "single"):
+        return sentence(
+            "it keeps the weights in the node's memory, which the recipe does for "
+            "one GPU, or where ZeRO-2 or ZeRO-3 (FSDP) shares them out"
+        )
+    return ""
+
+
+def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
+    """What the recipe's processes do for a Plan, with the recipe's settings.
+
+    Args:
+        settings: layers, hidden, heads and seq of the recipe's model, and backend.
+
+    Raises:
+        NotRunnable: with the reason in words.
+        PlanInvalid: its ranks do not form a grid.
+    """
+    asked = {"strategy": plan.strategy, "launch": plan.launch}
+    backend = str(settings.get("backend", TORCH))
+    reason = why_not(asked)
+    if not reason and backend == DEEPSPEED:
+        reason = why_not_deepspeed(asked)
+    if reason:
+        raise NotRunnable(reason)
+    launch = plan.launch
+    staged = bool(launch.get("schedule"))
+    width = int(launch.get("tensor_degree", 1))
+    along = bool(launch.get("sequence_parallel")) and width > 1
+    _check_width(width, settings, along=along)
+    count = int(settings["layers"]) + 2
+    bounds: Sequence[int] = launch["bounds"] if staged else (0, count)
+    own = plan.layer_count if staged else count
+    where = launch.get("offload", "none")
+    made = Execution(
+        strategy=plan.strategy,
+        places=tuple(
+            Place(shard.stage, shard.replica, shard.tensor_rank)
+            for shard in plan.by_process
+        ),
+        stages=int(launch.get("pipeline_degree", 1)),
+        replicas=int(launch.get("data_degree", 1)),
+        tensor_degree=width,
+        sequence_parallel=along,
+        zero_stage=int(launch.get("zero_stage", 0)),
+        shares=_shares(plan),
+        schedule=str(launch.get("schedule", "")),
+        bounds=scaled(bounds, count),
+        microbatches=int(launch.get("microbatches", 1)) if staged else 1,
+        accumulation=int(launch.get("accumulation", 1)),
+        precision=launch["precision"],
+        optimizer=launch["optimizer"],
+        optimizer_loop=launch.get("optimizer_loop", "foreach"),
+        checkpointing=launch["checkpointing"] == "full",
+        offload=bool(launch.get("offload_optimizer")) or where != "none",
+        on_drive=where == "nvme",
+        streams=plan.strategy == "single" and bool(launch.get("offload_parameters")),
+        backend=backend,
+        keeps_weights_away=bool(launch.get("offload_parameters")),
+        scaled_from=own if own != count else None,
+    )
+    _check_grid(made)
+    return made
+
+
+def _shares(plan: Plan) -> tuple[float, ...]:
+    """The Plan has them by rank; processes are counted Node by Node."""
+    shares = plan.launch.get("shares", ())
+    if not shares or not plan.spans_nodes:
+        return tuple(shares)
+    return tuple(shares[shard.rank] for shard in plan.by_process)
+
+
+def _check_width(width: int, settings: Mapping[str, Any], *, along: bool) -> None:
+    heads, tokens = int(settings["heads"]), int(settings["seq"])
+    if heads % width:
+        raise NotRunnable(
+            sentence(
+                "{width} GPUs share every layer, so {width} must divide the {count} "
+                "heads",
+                width=width,
+                count=heads,
+            )
+        )
+    if along and tokens % width:
+        raise NotRunnable(
+            sentence(
+                "{width} GPUs share every layer, so {width} must divide the {count} "
+                "tokens of a sequence",
+                width=width,
+                count=tokens,
+            )
+        )
+
+
+def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
+    """The same for somebody's own model, which is kept whole.
+
+    Raises:
+        NotRunnable: stages, cut layers and checkpointing, which need its code.
+    """
+    if plan.strategy not in KEEPS_WHOLE:
+        raise NotRunnable(
+            sentence(
+                "the recipe cannot cut your own model into stages or parts of "
+                "layers; this needs your own script"
+            )
+        )
+    if plan.launch["checkpointing"] != "none":
+        raise NotRunnable(sentence("checkpointing is for the code of your model to do"))
+    one = {"layers": 1, "heads": 1, "seq": 1, "backend": backend}
+    return execution_of(plan, one)
+
+
+def execution_without_plan(replicas: int, *, layers: int = 1) -> Execution:
+    """One process, or copies of the model in so many: fp32, AdamW."""
+    return Execution(
+        strategy="ddp" if replicas > 1 else "single",
+        places=tuple(Place(0, replica, 0) for replica in range(replicas)),
+        stages=1,
+        replicas=replicas,
+        tensor_degree=1,
+        sequence_parallel=False,
+        zero_stage=0,
+        shares=(),
+        schedule="",
+        bounds=(0, layers),
+        microbatches=1,
+        accumulation=1,
+        precision="fp32",
+        optimizer="adamw",
+        optimizer_loop="foreach",
+        checkpointing=False,
+        offload=False,
+    )
+
+
+def scaled(bounds: Sequence[int], count: int) -> tuple[int, ...]:
+    """Bounds in proportion for a model of `count` layers, no piece empty.
+
+    Raises NotRunnable where there are more pieces than layers.
+
+    >>> scaled([0, 10, 14], 4)
+    (0, 3, 4)
+    """
+    pieces = len(bounds) - 1
+    if pieces > count:
+        raise NotRunnable(
+            sentence(
+                "the plan cuts the model into {pieces} pieces; with {count} blocks "
+                "there are only {layers} layers: set at least {least} blocks",
+                pieces=pieces,
+                count=count - 2,
+                layers=count,
+                least=pieces - 2,
+            )
+        )
+    if bounds[-1] == count:
+        return tuple(bounds)
+    found = [0]
+    for place, bound in enumerate(bounds[1:], 1):
+        wanted = round(bound * count / bounds[-1])
+        least, most = found[-1] + 1, count - (pieces - place)
+        found.append(min(max(wanted, least), most))
+    return tuple(found)
+
+
+def parts_by_share(sizes: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
+    """Which tensors each rank owns: whole ones, largest first, to who lacks most.
+
+    Longest processing time first (Graham 1969) on machines of unequal speed: no rank
+    exceeds its share by more than one tensor.
+
+    >>> parts_by_share([5, 1, 1, 1], [0.6, 0.4])
+    [[0], [1, 2, 3]]
+    """
+    whole = sum(sizes)
+    loads = [0] * len(shares)
+    parts: list[list[int]] = [[] for _ in shares]
+    for number in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        lacks = [whole * s - load for s, load in zip(shares, loads, strict=True)]
+        rank = max(range(len(shares)), key=lambda r: (lacks[r], -r))
+        parts[rank].append(number)
+        loads[rank] += sizes[number]
+    return parts
+
+
+def _check_grid(made: Execution) -> None:
+    cells = {(p.stage, p.replica, p.tensor_rank) for p in made.places}
+    wanted = {
+        (stage, replica, place)
+        for stage in range(made.stages)
+        for replica in range(made.replicas)
+        for place in range(made.tensor_degree)
+    }
+    problems = []
+    if cells != wanted or len(made.places) != len(wanted):
+        problems.append(
+            sentence(
+                "{places} ranks do not fill {stages} stages x {replicas} copies x "
+                "{tensor_degree}",
+                places=len(made.places),
+                stages=made.stages,
+                replicas=made.replicas,
+                tensor_degree=made.tensor_degree,
+            )
+        )
+    if (len(made.bounds) - 1) % made.stages:
+        problems.append(
+            sentence(
+                "{bounds} pieces on {stages} stages are not equal",
+                bounds=len(made.bounds) - 1,
+                stages=made.stages,
+            )
+        )
+    if made.shares and len(made.shares) != made.ranks:
+        problems.append(
+            sentence(
+                "{shares} shares for {ranks} ranks",
+                shares=len(made.shares),
+                ranks=made.ranks,
+            )
+        )
+    if problems:
+        raise PlanInvalid(problems)

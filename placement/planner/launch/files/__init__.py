@@ -1,0 +1,111 @@
+"""From a Plan to files that start it: torchrun, DeepSpeed, accelerate, a device map.
+
+`launch_files` gives all that a Plan can be started with, each with what it is for;
+what a launcher cannot do is left out, with the reason. Pure: text in memory.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from placement.planner.launch.files import accelerate, deepspeed, device_map, torchrun
+from placement.planner.launch.files.launch_file_error import Made, NoSuchLaunch
+from placement.planner.model.spec import ModelSpec
+from placement.planner.values.plan import Plan
+from telemetry.protocol.sentences import sentence
+
+__all__ = ["LaunchFile", "LaunchFiles", "NoSuchLaunch", "launch_files"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFile:
+    """One file, and how to use it."""
+
+    name: str
+    text: str
+    about: str
+    """One sentence."""
+    command: str = ""
+    """How to start with it; "" where it is read by other files' commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFiles:
+    """What a Plan can be started with."""
+
+    files: tuple[LaunchFile, ...]
+    left_out: dict[str, str]
+    """File name -> why this Plan has none."""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """One kind of configuration."""
+
+    name: str
+    make: Callable[[Plan, ModelSpec], Made]
+    about: str
+    command: str = ""
+
+
+ABOUT_PLAN = sentence(
+    "The Plan itself: ranks, shards and schedule, as the portal's recipes read it."
+)
+MAKERS = (
+    _Maker(
+        "deepspeed.json",
+        deepspeed.config,
+        sentence(
+            "DeepSpeed's configuration: batch sizes, precision, offload, and ZeRO "
+            "with buckets sized from the model."
+        ),
+        "deepspeed --num_gpus {nproc} train.py --deepspeed_config deepspeed.json",
+    ),
+    _Maker(
+        "accelerate.json",
+        lambda plan, _spec: accelerate.config(plan),
+        sentence("accelerate's configuration; it reads JSON like YAML."),
+        "accelerate launch --config_file accelerate.json train.py",
+    ),
+    _Maker(
+        "device_map.json",
+        device_map.device_map,
+        sentence(
+            "Which module lies on which GPU: transformers' device_map, counted from "
+            "0 among the GPUs of this Plan."
+        ),
+    ),
+)
+
+
+def launch_files(plan: Plan, spec: ModelSpec) -> LaunchFiles:
+    """All files of a Plan. Deterministic; a few hundred microseconds."""
+    files = [
+        LaunchFile("plan.json", _json(plan.to_json()), ABOUT_PLAN),
+        LaunchFile(
+            "launch.sh",
+            torchrun.script(plan),
+            sentence(
+                "Starts one process per GPU of this Plan with torchrun, with your "
+                "script."
+            ),
+            "sh launch.sh train.py",
+        ),
+    ]
+    left_out: dict[str, str] = {}
+    notes: list[str] = []
+    for maker in MAKERS:
+        try:
+            made = maker.make(plan, spec)
+        except NoSuchLaunch as error:
+            left_out[maker.name] = str(error)
+            continue
+        notes += made.notes
+        command = maker.command.format(nproc=plan.launch["nproc"])
+        files.append(LaunchFile(maker.name, _json(made.values), maker.about, command))
+    return LaunchFiles(tuple(files), left_out, tuple(dict.fromkeys(notes)))
+
+
+def _json(values: object) -> str:
+    return json.dumps(values, indent=2) + "\n"

@@ -1,0 +1,105 @@
+"""accelerate's configuration for a Plan, as `accelerate config` would write it.
+
+Fields: huggingface.co/docs/accelerate, "FSDP", "DeepSpeed" and the launcher's
+reference (1.15).
+"""
+
+from typing import Any
+
+from placement.planner.launch.files.launch_file_error import Made, NoSuchLaunch
+from placement.planner.launch.files.torchrun import PORT, gpus_by_node
+from placement.planner.values.plan import Plan
+from telemetry.protocol.sentences import sentence
+
+MIXED = {
+    "fp32": "no",
+    "bf16": "no",
+    "fp16": "no",
+    "autocast_bf16": "bf16",
+    "autocast_fp16": "fp16",
+    "mixed_fp16": "fp16",
+    "megatron_bf16": "bf16",
+}
+COPIES = {"single": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP"}
+BY_DEEPSPEED = ("zero1", "zero2")
+
+
+def config(plan: Plan) -> Made:
+    """The configuration of a Plan that keeps the model whole or shares all of it.
+
+    Raises:
+        NoSuchLaunch: pipelines, tensor parallelism, hybrids, uneven shares.
+    """
+    launch = plan.launch
+    strategy = launch["strategy"]
+    nodes = gpus_by_node(plan)
+    by_deepspeed = strategy in BY_DEEPSPEED or launch["offload"] == "nvme"
+    if strategy not in COPIES and not by_deepspeed:
+        raise NoSuchLaunch(
+            sentence(
+                "accelerate has no configuration for “{plan}”: use torchrun and the "
+                "Plan.",
+                plan=plan.title,
+            )
+        )
+    cpu = plan.workload.accelerator == "cpu"
+    kind = "DEEPSPEED" if by_deepspeed else COPIES[strategy]
+    if cpu and kind == "MULTI_GPU":
+        kind = "MULTI_CPU"
+    values: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "debug": False,
+        "distributed_type": kind,
+        "downcast_bf16": "no",
+        "enable_cpu_affinity": False,
+        "gpu_ids": "all",
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "mixed_precision": MIXED[launch["precision"]],
+        "num_machines": len(nodes),
+        "num_processes": launch["nproc"],
+        "rdzv_backend": "static" if len(nodes) == 1 else "c10d",
+        "same_network": True,
+        "use_cpu": cpu,
+    }
+    notes = []
+    if len(nodes) > 1:
+        values |= {"main_process_ip": nodes[0][0], "main_process_port": PORT}
+        notes.append(
+            sentence("On the other nodes set machine_rank to 1, 2, ... in their copy.")
+        )
+    if kind == "FSDP":
+        values["fsdp_config"] = _fsdp(plan)
+    if kind == "DEEPSPEED":
+        values["deepspeed_config"] = {
+            "deepspeed_config_file": "deepspeed.json",
+            "zero3_init_flag": strategy == "fsdp",
+        }
+        if len(nodes) > 1:
+            # Started on each node; the default would go to the others by ssh.
+            values["deepspeed_config"]["deepspeed_multinode_launcher"] = "standard"
+        # DeepSpeed's own file says the precision.
+        del values["mixed_precision"]
+    if launch["precision"] in ("bf16", "fp16"):
+        notes.append(
+            sentence(
+                "The weights themselves are {precision}: load the model so "
+                "(torch_dtype); accelerate's mixed precision is off.",
+                precision=launch["precision"],
+            )
+        )
+    return Made(values, tuple(notes))
+
+
+def _fsdp(plan: Plan) -> dict[str, Any]:
+    """FSDP2, every block sharded by itself, as the estimate assumes."""
+    launch = plan.launch
+    return {
+        "fsdp_version": 2,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_reshard_after_forward": True,
+        "fsdp_activation_checkpointing": launch["checkpointing"] == "full",
+        "fsdp_offload_params": launch["offload"] == "cpu",
+        "fsdp_cpu_ram_efficient_loading": True,
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+    }

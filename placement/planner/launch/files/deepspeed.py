@@ -1,0 +1,219 @@
+"""DeepSpeed's JSON for a Plan: what its own documentation calls the ds_config.
+
+Fields: deepspeed.ai, "DeepSpeed Configuration JSON" (0.19). What of it bites:
+train_batch_size = Gpus of a replica x micro batch x accumulation, checked at the start;
+the default buckets of 5e8 elements, which on a small model need more memory than the
+model (PLACEMENT.md 1.1), so they are sized from the model here; gradients are clipped
+to a norm of 1 unless it is told 0; "Adam" is AdamW unless adam_w_mode is false; and its
+own fused optimizers are compiled on the node at the first step, so torch's are named
+(torch_adam), which need no compiler.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from placement.planner.launch.execution import Execution
+from placement.planner.launch.files.launch_file_error import Made, NoSuchLaunch
+from placement.planner.model.spec import ModelSpec
+from placement.planner.values.plan import Plan
+from telemetry.protocol.sentences import sentence
+
+STAGES = {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3}
+STAGED = ("pipeline", "gpipe")
+LARGEST_BUCKET = 500_000_000
+"""DeepSpeed's default: no larger one was ever of use."""
+KEPT_WHOLE = 100_000
+"""DeepSpeed's default: smaller tensors are not shared out. Of a small model that would
+be all of it, so it is at most a hundredth of a layer: its norms and biases."""
+NEVER = 2**31 - 1
+"""Steps between its own lines in the log; the recipes' workers print theirs."""
+TORCH_ADAM: dict[str, Any] = {"torch_adam": True}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adamw": {
+        "type": "AdamW",
+        "params": {"lr": 1e-4, "weight_decay": 0.01, **TORCH_ADAM},
+    },
+    "adam": {"type": "Adam", "params": {"lr": 1e-4, "adam_w_mode": False} | TORCH_ADAM},
+    "sgd": {"type": "SGD", "params": {"lr": 1e-2}},
+    "momentum": {"type": "SGD", "params": {"lr": 1e-2, "momentum": 0.9}},
+}
+LOWER: dict[str, dict[str, Any]] = {
+    "bf16": {"bf16": {"enabled": True}},
+    "fp16": {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 16}},
+    "mixed_fp16": {"fp16": {"enabled": True, "loss_scale": 0}},
+    "megatron_bf16": {"bf16": {"enabled": True}},
+    "autocast_bf16": {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}},
+    "autocast_fp16": {"torch_autocast": {"enabled": True, "dtype": "float16"}},
+    "fp32": {},
+}
+
+
+def config(plan: Plan, spec: ModelSpec) -> Made:
+    """The configuration of a training Plan.
+
+    Raises:
+        NoSuchLaunch: inference, uneven shares, tensor parallelism, hybrids.
+    """
+    launch = plan.launch
+    strategy = launch["strategy"]
+    if launch["task"] != "train":
+        raise NoSuchLaunch(
+            sentence("DeepSpeed's training configuration is not for inference.")
+        )
+    if strategy not in STAGES and strategy not in STAGED:
+        raise NoSuchLaunch(
+            sentence(
+                "DeepSpeed cannot run “{plan}”: it shares out evenly and cuts "
+                "models by ZeRO or stages only.",
+                plan=plan.title,
+            )
+        )
+    bucket = launch.get("reduce_bucket_size") or largest_layer(spec)
+    values = _values(launch, bucket)
+    notes = []
+    if values["train_batch_size"] != launch["batch"]:
+        notes.append(
+            sentence(
+                "DeepSpeed needs equal microbatches: the batch is "
+                "{train_batch_size} instead of {batch}.",
+                train_batch_size=values["train_batch_size"],
+                batch=launch["batch"],
+            )
+        )
+    if launch["optimizer"] in OPTIMIZERS:
+        notes.append(sentence("Set your own learning rate in deepspeed.json."))
+    else:
+        notes.append(
+            sentence(
+                "Give deepspeed.initialize your own {optimizer} optimizer.",
+                optimizer=launch["optimizer"],
+            )
+        )
+    if strategy in STAGED:
+        notes.append(
+            sentence(
+                "In your script: PipelineModule(layers, "
+                "num_stages={pipeline_degree}); its stages begin at the layers "
+                "{bounds} of this Plan.",
+                pipeline_degree=launch["pipeline_degree"],
+                bounds=launch["bounds"][:-1],
+            )
+        )
+    elif launch["engine"] != "deepspeed":
+        notes.append(
+            sentence("This Plan was worked out for torch; buckets differ a little.")
+        )
+    return Made(values, tuple(notes))
+
+
+def config_to_run(
+    how: Execution,
+    *,
+    batch: int,
+    learning_rate: float,
+    bucket: int,
+    cuda: bool,
+    folder: str,
+) -> dict[str, Any]:
+    """The same for a recipe's own model, with nothing left to fill in.
+
+    Args:
+        how: what its processes do.
+        batch: of one process, or of one microbatch.
+        learning_rate: of its optimizer.
+        bucket: elements of its largest layer.
+        cuda: whether there are Gpus; only then memory can be pinned.
+        folder: where what goes to the drive is kept, absolute.
+    """
+    pieces = how.accumulation * (how.microbatches if how.schedule else 1)
+    launch = {
+        "strategy": how.strategy,
+        "batch": batch * how.replicas * pieces,
+        "data_degree": how.replicas,
+        "accumulation": how.accumulation,
+        "microbatches": how.microbatches,
+        "precision": how.precision,
+        "optimizer": how.optimizer,
+        "offload": "nvme" if how.on_drive else "cpu" if how.offload else "none",
+        "offload_optimizer": how.offload,
+        "offload_parameters": how.keeps_weights_away,
+    }
+    values = _values(launch, bucket)
+    section = values["optimizer"]
+    params = section["params"] | {"lr": learning_rate}
+    values["optimizer"] = section | {"params": params}
+    values["steps_per_print"] = NEVER
+    for name in ("offload_optimizer", "offload_param"):
+        if name in values["zero_optimization"]:
+            values["zero_optimization"][name]["pin_memory"] = cuda
+            if how.on_drive:
+                values["zero_optimization"][name]["nvme_path"] = folder
+    return values
+
+
+def _values(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
+    """The configuration, of what a Plan's ``launch`` says and the size of a bucket."""
+    staged = launch["strategy"] in STAGED
+    pieces = launch["accumulation"]
+    if staged:
+        pieces *= launch["microbatches"]
+    replicas = launch["data_degree"]
+    micro = -(-launch["batch"] // (replicas * pieces))
+    values: dict[str, Any] = {
+        "train_batch_size": replicas * micro * pieces,
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": pieces,
+        "gradient_clipping": 0.0,
+        **LOWER[launch["precision"]],
+    }
+    if launch["optimizer"] in OPTIMIZERS:
+        values["optimizer"] = OPTIMIZERS[launch["optimizer"]]
+    if launch["optimizer"] not in ("adamw", "adam"):
+        values["zero_allow_untested_optimizer"] = True
+    values["zero_optimization"] = {"stage": 0} if staged else zero(launch, bucket)
+    if "offload_optimizer" in values["zero_optimization"]:
+        # torch's own optimizer steps there: DeepSpeed's would have to be compiled.
+        values["zero_force_ds_cpu_optimizer"] = False
+    return values
+
+
+def zero(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
+    """The section ``zero_optimization``, with buckets sized from the model."""
+    stage = STAGES[launch["strategy"]]
+    section: dict[str, Any] = {"stage": stage}
+    if stage == 0:
+        return section
+    section |= {
+        "contiguous_gradients": True,
+        "overlap_comm": False,
+        "reduce_bucket_size": min(bucket, LARGEST_BUCKET),
+    }
+    if stage < 3:
+        section["allgather_bucket_size"] = min(bucket, LARGEST_BUCKET)
+    else:
+        section |= {
+            "stage3_prefetch_bucket_size": min(bucket, LARGEST_BUCKET),
+            "stage3_param_persistence_threshold": min(KEPT_WHOLE, bucket // 100),
+            "stage3_max_live_parameters": 2 * bucket,
+            "stage3_gather_16bit_weights_on_model_save": True,
+        }
+    device = launch["offload"]
+    if device == "none" and launch["offload_optimizer"]:
+        device = "cpu"
+    if device != "none":
+        section["offload_optimizer"] = _offload(device)
+        if launch["offload_parameters"] and stage == 3:
+            section["offload_param"] = _offload(device)
+    return section
+
+
+def largest_layer(spec: ModelSpec) -> int:
+    """Elements of the largest layer: what one bucket has to hold."""
+    return max(1, *(layer.parameters for layer in spec.layers))
+
+
+def _offload(device: str) -> dict[str, Any]:
+    section: dict[str, Any] = {"device": device, "pin_memory": True}
+    if device == "nvme":
+        section["nvme_path"] = "/local_nvme"
+    return section

@@ -1,0 +1,491 @@
+"""The ready recipes: what may be set, what it means, how it is started.
+
+A recipe is code of the portal, so that it may run where Jobs are not isolated;
+that is why every setting is checked here, at the web *and* again on the node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from placement.planner.launch.backends import (
+    BACKENDS,
+    FIELD,
+    NEEDS_PLAN,
+    TORCH,
+    why_not_deepspeed,
+)
+from placement.planner.launch.execution import STRATEGIES, why_not
+from placement.planner.model.entry_point import EntryPoint
+from placement.planner.values.errors import LaunchInvalid, SpecInvalid
+from telemetry.protocol.sentences import sentence
+
+GIB = 2**30
+PLAN_FILE = "plan.json"
+"""Of the Job's Plan, in the Job's own folder."""
+WITHOUT_PLAN = ("single", "ddp")
+"""Strategies that recipe ``tiny-transformer`` runs with no Plan."""
+RUNNABLE_STRATEGIES = STRATEGIES
+"""Strategies that it runs by a Plan, as far as ``execution.why_not`` says nothing."""
+
+
+UNITS = {"gib": "GiB", "pct": "%"}
+FULL_NAMES = {
+    "seq": sentence("sequence length"),
+    "simulated_util_pct": sentence("simulated utilization"),
+}
+"""Of settings whose name is not a word."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One number or word that a recipe takes."""
+
+    name: str
+    kind: type
+    default: int | float | str
+    least: float = 0
+    most: float = 0
+    choices: tuple[str, ...] = ()
+    """Of a word; without any it is read as `reads` says."""
+    help: str = ""
+    reads: str = ""
+    """Of free text: `entry` (module:callable) or `folder` (absolute, or empty)."""
+
+    @property
+    def label(self) -> str:
+        """Its name as a form says it, with its unit.
+
+        >>> Setting("learning_rate", float, 1.0).label
+        'Learning rate'
+        >>> Setting("simulated_memory_gib", float, 1.0).label
+        'Simulated memory, GiB'
+        """
+        words, _, unit = self.name.rpartition("_")
+        plain = FULL_NAMES.get(self.name, (words if unit in UNITS else self.name))
+        plain = plain.replace("_", " ").capitalize()
+        return f"{plain}, {UNITS[unit]}" if unit in UNITS else plain
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One ready recipe."""
+
+    name: str
+    title: str
+    about: str
+    settings: tuple[Setting, ...]
+    needs_torch: bool
+    runs_own_code: bool = False
+    """It imports its owner's code: where scripts may not run, it may not either."""
+
+
+_SIMULATED = (
+    Setting(
+        "simulated_memory_gib",
+        float,
+        8.0,
+        least=0.5,
+        most=2048,
+        help=sentence("memory used on each simulated GPU (real GPUs are measured)"),
+    ),
+    Setting(
+        "simulated_util_pct",
+        float,
+        85.0,
+        least=0,
+        most=100,
+        help=sentence("utilization it shows on each simulated GPU"),
+    ),
+)
+_BACKEND = Setting(
+    "backend",
+    str,
+    TORCH,
+    choices=BACKENDS,
+    help=sentence(
+        "library that distributes the training; deepspeed must be installed on the node"
+    ),
+)
+_OF_ANY_TRAINING = (
+    "batch",
+    "steps",
+    "learning_rate",
+    "seed",
+    "seconds_per_step",
+    "checkpoint_seconds",
+    "strategy",
+    "backend",
+)
+
+TINY_TRANSFORMER = Recipe(
+    name="tiny-transformer",
+    title=sentence("Tiny transformer"),
+    about=(
+        sentence(
+            "Trains a small language model with PyTorch and torchrun, one process "
+            "per GPU. Without CUDA it runs on the CPU."
+        )
+    ),
+    settings=(
+        Setting(
+            "layers", int, 2, least=1, most=24, help=sentence("transformer layers")
+        ),
+        Setting(
+            "hidden", int, 64, least=16, most=2048, help=sentence("width of the model")
+        ),
+        Setting("heads", int, 4, least=1, most=32, help=sentence("attention heads")),
+        Setting(
+            "seq", int, 64, least=8, most=2048, help=sentence("tokens per sequence")
+        ),
+        Setting(
+            "batch",
+            int,
+            8,
+            least=1,
+            most=1024,
+            help=sentence("sequences per process (with a plan: per microbatch)"),
+        ),
+        Setting(
+            "steps",
+            int,
+            200,
+            least=1,
+            most=10_000_000,
+            help=sentence("optimizer steps"),
+        ),
+        Setting(
+            "learning_rate",
+            float,
+            3e-3,
+            least=1e-7,
+            most=1,
+            help=sentence("learning rate of AdamW"),
+        ),
+        Setting(
+            "dropout", float, 0.0, least=0, most=0.9, help=sentence("while training")
+        ),
+        Setting(
+            "seed",
+            int,
+            0,
+            least=0,
+            most=2**31 - 1,
+            help=sentence("seed for data and weights"),
+        ),
+        Setting(
+            "seconds_per_step",
+            float,
+            0.0,
+            least=0,
+            most=60,
+            help=sentence("slow each step down to this time, for demonstrations"),
+        ),
+        Setting(
+            "checkpoint_seconds",
+            float,
+            600.0,
+            least=0,
+            most=86_400,
+            help=sentence(
+                "time between checkpoints; 0: only at the end and before a stop"
+            ),
+        ),
+        Setting(
+            "strategy",
+            str,
+            "auto",
+            choices=("auto", *RUNNABLE_STRATEGIES),
+            help=sentence("auto: ddp on several GPUs; the others need a plan"),
+        ),
+        _BACKEND,
+        *_SIMULATED,
+    ),
+    needs_torch=True,
+)
+BURN_IN = Recipe(
+    name="burn-in",
+    title="Burn-in",
+    about=sentence("Counts and prints its progress. Use it to check that jobs run."),
+    settings=(
+        Setting(
+            "seconds", float, 60.0, least=0, most=7 * 86_400, help=sentence("how long")
+        ),
+        Setting(
+            "lines_per_second",
+            float,
+            1.0,
+            least=0.01,
+            most=1000,
+            help=sentence("lines of progress per second"),
+        ),
+        Setting(
+            "exit_code",
+            int,
+            0,
+            least=0,
+            most=255,
+            help=sentence("exit code of the job"),
+        ),
+        *_SIMULATED,
+    ),
+    needs_torch=False,
+)
+OWN_MODEL = Recipe(
+    name="own-model",
+    title=sentence("Your own model"),
+    about=(
+        sentence(
+            "Trains your own PyTorch module and data set, unchanged, on one or more "
+            "GPUs."
+        )
+    ),
+    settings=(
+        Setting(
+            "model",
+            str,
+            "train:model",
+            reads="entry",
+            help=sentence("returns a torch module"),
+        ),
+        Setting(
+            "data",
+            str,
+            "train:data",
+            reads="entry",
+            help=sentence("returns a data set of (input, target)"),
+        ),
+        Setting(
+            "loss",
+            str,
+            "torch.nn.functional:cross_entropy",
+            reads="entry",
+            help=sentence("function of (output, target)"),
+        ),
+        Setting(
+            "folder",
+            str,
+            "",
+            reads="folder",
+            help=sentence("folder of your code on the node; empty: your home folder"),
+        ),
+        *(s for s in TINY_TRANSFORMER.settings if s.name in _OF_ANY_TRAINING),
+        *_SIMULATED,
+    ),
+    needs_torch=True,
+    runs_own_code=True,
+)
+SERVE = Recipe(
+    name="serve-onnx",
+    title=sentence("Served models"),
+    about=sentence("Answers requests for ONNX models within deadlines."),
+    settings=(
+        Setting(
+            "threads", int, 1, least=1, most=64, help=sentence("where the CPU computes")
+        ),
+        Setting(
+            "room_bytes",
+            int,
+            4 * GIB,
+            least=2**20,
+            most=2**50,
+            help=sentence("what the loaded models may take together on the GPU"),
+        ),
+        *_SIMULATED,
+    ),
+    needs_torch=False,
+)
+"""What a Job of kind ``serve`` runs; nobody chooses it as a recipe."""
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe for recipe in (TINY_TRANSFORMER, BURN_IN, OWN_MODEL)
+}
+KNOWN_RECIPES: dict[str, Recipe] = {**RECIPES, SERVE.name: SERVE}
+BY_TORCHRUN = (TINY_TRANSFORMER.name, OWN_MODEL.name)
+
+
+def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:
+    """Return a recipe's whole settings, the defaults filled in.
+
+    Raises:
+        LaunchInvalid: per field, what is wrong with it.
+    """
+    recipe = KNOWN_RECIPES.get(name)
+    if recipe is None:
+        there = ", ".join(RECIPES)
+        raise LaunchInvalid(
+            {
+                "recipe": sentence(
+                    "there is no '{name}'. Choose one of: {there}",
+                    name=name[:40],
+                    there=there,
+                )
+            }
+        )
+    known = {setting.name: setting for setting in recipe.settings}
+    problems: dict[str, str] = {
+        f"recipe_settings.{str(key)[:40]}": sentence("this recipe has no such setting")
+        for key in given
+        if key not in known
+    }
+    checked: dict[str, Any] = {}
+    for setting in recipe.settings:
+        try:
+            checked[setting.name] = _checked(
+                setting, given.get(setting.name, setting.default)
+            )
+        except ValueError as error:
+            problems[f"recipe_settings.{setting.name}"] = str(error)
+    if not problems and name == TINY_TRANSFORMER.name:
+        problems = _transformer_problems(checked)
+    if problems:
+        raise LaunchInvalid(problems)
+    return checked
+
+
+def recipe_command(
+    name: str,
+    settings: Mapping[str, object],
+    *,
+    gpu_count: int,
+    python: str,
+    plan: Mapping[str, Any] | None = None,
+    world: int = 0,
+) -> list[str]:
+    """Return the argv that starts a recipe on so many Gpus.
+
+    Args:
+        name: of the recipe.
+        settings: of the recipe.
+        gpu_count: Gpus that it gets.
+        python: the interpreter.
+        plan: the Plan (as JSON) that lies in its folder as plan.json, if any.
+        world: processes on all its nodes together; 0: there is no other node.
+
+    Raises:
+        LaunchInvalid: unknown recipe or settings, or a strategy without its Plan.
+    """
+    checked = checked_settings(name, settings)
+    text = json.dumps(checked, sort_keys=True)
+    if name == BURN_IN.name:
+        return [python, "-m", "placement.agent.runtime.burn_in", text]
+    if name == SERVE.name:
+        return [python, "-m", "placement.agent.serving.server_guard", text]
+    launch = [python, "-m", "placement.agent.runtime.recipe_launch", name]
+    if plan is not None and runs_by_plan(plan):
+        count = len(plan["shards"])
+        if count != (world or gpu_count):
+            got = world or gpu_count
+            raise LaunchInvalid(
+                {
+                    "plan": sentence(
+                        "is for {count} GPUs, not {got}", count=count, got=got
+                    )
+                }
+            )
+        if _by_deepspeed(checked) and (why := why_not_deepspeed(plan)):
+            raise LaunchInvalid({FIELD: why})
+        return [*launch, str(gpu_count), text, PLAN_FILE]
+    check_needs_no_plan(checked)
+    return [*launch, str(process_count(checked, gpu_count=gpu_count)), text]
+
+
+def runs_by_plan(plan: Mapping[str, Any] | None) -> bool:
+    """Say whether the recipe does what a Plan (as JSON) says."""
+    return plan is not None and bool(plan.get("shards")) and not why_not(plan)
+
+
+def check_needs_no_plan(settings: Mapping[str, Any]) -> None:
+    """Refuse a strategy whose shares and stages only a Plan can say.
+
+    Raises:
+        LaunchInvalid: at the setting.
+    """
+    if _by_deepspeed(settings):
+        raise LaunchInvalid({FIELD: NEEDS_PLAN})
+    strategy = settings.get("strategy", "auto")
+    if strategy not in ("auto", *WITHOUT_PLAN):
+        raise LaunchInvalid(
+            {
+                "recipe_settings.strategy": sentence(
+                    "{strategy} needs a plan: make one first", strategy=strategy
+                )
+            }
+        )
+
+
+def _by_deepspeed(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("backend", TORCH) != TORCH)
+
+
+def process_count(settings: Mapping[str, Any], *, gpu_count: int) -> int:
+    """Return how many processes train: one per Gpu, or one."""
+    return 1 if settings.get("strategy") == "single" else max(1, gpu_count)
+
+
+def claim_bytes(settings: Mapping[str, Any]) -> int:
+    """Return what a recipe occupies on each simulated Gpu."""
+    return int(float(settings["simulated_memory_gib"]) * GIB)
+
+
+def _checked(setting: Setting, value: object) -> int | float | str:
+    if setting.kind is str and not setting.choices:
+        return _text(setting, value)
+    if setting.kind is str:
+        if value not in setting.choices:
+            raise ValueError(
+                sentence("must be one of {choices}", choices=", ".join(setting.choices))
+            )
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(sentence("must be a number"))
+    if not setting.least <= value <= setting.most:  # false for NaN
+        raise ValueError(
+            sentence(
+                "must be {least} to {most}",
+                least=_figure(setting.least),
+                most=_figure(setting.most),
+            )
+        )
+    if setting.kind is int and value != int(value):
+        raise ValueError(sentence("must be a whole number"))
+    return setting.kind(value)  # type: ignore[no-any-return]
+
+
+def _figure(bound: float) -> str:
+    """Return a bound as people write it.
+
+    >>> _figure(10_000_000), _figure(1e-7), _figure(0.5)
+    ('10,000,000', '0.0000001', '0.5')
+    """
+    if bound == int(bound):
+        return f"{int(bound):,}"
+    return f"{bound:.12f}".rstrip("0")
+
+
+def _text(setting: Setting, value: object) -> str:
+    """Free text, as its Setting reads it. Raises ValueError with what it must be."""
+    if not isinstance(value, str) or not value.isprintable() or len(value) > 300:
+        raise ValueError(sentence("must be at most 300 printable characters"))
+    if setting.reads == "entry":
+        try:
+            return str(EntryPoint.read(value.strip()))
+        except SpecInvalid as error:
+            raise ValueError(error.problems["entry"]) from error
+    if value and not value.startswith("/"):
+        raise ValueError(sentence("must be an absolute path on the node, or empty"))
+    return value
+
+
+def _transformer_problems(settings: Mapping[str, Any]) -> dict[str, str]:
+    if settings["hidden"] % settings["heads"]:
+        return {
+            "recipe_settings.heads": (
+                sentence(
+                    "must divide the hidden width {hidden}", hidden=settings["hidden"]
+                )
+            )
+        }
+    return {}

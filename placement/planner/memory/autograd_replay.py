@@ -1,0 +1,203 @@
+"""Walk a tape forward and backward: what is kept, and the most alive at once.
+
+As torch's autograd engine does it (torch/csrc/autograd/engine.cpp, input_buffer.cpp):
+operators run backward in the reverse order of their forward; the gradient of a value
+lives from its first contribution till its producer has run backward; a second
+contribution is summed into the first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from placement.planner.memory.tape import Op, Value
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReplay:
+    """What replaying one layer found; bytes for one microbatch on one Gpu."""
+
+    kept_bytes: float
+    """Alive from the end of the layer's forward till its backward."""
+    output_bytes: float
+    """The layer's output: what a pipeline sends on, what full recomputation keeps."""
+    input_bytes: float
+    forward_peak_bytes: float
+    """Most bytes alive inside forward, input included."""
+    backward_peak_bytes: float
+    """Most bytes alive inside backward, kept bytes and new gradients included."""
+    backward_end_bytes: float
+    """Alive right after backward: parameter gradients and the input's gradient."""
+    first_backward_bytes: float = 0.0
+    """The peak of a backward before which there were no gradients; 0: the same."""
+
+
+def replay(
+    ops: Sequence[Op], source: Value, result: Value, *, accumulates: bool = False
+) -> LayerReplay:
+    """Walk a layer forward, then backward. Linear in the number of operators.
+
+    `accumulates`: gradients of earlier microbatches are there already, so each new
+    parameter gradient lives only until it has been added.
+    """
+    kept = _kept_storages(ops)
+    kept_bytes = sum(v.size_bytes for v in kept) + sum(op.kept_bytes for op in ops)
+    backward_peak, backward_end = _backward(ops, kept, kept_bytes, result, accumulates)
+    first = 0.0
+    if accumulates:
+        first, _ = _backward(ops, kept, kept_bytes, result, accumulates=False)
+    return LayerReplay(
+        kept_bytes=kept_bytes,
+        output_bytes=result.storage.size_bytes,
+        input_bytes=source.storage.size_bytes,
+        forward_peak_bytes=_forward_peak(ops, kept, source, result),
+        backward_peak_bytes=backward_peak,
+        backward_end_bytes=backward_end,
+        first_backward_bytes=first,
+    )
+
+
+def _kept_storages(ops: Sequence[Op]) -> dict[Value, int]:
+    """Saved storages, with the number of operators that saved each."""
+    kept: dict[Value, int] = {}
+    for op in ops:
+        for storage in {value.storage for value in op.kept}:
+            if not storage.foreign:
+                kept[storage] = kept.get(storage, 0) + 1
+    return kept
+
+
+def _forward_peak(
+    ops: Sequence[Op], kept: dict[Value, int], source: Value, result: Value
+) -> float:
+    last_reader: dict[Value, int] = {}
+    for index, op in enumerate(ops):
+        for value in op.inputs:
+            last_reader[value.storage] = index
+        for value in op.outputs:
+            last_reader.setdefault(value.storage, index)
+    last_reader[result.storage] = len(ops)
+    live = source.storage.size_bytes
+    peak = live
+    alive = {source.storage}
+    for index, op in enumerate(ops):
+        for value in op.outputs:
+            if value.storage not in alive and not value.storage.foreign:
+                alive.add(value.storage)
+                live += value.storage.size_bytes
+        live += op.kept_bytes + op.held_bytes
+        peak = max(peak, live + op.forward_temp_bytes)
+        for storage in {value.storage for value in (*op.inputs, *op.outputs)}:
+            held = storage in kept or storage.foreign
+            if last_reader[storage] == index and not held:
+                live -= storage.size_bytes
+                alive.discard(storage)
+    return peak
+
+
+@dataclass(slots=True, eq=False)
+class _Tensor:
+    """One gradient tensor: its bytes and how many values refer to it."""
+
+    size_bytes: float
+    references: int = 0
+
+
+class _Gradients:
+    """Gradient tensors alive in backward; one tensor may serve several values."""
+
+    def __init__(self) -> None:
+        self.tensor_of: dict[Value, _Tensor] = {}
+        self.live_bytes = 0.0
+
+    def new(self, size_bytes: float) -> _Tensor:
+        """A tensor that nothing refers to yet."""
+        self.live_bytes += size_bytes
+        return _Tensor(size_bytes)
+
+    def give(self, value: Value, tensor: _Tensor) -> None:
+        """A value's first contribution, or a second one summed in.
+
+        Summing needs a new tensor where the present one is shared or is a part of a
+        larger one (torch/csrc/autograd/input_buffer.cpp).
+        """
+        present = self.tensor_of.get(value)
+        if present is None:
+            tensor.references += 1
+            self.tensor_of[value] = tensor
+            return
+        if present.references > 1 or present.size_bytes != value.size_bytes:
+            total = self.new(value.size_bytes)
+            total.references = 1
+            present.references -= 1
+            self.free_unused(present)
+            self.tensor_of[value] = total
+        self.free_unused(tensor)
+
+    def free_unused(self, tensor: _Tensor) -> None:
+        """Free a tensor nobody refers to."""
+        if tensor.references == 0:
+            self.live_bytes -= tensor.size_bytes
+            tensor.size_bytes = 0.0
+
+    def drop(self, value: Value) -> None:
+        """The value's producer has run backward."""
+        tensor = self.tensor_of.pop(value, None)
+        if tensor is not None:
+            tensor.references -= 1
+            self.free_unused(tensor)
+
+
+def _backward(
+    ops: Sequence[Op],
+    kept: dict[Value, int],
+    kept_bytes: float,
+    result: Value,
+    accumulates: bool,
+) -> tuple[float, float]:
+    grads = _Gradients()
+    if not result.constant:
+        grads.give(result, grads.new(result.size_bytes))
+    waiting = dict(kept)
+    saved = kept_bytes
+    weights = 0.0
+    peak = saved + grads.live_bytes
+    for op in reversed(ops):
+        if op.in_place:
+            saved -= _released(op, waiting)
+        given = [grads.tensor_of[v] for v in op.outputs if v in grads.tensor_of]
+        made = []
+        for value in op.inputs:
+            if value.constant:
+                continue
+            if (op.views_gradient and given) or (
+                op.passes_gradient and given and given[0].size_bytes == value.size_bytes
+            ):
+                made.append((value, given[0]))
+            else:
+                made.append((value, grads.new(value.size_bytes)))
+        earlier = 0.0 if accumulates else weights
+        weights = op.weight_grad_bytes + earlier
+        now = earlier if op.casts_gradient else weights
+        peak = max(peak, saved + now + grads.live_bytes + op.backward_temp_bytes)
+        for value, tensor in made:
+            grads.give(value, tensor)
+        for value in op.outputs:
+            grads.drop(value)
+        peak = max(peak, saved + now + grads.live_bytes)
+        if not op.in_place:
+            saved -= _released(op, waiting)
+        if op.casts_gradient:
+            cast = weights + op.backward_temp_bytes
+            peak = max(peak, saved + cast + grads.live_bytes)
+    return peak, grads.live_bytes + (0.0 if accumulates else weights)
+
+
+def _released(op: Op, waiting: dict[Value, int]) -> float:
+    """Bytes that an operator's saved tensors free: those nothing else waits for."""
+    freed = op.kept_bytes
+    for storage in {value.storage for value in op.kept}:
+        if storage in waiting:
+            waiting[storage] -= 1
+            if not waiting[storage]:
+                freed += storage.size_bytes
+    return freed

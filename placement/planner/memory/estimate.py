@@ -1,0 +1,223 @@
+"""How many bytes does one rank need? The closed form of PLACEMENT.md section 1.
+
+States are exact. Activations and transients come from replaying each kind of layer
+once (tape.py). The peak is a maximum over phases (end of forward, inside backward,
+optimizer step), never a sum. What lies outside the tensors (context, workspaces,
+allocator slack) is an interval: out-of-memory happens near `low`, nvidia-smi shows
+`likely`, `high` is the 90th percentile of slack.
+
+Cost: one pass over the layers, well under 5 ms for 100 of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from placement.planner.memory.layer_costs import LayerCost, layer_costs
+from placement.planner.memory.step_phases import Phases, rank_phases, stage_layers
+from placement.planner.model.spec import ModelSpec
+from placement.planner.values.sharding import SINGLE, Sharding, check_fit
+from placement.planner.values.workload import Workload
+from telemetry.protocol.sentences import sentence
+
+CONTEXT_BYTES = 300_000_000
+"""CUDA context of one process, CUDA >= 11.7 (PLACEMENT.md 1.4)."""
+OLD_CONTEXT_BYTES = 1000 * 2**20
+"""The same before CUDA 11.7 loaded kernels lazily (pytorch/pytorch issue 107667)."""
+WORKSPACE_BYTES = 100 * 2**20
+"""cuBLAS and cuDNN workspaces, median 92 MiB of 202 runs, rounded up."""
+LIKELY_RATIO = 1.13
+"""Reserved over allocated, median of replayed traces (PLACEMENT.md 1.4)."""
+HIGH_RATIO = 1.26
+"""The same, 90th percentile."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerEstimate:
+    """One layer's part of an Estimate, in bytes on this rank."""
+
+    name: str
+    kind: str
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    activation_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Bytes needed on one rank, by component; see the module's docstring."""
+
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    phase_bytes: dict[str, int]
+    """Peak inside each phase: forward, backward, optimizer (inference: forward)."""
+    peak_phase: str
+    peak_bytes: int
+    """Most tensor bytes alive at once."""
+    components: dict[str, int]
+    """What is alive at the peak, context included; adds up to `low_bytes`."""
+    low_bytes: int
+    likely_bytes: int
+    high_bytes: int
+    activations_are_a_guess: bool
+    layers: tuple[LayerEstimate, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def state_bytes(self) -> int:
+        """Weights, gradients and optimizer state."""
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict for pages and the API."""
+        return {
+            "parameter_bytes": self.parameter_bytes,
+            "gradient_bytes": self.gradient_bytes,
+            "optimizer_bytes": self.optimizer_bytes,
+            "phase_bytes": dict(self.phase_bytes),
+            "peak_phase": self.peak_phase,
+            "peak_bytes": self.peak_bytes,
+            "components": dict(self.components),
+            "low_bytes": self.low_bytes,
+            "likely_bytes": self.likely_bytes,
+            "high_bytes": self.high_bytes,
+            "activations_are_a_guess": self.activations_are_a_guess,
+            "layers": [
+                {name: getattr(layer, name) for name in LayerEstimate.__slots__}
+                for layer in self.layers
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def outside_bytes(workload: Workload) -> int:
+    """Bytes of one process that are no tensors: context and workspaces."""
+    return CONTEXT_BYTES + WORKSPACE_BYTES if workload.accelerator == "cuda" else 0
+
+
+def interval(
+    peak_bytes: float, workload: Workload, *, context_bytes: int = CONTEXT_BYTES
+) -> tuple[int, int, int]:
+    """(low, likely, high) of what the card must hold for a tensor peak.
+
+    The ratios are of the allocator: `low` is a peak without any slack, `likely` and
+    `high` the median and the 90th percentile of replayed traces.
+    """
+    if workload.accelerator == "cpu":
+        return (int(peak_bytes),) * 3
+    outside = context_bytes + WORKSPACE_BYTES
+    return (
+        int(peak_bytes) + outside,
+        int(peak_bytes * LIKELY_RATIO) + outside,
+        int(peak_bytes * HIGH_RATIO) + outside,
+    )
+
+
+def tape_workload(workload: Workload, sharding: Sharding) -> Workload:
+    """The Workload as a rank runs it: pipelines accumulate over microbatches."""
+    if sharding.microbatches > 1:
+        pieces = workload.accumulation * sharding.microbatches
+        return workload.but(accumulation=min(pieces, workload.batch))
+    return workload
+
+
+def rank_costs(
+    spec: ModelSpec, workload: Workload, sharding: Sharding
+) -> tuple[LayerCost, ...]:
+    """Costs of all layers as one rank of this kind of sharding runs them."""
+    lowered = tape_workload(workload, sharding)
+    return layer_costs(
+        spec,
+        lowered,
+        microbatch=lowered.microbatch(sharding.data_degree),
+        tensor_degree=sharding.tensor_degree,
+        gathered=sharding.stage == 3,
+        expert_degree=sharding.expert_degree,
+        expert_tensor_degree=sharding.expert_tensor_degree,
+        sequence_parallel=sharding.sequence_parallel,
+        regathers=sharding.buffers_of == "megatron",
+    )
+
+
+def estimate(
+    spec: ModelSpec, workload: Workload, sharding: Sharding = SINGLE
+) -> Estimate:
+    """The Estimate of one rank. Pure; deterministic; a few hundred microseconds.
+
+    Raises WorkloadInvalid, by field, where the model cannot be run or cut this way.
+    """
+    check_fit(spec, workload, sharding)
+    costs = rank_costs(spec, workload, sharding)
+    return estimate_from_costs(spec, workload, sharding, costs)
+
+
+def estimate_from_costs(
+    spec: ModelSpec,
+    workload: Workload,
+    sharding: Sharding,
+    costs: Sequence[LayerCost],
+) -> Estimate:
+    """The same from layer costs that the caller already has."""
+    phases = rank_phases(costs, workload, sharding)
+    low, likely, high = interval(phases.peak_bytes, workload)
+    components = dict(phases.components)
+    outside = outside_bytes(workload)
+    if outside:
+        components["context"] = outside
+    return Estimate(
+        parameter_bytes=phases.parameter_bytes,
+        gradient_bytes=phases.gradient_bytes,
+        optimizer_bytes=phases.optimizer_bytes,
+        phase_bytes={name: int(size) for name, size in phases.phase_bytes.items()},
+        peak_phase=phases.peak_phase,
+        peak_bytes=int(phases.peak_bytes),
+        components=components,
+        low_bytes=low,
+        likely_bytes=likely,
+        high_bytes=high,
+        activations_are_a_guess=spec.activations_are_a_guess,
+        layers=tuple(
+            LayerEstimate(
+                cost.name,
+                cost.kind,
+                cost.parameter_bytes,
+                cost.gradient_bytes,
+                cost.optimizer_bytes,
+                cost.kept_bytes + cost.cache_bytes,
+            )
+            for cost in stage_layers(costs, sharding)
+        ),
+        notes=_notes(spec, workload, sharding, phases),
+    )
+
+
+def _notes(
+    spec: ModelSpec, workload: Workload, sharding: Sharding, phases: Phases
+) -> tuple[str, ...]:
+    notes = []
+    if spec.activations_are_a_guess:
+        notes.append(
+            sentence(
+                "Activations are a guess: the file names tensors, not how they are "
+                "used. Weights, gradients and optimizer state are exact."
+            )
+        )
+    shape = spec.shape
+    no_flash = shape is not None and (shape.softcap or shape.alibi)
+    if no_flash and workload.attention == "flash":
+        notes.append(
+            sentence(
+                "This family's attention has no flash kernel in transformers; the "
+                "scores are counted."
+            )
+        )
+    if sharding.buffers_of == "deepspeed" and sharding.bucket_elements is None:
+        notes.append(
+            sentence(
+                "The reduce bucket is sized from the model: {bucket} MiB.",
+                bucket=f"{phases.bucket_bytes / 2**20:,.0f}",
+            )
+        )
+    return tuple(notes)

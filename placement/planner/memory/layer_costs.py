@@ -1,0 +1,248 @@
+"""What each layer of a model costs under a Workload: bytes kept, peaks, operations.
+
+`layer_costs` replays each kind of layer once on a tape (placement.planner.memory.tape)
+and applies the checkpointing policy. Where the layers' arithmetic is unknown (a bare
+list of tensors) the activations are a guess: every matrix keeps its input and its
+output for each token. The estimate then says so.
+"""
+
+from dataclasses import dataclass
+
+from placement.planner.memory.autograd_replay import LayerReplay
+from placement.planner.memory.layer_tapes import Replaying, new_tape, replay_layer
+from placement.planner.memory.parameter_states import (
+    ADAPTER_WIDTH,
+    Cut,
+    expert_elements,
+    gradient_bytes,
+    layer_elements,
+    optimizer_bytes,
+    parameter_bytes,
+    part_elements,
+    trained_elements,
+    widths,
+)
+from placement.planner.memory.trainable_weights import all_frozen
+from placement.planner.model.spec import LayerSpec, ModelSpec
+from placement.planner.values.workload import Workload
+
+__all__ = ["LayerCost", "layer_costs", "new_tape"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """One layer on one rank, for one microbatch. Bytes unless the name says else."""
+
+    name: str
+    kind: str
+    elements: int
+    """Parameters owned on this rank."""
+    tied_elements: int
+    largest: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    kept_bytes: int
+    """Alive from this layer's forward to its backward, after checkpointing."""
+    forward_peak_bytes: int
+    """Most alive inside forward beyond what earlier layers keep."""
+    backward_peak_bytes: int
+    """Most alive inside backward beyond what earlier layers keep and later layers'
+    gradients; this layer's kept bytes are in it."""
+    weight_copy_bytes: int
+    """Autocast's copies of a recomputed layer: alive till the whole forward ends."""
+    output_bytes: int
+    cache_bytes: int
+    """Keys and values kept for generation (inference)."""
+    gathered_bytes: int
+    """This layer's whole weights in the compute precision (FSDP gathers them)."""
+    forward_flops: float
+    recompute_flops: float
+    trained_elements: int = 0
+    """Those of `elements` that have a gradient."""
+    moment_width: float = 4.0
+    """Bytes per element of the optimizer's temporaries: a moment's."""
+    expert_elements: int = 0
+    """Those of `elements` that are experts', which fewer replicas share."""
+    first_backward_bytes: int = 0
+    """`backward_peak_bytes` of the first microbatch, before which there are no
+    gradients; 0: the same."""
+    logits_bytes: int = 0
+    """Of the head: what the model returns, as long as somebody holds it."""
+
+
+def layer_costs(
+    spec: ModelSpec,
+    workload: Workload,
+    *,
+    microbatch: int,
+    tensor_degree: int = 1,
+    gathered: bool = False,
+    expert_degree: int = 1,
+    expert_tensor_degree: int | None = None,
+    sequence_parallel: bool = False,
+    regathers: bool = True,
+) -> tuple[LayerCost, ...]:
+    """The cost of every layer, in order. Identical layers are replayed once.
+
+    `gathered`: FSDP gathers weights in the compute precision and computes in it
+    throughout, so that autocast's copies do not exist. `regathers`: with
+    `sequence_parallel`, gathered tokens come again in backward (Megatron).
+    """
+    taped = workload
+    if gathered and widths(workload).autocast:
+        taped = workload.but(precision="bf16")
+    cut = Cut(tensor_degree, expert_degree, expert_tensor_degree or tensor_degree)
+    setting = Replaying(spec, taped, microbatch, cut, sequence_parallel, regathers)
+    windowed = spec.shape.sliding_blocks if spec.shape else 0
+    constant = workload.checkpointing != "full"
+    known: dict[object, LayerCost] = {}
+    answer = []
+    for index, layer in enumerate(spec.layers):
+        ends = layer.kind == "encoder" and spec.layers[index + 1].kind == "decoder"
+        window = 0 < index <= windowed
+        key = (layer.kind, ends, constant, window, layer.parts, layer.tied_parameters)
+        if key not in known:
+            made = replay_layer(setting, layer, ends=ends, constant=constant)
+            known[key] = _cost(setting, layer, workload, made, window)
+        answer.append(_named(known[key], layer.name))
+        constant = constant and all_frozen(layer)
+    return tuple(answer)
+
+
+def _named(cost: LayerCost, name: str) -> LayerCost:
+    if cost.name == name:
+        return cost
+    values = [getattr(cost, field) for field in LayerCost.__slots__]
+    return LayerCost(name, *values[1:])
+
+
+def _cost(
+    setting: Replaying,
+    layer: LayerSpec,
+    workload: Workload,
+    replayed: tuple[LayerReplay, float],
+    windowed: bool,
+) -> LayerCost:
+    made, copied = replayed
+    cut, width = setting.cut, widths(workload)
+    degree = cut.tensor_degree
+    elements = layer_elements(layer, cut=cut)
+    flops = _forward_flops(setting, layer)
+    again = _is_checkpointed(layer, workload)
+    weights = parameter_bytes(layer, workload, cut)
+    if width.autocast and not workload.trains and layer.kind != "embedding":
+        matrices = sum(part.matrix_parameters for part in layer.parts)
+        weights += int(width.compute * matrices / degree)
+    learns = [one for one in layer.parts if not one.frozen]
+    return LayerCost(
+        name=layer.name,
+        kind=layer.kind,
+        elements=elements,
+        tied_elements=-(-layer.tied_parameters // degree),
+        largest=-(-max((one.largest for one in learns), default=0) // degree),
+        parameter_bytes=weights,
+        gradient_bytes=gradient_bytes(layer, workload, cut),
+        optimizer_bytes=optimizer_bytes(layer, workload, cut=cut),
+        # A checkpointed block keeps its input only; its backward runs it once more,
+        # so the peak inside is the whole block with its input and gradients.
+        kept_bytes=int(made.input_bytes if again else made.kept_bytes),
+        forward_peak_bytes=int(made.forward_peak_bytes),
+        backward_peak_bytes=int(made.backward_peak_bytes),
+        weight_copy_bytes=int(copied) if again else 0,
+        output_bytes=int(made.output_bytes),
+        cache_bytes=_cache_bytes(setting, layer, windowed),
+        gathered_bytes=_gathered_bytes(layer, workload, cut),
+        forward_flops=flops,
+        recompute_flops=flops if again else 0.0,
+        trained_elements=trained_elements(layer, cut),
+        moment_width=_moment_width(layer, workload),
+        expert_elements=expert_elements(layer, cut),
+        first_backward_bytes=int(made.first_backward_bytes),
+        logits_bytes=_logits_bytes(setting, layer),
+    )
+
+
+def _logits_bytes(setting: Replaying, layer: LayerSpec) -> int:
+    """A score for each token and word. A fused loss makes none that stay."""
+    shape, workload = setting.spec.shape, setting.workload
+    words = ("causal_lm", "masked_lm", "seq2seq_lm")
+    if layer.kind != "head" or shape is None or setting.spec.head not in words:
+        return 0
+    if workload.loss == "fused":
+        return 0
+    vocab = max(1, shape.vocab // setting.cut.tensor_degree)
+    return int(setting.tokens("head").count * vocab * widths(workload).compute)
+
+
+def _moment_width(layer: LayerSpec, workload: Workload) -> float:
+    adapters = any(one.component == "adapter" for one in layer.parts)
+    return float(ADAPTER_WIDTH) if adapters else widths(workload).moment
+
+
+def _gathered_bytes(layer: LayerSpec, workload: Workload, cut: Cut) -> int:
+    """Whole weights in the compute precision; quantized ones stay as they are."""
+    width = widths(workload).compute
+    total = 0.0
+    for one in layer.parts:
+        if one.weight_bits is not None:
+            total += one.stored_bytes / cut.tensor_degree
+        else:
+            total += width * part_elements(one, layer, cut)
+    return int(total)
+
+
+def _is_checkpointed(layer: LayerSpec, workload: Workload) -> bool:
+    blocks = ("block", "encoder", "decoder", "other")
+    return workload.trains and workload.checkpointing == "full" and layer.kind in blocks
+
+
+def _cache_bytes(setting: Replaying, layer: LayerSpec, windowed: bool) -> int:
+    """2 x kv_heads x head_dim per token and block (PLACEMENT.md 1.5).
+
+    A windowed block keeps its window only; a paged cache comes in whole blocks of
+    tokens. A decoder also keeps keys and values of what it attends to.
+    """
+    shape, workload = setting.spec.shape, setting.workload
+    if workload.trains or shape is None or layer.kind not in ("block", "decoder"):
+        return 0
+    if shape.attention == "bidirectional":
+        return 0
+    degree = setting.cut.tensor_degree
+    keys = 2 * shape.kv_width
+    if shape.latent_kv:
+        keys = shape.heads * (shape.head_dim + (shape.value_dim or shape.head_dim))
+    tokens = setting.tokens(layer.kind)
+    length = tokens.length
+    if windowed and shape.sliding_window:
+        length = min(length, shape.sliding_window)
+    block = workload.kv_block_tokens
+    length = -(-length // block) * block
+    if layer.kind == "decoder":
+        length += setting.tokens("encoder").length
+    per_token = -(-keys // degree) * widths(workload).compute
+    return int(per_token * tokens.batch * length)
+
+
+def _forward_flops(setting: Replaying, layer: LayerSpec) -> float:
+    """2 operations per matrix element and token, and 4 s^2 per attention width."""
+    spec, degree = setting.spec, setting.cut.tensor_degree
+    shape = spec.shape
+    tokens = setting.tokens(layer.kind)
+    if layer.kind == "embedding" and not (shape and shape.image_tokens):
+        return 0.0
+    matrices = layer.tied_parameters
+    routed = any(one.component == "router" for one in layer.parts)
+    for one in layer.parts:
+        used = one.matrix_parameters
+        if one.component == "mlp" and shape is not None and shape.experts and routed:
+            shared = sum(x.outputs * x.inputs * x.copies for x in one.linears)
+            stacked = max(0, used - shared)
+            used = shared + stacked * shape.experts_per_token // shape.experts
+        matrices += used
+    if shape is not None and shape.image_tokens and layer.kind == "head":
+        return 2.0 * matrices * tokens.batch / degree
+    flops = 2.0 * matrices * tokens.count
+    if shape is not None and layer.kind in ("block", "encoder", "decoder"):
+        flops += 4.0 * tokens.batch * tokens.length**2 * shape.attention_width
+    return flops / degree

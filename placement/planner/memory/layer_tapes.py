@@ -1,0 +1,216 @@
+"""Which tape each kind of layer has under a Workload: embedding, block, head, a guess.
+
+An encoder-decoder has two sequences; vision and audio models have a fixed length. What
+comes before the first parameter that learns keeps nothing for backward.
+"""
+
+from dataclasses import dataclass
+
+from placement.planner.memory import model_ends
+from placement.planner.memory.attention import BlockSetting, Tokens
+from placement.planner.memory.autograd_replay import LayerReplay, replay
+from placement.planner.memory.norm_operators import norm
+from placement.planner.memory.parameter_states import (
+    WHOLE,
+    Cut,
+    trained_elements,
+    widths,
+)
+from placement.planner.memory.tape import Tape, Value
+from placement.planner.memory.trainable_weights import weights_of
+from placement.planner.memory.transformer_block import block
+from placement.planner.model.block_shape import TransformerShape
+from placement.planner.model.spec import LayerSpec, ModelSpec
+from placement.planner.values.workload import Workload
+
+BROADCAST_KEYS = ("falcon", "gpt_bigcode")
+"""Families that hand one key head to SDPA for all query heads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaying:
+    """What the tapes of one rank's layers have in common."""
+
+    spec: ModelSpec
+    workload: Workload
+    microbatch: int
+    cut: Cut = WHOLE
+    sequence_parallel: bool = False
+    regathers: bool = True
+    """See attention.BlockSetting."""
+
+    @property
+    def divide(self) -> int:
+        """Ranks that share the tokens between tensor-parallel regions."""
+        return self.cut.tensor_degree if self.sequence_parallel else 1
+
+    def tokens(self, kind: str) -> Tokens:
+        """One microbatch as a layer of this kind sees it."""
+        shape, workload = self.spec.shape, self.workload
+        length = workload.sequence_length
+        if shape is None:
+            return Tokens(self.microbatch, length, length)
+        source = shape.image_tokens or shape.encoder_tokens or length
+        target = workload.target_length or length
+        two = shape.attention == "encoder_decoder"
+        if two and kind not in ("encoder", "embedding"):
+            return Tokens(self.microbatch, target, target)
+        return Tokens(self.microbatch, source, source)
+
+
+def new_tape(workload: Workload) -> Tape:
+    """An empty tape in the Workload's precision.
+
+    Megatron's autograd makes 16-bit gradients and adds them to the fp32 buffer.
+    """
+    width = widths(workload)
+    megatron = workload.precision == "megatron_bf16"
+    return Tape(
+        compute_width=width.compute,
+        residual_width=width.residual,
+        autocast=width.autocast,
+        grad_width=width.compute if megatron else width.gradient,
+        mask_width=0.0 if workload.accelerator == "cpu" else 1.0,
+        saves=workload.trains,
+        reorders=workload.accelerator == "cpu",
+    )
+
+
+def replay_layer(
+    setting: Replaying, layer: LayerSpec, *, ends: bool, constant: bool
+) -> tuple[LayerReplay, float]:
+    """The replay of one layer, and the weight copies that autocast made in it.
+
+    `ends`: the last encoder, which the encoder's own norm follows. `constant`: nothing
+    before this layer learns, so no gradient flows out of it.
+    """
+    shape = setting.spec.shape
+    if shape is None:
+        return guess(setting, layer), 0.0
+    tape = new_tape(setting.workload)
+    tape.weights = weights_of(layer, shape)
+    if layer.kind == "embedding":
+        return _embedding(setting, shape, layer, tape), 0.0
+    if layer.kind == "head":
+        return _head(setting, shape, layer, tape, constant), 0.0
+    return _block(setting, shape, layer, tape, ends, constant)
+
+
+def _embedding(
+    setting: Replaying, shape: TransformerShape, layer: LayerSpec, tape: Tape
+) -> LayerReplay:
+    two = shape.attention == "encoder_decoder"
+    out = model_ends.embedding(
+        tape,
+        shape,
+        setting.tokens("embedding"),
+        table_elements=trained_elements(layer, setting.cut),
+        target=setting.tokens("decoder") if two else None,
+    )
+    source = tape.ops[0].inputs[0] if tape.ops[0].inputs else Value(0, 8)
+    if setting.divide > 1:
+        out = tape.simple([out], out.elements // setting.divide, out.width)
+    return _walk(setting, tape, source, out)
+
+
+def _head(
+    setting: Replaying,
+    shape: TransformerShape,
+    layer: LayerSpec,
+    tape: Tape,
+    constant: bool,
+) -> LayerReplay:
+    spec, workload = setting.spec, setting.workload
+    tokens = setting.tokens("head")
+    rows = tokens.count
+    if not workload.trains and spec.head == "causal_lm":
+        rows = tokens.batch
+    elements = rows * shape.hidden
+    source = Value(elements // setting.divide, tape.residual_width, constant=constant)
+    given = source
+    if setting.divide > 1:
+        given = tape.simple([source], elements, source.width)
+    out = model_ends.head(
+        tape,
+        shape,
+        given,
+        tokens,
+        spec.head,
+        tensor_degree=setting.cut.tensor_degree,
+        fused_loss=workload.loss == "fused",
+        in_place_loss=workload.precision == "megatron_bf16",
+        tied=layer.tied_parameters > 0,
+    )
+    return _walk(setting, tape, source, out)
+
+
+def _block(
+    setting: Replaying,
+    shape: TransformerShape,
+    layer: LayerSpec,
+    tape: Tape,
+    ends: bool,
+    constant: bool,
+) -> tuple[LayerReplay, float]:
+    workload = setting.workload
+    tokens = setting.tokens(layer.kind)
+    elements = tokens.count * shape.hidden // setting.divide
+    source = Value(elements, tape.residual_width, constant=constant)
+    chosen = BlockSetting(
+        workload.attention,
+        setting.cut.tensor_degree,
+        cpu=workload.accelerator == "cpu",
+        recompute_scores=workload.trains and workload.checkpointing == "selective",
+        sequence_parallel=setting.sequence_parallel,
+        regathers=setting.regathers,
+        broadcast_keys=shape.kv_heads == 1 < shape.heads
+        and setting.spec.family in BROADCAST_KEYS,
+    )
+    memory = heard = None
+    if layer.kind == "decoder":
+        heard = setting.tokens("encoder")
+        memory = Value(heard.count * shape.hidden, source.width, foreign=True)
+    out = block(
+        tape,
+        shape,
+        source,
+        tokens,
+        chosen,
+        memory=memory,
+        memory_tokens=heard,
+        routed=any(one.component == "router" for one in layer.parts)
+        if shape.experts
+        else False,
+        spread=setting.cut.expert_degree,
+        expert_degree=setting.cut.expert_tensor_degree,
+    )
+    if ends:
+        out = norm(tape, shape, out)
+        out = tape.dropout(out, shape.hidden_dropout_ratio)
+    return _walk(setting, tape, source, out), tape.copied_bytes
+
+
+def _walk(setting: Replaying, tape: Tape, source: Value, out: Value) -> LayerReplay:
+    workload = setting.workload
+    megatron = workload.precision == "megatron_bf16"
+    accumulates = workload.accumulation > 1 or workload.keeps_gradients or megatron
+    return replay(tape.ops, source, out, accumulates=accumulates)
+
+
+def guess(setting: Replaying, layer: LayerSpec) -> LayerReplay:
+    """Unknown arithmetic: each matrix keeps input and output for each token."""
+    workload = setting.workload
+    width = widths(workload).compute
+    edges = sum(part.edges for part in layer.parts if part.component != "embedding")
+    kept = float(edges * setting.tokens("block").count * width)
+    if not workload.trains:
+        return LayerReplay(0.0, kept / 4, kept / 4, kept / 2, 0.0, 0.0)
+    grads = trained_elements(layer) * widths(workload).gradient
+    return LayerReplay(
+        kept_bytes=kept,
+        output_bytes=kept / 4,
+        input_bytes=kept / 4,
+        forward_peak_bytes=kept * 1.25,
+        backward_peak_bytes=kept * 1.5 + grads,
+        backward_end_bytes=grads,
+    )

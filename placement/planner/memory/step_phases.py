@@ -1,0 +1,281 @@
+"""The peak of one rank as a maximum over phases (PLACEMENT.md 1.3), by strategy.
+
+Every phase has a base (what is alive throughout) and, layer by layer, what earlier
+layers keep, what later layers' gradients hold and what the layer itself needs for a
+moment. Sharding changes the base (rank_states.py) and adds gathered layers
+(parameter_gather.py); a stage of torch's pipelines is walked piece by piece
+(pipeline_schedule.py)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from placement.planner.memory.layer_costs import LayerCost
+from placement.planner.memory.parameter_gather import ENDS, Gathers, gathers_of
+from placement.planner.memory.parameter_states import optimizer_temporary_bytes, widths
+from placement.planner.memory.pipeline_schedule import Beside, besides_of, runs_by_torch
+from placement.planner.memory.rank_states import DEEPSPEED_DEFAULT_BUCKET, Rank, rank_of
+from placement.planner.values.sharding import Sharding
+from placement.planner.values.workload import Workload
+
+__all__ = ["DEEPSPEED_DEFAULT_BUCKET", "Phases", "rank_phases"]
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Peaks by phase and what is alive at the largest."""
+
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    bucket_bytes: int
+    phase_bytes: dict[str, float]
+    peak_phase: str
+    peak_bytes: float
+    components: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Moment:
+    """What is alive at one moment of a phase beside the base."""
+
+    activations: float
+    transients: float
+    gradients: float = 0.0
+    logits: float = 0.0
+    passing: float = 0.0
+    """What passes between stages."""
+
+    total: float = field(init=False)
+    """All of it."""
+
+    def __post_init__(self) -> None:
+        running = self.activations + self.transients + self.logits
+        self.total = running + self.gradients + self.passing
+
+    def parts(self, rank: Rank, bucket: float) -> dict[str, float]:
+        """By component, with the base."""
+        parts = _base(rank, self.gradients, bucket)
+        parts["activations"] = self.activations
+        parts["logits"] = self.logits
+        parts["transients"] = self.transients
+        parts["between_stages"] = self.passing
+        return parts
+
+
+def rank_phases(
+    costs: Sequence[LayerCost],
+    workload: Workload,
+    sharding: Sharding,
+    *,
+    fixed_bytes: float = 0.0,
+) -> Phases:
+    """Peaks of one rank. Linear in the number of layers.
+
+    `fixed_bytes`: alive throughout and no part of the model: the batch, buffers.
+    """
+    stage = stage_layers(costs, sharding)
+    rank = rank_of(stage, costs, workload, sharding)
+    gloo = workload.accelerator == "cpu"
+    moving = gathers_of(stage, rank.gather, sharding.data_degree, gloo=gloo)
+    if runs_by_torch(sharding):
+        besides = besides_of(stage, costs, rank, workload, sharding)
+    else:
+        besides = [Beside(0, len(stage), _earlier(stage, sharding))]
+    phases = {"forward": _forward(stage, rank, besides, moving, workload)}
+    if workload.trains:
+        phases["backward"] = _backward(stage, rank, besides, moving)
+        phases["optimizer"] = _optimizer(rank, workload)
+        phases["optimizer"]["between_stages"] = besides[0].standing
+    for parts in phases.values():
+        if fixed_bytes:
+            parts["input"] = fixed_bytes
+        parts["total"] = sum(parts.values())
+    name = max(phases, key=lambda phase: phases[phase]["total"])
+    parts = {part: size for part, size in phases[name].items() if part != "total"}
+    return Phases(
+        parameter_bytes=int(rank.parameters),
+        gradient_bytes=int(rank.gradients * rank.gradient_share),
+        optimizer_bytes=int(rank.optimizer),
+        bucket_bytes=int(rank.bucket),
+        phase_bytes={phase: parts["total"] for phase, parts in phases.items()},
+        peak_phase=name,
+        peak_bytes=phases[name]["total"],
+        components=_rounded(parts, phases[name]["total"]),
+    )
+
+
+def stage_layers(costs: Sequence[LayerCost], sharding: Sharding) -> Sequence[LayerCost]:
+    """The layers of one rank, all its pieces in order."""
+    if sharding.chunks:
+        return [cost for first, last in sharding.chunks for cost in costs[first:last]]
+    return costs[sharding.first_layer : sharding.last_layer]
+
+
+def _rounded(parts: dict[str, float], total: float) -> dict[str, int]:
+    """Whole bytes that add up to the whole total."""
+    whole = {name: int(size) for name, size in parts.items() if size >= 1}
+    rest = int(total) - sum(whole.values())
+    if rest:
+        whole["transients"] = whole.get("transients", 0) + rest
+    return whole
+
+
+def _base(rank: Rank, gradients: float, bucket: float) -> dict[str, float]:
+    return {
+        "parameters": rank.parameters,
+        "gradients": gradients,
+        "optimizer": rank.optimizer,
+        "buckets": bucket,
+    }
+
+
+def _stays(rank: Rank) -> float:
+    """Gradients between a backward and the next forward."""
+    return rank.gradients * rank.gradient_share if rank.held_gradients else 0.0
+
+
+def _earlier(stage: Sequence[LayerCost], sharding: Sharding) -> float:
+    """Activations of the other microbatches in flight. With several pieces per rank a
+    microbatch in flight is one of one piece, and one walk has all pieces. The head's
+    are kept by GPipe alone: the others run it backward at once."""
+    pieces = max(1, sharding.virtual_stages)
+    others = max(0, sharding.in_flight - pieces) / pieces
+    if not others:
+        return 0.0
+    waits = "gpipe" in (sharding.strategy, sharding.pipeline_schedule)
+    kept = sum(c.kept_bytes for c in stage if waits or c.kind != "head")
+    return float(others * kept)
+
+
+def _fuller(best: _Moment, found: Iterable[_Moment]) -> _Moment:
+    """The one with more alive, the earlier one if they have as much."""
+    for moment in found:
+        if moment.total > best.total:
+            best = moment
+    return best
+
+
+def _forward(
+    stage: Sequence[LayerCost],
+    rank: Rank,
+    besides: Sequence[Beside],
+    moving: Gathers,
+    workload: Workload,
+) -> dict[str, float]:
+    best = _Moment(-1.0, 0.0)
+    for beside in besides:
+        held = _stays(rank) if beside.gradients is None else beside.gradients
+        passing = beside.passing - beside.output
+        kept, copies = beside.activations, 0.0
+        for index in range(beside.first, beside.last):
+            cost = stage[index]
+            own = float(cost.forward_peak_bytes)
+            logits = own if cost.kind == "head" else 0.0
+            running = moving.forward[index] + copies + own - logits
+            moments = [_Moment(kept, running, held, logits, passing)]
+            if not moving.empty:
+                coming = moving.fetching[index] + copies
+                moments.append(_Moment(kept, coming, held, 0.0, passing))
+            best = _fuller(best, moments)
+            copies += cost.weight_copy_bytes
+            kept += cost.kept_bytes
+    parts = best.parts(rank, rank.bucket if rank.bucket_stays else 0.0)
+    if not workload.trains:
+        parts["kv_cache"] = float(sum(cost.cache_bytes for cost in stage))
+    return parts
+
+
+def _backward(
+    stage: Sequence[LayerCost],
+    rank: Rank,
+    besides: Sequence[Beside],
+    moving: Gathers,
+) -> dict[str, float]:
+    """Walk from the head to the embedding; see the module's docstring."""
+    best = _Moment(-1.0, 0.0)
+    for beside in besides:
+        layers = range(beside.first, beside.last)
+        kept = beside.activations + float(sum(stage[n].kept_bytes for n in layers))
+        made = 0.0
+        for index in reversed(layers):
+            kept -= stage[index].kept_bytes
+            alive = _alive_gradients(rank, beside, made)
+            found = _moments(stage, index, rank, moving, kept, alive, beside)
+            best = _fuller(best, found)
+            made += _staying_gradients(stage[index], moving, rank)
+        if rank.reduce_end:
+            alive = _alive_gradients(rank, beside, made)
+            end = _Moment(beside.activations, rank.reduce_end, alive)
+            best = _fuller(best, [end])
+    return best.parts(rank, rank.bucket)
+
+
+def _moments(
+    stage: Sequence[LayerCost],
+    index: int,
+    rank: Rank,
+    moving: Gathers,
+    kept: float,
+    alive: float,
+    beside: Beside,
+) -> Iterator[_Moment]:
+    """A layer's weights come, it runs backward, its gradients are reduced."""
+    cost = stage[index]
+    own = float(cost.backward_peak_bytes)
+    if beside.fresh:
+        own = max(own, float(cost.first_backward_bytes))
+    if rank.tied and cost.kind == "embedding":
+        own += rank.tied
+    logits = own if cost.kind == "head" else 0.0
+    passing = beside.passing
+    if index == beside.last - 1:
+        passing -= beside.incoming
+    yield _Moment(kept, own - logits + moving.backward[index], alive, logits, passing)
+    if not moving.empty:
+        yield _Moment(
+            kept + cost.kept_bytes, moving.refetching[index], alive, 0.0, passing
+        )
+        yield _Moment(kept, moving.reducing[index], alive, 0.0, passing)
+    heard = cost.kind == "decoder" and index and stage[index - 1].kind == "encoder"
+    if heard and stage[0].kind == "embedding" and rank.tied:
+        # The target's look-up runs backward before the encoder: the table's gradient
+        # once more, and its sum with the head's, beside the encoder's activations.
+        made = alive + float(cost.gradient_bytes)
+        yield _Moment(kept, 2 * rank.tied, made, 0.0, passing)
+
+
+def _alive_gradients(rank: Rank, beside: Beside, made: float) -> float:
+    """Gradients on this rank once later layers have made theirs."""
+    if beside.gradients is not None:
+        return beside.gradients + (made if beside.fresh else 0.0)
+    if rank.partition:
+        return rank.partition
+    if rank.held_gradients:
+        return rank.gradients * rank.gradient_share
+    return made
+
+
+def _staying_gradients(cost: LayerCost, moving: Gathers, rank: Rank) -> float:
+    """What a layer's backward leaves behind."""
+    tied = rank.tied if cost.kind == "head" else 0.0
+    if moving.empty:
+        return cost.gradient_bytes + tied
+    whole = moving.whole_ends and cost.kind in ENDS
+    return (cost.gradient_bytes + tied) * (1.0 if whole else rank.gradient_share)
+
+
+def _optimizer(rank: Rank, workload: Workload) -> dict[str, float]:
+    gradients = rank.gradients * rank.gradient_share
+    if rank.step_copies and not rank.bucket_stays:
+        gradients = 0.0
+    parts = _base(rank, gradients, rank.bucket if rank.bucket_stays else 0.0)
+    elements = int(rank.step_elements)
+    temporary = rank.moment_width / widths(workload).moment
+    temporary *= optimizer_temporary_bytes(
+        workload, elements=elements, largest=rank.largest
+    )
+    # The flat copy is made while the gradients are there, and then stepped with.
+    flat = rank.step_copies
+    partition = rank.partition or rank.gradients * rank.gradient_share
+    parts["transients"] = max(flat + temporary, flat + partition if flat else 0.0)
+    return parts

@@ -1,0 +1,53 @@
+"""What of one layer's parameters learns, and which of its products have an adapter.
+
+A tape asks `Weights` at every product: are these weights frozen, and does a low-rank
+adapter sit beside them? Names are matched by component and size, in order.
+"""
+
+from dataclasses import dataclass, field
+
+from placement.planner.model.block_shape import TransformerShape
+from placement.planner.model.spec import LayerSpec, Linear
+
+
+@dataclass(slots=True)
+class Weights:
+    """One layer's parameters as the tape needs to know them."""
+
+    frozen: frozenset[str] = frozenset()
+    """Components whose parameters have no gradient."""
+    quantized: frozenset[str] = frozenset()
+    """Components whose products first make whole weights again, in both passes."""
+    pending: dict[str, list[Linear]] = field(default_factory=dict)
+    """Named products not met yet, by component."""
+    targets: frozenset[str] = frozenset()
+    rank: int = 0
+
+    def rank_beside(self, component: str, inputs: int, outputs: int) -> int:
+        """Rank of the adapter beside the next product of these sizes; 0 for none."""
+        for index, one in enumerate(self.pending.get(component, [])):
+            if one.outputs % outputs == 0 and one.inputs % inputs == 0:
+                del self.pending[component][index]
+                return self.rank if one.name in self.targets else 0
+        return 0
+
+
+def weights_of(layer: LayerSpec, shape: TransformerShape | None) -> Weights:
+    """The Weights of one layer."""
+    own = [one for one in layer.parts if one.component != "adapter"]
+    learns = {one.component for one in own if not one.frozen}
+    frozen = frozenset(one.component for one in own) - learns
+    packed = frozenset(one.component for one in own if one.weight_bits is not None)
+    if shape is None or not shape.lora_rank:
+        return Weights(frozen, packed)
+    pending: dict[str, list[Linear]] = {}
+    for one in own:
+        pending.setdefault(one.component, []).extend(one.linears)
+    return Weights(
+        frozen, packed, pending, frozenset(shape.lora_targets), shape.lora_rank
+    )
+
+
+def all_frozen(layer: LayerSpec) -> bool:
+    """True if nothing of the layer learns."""
+    return bool(layer.parts) and all(one.frozen for one in layer.parts)

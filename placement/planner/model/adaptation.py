@@ -1,0 +1,150 @@
+"""The same model adapted: low-rank adapters beside frozen weights, or fewer bits.
+
+LoRA (arXiv:2106.09685) as PEFT 0.21 does it: beside each named linear layer W (outputs
+x inputs) two trained matrices A (rank x inputs) and B (outputs x rank), in fp32
+whatever the model's dtype (`autocast_adapter_dtype`). Everything else is frozen.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from placement.planner.model.quantized_weights import INT8, NF4, quantized
+from placement.planner.model.spec import LayerSpec, Linear, ModelSpec, Part
+from placement.planner.values.errors import SpecInvalid
+from telemetry.protocol.sentences import sentence
+
+MAX_RANK = 2**16
+ALL_LINEAR = "all-linear"
+"""PEFT's word for every linear layer but the head."""
+ADAPTER_BYTES = 4
+EXPERT_NAMES = frozenset(
+    ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
+)
+FUSED_FAMILIES = ("deepseek_v2", "deepseek_v3", "mixtral", "olmoe", "qwen3_moe")
+"""PEFT takes these names, in these families, for the experts stacked in one tensor."""
+
+
+def with_lora(
+    spec: ModelSpec,
+    *,
+    rank: int,
+    targets: Sequence[str] = ("q_proj", "v_proj"),
+) -> ModelSpec:
+    """Adapters of `rank` beside the linear layers that `targets` name; the rest frozen.
+
+    Names are the family's own (`q_proj`, `c_attn`, `query`), or "all-linear".
+    Raises SpecInvalid for a wrong rank, and for names that the model has not.
+    """
+    if type(rank) is not int or not 1 <= rank <= MAX_RANK:
+        raise SpecInvalid(
+            {
+                "lora_rank": sentence(
+                    "must be between 1 and {max_rank}", max_rank=f"{MAX_RANK:,}"
+                )
+            }
+        )
+    if any(one.component == "adapter" for layer in spec.layers for one in layer.parts):
+        raise SpecInvalid({"lora_rank": sentence("the model has adapters already")})
+    known = target_names(spec)
+    wanted = set(targets)
+    if wanted == {ALL_LINEAR}:
+        wanted = set(_names(layer for layer in spec.layers if layer.kind != "head"))
+    missing = sorted(wanted - set(known)) if wanted else [sentence("none named")]
+    if missing or not wanted:
+        raise SpecInvalid(
+            {
+                "lora_targets": sentence(
+                    "{missing}: not among its linear layers, which are {value}",
+                    missing=", ".join(missing)[:120],
+                    value=", ".join(known) or "not known",
+                )
+            }
+        )
+    experts = sorted(wanted & EXPERT_NAMES)
+    if spec.family in FUSED_FAMILIES and experts:
+        raise SpecInvalid(
+            {
+                "lora_targets": sentence(
+                    "{experts}: adapters on stacked experts are not modelled; name "
+                    "the attention's linear layers",
+                    experts=", ".join(experts),
+                )
+            }
+        )
+    shape = spec.shape
+    if shape is not None:
+        shape = replace(shape, lora_rank=rank, lora_targets=tuple(sorted(wanted)))
+    with_head = set(targets) != {ALL_LINEAR}
+    layers = tuple(
+        _adapted(layer, rank, wanted if with_head or layer.kind != "head" else set())
+        for layer in spec.layers
+    )
+    return replace(spec, layers=layers, shape=shape)
+
+
+def with_quantized(spec: ModelSpec, weights: Literal["int8", "nf4"]) -> ModelSpec:
+    """The linear layers of the blocks in 8 bits by rows, or in nf4 whose blocks'
+    constants are quantized too (QLoRA). Raises SpecInvalid where none are known."""
+    schemes = {"int8": INT8, "nf4": NF4}
+    if weights not in schemes:
+        raise SpecInvalid(
+            {
+                "weights": sentence(
+                    "'{weights}' must be int8 or nf4", weights=f"{weights!s:.20}"
+                )
+            }
+        )
+    return quantized(spec, schemes[weights])
+
+
+def target_names(spec: ModelSpec) -> tuple[str, ...]:
+    """Names of the linear layers that adapters can be put on, sorted."""
+    return tuple(sorted(_names(spec.layers)))
+
+
+def _names(layers: Iterable[LayerSpec]) -> set[str]:
+    return {
+        one.name for layer in layers for part in layer.parts for one in part.linears
+    }
+
+
+def _adapted(layer: LayerSpec, rank: int, targets: set[str]) -> LayerSpec:
+    frozen = tuple(replace(one, frozen=True) for one in layer.parts)
+    chosen = [
+        one for part in layer.parts for one in part.linears if one.name in targets
+    ]
+    extra = (_adapter(rank, chosen),) if chosen else ()
+    return replace(layer, parts=(*frozen, *extra))
+
+
+def _adapter(rank: int, linears: Sequence[Linear]) -> Part:
+    """A and B of every linear layer: rank x (inputs + outputs) elements each."""
+    sides = sum((one.inputs + one.outputs) * one.copies for one in linears)
+    pairs = sum(one.copies for one in linears)
+    parameters = rank * sides
+    return Part(
+        component="adapter",
+        parameters=parameters,
+        tensors=2 * pairs,
+        largest=rank * max(max(one.inputs, one.outputs) for one in linears),
+        edges=sum(
+            (2 * rank + one.inputs + one.outputs) * one.copies for one in linears
+        ),
+        matrix_parameters=parameters,
+        stored_bytes=ADAPTER_BYTES * parameters,
+    )
+
+
+def usual_targets(spec: ModelSpec) -> tuple[str, ...]:
+    """What LoRA is put on where nobody says: query and value, as its paper does.
+
+    Families that name them otherwise, or keep them in one layer: every linear layer
+    but the head.
+    """
+    known = target_names(spec)
+    usual = ("q_proj", "v_proj")
+    if set(usual) <= set(known):
+        return usual
+    heads = set(_names(layer for layer in spec.layers if layer.kind == "head"))
+    return tuple(name for name in known if name not in heads)

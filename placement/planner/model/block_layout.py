@@ -1,0 +1,270 @@
+"""From a block's sizes to its layers and parameters, exact to the element.
+
+One builder for decoders and encoders whose blocks are attention + MLP; the families
+say which tensors exist (biases, norms, experts). Checked against Hugging Face's own
+counts in tests/placement/planner/model/families/test_config_json.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from placement.planner.model.spec import (
+    LayerKind,
+    LayerSpec,
+    Linear,
+    Part,
+    TransformerShape,
+    part,
+)
+
+Shapes = list[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a family calls the linear layers of a block: what adapters are put on."""
+
+    query: str = "q_proj"
+    key: str = "k_proj"
+    value: str = "v_proj"
+    fused: str = "qkv_proj"
+    out: str = "o_proj"
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    fused_gate: str = "gate_up_proj"
+    down: str = "down_proj"
+
+
+@dataclass(slots=True)
+class Tensors:
+    """Which tensors a family has beyond what its TransformerShape says."""
+
+    names: Names = field(default_factory=Names)
+    qkv_bias: bool = False
+    key_bias: bool | None = None
+    """None: as `qkv_bias`."""
+    out_bias: bool = False
+    mlp_bias: bool = False
+    norm_bias: bool = False
+    norms: int = 2
+    """Norms inside one block."""
+    final_norm: bool = True
+    embedding: Shapes = field(default_factory=list)
+    head: Shapes = field(default_factory=list)
+    head_linears: list[Linear] = field(default_factory=list)
+    head_norms: int = 0
+    """Norms inside the head itself (BERT's transform)."""
+    head_norm_size: int = 0
+    """Their length; 0: the hidden size."""
+    plain_blocks: frozenset[int] = frozenset()
+    """In a model with experts: the blocks that have a plain MLP instead."""
+    tied: int = 0
+    """Elements of the head that are the embedding's storage."""
+
+
+def linear(inputs: int, outputs: int, bias: bool) -> Shapes:
+    """Tensors of one linear layer.
+
+    >>> linear(3, 4, True)
+    [(4, 3), (4,)]
+    """
+    shapes: Shapes = [(outputs, inputs)]
+    if bias:
+        shapes.append((outputs,))
+    return shapes
+
+
+def norm_shapes(shape: TransformerShape, count: int, bias: bool) -> Shapes:
+    """Tensors of `count` norms over the hidden size."""
+    one: Shapes = [(shape.hidden,)]
+    return one * (2 * count if bias else count)
+
+
+def attention_part(shape: TransformerShape, tensors: Tensors, width: float) -> Part:
+    """Query, key, value and output projections, and per-head norms."""
+    if shape.latent_kv:
+        return _latent_attention(shape, tensors, width)
+    names, hidden = tensors.names, shape.hidden
+    query, key = shape.attention_width, shape.kv_width
+    key_bias = tensors.qkv_bias if tensors.key_bias is None else tensors.key_bias
+    if shape.fused_qkv:
+        wide = query + 2 * key
+        linears = [Linear(names.fused, wide, hidden)]
+        shapes = linear(hidden, wide, tensors.qkv_bias)
+    else:
+        linears = [
+            Linear(names.query, query, hidden),
+            Linear(names.key, key, hidden),
+            Linear(names.value, key, hidden),
+        ]
+        shapes = (
+            linear(hidden, query, tensors.qkv_bias)
+            + linear(hidden, key, key_bias)
+            + linear(hidden, key, tensors.qkv_bias)
+        )
+    linears.append(Linear(names.out, hidden, query))
+    shapes += linear(query, hidden, tensors.out_bias)
+    if shape.qk_norm and shape.qk_norm_whole:
+        shapes += [(query,), (key,)]
+    elif shape.qk_norm:
+        shapes += [(shape.head_dim,)] * (4 if tensors.norm_bias else 2)
+    return part("attention", shapes, element_bytes=width, linears=linears)
+
+
+def _latent_attention(shape: TransformerShape, tensors: Tensors, width: float) -> Part:
+    """DeepSeek's: keys and values are made of one narrow latent (arXiv:2405.04434)."""
+    hidden, heads, bias = shape.hidden, shape.heads, tensors.qkv_bias
+    plain_dim = shape.head_dim - shape.rope_dim
+    latent = shape.latent_kv
+    made = [
+        Linear("kv_a_proj_with_mqa", latent + shape.rope_dim, hidden),
+        Linear("kv_b_proj", heads * (plain_dim + shape.value_dim), latent),
+        Linear("o_proj", hidden, heads * shape.value_dim),
+    ]
+    if shape.latent_query:
+        made += [
+            Linear("q_a_proj", shape.latent_query, hidden),
+            Linear("q_b_proj", shape.attention_width, shape.latent_query),
+        ]
+    else:
+        made.append(Linear("q_proj", shape.attention_width, hidden))
+    shapes: Shapes = [(one.outputs, one.inputs) for one in made]
+    shapes += [(latent,), (shape.latent_query,)][: 2 if shape.latent_query else 1]
+    if bias:
+        biased = ("kv_a_proj_with_mqa", "o_proj", "q_a_proj")
+        shapes += [(one.outputs,) for one in made if one.name in biased]
+    return part("attention", shapes, element_bytes=width, linears=made)
+
+
+def mlp_parts(
+    shape: TransformerShape, tensors: Tensors, width: float, *, experts: bool
+) -> list[Part]:
+    """Up (and gate) and down projections; for experts, all of them and the router."""
+    if experts:
+        return _expert_parts(shape, tensors, width)
+    return [_plain_mlp(shape, tensors, shape.intermediate, width)]
+
+
+def _plain_mlp(
+    shape: TransformerShape, tensors: Tensors, inner: int, width: float
+) -> Part:
+    hidden, bias, names = shape.hidden, tensors.mlp_bias, tensors.names
+    if shape.fused_gate:
+        linears = [Linear(names.fused_gate, 2 * inner, hidden)]
+    elif shape.gated:
+        linears = [
+            Linear(names.gate, inner, hidden),
+            Linear(names.up, inner, hidden),
+        ]
+    else:
+        linears = [Linear(names.up, inner, hidden)]
+    linears.append(Linear(names.down, hidden, inner))
+    shapes: Shapes = []
+    for one in linears:
+        shapes += linear(one.inputs, one.outputs, bias)
+    return part("mlp", shapes, element_bytes=width, linears=linears)
+
+
+def _expert_parts(
+    shape: TransformerShape, tensors: Tensors, width: float
+) -> list[Part]:
+    """All experts in two tensors (no linear layers, so nothing adapts or quantizes
+    them), the router, and the MLP that every token takes beside them."""
+    hidden, count = shape.hidden, shape.experts
+    inner = shape.expert_intermediate or shape.intermediate
+    experts: Shapes = [(count, 2 * inner, hidden), (count, hidden, inner)]
+    router: Shapes = [(count, hidden)]
+    gates = []
+    if shape.shared_gate:
+        router.append((1, hidden))
+        gates.append(Linear("shared_expert_gate", 1, hidden))
+    parts = [part("mlp", experts, element_bytes=width)]
+    if shape.shared_intermediate:
+        parts.append(_plain_mlp(shape, tensors, shape.shared_intermediate, width))
+    parts.append(part("router", router, element_bytes=width, linears=gates))
+    return parts
+
+
+def block_parts(
+    shape: TransformerShape,
+    tensors: Tensors,
+    width: float,
+    *,
+    cross: bool = False,
+    experts: bool | None = None,
+) -> tuple[Part, ...]:
+    """One block: attention (twice with cross attention), MLP, norms.
+
+    `experts`: whether this block has them; None: as the shape says.
+    """
+    if experts is None:
+        experts = bool(shape.experts)
+    attention = attention_part(shape, tensors, width)
+    norms = norm_shapes(shape, tensors.norms + cross, tensors.norm_bias)
+    parts = [attention] + ([attention] if cross else [])
+    parts += mlp_parts(shape, tensors, width, experts=experts)
+    if norms:
+        parts.append(part("norm", norms, element_bytes=width))
+    return tuple(parts)
+
+
+def stack(
+    shape: TransformerShape,
+    tensors: Tensors,
+    *,
+    blocks: int,
+    width: float,
+    kind: LayerKind = "block",
+) -> tuple[LayerSpec, ...]:
+    """Embedding, identical blocks, head. `width`: stored bytes per element."""
+    parts = block_parts(shape, tensors, width)
+    plain = block_parts(shape, tensors, width, experts=False)
+    middle = tuple(
+        LayerSpec(f"block {i}", kind, plain if i in tensors.plain_blocks else parts)
+        for i in range(blocks)
+    )
+    return (
+        embedding_layer(tensors.embedding, tensors, shape, width),
+        *middle,
+        head_layer(shape, tensors, width),
+    )
+
+
+def embedding_layer(
+    shapes: Sequence[tuple[int, ...]],
+    tensors: Tensors,
+    shape: TransformerShape,
+    width: float,
+) -> LayerSpec:
+    """Token, position and type tables, and the norm that some families add."""
+    parts = [part("embedding", shapes, element_bytes=width)]
+    if shape.embedding_norm:
+        one: Shapes = [(shape.embedding_width or shape.hidden,)]
+        norms = one * (2 if tensors.norm_bias else 1)
+        parts.append(part("norm", norms, element_bytes=width))
+    return LayerSpec("embedding", "embedding", tuple(parts))
+
+
+def head_layer(shape: TransformerShape, tensors: Tensors, width: float) -> LayerSpec:
+    """The last norm and what turns hidden states into logits."""
+    norms = norm_shapes(shape, int(tensors.final_norm), tensors.norm_bias)
+    inner: Shapes = [(tensors.head_norm_size or shape.hidden,)]
+    norms += inner * tensors.head_norms * (2 if tensors.norm_bias else 1)
+    parts = []
+    if norms:
+        parts.append(part("norm", norms, element_bytes=width))
+    if tensors.head:
+        parts.append(
+            part(
+                "head",
+                tensors.head,
+                element_bytes=width,
+                linears=tensors.head_linears,
+            )
+        )
+    return LayerSpec("head", "head", tuple(parts), tied_parameters=tensors.tied)
+
+
+def with_extra(layer: LayerSpec, extra: Part) -> LayerSpec:
+    """The same layer with one more Part (T5's relative positions in block 0)."""
+    return replace(layer, parts=(*layer.parts, extra))

@@ -1,0 +1,172 @@
+"""How a block of a known transformer family computes: sizes and switches, no tensors.
+
+The memory of activations follows from these. Blocks of one model may differ in one
+way only: a block with a "router" Part runs experts, one without it a plain MLP.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from placement.planner.values.errors import SpecInvalid
+from telemetry.protocol.sentences import sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerShape:
+    """How a block of a known transformer family computes; sizes in elements."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    positions: int
+    """Longest sequence with learned positions, or the configured context length."""
+    norm: Literal["layernorm", "rmsnorm", "rmsnorm_gemma", "rmsnorm_t5"]
+    activation: Literal["relu", "gelu", "gelu_new", "gelu_tanh", "silu", "quick_gelu"]
+    gated: bool = False
+    biases: bool = False
+    rotary: Literal["none", "full", "partial"] = "none"
+    fused_qkv: bool = False
+    """Queries, keys and values are views of one tensor, which therefore stays whole."""
+    fused_gate: bool = False
+    """Gate and up are views of one product (Phi-3, GLM-4)."""
+    rotary_ratio: float = 1.0
+    """Share of each head that is rotated, where `rotary` is "partial"."""
+    qk_norm: bool = False
+    qk_norm_whole: bool = False
+    """The norm runs over all heads together (OLMo 2, OLMoE), not head by head."""
+    norm_place: Literal["before", "after", "both", "output"] = "before"
+    """Where a sublayer is normed: its input (before), the sum with the residual
+    stream (after), input and output (both), its output alone (output: OLMo 2)."""
+    parallel: bool = False
+    """Attention and MLP read the same input side by side."""
+    shared_norm: bool = False
+    """In a parallel block: one norm feeds both."""
+    attention: Literal["causal", "bidirectional", "encoder_decoder"] = "causal"
+    softcap: bool = False
+    final_softcap: bool = False
+    softmax_fp32: bool = True
+    """Eager attention computes the softmax in fp32 and casts back."""
+    alibi: bool = False
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_intermediate: int = 0
+    """Inner size of one expert; 0: `intermediate`, as the plain blocks have."""
+    shared_intermediate: int = 0
+    """Inner size of the MLP that every token takes beside its experts; 0: none."""
+    shared_gate: bool = False
+    """A sigmoid of the input weighs that MLP (Qwen 2 MoE)."""
+    sliding_window: int = 0
+    """Tokens that a windowed block looks back; 0: no block is windowed."""
+    sliding_blocks: int = 0
+    """How many of the blocks are windowed."""
+    latent_query: int = 0
+    """Multi-head latent attention (DeepSeek): width of the queries' latent; 0: none."""
+    latent_kv: int = 0
+    """Width of the latent that keys and values are made of, and that is cached with
+    `rope_dim` more numbers per token; 0: plain attention."""
+    rope_dim: int = 0
+    """Of `head_dim`, the numbers that carry the position, shared by all key heads."""
+    value_dim: int = 0
+    """Width of one value head, where it is not `head_dim`."""
+    embedding_dropout_ratio: float = 0.0
+    attention_dropout_ratio: float = 0.0
+    hidden_dropout_ratio: float = 0.0
+    activation_dropout_ratio: float = 0.0
+    embedding_norm: bool = False
+    scaled_embedding: bool = False
+    embedding_width: int = 0
+    """Columns of the token table where a projection follows it; 0: `hidden`."""
+    encoder_tokens: int = 0
+    """Fixed length of the encoder's sequence (Whisper: 1500); 0: the Workload's."""
+    audio_channels: int = 0
+    """Mel channels of a convolution stem over 2 x encoder_tokens frames (Whisper)."""
+    image_tokens: int = 0
+    """Vision: patches + class token; the sequence length is then fixed."""
+    image_size: int = 0
+    channels: int = 0
+    labels: int = 0
+    lora_rank: int = 0
+    """Rank of the low-rank adapters beside the named products; 0: none."""
+    lora_targets: tuple[str, ...] = ()
+    """Names of the products that have an adapter, as the family calls them."""
+
+    @property
+    def attention_width(self) -> int:
+        """heads x head_dim: width of queries and of the attention's output."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """kv_heads x head_dim: width of keys, and of values."""
+        return self.kv_heads * self.head_dim
+
+
+def shape_problems(shape: TransformerShape) -> dict[str, str]:
+    """Contradictions between the sizes of a block, by field."""
+    problems: dict[str, str] = {}
+    for name in ("hidden", "heads", "kv_heads", "head_dim", "intermediate"):
+        if type(getattr(shape, name)) is not int or getattr(shape, name) < 1:
+            problems[name] = sentence("must be a whole number above zero")
+    if problems:
+        return problems
+    if shape.kv_heads > shape.heads or shape.heads % shape.kv_heads:
+        problems["num_key_value_heads"] = sentence(
+            "{kv_heads} key/value heads do not divide {heads} heads",
+            kv_heads=shape.kv_heads,
+            heads=shape.heads,
+        )
+    if type(shape.lora_rank) is not int or shape.lora_rank < 0:
+        problems["lora_rank"] = sentence("must be a whole number, 0 for none")
+    if shape.experts and not 1 <= shape.experts_per_token <= shape.experts:
+        problems["num_experts_per_tok"] = sentence(
+            "{experts_per_token} of {experts} experts per token",
+            experts_per_token=shape.experts_per_token,
+            experts=shape.experts,
+        )
+    return problems
+
+
+def shape_to_json(shape: TransformerShape | None) -> dict[str, Any] | None:
+    """Plain dict; what equals its default is left out."""
+    if shape is None:
+        return None
+    defaults = {field.name: field.default for field in fields(TransformerShape)}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(shape).items()
+        if value != defaults[name]
+    }
+
+
+def shape_from_json(data: Mapping[str, Any] | None) -> TransformerShape | None:
+    """Read back what `shape_to_json` wrote. Raises SpecInvalid for wrong types."""
+    if data is None:
+        return None
+    values = dict(data)
+    for field in fields(TransformerShape):
+        value = values.get(field.name, field.default)
+        if field.name == "lora_targets":
+            if not _are_words(value):
+                raise SpecInvalid(
+                    {field.name: sentence("must be a list of short names")}
+                )
+            values[field.name] = tuple(value)
+            continue
+        wanted = (int, float) if field.type is float else field.type
+        if not isinstance(wanted, type | tuple):
+            wanted = str
+        if not isinstance(value, wanted) or value in (float("inf"), float("-inf")):
+            raise SpecInvalid(
+                {field.name: sentence("has the wrong type in the stored shape")}
+            )
+    return TransformerShape(**values)
+
+
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(
+        isinstance(word, str) and len(word) <= 80 for word in value
+    )

@@ -1,0 +1,142 @@
+"""What the family readers share: common fields, heads, the making of the answer."""
+
+from collections.abc import Sequence
+
+from placement.planner.model.block_layout import Tensors, stack
+from placement.planner.model.config_reader import Fields
+from placement.planner.model.spec import LayerSpec, Linear, ModelSpec, TransformerShape
+from telemetry.protocol.sentences import sentence
+
+MAX_BLOCKS = 2_000
+MAX_VOCAB = 2**24
+MAX_POSITIONS = 2**24
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_tanh": "gelu_tanh",
+    "gelu_python": "gelu",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+def blocks(fields: Fields, *names: str, default: int) -> int:
+    """Number of blocks."""
+    return fields.whole(*names, default=default, high=MAX_BLOCKS)
+
+
+def vocab(fields: Fields, default: int) -> int:
+    """Rows of the token table."""
+    return fields.whole("vocab_size", default=default, high=MAX_VOCAB)
+
+
+def positions(fields: Fields, *names: str, default: int) -> int:
+    """Longest sequence."""
+    return fields.whole(*names, default=default, high=MAX_POSITIONS)
+
+
+def head_size(fields: Fields, hidden: int, heads: int, heads_field: str) -> int:
+    """`head_dim` where given, else hidden / heads, which must then divide."""
+    given = fields.whole("head_dim", default=0, low=0, high=2**16)
+    if given:
+        return given
+    fields.must(
+        heads_field,
+        hidden % heads == 0,
+        sentence(
+            "{heads} heads do not divide the hidden size {hidden}",
+            heads=heads,
+            hidden=hidden,
+        ),
+    )
+    return max(1, hidden // heads)
+
+
+def labels(fields: Fields, config_labels: int = 2) -> int:
+    """Number of classes of a classification head."""
+    return fields.whole("num_labels", default=config_labels, high=10**6)
+
+
+def tie(
+    fields: Fields,
+    shape: TransformerShape,
+    tensors: Tensors,
+    *,
+    default: bool,
+) -> tuple[tuple[str, ...], ...]:
+    """Tie the logits' weights to the token table, or give the head its own."""
+    if fields.flag("tie_word_embeddings", default=default):
+        tensors.tied = shape.vocab * shape.hidden
+        return (("embedding.tokens", "head.logits"),)
+    tensors.head.insert(0, (shape.vocab, shape.hidden))
+    tensors.head_linears.append(Linear("lm_head", shape.vocab, shape.hidden))
+    return ()
+
+
+def windowed(
+    fields: Fields, count: int, *, default: int, flag: str = "", full_every: int = 0
+) -> tuple[int, int]:
+    """(tokens of the sliding window, windowed blocks of `count`); (0, 0) for none.
+
+    `layer_types` says it block by block; else every block is windowed but one of
+    `full_every`; `flag` names the switch that families have off. Qwen windows the
+    blocks from `max_window_layers` on.
+    """
+    window = fields.whole("sliding_window", default=default, low=1, high=MAX_POSITIONS)
+    off = bool(flag) and not fields.flag(flag)
+    if off or not window or fields.is_null("sliding_window"):
+        return 0, 0
+    kinds = fields.peek("layer_types")
+    if isinstance(kinds, list):
+        fields.must(
+            "layer_types",
+            len(kinds) == count,
+            sentence("{kinds} for {count} blocks", kinds=len(kinds), count=count),
+        )
+        sliding = sum(kind == "sliding_attention" for kind in kinds)
+        return (window, min(sliding, count)) if sliding else (0, 0)
+    if flag:
+        first = fields.whole("max_window_layers", default=28, low=0, high=MAX_BLOCKS)
+        count = max(0, count - first)
+    elif full_every:
+        every = fields.whole("sliding_window_pattern", default=full_every, high=1000)
+        count -= count // every
+    return (window, count) if count else (0, 0)
+
+
+def finish(
+    head: str,
+    shape: TransformerShape,
+    tensors: Tensors,
+    count: int,
+    width: float,
+    tied_groups: Sequence[Sequence[str]] = (),
+) -> ModelSpec:
+    """A stack of identical blocks; the caller adds family, name, dtype, source."""
+    return made(
+        head, shape, stack(shape, tensors, blocks=count, width=width), tied_groups
+    )
+
+
+def made(
+    head: str,
+    shape: TransformerShape,
+    layers: tuple[LayerSpec, ...],
+    tied_groups: Sequence[Sequence[str]] = (),
+) -> ModelSpec:
+    """A ModelSpec still without the fields that every family reads alike."""
+    return ModelSpec(
+        family="",
+        name="",
+        head=head,
+        layers=layers,
+        shape=shape,
+        dtype="fp32",
+        source="config.json",
+        tied_groups=tuple(tuple(group) for group in tied_groups),
+    )

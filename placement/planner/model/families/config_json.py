@@ -1,0 +1,165 @@
+"""Parse a Hugging Face config.json into a ModelSpec, in microseconds, building nothing.
+
+Which families: see FAMILIES at the end. The defaults are those of transformers 5.23's
+config classes, because a config.json leaves out what equals the default. Counts are
+exact to the element; tests compare them with the real classes' published counts.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from placement.planner.model.config_reader import Fields, check_size
+from placement.planner.model.families.decoders import (
+    bloom,
+    falcon,
+    gpt2,
+    gpt_neox,
+    gptj,
+    opt,
+    phi,
+)
+from placement.planner.model.families.encoder_decoders import mt5, t5, whisper
+from placement.planner.model.families.encoders import (
+    bert,
+    distilbert,
+    electra,
+    roberta,
+    vit,
+    xlm_roberta,
+)
+from placement.planner.model.families.llama import (
+    gemma,
+    gemma2,
+    gemma3,
+    llama,
+    mistral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    smollm3,
+)
+from placement.planner.model.families.mixture_of_experts import (
+    deepseek_v2,
+    deepseek_v3,
+    mixtral,
+    olmoe,
+    qwen2_moe,
+    qwen3_moe,
+)
+from placement.planner.model.quantization_config import read_quantization
+from placement.planner.model.quantized_weights import quantized
+from placement.planner.model.spec import DTYPE_BYTES, ModelSpec, check
+from placement.planner.values.errors import UnknownFamily, UnknownHead
+from telemetry.protocol.sentences import sentence
+
+Reader = Callable[[Fields, float], ModelSpec]
+FAMILIES: dict[str, Reader] = {
+    "bert": bert,
+    "bloom": bloom,
+    "deepseek_v2": deepseek_v2,
+    "deepseek_v3": deepseek_v3,
+    "distilbert": distilbert,
+    "electra": electra,
+    "falcon": falcon,
+    "gemma": gemma,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3,
+    "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
+    "gptj": gptj,
+    "llama": llama,
+    "mistral": mistral,
+    "mixtral": mixtral,
+    "mt5": mt5,
+    "olmo2": olmo2,
+    "olmoe": olmoe,
+    "opt": opt,
+    "phi": phi,
+    "phi3": phi3,
+    "qwen2": qwen2,
+    "qwen2_moe": qwen2_moe,
+    "qwen3": qwen3,
+    "qwen3_moe": qwen3_moe,
+    "roberta": roberta,
+    "smollm3": smollm3,
+    "t5": t5,
+    "vit": vit,
+    "whisper": whisper,
+    "xlm-roberta": xlm_roberta,
+}
+TORCH_DTYPES = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float64": "fp64",
+    "auto": "fp32",
+}
+
+
+def parse_config(
+    config: Mapping[str, Any], *, name: str = "", source: str = "config.json"
+) -> ModelSpec:
+    """The ModelSpec of a config.json.
+
+    Raises UnknownFamily for a `model_type` that is not in FAMILIES, SpecInvalid with
+    every wrong field otherwise. Linear in the number of layers, which is bounded.
+    """
+    check_size(config)
+    fields = Fields(config)
+    family = fields.word("model_type")
+    reader = FAMILIES.get(family)
+    if reader is None and not fields.problems:
+        raise UnknownFamily(family, sorted(FAMILIES))
+    given = fields.word("dtype", "torch_dtype", default="float32")
+    dtype = TORCH_DTYPES.get(given.removeprefix("torch."))
+    fields.must(
+        "torch_dtype",
+        dtype is not None,
+        sentence("'{given}' is not known", given=given[:40]),
+    )
+    if reader is None or dtype is None:
+        fields.finish()
+        raise UnknownFamily(family, sorted(FAMILIES))
+    _check_class(fields, family)
+    label = name or fields.word("_name_or_path", "name_or_path") or family
+    spec = reader(fields, DTYPE_BYTES[dtype])
+    fields.finish()
+    made = ModelSpec(
+        family=family,
+        name=label[:120],
+        head=spec.head,
+        layers=spec.layers,
+        shape=spec.shape,
+        dtype=dtype,
+        source=source,
+        tied_groups=spec.tied_groups,
+    )
+    scheme = read_quantization(config)
+    if scheme is not None:
+        made = quantized(made, scheme)
+    check(made)
+    return made
+
+
+_ENCODERS = (
+    "bert",
+    "distilbert",
+    "electra",
+    "roberta",
+    "vit",
+    "xlm-roberta",
+    "whisper",
+)
+_SUFFIXES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+
+
+def _check_class(fields: Fields, family: str) -> None:
+    """Raise UnknownHead where a decoder's config is for another class than its usual
+    one (a reward model has no logits). Encoders read their heads themselves."""
+    given = fields.peek("architectures")
+    name = given[0] if isinstance(given, list) and given else ""
+    if family in _ENCODERS or not isinstance(name, str) or not name:
+        return
+    if not name.endswith(_SUFFIXES):
+        raise UnknownHead(family, sentence("as {name}", name=name))

@@ -1,0 +1,305 @@
+"""Readers for encoders: BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA, ViT.
+
+The head depends on `architectures[0]`; without it, the masked language model (BERT,
+RoBERTa) or the classifier (ViT).
+"""
+
+from placement.planner.model.block_layout import Names, Shapes, Tensors, linear
+from placement.planner.model.config_reader import Fields
+from placement.planner.model.families.config_fields import (
+    ACTIVATIONS,
+    blocks,
+    finish,
+    head_size,
+    labels,
+    positions,
+    vocab,
+)
+from placement.planner.model.spec import Linear, ModelSpec, TransformerShape
+from placement.planner.values.errors import UnknownHead
+from telemetry.protocol.sentences import sentence
+
+_BERT = Names(
+    query="query", key="key", value="value", out="dense", up="dense", down="dense"
+)
+_DISTIL = Names(
+    query="q_lin", key="k_lin", value="v_lin", out="out_lin", up="lin1", down="lin2"
+)
+_VIT = Names(out="o_proj", up="fc1", down="fc2")
+
+
+def _bert_shape(
+    fields: Fields,
+    *,
+    vocab_default: int,
+    hidden: int = 768,
+    heads: int = 12,
+    inner: int = 3072,
+    embedding_width: int = 0,
+) -> TransformerShape:
+    hidden = fields.whole("hidden_size", default=hidden, high=2**18)
+    heads = fields.whole("num_attention_heads", default=heads, high=8192)
+    return TransformerShape(
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_size(fields, hidden, heads, "num_attention_heads"),
+        intermediate=fields.whole("intermediate_size", default=inner, high=2**21),
+        vocab=vocab(fields, vocab_default),
+        positions=positions(fields, "max_position_embeddings", default=512),
+        norm="layernorm",
+        norm_place="after",
+        activation=fields.choice(  # type: ignore[arg-type]
+            "hidden_act", options=ACTIVATIONS, default="gelu"
+        ),
+        biases=True,
+        attention="bidirectional",
+        softmax_fp32=False,
+        embedding_norm=True,
+        embedding_dropout_ratio=fields.ratio("hidden_dropout_prob", default=0.1),
+        attention_dropout_ratio=fields.ratio(
+            "attention_probs_dropout_prob", default=0.1
+        ),
+        hidden_dropout_ratio=fields.ratio("hidden_dropout_prob", default=0.1),
+        labels=labels(fields, _label_count(fields, 2)),
+        embedding_width=embedding_width,
+    )
+
+
+def _post_norm(names: Names, embedding: Shapes) -> Tensors:
+    """BERT's tensors: biases everywhere, no norm after the last block."""
+    return Tensors(
+        names=names,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        norm_bias=True,
+        final_norm=False,
+        embedding=embedding,
+    )
+
+
+def _dense(tensors: Tensors, name: str, inputs: int, outputs: int) -> None:
+    """One more biased linear layer in the head."""
+    tensors.head += linear(inputs, outputs, True)
+    tensors.head_linears.append(Linear(name, outputs, inputs))
+
+
+def _masked_head(
+    fields: Fields, tensors: Tensors, rows: int, columns: int, name: str
+) -> tuple[tuple[str, ...], ...]:
+    """Logits over the tokens with a bias of their own, tied to the token table."""
+    tensors.head.append((rows,))
+    if fields.flag("tie_word_embeddings", default=True):
+        tensors.tied = rows * columns
+        return (("embedding.tokens", "head.logits"),)
+    tensors.head.append((rows, columns))
+    tensors.head_linears.append(Linear(name, rows, columns))
+    return ()
+
+
+def _bert_like(
+    fields: Fields, width: float, *, vocab_default: int, is_roberta: bool
+) -> ModelSpec:
+    shape = _bert_shape(fields, vocab_default=vocab_default)
+    hidden = shape.hidden
+    kinds = fields.whole("type_vocab_size", default=2, low=1, high=2**16)
+    embedding: Shapes = [
+        (shape.vocab, hidden),
+        (shape.positions, hidden),
+        (kinds, hidden),
+    ]
+    tensors = _post_norm(_BERT, embedding)
+    head = architecture_head(fields, "masked_lm")
+    groups: tuple[tuple[str, ...], ...] = ()
+    _dense(tensors, "dense", hidden, hidden)
+    if head == "masked_lm":
+        tensors.head_norms = 1
+        groups = _masked_head(fields, tensors, shape.vocab, hidden, "decoder")
+        if not groups:
+            # Untied, the bias of the product and the bias of the head are two.
+            tensors.head.append((shape.vocab,))
+    elif head == "sequence_classification":
+        name = "out_proj" if is_roberta else "classifier"
+        _dense(tensors, name, hidden, shape.labels)
+    count = blocks(fields, "num_hidden_layers", default=12)
+    return finish(head, shape, tensors, count, width, groups)
+
+
+def bert(fields: Fields, width: float) -> ModelSpec:
+    """BERT."""
+    return _bert_like(fields, width, vocab_default=30522, is_roberta=False)
+
+
+def roberta(fields: Fields, width: float) -> ModelSpec:
+    """RoBERTa: BERT's blocks, other heads."""
+    return _bert_like(fields, width, vocab_default=50265, is_roberta=True)
+
+
+def xlm_roberta(fields: Fields, width: float) -> ModelSpec:
+    """XLM-RoBERTa: RoBERTa with many more tokens."""
+    return _bert_like(fields, width, vocab_default=30522, is_roberta=True)
+
+
+def distilbert(fields: Fields, width: float) -> ModelSpec:
+    """DistilBERT: BERT's blocks under other names, no token types, no pooler."""
+    hidden = fields.whole("dim", "hidden_size", default=768, high=2**18)
+    heads = fields.whole("n_heads", "num_attention_heads", default=12, high=8192)
+    dropout = fields.ratio("dropout", default=0.1)
+    shape = TransformerShape(
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_size(fields, hidden, heads, "n_heads"),
+        intermediate=fields.whole("hidden_dim", default=3072, high=2**21),
+        vocab=vocab(fields, 30522),
+        positions=positions(fields, "max_position_embeddings", default=512),
+        norm="layernorm",
+        norm_place="after",
+        activation=fields.choice(  # type: ignore[arg-type]
+            "activation", options=ACTIVATIONS, default="gelu"
+        ),
+        biases=True,
+        attention="bidirectional",
+        softmax_fp32=False,
+        embedding_norm=True,
+        embedding_dropout_ratio=dropout,
+        attention_dropout_ratio=fields.ratio("attention_dropout", default=0.1),
+        hidden_dropout_ratio=dropout,
+        labels=labels(fields, _label_count(fields, 2)),
+    )
+    if fields.flag("sinusoidal_pos_embds"):
+        raise UnknownHead("distilbert", sentence("with frozen sinusoidal positions"))
+    embedding: Shapes = [(shape.vocab, hidden), (shape.positions, hidden)]
+    tensors = _post_norm(_DISTIL, embedding)
+    head = architecture_head(fields, "masked_lm")
+    groups: tuple[tuple[str, ...], ...] = ()
+    if head == "masked_lm":
+        _dense(tensors, "vocab_transform", hidden, hidden)
+        tensors.head_norms = 1
+        groups = _masked_head(fields, tensors, shape.vocab, hidden, "vocab_projector")
+    elif head == "sequence_classification":
+        _dense(tensors, "pre_classifier", hidden, hidden)
+        _dense(tensors, "classifier", hidden, shape.labels)
+    count = blocks(fields, "n_layers", "num_hidden_layers", default=6)
+    return finish(head, shape, tensors, count, width, groups)
+
+
+def electra(fields: Fields, width: float) -> ModelSpec:
+    """ELECTRA: BERT's blocks, a narrower token table with a projection behind it."""
+    narrow = fields.whole("embedding_size", default=128, high=2**18)
+    shape = _bert_shape(
+        fields,
+        vocab_default=30522,
+        hidden=256,
+        heads=4,
+        inner=1024,
+        embedding_width=narrow,
+    )
+    hidden = shape.hidden
+    kinds = fields.whole("type_vocab_size", default=2, low=1, high=2**16)
+    embedding: Shapes = [
+        (shape.vocab, narrow),
+        (shape.positions, narrow),
+        (kinds, narrow),
+    ]
+    if narrow != hidden:
+        embedding += linear(narrow, hidden, True)
+    tensors = _post_norm(_BERT, embedding)
+    head = architecture_head(fields, "masked_lm")
+    given = fields.peek("architectures")
+    if head == "masked_lm" and isinstance(given, list) and "Pre" in str(given[0]):
+        raise UnknownHead("electra", sentence("for its discriminator's training"))
+    groups: tuple[tuple[str, ...], ...] = ()
+    if head == "masked_lm":
+        _dense(tensors, "dense", hidden, narrow)
+        tensors.head_norms, tensors.head_norm_size = 1, narrow
+        groups = _masked_head(fields, tensors, shape.vocab, narrow, "generator_lm_head")
+    elif head == "sequence_classification":
+        _dense(tensors, "dense", hidden, hidden)
+        _dense(tensors, "out_proj", hidden, shape.labels)
+    count = blocks(fields, "num_hidden_layers", default=12)
+    return finish(head, shape, tensors, count, width, groups)
+
+
+def vit(fields: Fields, width: float) -> ModelSpec:
+    """ViT: the image becomes a fixed number of tokens, one per patch and one more."""
+    hidden = fields.whole("hidden_size", default=768, high=2**18)
+    heads = fields.whole("num_attention_heads", default=12, high=8192)
+    image = fields.whole("image_size", default=224, high=2**14)
+    patch = fields.whole("patch_size", default=16, high=2**14)
+    channels = fields.whole("num_channels", default=3, high=4096)
+    fields.must(
+        "patch_size",
+        patch <= image,
+        sentence("larger than the image size {image}", image=image),
+    )
+    tokens = max(1, image // patch) ** 2 + 1
+    bias = fields.flag("qkv_bias", default=True)
+    head = architecture_head(fields, "image_classification")
+    shape = TransformerShape(
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_size(fields, hidden, heads, "num_attention_heads"),
+        intermediate=fields.whole("intermediate_size", default=3072, high=2**21),
+        vocab=0,
+        positions=tokens,
+        norm="layernorm",
+        activation=fields.choice(  # type: ignore[arg-type]
+            "hidden_act", options=ACTIVATIONS, default="gelu"
+        ),
+        biases=bias,
+        attention="bidirectional",
+        softmax_fp32=False,
+        embedding_dropout_ratio=fields.ratio("hidden_dropout_prob"),
+        attention_dropout_ratio=fields.ratio("attention_probs_dropout_prob"),
+        hidden_dropout_ratio=fields.ratio("hidden_dropout_prob"),
+        image_tokens=tokens,
+        image_size=image,
+        channels=channels,
+        labels=labels(fields, _label_count(fields, 2)),
+    )
+    embedding: Shapes = [
+        (1, 1, hidden),
+        (1, tokens, hidden),
+        (hidden, channels, patch, patch),
+        (hidden,),
+    ]
+    tensors = Tensors(
+        names=_VIT,
+        qkv_bias=bias,
+        out_bias=True,
+        mlp_bias=True,
+        norm_bias=True,
+        embedding=embedding,
+    )
+    if head == "none":
+        _dense(tensors, "dense", hidden, hidden)
+    else:
+        _dense(tensors, "classifier", hidden, shape.labels)
+    count = blocks(fields, "num_hidden_layers", default=12)
+    return finish(head, shape, tensors, count, width)
+
+
+def _label_count(fields: Fields, default: int) -> int:
+    """Classes named in `id2label`, as Hugging Face writes them."""
+    names = fields.peek("id2label")
+    return len(names) if isinstance(names, dict) and names else default
+
+
+def architecture_head(fields: Fields, default: str) -> str:
+    """The head that `architectures[0]` names. Raises UnknownHead for another one."""
+    given = fields.peek("architectures")
+    name = given[0] if isinstance(given, list) and given else ""
+    if not isinstance(name, str) or not name:
+        return default
+    if name.endswith("SequenceClassification"):
+        return "sequence_classification"
+    if name.endswith("ImageClassification"):
+        return "image_classification"
+    if name.endswith(("MaskedLM", "PreTraining")):
+        return "masked_lm"
+    if name.endswith("Model"):
+        return "none"
+    raise UnknownHead(fields.word("model_type"), sentence("as {name}", name=name))

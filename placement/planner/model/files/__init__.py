@@ -1,0 +1,1 @@
+"""Readers of weight files: names, shapes and types, never the weights."""

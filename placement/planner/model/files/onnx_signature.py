@@ -1,0 +1,237 @@
+"""What an ONNX model takes and gives, and whether it may be served at all.
+
+Message numbers: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto. Only inputs,
+outputs and the names of the operator sets are read. Refused are operators of sets that
+are neither ONNX's nor ONNX Runtime's own: they would need a library of somebody's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from placement.planner.model.files.protobuf import Span, Wire
+from placement.planner.values.errors import SpecInvalid
+from telemetry.protocol.sentences import sentence
+
+OPERATOR_SETS = (
+    *("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training"),
+    *("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"),
+)
+DATATYPES = {
+    1: "FP32",
+    2: "UINT8",
+    3: "INT8",
+    4: "UINT16",
+    5: "INT16",
+    6: "INT32",
+    7: "INT64",
+    8: "BYTES",
+    9: "BOOL",
+    10: "FP16",
+    11: "FP64",
+    12: "UINT32",
+    13: "UINT64",
+}
+"""onnx.TensorProto.DataType -> the Open Inference Protocol's word."""
+MOST_NAME_BYTES = 512
+MOST_TENSORS = 64
+MOST_DIMENSIONS = 16
+MOST_SETS = 32
+FREE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input or output; a free dimension is -1."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As the protocol's metadata says it."""
+        return {
+            "name": self.name,
+            "datatype": self.datatype,
+            "shape": list(self.shape),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a model takes and gives."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    operator_sets: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """For the row of the file."""
+        return {
+            "inputs": [one.to_json() for one in self.inputs],
+            "outputs": [one.to_json() for one in self.outputs],
+            "operator_sets": list(self.operator_sets),
+        }
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> "Signature":
+        """Read one back, every field checked. Raises SpecInvalid."""
+        try:
+            return cls(
+                inputs=tuple(_read(one) for one in said["inputs"]),
+                outputs=tuple(_read(one) for one in said["outputs"]),
+                operator_sets=tuple(str(one)[:100] for one in said["operator_sets"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SpecInvalid(
+                {
+                    "signature": sentence(
+                        "cannot be read: {error}", error=f"{error!r:.80}"
+                    )
+                }
+            ) from None
+
+
+def _read(said: Mapping[str, Any]) -> Tensor:
+    shape = tuple(int(size) for size in said["shape"])
+    if said["datatype"] not in DATATYPES.values() or min(shape, default=0) < FREE:
+        raise ValueError(sentence("no tensor"))
+    return Tensor(str(said["name"])[:MOST_NAME_BYTES], said["datatype"], shape)
+
+
+def parse_signature(file: BinaryIO, size: int) -> Signature:
+    """The signature of an open ONNX file of `size` bytes.
+
+    Raises:
+        SpecInvalid: it may not be served, by what is in the way.
+    """
+    wire = Wire(file, size)
+    sets: list[str] = []
+    graph: Span | None = None
+    for number, value in wire.fields(wire.whole()):
+        if number == 8 and isinstance(value, Span):
+            sets.append(_first_text(wire, value, 1))
+            if len(sets) > MOST_SETS:
+                raise SpecInvalid({"upload": sentence("names too many operator sets")})
+        elif number == 7 and isinstance(value, Span):
+            graph = value
+        elif number == 25:
+            raise SpecInvalid(
+                {
+                    "upload": sentence(
+                        "defines functions of its own: export it with inlining"
+                    )
+                }
+            )
+    if graph is None:
+        raise SpecInvalid({"upload": sentence("is not an ONNX model: it has no graph")})
+    strange = sorted(set(sets) - set(OPERATOR_SETS))
+    if strange:
+        raise SpecInvalid(
+            {
+                "upload": sentence(
+                    "needs operators of {strange}: only ONNX's own and ONNX "
+                    "Runtime's are served, never a library of operators",
+                    strange=", ".join(strange)[:120],
+                )
+            }
+        )
+    return _signature(wire, graph, tuple(sets))
+
+
+def _signature(wire: Wire, graph: Span, sets: tuple[str, ...]) -> Signature:
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
+    weights: set[str] = set()
+    for number, value in wire.fields(graph):
+        if not isinstance(value, Span):
+            continue
+        if number in (11, 12):
+            (inputs if number == 11 else outputs).append(_tensor(wire, value))
+        elif number == 5:
+            weights.add(_weight(wire, value))
+        if max(len(inputs) - len(weights), len(outputs)) > MOST_TENSORS:
+            raise SpecInvalid(
+                {
+                    "upload": sentence(
+                        "more than {most_tensors} inputs or outputs",
+                        most_tensors=MOST_TENSORS,
+                    )
+                }
+            )
+    # Before IR version 4 weights had to be listed among the inputs.
+    asked = tuple(one for one in inputs if one.name not in weights)
+    if not asked or not outputs:
+        raise SpecInvalid(
+            {"upload": sentence("has no input, or no output, to be asked by")}
+        )
+    return Signature(asked, tuple(outputs), sets)
+
+
+def _weight(wire: Wire, span: Span) -> str:
+    """A weight's name."""
+    return _first_text(wire, span, 8)
+
+
+def _tensor(wire: Wire, span: Span) -> Tensor:
+    """ValueInfoProto: name 1, type 2. Raises SpecInvalid by its name."""
+    name, tensor = "", None
+    for number, value in wire.fields(span):
+        if number == 1 and isinstance(value, Span):
+            name = wire.text(value, MOST_NAME_BYTES)
+        elif number == 2 and isinstance(value, Span):
+            # TypeProto: tensor_type 1; sequences, maps and the like are others.
+            for inner, inside in wire.fields(value):
+                if inner == 1 and isinstance(inside, Span):
+                    tensor = inside
+    label = name[:80] or sentence("an input")
+    if tensor is None:
+        raise SpecInvalid(
+            {
+                "upload": sentence(
+                    "{label} is not a tensor, so it cannot be sent", label=label
+                )
+            }
+        )
+    kind = 0
+    shape: tuple[int, ...] = ()
+    for number, value in wire.fields(tensor):
+        if number == 1 and isinstance(value, int):
+            kind = value
+        elif number == 2 and isinstance(value, Span):
+            shape = _shape(wire, value)
+    if kind not in DATATYPES:
+        raise SpecInvalid(
+            {"upload": sentence("{label} has a type that cannot be sent", label=label)}
+        )
+    return Tensor(name, DATATYPES[kind], shape)
+
+
+def _shape(wire: Wire, span: Span) -> tuple[int, ...]:
+    """TensorShapeProto: dim 1 {dim_value 1, dim_param 2}."""
+    shape: list[int] = []
+    for number, value in wire.fields(span):
+        if number != 1 or not isinstance(value, Span):
+            continue
+        size = FREE
+        for inner, inside in wire.fields(value):
+            if inner == 1 and isinstance(inside, int) and inside >= 0:
+                size = inside
+        shape.append(size)
+        if len(shape) > MOST_DIMENSIONS:
+            raise SpecInvalid(
+                {
+                    "upload": sentence(
+                        "more than {most_dimensions} dimensions",
+                        most_dimensions=MOST_DIMENSIONS,
+                    )
+                }
+            )
+    return tuple(shape)
+
+
+def _first_text(wire: Wire, span: Span, wanted: int) -> str:
+    for number, value in wire.fields(span):
+        if number == wanted and isinstance(value, Span):
+            return wire.text(value, MOST_NAME_BYTES)
+    return ""

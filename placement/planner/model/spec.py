@@ -1,0 +1,409 @@
+"""What a model is made of: a ModelSpec, exact to the byte, without its weights.
+
+A ModelSpec is layers in order (embedding, blocks, head). Each layer is a few Parts:
+parameters of one component, counted once per storage, so tied tensors are not counted
+twice. Where the family is known, `shape` says how a block computes; without it
+(safetensors, ONNX) states stay exact and activations are a guess that says so.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, NamedTuple
+
+from placement.planner.model.block_shape import (
+    TransformerShape as TransformerShape,
+)
+from placement.planner.model.block_shape import (
+    shape_from_json,
+    shape_problems,
+    shape_to_json,
+)
+from placement.planner.values.errors import SpecInvalid
+from telemetry.protocol.sentences import sentence
+
+Component = Literal[
+    "embedding", "attention", "mlp", "router", "norm", "head", "adapter", "other"
+]
+COMPONENTS: tuple[Component, ...] = (
+    "embedding",
+    "attention",
+    "mlp",
+    "router",
+    "norm",
+    "head",
+    "adapter",
+    "other",
+)
+LayerKind = Literal["embedding", "block", "encoder", "decoder", "head", "other"]
+LAYER_KINDS = ("embedding", "block", "encoder", "decoder", "head", "other")
+HEADS = (
+    "causal_lm",
+    "masked_lm",
+    "seq2seq_lm",
+    "sequence_classification",
+    "image_classification",
+    "none",
+)
+DTYPE_BYTES: dict[str, float] = {
+    "fp64": 8,
+    "fp32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "fp6": 0.75,
+    "fp4": 0.5,
+    "complex64": 8,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "bool": 1,
+    "int4": 0.5,
+    "int2": 0.25,
+    "complex128": 16,
+}
+
+MAX_LAYERS = 4096
+MAX_PARAMETERS = 10**14
+"""100 trillion: no model is larger, so a larger number is a typing mistake."""
+
+
+class Linear(NamedTuple):
+    """Products alike inside one Part: what adapters and quantization apply to."""
+
+    name: str
+    """As the family calls it: q_proj, c_attn, fc1."""
+    outputs: int
+    inputs: int
+    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Parameters of one component inside one layer; storages, not names."""
+
+    component: Component
+    parameters: int
+    tensors: int
+    largest: int
+    """Elements of the largest tensor."""
+    edges: int
+    """Sum of rows + columns of matrices and lengths of vectors. Adafactor keeps this
+    many numbers; the guess for unknown layers uses it too."""
+    matrix_parameters: int
+    """Elements in tensors of two or more dimensions: what autocast copies to 16 bits
+    and tensor parallelism divides."""
+    stored_bytes: int
+    """Bytes as stored in the source (its own dtypes, constants of quantized blocks
+    included)."""
+    frozen: bool = False
+    """No gradient and no optimizer state."""
+    weight_bits: float | None = None
+    """Quantized weights: about how many bits each takes, constants included (8 rowwise,
+    4.127 in nf4 with quantized constants). `stored_bytes` is exact and is what the
+    weights take on the Gpu, whatever the Workload's precision. None: not quantized."""
+    linears: tuple[Linear, ...] = ()
+    """The products among its tensors, where the source tells them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One layer that is never cut: an embedding, a block, the head."""
+
+    name: str
+    kind: LayerKind
+    parts: tuple[Part, ...]
+    tied_parameters: int = 0
+    """Elements this layer uses but shares with another layer's storage. On another
+    Gpu than its owner they exist a second time."""
+
+    @property
+    def parameters(self) -> int:
+        """Elements owned by this layer."""
+        return sum(part.parameters for part in self.parts)
+
+    @property
+    def tensors(self) -> int:
+        """Parameter tensors owned by this layer."""
+        return sum(part.tensors for part in self.parts)
+
+    @property
+    def largest(self) -> int:
+        """Elements of the largest tensor used here, tied ones included."""
+        own = max((part.largest for part in self.parts), default=0)
+        return max(own, self.tied_parameters)
+
+    def component_parameters(self, component: str) -> int:
+        """Elements of one component in this layer."""
+        return sum(p.parameters for p in self.parts if p.component == component)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A model: family, layers in order, and, if known, how a block computes."""
+
+    family: str
+    name: str
+    head: str
+    layers: tuple[LayerSpec, ...]
+    shape: TransformerShape | None
+    dtype: str
+    """How the source stores the weights; the Workload says how they are run."""
+    source: str
+    """Where this came from: config.json, safetensors, onnx, well-known."""
+    tied_groups: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was assumed, left out or not understood, in plain words."""
+
+    @property
+    def trainable_count(self) -> int:
+        """Elements that get a gradient, tied storages once."""
+        return sum(
+            part.parameters
+            for layer in self.layers
+            for part in layer.parts
+            if not part.frozen
+        )
+
+    @property
+    def is_quantized(self) -> bool:
+        """True where some weights are kept in fewer bits than they compute in."""
+        return any(
+            part.weight_bits is not None
+            for layer in self.layers
+            for part in layer.parts
+        )
+
+    @property
+    def parameter_count(self) -> int:
+        """Elements, tied storages once."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def tensor_count(self) -> int:
+        """Parameter tensors, tied storages once."""
+        return sum(layer.tensors for layer in self.layers)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the weights as the source stores them."""
+        return sum(part.stored_bytes for layer in self.layers for part in layer.parts)
+
+    @property
+    def block_count(self) -> int:
+        """Layers that are neither embedding nor head."""
+        return sum(layer.kind not in ("embedding", "head") for layer in self.layers)
+
+    @property
+    def activations_are_a_guess(self) -> bool:
+        """True where the layers' arithmetic is unknown, as in a bare tensor list."""
+        return self.shape is None
+
+    def component_parameters(self) -> dict[str, int]:
+        """Elements by component, in the order of COMPONENTS, zeros left out."""
+        sums = {
+            component: sum(
+                layer.component_parameters(component) for layer in self.layers
+            )
+            for component in COMPONENTS
+        }
+        return {component: count for component, count in sums.items() if count}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict that `from_json` reads back to an equal ModelSpec."""
+        return {
+            "version": 1,
+            "family": self.family,
+            "name": self.name,
+            "head": self.head,
+            "dtype": self.dtype,
+            "source": self.source,
+            "tied_groups": [list(group) for group in self.tied_groups],
+            "shape": shape_to_json(self.shape),
+            "layers": [_layer_to_json(layer) for layer in self.layers],
+            "parameter_count": self.parameter_count,
+        } | ({"notes": list(self.notes)} if self.notes else {})
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "ModelSpec":
+        """Read back what `to_json` wrote. Raises SpecInvalid for anything else."""
+        try:
+            if data["version"] != 1:
+                raise SpecInvalid({"version": sentence("only version 1 can be read")})
+            spec = cls(
+                family=str(data["family"]),
+                name=str(data["name"]),
+                head=str(data["head"]),
+                dtype=str(data["dtype"]),
+                source=str(data["source"]),
+                tied_groups=tuple(
+                    tuple(map(str, group)) for group in data["tied_groups"]
+                ),
+                shape=shape_from_json(data["shape"]),
+                layers=tuple(_layer_from_json(layer) for layer in data["layers"]),
+                notes=tuple(str(note)[:400] for note in data.get("notes", ())),
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise SpecInvalid({"spec": f"not a ModelSpec: {error!r}"[:200]}) from error
+        check(spec)
+        return spec
+
+
+def check(spec: ModelSpec) -> None:
+    """Raise SpecInvalid unless a ModelSpec, wherever it came from, makes sense."""
+    problems: dict[str, str] = {}
+    if not spec.layers:
+        problems["layers"] = sentence("there are none")
+    if len(spec.layers) > MAX_LAYERS:
+        problems["layers"] = sentence(
+            "{layers} layers; at most {max_layers}",
+            layers=len(spec.layers),
+            max_layers=MAX_LAYERS,
+        )
+    if spec.dtype not in DTYPE_BYTES:
+        problems["dtype"] = sentence(
+            "'{dtype}' is not one of {dtype2}",
+            dtype=spec.dtype[:40],
+            dtype2=", ".join(DTYPE_BYTES),
+        )
+    if spec.head not in HEADS:
+        problems["head"] = sentence(
+            "'{head}' is not one of {heads}",
+            head=spec.head[:40],
+            heads=", ".join(HEADS),
+        )
+    for layer in spec.layers:
+        if (
+            layer.kind not in LAYER_KINDS
+            or not _is_count(layer.tied_parameters)
+            or not all(_part_holds(part) for part in layer.parts)
+        ):
+            problems["layers"] = sentence(
+                "'{layer}' has a wrong kind or number", layer=layer.name[:80]
+            )
+    if not problems and not 0 < spec.parameter_count <= MAX_PARAMETERS:
+        problems["parameter_count"] = sentence(
+            "{parameter_count} parameters; between 1 and {max_parameters}",
+            parameter_count=f"{spec.parameter_count:,}",
+            max_parameters=f"{MAX_PARAMETERS:,}",
+        )
+    if spec.shape is not None:
+        problems |= shape_problems(spec.shape)
+    if problems:
+        raise SpecInvalid(problems)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _part_holds(part: Part) -> bool:
+    """True if a Part's numbers can be true, wherever they came from."""
+    bits = part.weight_bits
+    return (
+        part.component in COMPONENTS
+        and all(_is_count(getattr(part, name)) for name in _PART_COUNTS)
+        and type(part.frozen) is bool
+        and (bits is None or (type(bits) in (int, float) and 0 < bits <= 64))
+        and all(
+            type(one.name) is str
+            and len(one.name) <= 200
+            and all(_is_count(number) for number in one[1:])
+            for one in part.linears
+        )
+    )
+
+
+def part(
+    component: Component,
+    shapes: Sequence[Sequence[int]],
+    *,
+    element_bytes: float = 4,
+    linears: Sequence[Linear] = (),
+    frozen: bool = False,
+) -> Part:
+    """One Part out of its tensors' shapes.
+
+    >>> part("mlp", [(4, 3), (4,)]).parameters
+    16
+    """
+    sizes = [_product(shape) for shape in shapes]
+    total = sum(sizes)
+    return Part(
+        component=component,
+        parameters=total,
+        tensors=len(shapes),
+        largest=max(sizes, default=0),
+        edges=sum(
+            _edges(shape, size) for shape, size in zip(shapes, sizes, strict=True)
+        ),
+        matrix_parameters=sum(
+            size for shape, size in zip(shapes, sizes, strict=True) if len(shape) > 1
+        ),
+        stored_bytes=int(total * element_bytes),
+        frozen=frozen,
+        linears=tuple(linears),
+    )
+
+
+def _product(shape: Sequence[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _edges(shape: Sequence[int], size: int) -> int:
+    """Numbers a factored second moment keeps: rows and columns of the last two axes."""
+    if len(shape) < 2 or not size:
+        return size
+    return size // shape[-1] + size // shape[-2]
+
+
+_PART_COUNTS = (
+    "parameters",
+    "tensors",
+    "largest",
+    "edges",
+    "matrix_parameters",
+    "stored_bytes",
+)
+_PART_OPTIONS = {
+    field.name: field.default
+    for field in fields(Part)
+    if field.name not in ("component", *_PART_COUNTS)
+}
+
+
+def _layer_to_json(layer: LayerSpec) -> dict[str, Any]:
+    return {
+        "name": layer.name,
+        "kind": layer.kind,
+        "parts": [_part_to_json(one) for one in layer.parts],
+        "tied_parameters": layer.tied_parameters,
+    }
+
+
+def _part_to_json(one: Part) -> dict[str, Any]:
+    """Plain dict; options at their defaults are left out."""
+    data = asdict(one)
+    data["linears"] = tuple(list(linear) for linear in one.linears)
+    return {
+        name: value
+        for name, value in data.items()
+        if name not in _PART_OPTIONS or value != _PART_OPTIONS[name]
+    }
+
+
+def _layer_from_json(data: Mapping[str, Any]) -> LayerSpec:
+    return LayerSpec(
+        name=str(data["name"]),
+        kind=data["kind"],
+        parts=tuple(_part_from_json(one) for one in data["parts"]),
+        tied_parameters=data["tied_parameters"],
+    )
+
+
+def _part_from_json(data: Mapping[str, Any]) -> Part:
+    linears = tuple(Linear(*one) for one in data.get("linears", ()))
+    return Part(**{**data, "linears": linears})

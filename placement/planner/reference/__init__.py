@@ -1,0 +1,1 @@
+"""The reference cases: nets and problems with answers that are known."""

@@ -1,0 +1,1 @@
+"""Processes of their own that read files from people, within limits."""

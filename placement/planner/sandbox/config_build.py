@@ -1,0 +1,122 @@
+"""Build a config.json on meta, in a process of its own.
+
+    python -m placement.planner.sandbox.config_build PATH [NAME]
+
+For families that placement.planner.model.families.config_json does not know. Answers as
+placement.planner.sandbox.model_file_reader does: one line of JSON, exit 0 a ModelSpec,
+exit 2 a problem. Only the pinned transformers' own classes are built, on meta, so
+nothing is allocated; no hub, no code of the model's author. The limits are set before
+the file is read."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from placement.planner.model.config_reader import check_numbers, check_size
+from placement.planner.model.quantization_config import read_quantization
+from placement.planner.model.quantized_weights import quantized
+from placement.planner.model.spec import ModelSpec
+from placement.planner.sandbox.jail import (
+    EXIT_REFUSED,
+    Refused,
+    end_at_sockets,
+    limit,
+    own_output,
+    problem,
+    say,
+)
+from placement.planner.sandbox.model_file_reader import (
+    CONFIG_MAX_BYTES,
+    Opened,
+    opened,
+    read_json,
+    with_config,
+)
+from placement.planner.values.errors import BadInput, SpecInvalid, UnknownFamily
+
+CPU_SECONDS = 30
+ADDRESS_BYTES = 2 * 2**30
+"""What torch and transformers map, and modules of a large model."""
+
+
+def main(arguments: list[str]) -> int:
+    """Build one config; print the answer; 0 or EXIT_REFUSED."""
+    answers = own_output()
+    try:
+        if len(arguments) not in (1, 2):
+            raise Refused("usage", "path", "PATH [NAME]")
+        one = opened(Path(arguments[0]))
+        name = arguments[1] if len(arguments) == 2 else ""
+        spec, config = read(one, name[:120])
+        return say(answers, with_config(spec, config), 0)
+    except Refused as refused:
+        told = problem(refused.code, refused.field, refused.detail)
+    except BadInput as error:
+        told = problem(error.code, error.field, error.detail)
+    except MemoryError:
+        told = problem("too_large", "config", "building it needs too much memory")
+    except RecursionError:
+        told = problem("too_deep", "config", "is nested too deep")
+    return say(answers, told, EXIT_REFUSED)
+
+
+def read(one: Opened, name: str) -> tuple[ModelSpec, Any]:
+    """(the ModelSpec of an open config.json, the config.json).
+
+    Raises Refused or BadInput.
+    """
+    limit(address_bytes=ADDRESS_BYTES, cpu_seconds=CPU_SECONDS, files=None)
+    if one.size > CONFIG_MAX_BYTES:
+        detail = f"{one.size:,} bytes; at most {CONFIG_MAX_BYTES:,}"
+        raise Refused("too_large", "file", detail)
+    config = read_json(one.file.read())
+    check_size(config)
+    check_numbers(config)
+    family = config.get("model_type")
+    try:
+        _refuse_unknown(family)
+        # The order matters: it tells the libraries to start no threads.
+        from placement.planner.sandbox.transformers_build import built, version
+
+        from placement.planner.sandbox.meta_model import spec_of_module  # isort: skip
+    except ImportError as error:
+        detail = (
+            "its family is not known here, and the libraries that could build it "
+            "are not installed; a .safetensors file of the model works for any family"
+        )
+        raise Refused("unknown_family", "model_type", detail) from error
+    # Only now: it is asked at every import, and torch has thousands.
+    end_at_sockets()
+    module = built(config)
+    family = str(family)[:80]
+    note = (
+        f"built on meta by transformers {version} as "
+        f"{type(module).__name__}: parameters are exact, activations a guess"
+    )
+    spec = spec_of_module(
+        module,
+        name=name or family,
+        source="config.json",
+        family=family,
+        notes=[note],
+    )
+    scheme = read_quantization(config)
+    return (spec if scheme is None else quantized(spec, scheme)), config
+
+
+def _refuse_unknown(family: Any) -> None:
+    """Refuse a family that transformers has not either, before torch is imported."""
+    import transformers
+    from transformers.models.auto import auto_mappings as known
+
+    if not isinstance(family, str):
+        raise SpecInvalid({"model_type": "is missing"})
+    if (
+        family not in known.CONFIG_MAPPING_NAMES
+        and family not in known.SPECIAL_MODEL_TYPE_TO_MODULE_NAME
+    ):
+        raise UnknownFamily(family, [f"any of transformers {transformers.__version__}"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The search for plans: exact splits, timing, ranking and refusals."""

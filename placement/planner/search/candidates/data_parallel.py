@@ -1,0 +1,414 @@
+"""Strategies whose ranks each run the whole model: one Gpu, DDP, ZeRO, FSDP.
+
+All ranks need the same, so the smallest free Gpu decides. Objective of each: the
+mildest remedies, then the shortest step. Which N Gpus: those of N that fit whose step
+is shortest; speed is that of the slowest and traffic that of the slowest hop, so it is
+the N fastest of some set of close Gpus (topology.neighbourhoods).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from placement.planner.search.candidates.explanation import Unfit, refusal, too_small
+from placement.planner.search.candidates.search_context import (
+    CLASS_ROUNDING_BYTES,
+    Search,
+    Seat,
+    worth_ratio,
+)
+from placement.planner.search.gpu_selection import (
+    Shortage,
+    fastest,
+    least_utilized,
+    room_for,
+)
+from placement.planner.search.memory_savings import (
+    Fit,
+    Freedom,
+    Setting,
+    allowed_again,
+    as_mild,
+    first_or_none,
+    search,
+    smaller_asks,
+)
+from placement.planner.search.step_time import StepTime, data_parallel_time
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.humanize import gib, gib_at_least, seconds
+from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.sharding import Sharding, Strategy
+from placement.planner.values.workload import Workload
+from telemetry.protocol.sentences import counted, sentence
+
+EVERY = 8
+"""Up to so many replicas every number is tried."""
+NEEDS_TRAINING = ("zero1", "zero1_uneven", "zero2", "fsdp")
+WHY = {
+    "ddp": sentence(
+        "Each GPU holds the whole model and takes a part of the batch; only "
+        "gradients are averaged between them."
+    ),
+    "zero1": sentence(
+        "Each GPU holds weights and gradients, and 1/N of the optimizer state."
+    ),
+    "zero2": sentence(
+        "Each GPU holds the weights, and 1/N of gradients and optimizer state."
+    ),
+    "fsdp": sentence(
+        "Each GPU keeps 1/N of everything and fetches a layer's weights when it "
+        "runs, so even a model larger than a GPU fits."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A strategy on chosen Gpus, before it becomes a Plan."""
+
+    setting: Setting
+    chosen: tuple[GpuOffer, ...]
+    sharding: Sharding
+    time: StepTime
+
+
+def single(hunt: Search) -> list[Plan] | Unfit:
+    """One Gpu: the least utilized that fits; the one of the wish where there is one."""
+    freedom = hunt.freedom(parameters=True)
+
+    def fit(setting: Setting) -> Fit:
+        return _fit(least_utilized(hunt.offers, _alone(hunt, setting)))
+
+    setting, nearest = search(hunt.asked, 1, freedom, fit)
+    if setting is None:
+        return Unfit(lambda: refuse(hunt, "single", 1, nearest, freedom, fit))
+    if hunt.greedy:
+        options = as_mild(hunt.asked, setting, 1, freedom, fit)
+        setting = min(options, key=lambda one: _price(hunt, one))
+    need = _alone(hunt, setting)
+    offer = _one(hunt, setting, need)
+    sharding = Sharding(offload_optimizer=setting.offload)
+    time = _time(hunt, setting, (offer,), sharding)
+    why = [
+        sentence(
+            "It fits on one GPU, so nothing has to be sent between GPUs: {offer} "
+            "has {free} free and about {need} are needed.",
+            offer=offer.label,
+            free=gib(offer.free_bytes),
+            need=gib(need),
+        ),
+    ]
+    if hunt.wish in (None, "soonest", "fewest", "least_disturbance"):
+        why.append(
+            sentence("{gpu} is the least busy GPU with enough memory.", gpu=offer.label)
+            if offer.util_pct is None
+            else sentence(
+                "{gpu} is the least busy GPU with enough memory ({util} % busy).",
+                gpu=offer.label,
+                util=f"{offer.util_pct:.0f}",
+            )
+        )
+    if offer.compute_processes:
+        why.append(sentence("Other processes use {offer} now.", offer=offer.label))
+    partly = [o for o in hunt.offers if o.memory_total_bytes >= need > o.free_bytes]
+    if partly:
+        names = ", ".join(one.label for one in partly)
+        why.append(
+            sentence(
+                "{names} would be large enough if empty, but only free memory counts.",
+                names=names,
+            )
+        )
+    launch = {"microbatch": setting.workload.microbatch()}
+    seat = Seat(offer, sharding, busy_seconds=time.compute_seconds)
+    return [hunt.plan("single", setting, [seat], time, why=why, launch=launch)]
+
+
+def _alone(hunt: Search, setting: Setting) -> int:
+    return hunt.need_bytes(setting, Sharding(offload_optimizer=setting.offload))
+
+
+def _price(hunt: Search, setting: Setting) -> tuple[float, int]:
+    """What a step costs on the best Gpu for a setting: seconds, or quota."""
+    offer = _one(hunt, setting, _alone(hunt, setting))
+    sharding = Sharding(offload_optimizer=setting.offload)
+    seconds = _time(hunt, setting, (offer,), sharding).total_seconds
+    weight = offer.weight if hunt.wish == "cheapest" else 1
+    return seconds * weight, setting.workload.accumulation
+
+
+def _one(hunt: Search, setting: Setting, need_bytes: int) -> GpuOffer:
+    """The Gpu of a Plan of one, by the wish."""
+    fitting = [offer for offer in hunt.offers if offer.free_bytes >= need_bytes]
+    if hunt.wish in ("fastest", "cheapest"):
+
+        def cost(offer: GpuOffer) -> tuple[float, float, str, int, str]:
+            pace = hunt.speed((offer,), setting)
+            price = offer.weight / pace if hunt.wish == "cheapest" else 1 / pace
+            return price, offer.busy_pct, offer.node, offer.index, offer.uuid
+
+        return min(fitting, key=cost)
+    chosen = least_utilized(fitting, need_bytes)
+    assert isinstance(chosen, GpuOffer)
+    return chosen
+
+
+def data_parallel(hunt: Search, strategy: Strategy) -> list[Plan] | Refusal | Unfit:
+    """DDP, ZeRO-1, ZeRO-2 or FSDP on N equal ranks, the best one or two N."""
+    unfit = not_applicable(hunt, strategy)
+    if unfit is not None:
+        return unfit
+    most = min(hunt.most_gpus, hunt.asked.batch)
+    found: list[Found] = []
+    nearest: tuple[int, Fit] | None = None
+    for count in counts_of(hunt, most):
+        sharding = Sharding(strategy=strategy, data_degree=count)
+        one, fit = _equal_ranks(hunt, sharding)
+        if one is not None:
+            found.append(one)
+        elif nearest is None or fit.missing_bytes < nearest[1].missing_bytes:
+            nearest = (count, fit)
+    if not found:
+        count, fit = nearest or (2, Fit(False))
+        sharding = Sharding(strategy=strategy, data_degree=count)
+        return Unfit(
+            lambda: refuse(
+                hunt,
+                strategy,
+                count,
+                fit,
+                _freedom(hunt, sharding),
+                lambda setting: fits_equally(hunt, sharding, setting),
+                lambda setting: fits_equally(hunt, sharding, setting, exact=True),
+            )
+        )
+    shown = _worth_showing(found, worth_ratio(hunt))
+    return [_data_plan(hunt, strategy, one, found) for one in shown]
+
+
+def counts_of(hunt: Search, most: int) -> list[int]:
+    """Numbers of replicas to try: all up to EVERY, then even steps, the numbers of Gpus
+    that are at least as roomy as some Gpu or as fast, and all."""
+    if most <= EVERY:
+        return list(range(2, most + 1))
+    found = {*range(2, EVERY + 1), *range(EVERY, most, 4), most}
+    for value in (_free_class, _pace):
+        ranked = sorted((value(offer) for offer in hunt.offers), reverse=True)
+        found |= {
+            place for place in range(EVERY, most) if ranked[place] < ranked[place - 1]
+        }
+    return sorted(found)
+
+
+def _free_class(offer: GpuOffer) -> float:
+    return float(offer.free_bytes // CLASS_ROUNDING_BYTES)
+
+
+def _pace(offer: GpuOffer) -> float:
+    return offer.peak_flops * offer.share_ratio
+
+
+def not_applicable(hunt: Search, strategy: str) -> Refusal | None:
+    """Why a strategy makes no sense here, before any memory is counted."""
+    if hunt.most_gpus < 2:
+        return refusal(strategy, sentence("It needs at least two GPUs of one node."))
+    if strategy in NEEDS_TRAINING and not hunt.asked.trains:
+        return refusal(
+            strategy, sentence("Inference has no gradients or optimizer to share.")
+        )
+    if hunt.asked.batch < 2:
+        return refusal(
+            strategy, sentence("A batch of 1 cannot be shared out; it needs 2 or more.")
+        )
+    if strategy == "zero1" and hunt.asked.optimizer == "sgd":
+        return refusal(
+            strategy, sentence("Plain SGD keeps no optimizer state to share out.")
+        )
+    return None
+
+
+def _freedom(hunt: Search, sharding: Sharding) -> Freedom:
+    """Copies keep the optimizer once each; FSDP may keep its weights off too."""
+    copies = sharding.data_degree if sharding.strategy == "ddp" else 1
+    return hunt.freedom(parameters=sharding.strategy == "fsdp", copies=copies)
+
+
+def _equal_ranks(hunt: Search, sharding: Sharding) -> tuple[Found | None, Fit]:
+    """The mildest setting with which N Gpus fit, and the N that are fastest."""
+    setting, nearest = search(
+        hunt.asked,
+        sharding.data_degree,
+        _freedom(hunt, sharding),
+        lambda s: fits_equally(hunt, sharding, s),
+    )
+    if setting is None:
+        return None, nearest
+    options = [setting]
+    if hunt.greedy:
+        options = as_mild(
+            hunt.asked,
+            setting,
+            sharding.data_degree,
+            _freedom(hunt, sharding),
+            lambda s: fits_equally(hunt, sharding, s),
+        )
+    found = [
+        equal_group(hunt, one, replace(sharding, offload_optimizer=one.offload))
+        for one in options
+    ]
+    return min(found, key=lambda one: one.time.total_seconds), nearest
+
+
+def equal_group(hunt: Search, setting: Setting, sharding: Sharding) -> Found:
+    """Of the Gpus with room the N with the shortest step."""
+    need = hunt.need_bytes(setting, sharding)
+    options: dict[tuple[str, ...], tuple[GpuOffer, ...]] = {}
+    for group in hunt.near():
+        fitting = [offer for offer in group if offer.free_bytes >= need]
+        if len(fitting) >= sharding.data_degree:
+            chosen = fastest(fitting, sharding.data_degree)
+            options.setdefault(tuple(offer.uuid for offer in chosen), chosen)
+    tried = [
+        Found(setting, chosen, sharding, _time(hunt, setting, chosen, sharding))
+        for chosen in options.values()
+    ]
+    return min(
+        tried,
+        key=lambda one: (
+            one.time.total_seconds,
+            sum(offer.busy_pct for offer in one.chosen),
+            [(offer.node, offer.index, offer.uuid) for offer in one.chosen],
+        ),
+    )
+
+
+def fits_equally(
+    hunt: Search, sharding: Sharding, setting: Setting, *, exact: bool = False
+) -> Fit:
+    """Whether as many Gpus as replicas have room; if not, which one lacks it.
+
+    What it lacks is `exact`, or at least so much: where states alone are too large
+    nothing else is counted.
+    """
+    if setting.offload:
+        sharding = replace(sharding, offload_optimizer=True)
+    count = sharding.data_degree
+    if not exact:
+        short = room_for(hunt.offers, count, hunt.state_bytes(setting, sharding))
+        if short is not None:
+            return _fit(short)
+    return _fit(room_for(hunt.offers, count, hunt.need_bytes(setting, sharding)))
+
+
+def _fit(placed: object) -> Fit:
+    if isinstance(placed, Shortage):
+        return Fit(False, placed.missing_bytes, placed.gpu)
+    return Fit(True)
+
+
+def _time(
+    hunt: Search, setting: Setting, chosen: Sequence[GpuOffer], sharding: Sharding
+) -> StepTime:
+    return data_parallel_time(
+        hunt.work(setting, sharding),
+        setting.workload,
+        slowest=hunt.speed(chosen, setting),
+        degree=len(chosen),
+        link=hunt.link(chosen),
+        strategy=sharding.strategy,
+    )
+
+
+def _worth_showing(found: Sequence[Found], worth: float) -> list[Found]:
+    """The fewest Gpus with the mildest remedies, and a much faster one if any."""
+    first = min(found, key=lambda one: (one.setting.severity[:4], len(one.chosen)))
+    quick = min(
+        found, key=lambda one: (one.setting.severity[:3], one.time.total_seconds)
+    )
+    if quick is first or quick.time.total_seconds > worth * first.time.total_seconds:
+        return [first]
+    return [first, quick]
+
+
+def _data_plan(
+    hunt: Search, strategy: str, one: Found, others: Sequence[Found]
+) -> Plan:
+    count = len(one.chosen)
+    smallest = min(one.chosen, key=lambda offer: (offer.free_bytes, offer.index))
+    need = hunt.need_bytes(one.setting, one.sharding)
+    why = [
+        WHY[strategy],
+        sentence(
+            "All {count} ranks need about {need}; the smallest, {smallest}, has "
+            "{free} free.",
+            count=count,
+            need=gib(need),
+            smallest=smallest.label,
+            free=gib(smallest.free_bytes),
+        ),
+        sentence("They are joined by {chosen}.", chosen=hunt.link(one.chosen).words),
+    ]
+    if len({offer.peak_flops * offer.share_ratio for offer in one.chosen}) > 1:
+        why.append(sentence("The slowest of these GPUs sets the pace of all."))
+    fewest = min(others, key=lambda other: len(other.chosen))
+    if one is not fewest:
+        why.append(
+            sentence(
+                "{gpus} take {total} a step, {chosen} would take {total2}.",
+                gpus=counted("{n} GPU", "{n} GPUs", count),
+                total=seconds(one.time.total_seconds),
+                chosen=len(fewest.chosen),
+                total2=seconds(fewest.time.total_seconds),
+            )
+        )
+    launch: dict[str, object] = {
+        "microbatch": one.setting.workload.microbatch(count),
+        "gradient_as_bucket_view": True,
+    }
+    if strategy == "zero2":
+        costs = hunt.costs(one.setting, one.sharding)
+        launch["reduce_bucket_size"] = max(cost.elements for cost in costs)
+        why.append(sentence("This plan needs DeepSpeed in your environment."))
+    busy = one.time.compute_seconds
+    seats = [
+        Seat(offer, one.sharding, replica=replica, busy_seconds=busy)
+        for replica, offer in enumerate(one.chosen)
+    ]
+    return hunt.plan(strategy, one.setting, seats, one.time, why=why, launch=launch)
+
+
+def refuse(
+    hunt: Search,
+    strategy: str,
+    count: int,
+    nearest: Fit,
+    freedom: Freedom,
+    fit: Callable[[Setting], Fit],
+    exact: Callable[[Setting], Fit] | None = None,
+) -> Refusal:
+    """A Refusal with the smallest change of the question that would fit.
+
+    `exact`: the same as `fit` where that one tells only the least that is missing.
+    """
+    if exact is not None:
+        nearest = search(hunt.asked, count, freedom, exact)[1]
+
+    def fits_with_remedies(workload: Workload) -> bool:
+        return search(workload, count, freedom, fit)[0] is not None
+
+    change = ""
+    for words, limits in allowed_again(hunt.limits):
+        wider = replace(freedom, limits=limits)
+        if search(hunt.asked, count, wider, fit)[0] is not None:
+            change = words
+            break
+    asks = smaller_asks(hunt.asked, hunt.fixed_length)
+    change = change or first_or_none(asks, fits_with_remedies) or room(nearest)
+    return too_small(strategy, nearest.gpu, nearest.missing_bytes, change)
+
+
+def room(fit: Fit) -> str:
+    """The change of last resort: how much room the Gpu would need."""
+    if fit.gpu is None:
+        return ""
+    need = fit.gpu.free_bytes + fit.missing_bytes
+    return sentence("{need} free on {gpu}", need=gib_at_least(need), gpu=fit.gpu.label)

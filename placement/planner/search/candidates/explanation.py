@@ -1,0 +1,213 @@
+"""What a Plan says of itself: what binds it, what to know, how it is started; and a
+Refusal why."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from placement.planner.memory.estimate import Estimate
+from placement.planner.search.link_bandwidth import joined_by_fast_links
+from placement.planner.search.memory_savings import Setting
+from placement.planner.values.calibration import StepCorrection
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.humanize import gib
+from placement.planner.values.plan import TITLES, Refusal, Shard
+from placement.planner.values.sharding import Sharding
+from telemetry.protocol.sentences import counted, sentence
+
+WORDS = {
+    "parameters": "weights",
+    "optimizer": sentence("optimizer state"),
+    "kv_cache": sentence("the KV cache"),
+    "transients": sentence("temporary buffers"),
+    "buckets": sentence("communication buckets"),
+    "between_stages": sentence("buffers between stages"),
+    "context": sentence("the CUDA context"),
+}
+"""Components in a sentence; the others are called what they are."""
+
+
+def bound_by(shards: Sequence[Shard]) -> str:
+    """What leaves the least room: "activations of stage 2 (lab-a:1)"."""
+    fullest = max(
+        shards, key=lambda s: (s.likely_bytes / max(1, s.free_bytes), -s.rank)
+    )
+    component = max(
+        fullest.components, key=lambda name: fullest.components[name], default=""
+    )
+    words = WORDS.get(component, component.replace("_", " "))
+    staged = any(shard.stage for shard in shards)
+    if staged:
+        words = sentence("{part} of stage {stage}", part=words, stage=fullest.stage + 1)
+    return sentence(
+        "{part} ({gpu_label}): {components} of {likely} needed, {free} free",
+        part=words,
+        gpu_label=fullest.gpu_label,
+        components=gib(fullest.components[component]),
+        likely=gib(fullest.likely_bytes),
+        free=gib(fullest.free_bytes),
+    )
+
+
+def notes_of(
+    setting: Setting,
+    offers: Sequence[GpuOffer],
+    made: Iterable[Estimate],
+    *,
+    comfortable: bool,
+) -> tuple[str, ...]:
+    """What somebody should know before starting it."""
+    notes = [note for one in made for note in one.notes]
+    if not comfortable:
+        notes.append(
+            sentence(
+                "Tight: it fits only if the allocator wastes nothing. Out of memory "
+                "is possible."
+            )
+        )
+    notes += [
+        f"{offer.label}: {trouble}." for offer in offers for trouble in offer.health
+    ]
+    nodes = list(dict.fromkeys(offer.node for offer in offers))
+    if len(nodes) > 1:
+        notes.append(
+            sentence(
+                "It spans {nodes}: a job starts a launcher on each of them, which "
+                "meet at the first.",
+                nodes=", ".join(nodes),
+            )
+        )
+    if setting.weights != "full" and setting.workload.trains:
+        notes.append(
+            sentence("Only the trainable parameters are stepped in full precision.")
+        )
+    return tuple(dict.fromkeys(notes))
+
+
+def learned_notes(step: StepCorrection, shards: Sequence[Shard]) -> tuple[str, ...]:
+    """What the site's measured error has moved, in words."""
+    notes = []
+    if step.ratio != 1:
+        notes.append(
+            sentence(
+                "Step time as measured here: {ratio} times what arithmetic says "
+                "({runs}).",
+                ratio=f"{step.ratio:.2f}",
+                runs=counted("{n} run", "{n} runs", step.runs),
+            )
+        )
+    moved = [shard for shard in shards if shard.prior_likely_bytes]
+    if moved:
+        most = max(moved, key=lambda one: one.likely_bytes)
+        notes.append(
+            sentence(
+                "Memory as measured here: likely {likely} instead of {prior_likely} "
+                "on {gpu_label}.",
+                likely=gib(most.likely_bytes),
+                prior_likely=gib(most.prior_likely_bytes),
+                gpu_label=most.gpu_label,
+            )
+        )
+    return tuple(notes)
+
+
+def launch_of(
+    strategy: str,
+    setting: Setting,
+    seats: Sequence[tuple[GpuOffer, Sharding]],
+    extra: dict[str, Any],
+) -> dict[str, Any]:
+    """What a runner needs to start it; see planner.py for the keys."""
+    workload = setting.workload
+    offers = [offer for offer, _ in seats]
+    first = seats[0][1]
+    deepspeed = strategy == "zero2" or workload.offload == "nvme"
+    uuids = [offer.uuid for offer in offers]
+    width = first.tensor_degree
+    return {
+        "engine": "deepspeed" if deepspeed else "torch",
+        "strategy": strategy,
+        "nproc": len(seats),
+        "gpu_uuids": uuids,
+        "nodes": list(dict.fromkeys(offer.node for offer in offers)),
+        "fast_links": joined_by_fast_links(offers),
+        "task": workload.task,
+        "batch": workload.batch,
+        "sequence_length": workload.sequence_length,
+        "accumulation": workload.accumulation,
+        "precision": workload.precision,
+        "optimizer": workload.optimizer,
+        "optimizer_loop": workload.optimizer_loop,
+        "checkpointing": workload.checkpointing,
+        "attention": workload.attention,
+        "offload_optimizer": setting.offload and workload.trains,
+        "offload": workload.offload,
+        "offload_parameters": workload.offload_parameters,
+        "weights": setting.weights,
+        "tensor_degree": width,
+        "pipeline_degree": first.pipeline_degree,
+        "data_degree": first.data_degree,
+        "zero_stage": first.stage,
+        "sequence_parallel": first.sequence_parallel,
+        "schedule": first.pipeline_schedule if first.is_staged else "",
+        "virtual_stages": first.virtual_stages,
+        "microbatches": first.microbatches,
+        "rank_grid": [uuids[i : i + width] for i in range(0, len(uuids), width)],
+        **extra,
+    }
+
+
+def refusal(
+    strategy: str,
+    reason: str,
+    *,
+    code: str = "not_applicable",
+    gpu: GpuOffer | None = None,
+    missing_bytes: int = 0,
+    cheapest_change: str = "",
+) -> Refusal:
+    """A Refusal in few words."""
+    return Refusal(
+        strategy=strategy,
+        title=TITLES[strategy],
+        code=code,
+        reason=reason,
+        gpu_label=gpu.label if gpu else "",
+        gpu_uuid=gpu.uuid if gpu else "",
+        missing_bytes=missing_bytes,
+        cheapest_change=cheapest_change,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """No room for a strategy. `tell` finds what lacks, which takes as long as a search:
+    it is asked only where nothing else helps."""
+
+    tell: Callable[[], Refusal]
+
+
+def too_small(
+    strategy: str, gpu: GpuOffer | None, missing_bytes: int, change: str
+) -> Refusal:
+    """The Refusal of a strategy whose smallest Gpu lacks memory."""
+    if gpu is None:
+        reason = sentence("This node has too few GPUs for it.")
+    else:
+        need = gpu.free_bytes + missing_bytes
+        reason = sentence(
+            "{gpu} has {free} free, but {need} are needed even with every way to "
+            "save memory: {missing} are missing.",
+            gpu=gpu.label,
+            free=gib(gpu.free_bytes),
+            need=gib(need),
+            missing=gib(missing_bytes),
+        )
+    return refusal(
+        strategy,
+        reason,
+        code="too_small",
+        gpu=gpu,
+        missing_bytes=missing_bytes,
+        cheapest_change=change,
+    )

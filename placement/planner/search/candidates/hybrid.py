@@ -1,0 +1,341 @@
+"""Tensor x pipeline x data together: cuts inside fast links, stages and copies outside.
+
+Cells of t Gpus that NVLink joins run a layer together; Blocks of d cells run one stage,
+a replica each; stages are cut over the Blocks as over unequal Gpus (stage_blocks.py).
+ZeRO-1 shares the optimizer out between replicas: it moves no more bytes than plain
+copies do. Two of the three degrees at least are above 1; the rest are strategies of
+their own.
+
+Objective: the mildest remedies, then the shortest step over all degrees. How Gpus are
+grouped: a cell and a Block are as good as their worst Gpu, so like goes with like; all
+groupings are tried up to EXHAUSTIVE members, above that those by room and by speed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from placement.planner.search.candidates.explanation import Unfit, refusal, too_small
+from placement.planner.search.candidates.pipeline import few_classes, stages_told
+from placement.planner.search.candidates.search_context import Search
+from placement.planner.search.candidates.shortage import (
+    cheapest_change,
+    fewest_stages,
+    least_overloaded,
+)
+from placement.planner.search.candidates.stage_blocks import (
+    Block,
+    Cut,
+    cut_stages,
+    in_pieces,
+    least_seconds,
+    staged_time,
+)
+from placement.planner.search.candidates.tensor_parallel import tensor_degrees
+from placement.planner.search.link_bandwidth import fast_groups
+from placement.planner.search.memory_savings import (
+    Setting,
+    accumulations,
+    in_runs,
+    stages,
+)
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.sharding import Sharding
+from placement.planner.values.workload import Workload
+from telemetry.protocol.sentences import counted, sentence
+
+EXHAUSTIVE = 6
+"""Up to so many members all groupings are tried (15 for pairs of 6)."""
+COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Copies of a stage that are tried."""
+STATELESS = ("sgd",)
+Cell = tuple[GpuOffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """Gpus a layer is cut over, and copies of each stage."""
+
+    tensor: int
+    data: int
+    cells: tuple[Cell, ...]
+
+    @property
+    def most_stages(self) -> int:
+        """Stages that there are cells for."""
+        return len(self.cells) // self.data
+
+    @property
+    def least_stages(self) -> int:
+        """One stage will do where the two others are above 1."""
+        return 1 if self.tensor > 1 and self.data > 1 else 2
+
+
+def hybrid(hunt: Search) -> list[Plan] | Refusal | Unfit:
+    """The degrees with the shortest step."""
+    if hunt.most_gpus < 3:
+        return refusal("hybrid", sentence("It needs at least four GPUs."))
+    if len(hunt.spec.layers) < 2:
+        return refusal(
+            "hybrid", sentence("A model of one layer cannot be cut into stages.")
+        )
+    offers = few_classes(hunt.offers)
+    shapes = list(_degrees(hunt, offers))
+    if not shapes:
+        return refusal(
+            "hybrid", sentence("There are too few GPUs to combine two strategies.")
+        )
+    cuts: list[Cut] = []
+    for stage in stages(hunt.asked, hunt.freedom()):
+        if cuts and stage.severity[:3] > cuts[0].setting.severity[:3]:
+            break
+        best = min((cut.time.total_seconds for cut in cuts), default=None)
+        if best is not None and least_seconds(hunt, stage) >= best:
+            continue
+        cuts += [cut for shape in shapes for cut in _cuts(hunt, stage, shape)]
+        if cuts and not hunt.greedy:
+            break
+    if not cuts:
+        return Unfit(lambda: _refuse(hunt, shapes))
+    return [_plan(hunt, min(cuts, key=lambda cut: cut.order))]
+
+
+def _degrees(hunt: Search, offers: Sequence[GpuOffer]) -> Iterator[Degrees]:
+    """Every pair of degrees, for every way to form cells worth trying."""
+    groups = fast_groups(offers)
+    widest = min(max((len(group) for group in groups), default=1), hunt.most_gpus)
+    for tensor in (1, *tensor_degrees(hunt.spec, widest)):
+        for cells in _cells(groups, offers, tensor):
+            kept = cells[: hunt.most_gpus // tensor]
+            most = min(len(kept), hunt.asked.batch if hunt.asked.trains else 1)
+            for data in (count for count in COPIES if count <= most):
+                shape = Degrees(tensor, data, kept)
+                if (tensor > 1) + (data > 1) == 0:
+                    continue
+                if shape.most_stages >= shape.least_stages:
+                    yield shape
+
+
+def _cells(
+    groups: Sequence[Sequence[GpuOffer]], offers: Sequence[GpuOffer], tensor: int
+) -> Iterator[tuple[Cell, ...]]:
+    """Ways to form cells of t Gpus, each inside one group of fast links."""
+    if tensor == 1:
+        yield tuple((offer,) for offer in sorted(offers, key=_room))
+        return
+    ways = [
+        [tuple(way) for way in groupings(list(group), tensor)]
+        for group in groups
+        if len(group) >= tensor
+    ]
+    # The n-th way of every group together: groups of equal Gpus have one way only.
+    for number in range(max((len(way) for way in ways), default=0)):
+        cells = [cell for way in ways for cell in way[min(number, len(way) - 1)]]
+        yield tuple(sorted(cells, key=lambda cell: min(map(_room, cell), default=())))
+
+
+def groupings(members: list[GpuOffer], size: int) -> list[list[Cell]]:
+    """Ways to part Gpus into groups of a size worth trying; what is over is left out.
+
+    All of them for a few members of different kinds, else like with like: by room, and
+    by speed.
+    """
+    by_room = sorted(members, key=_room)
+    kinds = {(o.free_bytes, o.peak_flops * o.share_ratio) for o in members}
+    if size == 1 or len(kinds) == 1:
+        return [_in_order(by_room, size)]
+    if len(members) <= EXHAUSTIVE:
+        return [list(way) for way in _all_ways(by_room, size)]
+    by_speed = sorted(members, key=_pace)
+    ways = [_in_order(by_room, size), _in_order(by_speed, size)]
+    return ways if ways[0] != ways[1] else ways[:1]
+
+
+def _in_order(members: Sequence[GpuOffer], size: int) -> list[Cell]:
+    whole = len(members) - len(members) % size
+    return [tuple(members[i : i + size]) for i in range(0, whole, size)]
+
+
+def _all_ways(members: Sequence[GpuOffer], size: int) -> Iterator[tuple[Cell, ...]]:
+    """Every parting into groups of a size, some members left out if they do not go
+    in evenly. The first member is in the first group or left out."""
+    if len(members) < size:
+        yield ()
+        return
+    first, rest = members[0], members[1:]
+    for others in combinations(rest, size - 1):
+        left = [one for one in rest if one not in others]
+        for way in _all_ways(left, size):
+            yield ((first, *others), *way)
+    if len(members) % size:
+        yield from _all_ways(rest, size)
+
+
+def _room(offer: GpuOffer) -> tuple[object, ...]:
+    pace = offer.peak_flops * offer.share_ratio
+    return (-offer.free_bytes, -pace, offer.node, offer.index, offer.uuid)
+
+
+def _pace(offer: GpuOffer) -> tuple[object, ...]:
+    pace = offer.peak_flops * offer.share_ratio
+    return (-pace, -offer.free_bytes, offer.node, offer.index, offer.uuid)
+
+
+def _blocks(shape: Degrees) -> Iterator[list[Block]]:
+    """Ways to put cells together as the replicas of a stage."""
+    if shape.data == 1:
+        yield [Block((cell,)) for cell in shape.cells]
+        return
+    worst = {cell: _worst(cell) for cell in shape.cells}
+    of = {one.uuid: cell for cell, one in worst.items()}
+    for way in groupings(list(worst.values()), shape.data):
+        yield [Block(tuple(of[one.uuid] for one in group)) for group in way]
+
+
+def _worst(cell: Cell) -> GpuOffer:
+    """What stands for a cell when cells are grouped."""
+    return max(cell, key=_room)
+
+
+def _base(hunt: Search, shape: Degrees, pieces: int) -> Sharding:
+    """What all ranks of these degrees share."""
+    shares = shape.data > 1 and hunt.asked.trains
+    stateful = hunt.asked.optimizer not in STATELESS
+    return Sharding(
+        strategy="hybrid",
+        tensor_degree=shape.tensor,
+        data_degree=shape.data,
+        zero_stage=1 if shares and stateful else 0,
+        sequence_parallel=shape.tensor > 1 and hunt.asked.trains,
+        microbatches=pieces,
+    )
+
+
+def _cuts(hunt: Search, stage: Setting, shape: Degrees) -> Iterator[Cut]:
+    """What a setting and degrees give, over the ways to group and to cut batches."""
+    setting, counts = in_pieces(
+        stage, hunt.limits, replicas=shape.data, most_stages=shape.most_stages
+    )
+    for blocks in _blocks(shape):
+        # Smaller pieces need less: where the smallest do not fit, none do.
+        smallest = _base(hunt, shape, counts[-1])
+        if shape.most_stages >= 2 and fewest_stages(
+            hunt, setting, blocks, smallest, most=shape.most_stages
+        ):
+            for pieces in counts:
+                cut = cut_stages(
+                    hunt,
+                    setting,
+                    blocks,
+                    _base(hunt, shape, pieces),
+                    most=shape.most_stages,
+                    least=2,
+                )
+                if cut is not None:
+                    yield cut
+        if shape.least_stages == 1:
+            yield from _one_stage(hunt, stage, shape, blocks)
+
+
+def _one_stage(
+    hunt: Search, stage: Setting, shape: Degrees, blocks: Sequence[Block]
+) -> Iterator[Cut]:
+    """Tensor x data: the whole model in one Block, in as few pieces as fit."""
+    counts = accumulations(stage.workload, shape.data, hunt.limits)
+    least = hunt.need_bytes(in_runs(stage, counts[-1]), _base(hunt, shape, 1))
+    if not any(block.free_bytes >= least for block in blocks):
+        return
+    for count in counts:
+        setting = in_runs(stage, count)
+        base = replace(_base(hunt, shape, 1), offload_optimizer=setting.offload)
+        base = replace(base, last_layer=len(hunt.spec.layers))
+        need = hunt.need_bytes(setting, base)
+        fitting = [block for block in blocks if block.free_bytes >= need]
+        for block in fitting:
+            time, busy = staged_time(hunt, setting, (block,), (base,))
+            yield Cut(setting, 1, (block,), (base,), time, busy, exact=True)
+        if fitting:
+            return
+
+
+def _plan(hunt: Search, cut: Cut) -> Plan:
+    first = cut.shardings[0]
+    degrees = {
+        "tensor": first.tensor_degree,
+        "pipeline": len(cut.blocks),
+        "data": first.data_degree,
+    }
+    told = " × ".join(f"{name} {n}" for name, n in degrees.items() if n > 1)
+    workload = cut.setting.workload
+    runs = max(cut.pieces, workload.accumulation)
+    why = []
+    if first.tensor_degree > 1:
+        why.append(
+            sentence(
+                "Every layer is cut over {tensor_degree} GPUs joined by fast links.",
+                tensor_degree=first.tensor_degree,
+            )
+        )
+    if len(cut.blocks) > 1:
+        why.append(
+            sentence(
+                "The model is cut into {stages}: {cut}.",
+                stages=counted("{n} stage", "{n} stages", len(cut.blocks)),
+                cut=stages_told(cut),
+            )
+        )
+    if first.data_degree > 1:
+        copies = first.data_degree
+        why.append(
+            sentence(
+                "{copies} copies of it take a part of the batch each and share the "
+                "optimizer state (ZeRO-1).",
+                copies=copies,
+            )
+            if first.stage
+            else sentence(
+                "{copies} copies of it take a part of the batch each.", copies=copies
+            )
+        )
+    why.append(sentence("No other degrees of these GPUs gave a shorter step."))
+    starts = [sharding.first_layer for sharding in cut.shardings]
+    return hunt.plan(
+        "hybrid",
+        cut.setting,
+        cut.seats(),
+        cut.time,
+        why=why,
+        launch={
+            "microbatch": -(-workload.batch // (first.data_degree * runs)),
+            "bounds": [*starts, len(hunt.spec.layers)],
+        },
+        title=sentence("Hybrid: {told}", told=told),
+    )
+
+
+def _refuse(hunt: Search, shapes: Sequence[Degrees]) -> Refusal:
+    """What the widest cut of the model lacks with every remedy."""
+    widest = max(shapes, key=lambda one: (one.tensor * one.most_stages, -one.data))
+    setting, pieces = _harshest(hunt, hunt.asked, widest)
+    blocks = next(iter(_blocks(widest)))
+    gpu, missing = least_overloaded(hunt, setting, blocks, _base(hunt, widest, pieces))
+
+    def fits(among: Search, workload: Workload) -> bool:
+        setting, pieces = _harshest(among, workload, widest)
+        base = _base(among, widest, pieces)
+        if widest.most_stages < 2:
+            return any(True for _ in _one_stage(among, setting, widest, blocks))
+        most = widest.most_stages
+        return bool(fewest_stages(among, setting, blocks, base, most=most))
+
+    change = cheapest_change(hunt, fits, gpu, missing)
+    return too_small("hybrid", gpu, missing, change)
+
+
+def _harshest(hunt: Search, asked: Workload, shape: Degrees) -> tuple[Setting, int]:
+    *_, last = stages(asked, hunt.freedom())
+    setting, counts = in_pieces(
+        last, hunt.limits, replicas=shape.data, most_stages=shape.most_stages
+    )
+    return setting, counts[-1]

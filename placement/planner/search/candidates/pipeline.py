@@ -1,0 +1,268 @@
+"""Pipelines: the model cut into stages of unequal length over unequal Gpus.
+
+Objective: the mildest remedies, then the shortest iteration (pipeline_partition.py says
+for which memory and time that is exact). On the fewest Gpus that can, and on more where
+that is much faster.
+"""
+
+from collections.abc import Sequence
+
+from placement.planner.search.candidates.explanation import Unfit, refusal, too_small
+from placement.planner.search.candidates.search_context import (
+    CLASS_ROUNDING_BYTES,
+    Search,
+    worth_ratio,
+)
+from placement.planner.search.candidates.shortage import (
+    cheapest_change,
+    fewest_stages,
+    least_overloaded,
+)
+from placement.planner.search.candidates.stage_blocks import (
+    Block,
+    Cut,
+    cut_stages,
+    in_pieces,
+    least_seconds,
+)
+from placement.planner.search.memory_savings import Setting, stages
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.humanize import listed, ranges_told
+from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.sharding import Schedule, Sharding, Strategy
+from placement.planner.values.workload import Workload
+from telemetry.protocol.sentences import counted, joined, sentence
+
+MOST_CLASSES = 8
+"""More kinds of unequal Gpus than this are not searched: the roomiest are."""
+MOST_STATES = 6000
+"""Counts taken of each class that a search may have; see count_vectors.py."""
+
+
+def pipeline(
+    hunt: Search, strategy: Strategy = "pipeline"
+) -> list[Plan] | Refusal | Unfit:
+    """Stages of unequal length over Gpus of unequal room and speed: 1F1B, or GPipe."""
+    unfit = not_staged(hunt, strategy)
+    if unfit is not None:
+        return unfit
+    offers = few_classes(hunt.offers)
+    cuts = pipeline_cuts(hunt, offers, hunt.asked, strategy)
+    if not cuts:
+        return Unfit(lambda: _refuse(hunt, offers, strategy))
+    return [_plan(hunt, strategy, cut) for cut in cuts]
+
+
+def not_staged(hunt: Search, strategy: str) -> Refusal | None:
+    """Why no pipeline makes sense here."""
+    if hunt.most_gpus < 2:
+        return refusal(strategy, sentence("It needs at least two GPUs of one node."))
+    if len(hunt.spec.layers) < 2:
+        return refusal(
+            strategy, sentence("A model of one layer cannot be cut into stages.")
+        )
+    return None
+
+
+def base_of(strategy: Strategy, pieces: int) -> Sharding:
+    """What all stages of a pipeline share."""
+    schedule: Schedule = "gpipe" if strategy == "gpipe" else "1f1b"
+    return Sharding(strategy=strategy, microbatches=pieces, pipeline_schedule=schedule)
+
+
+def pipeline_cuts(
+    hunt: Search,
+    offers: Sequence[GpuOffer],
+    asked: Workload,
+    strategy: Strategy,
+) -> list[Cut]:
+    """On the fewest Gpus, and the fastest if it is worth more; [] if none fits."""
+    found: list[list[Cut]] = []
+    for stage in stages(asked, hunt.freedom()):
+        if found and stage.severity[:3] > found[0][0].setting.severity[:3]:
+            break
+        if found and least_seconds(hunt, stage) >= min(
+            cuts[-1].time.total_seconds for cuts in found
+        ):
+            continue
+        cuts = _cuts_with(hunt, offers, stage, strategy)
+        if cuts and not hunt.greedy:
+            return cuts
+        found += [cuts] if cuts else []
+    return min(found, key=lambda cuts: cuts[-1].order, default=[])
+
+
+def _cuts_with(
+    hunt: Search, offers: Sequence[GpuOffer], stage: Setting, strategy: Strategy
+) -> list[Cut]:
+    """The same with the remedies of one setting."""
+    blocks = [Block(((offer,),)) for offer in offers]
+    gpipe = strategy == "gpipe"
+    most = min(hunt.most_gpus, len(blocks))
+    setting, counts = in_pieces(stage, hunt.limits, replicas=1, most_stages=most)
+    # Smaller pieces need less: where the smallest do not fit, none do.
+    smallest = base_of(strategy, counts[-1])
+    fewest = fewest_stages(hunt, setting, blocks, smallest, most=most, gpipe=gpipe)
+    if not fewest:
+        return []
+    bases = [base_of(strategy, pieces) for pieces in counts]
+    quick = _best(hunt, setting, blocks, bases, fewest, most)
+    if quick is None:
+        return []
+    few = None
+    for count in range(fewest, len(quick.blocks)):
+        few = _best(hunt, setting, blocks, bases, fewest, count)
+        if few is not None:
+            break
+    if few is None:
+        return [quick]
+    worth = worth_ratio(hunt) * few.time.total_seconds
+    return [few, quick] if quick.time.total_seconds <= worth else [few]
+
+
+def _best(
+    hunt: Search,
+    setting: Setting,
+    blocks: Sequence[Block],
+    bases: Sequence[Sharding],
+    least: int,
+    most: int,
+) -> Cut | None:
+    """The shortest step of so many stages, over numbers of microbatches."""
+    found = [
+        cut_stages(
+            hunt,
+            setting,
+            blocks,
+            base,
+            most=most,
+            least=least,
+            gpipe=base.strategy == "gpipe",
+        )
+        for base in bases
+    ]
+    good = [cut for cut in found if cut is not None]
+    return min(good, key=lambda cut: cut.order, default=None)
+
+
+def few_classes(offers: Sequence[GpuOffer]) -> tuple[GpuOffer, ...]:
+    """Keep the roomiest Gpus if there are too many different ones to search."""
+    ranked = sorted(
+        offers,
+        key=lambda offer: (-offer.free_bytes, offer.node, offer.index, offer.uuid),
+    )
+    kept: list[GpuOffer] = []
+    counts: dict[tuple[int, float], int] = {}
+    for offer in ranked:
+        key = (
+            offer.free_bytes // CLASS_ROUNDING_BYTES,
+            offer.peak_flops * offer.share_ratio,
+        )
+        after = {**counts, key: counts.get(key, 0) + 1}
+        states = 1
+        for count in after.values():
+            states *= count + 1
+        if len(after) <= MOST_CLASSES and states <= MOST_STATES:
+            counts = after
+            kept.append(offer)
+    return tuple(sorted(kept, key=lambda offer: (offer.node, offer.index, offer.uuid)))
+
+
+def _plan(hunt: Search, strategy: Strategy, cut: Cut) -> Plan:
+    starts = [sharding.first_layer for sharding in cut.shardings]
+    return hunt.plan(
+        strategy,
+        cut.setting,
+        cut.seats(),
+        cut.time,
+        why=_why(cut, strategy),
+        launch={
+            "microbatch": -(-cut.setting.workload.batch // cut.pieces),
+            "bounds": [*starts, len(hunt.spec.layers)],
+        },
+    )
+
+
+def stages_told(cut: Cut) -> str:
+    """ "lab-a:0 layers 0 to 5, lab-a:1 layers 6 to 13"."""
+    return joined(
+        (
+            sentence(
+                "{gpu} layers {ranges}",
+                gpu=listed(offer.label for offer in block.offers),
+                ranges=ranges_told([(sharding.first_layer, sharding.last_layer or 0)]),
+            )
+            for block, sharding in zip(cut.blocks, cut.shardings, strict=True)
+        ),
+        ", ",
+    )
+
+
+def _why(cut: Cut, strategy: str) -> list[str]:
+    why: list[str] = [
+        sentence(
+            "The model is cut into {stages}: {cut}.",
+            stages=counted("{n} stage", "{n} stages", len(cut.blocks)),
+            cut=stages_told(cut),
+        ),
+        sentence(
+            "The batch runs through in {pieces}, so that all stages work at once; "
+            "between stages only activations are sent.",
+            pieces=counted("{n} piece", "{n} pieces", cut.pieces),
+        ),
+    ]
+    if strategy == "gpipe":
+        why.append(
+            sentence(
+                "Every stage keeps all pieces in memory until the backward pass begins."
+            )
+        )
+    else:
+        why.append(
+            sentence(
+                "The first stage keeps the most pieces in memory, the last keeps "
+                "one: GPUs are ordered accordingly."
+            )
+        )
+    slowest = max(range(len(cut.busy)), key=lambda stage: cut.busy[stage])
+    if len(set(cut.busy)) > 1:
+        why.append(
+            sentence(
+                "Stage {slowest} is the busiest and sets the pace.", slowest=slowest + 1
+            )
+        )
+    if cut.exact:
+        why.append(
+            sentence("No other cut and order of these GPUs gives a shorter step.")
+        )
+    else:
+        why.append(sentence("No other cut and order makes the slowest stage faster."))
+    return why
+
+
+def _refuse(hunt: Search, offers: Sequence[GpuOffer], strategy: Strategy) -> Refusal:
+    """The least overloaded cut, with every remedy: which Gpu lacks how much."""
+    blocks = [Block(((offer,),)) for offer in offers]
+    gpipe = strategy == "gpipe"
+    setting, pieces = _harshest(hunt, hunt.asked)
+    gpu, missing = least_overloaded(
+        hunt, setting, blocks, base_of(strategy, pieces), gpipe=gpipe
+    )
+
+    def fits(among: Search, workload: Workload) -> bool:
+        setting, pieces = _harshest(among, workload)
+        base = base_of(strategy, pieces)
+        most = among.most_gpus
+        return bool(fewest_stages(among, setting, blocks, base, most=most, gpipe=gpipe))
+
+    change = cheapest_change(hunt, fits, gpu, missing)
+    return too_small(strategy, gpu, missing, change)
+
+
+def _harshest(hunt: Search, asked: Workload) -> tuple[Setting, int]:
+    """Every remedy at once, in the smallest pieces."""
+    *_, last = stages(asked, hunt.freedom())
+    setting, counts = in_pieces(
+        last, hunt.limits, replicas=1, most_stages=hunt.most_gpus
+    )
+    return setting, counts[-1]

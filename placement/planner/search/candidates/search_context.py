@@ -1,0 +1,411 @@
+"""One search among some Gpus: needs of ranks, cached, and the making of Plans."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from placement.planner.memory.estimate import (
+    Estimate,
+    estimate_from_costs,
+    interval,
+    rank_costs,
+    tape_workload,
+)
+from placement.planner.memory.layer_costs import LayerCost
+from placement.planner.memory.step_phases import rank_phases
+from placement.planner.model.spec import ModelSpec
+from placement.planner.search.candidates.explanation import (
+    bound_by,
+    launch_of,
+    learned_notes,
+    notes_of,
+)
+from placement.planner.search.link_bandwidth import (
+    Link,
+    fast_groups,
+    neighbourhoods,
+    slowest_link,
+)
+from placement.planner.search.memory_savings import (
+    Freedom,
+    Limits,
+    Setting,
+    Weights,
+    explain,
+)
+from placement.planner.search.step_time import (
+    HOST_BYTES_PER_ELEMENT,
+    StepTime,
+    Work,
+    flops_per_second,
+    work_of,
+)
+from placement.planner.values.calibration import UNCORRECTED, Corrections
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.objective import Wish
+from placement.planner.values.plan import TITLES, Plan, Shard
+from placement.planner.values.sharding import Sharding
+from placement.planner.values.workload import Workload
+from telemetry.protocol.sentences import sentence
+
+CLASS_ROUNDING_BYTES = 64 * 2**20
+"""Free bytes are rounded down to this, so that equally idle Gpus are one class."""
+WORTH_RATIO = 0.8
+"""A second Plan of a strategy is shown if it needs at most this part of the time."""
+GREEDY_WISHES = ("fastest", "cheapest")
+"""With these it is shown however little faster it is."""
+_KEYED = tuple(
+    name
+    for name in Workload.__slots__
+    if name not in ("batch", "accumulation", "optimizer_loop")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a rank sits in a Plan, and what it has to do there."""
+
+    offer: GpuOffer
+    sharding: Sharding
+    stage: int = 0
+    replica: int = 0
+    tensor_rank: int = 0
+    busy_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Caches:
+    """What several searches for one question may share."""
+
+    keys: dict[object, tuple[object, ...]] = field(default_factory=dict)
+    costs: dict[object, tuple[LayerCost, ...]] = field(default_factory=dict)
+    works: dict[object, Work] = field(default_factory=dict)
+    needs: dict[object, tuple[int, int]] = field(default_factory=dict)
+    states: dict[object, tuple[int, int, int]] = field(default_factory=dict)
+    layers: dict[object, Any] = field(default_factory=dict)
+    specs: dict[Weights, ModelSpec] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Search:
+    """What is asked, the Gpus to choose from, and what has been computed already."""
+
+    spec: ModelSpec
+    asked: Workload
+    offers: tuple[GpuOffer, ...]
+    limits: Limits
+    quantize: Callable[[ModelSpec, Weights], ModelSpec] | None = None
+    """How weights are stored in fewer bits; None: not for this model."""
+    tight: bool = False
+    """Plan by the least possible need instead of the likely one."""
+    wish: Wish | None = None
+    learned: Corrections = UNCORRECTED
+    """The site's measured error, by which need and time are corrected."""
+    caches: Caches = field(default_factory=Caches)
+    links: dict[tuple[str, ...], Link] = field(default_factory=dict)
+    _near: list[tuple[GpuOffer, ...]] | None = None
+    _fast: list[tuple[GpuOffer, ...]] | None = None
+
+    @property
+    def most_gpus(self) -> int:
+        """Gpus that a Plan may use."""
+        return min(len(self.offers), self.limits.max_gpus or len(self.offers))
+
+    @property
+    def greedy(self) -> bool:
+        """True if the wish looks for the shortest step, not for mild remedies."""
+        return self.wish in GREEDY_WISHES
+
+    @property
+    def fixed_length(self) -> bool:
+        """True if the model itself fixes the number of tokens (vision)."""
+        return self.spec.shape is not None and bool(self.spec.shape.image_tokens)
+
+    def near(self) -> list[tuple[GpuOffer, ...]]:
+        """Sets of Gpus that are close to each other."""
+        if self._near is None:
+            self._near = neighbourhoods(self.offers)
+        return self._near
+
+    def fast(self) -> list[tuple[GpuOffer, ...]]:
+        """Sets of Gpus that NVLink joins."""
+        if self._fast is None:
+            self._fast = fast_groups(self.offers)
+        return self._fast
+
+    def link(self, chosen: Sequence[GpuOffer]) -> Link:
+        """The slowest hop among some Gpus."""
+        key = tuple(offer.uuid for offer in chosen)
+        if key not in self.links:
+            self.links[key] = slowest_link(chosen)
+        return self.links[key]
+
+    def freedom(self, *, parameters: bool = False, copies: int = 1) -> Freedom:
+        """Remedies that a strategy may use; `copies` whole optimizer states."""
+
+        def host_bytes(workload: Workload) -> int:
+            width = 2 if workload.offload_parameters else 0
+            state = HOST_BYTES_PER_ELEMENT if workload.trains else 0
+            return int(self.spec.parameter_count * (state + width) * copies)
+
+        return Freedom(
+            limits=self.limits,
+            quantizable=self.quantize is not None,
+            host_bytes=host_bytes,
+            parameters=parameters,
+        )
+
+    def spec_of(self, setting: Setting) -> ModelSpec:
+        """The model as a setting keeps it."""
+        if setting.weights == "full" or self.quantize is None:
+            return self.spec
+        if setting.weights not in self.caches.specs:
+            made = self.quantize(self.spec, setting.weights)
+            self.caches.specs[setting.weights] = made
+        return self.caches.specs[setting.weights]
+
+    def costs(self, setting: Setting, sharding: Sharding) -> tuple[LayerCost, ...]:
+        """Layer costs, cached by what they depend on."""
+        key = self.cost_key(setting, sharding)
+        if key not in self.caches.costs:
+            made = rank_costs(self.spec_of(setting), setting.workload, sharding)
+            self.caches.costs[key] = made
+        return self.caches.costs[key]
+
+    def cost_key(self, setting: Setting, sharding: Sharding) -> tuple[object, ...]:
+        """What layer costs depend on: not on which layers a rank has."""
+        degrees = (
+            setting,
+            sharding.strategy,
+            sharding.data_degree,
+            sharding.tensor_degree,
+            sharding.microbatches,
+            sharding.is_staged,
+            sharding.zero_stage,
+            sharding.sequence_parallel,
+            sharding.expert_degree,
+            sharding.engine,
+        )
+        key = self.caches.keys.get(degrees)
+        if key is None:
+            key = self.caches.keys[degrees] = self._meaning(setting, sharding)
+        return key
+
+    def _meaning(self, setting: Setting, sharding: Sharding) -> tuple[object, ...]:
+        workload = setting.workload
+        lowered = tape_workload(workload, sharding)
+        return (
+            lowered.microbatch(sharding.data_degree),
+            lowered.accumulation > 1,
+            workload.batch if not workload.trains else 0,
+            setting.weights,
+            sharding.tensor_degree,
+            sharding.stage == 3,
+            sharding.sequence_parallel,
+            sharding.buffers_of,
+            sharding.expert_degree,
+            *(getattr(workload, name) for name in _KEYED),
+        )
+
+    def tokens(self, setting: Setting, sharding: Sharding) -> float:
+        """Tokens of one microbatch."""
+        lowered = tape_workload(setting.workload, sharding)
+        length = lowered.sequence_length
+        if self.spec.shape is not None and self.spec.shape.image_tokens:
+            length = self.spec.shape.image_tokens
+        return float(lowered.microbatch(sharding.data_degree) * length)
+
+    def work(
+        self,
+        setting: Setting,
+        sharding: Sharding,
+        first: int = 0,
+        last: int | None = None,
+    ) -> Work:
+        """What layers [first, last) ask of one rank."""
+        key = (self.cost_key(setting, sharding), first, last)
+        if key not in self.caches.works:
+            self.caches.works[key] = work_of(
+                self.costs(setting, sharding)[first:last],
+                setting.workload,
+                tokens=self.tokens(setting, sharding),
+                fetched=sharding.stage == 3,
+            )
+        return self.caches.works[key]
+
+    def speed(self, chosen: Sequence[GpuOffer], setting: Setting) -> float:
+        """Operations a second of the slowest of some Gpus."""
+        return min(flops_per_second(offer, setting.workload) for offer in chosen)
+
+    def need_bytes(self, setting: Setting, sharding: Sharding) -> int:
+        """Bytes that a Gpu must offer to a rank."""
+        # Copies need the same however many there are: only their microbatch counts.
+        alike = sharding.strategy == "ddp" and sharding.bucket_view
+        key = (
+            self.cost_key(setting, sharding),
+            setting.workload.optimizer_loop,
+            ("ddp", sharding.offload_optimizer) if alike else sharding,
+        )
+        known = self.caches.needs.get(key)
+        if known is None:
+            costs = self.costs(setting, sharding)
+            peak = rank_phases(costs, setting.workload, sharding).peak_bytes
+            low, likely, _ = interval(peak, setting.workload)
+            known = self.caches.needs[key] = (low, likely)
+        return known[0] if self.tight else self._learned(sharding, *known)
+
+    def learned_ratio(self, strategy: str) -> float:
+        """What likely needs are multiplied by, on the class that needs most of all."""
+        return self.learned.most_memory(strategy, {o.gpu_class for o in self.offers})
+
+    def _learned(self, sharding: Sharding, low: int, likely: int) -> int:
+        return max(low, int(likely * self.learned_ratio(sharding.strategy)))
+
+    def state_bytes(self, setting: Setting, sharding: Sharding) -> int:
+        """Less than `need_bytes` of copies, at once: states after sharding, no more."""
+        key = self.cost_key(setting, sharding)
+        sums = self.caches.states.get(key)
+        if sums is None:
+            costs = self.costs(setting, sharding)
+            sums = self.caches.states[key] = (
+                sum(cost.parameter_bytes for cost in costs),
+                sum(cost.gradient_bytes for cost in costs),
+                sum(cost.optimizer_bytes for cost in costs),
+            )
+        workload, stage = setting.workload, sharding.stage
+        parts = [part / sharding.data_degree for part in sums]
+        parameters = parts[0] if stage == 3 else sums[0]
+        gradients = parts[1] if stage >= 2 else sums[1]
+        optimizer = parts[2] if stage else sums[2]
+        if workload.offload != "none":
+            gradients = optimizer = 0.0
+        if workload.offload_parameters:
+            parameters = 0.0
+        low, likely, _ = interval(parameters + gradients + optimizer, workload)
+        return low if self.tight else self._learned(sharding, low, likely)
+
+    def estimate(self, setting: Setting, sharding: Sharding) -> Estimate:
+        """The whole Estimate of a rank."""
+        return estimate_from_costs(
+            self.spec_of(setting),
+            setting.workload,
+            sharding,
+            self.costs(setting, sharding),
+        )
+
+    def shard(self, rank: int, seat: Seat, made: Estimate, slower: float) -> Shard:
+        """One rank of a Plan; `slower`: what its class's times are multiplied by."""
+        sharding, offer = seat.sharding, seat.offer
+        last = sharding.last_layer
+        prior = (made.low_bytes, made.likely_bytes, made.high_bytes)
+        learned = self.learned.memory(sharding.strategy, offer.gpu_class)
+        low, likely, high = now = learned.of(*prior)
+        return Shard(
+            rank=rank,
+            gpu_uuid=offer.uuid,
+            gpu_label=offer.label,
+            gpu_name=offer.name,
+            first_layer=sharding.first_layer,
+            last_layer=len(self.spec.layers) if last is None else last,
+            share_ratio=sharding.share_ratio,
+            components=dict(made.components),
+            low_bytes=low,
+            likely_bytes=likely,
+            high_bytes=high,
+            prior_likely_bytes=made.likely_bytes if now != prior else 0,
+            prior_high_bytes=made.high_bytes if now != prior else 0,
+            total_bytes=offer.memory_total_bytes,
+            used_bytes=offer.used_bytes,
+            free_bytes=offer.free_bytes,
+            node=offer.node,
+            stage=seat.stage,
+            replica=seat.replica,
+            tensor_rank=seat.tensor_rank,
+            chunks=sharding.chunks,
+            busy_seconds=seat.busy_seconds * slower,
+        )
+
+    def plan(
+        self,
+        strategy: str,
+        setting: Setting,
+        seats: Sequence[Seat],
+        time: StepTime,
+        *,
+        why: Sequence[str],
+        launch: dict[str, Any],
+        title: str = "",
+    ) -> Plan:
+        """A Plan out of its ranks."""
+        kinds = dict.fromkeys(seat.sharding for seat in seats)
+        made = {one: self.estimate(setting, one) for one in kinds}
+        offers = [seat.offer for seat in seats]
+        learned = self.learned.step(offer.gpu_class for offer in offers)
+        prior_seconds, time = time.total_seconds, time.times(learned.ratio)
+        shards = tuple(
+            self.shard(rank, seat, made[seat.sharding], learned.ratio)
+            for rank, seat in enumerate(seats)
+        )
+        comfortable = all(shard.headroom_bytes >= 0 for shard in shards)
+        bound = bound_by(shards)
+        total = time.total_seconds
+        return Plan(
+            strategy=strategy,
+            title=title or TITLES[strategy],
+            model=self.spec.name,
+            parameter_count=self.spec.parameter_count,
+            layer_count=len(self.spec.layers),
+            node=offers[0].node,
+            nodes=tuple(dict.fromkeys(offer.node for offer in offers)),
+            workload=setting.workload,
+            remedies=self._remedies(setting, kinds, made),
+            shards=shards,
+            fit="comfortable" if comfortable else "tight",
+            step_seconds=total,
+            **asdict(time),
+            # Tensors without a matrix product (a bare embedding) take no known time.
+            units_per_second=self.units(setting.workload) / total if total else 0.0,
+            why=(*why, sentence("Limited by {bound}.", bound=bound)),
+            notes=(
+                *notes_of(setting, offers, made.values(), comfortable=comfortable),
+                *learned_notes(learned, shards),
+            ),
+            prior_step_seconds=prior_seconds if learned.ratio != 1 else 0.0,
+            activations_are_a_guess=self.spec.activations_are_a_guess,
+            bound_by=bound,
+            quota_gpu_seconds=sum(offer.weight for offer in offers) * total,
+            disturbance=sum(
+                offer.compute_processes + (offer.util_pct or 0.0) / 100
+                for offer in offers
+                if offer.compute_processes
+            ),
+            troubled=sum(bool(offer.health) for offer in offers),
+            launch=launch_of(
+                strategy, setting, [(s.offer, s.sharding) for s in seats], launch
+            ),
+        )
+
+    def _remedies(
+        self,
+        setting: Setting,
+        kinds: dict[Sharding, None],
+        made: dict[Sharding, Estimate],
+    ) -> tuple[str, ...]:
+        largest = max(kinds, key=lambda one: made[one].likely_bytes)
+        return explain(
+            self.asked,
+            setting,
+            lambda tried: self.need_bytes(
+                tried, replace(largest, offload_optimizer=tried.offload)
+            ),
+        )
+
+    def units(self, workload: Workload) -> float:
+        """Tokens (text) or images (vision) of one step."""
+        length = 1 if self.fixed_length else workload.sequence_length
+        return float(workload.batch * length)
+
+
+def worth_ratio(hunt: Search) -> float:
+    """How much of the time a second Plan of a strategy may need."""
+    return 1.0 if hunt.greedy else WORTH_RATIO

@@ -1,0 +1,142 @@
+"""Do stages fit at all? On how few Gpus? If not: which lacks what, what would help?
+
+Only memory is looked at, so one probe (split.py) per number of stages is enough.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from placement.planner.search.candidates.search_context import Search
+from placement.planner.search.candidates.stage_blocks import Block, problem_of
+from placement.planner.search.chain_split import (
+    ChainProblem,
+    Split,
+    classes_of,
+    split_chain,
+)
+from placement.planner.search.memory_savings import (
+    Setting,
+    allowed_again,
+    first_or_none,
+    smaller_asks,
+)
+from placement.planner.search.pipeline_partition import Memory, PipelineProblem
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.humanize import gib_at_least
+from placement.planner.values.sharding import Sharding
+from placement.planner.values.workload import Workload
+from telemetry.protocol.sentences import sentence
+
+MOST_OVERLOAD = 1e9
+CLOSE_RATIO = 0.005
+"""How near to the least overload is near enough to name what is missing."""
+
+
+def fewest_stages(
+    hunt: Search,
+    setting: Setting,
+    blocks: Sequence[Block],
+    base: Sharding,
+    *,
+    most: int,
+    gpipe: bool = False,
+) -> int:
+    """The smallest number of stages, from 2 up, that some cut fits in; 0 if none."""
+    problem = problem_of(hunt, setting, blocks, base, gpipe=gpipe)
+    frees = sorted(problem.free_bytes, reverse=True)
+    most = min(most, len(blocks), len(hunt.spec.layers))
+    groups = classes_of(list(problem.free_bytes))
+    memory = Memory(problem, [problem.free_bytes[group[0]] for group in groups])
+    for count in range(2, most + 1):
+        if problem.least_bytes(count) > sum(frees[:count]):
+            continue
+        if _cut(problem, memory, groups, count) is not None:
+            return count
+    return 0
+
+
+def _cut(
+    problem: PipelineProblem,
+    memory: Memory,
+    groups: Sequence[Sequence[int]],
+    count: int,
+) -> Split | None:
+    """Some pipeline of so many stages, or fewer, that has room."""
+
+    layers = len(problem.state_bytes)
+
+    def load(first: int, last: int, kind: int, stage: int) -> float:
+        return 0.0
+
+    def reach(first: int, kind: int, stage: int, bound: float) -> int:
+        if bound < 0:
+            return first
+        fits, whole = memory.reach(first, kind, problem.in_flight(stage, count))
+        return layers if whole else fits
+
+    chain = ChainProblem(layers, groups, load, reach, stages=count)
+    return split_chain(chain, low=0.0, high=0.0)
+
+
+def least_overloaded(
+    hunt: Search,
+    setting: Setting,
+    blocks: Sequence[Block],
+    base: Sharding,
+    *,
+    gpipe: bool = False,
+) -> tuple[GpuOffer | None, int]:
+    """The fullest Gpu of the cut whose fullest Gpu is least so, and what it lacks."""
+    count = min(len(blocks), len(hunt.spec.layers))
+    problem = problem_of(hunt, setting, blocks, base, gpipe=gpipe)
+    frees = [max(1, free) for free in problem.free_bytes]
+    groups = classes_of(frees)
+
+    def cut(ratio: float) -> Split | None:
+        room = [int(frees[group[0]] * ratio) for group in groups]
+        return _cut(problem, Memory(problem, room), groups, count)
+
+    low, high = 1.0, 2.0
+    while (found := cut(high)) is None:
+        if high > MOST_OVERLOAD:
+            return None, 0
+        low, high = high, 2 * high
+    while high - low > CLOSE_RATIO * low:
+        middle = (low + high) / 2
+        better = cut(middle)
+        if better is None:
+            low = middle
+        else:
+            high, found = middle, better
+    memory = Memory(problem, frees)
+    needs = [
+        memory.need_bytes(p.first, p.last, problem.in_flight(stage, count))
+        for stage, p in enumerate(found.pieces)
+    ]
+    stage = max(
+        range(len(needs)), key=lambda i: (needs[i] / frees[found.pieces[i].gpu], -i)
+    )
+    gpus = blocks[found.pieces[stage].gpu].offers
+    gpu = min(gpus, key=lambda offer: offer.free_bytes)
+    return gpu, max(1, int(needs[stage]) - gpu.free_bytes)
+
+
+def cheapest_change(
+    hunt: Search,
+    fits: Callable[[Search, Workload], bool],
+    gpu: GpuOffer | None,
+    missing_bytes: int,
+) -> str:
+    """A forbidden remedy, a smaller question, or as much room as it lacks."""
+    for words, limits in allowed_again(hunt.limits):
+        if fits(replace(hunt, limits=limits), hunt.asked):
+            return words
+    asks = smaller_asks(hunt.asked, hunt.fixed_length)
+    change = first_or_none(asks, lambda workload: fits(hunt, workload))
+    if not change and gpu is not None:
+        change = sentence(
+            "{free} free on {gpu}",
+            free=gib_at_least(gpu.free_bytes + missing_bytes),
+            gpu=gpu.label,
+        )
+    return change

@@ -1,0 +1,362 @@
+"""Stages on blocks of Gpus: what pipelines and hybrids have in common.
+
+A Block is the Gpus that run one stage together: d replicas, each cut over t Gpus. All
+ranks of a Block need the same, so it has the room and the pace of its worst Gpu, and a
+pipeline over Blocks is a pipeline over unequal Gpus (pipeline_partition.py).
+
+What a stage needs is bounded from above here, so that cuts can be tried by the
+thousand: states, kept microbatches and the largest moment are added up, as 1F1B has
+them at once. The finished cut is counted again, exactly, by the estimate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from placement.planner.memory.estimate import LIKELY_RATIO, outside_bytes
+from placement.planner.memory.layer_costs import LayerCost
+from placement.planner.memory.parameter_states import optimizer_temporary_bytes, widths
+from placement.planner.memory.pipeline_schedule import border_bytes
+from placement.planner.search.candidates.search_context import (
+    CLASS_ROUNDING_BYTES,
+    Search,
+    Seat,
+)
+from placement.planner.search.memory_savings import Limits, Setting, in_runs
+from placement.planner.search.pipeline_partition import (
+    FRONT_BUDGET,
+    PipelineProblem,
+    PipelineSplit,
+    split_pipeline,
+)
+from placement.planner.search.step_time import (
+    StepTime,
+    all_reduce_bytes,
+    combined,
+    efficiency_ratio,
+    exposed_seconds,
+    host_seconds,
+    layer_flops,
+    pipeline_time,
+    tensor_seconds,
+)
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.sharding import Sharding
+
+PIECES_PER_STAGE = 4
+"""Microbatches per stage to aim for: a bubble of about a fifth."""
+BUDGET = FRONT_BUDGET // 6
+"""Of the exact search over unequal speeds: a dozen such searches make one answer."""
+MOST_CORRECTIONS = 3
+"""How often a cut is made again because the estimate found it larger than allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Gpus that run one stage: replicas of it, each cut over some Gpus."""
+
+    rows: tuple[tuple[GpuOffer, ...], ...]
+
+    @property
+    def offers(self) -> tuple[GpuOffer, ...]:
+        """All its Gpus, replica by replica."""
+        return tuple(offer for row in self.rows for offer in row)
+
+    @property
+    def free_bytes(self) -> int:
+        """What each of them has."""
+        return min(offer.free_bytes for offer in self.offers)
+
+    @property
+    def names(self) -> list[tuple[str, int, str]]:
+        """For a stable order."""
+        return [(offer.node, offer.index, offer.uuid) for offer in self.offers]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Stages on Blocks, before they become a Plan."""
+
+    setting: Setting
+    pieces: int
+    blocks: tuple[Block, ...]
+    """In stage order."""
+    shardings: tuple[Sharding, ...]
+    """Of each stage's ranks."""
+    time: StepTime
+    busy: tuple[float, ...]
+    """Seconds of a step that each stage computes."""
+    exact: bool
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """The shorter step first; then fewer Gpus, fewer pieces; then by name."""
+        gpus = sum(len(block.offers) for block in self.blocks)
+        names = [name for block in self.blocks for name in block.names]
+        return (self.time.total_seconds, gpus, self.pieces, names)
+
+    def seats(self) -> list[Seat]:
+        """Every rank: stages, in them replicas, in them tensor ranks."""
+        return [
+            Seat(offer, sharding, stage, replica, part, busy)
+            for stage, (block, sharding, busy) in enumerate(
+                zip(self.blocks, self.shardings, self.busy, strict=True)
+            )
+            for replica, row in enumerate(block.rows)
+            for part, offer in enumerate(row)
+        ]
+
+
+def in_pieces(
+    stage: Setting, limits: Limits, *, replicas: int, most_stages: int
+) -> tuple[Setting, list[int]]:
+    """A setting whose batch is cut by the pipeline, and the numbers of microbatches
+    to try: some per stage, and one sequence each."""
+    workload = stage.workload
+    if not workload.trains:
+        return stage, [1]
+    whole = in_runs(stage, 1)
+    most = -(-workload.batch // replicas)
+    aim = max(workload.accumulation, PIECES_PER_STAGE * most_stages)
+    counts = sorted({min(most, aim), most})
+    return whole, counts if limits.accumulation else counts[:1]
+
+
+def least_seconds(hunt: Search, stage: Setting) -> float:
+    """No way to train with a setting is faster: every Gpu is busy all the time."""
+    whole = in_runs(stage, 1)
+    batch = stage.workload.batch
+    costs = hunt.costs(whole, Sharding(strategy="pipeline", microbatches=batch))
+    flops = batch * sum(layer_flops(cost, stage.workload) for cost in costs)
+    return flops / sum(hunt.speed((offer,), stage) for offer in hunt.offers)
+
+
+def problem_of(
+    hunt: Search,
+    setting: Setting,
+    blocks: Sequence[Block],
+    base: Sharding,
+    *,
+    extra_bytes: float = 0.0,
+    gpipe: bool = False,
+) -> PipelineProblem:
+    """Bytes and seconds of each layer, as pipeline_partition.py wants them.
+
+    `base`: a Sharding with the degrees and the microbatches of every stage.
+    """
+    workload = setting.workload
+    key = (hunt.cost_key(setting, base), base.data_degree if base.stage else 0)
+    layers = hunt.caches.layers.get(key)
+    if layers is None:
+        layers = hunt.caches.layers[key] = _layers(hunt, setting, base)
+    bare = hunt.tight or workload.accelerator == "cpu"
+    learned = 1.0 if bare else hunt.learned_ratio(base.strategy)
+    return PipelineProblem(
+        **layers,
+        free_bytes=[_rounded(block.free_bytes) for block in blocks],
+        speeds=[
+            float(f"{hunt.speed(block.offers, setting) / 1e12:.4g}") for block in blocks
+        ],
+        microbatches=base.microbatches,
+        gpipe=gpipe,
+        gpipe_if_few=True,
+        trains=workload.trains,
+        fixed_bytes=outside_bytes(workload) * max(1.0, learned) + extra_bytes,
+        scale=1.0 if bare else max(1.0, LIKELY_RATIO * learned),
+    )
+
+
+def _layers(hunt: Search, setting: Setting, base: Sharding) -> dict[str, Any]:
+    """What a PipelineProblem says of layers."""
+    workload = setting.workload
+    costs = hunt.costs(setting, base)
+    offload = setting.offload
+    kept = [_kept_optimizer(cost, base) for cost in costs]
+    foreach = workload.optimizer_loop == "foreach"
+    temporary = [
+        optimizer_temporary_bytes(
+            workload, elements=cost.elements, largest=cost.largest
+        )
+        if workload.trains and not offload
+        else 0
+        for cost in costs
+    ]
+    width = widths(workload)
+    owner = costs[0]
+    per_element = width.parameter
+    if workload.trains:
+        per_element += width.gradient + width.moment
+        if not offload:
+            per_element += owner.optimizer_bytes / max(1, owner.elements)
+    ratio = 1e12 * efficiency_ratio(hunt.tokens(setting, base))
+    return {
+        "state_bytes": [
+            float(c.parameter_bytes + c.gradient_bytes + c.cache_bytes)
+            + (0.0 if offload else part)
+            for c, part in zip(costs, kept, strict=True)
+        ],
+        "activation_bytes": [float(c.kept_bytes + c.logits_bytes) for c in costs],
+        "seconds": [layer_flops(cost, workload) / ratio for cost in costs],
+        "moment_bytes": [
+            float(
+                max(
+                    max(c.forward_peak_bytes, c.backward_peak_bytes) - c.kept_bytes,
+                    0 if foreach else extra,
+                )
+            )
+            for c, extra in zip(costs, temporary, strict=True)
+        ],
+        "copy_bytes": [float(cost.weight_copy_bytes) for cost in costs],
+        "step_bytes": [float(extra if foreach else 0) for extra in temporary],
+        "tied_bytes": sum(cost.tied_elements for cost in costs) * per_element,
+        **_borders(costs, base),
+    }
+
+
+def _borders(costs: Sequence[LayerCost], base: Sharding) -> dict[str, float]:
+    """The widest cut, and what every layer saves of it."""
+    cuts = range(1, len(costs))
+    widest = max((border_bytes(costs, cut, base) for cut in cuts), default=0.0)
+    saved = min((float(costs[cut].kept_bytes) for cut in cuts), default=0.0)
+    whole = not base.sequence_parallel
+    return {
+        "border_bytes": widest,
+        "saved_border_bytes": min(widest, saved) if whole else 0.0,
+    }
+
+
+def _kept_optimizer(cost: LayerCost, base: Sharding) -> float:
+    """A rank's part of a layer's optimizer state; whole tensors are not cut."""
+    if base.stage < 1:
+        return float(cost.optimizer_bytes)
+    share = max(1 / base.data_degree, cost.largest / max(1, cost.elements))
+    return cost.optimizer_bytes * min(1.0, share)
+
+
+def _rounded(free_bytes: int) -> int:
+    return free_bytes // CLASS_ROUNDING_BYTES * CLASS_ROUNDING_BYTES
+
+
+def cut_stages(
+    hunt: Search,
+    setting: Setting,
+    blocks: Sequence[Block],
+    base: Sharding,
+    *,
+    most: int,
+    least: int,
+    gpipe: bool = False,
+) -> Cut | None:
+    """The shortest iteration over some of the Blocks, or None where none fits."""
+    extra = 0.0
+    for _ in range(MOST_CORRECTIONS):
+        problem = problem_of(
+            hunt, setting, blocks, base, extra_bytes=extra, gpipe=gpipe
+        )
+        split = split_pipeline(
+            problem, most_stages=most, least_stages=least, budget=BUDGET
+        )
+        if split is None:
+            return None
+        cut = cut_of(hunt, setting, problem, split, blocks, base)
+        over = max(
+            hunt.need_bytes(setting, sharding) - block.free_bytes
+            for block, sharding in zip(cut.blocks, cut.shardings, strict=True)
+        )
+        if over <= 0:
+            return cut
+        extra += over
+    return None
+
+
+def cut_of(
+    hunt: Search,
+    setting: Setting,
+    problem: PipelineProblem,
+    split: PipelineSplit,
+    blocks: Sequence[Block],
+    base: Sharding,
+) -> Cut:
+    """A split as a Cut: who runs what, and how long a step is."""
+    count = len(split.pieces)
+    shardings = tuple(
+        replace(
+            base,
+            first_layer=piece.first,
+            last_layer=piece.last,
+            in_flight=problem.in_flight(stage, count),
+            pipeline_degree=count,
+            offload_optimizer=setting.offload,
+        )
+        for stage, piece in enumerate(split.pieces)
+    )
+    chosen = tuple(blocks[piece.gpu] for piece in split.pieces)
+    time, busy = staged_time(hunt, setting, chosen, shardings)
+    return Cut(
+        setting, base.microbatches, chosen, shardings, time, busy, exact=split.exact
+    )
+
+
+def staged_time(
+    hunt: Search,
+    setting: Setting,
+    blocks: Sequence[Block],
+    shardings: Sequence[Sharding],
+) -> tuple[StepTime, tuple[float, ...]]:
+    """One step of stages on Blocks, and how long each stage computes in it."""
+    workload = setting.workload
+    first = shardings[0]
+    runs = max(first.microbatches, workload.accumulation)
+    computing, adding, averaging, hosting = [], [], [], []
+    for block, one in zip(blocks, shardings, strict=True):
+        work = combined(
+            [hunt.work(setting, one, first, last) for first, last in _pieces(one)]
+        )
+        computing.append(work.flops / hunt.speed(block.offers, setting))
+        adding.append(
+            max(
+                tensor_seconds(work, workload, degree=len(row), link=hunt.link(row))
+                for row in block.rows
+            )
+        )
+        moved = all_reduce_bytes(work.gradient_bytes, one.data_degree)
+        columns = [hunt.link(column) for column in zip(*block.rows, strict=True)]
+        slowest = min(columns, key=lambda link: link.bytes_per_second)
+        averaging.append(exposed_seconds(moved, slowest, runs * computing[-1]))
+        share = 1 / one.data_degree if one.stage else 1.0
+        hosting.append(host_seconds(work, workload, share_ratio=share))
+    whole = [a + b for a, b in zip(computing, adding, strict=True)]
+    sent = _border_seconds(hunt, setting, blocks, shardings, runs)
+    sent += max(averaging) + max(hosting)
+    time = pipeline_time(whole, runs, sent, first.virtual_stages)
+    added = runs * adding[whole.index(max(whole))]
+    time = StepTime(
+        time.compute_seconds - added,
+        time.communication_seconds + added,
+        time.bubble_seconds,
+    )
+    return time, tuple(runs * seconds for seconds in computing)
+
+
+def _border_seconds(
+    hunt: Search,
+    setting: Setting,
+    blocks: Sequence[Block],
+    shardings: Sequence[Sharding],
+    runs: int,
+) -> float:
+    """What passes between stages, once a microbatch and direction, once a piece."""
+    if len(blocks) < 2:
+        return 0.0
+    costs = hunt.costs(setting, shardings[0])
+    ends = [last or len(costs) for one in shardings for _, last in _pieces(one)]
+    border = max(costs[end - 1].output_bytes for end in ends if end < len(costs))
+    directions = 2 if setting.workload.trains else 1
+    link = hunt.link([block.rows[0][0] for block in blocks])
+    times = (runs + len(blocks) - 1) * shardings[0].virtual_stages
+    return times * directions * border / link.bytes_per_second
+
+
+def _pieces(one: Sharding) -> tuple[tuple[int, int | None], ...]:
+    """(first, one past the last) layer of each piece of the model of a rank."""
+    return one.chunks or ((one.first_layer, one.last_layer),)

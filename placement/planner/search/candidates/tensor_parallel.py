@@ -1,0 +1,158 @@
+"""Tensor parallelism: every layer cut over Gpus that fast links join.
+
+Objective: the mildest remedies, then the fewest Gpus, then the shortest step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from placement.planner.model.spec import ModelSpec
+from placement.planner.search.candidates.data_parallel import room
+from placement.planner.search.candidates.explanation import refusal, too_small
+from placement.planner.search.candidates.search_context import Search, Seat, worth_ratio
+from placement.planner.search.gpu_selection import Shortage, fastest, room_for
+from placement.planner.search.memory_savings import Fit, Setting, as_mild, search
+from placement.planner.search.step_time import StepTime, tensor_parallel_time
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.sharding import Sharding
+from telemetry.protocol.sentences import sentence
+
+NO_FAST_LINKS = sentence(
+    "It sends activations within every layer, which needs fast links (NVLink) "
+    "between the GPUs; these have none."
+)
+
+
+def tensor(hunt: Search) -> list[Plan] | Refusal:
+    """Every layer cut over t Gpus with fast links, t dividing heads and kv heads."""
+    if hunt.most_gpus < 2:
+        return refusal("tensor", sentence("It needs at least two GPUs of one node."))
+    shape = hunt.spec.shape
+    if shape is None:
+        return refusal(
+            "tensor",
+            sentence(
+                "The portal does not know how these layers compute, so it cannot "
+                "cut them."
+            ),
+        )
+    groups = hunt.fast()
+    widest = min(max((len(group) for group in groups), default=0), hunt.most_gpus)
+    if widest < 2:
+        return refusal("tensor", NO_FAST_LINKS)
+    degrees = tensor_degrees(hunt.spec, widest)
+    if not degrees:
+        return refusal(
+            "tensor",
+            sentence(
+                "{heads} heads and {kv_heads} key/value heads cannot be shared "
+                "evenly by 2 to {widest} GPUs.",
+                heads=shape.heads,
+                kv_heads=shape.kv_heads,
+                widest=widest,
+            ),
+        )
+    nearest: Fit | None = None
+    made: list[Plan] = []
+    for degree in degrees:
+        plan, fit = _tensor_plan(hunt, degree, groups)
+        if plan is not None:
+            made.append(plan)
+        elif nearest is None or fit.missing_bytes < nearest.missing_bytes:
+            nearest = fit
+    if made:
+        quick = min(made, key=lambda one: (one.step_seconds, len(one.shards)))
+        worth = worth_ratio(hunt) * made[0].step_seconds
+        return [made[0], quick] if quick.step_seconds < worth else made[:1]
+    fit = nearest or Fit(False)
+    return too_small("tensor", fit.gpu, fit.missing_bytes, room(fit))
+
+
+def tensor_degrees(spec: ModelSpec, widest: int) -> list[int]:
+    """Numbers of Gpus, from 2 up, that a layer can be cut over."""
+    shape = spec.shape
+    if shape is None:
+        return []
+    return [
+        degree
+        for degree in range(2, widest + 1)
+        if shape.heads % degree == 0
+        and shape.kv_heads % degree == 0
+        and shape.hidden % degree == 0
+    ]
+
+
+def _tensor_plan(
+    hunt: Search, degree: int, groups: Sequence[Sequence[GpuOffer]]
+) -> tuple[Plan | None, Fit]:
+    wide = [group for group in groups if len(group) >= degree]
+    base = Sharding(strategy="tensor", tensor_degree=degree)
+
+    def sharding_of(setting: Setting) -> Sharding:
+        return replace(base, offload_optimizer=setting.offload)
+
+    def fit(setting: Setting) -> Fit:
+        need = hunt.need_bytes(setting, sharding_of(setting))
+        short: list[Shortage] = []
+        for group in wide:
+            lacking = room_for(group, degree, need)
+            if lacking is None:
+                return Fit(True)
+            short.append(lacking)
+        nearest = min(short, key=lambda one: one.missing_bytes)
+        return Fit(False, nearest.missing_bytes, nearest.gpu)
+
+    setting, nearest = search(hunt.asked, 1, hunt.freedom(), fit)
+    if setting is None:
+        return None, nearest
+    settings = [setting]
+    if hunt.greedy:
+        settings = as_mild(hunt.asked, setting, 1, hunt.freedom(), fit)
+    options = []
+    for setting in settings:
+        sharding = sharding_of(setting)
+        need = hunt.need_bytes(setting, sharding)
+        for group in wide:
+            fitting = [offer for offer in group if offer.free_bytes >= need]
+            if len(fitting) >= degree:
+                chosen = fastest(fitting, degree)
+                time = _time(hunt, setting, sharding, chosen)
+                options.append((time, chosen, setting))
+    time, chosen, setting = min(
+        options,
+        key=lambda one: (
+            one[0].total_seconds,
+            [(offer.node, offer.index, offer.uuid) for offer in one[1]],
+        ),
+    )
+    sharding = sharding_of(setting)
+    why = [
+        sentence(
+            "Every layer is cut over {degree} GPUs joined by fast links; each holds "
+            "1/{degree} of the large matrices.",
+            degree=degree,
+        ),
+        sentence(
+            "Activations are summed between the GPUs several times in every layer."
+        ),
+    ]
+    launch = {"microbatch": setting.workload.microbatch()}
+    busy = time.compute_seconds
+    seats = [
+        Seat(offer, sharding, tensor_rank=part, busy_seconds=busy)
+        for part, offer in enumerate(chosen)
+    ]
+    return hunt.plan("tensor", setting, seats, time, why=why, launch=launch), Fit(True)
+
+
+def _time(
+    hunt: Search, setting: Setting, sharding: Sharding, chosen: Sequence[GpuOffer]
+) -> StepTime:
+    return tensor_parallel_time(
+        hunt.work(setting, sharding),
+        setting.workload,
+        slowest=hunt.speed(chosen, setting),
+        degree=len(chosen),
+        link=hunt.link(chosen),
+    )

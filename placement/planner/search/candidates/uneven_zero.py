@@ -1,0 +1,158 @@
+"""ZeRO-1 cut by room: equal pieces of the optimizer state on unequally full Gpus.
+
+Discrete shards that share a Gpu are one rank with a larger share (NCCL refuses two
+ranks on one Gpu). Weights and gradients are whole on every rank, so what is left of
+each Gpu decides how many pieces it takes; as few pieces as make it fit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from placement.planner.search.candidates.data_parallel import (
+    counts_of,
+    fits_equally,
+    not_applicable,
+    room,
+)
+from placement.planner.search.candidates.explanation import refusal, too_small
+from placement.planner.search.candidates.search_context import Search, Seat
+from placement.planner.search.chain_split import zero_coalesce
+from placement.planner.search.memory_savings import Fit, Freedom, Setting, search
+from placement.planner.search.step_time import data_parallel_time
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.sharding import Sharding
+from telemetry.protocol.sentences import sentence
+
+MOST_PIECES_PER_GPU = 16
+
+
+def zero1_uneven(hunt: Search) -> list[Plan] | Refusal:
+    """On the fewest of the roomiest Gpus with which it fits."""
+    strategy = "zero1_uneven"
+    unfit = not_applicable(hunt, "zero1")
+    if unfit is not None:
+        return refusal(strategy, unfit.reason)
+    nearest: Fit | None = None
+    # Offloaded state needs no room on any Gpu, so there is nothing to share out.
+    freedom = Freedom(limits=hunt.limits, quantizable=hunt.quantize is not None)
+    ranked = sorted(
+        hunt.offers,
+        key=lambda offer: (-offer.free_bytes, offer.node, offer.index, offer.uuid),
+    )
+    for count in counts_of(hunt, min(hunt.most_gpus, hunt.asked.batch)):
+        even = Sharding(strategy="zero1", data_degree=count)
+        equal, _ = search(
+            hunt.asked,
+            count,
+            freedom,
+            lambda s, even=even: fits_equally(hunt, even, s),  # type: ignore[misc]
+        )
+        chosen = tuple(sorted(ranked[:count], key=lambda o: (o.node, o.index, o.uuid)))
+        setting, fit = search(
+            hunt.asked,
+            count,
+            freedom,
+            lambda s, chosen=chosen: _fits(hunt, chosen, s),  # type: ignore[misc]
+        )
+        if equal and (setting is None or equal.severity <= setting.severity):
+            return refusal(
+                strategy,
+                sentence("Equal shares fit just as well (ZeRO-1)."),
+                code="not_better",
+            )
+        if setting is not None:
+            return [_plan(hunt, chosen, setting)]
+        if nearest is None or fit.missing_bytes < nearest.missing_bytes:
+            nearest = fit
+    fit = nearest or Fit(False)
+    return too_small(strategy, fit.gpu, fit.missing_bytes, room(fit))
+
+
+def _with_share(count: int, share_ratio: float) -> Sharding:
+    return Sharding(strategy="zero1", data_degree=count, share_ratio=share_ratio)
+
+
+def _shares(
+    hunt: Search, chosen: Sequence[GpuOffer], setting: Setting
+) -> tuple[float, ...] | None:
+    """Shares of the optimizer state per Gpu, with as few pieces as make it fit."""
+    count = len(chosen)
+    fixed = hunt.need_bytes(setting, _with_share(count, 0.0))
+    if any(offer.free_bytes < fixed for offer in chosen):
+        return None
+    state = hunt.need_bytes(setting, _with_share(count, 1.0)) - fixed
+    pieces = count
+    while pieces <= MOST_PIECES_PER_GPU * count:
+        cut = zero_coalesce(
+            shards=pieces,
+            shard_bytes=state / pieces,
+            fixed_bytes=[fixed] * count,
+            free_bytes=[offer.free_bytes for offer in chosen],
+            fewest=False,
+        )
+        if cut is not None:
+            shares = tuple(number / pieces for number in cut.shards)
+            fit = all(
+                hunt.need_bytes(setting, _with_share(count, share)) <= offer.free_bytes
+                for offer, share in zip(chosen, shares, strict=True)
+            )
+            if fit:
+                return shares
+        pieces *= 2
+    return None
+
+
+def _fits(hunt: Search, chosen: Sequence[GpuOffer], setting: Setting) -> Fit:
+    if _shares(hunt, chosen, setting) is not None:
+        return Fit(True)
+    count = len(chosen)
+    fixed = hunt.need_bytes(setting, _with_share(count, 0.0))
+    whole = hunt.need_bytes(setting, _with_share(count, 1.0)) - fixed
+    smallest = min(chosen, key=lambda offer: offer.free_bytes)
+    if smallest.free_bytes < fixed:
+        return Fit(False, fixed - smallest.free_bytes, smallest)
+    spare = sum(offer.free_bytes - fixed for offer in chosen)
+    largest = max(chosen, key=lambda offer: offer.free_bytes)
+    return Fit(False, max(1, whole - spare), largest)
+
+
+def _plan(hunt: Search, chosen: tuple[GpuOffer, ...], setting: Setting) -> Plan:
+    shares = _shares(hunt, chosen, setting) or ()
+    count = len(chosen)
+    even = replace(_with_share(count, 0.0), share_ratio=None)
+    time = data_parallel_time(
+        hunt.work(setting, even),
+        setting.workload,
+        slowest=hunt.speed(chosen, setting),
+        degree=count,
+        link=hunt.link(chosen),
+        strategy="zero1",
+    )
+    parts = ", ".join(
+        f"{offer.label} {share:.0%}"
+        for offer, share in zip(chosen, shares, strict=True)
+    )
+    why = [
+        sentence(
+            "Each GPU holds weights and gradients; the optimizer state is split by "
+            "free memory."
+        ),
+        sentence("Shares: {parts}.", parts=parts),
+        sentence("Equal shares would not fit."),
+    ]
+    launch: dict[str, object] = {
+        "microbatch": setting.workload.microbatch(count),
+        "shares": list(shares),
+        "gradient_as_bucket_view": True,
+    }
+    seats = [
+        Seat(
+            offer,
+            _with_share(count, share),
+            replica=replica,
+            busy_seconds=time.compute_seconds,
+        )
+        for replica, (offer, share) in enumerate(zip(chosen, shares, strict=True))
+    ]
+    return hunt.plan("zero1_uneven", setting, seats, time, why=why, launch=launch)

@@ -1,0 +1,177 @@
+"""What would make a model fit on one Gpu: remedies in order, with what each saves.
+
+The order is that of memory_savings.py: from what costs nothing to what changes the
+question. Each rung stands on the ones before it, so that the list can be followed from
+above; one that saves nothing after those is left out. Needs are the likely ones.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from placement.planner.memory.estimate import estimate
+from placement.planner.model.spec import ModelSpec
+from placement.planner.search.memory_savings import STEPPED_BY_HOST, Setting
+from placement.planner.search.planner import quantizer_of
+from placement.planner.values.errors import SpecInvalid, WorkloadInvalid
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.workload import Workload
+from telemetry.protocol.sentences import sentence
+
+SHORTEST = 16
+"""No sequence shorter than that is proposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One remedy on top of those before it."""
+
+    words: str
+    saves_bytes: int
+    need_bytes: int
+    """The likely need with this remedy and all before it."""
+    fits: bool
+    changes_question: bool
+    """It trains or answers something else than was asked: shorter, fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """From what was asked to what fits on the Gpu with most room."""
+
+    gpu: GpuOffer
+    need_bytes: int
+    rungs: tuple[Rung, ...]
+
+    @property
+    def fits_as_asked(self) -> bool:
+        """Nothing has to be changed."""
+        return self.need_bytes <= self.gpu.free_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Something on the list is enough."""
+        return self.fits_as_asked or any(rung.fits for rung in self.rungs)
+
+    @property
+    def missing_bytes(self) -> int:
+        """What still lacks after the last rung; 0 where it fits."""
+        least = self.rungs[-1].need_bytes if self.rungs else self.need_bytes
+        return max(0, least - self.gpu.free_bytes)
+
+
+Step = tuple[str, Setting, bool]
+
+
+def ladder(spec: ModelSpec, workload: Workload, gpu: GpuOffer) -> Ladder:
+    """Climb until it fits or nothing is left. Some ten Estimates.
+
+    Raises:
+        WorkloadInvalid: the model cannot be run this way at all.
+    """
+    quantize = quantizer_of(spec, workload)
+
+    def need(setting: Setting) -> int:
+        model = quantize(spec, setting.weights) if quantize else spec
+        return estimate(model, setting.workload).likely_bytes
+
+    first = at = need(Setting(workload))
+    rungs: list[Rung] = []
+    for words, setting, changes in _steps(spec, workload, quantize is not None):
+        if at <= gpu.free_bytes:
+            break
+        try:
+            after = need(setting)
+        except (WorkloadInvalid, SpecInvalid):
+            continue
+        if after < at:
+            rungs.append(
+                Rung(words, at - after, after, after <= gpu.free_bytes, changes)
+            )
+            at = after
+    return Ladder(gpu, first, tuple(rungs))
+
+
+def _steps(spec: ModelSpec, asked: Workload, quantizable: bool) -> Iterator[Step]:
+    at = Setting(asked)
+    for words, change in _remedies(asked):
+        changed = change(at.workload)
+        if changed is not None and changed != at.workload:
+            at = replace(at, workload=changed)
+            yield words, at, False
+    if quantizable:
+        for bits, weights in ((8, "int8"), (4, "nf4")):
+            at = Setting(at.workload, weights)  # type: ignore[arg-type]
+            yield (
+                sentence(
+                    "keep the frozen weights in {bits} bits ({weights})",
+                    bits=bits,
+                    weights=weights,
+                ),
+                at,
+                False,
+            )
+    if asked.trains and asked.precision in ("fp32", "autocast_bf16", "mixed_fp16"):
+        at = replace(at, workload=at.workload.but(precision="bf16"))
+        yield (
+            sentence("train in pure bf16: weights and optimizer state in 16 bits"),
+            at,
+            True,
+        )
+    if not asked.trains:
+        while at.workload.batch > 1:
+            at = replace(at, workload=at.workload.but(batch=at.workload.batch // 2))
+            yield sentence("a batch of {batch}", batch=at.workload.batch), at, True
+    fixed = spec.shape is not None and spec.shape.image_tokens > 0
+    while not fixed and at.workload.sequence_length // 2 >= SHORTEST:
+        length = at.workload.sequence_length // 2
+        at = replace(at, workload=at.workload.but(sequence_length=length))
+        yield sentence("a sequence length of {length}", length=length), at, True
+
+
+Change = Callable[[Workload], Workload | None]
+
+
+def _remedies(asked: Workload) -> list[tuple[str, Change]]:
+    """(words, what it makes of a Workload); None where it makes no sense."""
+    adam = asked.optimizer in ("adam", "adamw")
+    steps = asked.trains and asked.optimizer in STEPPED_BY_HOST
+    eight = adam and asked.precision not in ("bf16", "megatron_bf16")
+
+    def eight_bits(at: Workload) -> Workload | None:
+        if not (asked.trains and eight and at.offload == "none"):
+            return None
+        return at.but(optimizer="adam8bit")
+
+    def offload(at: Workload) -> Workload | None:
+        if not steps or at.offload != "none":
+            return None
+        # The host steps what was asked for; it has no 8-bit Adam.
+        return at.but(optimizer=asked.optimizer, offload="cpu")
+
+    def offload_all(at: Workload) -> Workload | None:
+        if at.offload != "none" or not at.trains:
+            where = at.offload if at.offload != "none" else "cpu"
+            return at.but(offload=where, offload_parameters=True)
+        return None
+
+    pieces = sentence(
+        "run the batch in {batch} pieces of one (accumulation)", batch=asked.batch
+    )
+    return [
+        (
+            sentence("use the flash kernel for attention"),
+            lambda at: at.but(attention="flash"),
+        ),
+        (
+            sentence("use the fused optimizer step, which needs no temporaries"),
+            lambda at: at.but(optimizer_loop="fused") if at.trains and adam else None,
+        ),
+        (pieces, lambda at: at.but(accumulation=at.batch) if at.trains else None),
+        (
+            sentence("recompute activations in backward (full checkpointing)"),
+            lambda at: at.but(checkpointing="full") if at.trains else None,
+        ),
+        (sentence("keep Adam's state in 8 bits"), eight_bits),
+        (sentence("keep the optimizer in the node's memory (slow)"), offload),
+        (sentence("keep the weights there too (slower)"), offload_all),
+    ]

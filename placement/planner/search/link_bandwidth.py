@@ -1,0 +1,137 @@
+"""How the Gpus of a Plan reach each other, and what that is worth in bytes a second.
+
+Words are those of `nvidia-smi topo -m`. A ring of all-reduces runs at the pace of its
+slowest hop (NVIDIA NCCL documentation, NCCL_P2P_LEVEL), so a set of Gpus is worth its
+slowest pair. Gpus that NVLink joins through others count as joined: a ring needs
+neighbours only. The rates are priors, one direction, as an all-reduce sees them: NVLink
+3 and 4 boards reach 200 GB/s and more, PCIe 4 x16 about 22 GB/s below one switch and
+half of that through the processor. Cost: pairs of the Gpus asked for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from placement.planner.values.gpu_availability import GpuOffer
+from telemetry.protocol.sentences import sentence
+
+NVLINK = "nvlink"
+NETWORK = "network"
+UNKNOWN = ""
+BYTES_PER_SECOND: dict[str, float] = {
+    NVLINK: 200e9,
+    "pix": 22e9,
+    "pxb": 20e9,
+    "phb": 12e9,
+    UNKNOWN: 12e9,
+    "node": 10e9,
+    "sys": 8e9,
+}
+"""Best first. A pair that nobody described counts as through the processor."""
+LADDER = tuple(BYTES_PER_SECOND)
+WORDS = {
+    NVLINK: "NVLink",
+    "pix": sentence("one PCIe switch"),
+    "pxb": sentence("several PCIe switches"),
+    "phb": sentence("PCIe through the processor"),
+    UNKNOWN: "PCIe",
+    "node": sentence("PCIe through the processor"),
+    "sys": sentence("PCIe across sockets"),
+    NETWORK: sentence("the network between nodes"),
+}
+"""What a link is called in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The slowest hop of a set of Gpus."""
+
+    word: str
+    bytes_per_second: float
+
+    @property
+    def words(self) -> str:
+        """What people call it."""
+        return WORDS[self.word]
+
+
+BEST = Link(NVLINK, BYTES_PER_SECOND[NVLINK])
+
+
+def pair_link(a: GpuOffer, b: GpuOffer) -> Link:
+    """How two Gpus reach each other."""
+    if a.node != b.node:
+        speed = min(a.network_bytes_per_second, b.network_bytes_per_second)
+        return Link(NETWORK, speed)
+    if a.link_group and a.link_group == b.link_group:
+        return BEST
+    words = [word for uuid, word in a.links if uuid == b.uuid]
+    words += [word for uuid, word in b.links if uuid == a.uuid]
+    word = min(words, key=LADDER.index) if words else UNKNOWN
+    return Link(word, BYTES_PER_SECOND[word])
+
+
+def slowest_link(offers: Sequence[GpuOffer]) -> Link:
+    """The slowest hop among some Gpus; the best there is for one alone."""
+    pairs = (pair_link(a, b) for a, b in combinations(offers, 2))
+    return min(pairs, key=lambda link: link.bytes_per_second, default=BEST)
+
+
+def joined_by_fast_links(offers: Sequence[GpuOffer]) -> bool:
+    """True if NVLink joins them all; one alone sends nothing, and is not joined."""
+    if len(offers) < 2:
+        return bool(offers) and bool(offers[0].link_group)
+    return slowest_link(offers).word == NVLINK
+
+
+def neighbourhoods(offers: Sequence[GpuOffer]) -> list[tuple[GpuOffer, ...]]:
+    """Sets of Gpus that are closer to each other than to the rest; all of them last.
+
+    For each rate that some pair has: the Gpus that pairs of at least this rate join.
+    The best connected n Gpus are inside one of these wherever distances are a tree, as
+    PCIe's and sockets' are.
+    """
+    if not offers:
+        return []
+    pairs = [
+        (pair_link(a, b).bytes_per_second, i, j)
+        for (i, a), (j, b) in combinations(enumerate(offers), 2)
+    ]
+    found: dict[tuple[int, ...], None] = {}
+    for rate in sorted({rate for rate, _, _ in pairs}, reverse=True):
+        joined = [(i, j) for speed, i, j in pairs if speed >= rate]
+        for group in _components(len(offers), joined):
+            if len(group) > 1:
+                found[group] = None
+    found[tuple(range(len(offers)))] = None
+    return [tuple(offers[i] for i in group) for group in found]
+
+
+def fast_groups(offers: Sequence[GpuOffer]) -> list[tuple[GpuOffer, ...]]:
+    """Gpus of one node that NVLink joins, two or more, in the order given."""
+    joined = [
+        (i, j)
+        for (i, a), (j, b) in combinations(enumerate(offers), 2)
+        if pair_link(a, b).word == NVLINK
+    ]
+    groups = _components(len(offers), joined)
+    return [tuple(offers[i] for i in group) for group in groups if len(group) > 1]
+
+
+def _components(count: int, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """Sets that pairs join, each in order, the first ones first."""
+    leader = list(range(count))
+
+    def find(one: int) -> int:
+        while leader[one] != one:
+            leader[one] = leader[leader[one]]
+            one = leader[one]
+        return one
+
+    for a, b in pairs:
+        low, high = sorted((find(a), find(b)))
+        leader[high] = low
+    groups: dict[int, list[int]] = {}
+    for one in range(count):
+        groups.setdefault(find(one), []).append(one)
+    return [tuple(group) for group in groups.values()]

@@ -1,0 +1,363 @@
+"""What may be changed to make a model fit, cheapest first.
+
+Order of PLACEMENT.md section 3: a fused optimizer step (free), the batch in pieces
+(free but for smaller matrix products), activations recomputed (a third more time),
+8-bit Adam (other numbers), then the optimizer and the weights in the node's memory
+(slow) or on its drive where that memory is too small (slower), last weights in 8 or 4
+bits (other numbers; inference and LoRA only). Each remedy says what it buys.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.humanize import gib, listed
+from placement.planner.values.workload import Workload
+from telemetry.protocol.sentences import sentence
+
+Weights = Literal["full", "int8", "nf4"]
+STEPPED_BY_HOST = ("momentum", "adam", "adamw", "adafactor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the planner may do. Every remedy may be forbidden."""
+
+    max_gpus: int | None = None
+    fused_optimizer: bool = True
+    accumulation: bool = True
+    checkpointing: bool = True
+    small_optimizer: bool = True
+    offload: bool = True
+    quantization: bool = True
+    offload_memory_bytes: int | None = None
+    """What offloading may take of a node's memory; None: not known, taken as enough."""
+    strategies: tuple[str, ...] = ()
+    """Only these; empty: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A workload as it would be run, and how its frozen weights are kept."""
+
+    workload: Workload
+    weights: Weights = "full"
+
+    @property
+    def offload(self) -> bool:
+        """Whether anything is kept off the Gpu."""
+        return self.workload.offload != "none"
+
+    @property
+    def severity(self) -> tuple[bool, bool, bool, bool, int]:
+        """For ranking: what hurts most, first."""
+        return (
+            self.weights != "full",
+            self.offload,
+            self.workload.optimizer == "adam8bit",
+            self.workload.checkpointing == "full",
+            self.workload.accumulation,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether a setting fits; if not, which Gpu lacks how much."""
+
+    fits: bool
+    missing_bytes: int = 0
+    gpu: GpuOffer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freedom:
+    """Which remedies make sense for this model and this strategy."""
+
+    limits: Limits
+    quantizable: bool = False
+    """Inference, or training that leaves the large weights frozen."""
+    host_bytes: Callable[[Workload], int] | None = None
+    """What a workload that offloads keeps in one node's memory; None: no offload."""
+    parameters: bool = False
+    """Weights too may be kept off the Gpu."""
+
+
+def stages(workload: Workload, freedom: Freedom) -> Iterator[Setting]:
+    """Settings without their accumulation, mildest first."""
+    limits = freedom.limits
+    yield Setting(workload)
+    recomputed = workload
+    if workload.trains:
+        adam = workload.optimizer in ("adam", "adamw")
+        if limits.fused_optimizer and adam and workload.optimizer_loop == "foreach":
+            recomputed = recomputed.but(optimizer_loop="fused")
+            yield Setting(recomputed)
+        if limits.checkpointing and workload.checkpointing != "full":
+            recomputed = recomputed.but(checkpointing="full")
+            yield Setting(recomputed)
+        eight = workload.precision not in ("bf16", "megatron_bf16")
+        if limits.small_optimizer and adam and eight:
+            yield Setting(recomputed.but(optimizer="adam8bit"))
+    yield from _offloads(recomputed, freedom)
+    if freedom.quantizable and limits.quantization:
+        yield Setting(recomputed, "int8")
+        yield Setting(recomputed, "nf4")
+
+
+def _offloads(workload: Workload, freedom: Freedom) -> Iterator[Setting]:
+    """To the node's memory if it is large enough, else to its drive."""
+    host = freedom.host_bytes
+    if host is None or not freedom.limits.offload or workload.offload != "none":
+        return
+    kinds = []
+    if workload.trains and workload.optimizer in STEPPED_BY_HOST:
+        kinds.append(False)
+    if freedom.parameters:
+        kinds.append(True)
+    room = freedom.limits.offload_memory_bytes
+    for parameters in kinds:
+        moved = workload.but(offload="cpu", offload_parameters=parameters)
+        if room is not None and host(moved) > room:
+            moved = moved.but(offload="nvme")
+        yield Setting(moved)
+
+
+def accumulations(workload: Workload, replicas: int, limits: Limits) -> list[int]:
+    """Numbers of microbatches from the asked one up to one sequence each."""
+    most = -(-workload.batch // replicas)
+    counts = [min(workload.accumulation, most)]
+    if not workload.trains or not limits.accumulation:
+        return counts
+    while counts[-1] < most:
+        counts.append(min(most, counts[-1] * 2))
+    return counts
+
+
+@lru_cache(maxsize=4096)
+def in_runs(stage: Setting, count: int) -> Setting:
+    """A setting whose batch is run in so many pieces."""
+    if stage.workload.accumulation == count:
+        return stage
+    return replace(stage, workload=stage.workload.but(accumulation=count))
+
+
+def search(
+    workload: Workload,
+    replicas: int,
+    freedom: Freedom,
+    fit: Callable[[Setting], Fit],
+) -> tuple[Setting | None, Fit]:
+    """The mildest setting that fits, or None and the best that could be done."""
+    nearest: Fit | None = None
+    for stage in stages(workload, freedom):
+        counts = accumulations(stage.workload, replicas, freedom.limits)
+        settings = [in_runs(stage, count) for count in counts]
+        found = fit(settings[-1])
+        if not found.fits:
+            if nearest is None or found.missing_bytes < nearest.missing_bytes:
+                nearest = found
+            continue
+        setting = _fewest_pieces(settings, fit)
+        return lighter(workload, setting, lambda s: fit(s).fits), Fit(True)
+    return None, nearest or Fit(False)
+
+
+def as_mild(
+    workload: Workload,
+    mildest: Setting,
+    replicas: int,
+    freedom: Freedom,
+    fit: Callable[[Setting], Fit],
+) -> list[Setting]:
+    """Every setting that fits and neither slows the step to save memory elsewhere nor
+    changes numbers more than the mildest one that does."""
+    found = [mildest]
+    for stage in stages(workload, freedom):
+        if stage.severity[:3] <= mildest.severity[:3]:
+            counts = accumulations(stage.workload, replicas, freedom.limits)
+            made = [in_runs(stage, count) for count in counts]
+            found += [setting for setting in made if fit(setting).fits]
+    return found
+
+
+def _fewest_pieces(
+    settings: Sequence[Setting], fit: Callable[[Setting], Fit]
+) -> Setting:
+    """The first that fits; the last one does. Between the first (which may hold no
+    gradients while it computes) and the last, more pieces never need more."""
+    if fit(settings[0]).fits:
+        return settings[0]
+    low, high = 1, len(settings) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if fit(settings[middle]).fits:
+            high = middle
+        else:
+            low = middle + 1
+    return settings[high]
+
+
+def lighter(
+    asked: Workload, setting: Setting, fits: Callable[[Setting], bool]
+) -> Setting:
+    """The same without what a later remedy made needless, the harshest first."""
+    for name in ("optimizer", "checkpointing", "optimizer_loop"):
+        wanted = getattr(asked, name)
+        if getattr(setting.workload, name) != wanted:
+            plain = replace(setting, workload=setting.workload.but(**{name: wanted}))
+            setting = plain if fits(plain) else setting
+    return setting
+
+
+def explain(
+    asked: Workload, setting: Setting, need_bytes: Callable[[Setting], float]
+) -> tuple[str, ...]:
+    """Each change from what was asked, and the bytes that it buys per GPU."""
+    at = Setting(asked)
+    sentences = []
+    for words, following in _steps(asked, setting):
+        before, after = need_bytes(at), need_bytes(following)
+        sentences.append(
+            sentence(
+                "{words} (need per GPU {before} to {after})",
+                words=words,
+                before=gib(before),
+                after=gib(after),
+            )
+        )
+        at = following
+    return tuple(sentences)
+
+
+def _steps(asked: Workload, setting: Setting) -> list[tuple[str, Setting]]:
+    """One changed field after another, in the order they are worth trying."""
+    steps: list[tuple[str, Setting]] = []
+    at = asked
+    chosen = setting.workload
+    changes = (
+        (
+            "optimizer_loop",
+            sentence("use the fused optimizer step, which needs no temporaries"),
+        ),
+        (
+            "accumulation",
+            sentence(
+                "run the batch in {accumulation} pieces (accumulation)",
+                accumulation=chosen.accumulation,
+            ),
+        ),
+        (
+            "checkpointing",
+            sentence("recompute activations in backward (checkpointing)"),
+        ),
+        ("optimizer", sentence("keep Adam's state in 8 bits")),
+    )
+    for name, words in changes:
+        if getattr(chosen, name) != getattr(asked, name):
+            at = at.but(**{name: getattr(chosen, name)})
+            steps.append((words, Setting(at)))
+    if chosen.offload != asked.offload:
+        at = at.but(
+            offload=chosen.offload, offload_parameters=chosen.offload_parameters
+        )
+        steps.append((_kept_away(chosen), Setting(at)))
+    if setting.weights != "full":
+        bits = {"int8": 8, "nf4": 4}[setting.weights]
+        words = sentence(
+            "keep frozen weights in {bits} bits ({weights})",
+            bits=bits,
+            weights=setting.weights,
+        )
+        steps.append((words, Setting(at, setting.weights)))
+    return steps
+
+
+def _kept_away(chosen: Workload) -> str:
+    """Return what an offload keeps where."""
+    in_memory = chosen.offload == "cpu"
+    if chosen.trains and chosen.offload_parameters:
+        return (
+            sentence("keep the optimizer and the weights in the node's memory (slow)")
+            if in_memory
+            else sentence("keep the optimizer and the weights on its drive (slow)")
+        )
+    if chosen.trains:
+        return (
+            sentence("keep the optimizer in the node's memory (slow)")
+            if in_memory
+            else sentence("keep the optimizer on its drive (slow)")
+        )
+    return (
+        sentence("keep the weights in the node's memory (slow)")
+        if in_memory
+        else sentence("keep the weights on its drive (slow)")
+    )
+
+
+Ask = tuple[str, Workload]
+
+
+def smaller_asks(workload: Workload, fixed_length: bool) -> list[list[Ask]]:
+    """Changes of the question itself: ladders of shorter, fewer, halved.
+
+    Within a ladder each change asks for less than the one before it.
+    """
+    lengths: list[Ask] = []
+    batches: list[Ask] = []
+    length = 0 if fixed_length else workload.sequence_length // 2
+    while length >= 16:
+        words = sentence(
+            "a sequence length of {length} instead of {sequence_length}",
+            length=length,
+            sequence_length=workload.sequence_length,
+        )
+        lengths.append((words, workload.but(sequence_length=length)))
+        length //= 2
+    batch = 0 if workload.trains else workload.batch // 2
+    while batch >= 1:
+        words = sentence(
+            "a batch of {batch} instead of {asked}", batch=batch, asked=workload.batch
+        )
+        batches.append((words, workload.but(batch=batch)))
+        batch //= 2
+    ladders = [lengths, batches]
+    if workload.trains and workload.precision in ("fp32", "autocast_bf16"):
+        ladders.append(
+            [(sentence("pure bf16 weights"), workload.but(precision="bf16"))]
+        )
+    return [ladder for ladder in ladders if ladder]
+
+
+def allowed_again(limits: Limits) -> list[tuple[str, Limits]]:
+    """Remedies that were forbidden, mildest first, each added to those before it."""
+    words = {
+        "fused_optimizer": sentence("the fused optimizer step"),
+        "accumulation": sentence("accumulation allowed"),
+        "checkpointing": sentence("checkpointing allowed"),
+        "small_optimizer": sentence("8-bit Adam allowed"),
+        "offload": sentence("offload allowed"),
+        "quantization": sentence("weights in 8 or 4 bits allowed"),
+    }
+    ladder = []
+    said: list[str] = []
+    for name, text in words.items():
+        if not getattr(limits, name):
+            limits = replace(limits, **{name: True})  # type: ignore[arg-type]
+            said.append(text)
+            ladder.append((listed(said), limits))
+    return ladder
+
+
+def first_or_none(
+    ladders: Sequence[Sequence[Ask]], fits: Callable[[Workload], bool]
+) -> str:
+    """The smallest change that fits, in words; empty if none does.
+
+    Where a ladder's last change does not fit, none of it does.
+    """
+    for ladder in ladders:
+        if fits(ladder[-1][1]):
+            return next(words for words, workload in ladder if fits(workload))
+    return ""

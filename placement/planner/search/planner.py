@@ -1,0 +1,315 @@
+"""The table of contents of placement: from a model and Gpus to ranked Plans.
+
+`plan` asks, Node by Node (a Job runs on one Node), for each strategy: does it fit the
+memory that is really free, what must change for it to fit, how long is a step? What
+loses says why. Where the speed of the network between Nodes is known, copies and stages
+may span Nodes too; such Plans say so. Order of choice, PLACEMENT.md section 3: one Gpu
+if it fits; copies before cut models; pipeline before FSDP where links are slow; mild
+remedies before harsh ones. A wish changes the order (objective.py).
+
+Keys of `Plan.launch`: engine, strategy, nproc, gpu_uuids, nodes, fast_links, task,
+batch, microbatch, sequence_length, accumulation, precision, optimizer, optimizer_loop,
+checkpointing, attention, offload_optimizer, offload (none, cpu, nvme),
+offload_parameters, weights (full, int8, nf4), tensor_degree, pipeline_degree,
+data_degree, zero_stage, sequence_parallel, schedule ("" without stages, else 1f1b,
+gpipe, interleaved), virtual_stages, microbatches, rank_grid (one list of Gpu UUIDs per
+stage and replica, its tensor ranks; ranks count through it); for copies shares,
+gradient_as_bucket_view, reduce_bucket_size; for stages bounds (first layer of each
+piece of the model in order, and the end).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from placement.planner.model.adaptation import with_quantized
+from placement.planner.model.spec import ModelSpec
+from placement.planner.search.candidates.data_parallel import data_parallel, single
+from placement.planner.search.candidates.explanation import Unfit, refusal
+from placement.planner.search.candidates.hybrid import hybrid
+from placement.planner.search.candidates.other_schedules import gpipe_note, interleaved
+from placement.planner.search.candidates.pipeline import pipeline
+from placement.planner.search.candidates.search_context import Search
+from placement.planner.search.candidates.tensor_parallel import tensor
+from placement.planner.search.candidates.uneven_zero import zero1_uneven
+from placement.planner.search.memory_savings import Limits, Weights
+from placement.planner.search.plan_validation import validate
+from placement.planner.values.calibration import UNCORRECTED, Corrections
+from placement.planner.values.errors import SpecInvalid, WorkloadInvalid
+from placement.planner.values.gpu_availability import GpuOffer, check_offers
+from placement.planner.values.objective import SLOW_LINK_ORDER, Wish, rank_key
+from placement.planner.values.plan import TITLES, LeftOut, Plan, PlanSet, Refusal
+from placement.planner.values.workload import Workload
+from telemetry.protocol.sentences import counted, sentence
+
+MOST_OFFERS = 1024
+MOST_ACROSS = 16
+"""Gpus of several Nodes that are searched together: the fastest with most room."""
+TRIED = (
+    "single",
+    "ddp",
+    "zero1",
+    "zero1_uneven",
+    "pipeline",
+    "interleaved",
+    "zero2",
+    "fsdp",
+    "tensor",
+    "hybrid",
+)
+"""What is always tried; gpipe only if asked for, since 1F1B is never worse."""
+ACROSS = ("ddp", "zero1", "pipeline", "hybrid")
+Quantize = Callable[[ModelSpec, Weights], ModelSpec]
+
+
+def plan(
+    spec: ModelSpec,
+    workload: Workload,
+    offers: Sequence[GpuOffer],
+    *,
+    max_gpus: int | None = None,
+    limits: Limits | None = None,
+    wish: Wish | None = None,
+    learned: Corrections = UNCORRECTED,
+) -> PlanSet:
+    """Ranked Plans and the strategies that lost. Deterministic.
+
+    `learned`: the site's measured error, which needs and times are corrected by.
+
+    Raises OffersInvalid for offers that contradict themselves, WorkloadInvalid for a
+    strategy that is none. Without a usable Gpu the answer has no Plans and one Refusal
+    that says so.
+    """
+    check_offers(offers)
+    allowed = limits or Limits()
+    if max_gpus is not None:
+        allowed = replace(allowed, max_gpus=max_gpus)
+    unknown = [name for name in allowed.strategies if name not in TITLES]
+    if unknown:
+        raise WorkloadInvalid(
+            {"strategy": sentence("must be one of {titles}", titles=", ".join(TITLES))}
+        )
+    usable = _in_place(offer for offer in offers if offer.usable)[:MOST_OFFERS]
+    base = Search(
+        spec,
+        workload,
+        (),
+        allowed,
+        wish=wish,
+        learned=learned,
+        quantize=quantizer_of(spec, workload),
+    )
+    plans, refusals = _everywhere(base, usable)
+    if not usable:
+        refusals.append(
+            refusal("single", sentence("No GPU is free. See why each one is left out."))
+        )
+    plans = _without_twins(sorted(plans, key=lambda one: rank_key(one, wish)))
+    for one in plans:
+        validate(one, offers, spec)
+    left_out = _in_place(offer for offer in offers if not offer.usable)
+    return PlanSet(
+        model=spec.name,
+        workload=workload,
+        plans=tuple(plans),
+        refusals=_merged(refusals, {one.strategy for one in plans}),
+        left_out=tuple(
+            LeftOut(
+                gpu_label=offer.label,
+                gpu_uuid=offer.uuid,
+                reason=offer.reason or sentence("no free memory"),
+            )
+            for offer in left_out
+        ),
+        notes=_notes(spec, usable),
+        wish=wish or "",
+    )
+
+
+def _everywhere(
+    base: Search, usable: Sequence[GpuOffer]
+) -> tuple[list[Plan], list[Refusal]]:
+    """Every Node by itself, in the subsets that the wish is about; then across."""
+    plans: list[Plan] = []
+    refusals: list[Refusal] = []
+    nodes = list(dict.fromkeys(offer.node for offer in usable))
+    for node in nodes:
+        here = tuple(offer for offer in usable if offer.node == node)
+        for subset in _subsets(here, base.wish):
+            made, lost = plan_among(replace(base, offers=subset, links={}), TRIED)
+            plans += made
+            refusals += lost if subset == here else []
+    if len(nodes) > 1 and all(offer.network_bytes_per_second for offer in usable):
+        made, _ = plan_among(replace(base, offers=_best(usable), links={}), ACROSS)
+        plans += [one for one in made if one.spans_nodes]
+    return plans, refusals
+
+
+def _best(usable: Sequence[GpuOffer]) -> tuple[GpuOffer, ...]:
+    ranked = sorted(
+        usable,
+        key=lambda o: (
+            -o.peak_flops * o.share_ratio,
+            -o.free_bytes,
+            o.node,
+            o.index,
+            o.uuid,
+        ),
+    )
+    return tuple(_in_place(ranked[:MOST_ACROSS]))
+
+
+def _in_place(offers: Iterable[GpuOffer]) -> list[GpuOffer]:
+    """By Node and index, however they were listed."""
+    return sorted(offers, key=lambda offer: (offer.node, offer.index, offer.uuid))
+
+
+def _subsets(
+    here: tuple[GpuOffer, ...], wish: Wish | None
+) -> list[tuple[GpuOffer, ...]]:
+    """Gpus worth planning by themselves: the healthy, the idle, the cheap; and all."""
+    found = [
+        here,
+        tuple(offer for offer in here if not offer.health),
+        tuple(offer for offer in here if not offer.compute_processes),
+    ]
+    if wish == "cheapest":
+        for weight in sorted({offer.weight for offer in here})[:-1]:
+            found.append(tuple(offer for offer in here if offer.weight <= weight))
+    return [subset for subset in dict.fromkeys(found) if subset]
+
+
+def plan_among(
+    comfortable: Search, strategies: Sequence[str]
+) -> tuple[list[Plan], list[Refusal]]:
+    """Plans and Refusals on some Gpus: by the likely need, or else the least one."""
+    tight = replace(comfortable, tight=True)
+    wanted = comfortable.limits.strategies
+    workload = comfortable.asked
+    plans: list[Plan] = []
+    refusals: list[Refusal] = []
+    rival: Plan | Refusal | None = None
+    for strategy in (*strategies, *(["gpipe"] if "gpipe" in wanted else [])):
+        if wanted and strategy not in wanted:
+            continue
+        found = _try(comfortable, strategy, rival)
+        if isinstance(found, Unfit) or (
+            isinstance(found, Refusal) and found.code == "too_small"
+        ):
+            by_least = _try(tight, strategy, rival)
+            if isinstance(by_least, list):
+                found = by_least
+        if isinstance(found, Unfit):
+            found = found.tell()
+        if strategy == "pipeline":
+            rival = found if isinstance(found, Refusal) else found[-1]
+        if isinstance(found, Refusal):
+            refusals.append(found)
+            continue
+        plans += found
+        if strategy == "pipeline" and "gpipe" not in wanted and workload.trains:
+            refusals.append(gpipe_note(comfortable, found[-1]))
+    return plans, refusals
+
+
+def _try(
+    hunt: Search, strategy: str, rival: Plan | Refusal | None
+) -> list[Plan] | Refusal | Unfit:
+    """One strategy among some Gpus."""
+    tried: dict[str, Callable[[], list[Plan] | Refusal | Unfit]] = {
+        "single": lambda: single(hunt),
+        "ddp": lambda: data_parallel(hunt, "ddp"),
+        "zero1": lambda: data_parallel(hunt, "zero1"),
+        "zero1_uneven": lambda: zero1_uneven(hunt),
+        "zero2": lambda: data_parallel(hunt, "zero2"),
+        "fsdp": lambda: data_parallel(hunt, "fsdp"),
+        "pipeline": lambda: pipeline(hunt),
+        "gpipe": lambda: pipeline(hunt, "gpipe"),
+        "interleaved": lambda: interleaved(hunt, rival),
+        "tensor": lambda: tensor(hunt),
+        "hybrid": lambda: hybrid(hunt),
+    }
+    return tried[strategy]()
+
+
+def _without_twins(plans: Sequence[Plan]) -> list[Plan]:
+    """Subsets of Gpus may lead to the same Plan twice."""
+    kept: dict[object, Plan] = {}
+    for one in plans:
+        key = (one.title, one.gpu_uuids, one.bounds, one.workload.accumulation)
+        kept.setdefault(key, one)
+    return list(kept.values())
+
+
+def _merged(refusals: Sequence[Refusal], planned: set[str]) -> tuple[Refusal, ...]:
+    """One Refusal per strategy: that of the Node which came nearest.
+
+    A strategy that some Node can run is not refused, except GPipe's comparison.
+    """
+    best: dict[str, Refusal] = {}
+    for one in refusals:
+        if one.strategy in planned:
+            continue
+        known = best.get(one.strategy)
+        if known is None or _nearness(one) < _nearness(known):
+            best[one.strategy] = one
+    return tuple(
+        sorted(best.values(), key=lambda one: SLOW_LINK_ORDER.index(one.strategy))
+    )
+
+
+def _nearness(one: Refusal) -> tuple[bool, int, str]:
+    return (one.code == "not_applicable", one.missing_bytes, one.gpu_label)
+
+
+def quantizer_of(spec: ModelSpec, workload: Workload) -> Quantize | None:
+    """How this model's weights go into fewer bits; None where they must not.
+
+    Only weights that are never stepped: those of inference, and those that LoRA
+    leaves frozen.
+    """
+    parts = [part for layer in spec.layers for part in layer.parts]
+    large = [part for part in parts if part.component in ("attention", "mlp")]
+    if workload.trains and not (large and all(part.frozen for part in large)):
+        return None
+    if any(part.weight_bits is not None for part in parts):
+        return None
+
+    def quantize(model: ModelSpec, weights: Weights) -> ModelSpec:
+        if weights == "full":
+            return model
+        return with_quantized(model, weights)
+
+    try:
+        quantize(spec, "int8")
+    except SpecInvalid:
+        return None
+    return quantize
+
+
+def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
+    notes = []
+    nodes = {offer.node for offer in usable}
+    slowest = min((offer.network_bytes_per_second for offer in usable), default=0.0)
+    if len(nodes) > 1 and not slowest:
+        notes.append(
+            sentence(
+                "How fast the nodes are joined is not set (placement policy), so "
+                "the {nodes} were planned one by one.",
+                nodes=counted("{n} node", "{n} nodes", len(nodes)),
+            )
+        )
+    elif len(nodes) > 1:
+        notes.append(
+            sentence(
+                "Plans over several nodes count {slowest} GB/s between them.",
+                slowest=f"{slowest / 1e9:.3g}",
+            )
+        )
+    if spec.activations_are_a_guess:
+        notes.append(
+            sentence(
+                "Activations are a guess: the file names tensors, not how they are "
+                "used."
+            )
+        )
+    return tuple(notes)

@@ -1,0 +1,238 @@
+"""How long one step takes: compute, communication, bubble. Priors, not promises.
+
+PLACEMENT.md section 3. Compute = operations / (peak x MFU x share of the card). MFU is
+a prior (0.40; published FSDP runs of 7 to 13 B models reach 0.35 to 0.50) until a job's
+first 20 steps calibrate it. A microbatch of few tokens reaches less of it: a matrix
+product of M rows does M operations per byte of weights, and cards need ROWS_FOR_HALF of
+them before arithmetic, not memory, is what they wait for (roofline; Williams, Waterman,
+Patterson, CACM 52(4), 2009). Ranks by these numbers are stable; the seconds are rough.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from placement.planner.memory.layer_costs import LayerCost
+from placement.planner.memory.parameter_states import widths
+from placement.planner.search.link_bandwidth import (
+    BYTES_PER_SECOND,
+    NVLINK,
+    UNKNOWN,
+    Link,
+)
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.workload import Workload
+
+MFU_RATIO = 0.40
+FP32_SLOWDOWN = 8.0
+"""fp32 matrix products run at about an eighth of the 16-bit peak (V100 to H100)."""
+ROWS_FOR_HALF = 150.0
+"""Peak 16-bit operations over memory bytes a second: 76 (3090), 156 (A100), 295
+(H100). At that many rows a smooth roofline is at half its height."""
+FAST_LINK_BYTES_PER_SECOND = BYTES_PER_SECOND[NVLINK]
+PCIE_BYTES_PER_SECOND = BYTES_PER_SECOND[UNKNOWN]
+"""To the node's memory too."""
+NVME_BYTES_PER_SECOND = 3e9
+"""One drive, reading and writing in turn."""
+OVERLAP_RATIO = 0.8
+"""Part of backward that can hide gradient traffic (buckets are sent as they fill)."""
+EXPOSED_RATIO = 0.1
+"""Part of gradient traffic that nothing hides: the last bucket."""
+HOST_OPTIMIZER_ELEMENTS_PER_SECOND = 1e9
+"""Adam on the node's processor, parameters per second."""
+HOST_BYTES_PER_ELEMENT = 12.0
+"""fp32 weight and two moments, read from and written to a drive at every step."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of one optimizer step (or one inference call), by part."""
+
+    compute_seconds: float
+    communication_seconds: float = 0.0
+    bubble_seconds: float = 0.0
+
+    @property
+    def total_seconds(self) -> float:
+        """The whole step."""
+        return self.compute_seconds + self.communication_seconds + self.bubble_seconds
+
+    def times(self, ratio: float) -> "StepTime":
+        """Every part as much longer."""
+        return StepTime(
+            self.compute_seconds * ratio,
+            self.communication_seconds * ratio,
+            self.bubble_seconds * ratio,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What some layers ask of one rank: per microbatch, and per step."""
+
+    flops: float
+    """Forward, backward, recomputation of one microbatch, as many as would take the
+    same time in a large matrix product."""
+    gradient_bytes: float
+    """What replicas average."""
+    weight_bytes: float
+    """Weights in the compute precision: what FSDP gathers."""
+    stepped: float
+    """Elements that the optimizer steps."""
+    stream_bytes: float
+    """Outputs of the blocks: what tensor parallelism adds up."""
+
+
+def efficiency_ratio(tokens: float) -> float:
+    """Part of the MFU prior that a microbatch of so many tokens reaches.
+
+    >>> efficiency_ratio(150)
+    0.5
+    """
+    return tokens / (tokens + ROWS_FOR_HALF)
+
+
+def work_of(
+    costs: Sequence[LayerCost], workload: Workload, *, tokens: float, fetched: bool
+) -> Work:
+    """Add layers up. `fetched`: gradients travel in the compute precision (FSDP)."""
+    width = widths(workload)
+    gradients = float(sum(cost.gradient_bytes for cost in costs))
+    if fetched and width.gradient:
+        gradients *= width.compute / width.gradient
+    ratio = efficiency_ratio(tokens)
+    ends = ("embedding", "head")
+    return Work(
+        flops=sum(layer_flops(cost, workload) for cost in costs) / ratio,
+        gradient_bytes=gradients,
+        weight_bytes=float(sum(cost.gathered_bytes for cost in costs)),
+        stepped=sum(c.gradient_bytes for c in costs) / max(1.0, width.gradient),
+        stream_bytes=float(sum(c.output_bytes for c in costs if c.kind not in ends)),
+    )
+
+
+def combined(works: Sequence[Work]) -> Work:
+    """What several pieces of the model ask together."""
+    if len(works) == 1:
+        return works[0]
+    return Work(*(sum(getattr(w, name) for w in works) for name in Work.__slots__))
+
+
+def flops_per_second(offer: GpuOffer, workload: Workload) -> float:
+    """What one Gpu is expected to do for us."""
+    slow = FP32_SLOWDOWN if widths(workload).compute >= 4 else 1.0
+    return offer.peak_flops * MFU_RATIO * offer.share_ratio / slow
+
+
+def layer_flops(cost: LayerCost, workload: Workload) -> float:
+    """Forward, backward (twice forward) and recomputation of one microbatch."""
+    if not workload.trains:
+        return cost.forward_flops
+    return 3 * cost.forward_flops + cost.recompute_flops
+
+
+def exposed_seconds(moved_bytes: float, link: Link, compute_seconds: float) -> float:
+    """Gradient traffic that backward (two thirds of compute) cannot hide."""
+    if moved_bytes <= 0:
+        return 0.0
+    send = moved_bytes / link.bytes_per_second
+    hidden = OVERLAP_RATIO * compute_seconds * 2 / 3
+    return max(EXPOSED_RATIO * send, send - hidden)
+
+
+def all_reduce_bytes(size_bytes: float, degree: int) -> float:
+    """What one rank sends: 2 (N - 1) / N of it, as a ring does."""
+    return 2 * size_bytes * (degree - 1) / degree
+
+
+def host_seconds(work: Work, workload: Workload, *, share_ratio: float) -> float:
+    """What keeping the optimizer (and the weights) off the Gpu costs one step."""
+    if workload.offload == "none":
+        return 0.0
+    width = widths(workload)
+    stepped = work.stepped * share_ratio
+    spent = 0.0
+    if workload.trains:
+        spent += stepped * (width.gradient + width.parameter) / PCIE_BYTES_PER_SECOND
+        spent += stepped / HOST_OPTIMIZER_ELEMENTS_PER_SECOND
+    if workload.offload_parameters:
+        passes = 2 * workload.accumulation if workload.trains else 1
+        spent += passes * work.weight_bytes * share_ratio / PCIE_BYTES_PER_SECOND
+    if workload.offload == "nvme":
+        moved = 2 * HOST_BYTES_PER_ELEMENT * stepped if workload.trains else 0.0
+        if workload.offload_parameters:
+            moved += work.weight_bytes * share_ratio
+        spent += moved / NVME_BYTES_PER_SECOND
+    return spent
+
+
+def data_parallel_time(
+    work: Work,
+    workload: Workload,
+    *,
+    slowest: float,
+    degree: int,
+    link: Link,
+    strategy: str,
+) -> StepTime:
+    """Replicas with their gradient traffic; `slowest` operations a second decide.
+
+    Bytes per step: all-reduce and ZeRO-1/2 2 P b (N - 1) / N; FSDP 1.5 times that for
+    one microbatch and (2 A + 1) / 2 of it for A (ZeRO paper, section 7).
+    """
+    runs = workload.accumulation
+    compute = runs * work.flops / slowest
+    fetches = strategy in ("fsdp", "zero3")
+    moved = 0.0
+    if workload.trains and fetches:
+        gathers = 2 * runs * work.weight_bytes
+        moved = (gathers + work.gradient_bytes) * (degree - 1) / degree
+    elif workload.trains:
+        moved = all_reduce_bytes(work.gradient_bytes, degree)
+    elif fetches:
+        moved = work.weight_bytes * (degree - 1) / degree
+    shares = degree if strategy in ("zero1", "zero2", "zero3", "fsdp") else 1
+    sent = exposed_seconds(moved if degree > 1 else 0.0, link, compute)
+    return StepTime(
+        compute, sent + host_seconds(work, workload, share_ratio=1 / shares)
+    )
+
+
+def tensor_seconds(work: Work, workload: Workload, *, degree: int, link: Link) -> float:
+    """One microbatch's all-reduces of the residual stream: 4 per block, 6 when it is
+    recomputed, 2 in inference. Nothing hides them."""
+    if degree < 2:
+        return 0.0
+    rounds = 2 if not workload.trains else 4
+    if workload.trains and workload.checkpointing == "full":
+        rounds = 6
+    moved = rounds * all_reduce_bytes(work.stream_bytes, degree)
+    return moved / link.bytes_per_second
+
+
+def tensor_parallel_time(
+    work: Work, workload: Workload, *, slowest: float, degree: int, link: Link
+) -> StepTime:
+    """Every layer cut over `degree` Gpus."""
+    runs = workload.accumulation
+    sent = runs * tensor_seconds(work, workload, degree=degree, link=link)
+    spent = host_seconds(work, workload, share_ratio=1.0)
+    return StepTime(runs * work.flops / slowest, sent + spent)
+
+
+def pipeline_time(
+    stage_seconds: Sequence[float],
+    microbatches: int,
+    sent_seconds: float,
+    virtual_stages: int = 1,
+) -> StepTime:
+    """sum t_i + (m - 1) max t_i, told as useful work, bubble and sending.
+
+    Useful work is what the busiest stage does; the rest of the iteration it waits. The
+    interleaved schedule fills its pipeline piece by piece, v times as fast (Narayanan
+    et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+    Megatron-LM", SC 2021, section 2.2).
+    """
+    longest = max(stage_seconds)
+    useful = microbatches * longest
+    bubble = (sum(stage_seconds) - longest) / virtual_stages
+    return StepTime(useful, sent_seconds, bubble)

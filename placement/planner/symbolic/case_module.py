@@ -1,0 +1,213 @@
+"""A case as a module, its batch and its loss."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from placement.planner.model.entry_point import EntryPoint
+from placement.planner.symbolic.adapters import adapt, freeze
+from placement.planner.symbolic.case import TEXT_KINDS, Case
+from placement.planner.symbolic.networks import network
+from placement.planner.values.errors import SpecInvalid
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+TASKS = (
+    ("ForMaskedLM", "mlm"),
+    ("ForSequenceClassification", "seqcls"),
+    ("ForImageClassification", "cls_img"),
+    ("ForSpeechSeq2Seq", "speech"),
+    ("ForConditionalGeneration", "seq2seq"),
+    ("ForPreTraining", "mlm"),
+)
+"""Kind of batch by the end of a class's name; anything else reads text."""
+DEFAULT_IMAGE = 224
+DEFAULT_MELS, DEFAULT_FRAMES = 80, 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a training step needs."""
+
+    model: nn.Module
+    batch: dict[str, Tensor]
+    loss: Callable[[], Tensor]
+
+
+def class_of(case: Case) -> tuple[type, Any] | None:
+    """The transformers class of a case and its config; None: another kind of model.
+
+    Imports the class's module, which can take a second.
+
+    Raises:
+        SpecInvalid: no such class, or a config that it refuses.
+    """
+    model = case.model
+    if "config" not in model:
+        return None
+    import transformers
+
+    from placement.planner.sandbox import transformers_build
+
+    if "hf_class" not in model:
+        return transformers_build.class_and_config(model["config"])
+    made, of_config = (
+        getattr(transformers, model[name], None)
+        for name in ("hf_class", "config_class")
+    )
+    if not (
+        isinstance(made, type)
+        and issubclass(made, transformers.PreTrainedModel)
+        and isinstance(of_config, type)
+        and issubclass(of_config, transformers.PretrainedConfig)
+    ):
+        raise SpecInvalid({"model": "names classes that transformers does not have"})
+    transformers_build.check_numbers(model["config"])
+    try:
+        return made, of_config(**model["config"])
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        raise SpecInvalid({"model.config": f"is refused: {text}"}) from error
+
+
+def build(case: Case, known: tuple[type, Any] | None) -> Built:
+    """Make model and batch; inside a StepMode, so of phantoms.
+
+    Raises:
+        SpecInvalid: what cannot be built.
+    """
+    config = None
+    if known is not None:
+        model = of_transformers(case, *known)
+        config = known[1]
+    elif "entry" in case.model:
+        from placement.planner.sandbox.entry_build import built
+
+        model = built(EntryPoint.read(case.model["entry"]))
+        config = getattr(model, "config", None)
+    else:
+        model = network(case.model["torch"], dict(case.model["args"]))
+    dtype = DTYPES.get(case.precision, torch.float32)
+    model.to(dtype)
+    if case.adapter is not None:
+        adapt(model, case.adapter)
+    freeze(model, case.frozen)
+    model.train(case.trains)
+    if case.checkpointing:
+        _checkpoint(model)
+    given = filled(dict(case.input), model, config)
+    batch = make_batch(given, dtype)
+    return Built(model, batch, lambda: loss_of(model, given["kind"], batch))
+
+
+def of_transformers(case: Case, made: Any, config: Any) -> nn.Module:
+    """A model of the transformers library, random weights and all."""
+    from transformers import initialization
+
+    if getattr(config, "is_encoder_decoder", False):
+        for name in ("decoder_start_token_id", "pad_token_id"):
+            if getattr(config, name, None) is None:
+                setattr(config, name, 0)
+    if "hf_class" not in case.model:
+        # A config.json names the type its weights are stored in; the case decides.
+        config.dtype = torch.float32
+    try:
+        with initialization.no_init_weights():
+            model = made._from_config(
+                config, attn_implementation=_attention(made, case.model["attn"])
+            )
+        model.tie_weights()
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        raise SpecInvalid({"model.config": f"cannot be built: {text}"}) from error
+    return model
+
+
+def _attention(made: Any, wanted: str) -> str:
+    """SDPA where a family has it; transformers refuses it for the others."""
+    return wanted if getattr(made, "_supports_sdpa", True) else "eager"
+
+
+def _checkpoint(model: nn.Module) -> None:
+    enable = getattr(model, "gradient_checkpointing_enable", None)
+    if enable is None:
+        raise SpecInvalid({"checkpointing": "this model has no layers to checkpoint"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        enable()
+
+
+def filled(given: dict[str, Any], model: nn.Module, config: Any) -> dict[str, Any]:
+    """What a batch must say, read off the model where the case does not."""
+    name = type(model).__name__
+    if "kind" not in given:
+        plain = "lm" if config is not None else "lm_plain"
+        given["kind"] = next((k for end, k in TASKS if name.endswith(end)), plain)
+        if given["kind"] == "seq2seq" and hasattr(config, "num_mel_bins"):
+            given["kind"] = "speech"
+    elif given["kind"] == "seq2seq" and hasattr(config, "num_mel_bins"):
+        given["kind"] = "speech"
+
+    def read(*names: str, default: int) -> int:
+        for one in names:
+            value = getattr(config, one, None)
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+        return default
+
+    text = getattr(config, "text_config", None)
+    vocab = read("vocab_size", default=getattr(text, "vocab_size", 0) or 2**15)
+    given.setdefault("vocab", vocab)
+    given.setdefault("classes", read("num_labels", default=2))
+    given.setdefault("size", read("image_size", default=DEFAULT_IMAGE))
+    given.setdefault("channels", read("num_channels", default=3))
+    given.setdefault("mels", read("num_mel_bins", default=DEFAULT_MELS))
+    source = 2 * read("max_source_positions", default=DEFAULT_FRAMES // 2)
+    given.setdefault("frames", source)
+    return given
+
+
+def make_batch(given: dict[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Inputs and labels; text models read one tensor as both."""
+    kind, count = given["kind"], given["batch"]
+
+    def whole(most: int, *shape: int) -> Tensor:
+        return torch.randint(0, max(1, most), (count, *shape))
+
+    if kind in TEXT_KINDS:
+        text = whole(given["vocab"], given["seq"])
+        return {"x": text, "y": whole(2) if kind == "seqcls" else text}
+    if kind == "seq2seq":
+        source = whole(given["vocab"], given["seq"])
+        return {"x": source, "y": whole(given["vocab"], given["tgt"])}
+    if kind == "speech":
+        sound = torch.randn(count, given["mels"], given["frames"], dtype=dtype)
+        return {"x": sound, "y": whole(given["vocab"], given["tgt"])}
+    if kind == "cls_vec":
+        vector = torch.randn(count, given["dim"], dtype=dtype)
+        return {"x": vector, "y": whole(given["classes"])}
+    size = given["size"]
+    image = torch.randn(count, given["channels"], size, size, dtype=dtype)
+    labels = (size, size) if kind == "seg_img" else ()
+    return {"x": image, "y": whole(given["classes"], *labels)}
+
+
+def loss_of(model: nn.Module, kind: str, batch: dict[str, Tensor]) -> Tensor:
+    """The loss of one forward."""
+    x, y = batch["x"], batch["y"]
+    if hasattr(model, "config") and kind not in ("cls_vec", "seg_img", "lm_plain"):
+        name = {"cls_img": "pixel_values", "speech": "input_features"}.get(
+            kind, "input_ids"
+        )
+        cache = {"use_cache": False} if kind in ("lm", "seq2seq", "speech") else {}
+        return model(**{name: x, "labels": y}, **cache).loss
+    out = model(x)
+    if kind == "lm_plain":
+        return functional.cross_entropy(out.flatten(0, 1).float(), y.flatten())
+    return functional.cross_entropy(out.float(), y)

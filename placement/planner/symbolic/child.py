@@ -1,0 +1,104 @@
+"""Follow cases in a process of its own: `python -m placement.planner.symbolic.child`.
+
+Reads one JSON object from standard input: {"cases": [...], "address_bytes",
+"cpu_seconds", "path"}. Writes one line of JSON per event: {"at", "what", "share"} as it
+goes, {"at", "answer"} or {"at", "problem"} per case, {"import_seconds"} first.
+
+The limits are set before a case is looked at: address space, processor time, no new
+processes, no sockets (placement.planner.sandbox.jail). What a model's own code prints
+goes to standard error. `path` is put in front of the module path for entry points,
+which run somebody's code: the caller must be that somebody.
+"""
+
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+EXIT_BAD_REQUEST = 2
+EXIT_NO_TORCH = 3
+
+
+def main() -> int:
+    """Answer every case; 0, or one of the exits above."""
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    try:
+        asked = json.load(sys.stdin)
+        cases = asked["cases"]
+    except (ValueError, KeyError, TypeError):
+        return EXIT_BAD_REQUEST
+    began = time.process_time()
+    try:
+        import torch
+        import transformers  # noqa: F401  (before the limits: it reads many files)
+
+        from placement.planner.symbolic.training_step import follow  # noqa: F401
+    except ImportError:
+        return EXIT_NO_TORCH
+    from placement.planner.sandbox.jail import end_at_sockets, limit
+
+    torch.set_num_threads(1)
+    tell(events, import_seconds=round(time.process_time() - began, 3))
+    limit(
+        address_bytes=asked["address_bytes"],
+        cpu_seconds=int(time.process_time()) + asked["cpu_seconds"],
+        files=None,
+    )
+    end_at_sockets()
+    # The libraries' million objects stay: collecting between cases skips them.
+    gc.collect()
+    gc.freeze()
+    if asked.get("path"):
+        sys.path.insert(0, str(Path(asked["path"])))
+    for place, case in enumerate(cases):
+        tell(events, at=place, **one(case, events, place))
+        gc.collect()
+    return 0
+
+
+def one(data: dict[str, Any], events: IO[str], place: int) -> dict[str, Any]:
+    """{"answer"} or {"problem": {code, field, detail}} of one case."""
+    from placement.planner.sandbox.jail import Refused
+    from placement.planner.symbolic.case import Case
+    from placement.planner.symbolic.shapes import Unsupported
+    from placement.planner.symbolic.training_step import follow
+    from placement.planner.values.errors import BadInput
+
+    def progress(what: str, share: float) -> None:
+        tell(events, at=place, what=what, share=round(share, 3))
+
+    try:
+        return {"answer": follow(Case.from_json(data), progress)}
+    except BadInput as error:
+        return problem(error.code, error.field, error.detail)
+    except Refused as error:
+        return problem(error.code, error.field, error.detail)
+    except Unsupported as error:
+        return problem("unsupported", error.name, error.why)
+    except MemoryError:
+        return problem("too_large", "model", "following it needs too much memory")
+    except RecursionError:
+        return problem("too_deep", "model", "its code calls itself too deep")
+    except Exception as error:
+        # The model's own code: whatever it raises is the person's to read.
+        text = " ".join(str(error).split())
+        return problem("failed", "model", f"{type(error).__name__}: {text}")
+
+
+def problem(code: str, field: str, detail: str) -> dict[str, Any]:
+    """A problem as data, cut to a length that a page can show."""
+    return {"problem": {"code": code, "field": field[:120], "detail": detail[:400]}}
+
+
+def tell(events: IO[str], **event: Any) -> None:
+    """Write one event."""
+    events.write(json.dumps(event) + "\n")
+    events.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

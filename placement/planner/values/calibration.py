@@ -1,0 +1,286 @@
+"""The site's measured error: what Plans said against what Jobs did here, fed back.
+
+Each Job that ran by a Plan leaves two ratios, actual over prior: of its step time, and
+of the likely bytes on its worst Gpu. The prior is what the Plan would have said without
+any correction, so that a correction does not feed on itself. From ENOUGH runs of one
+kind on (same strategy and class of Gpu; else the whole class), Corrections follow them:
+
+- memory: `likely` is moved by the median ratio, and `high` widened until nine runs in
+  ten lie below it. Both stay within the bounds below, `high` never comes down further
+  than `likely` does, and neither goes under `low`: that is the exact states and the
+  counted peak, which no measurement argues away.
+- time: a step is multiplied by the class's median ratio, within bounds, and only where
+  the runs agree with each other (the middle 80 % within SPREAD_MOST of each other).
+  Predictions under COUNTS_FROM_SECONDS are not learned from: so short a step waits for
+  kernels to be launched, not for arithmetic, and says nothing of longer ones.
+
+The intervals that are moved are those of PLACEMENT.md section 1.4.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from placement.planner.values.humanize import error_words
+from telemetry.protocol.sentences import joined, sentence
+
+ENOUGH = 8
+"""Runs of one kind from which on they correct what is predicted."""
+NEWEST = 200
+"""Runs of one kind that count: the newest; drivers and frameworks change."""
+SHIFT_BOUNDS = (0.8, 1.5)
+"""Of `likely`, by the median of memory ratios."""
+HIGH_MOST = 1.5
+"""How far `high` may be widened."""
+STEP_BOUNDS = (0.25, 4.0)
+"""Of step times."""
+SPREAD_MOST = 3.0
+COUNTS_FROM_SECONDS = 0.005
+ANY = ""
+"""In place of a strategy: all strategies of the class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeInfo:
+    """What one Job's Plan came to; a None was not measured."""
+
+    strategy: str
+    gpu_class: str
+    prior_step_seconds: float
+    step_ratio: float | None
+    memory_ratio: float | None
+    high_ratio: float | None = None
+    """Actual bytes over the prior's high, worst Gpu; above 1: it held more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How ratios of actual over predicted lie."""
+
+    n: int
+    median_ratio: float
+    p90_error_ratio: float
+    """Nine runs in ten are at most so far from 1."""
+    low_ratio: float
+    """10th percentile."""
+    high_ratio: float
+    """90th percentile."""
+
+    @property
+    def median_error_pct(self) -> float:
+        """By how much the median run was above what was predicted."""
+        return 100 * (self.median_ratio - 1)
+
+    @property
+    def p90_error_pct(self) -> float:
+        """The same of nine runs in ten, either way."""
+        return 100 * self.p90_error_ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteError:
+    """The measured error of one kind of run."""
+
+    strategy: str
+    """ANY: all of the class."""
+    gpu_class: str
+    runs: int
+    step: Spread | None
+    memory: Spread | None
+    above_high: int
+    """Runs that held more than `high` on some Gpu, of those whose memory was read."""
+
+    @property
+    def words(self) -> str:
+        """The error in one line, as pages say it.
+
+        >>> rows = [1.02, 1.0, 1.1]
+        >>> SiteError(strategy="", gpu_class="A100", runs=3, step=spread_of(rows),
+        ...           memory=None, above_high=0).words
+        'step time +2 % in the median, within 8 % in nine runs of ten'
+        """
+        said = [
+            sentence(
+                "{name} {median} in the median, within {within} % in nine runs of ten",
+                name=name,
+                median=error_words(spread.median_error_pct),
+                within=f"{spread.p90_error_pct:,.0f}",
+            )
+            for name, spread in (
+                (sentence("step time"), self.step),
+                (sentence("memory"), self.memory),
+            )
+            if spread is not None
+        ]
+        if self.memory is not None:
+            said.append(
+                sentence(
+                    "{above} of {all} held more than the most",
+                    above=self.above_high,
+                    all=self.memory.n,
+                )
+            )
+        return joined(said, "; ") if said else sentence("nothing was measured")
+
+    @property
+    def above_high_ratio(self) -> float | None:
+        """Their share; None: no run's memory was read."""
+        return self.above_high / self.memory.n if self.memory else None
+
+
+def quantile(values: Sequence[float], ratio: float) -> float:
+    """A quantile by linear interpolation (Hyndman and Fan 1996, type 7).
+
+    >>> quantile([1, 2, 3, 4], 0.5)
+    2.5
+    """
+    ranked = sorted(values)
+    place = (len(ranked) - 1) * ratio
+    below = int(place)
+    above = min(below + 1, len(ranked) - 1)
+    return ranked[below] + (ranked[above] - ranked[below]) * (place - below)
+
+
+def spread_of(ratios: Sequence[float]) -> Spread | None:
+    """The Spread of some ratios; None: there is none."""
+    if not ratios:
+        return None
+    return Spread(
+        n=len(ratios),
+        median_ratio=float(median(ratios)),
+        p90_error_ratio=quantile([abs(one - 1) for one in ratios], 0.9),
+        low_ratio=quantile(ratios, 0.1),
+        high_ratio=quantile(ratios, 0.9),
+    )
+
+
+def error_of(
+    outcomes: Sequence[OutcomeInfo], strategy: str, gpu_class: str
+) -> SiteError:
+    """The error of the newest runs of one kind; newest first."""
+    rows = list(outcomes)[:NEWEST]
+    return SiteError(
+        strategy=strategy,
+        gpu_class=gpu_class,
+        runs=len(rows),
+        step=spread_of([r.step_ratio for r in rows if r.step_ratio is not None]),
+        memory=spread_of([r.memory_ratio for r in rows if r.memory_ratio is not None]),
+        above_high=sum((r.high_ratio or 0) > 1 for r in rows),
+    )
+
+
+def site_errors(outcomes: Iterable[OutcomeInfo]) -> tuple[SiteError, ...]:
+    """By class and strategy, the class as a whole first. Outcomes: newest first."""
+    kinds: dict[tuple[str, str], list[OutcomeInfo]] = defaultdict(list)
+    for one in outcomes:
+        kinds[one.gpu_class, ANY].append(one)
+        kinds[one.gpu_class, one.strategy].append(one)
+    return tuple(
+        error_of(rows, strategy, gpu_class)
+        for (gpu_class, strategy), rows in sorted(kinds.items())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCorrection:
+    """What an interval is multiplied by, and how many runs say so."""
+
+    likely_ratio: float = 1.0
+    high_ratio: float = 1.0
+    """Of `high`; at least `likely_ratio`."""
+    runs: int = 0
+
+    def of(self, low: int, likely: int, high: int) -> tuple[int, int, int]:
+        """The interval corrected; `low` stays, and nothing goes under it.
+
+        >>> MemoryCorrection(0.8, 1.0, 9).of(100, 113, 126)
+        (100, 100, 126)
+        """
+        moved = max(low, int(likely * self.likely_ratio))
+        return low, moved, max(moved, int(high * self.high_ratio))
+
+
+@dataclass(frozen=True, slots=True)
+class StepCorrection:
+    """What step times of a class are multiplied by, and how many runs say so."""
+
+    ratio: float = 1.0
+    runs: int = 0
+
+
+AS_PREDICTED = MemoryCorrection()
+AS_TIMED = StepCorrection()
+
+
+@dataclass(frozen=True, slots=True)
+class Corrections:
+    """All that a site has learned; empty: nothing, and nothing is corrected."""
+
+    by_kind: Mapping[tuple[str, str], MemoryCorrection] = field(default_factory=dict)
+    """By (class, strategy); ANY stands for the class."""
+    by_class: Mapping[str, StepCorrection] = field(default_factory=dict)
+
+    def memory(self, strategy: str, gpu_class: str) -> MemoryCorrection:
+        """For one rank: of its own kind if enough ran, else of its class."""
+        own = self.by_kind.get((gpu_class, strategy))
+        return own or self.by_kind.get((gpu_class, ANY), AS_PREDICTED)
+
+    def most_memory(self, strategy: str, classes: Iterable[str]) -> float:
+        """The largest `likely_ratio` among some classes; 1 for none."""
+        found = [self.memory(strategy, one).likely_ratio for one in classes]
+        return max(found, default=1.0)
+
+    def step(self, classes: Iterable[str]) -> StepCorrection:
+        """For a Plan over some classes: the slowest to what it promised decides."""
+        found = [self.by_class.get(one, AS_TIMED) for one in classes]
+        return max(found, key=lambda one: one.ratio, default=AS_TIMED)
+
+
+UNCORRECTED = Corrections()
+
+
+def corrections_of(outcomes: Iterable[OutcomeInfo]) -> Corrections:
+    """What is learned from outcomes, newest first; the rule is the module's."""
+    kinds: dict[tuple[str, str], list[OutcomeInfo]] = defaultdict(list)
+    for one in outcomes:
+        kinds[one.gpu_class, ANY].append(one)
+        kinds[one.gpu_class, one.strategy].append(one)
+    by_kind, by_class = {}, {}
+    for (gpu_class, strategy), rows in kinds.items():
+        memory = _memory(rows[:NEWEST])
+        if memory is not None:
+            by_kind[gpu_class, strategy] = memory
+        step = _step(rows[:NEWEST]) if strategy == ANY else None
+        if step is not None:
+            by_class[gpu_class] = step
+    return Corrections(by_kind, by_class)
+
+
+def _memory(rows: Sequence[OutcomeInfo]) -> MemoryCorrection | None:
+    likely = [row.memory_ratio for row in rows if row.memory_ratio is not None]
+    if len(likely) < ENOUGH:
+        return None
+    high = [row.high_ratio for row in rows if row.high_ratio is not None]
+    shift = _within(median(likely), *SHIFT_BOUNDS)
+    wide = quantile(high, 0.9) if high else 1.0
+    return MemoryCorrection(
+        shift, _within(wide, max(1.0, shift), HIGH_MOST), len(likely)
+    )
+
+
+def _step(rows: Sequence[OutcomeInfo]) -> StepCorrection | None:
+    ratios = [
+        row.step_ratio
+        for row in rows
+        if row.step_ratio and row.prior_step_seconds >= COUNTS_FROM_SECONDS
+    ]
+    if len(ratios) < ENOUGH:
+        return None
+    if quantile(ratios, 0.9) > SPREAD_MOST * quantile(ratios, 0.1):
+        return None
+    return StepCorrection(_within(median(ratios), *STEP_BOUNDS), len(ratios))
+
+
+def _within(value: float, least: float, most: float) -> float:
+    return min(max(value, least), most)

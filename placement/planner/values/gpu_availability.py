@@ -1,0 +1,161 @@
+"""A Gpu as a Plan may use it: what is there, what is used, what is left.
+
+`free_bytes` is what a Plan may take: total minus what is used, 0 when the Gpu is booked
+by others, lost or in maintenance. Placement never counts anything else.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from placement.planner.values.errors import OffersInvalid
+
+PEAK_FLOPS: tuple[tuple[str, float], ...] = (
+    ("B200", 2250e12),
+    ("GB200", 2250e12),
+    ("H200", 989e12),
+    ("H100", 989e12),
+    ("L40S", 362e12),
+    ("A100", 312e12),
+    ("A800", 312e12),
+    ("RTX 6000 Ada", 364e12),
+    ("RTX 4090", 165e12),
+    ("A6000", 155e12),
+    ("A40", 150e12),
+    ("A30", 165e12),
+    ("A10", 125e12),
+    ("V100", 125e12),
+    ("L4", 121e12),
+    ("RTX 4080", 97e12),
+    ("RTX 3090", 71e12),
+    ("T4", 65e12),
+    ("P100", 19e12),
+)
+"""Dense 16-bit peak of NVIDIA's data sheets, by a part of the card's name."""
+DISTANCES = ("nvlink", "pix", "pxb", "phb", "node", "sys")
+"""How two Gpus of a node reach each other, best first (`nvidia-smi topo -m`)."""
+UNKNOWN_PEAK_FLOPS = 60e12
+"""A card that the table does not name: between a T4 and a 3090."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuOffer:
+    """One Gpu offered to the planner."""
+
+    uuid: str
+    node: str
+    index: int
+    name: str
+    gpu_class: str
+    memory_total_bytes: int
+    used_bytes: int
+    free_bytes: int
+    """What a Plan may use; 0 when booked by others or lost."""
+    util_pct: float | None = None
+    """None: the card cannot say."""
+    compute_processes: int = 0
+    """Other processes that compute on it."""
+    bookable: bool = True
+    reason: str = ""
+    """Why it is not bookable."""
+    peak_flops: float = UNKNOWN_PEAK_FLOPS
+    """Dense 16-bit operations per second."""
+    link_group: str = ""
+    """Gpus with the same non-empty group are joined by fast links (NVLink)."""
+    links: tuple[tuple[str, str], ...] = ()
+    """(UUID of another Gpu of the node, distance): see topology.LADDER."""
+    health: tuple[str, ...] = ()
+    """What is wrong with it, in words, where it may be used all the same."""
+    speed_ratio: float = 1.0
+    """Part of its clock that heat, a power brake or a fault leave it."""
+    measured_share_ratio: float | None = None
+    """Part of its arithmetic that a Job of ours really got; None: guessed."""
+    weight: int = 1
+    """Quota that one second of it costs, in weighted GPU-seconds."""
+    network_bytes_per_second: float = 0.0
+    """Of its node to other nodes; 0: not known, so no Plan leaves the node."""
+
+    @property
+    def label(self) -> str:
+        """How people name it: node:index."""
+        return f"{self.node}:{self.index}"
+
+    @property
+    def usable(self) -> bool:
+        """May a Plan take anything of it?"""
+        return self.bookable and self.free_bytes > 0
+
+    @property
+    def share_ratio(self) -> float:
+        """Part of its arithmetic left over: as measured, or with k other computing
+        processes about 1 / (k + 1), and never less than what utilization leaves
+        idle (it says "a kernel was resident", so 1 - util is a floor)."""
+        if self.measured_share_ratio is not None:
+            return self.measured_share_ratio * self.speed_ratio
+        if not self.compute_processes:
+            return self.speed_ratio
+        idle = 1 - (self.util_pct if self.util_pct is not None else 100.0) / 100
+        return max(idle, 1 / (self.compute_processes + 1)) * self.speed_ratio
+
+    @property
+    def busy_pct(self) -> float:
+        """Utilization for ordering; a card that cannot say counts as half busy."""
+        return 50.0 if self.util_pct is None else self.util_pct
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict that `from_json` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "GpuOffer":
+        """Read back what `to_json` wrote. Raises OffersInvalid."""
+        known = {field.name for field in fields(cls)}
+        try:
+            plain = {str(key): value for key, value in data.items()}
+            plain["links"] = tuple((a, b) for a, b in plain.get("links", ()))
+            plain["health"] = tuple(plain.get("health", ()))
+            offer = cls(**plain)
+        except (TypeError, ValueError, AttributeError) as error:
+            wrong = f"must have the fields {', '.join(sorted(known))}"
+            raise OffersInvalid({"offer": wrong}) from error
+        check_offers([offer])
+        return offer
+
+
+def peak_flops_of(name: str) -> float:
+    """Dense 16-bit peak of a card, by its name.
+
+    >>> peak_flops_of("NVIDIA A100-SXM4-80GB")
+    312000000000000.0
+    """
+    for part, flops in sorted(PEAK_FLOPS, key=lambda row: -len(row[0])):
+        if part.lower() in name.lower():
+            return flops
+    return UNKNOWN_PEAK_FLOPS
+
+
+def check_offers(offers: Sequence[GpuOffer]) -> None:
+    """Raise OffersInvalid for bytes below zero, more free than there is, twins."""
+    problems = {}
+    seen = set()
+    for offer in offers:
+        numbers = (offer.memory_total_bytes, offer.used_bytes, offer.free_bytes)
+        if any(type(number) is not int or number < 0 for number in numbers):
+            problems[offer.uuid] = "bytes must be whole numbers from zero up"
+        elif offer.free_bytes > offer.memory_total_bytes - offer.used_bytes:
+            problems[offer.uuid] = (
+                f"{offer.label} offers {offer.free_bytes:,} bytes but has only "
+                f"{offer.memory_total_bytes - offer.used_bytes:,} unused"
+            )
+        if offer.uuid in seen:
+            problems[offer.uuid] = f"{offer.label} is offered twice"
+        seen.add(offer.uuid)
+        if offer.peak_flops <= 0 or not 0 < offer.speed_ratio <= 1:
+            problems[offer.uuid] = f"{offer.label} has no speed"
+        if offer.network_bytes_per_second < 0 or offer.weight < 0:
+            problems[offer.uuid] = f"{offer.label} costs or sends less than nothing"
+        unknown = sorted({word for _, word in offer.links} - set(DISTANCES))
+        if unknown:
+            problems[offer.uuid] = f"{unknown[0][:20]!r} is no distance between Gpus"
+    if problems:
+        raise OffersInvalid(problems)

@@ -1,0 +1,343 @@
+"""The planner's answer: a Plan is data. Printable, JSON and back, checked elsewhere.
+
+A Plan says which Gpu runs what, what each Gpu's memory holds, how long a step takes,
+why it looks like this, and how to launch it. A Refusal says which Gpu lacks how many
+bytes and the cheapest change that would fit. `plan_validation.py` checks Plans and
+shares no code with the planner.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any
+
+from placement.planner.values.errors import PlanInvalid
+from placement.planner.values.humanize import gib, seconds
+from placement.planner.values.plan_v1 import upgraded
+from placement.planner.values.workload import Workload
+from telemetry.protocol.sentences import sentence
+
+VERSION = 2
+READABLE = (1, 2)
+"""Version 1 knew no stages, replicas, wishes or several Nodes; it is read as such."""
+
+TITLES = {
+    "single": sentence("One GPU"),
+    "ddp": sentence("Data parallel (DDP)"),
+    "zero1": sentence("Data parallel, optimizer split (ZeRO-1)"),
+    "zero1_uneven": sentence(
+        "Data parallel, optimizer split by free memory (uneven ZeRO-1)"
+    ),
+    "zero2": sentence("Data parallel, optimizer and gradients split (ZeRO-2)"),
+    "fsdp": sentence("Fully sharded (ZeRO-3 / FSDP)"),
+    "pipeline": sentence("Layers in stages (pipeline, 1F1B)"),
+    "gpipe": sentence("Layers in stages (pipeline, GPipe)"),
+    "interleaved": sentence("Layers in stages (pipeline, interleaved 1F1B)"),
+    "tensor": sentence("Every layer split across GPUs (tensor parallel)"),
+    "hybrid": sentence("Tensor, pipeline and data parallel (hybrid)"),
+}
+"""What each strategy is called on screen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """One rank's part: one process on one Gpu."""
+
+    rank: int
+    gpu_uuid: str
+    gpu_label: str
+    """node:index, for people."""
+    gpu_name: str
+    first_layer: int
+    last_layer: int
+    """One past the last layer."""
+    share_ratio: float | None
+    """Part of the optimizer state that this rank owns (ZeRO-1); None elsewhere."""
+    components: dict[str, int]
+    """Bytes at the peak by component, context included; adds up to low_bytes."""
+    low_bytes: int
+    likely_bytes: int
+    high_bytes: int
+    total_bytes: int
+    used_bytes: int
+    """Used by others when the Plan was made."""
+    free_bytes: int
+    node: str = ""
+    """Empty in Plans of version 1: the Plan's own."""
+    stage: int = 0
+    """Which stage of the pipeline; 0 where there is one only."""
+    replica: int = 0
+    """Which copy of the model."""
+    tensor_rank: int = 0
+    """Which part of every layer."""
+    chunks: tuple[tuple[int, int], ...] = ()
+    """interleaved: the pieces of the model that it has; empty: one, first to last."""
+    busy_seconds: float = 0.0
+    """Of one step, how long it computes."""
+    prior_likely_bytes: int = 0
+    """Before the site's measured error moved it; 0: it did not."""
+    prior_high_bytes: int = 0
+    """The same."""
+
+    @property
+    def pieces(self) -> tuple[tuple[int, int], ...]:
+        """(first, one past the last) layer of every piece of the model it has."""
+        return self.chunks or ((self.first_layer, self.last_layer),)
+
+    @property
+    def headroom_bytes(self) -> int:
+        """Free bytes that the likely need leaves; negative in a tight Plan."""
+        return self.free_bytes - self.likely_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One way to run a model on chosen Gpus of one Node."""
+
+    strategy: str
+    title: str
+    model: str
+    parameter_count: int
+    layer_count: int
+    node: str
+    workload: Workload
+    """As it would be run, remedies applied."""
+    remedies: tuple[str, ...]
+    """What was changed in the workload to make it fit, and what each change buys."""
+    shards: tuple[Shard, ...]
+    fit: str
+    """comfortable: the likely need fits; tight: only the least possible need does."""
+    step_seconds: float
+    compute_seconds: float
+    communication_seconds: float
+    bubble_seconds: float
+    units_per_second: float
+    """Tokens (or images) per second."""
+    why: tuple[str, ...]
+    notes: tuple[str, ...]
+    activations_are_a_guess: bool
+    launch: dict[str, Any] = field(default_factory=dict)
+    """nproc, strategy, pipeline bounds, microbatches, zero stage: see planner.py."""
+    nodes: tuple[str, ...] = ()
+    """All Nodes it uses, `node` first."""
+    bound_by: str = ""
+    """What leaves the least room: "activations of stage 2 (lab-a:1)"."""
+    quota_gpu_seconds: float = 0.0
+    """Quota that one step costs, in weighted GPU-seconds."""
+    disturbance: float = 0.0
+    """Computing processes of others on its Gpus, and their utilization (0 to 1)."""
+    troubled: int = 0
+    """How many of its Gpus have something wrong with them; the notes say what."""
+    wait_seconds: float = 0.0
+    """After the start that was asked for, when its Gpus are free together."""
+    prior_step_seconds: float = 0.0
+    """Before the site's measured error moved it; 0: it did not."""
+
+    @property
+    def spans_nodes(self) -> bool:
+        """True if its Gpus are on more than one Node."""
+        return len(self.nodes) > 1
+
+    @property
+    def gpu_uuids(self) -> tuple[str, ...]:
+        """The Gpus in rank order."""
+        return tuple(shard.gpu_uuid for shard in self.shards)
+
+    @property
+    def by_process(self) -> tuple[Shard, ...]:
+        """The Shards as processes are counted: Node by Node, by rank on each.
+
+        A launcher numbers the processes of a Node one after the other, whatever order
+        the ranks of several Nodes have in the Plan.
+        """
+        places = {name: number for number, name in enumerate(self.nodes)}
+        return tuple(
+            sorted(self.shards, key=lambda one: (places.get(one.node, 0), one.rank))
+        )
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """First layer of each piece of the model, and the end."""
+        starts = sorted({first for s in self.shards for first, _ in s.pieces})
+        return (*starts, self.layer_count)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict that `from_json` reads back to an equal Plan."""
+        data = asdict(self)
+        data["version"] = VERSION
+        data["workload"] = self.workload.to_json()
+        for shard, plain in zip(self.shards, data["shards"], strict=True):
+            plain["headroom_bytes"] = shard.headroom_bytes
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Plan":
+        """Read back what `to_json` wrote, today or as version 1.
+
+        Raises PlanInvalid for anything else.
+        """
+        try:
+            if data["version"] not in READABLE:
+                raise PlanInvalid([f"only versions 1 to {VERSION} of a Plan are read"])
+            plain = _known(cls, data if data["version"] > 1 else upgraded(data))
+            plain["workload"] = Workload.from_json(plain["workload"])
+            known = TITLES.get(plain["strategy"])
+            if known == plain["title"]:
+                plain["title"] = known
+            plain["shards"] = tuple(_shard(shard) for shard in plain["shards"])
+            for name in ("remedies", "why", "notes", "nodes"):
+                plain[name] = tuple(map(str, plain[name]))
+            return cls(**plain)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PlanInvalid([f"not a Plan: {error!r}"[:200]]) from error
+
+    def table(self) -> str:
+        """The Plan as text, one line per rank."""
+        gpus = f"{len(self.shards)} GPU{'s' if len(self.shards) > 1 else ''}"
+        head = (
+            f"{self.title}: {self.model}, {gpus} of "
+            f"{', '.join(self.nodes or (self.node,))}, {self.step_seconds:.3g} s a "
+            f"step ({self.fit})"
+        )
+        parts = (
+            f"compute {seconds(self.compute_seconds)}, bubble "
+            f"{seconds(self.bubble_seconds)}, communication "
+            f"{seconds(self.communication_seconds)}; {self.units_per_second:,.0f} a "
+            "second"
+        )
+        keys = list(dict.fromkeys(key for s in self.shards for key in s.components))
+        titles = [f"{key.replace('_', ' ')[:12]:>13}" for key in keys]
+        lines = [
+            head,
+            parts,
+            f"{'rank':>4}  {'gpu':<16}{'part':<18}{'need':>10}{'free':>10}{'left':>10}"
+            + "".join(titles),
+        ]
+        for shard in self.shards:
+            sizes = [f"{gib(shard.components.get(key, 0)):>13}" for key in keys]
+            lines.append(
+                f"{shard.rank:>4}  {shard.gpu_label:<16}{self._part(shard):<18}"
+                f"{gib(shard.likely_bytes):>10}{gib(shard.free_bytes):>10}"
+                f"{gib(shard.headroom_bytes):>10}" + "".join(sizes)
+            )
+        remedies = [f"- {sentence}" for sentence in self.remedies]
+        notes = [f"- {sentence}" for sentence in (*self.why, *self.notes)]
+        return "\n".join([*lines, *remedies, *notes])
+
+    def _part(self, shard: Shard) -> str:
+        """Which part of the model a rank has, in few words."""
+        layers = "+".join(f"{first}-{last - 1}" for first, last in shard.pieces)
+        degrees = [
+            f"{letter}{number}"
+            for letter, number, key in (
+                ("d", shard.replica, "data_degree"),
+                ("t", shard.tensor_rank, "tensor_degree"),
+            )
+            if self.strategy == "hybrid" and self.launch.get(key, 1) > 1
+        ]
+        if shard.share_ratio is not None:
+            degrees.append(f"{shard.share_ratio:.0%}")
+        return " ".join([layers, *degrees])
+
+
+def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass that are there; those without a default must be."""
+    plain = {}
+    for one in fields(kind):
+        needed = one.default is MISSING and one.default_factory is MISSING
+        if needed or one.name in data:
+            plain[one.name] = data[one.name]
+    return plain
+
+
+def _shard(data: Mapping[str, Any]) -> Shard:
+    plain = _known(Shard, data)
+    plain["chunks"] = tuple((first, last) for first, last in plain.get("chunks", ()))
+    return Shard(**plain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A strategy that lost, and why."""
+
+    strategy: str
+    title: str
+    code: str
+    """too_small, not_applicable, not_better."""
+    reason: str
+    gpu_label: str = ""
+    """The Gpu that is too small."""
+    gpu_uuid: str = ""
+    missing_bytes: int = 0
+    """What that Gpu lacks, all allowed remedies applied."""
+    cheapest_change: str = ""
+    """The smallest change with which it would fit."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict for pages and the API."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A Gpu that no Plan may use, and why."""
+
+    gpu_label: str
+    gpu_uuid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSet:
+    """All that the planner found: Plans, best first, and what lost."""
+
+    model: str
+    workload: Workload
+    plans: tuple[Plan, ...]
+    refusals: tuple[Refusal, ...]
+    left_out: tuple[LeftOut, ...]
+    notes: tuple[str, ...] = ()
+    wish: str = ""
+    """What the Plans were ranked by; empty: the order of choice."""
+
+    @property
+    def best(self) -> Plan | None:
+        """The Plan ranked first."""
+        return self.plans[0] if self.plans else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict for pages and the API."""
+        return {
+            "model": self.model,
+            "workload": self.workload.to_json(),
+            "plans": [plan.to_json() for plan in self.plans],
+            "refusals": [refusal.to_json() for refusal in self.refusals],
+            "left_out": [asdict(left) for left in self.left_out],
+            "notes": list(self.notes),
+            "wish": self.wish,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "PlanSet":
+        """Read back what `to_json` wrote. Raises PlanInvalid for anything else."""
+        try:
+            return cls(
+                model=str(data["model"]),
+                workload=Workload.from_json(data["workload"]),
+                plans=tuple(Plan.from_json(one) for one in data["plans"]),
+                refusals=tuple(Refusal(**one) for one in data["refusals"]),
+                left_out=tuple(LeftOut(**one) for one in data["left_out"]),
+                notes=tuple(map(str, data["notes"])),
+                wish=str(data.get("wish", "")),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise PlanInvalid([f"not a PlanSet: {error!r}"[:200]]) from error
+
+    def table(self) -> str:
+        """Every Plan, best first, what lost and why, and what was left out."""
+        said = [f"{n}. {one.table()}\n" for n, one in enumerate(self.plans, 1)]
+        for lost in self.refusals:
+            change = f" It would fit with {lost.cheapest_change}."
+            ending = change if lost.missing_bytes and lost.cheapest_change else ""
+            said.append(f"no  {lost.title}: {lost.reason}{ending}")
+        said += [f"out {left.gpu_label}: {left.reason}" for left in self.left_out]
+        return "\n".join([*said, *self.notes])

@@ -1,0 +1,192 @@
+"""Which part of a model's work one rank has: the strategy and its degrees.
+
+A Sharding describes one rank, not a whole job. Raises WorkloadInvalid by field when its
+own numbers contradict each other; `check_fit` says whether a model can be cut so.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from placement.planner.model.spec import ModelSpec
+from placement.planner.values.errors import WorkloadInvalid
+from placement.planner.values.workload import Workload
+
+Strategy = Literal[
+    "single",
+    "ddp",
+    "zero1",
+    "zero2",
+    "zero3",
+    "fsdp",
+    "pipeline",
+    "gpipe",
+    "tensor",
+    "hybrid",
+]
+Engine = Literal["auto", "torch", "deepspeed", "megatron"]
+Schedule = Literal["1f1b", "gpipe", "interleaved"]
+
+STAGES = {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
+MAX_DEGREE = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """Which part of the work one rank has."""
+
+    strategy: Strategy = "single"
+    data_degree: int = 1
+    """Replicas that share the batch."""
+    tensor_degree: int = 1
+    first_layer: int = 0
+    last_layer: int | None = None
+    """One past the last layer of this rank's stage; None: to the end."""
+    in_flight: int = 1
+    """Microbatches whose activations this stage keeps at once (1F1B: p - i)."""
+    microbatches: int = 1
+    """Pipeline: pieces that one replica's batch is cut into."""
+    share_ratio: float | None = None
+    """Uneven ZeRO-1: this rank's part of the optimizer state; None: 1 / data_degree."""
+    offload_optimizer: bool = False
+    """Optimizer state and its step live in the node's memory (Workload.offload too)."""
+    bucket_elements: int | None = None
+    """Elements of the reduce bucket (DeepSpeed's `reduce_bucket_size`); None: sized
+    from the model. DeepSpeed's own default is 5e8."""
+    bucket_view: bool = True
+    """DDP: gradients are views of the buckets; False: buckets exist besides them."""
+    zero_stage: int = 0
+    """hybrid: what the replicas share, 0 to 3 (0: plain data parallelism)."""
+    sequence_parallel: bool = False
+    """Norms and dropouts between tensor-parallel regions work on 1/t of the tokens."""
+    pipeline_degree: int = 1
+    """Stages of the pipeline that this rank's layers are one (or several) of."""
+    pipeline_schedule: Schedule = "1f1b"
+    virtual_stages: int = 1
+    """interleaved: pieces of the model that each rank has."""
+    chunks: tuple[tuple[int, int], ...] = ()
+    """interleaved: (first, one past last) layer of each piece of this rank; empty:
+    first_layer and last_layer say it."""
+    expert_degree: int = 1
+    """Experts of a mixture are spread over this many of the replicas."""
+    expert_tensor_degree: int | None = None
+    """Ranks that share one expert; None: as many as share a layer."""
+    engine: Engine = "auto"
+    """Whose buffers are counted. auto: DeepSpeed for zero2 and zero3, else torch."""
+    overlap: bool = False
+    """DeepSpeed's overlap_comm: two reduce buckets in turn."""
+
+    def __post_init__(self) -> None:
+        problems: dict[str, str] = {}
+        _check_words(self, problems)
+        _check_numbers(self, problems)
+        if not problems:
+            _check_together(self, problems)
+        if problems:
+            raise WorkloadInvalid(problems)
+
+    @property
+    def stage(self) -> int:
+        """The ZeRO stage, whatever the strategy is called: 0 to 3."""
+        return STAGES.get(self.strategy, self.zero_stage)
+
+    @property
+    def expert_replicas(self) -> int:
+        """Ranks that hold the same experts."""
+        each = self.expert_degree * (self.expert_tensor_degree or self.tensor_degree)
+        return max(1, self.data_degree * self.tensor_degree // each)
+
+    @property
+    def buffers_of(self) -> str:
+        """torch, deepspeed or megatron: whose communication buffers exist."""
+        if self.engine != "auto":
+            return self.engine
+        return "deepspeed" if self.strategy in ("zero2", "zero3") else "torch"
+
+    @property
+    def is_staged(self) -> bool:
+        """True if the rank has a part of the layers only."""
+        return self.strategy in ("pipeline", "gpipe") or self.pipeline_degree > 1
+
+
+def _check_words(one: Sharding, problems: dict[str, str]) -> None:
+    for name, options in (
+        ("strategy", get_args(Strategy)),
+        ("engine", get_args(Engine)),
+        ("pipeline_schedule", get_args(Schedule)),
+    ):
+        if getattr(one, name) not in options:
+            problems[name] = f"must be one of {', '.join(options)}"
+
+
+def _check_numbers(one: Sharding, problems: dict[str, str]) -> None:
+    for name in (
+        "data_degree",
+        "tensor_degree",
+        "pipeline_degree",
+        "expert_degree",
+        "virtual_stages",
+        "in_flight",
+        "microbatches",
+    ):
+        value = getattr(one, name)
+        if type(value) is not int or not 1 <= value <= MAX_DEGREE:
+            problems[name] = f"must be a whole number from 1 to {MAX_DEGREE:,}"
+    if one.zero_stage not in (0, 1, 2, 3):
+        problems["zero_stage"] = "must be 0, 1, 2 or 3"
+    if one.share_ratio is not None and not 0 <= one.share_ratio <= 1:
+        problems["share_ratio"] = "must be between 0 and 1"
+    if one.bucket_elements is not None and one.bucket_elements < 1:
+        problems["bucket_elements"] = "must be at least 1"
+
+
+def _check_together(one: Sharding, problems: dict[str, str]) -> None:
+    """Fields that exclude each other."""
+    if one.zero_stage and one.strategy != "hybrid":
+        problems["zero_stage"] = "belongs to the hybrid strategy"
+    if one.sequence_parallel and one.tensor_degree == 1:
+        problems["sequence_parallel"] = "needs a tensor degree above 1"
+    if one.virtual_stages > 1 and one.pipeline_schedule != "interleaved":
+        problems["virtual_stages"] = "more than 1 needs the interleaved schedule"
+    if one.strategy == "hybrid" and one.zero_stage >= 2 and one.is_staged:
+        problems["zero_stage"] = (
+            "2 and 3 do not go with a pipeline: each microbatch would reduce and "
+            "gather again"
+        )
+    ranks = one.data_degree * one.tensor_degree
+    each = one.expert_degree * (one.expert_tensor_degree or one.tensor_degree)
+    if one.expert_degree > 1 and ranks % each:
+        problems["expert_degree"] = f"{each} ranks of experts do not divide {ranks}"
+
+
+def check_fit(spec: ModelSpec, workload: Workload, sharding: Sharding) -> None:
+    """Raise WorkloadInvalid, by field, where a model cannot be cut this way."""
+    problems: dict[str, str] = {}
+    shape, degree = spec.shape, sharding.tensor_degree
+    if degree > 1 and shape is not None:
+        for name, count in (("heads", shape.heads), ("hidden size", shape.hidden)):
+            if count % degree:
+                problems["tensor_degree"] = f"{degree} does not divide {count} {name}"
+    if sharding.expert_degree > 1 and (
+        shape is None or not shape.experts or shape.experts % sharding.expert_degree
+    ):
+        problems["expert_degree"] = (
+            f"{sharding.expert_degree} does not divide the model's experts"
+        )
+    count = len(spec.layers)
+    last = count if sharding.last_layer is None else sharding.last_layer
+    if not 0 <= sharding.first_layer < last <= count:
+        problems["last_layer"] = (
+            f"layers {sharding.first_layer} to {last} of a model of {count}"
+        )
+    if any(not 0 <= first < end <= count for first, end in sharding.chunks):
+        problems["chunks"] = f"a piece is empty or outside the model's {count} layers"
+    if not workload.trains and sharding.strategy in ("zero1", "zero2"):
+        problems["strategy"] = (
+            f"{sharding.strategy} shares gradients and optimizer state; inference has "
+            "none"
+        )
+    if problems:
+        raise WorkloadInvalid(problems)
+
+
+SINGLE = Sharding()

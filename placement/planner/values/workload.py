@@ -1,0 +1,174 @@
+"""What to run with a model: task, batch, sequence length, precision, optimizer.
+
+`batch` is what one optimizer step (or one inference call) sees, over all Gpus. With
+accumulation A and N replicas each Gpu runs A microbatches of ceil(batch / (N x A)).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from placement.planner.values.errors import WorkloadInvalid
+from telemetry.protocol.sentences import sentence
+
+Task = Literal["train", "infer"]
+Precision = Literal[
+    "fp32",
+    "bf16",
+    "fp16",
+    "autocast_bf16",
+    "autocast_fp16",
+    "mixed_fp16",
+    "megatron_bf16",
+]
+Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adam8bit", "adafactor"]
+Checkpointing = Literal["none", "selective", "full"]
+Attention = Literal["eager", "math", "flash"]
+OptimizerLoop = Literal["foreach", "forloop", "fused"]
+Offload = Literal["none", "cpu", "nvme"]
+
+MAX_BATCH = 2**20
+MAX_SEQUENCE = 2**22
+CHOICES: dict[str, tuple[str, ...]] = {
+    "task": get_args(Task),
+    "precision": get_args(Precision),
+    "optimizer": get_args(Optimizer),
+    "checkpointing": get_args(Checkpointing),
+    "attention": get_args(Attention),
+    "loss": ("plain", "fused"),
+    "optimizer_loop": get_args(OptimizerLoop),
+    "accelerator": ("cuda", "cpu"),
+    "offload": get_args(Offload),
+}
+RANGES = {
+    "batch": (1, MAX_BATCH),
+    "sequence_length": (1, MAX_SEQUENCE),
+    "accumulation": (1, MAX_BATCH),
+    "target_length": (0, MAX_SEQUENCE),
+    "kv_block_tokens": (1, 4096),
+}
+MASTER_OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+"""What Megatron can step on its fp32 copy of the weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One way to run a model. Raises WorkloadInvalid with every wrong field."""
+
+    task: Task = "train"
+    batch: int = 8
+    """Sequences (or images) per optimizer step or inference call, over all Gpus."""
+    sequence_length: int = 512
+    """Tokens per sequence; vision models have their own and ignore it."""
+    precision: Precision = "autocast_bf16"
+    optimizer: Optimizer = "adamw"
+    checkpointing: Checkpointing = "none"
+    accumulation: int = 1
+    """Microbatches per optimizer step on each Gpu."""
+    attention: Attention = "flash"
+    loss: Literal["plain", "fused"] = "plain"
+    """plain: torch's cross entropy on fp32 logits. fused: a kernel that overwrites the
+    16-bit logits with their gradient (flash-attn, Liger, MosaicML's default)."""
+    optimizer_loop: OptimizerLoop = "foreach"
+    """How torch steps the optimizer. foreach, the default on CUDA, needs temporaries
+    as large as all parameters; forloop twice the largest tensor; fused none."""
+    accelerator: Literal["cuda", "cpu"] = "cuda"
+    """cpu: dropout masks are as wide as activations and no CUDA context exists."""
+    offload: Offload = "none"
+    """Where optimizer state and its step live if not on the Gpu."""
+    offload_parameters: bool = False
+    """Weights live there too and come to the Gpu layer by layer."""
+    target_length: int = 0
+    """Encoder-decoders: tokens per target sequence; 0: as long as the source."""
+    keeps_gradients: bool = False
+    """zero_grad(set_to_none=False), torch's way before 2.0: gradients stay alive."""
+    kv_block_tokens: int = 1
+    """Inference: tokens per block of the paged cache (vLLM: 16); 1: no paging."""
+
+    def __post_init__(self) -> None:
+        problems: dict[str, str] = {}
+        for name, options in CHOICES.items():
+            if getattr(self, name) not in options:
+                problems[name] = sentence(
+                    "must be one of {options}", options=", ".join(options)
+                )
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if type(value) is not int or not low <= value <= high:
+                problems[name] = sentence(
+                    "must be a whole number from {low} to {high}",
+                    low=low,
+                    high=f"{high:,}",
+                )
+        if not problems:
+            problems = _contradictions(self)
+        if problems:
+            raise WorkloadInvalid(problems)
+
+    @property
+    def trains(self) -> bool:
+        """True for training, False for inference."""
+        return self.task == "train"
+
+    def microbatch(self, replicas: int = 1) -> int:
+        """Sequences that one Gpu holds at once.
+
+        >>> Workload(batch=8, accumulation=2).microbatch(replicas=2)
+        2
+        """
+        return math.ceil(self.batch / (replicas * self.accumulation))
+
+    def but(self, **changes: Any) -> "Workload":
+        """The same Workload with some fields changed; checked again."""
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict that `from_json` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Workload":
+        """From a form, an API body or `to_json`. Raises WorkloadInvalid."""
+        if not isinstance(data, Mapping):
+            raise WorkloadInvalid({"workload": sentence("must be an object")})
+        known = {field.name for field in fields(cls)}
+        unknown = [str(name)[:40] for name in data if name not in known]
+        if unknown:
+            raise WorkloadInvalid(
+                {name: sentence("is not a field of a workload") for name in unknown}
+            )
+        return cls(**data)
+
+
+def _contradictions(asked: Workload) -> dict[str, str]:
+    """Fields that are right alone and wrong together."""
+    problems: dict[str, str] = {}
+    if asked.accumulation > asked.batch:
+        problems["accumulation"] = sentence(
+            "{accumulation} microbatches of a batch of {batch}",
+            accumulation=asked.accumulation,
+            batch=asked.batch,
+        )
+    if not asked.trains and asked.accumulation > 1:
+        problems["accumulation"] = sentence("only training accumulates")
+    if type(asked.keeps_gradients) is not bool:
+        problems["keeps_gradients"] = sentence("must be true or false")
+    if type(asked.offload_parameters) is not bool:
+        problems["offload_parameters"] = sentence("must be true or false")
+    elif asked.offload_parameters and asked.offload == "none":
+        problems["offload_parameters"] = sentence("needs offload to cpu or nvme")
+    if not asked.trains and asked.offload != "none" and not asked.offload_parameters:
+        problems["offload"] = sentence(
+            "inference has no optimizer state; offload parameters too"
+        )
+    if (
+        asked.trains
+        and asked.precision == "megatron_bf16"
+        and asked.optimizer not in MASTER_OPTIMIZERS
+    ):
+        problems["optimizer"] = sentence(
+            "Megatron steps an fp32 copy with one of {master_optimizers}",
+            master_optimizers=", ".join(MASTER_OPTIMIZERS),
+        )
+    return problems

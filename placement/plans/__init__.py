@@ -1,0 +1,1 @@
+"""Plans for a model on the lab's GPUs: made, compared, saved, measured."""

@@ -1,0 +1,298 @@
+"""The JSON API of models and Plans: read a model, plan it, keep a Plan, its files."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from ninja import File, Query, Router, Schema, Status
+from ninja.files import UploadedFile
+
+from placement.jobs import queries as snapshots
+from placement.jobs.forms import MOST_DAYS_AHEAD, most_days_ahead
+from placement.models import StoredPlan
+from placement.planner.launch.files import launch_files
+from placement.planner.memory.estimate import estimate
+from placement.planner.model.spec import ModelSpec
+from placement.planner.values.errors import BadInput
+from placement.planner.values.objective import Wish
+from placement.planner.values.plan import Plan
+from placement.planner.values.workload import Workload
+from placement.plans import service as planning
+from placement.plans.model_registry import adapted, chosen_spec, parse_model
+from placement.plans.saved_plans import may_see, zipped
+from placement.plans.service import keep_plan, make_plans, soonest_plans
+from reservations.models import User
+from reservations.rules.errors import NotFound
+from reservations.web.rate_limits import check_rate
+from reservations.web.schemas import in_utc
+from telemetry.protocol.sentences import sentence
+
+MOST_ROWS = 200
+PLANS_PER_MINUTE = 120
+UPLOADS_PER_MINUTE = 20
+MOST_CONFIG_CHARACTERS = 2**20
+router = Router(tags=["placement"])
+
+
+class NewPlan(Schema):
+    """A model, one of three ways; what to run with it; when and where."""
+
+    model: str = ""
+    """Name of a well-known model."""
+    config: dict[str, Any] | None = None
+    """A config.json."""
+    model_id: int | None = None
+    """What POST /models answered."""
+    weights: str = "full"
+    """Or int8, nf4: the blocks' linear layers quantized and frozen."""
+    lora_rank: int = 0
+    lora_targets: list[str] = []
+    """Linear layers, as the family calls them, beside which adapters are trained."""
+    workload: dict[str, Any] = {}
+    at: datetime | None = None
+    hours: float = 4
+    max_gpus: int | None = None
+    reservation: int | None = None
+    """Only the Gpus of this Reservation of one's own."""
+    wish: Wish | Literal[""] = ""
+    """What the Plans are ranked by; "": the order of choice."""
+    keep: int | None = None
+    """Which of the answer's plans to keep, counted from 0: it gets a number."""
+
+
+@router.post("/models", response={201: dict[str, Any]})
+def model_upload(
+    request: HttpRequest, file: File[list[UploadedFile]]
+) -> Status[dict[str, Any]]:
+    """Read a config.json, .safetensors (its header will do, also as .json), ONNX, or
+    several files `file`: an index with its shards' headers. Keep the sizes only."""
+    now = timezone.now()
+    user = _user(request)
+    check_rate("upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now)
+    row = parse_model(user=user, upload=file, now=now)
+    spec = ModelSpec.from_json(row.spec)
+    return Status(201, {"id": row.pk, "name": row.name, **_spec_facts(spec)})
+
+
+@router.post("/plans")
+def plan_make(request: HttpRequest, body: NewPlan) -> dict[str, Any]:
+    """Estimate a model's memory and rank the ways to run it on the Gpus."""
+    now = timezone.now()
+    user = _user(request)
+    check_rate("plan", user_pk=user.pk, per_minute=PLANS_PER_MINUTE, now=now)
+    workload = Workload.from_json(body.workload)
+    offered = planning.offered(
+        user=user,
+        at=_instant(body.at, now),
+        hours=body.hours,
+        now=now,
+        reservation_id=body.reservation,
+    )
+    spec = adapted(
+        _chosen(user, body, now),
+        weights=body.weights,
+        lora_rank=body.lora_rank,
+        lora_targets=body.lora_targets,
+    )
+    if body.max_gpus is not None and body.max_gpus < 1:
+        raise BadInput({"max_gpus": sentence("must be at least 1")})
+    if body.wish == "soonest" and body.reservation is None:
+        first = soonest_plans(
+            user=user,
+            spec=spec,
+            workload=workload,
+            at=_instant(body.at, now),
+            hours=body.hours,
+            now=now,
+            max_gpus=body.max_gpus,
+        )
+        found, offered = first.found, first.offered
+    else:
+        found = make_plans(
+            spec=spec,
+            workload=workload,
+            offers=offered.offers,
+            max_gpus=body.max_gpus,
+            wish=body.wish or None,
+        )
+    return {
+        "spec": {"name": spec.name, **_spec_facts(spec)},
+        "estimate": estimate(spec, workload).to_json(),
+        "window": {
+            "start": snapshots.iso(offered.start),
+            "end": snapshots.iso(offered.end),
+        },
+        "gpu_ids": dict(offered.ids),
+        "kept": _kept(user, spec, found.plans, body.keep, now),
+        **found.to_json(),
+    }
+
+
+def _kept(
+    user: User,
+    spec: ModelSpec,
+    plans: tuple[Plan, ...],
+    number: int | None,
+    now: datetime,
+) -> dict[str, Any] | None:
+    """Keep the Plan that was asked for; None: none was.
+
+    Raises:
+        BadInput: there is no such Plan.
+    """
+    if number is None:
+        return None
+    if not 0 <= number < len(plans):
+        raise BadInput(
+            {
+                "keep": sentence(
+                    "must be from 0 to {plans}: no such plan", plans=len(plans) - 1
+                )
+            }
+        )
+    row = keep_plan(user=user, spec=spec, plan=plans[number], now=now)
+    return {"id": row.pk, "address": reverse("plan-kept", args=[row.pk])}
+
+
+@router.get("/plans")
+def plan_list(
+    request: HttpRequest,
+    limit: int = Query(50, ge=1, le=MOST_ROWS),
+    offset: int = Query(0, ge=0, le=10**9),
+) -> dict[str, Any]:
+    """Plans that one kept, newest first."""
+    rows = StoredPlan.objects.filter(owner=_user(request))
+    page = rows.defer("spec", "plan")[offset : offset + limit]
+    return {"count": rows.count(), "plans": [_kept_facts(row) for row in page]}
+
+
+@router.get("/plans/{int:plan_id}")
+def plan_one(request: HttpRequest, plan_id: int, key: str = "") -> dict[str, Any]:
+    """One kept Plan, if one may look at it; `key`: that of its link."""
+    row = _seen(request, plan_id, key)
+    return _kept_facts(row) | {"plan": row.plan}
+
+
+@router.get("/plans/{int:plan_id}/files")
+def plan_files(
+    request: HttpRequest,
+    plan_id: int,
+    key: str = "",
+    form: Literal["json", "zip"] = "json",
+) -> Any:
+    """The files that start a kept Plan: as JSON, or `form=zip` as one archive."""
+    row = _seen(request, plan_id, key)
+    made = launch_files(Plan.from_json(row.plan), ModelSpec.from_json(row.spec))
+    if form == "zip":
+        answer = HttpResponse(zipped(made), content_type="application/zip")
+        answer["Content-Disposition"] = f'attachment; filename="plan-{row.pk}.zip"'
+        return answer
+    return {
+        "files": [
+            {
+                "name": file.name,
+                "text": file.text,
+                "about": file.about,
+                "command": file.command,
+            }
+            for file in made.files
+        ],
+        "left_out": made.left_out,
+        "notes": list(made.notes),
+    }
+
+
+def _seen(request: HttpRequest, plan_id: int, key: str) -> StoredPlan:
+    row = may_see(_user(request), plan_id, key)
+    if row is None:
+        raise NotFound(what=sentence("plan #{plan_id}", plan_id=plan_id))
+    return row
+
+
+def _kept_facts(row: StoredPlan) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "title": row.title,
+        "created_at": snapshots.iso(row.created_at),
+        "workload": row.workload,
+        "address": reverse("plan-kept", args=[row.pk]),
+    }
+
+
+def _spec_facts(spec: ModelSpec) -> dict[str, Any]:
+    return {
+        "family": spec.family,
+        "parameter_count": spec.parameter_count,
+        "layers": len(spec.layers),
+        "trainable_count": spec.trainable_count,
+        "stored_bytes": spec.stored_bytes,
+        "dtype": spec.dtype,
+        "source": spec.source,
+        "quantized": spec.is_quantized,
+        "tied_groups": [list(group) for group in spec.tied_groups],
+        "activations_are_a_guess": spec.activations_are_a_guess,
+        "notes": list(spec.notes),
+    }
+
+
+def _instant(at: datetime | None, now: datetime) -> datetime | None:
+    """Return an aware instant within the calendar's reach; None: now.
+
+    Raises:
+        BadInput: too far ahead, or a year that the portal cannot know.
+    """
+    if at is None:
+        return None
+    try:
+        # In UTC first: a year at the very end has no time in every zone.
+        aware = in_utc(at if timezone.is_aware(at) else at.replace(tzinfo=UTC))
+    except ValueError as error:
+        raise BadInput({"at": str(error)}) from None
+    if timezone.is_naive(at):
+        aware = timezone.make_aware(at)
+    if aware > most_days_ahead(now):
+        raise BadInput(
+            {
+                "at": sentence(
+                    "at most {most_days_ahead} days ahead",
+                    most_days_ahead=MOST_DAYS_AHEAD,
+                )
+            }
+        )
+    return aware
+
+
+def _chosen(user: User, body: NewPlan, now: datetime) -> ModelSpec:
+    """Return the ModelSpec that a body names, one way of the three.
+
+    Raises:
+        BadInput: none or several, or it cannot be read.
+    """
+    given = [bool(body.model), body.config is not None, body.model_id is not None]
+    if sum(given) != 1:
+        raise BadInput({"model": sentence("give one of model, config and model_id")})
+    if body.config is None:
+        return chosen_spec(user=user, well_known=body.model, model_id=body.model_id)
+    text = json.dumps(body.config)
+    if len(text) > MOST_CONFIG_CHARACTERS:
+        raise BadInput(
+            {
+                "config": sentence(
+                    "more than {most_config_characters} characters",
+                    most_config_characters=f"{MOST_CONFIG_CHARACTERS:,}",
+                )
+            }
+        )
+    check_rate("upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now)
+    upload = SimpleUploadedFile("config.json", text.encode())
+    row = parse_model(user=user, upload=upload, now=now)
+    return ModelSpec.from_json(row.spec)
+
+
+def _user(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)
+    return request.user

@@ -1,0 +1,362 @@
+"""The Gpus as a Plan may use them: free memory, load, health, links, bookings.
+
+Memory that others use or have booked is never counted: "now" reads the live frame;
+"later" counts a Gpu as empty where nobody has booked it for the whole Window.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+from redis import Redis
+
+from placement.models import PlacementPolicy
+from placement.planner.values.errors import BadInput, WorkloadInvalid
+from placement.planner.values.gpu_availability import GpuOffer, peak_flops_of
+from placement.plans.gpu_health import WELL, Health, health_of
+from reservations.models import Allocation, Reservation, SitePolicy, User
+from reservations.rules.calendar import window_from
+from reservations.rules.figures import time_text
+from reservations.rules.window import Window, grid_ceil
+from reservations.store.announced_closures import shut_to
+from reservations.store.co_users import usable_by
+from telemetry.inventory.queries import LiveGpu, read_live
+from telemetry.live import broadcast
+from telemetry.models import Alert, Gpu, Node
+from telemetry.protocol.gpu_state import GpuState
+from telemetry.protocol.sentences import sentence
+
+MOST_HOURS = 24 * 14
+MIB = 2**20
+BOOKED = "booked by"
+"""How a reason begins where a booking is the reason."""
+FRESH_SECONDS = 10.0
+"""Frames come once a second; an older one says nothing of now."""
+SILENT = {GpuState.STALE, GpuState.LOST, GpuState.UNKNOWN}
+
+
+@dataclass(frozen=True)
+class Offered:
+    """The Gpus offered, and how many reservations made them so.
+
+    ``own``: per Gpu UUID, the User's own Reservation that already holds it over
+    the Window; such a Gpu needs no booking.
+    """
+
+    offers: tuple[GpuOffer, ...]
+    own: Mapping[str, int]
+    ids: Mapping[str, int]
+    start: datetime
+    end: datetime
+    later: bool
+    """Of a time to come: what runs on the Gpus now was not looked at."""
+
+
+def offered(
+    *,
+    user: User | None,
+    at: datetime | None,
+    hours: float,
+    now: datetime,
+    reservation_id: int | None = None,
+    until: datetime | None = None,
+) -> Offered:
+    """Return the Gpus as a Plan may use them over a Window that can be booked.
+
+    Args:
+        user: whose own reservations count as theirs to use; None: nobody's.
+        at: aware; None or past: now, with what runs on the Gpus now. A later time is
+            moved to the calendar's grid.
+        hours: length of the Window, above 0, at most two weeks.
+        reservation_id: only the Gpus of this Reservation of theirs, for the rest of
+            its Window; ``at`` and ``hours`` count for nothing then.
+        until: the Window is from now to exactly then (the rest of a running
+            Reservation); ``at`` and ``hours`` count for nothing then.
+
+    Raises:
+        WorkloadInvalid: hours out of range.
+        BadInput: no such Reservation, or it is over.
+    """
+    if not 0 < hours <= MOST_HOURS:
+        raise WorkloadInvalid(
+            {
+                "hours": sentence(
+                    "must be above 0 and at most {most_hours}", most_hours=MOST_HOURS
+                )
+            }
+        )
+    held = None if reservation_id is None else _held(user, reservation_id, now)
+    window = _window(at, hours, now) if held is None else _rest_of(held, now)
+    if until is not None:
+        window = Window(now, max(until, now + timedelta(seconds=1)))
+    later = window.start > now + timedelta(minutes=1)
+    gpus = list(_gpus(held))
+    booked = _booked(window)
+    looked = _Looked(
+        seen={} if later else _live(now),
+        rules=Alert.objects.open().rules_by_gpu(),
+        groups=link_groups({gpu.node for gpu in gpus}),
+        links=_links({gpu.node for gpu in gpus}),
+        network=placement_policy().network_bytes_per_second,
+        later=later,
+    )
+    pk = None if user is None else user.pk
+    names = bool(user and user.is_operator) or SitePolicy.current().names_visible
+    shut = {} if held else shut_to(pk, gpus, window.start, window.end)
+    offers, own = [], {}
+    for gpu in gpus:
+        mine = [a for a in booked[gpu.pk] if a.reservation.user_id == pk]
+        if mine and mine[0].start <= window.start and mine[0].end >= window.end:
+            own[gpu.uuid] = mine[0].reservation_id
+        words = _booked_words(
+            booked[gpu.pk], pk, window, names=names, held=gpu.uuid in own
+        )
+        closed = "" if gpu.uuid in own else shut.get(gpu.pk, "")
+        offers.append(_offer(gpu, looked, closed or words))
+    ids = {gpu.uuid: gpu.pk for gpu in gpus}
+    return Offered(tuple(offers), own, ids, window.start, window.end, later)
+
+
+def placement_policy() -> PlacementPolicy:
+    """Return the site's rules to read; a site without any has the defaults."""
+    return PlacementPolicy.objects.filter(pk=1).first() or PlacementPolicy()
+
+
+def _window(at: datetime | None, hours: float, now: datetime) -> Window:
+    """Return the Window that the calendar would accept for what was asked."""
+    policy = SitePolicy.current()
+    start = now if at is None or at <= now else grid_ceil(at, policy.grid_seconds)
+    return window_from(
+        start,
+        duration_seconds=int(hours * 3600),
+        grid_seconds=policy.grid_seconds,
+        longest_seconds=MOST_HOURS * 3600,
+    )
+
+
+def _held(user: User | None, reservation_id: int, now: datetime) -> Reservation:
+    found = None
+    if user is not None:
+        rows = Reservation.objects.live().filter(usable_by(user), end__gt=now)
+        found = rows.filter(pk=reservation_id).first()
+    if found is None:
+        raise BadInput({"reservation": sentence("is over, or not one of yours")})
+    return found
+
+
+def _rest_of(held: Reservation, now: datetime) -> Window:
+    return Window(max(held.start, now), held.end)
+
+
+def _gpus(held: Reservation | None) -> Iterable[Gpu]:
+    """Return the Gpus to offer: all that are there, or those of a Reservation."""
+    rows = Gpu.objects.filter(present=True, retired=False)
+    if held is not None:
+        rows = rows.filter(pk__in=held.allocations.filter(live=True).values("gpu"))
+    return rows.select_related("node", "pool__rule").order_by("node__name", "index")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is on one Gpu now."""
+
+    state: GpuState
+    used_bytes: int
+    util_pct: float | None
+    processes: int
+    throttle: tuple[str, ...]
+    sm_clock_mhz: float | None
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What was read of all Gpus, by UUID (rules of open findings: by primary key)."""
+
+    seen: Mapping[str, _Seen]
+    rules: Mapping[int, set[str]]
+    groups: Mapping[str, str]
+    links: Mapping[str, tuple[tuple[str, str], ...]]
+    network: float
+    later: bool
+
+    def health(self, gpu: Gpu) -> Health:
+        """Return what is wrong with a Gpu, as far as it is wrong in the Window."""
+        seen = self.seen.get(gpu.uuid)
+        rules = self.rules.get(gpu.pk, ())
+        if seen is None:
+            return health_of(rules, later=self.later) if rules else WELL
+        return health_of(
+            rules,
+            throttle=seen.throttle,
+            sm_clock_mhz=seen.sm_clock_mhz,
+            sm_clock_max_mhz=gpu.sm_clock_max_mhz,
+        )
+
+
+def _offer(gpu: Gpu, looked: _Looked, booked: str) -> GpuOffer:
+    """Return one Gpu; ``booked``: who has booked it, or ""."""
+    seen = looked.seen.get(gpu.uuid)
+    health = looked.health(gpu)
+    reason = _reason(gpu, seen, later=looked.later) or health.unusable or booked
+    total = gpu.memory_total_bytes
+    used = 0 if seen is None else seen.used_bytes
+    return GpuOffer(
+        uuid=gpu.uuid,
+        node=gpu.node.name,
+        index=gpu.index,
+        name=gpu.name,
+        gpu_class=gpu.pool.gpu_class,
+        memory_total_bytes=total,
+        used_bytes=min(used, total),
+        free_bytes=0 if reason else max(0, total - used),
+        util_pct=None if seen is None else seen.util_pct,
+        compute_processes=0 if seen is None else seen.processes,
+        bookable=not reason,
+        reason=reason,
+        peak_flops=gpu.pool.peak_flops or peak_flops_of(gpu.name),
+        link_group=looked.groups.get(gpu.uuid, ""),
+        links=looked.links.get(gpu.uuid, ()),
+        health=health.troubles,
+        speed_ratio=health.speed_ratio,
+        weight=gpu.pool.weight,
+        network_bytes_per_second=looked.network,
+    )
+
+
+def _live(now: datetime) -> dict[str, _Seen]:
+    """Return what ingest told last, by UUID; {} where it told nothing of late."""
+    with Redis.from_url(settings.REDIS_URL) as client:
+        at, rows = read_live(client)
+        if at is None or now.timestamp() - at > FRESH_SECONDS:
+            return {}
+        nodes = sorted({row.tag["node"] for row in rows})
+        details = (
+            client.mget([broadcast.DETAIL + node for node in nodes]) if nodes else []
+        )
+    told: dict[str, Mapping[str, Any]] = {}
+    for text in details:  # type: ignore[union-attr]
+        told |= json.loads(text)["gpus"] if text else {}
+    return {row.tag["uuid"]: _seen(row, told.get(row.tag["uuid"], {})) for row in rows}
+
+
+def _seen(row: LiveGpu, told: Mapping[str, Any]) -> _Seen:
+    mib = row.row.memory_used_mib
+    reserved = told.get("memory_reserved_bytes") or 0
+    return _Seen(
+        state=GpuState(row.row.state),
+        used_bytes=(
+            # Without a figure all of it counts as used; without a total none is.
+            (row.tag["memory_total_bytes"] or 0)
+            if mib is None
+            else mib * MIB + reserved
+        ),
+        util_pct=row.row.util_pct,
+        processes=len(told.get("processes") or ()),
+        throttle=tuple(told.get("throttle") or ()),
+        sm_clock_mhz=row.row.sm_clock_mhz,
+    )
+
+
+def _booked(window: Window) -> dict[int, list[Allocation]]:
+    """Return the live Allocations that meet a Window, by Gpu."""
+    found: dict[int, list[Allocation]] = defaultdict(list)
+    rows = Allocation.objects.filter(
+        live=True, start__lt=window.end, end__gt=window.start
+    ).select_related("reservation__user", "reservation__membership__account")
+    for row in rows.order_by("start"):
+        found[row.gpu_id].append(row)
+    return found
+
+
+def _reason(gpu: Gpu, seen: _Seen | None, *, later: bool) -> str:
+    """Return why nobody may use a Gpu, or ""."""
+    if gpu.lost:
+        return sentence("the driver lost it")
+    if gpu.maintenance or gpu.node.maintenance:
+        return sentence("under maintenance")
+    if gpu.mig:
+        return sentence("split into instances: those are booked, not the whole")
+    if not later and (seen is None or seen.state in SILENT):
+        return sentence("no fresh reading: what is used on it is not known")
+    return ""
+
+
+def _booked_words(
+    rows: Sequence[Allocation],
+    user_pk: int | None,
+    window: Window,
+    *,
+    names: bool,
+    held: bool,
+) -> str:
+    """Return who has booked a Gpu and until when, or ""."""
+    others = [row for row in rows if row.reservation.user_id != user_pk]
+    first = others[0] if others else (None if held or not rows else rows[0])
+    if first is None:
+        return ""
+    until = _clock(first.end, window.start)
+    start = None
+    if first.start > window.start:
+        start = _clock(first.start, window.start)
+    told: dict[str, object] = {
+        "until": until,
+        "start": start,
+        "number": first.reservation_id,
+    }
+    if not others and start is None:
+        return sentence(
+            "only partly in your reservation {number}, until {until}", **told
+        )
+    if not others:
+        return sentence(
+            "only partly in your reservation {number}, from {start} to {until}", **told
+        )
+    booked = first.reservation
+    told["who"] = booked.user if names else booked.membership.account
+    if start is None:
+        return sentence("booked by {who} until {until}", **told)
+    return sentence("booked by {who} from {start} to {until}", **told)
+
+
+def clock_words(at: datetime) -> str:
+    """Return an instant as the site's clock shows it; with its day if not today."""
+    return _clock(at, timezone.now())
+
+
+def _clock(at: datetime, near: datetime) -> str:
+    """Return an instant as the site's clock shows it, with its day if another."""
+    zone = timezone.get_current_timezone()
+    there, here = at.astimezone(zone), near.astimezone(zone)
+    if there.date() == here.date():
+        return f"{there:%H:%M}"
+    return time_text(at, zone)
+
+
+def link_groups(nodes: set[Node]) -> dict[str, str]:
+    """Name the sets of Gpus that fast links join: {uuid: group}."""
+    leader: dict[str, str] = {}
+
+    def find(uuid: str) -> str:
+        while leader.setdefault(uuid, uuid) != uuid:
+            uuid = leader[uuid]
+        return uuid
+
+    for node in nodes:
+        for a, b in node.fast_links:
+            leader[find(b)] = find(a)
+    return {uuid: find(uuid) for uuid in leader}
+
+
+def _links(nodes: set[Node]) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Return how far every Gpu is from others of its node: {uuid: (uuid, word)}."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for node in nodes:
+        for a, b, word in node.links:
+            found[a].append((b, word))
+            found[b].append((a, word))
+    return {uuid: tuple(sorted(pairs)) for uuid, pairs in found.items()}

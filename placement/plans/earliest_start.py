@@ -1,0 +1,231 @@
+"""When are enough suitable Gpus free together? The first Window a Plan can be booked.
+
+A Gpu is suitable for a rank if, empty, it has the room that the rank needs and is at
+least as fast as the Gpu it was planned for. Ranks that cut one layer together need Gpus
+of one group of fast links; all ranks need one Node unless the Plan spans several.
+
+Starts are tried in order: the one asked for, then every instant at which a Gpu comes
+free, and full hours (reservations.rules.calendar). Whether ranks and Gpus go together
+is bipartite matching by augmenting paths (H. W. Kuhn, Naval Research Logistics
+Quarterly 2, 1955): O(ranks x ranks x Gpus), ranks being tens.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import combinations
+from typing import Any
+
+from placement.planner.values.plan import Plan
+from reservations.rules.calendar import (
+    Calendar,
+    CalendarGpu,
+    Search,
+    Wish,
+    starts,
+    window_from,
+)
+from reservations.rules.window import Window
+
+SPEED_TOLERANCE = 0.99
+MOST_STARTS = 500
+MOST_NODE_SETS = 200
+"""Sets of Nodes tried for one start of a Plan that spans several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A Gpu of the calendar, with what placement knows of it."""
+
+    gpu: CalendarGpu
+    uuid: str
+    peak_flops: float
+    link_group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one rank asks of a Gpu."""
+
+    memory_bytes: int
+    peak_flops: float
+    team: int
+    """Ranks of one team cut one layer: they need fast links."""
+    uuid: str
+    """The Gpu it was planned for: taken again where it is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first Window, and the Gpu of each rank in it."""
+
+    window: Window
+    gpus: tuple[Candidate, ...]
+    same: bool
+    """True if these are the Plan's own Gpus."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict for pages and the API."""
+        return {
+            "start": self.window.start.isoformat(),
+            "end": self.window.end.isoformat(),
+            "gpus": [one.gpu.label for one in self.gpus],
+            "gpu_ids": [one.gpu.pk for one in self.gpus],
+            "same": self.same,
+        }
+
+
+def needs_of(plan: Plan, peak_flops: Mapping[str, float]) -> list[Need]:
+    """What the ranks of a Plan ask for; `peak_flops` of its Gpus by UUID."""
+    cut = int(plan.launch.get("tensor_degree", 1)) > 1
+    teams: dict[tuple[int, int], int] = {}
+    needs = []
+    for shard in plan.shards:
+        seat = (shard.stage, shard.replica)
+        team = teams.setdefault(seat, len(teams)) if cut else -1
+        speed = peak_flops.get(shard.gpu_uuid, 0.0)
+        needs.append(Need(shard.likely_bytes, speed, team, shard.gpu_uuid))
+    return needs
+
+
+def first_start(
+    calendar: Calendar,
+    candidates: Sequence[Candidate],
+    needs: Sequence[Need],
+    search: Search,
+    *,
+    duration_seconds: int,
+    nodes: int = 1,
+) -> Start | None:
+    """The first Window of a length in which every rank has a Gpu; None: none.
+
+    Deterministic: where several Gpus suit, the Plan's own first, then those of least
+    memory, so that large cards stay free.
+    """
+    by_pk = {one.gpu.pk: one for one in candidates}
+    wish = Wish(count=len(needs), duration_seconds=duration_seconds)
+    for number, start in enumerate(starts(calendar, search)):
+        if number >= MOST_STARTS:
+            return None
+        window = window_from(
+            start,
+            duration_seconds=duration_seconds,
+            grid_seconds=search.grid_seconds,
+            longest_seconds=search.longest_seconds,
+        )
+        free = [by_pk[g.pk] for g in calendar.free(window, wish) if g.pk in by_pk]
+        found = match(free, needs, nodes=nodes)
+        if found is not None:
+            same = [one.uuid for one in found] == [need.uuid for need in needs]
+            return Start(window, tuple(found), same)
+    return None
+
+
+def match(
+    free: Sequence[Candidate], needs: Sequence[Need], *, nodes: int = 1
+) -> list[Candidate] | None:
+    """A Gpu for every rank, on so many Nodes; None where there is none."""
+    by_node: dict[str, list[Candidate]] = {}
+    for one in free:
+        by_node.setdefault(one.gpu.node, []).append(one)
+    own = {need.uuid for need in needs}
+    names = sorted(
+        by_node, key=lambda name: (-sum(c.uuid in own for c in by_node[name]), name)
+    )
+    for number, chosen in enumerate(combinations(names, min(nodes, len(names)))):
+        if number >= MOST_NODE_SETS:
+            return None
+        there = [one for name in chosen for one in by_node[name]]
+        found = _match_teams(there, needs)
+        if found is not None:
+            return found
+    return None
+
+
+def _match_teams(
+    free: Sequence[Candidate], needs: Sequence[Need]
+) -> list[Candidate] | None:
+    """Teams into groups of fast links, the neediest first; without teams, all."""
+    teams: dict[int, list[int]] = {}
+    for rank, need in enumerate(needs):
+        teams.setdefault(need.team, []).append(rank)
+    found: dict[int, Candidate] = {}
+    left = list(free)
+    order = sorted(
+        teams, key=lambda team: (-max(needs[r].memory_bytes for r in teams[team]), team)
+    )
+    for team in order:
+        ranks = teams[team]
+        fit = None
+        for group in _groups(left) if team >= 0 else [left]:
+            fit = _match([needs[rank] for rank in ranks], group)
+            if fit is not None:
+                break
+        if fit is None:
+            return None
+        found.update(zip(ranks, fit, strict=True))
+        taken = {one.uuid for one in fit}
+        left = [one for one in left if one.uuid not in taken]
+    return [found[rank] for rank in range(len(needs))]
+
+
+def _groups(free: Iterable[Candidate]) -> list[list[Candidate]]:
+    """Gpus by fast links, the smallest group first."""
+    groups: dict[tuple[str, str], list[Candidate]] = {}
+    for one in free:
+        if one.link_group:
+            groups.setdefault((one.gpu.node, one.link_group), []).append(one)
+    return sorted(groups.values(), key=lambda group: (len(group), group[0].uuid))
+
+
+def _match(needs: Sequence[Need], free: Sequence[Candidate]) -> list[Candidate] | None:
+    """Kuhn's augmenting paths; each rank tries its own Gpu first."""
+    if len(free) < len(needs):
+        return None
+    options = [_suitable(need, free) for need in needs]
+    holder: dict[int, int] = {}
+
+    def place(rank: int, seen: set[int]) -> bool:
+        for spot in options[rank]:
+            if spot in seen:
+                continue
+            seen.add(spot)
+            if spot not in holder or place(holder[spot], seen):
+                holder[spot] = rank
+                return True
+        return False
+
+    if not all(place(rank, set()) for rank in range(len(needs))):
+        return None
+    spots = {rank: spot for spot, rank in holder.items()}
+    return [free[spots[rank]] for rank in range(len(needs))]
+
+
+def _suitable(need: Need, free: Sequence[Candidate]) -> list[int]:
+    """Gpus that a rank may have, the best first."""
+    enough = [
+        spot
+        for spot, one in enumerate(free)
+        if one.gpu.memory_total_bytes >= need.memory_bytes
+        and one.peak_flops >= SPEED_TOLERANCE * need.peak_flops
+    ]
+    return sorted(
+        enough,
+        key=lambda spot: (
+            free[spot].uuid != need.uuid,
+            free[spot].gpu.memory_total_bytes,
+            free[spot].peak_flops,
+            free[spot].gpu.index,
+            free[spot].uuid,
+        ),
+    )
+
+
+def later_starts(calendar: Calendar, search: Search, most: int) -> list[datetime]:
+    """Starts worth planning for: the first, and every one at which a Gpu comes free."""
+    found = []
+    for start in starts(calendar, search):
+        found.append(start)
+        if len(found) >= most:
+            break
+    return found

@@ -1,0 +1,86 @@
+"""May a Plan use a Gpu that something is wrong with, and how fast is it?
+
+Open findings of telemetry's hardware rules (telemetry.rules.finding_rules says what
+each is) decide. What would kill a Job keeps the Gpu out; the rest is told, and other
+Gpus come first. A Gpu that heat or a power brake slows down counts with the clock it
+has left."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from telemetry.protocol.reading import HARM
+from telemetry.protocol.sentences import sentence
+from telemetry.rules.finding_rules import (
+    BRAKE,
+    ECC,
+    REMAP_FAILURE,
+    REMAP_PENDING,
+    THERMAL,
+    WEDGED,
+    XID_CRITICAL,
+    XID_WARNING,
+)
+
+DEADLY = (XID_CRITICAL, ECC, REMAP_FAILURE, WEDGED)
+"""A Job on such a Gpu ends with an error, or its numbers are wrong."""
+UNWELL = (XID_WARNING, REMAP_PENDING, THERMAL, BRAKE)
+PASSING = (THERMAL, BRAKE)
+"""Over before a later start."""
+SLOWEST_RATIO = 0.1
+"""A clock as low as this is a reading of an idle card, not what a Job would get."""
+HARMFUL = frozenset(word.value for word in HARM)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What placement makes of a Gpu's troubles."""
+
+    unusable: str = ""
+    """Why no Plan may use it."""
+    troubles: tuple[str, ...] = ()
+    speed_ratio: float = 1.0
+
+
+WELL = Health()
+
+
+def health_of(
+    rules: Iterable[str],
+    *,
+    throttle: Iterable[str] = (),
+    sm_clock_mhz: float | None = None,
+    sm_clock_max_mhz: float | None = None,
+    later: bool = False,
+) -> Health:
+    """Judge one Gpu by the rules of its open findings and what slows it down now.
+
+    `later`: the Plan starts at another time; what is passing is forgotten.
+
+    >>> health_of(["uncorrectable ECC"]).unusable
+    'uncorrectable ECC: a job on it would fail'
+    >>> health_of([], throttle=["hw_thermal"], sm_clock_mhz=600, sm_clock_max_mhz=1500)
+    Health(unusable='', troubles=('slowed down to 40 % (hw thermal)',), speed_ratio=0.4)
+    """
+    known = set(rules)
+    deadly = [rule for rule in DEADLY if rule in known]
+    if deadly:
+        return Health(
+            unusable=sentence("{deadly}: a job on it would fail", deadly=deadly[0])
+        )
+    troubles = [
+        rule for rule in UNWELL if rule in known and not (later and rule in PASSING)
+    ]
+    harm = [] if later else sorted(HARMFUL.intersection(throttle))
+    ratio = 1.0
+    if harm and sm_clock_mhz and sm_clock_max_mhz:
+        ratio = min(1.0, max(SLOWEST_RATIO, sm_clock_mhz / sm_clock_max_mhz))
+    if harm:
+        words = ", ".join(word.replace("_", " ") for word in harm)
+        troubles.append(
+            sentence(
+                "slowed down to {percent} % ({words})",
+                percent=f"{100 * ratio:.0f}",
+                words=words,
+            )
+        )
+    return Health(troubles=tuple(troubles), speed_ratio=ratio)

@@ -1,0 +1,121 @@
+"""The site's measured error, from settled outcomes, for pages and for the planner.
+
+Simulated Gpus hold what their simulator says, so what came of plans there is kept
+apart: it is shown, and corrects nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from placement.models import PlacementPolicy, PlanOutcome
+from placement.planner.values.calibration import (
+    ANY,
+    ENOUGH,
+    UNCORRECTED,
+    Corrections,
+    OutcomeInfo,
+    SiteError,
+    corrections_of,
+    site_errors,
+)
+from placement.planner.values.plan import TITLES, Plan
+from telemetry.models import Gpu
+from telemetry.protocol.sentences import counted, joined
+
+MOST_OUTCOMES = 5000
+"""The newest that are looked at."""
+
+
+def outcomes(*, simulated: bool) -> list[OutcomeInfo]:
+    """Return what counts of the settled outcomes, newest first."""
+    rows = PlanOutcome.objects.filter(
+        simulated=simulated, not_counted="", settled_at__isnull=False
+    ).order_by("-settled_at", "-pk")
+    return [
+        OutcomeInfo(
+            strategy=strategy,
+            gpu_class=gpu_class,
+            prior_step_seconds=prior,
+            step_ratio=step,
+            memory_ratio=memory,
+            high_ratio=high,
+        )
+        for strategy, gpu_class, prior, step, memory, high in rows.values_list(
+            "strategy",
+            "gpu_class",
+            "prior_step_seconds",
+            "step_ratio",
+            "memory_ratio",
+            "high_ratio",
+        )[:MOST_OUTCOMES]
+    ]
+
+
+def learned(policy: PlacementPolicy) -> Corrections:
+    """Return what predictions are corrected by; nothing where the site forbids it."""
+    if not policy.learns:
+        return UNCORRECTED
+    return corrections_of(outcomes(simulated=False))
+
+
+@dataclass(frozen=True)
+class Record:
+    """One kind's error as a page says it beside a Plan."""
+
+    error: SiteError
+    simulated: bool
+
+    @property
+    def kind(self) -> str:
+        """Of which runs."""
+        title = "" if self.error.strategy == ANY else TITLES[self.error.strategy]
+        of = counted(
+            "{n} run on {gpu_class}",
+            "{n} runs on {gpu_class}",
+            self.error.runs,
+            gpu_class=self.error.gpu_class,
+        )
+        return joined([of, title], ", ")
+
+    @property
+    def corrects(self) -> bool:
+        """Whether enough ran for predictions to follow it."""
+        return not self.simulated and self.error.runs >= ENOUGH
+
+
+class Records:
+    """The site's errors by kind, read once for one page."""
+
+    @cached_property
+    def _real(self) -> dict[tuple[str, str], SiteError]:
+        return _by_kind(outcomes(simulated=False))
+
+    @cached_property
+    def _simulated(self) -> dict[tuple[str, str], SiteError]:
+        return _by_kind(outcomes(simulated=True))
+
+    @cached_property
+    def _gpus(self) -> dict[str, tuple[str, bool]]:
+        rows = Gpu.objects.values_list("uuid", "pool__gpu_class", "node__simulated")
+        return {uuid: (name, simulated) for uuid, name, simulated in rows}
+
+    def of(self, plan: Plan) -> Record | None:
+        """Return the record of a Plan's kind, else of its class; None: none ran."""
+        found = [self._gpus[uuid] for uuid in plan.gpu_uuids if uuid in self._gpus]
+        if not found:
+            return None
+        name = class_name(gpu_class for gpu_class, _ in found)
+        simulated = any(one for _, one in found)
+        errors = self._simulated if simulated else self._real
+        error = errors.get((name, plan.strategy)) or errors.get((name, ANY))
+        return Record(error, simulated) if error else None
+
+
+def _by_kind(rows: Iterable[OutcomeInfo]) -> dict[tuple[str, str], SiteError]:
+    return {(one.gpu_class, one.strategy): one for one in site_errors(rows)}
+
+
+def class_name(classes: Iterable[str]) -> str:
+    """Return what a set of Gpus is called: its class, or its classes with a plus."""
+    return "+".join(sorted(set(classes)))[:80]

@@ -1,0 +1,447 @@
+"""Registered models: uploaded files become a stored ModelSpec.
+
+Files are parsed in a process of their own, without our environment, secrets, network
+or working folder; only the JSON it prints comes back, and that is read again with the
+same checks. A config.json of a family that is not known here is built on meta by the
+pinned transformers in such a process too.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from django.conf import settings
+from django.core.files.uploadedfile import UploadedFile
+from django.db import transaction
+
+from placement.models import RegisteredModel
+from placement.planner.model.adaptation import with_lora, with_quantized
+from placement.planner.model.entry_point import EntryPoint
+from placement.planner.model.files.onnx_signature import Signature
+from placement.planner.model.spec import ModelSpec
+from placement.planner.model.well_known import well_known_spec
+from placement.planner.values.errors import SpecInvalid
+from placement.plans.site_slots import (
+    UNBOUNDED,
+    Bounds,
+    SlotRefused,
+    SlotsUnknown,
+    slot_held,
+)
+from reservations.models import User
+from telemetry.protocol.sentences import sentence
+
+MOST_UPLOAD_BYTES = 512 * 2**20
+MOST_FILES = 512
+PARSE_SECONDS = 30
+BUILD_SECONDS = 60
+MOST_ANSWER_BYTES = 24 * 2**20
+"""What is read of the parser's answer: ten times the largest ModelSpec met."""
+MODELS_PER_USER = 200
+OWN_WAIT_SECONDS = 3.0
+"""For another file of the same User."""
+BROKER_AWAY = sentence(
+    "files cannot be read while the portal's broker is away; try again soon"
+)
+HOLD_SPARE_SECONDS = 10
+OWN_HOLD_SECONDS = 150
+"""The waits and the limits of both kinds of process together are less."""
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Processes of one kind that run at once on the site, and how many wait.
+
+    Each takes a core, up to 1 GiB and the worker that waits for it.
+    """
+
+    name: str
+    count: int
+    most_waiting: int
+    wait_seconds: float
+    hold_seconds: float
+    """A place whose holder was ended is free again after so long."""
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Wait for a place, and hold it. Raises SpecInvalid."""
+        try:
+            with slot_held(
+                self.name,
+                Bounds(slots=self.count, waiting=self.most_waiting),
+                wait_seconds=self.wait_seconds,
+                hold_seconds=self.hold_seconds,
+            ):
+                yield
+        except SlotsUnknown:
+            raise SpecInvalid({"upload": BROKER_AWAY}) from None
+        except SlotRefused:
+            detail = sentence(
+                "other people's files are being read now; try again in a moment"
+            )
+            raise SpecInvalid({"upload": detail}) from None
+
+
+_parsers = _Places(
+    "parsers",
+    *(2, 8),
+    wait_seconds=10.0,
+    hold_seconds=PARSE_SECONDS + HOLD_SPARE_SECONDS,
+)
+"""Of files: a second or two each."""
+_builders = _Places(
+    "builders",
+    *(1, 3),
+    wait_seconds=20.0,
+    hold_seconds=BUILD_SECONDS + HOLD_SPARE_SECONDS,
+)
+"""Of families that only transformers knows: half a minute each. They have a place of
+their own, so that nobody's short file waits for one."""
+KINDS = {".json": "json", ".safetensors": "safetensors", ".onnx": "onnx"}
+SOURCES = {"config.json": "config"}
+"""ModelSpec.source -> RegisteredModel.source, where they differ."""
+
+
+@dataclass(frozen=True)
+class Understood:
+    """What the parser made of the files."""
+
+    spec: ModelSpec
+    config: Mapping[str, Any] | None
+    """The config.json itself, where it was one: symbolic estimates build it again."""
+
+
+class _Problem(Exception):
+    """The parser's own words."""
+
+    def __init__(self, code: str, field: str, detail: str) -> None:
+        self.code, self.field, self.detail = code, field, detail
+        super().__init__(detail)
+
+
+def kind_of(name: str) -> str:
+    """Return what a file is by the end of its name; json is told apart by content.
+
+    Raises:
+        SpecInvalid: none of the kinds that can be read.
+    """
+    lower = name.lower()
+    for end, kind in KINDS.items():
+        if lower.endswith(end):
+            return kind
+    raise SpecInvalid(
+        {
+            "upload": sentence(
+                "the name must end in .json (config.json, a safetensors index or "
+                "header), .safetensors or .onnx"
+            )
+        }
+    )
+
+
+def parse_model(
+    *, user: User, upload: UploadedFile | Sequence[UploadedFile], now: datetime
+) -> RegisteredModel:
+    """Parse uploaded files and keep their ModelSpec (not the files).
+
+    Args:
+        user: who it belongs to; nobody else sees it.
+        upload: config.json, .safetensors (or only its header, also as .json), ONNX; or
+            several files: an index with all its shards' headers, or the shards.
+        now: aware UTC.
+
+    Raises:
+        SpecInvalid: a file is not what it says, or too large; by field.
+    """
+    uploads = [upload] if isinstance(upload, UploadedFile) else list(upload)
+    names = [Path(one.name or "").name[:120] for one in uploads]
+    kinds = [kind_of(name) for name in names]
+    _check_sizes(uploads)
+    name = min(names, key=lambda one: (not one.endswith(".index.json"), one))
+    digest = hashlib.sha256()
+    with tempfile.TemporaryDirectory(prefix="gpuportal-parse-") as folder:
+        paths = []
+        for index, one in enumerate(uploads):
+            path = Path(folder) / f"{index:03d}{Path(names[index]).suffix.lower()}"
+            with path.open("wb") as file:
+                for chunk in one.chunks():
+                    digest.update(chunk)
+                    file.write(chunk)
+            paths.append(path)
+        with _one_at_a_time(user):
+            understood = run_parser(kinds, paths, name=_title(name))
+    return _kept(user, name, digest.hexdigest(), understood, now)
+
+
+def _title(name: str) -> str:
+    """A model's name by its file's; "" for a bare config.json, which may tell it."""
+    for end in (".safetensors.index.json", ".safetensors", ".json", ".onnx"):
+        if name.lower().endswith(end):
+            name = name[: -len(end)]
+            break
+    return "" if name == "config" else name or "model"
+
+
+def _check_sizes(uploads: Sequence[UploadedFile]) -> None:
+    """Refuse too many bytes or files before anything is written.
+
+    Raises:
+        SpecInvalid: with what would be enough.
+    """
+    total = sum(one.size or 0 for one in uploads)
+    if not uploads:
+        raise SpecInvalid({"upload": sentence("no file came")})
+    if len(uploads) > MOST_FILES:
+        raise SpecInvalid(
+            {
+                "upload": sentence(
+                    "{uploads} files; at most {most_files}",
+                    uploads=f"{len(uploads):,}",
+                    most_files=MOST_FILES,
+                )
+            }
+        )
+    if total > MOST_UPLOAD_BYTES:
+        raise SpecInvalid(
+            {
+                "upload": sentence(
+                    "{total} bytes; at most {most_upload}. The header of a "
+                    ".safetensors file is enough",
+                    total=f"{total:,}",
+                    most_upload=f"{MOST_UPLOAD_BYTES:,}",
+                )
+            }
+        )
+
+
+def _kept(
+    user: User, name: str, digest: str, understood: Understood, now: datetime
+) -> RegisteredModel:
+    spec = understood.spec
+    source = SOURCES.get(spec.source, spec.source)[:40]
+    stored = spec.to_json()
+    if understood.config is not None:
+        stored["config"] = dict(understood.config)
+    with transaction.atomic(durable=True):
+        same = RegisteredModel.objects.filter(
+            owner=user, sha256=digest, source=source
+        ).first()
+        if same is not None:
+            return same
+        row = RegisteredModel.objects.create(
+            owner=user,
+            name=name,
+            source=source,
+            sha256=digest,
+            spec=stored,
+            created_at=now,
+        )
+        old = RegisteredModel.objects.filter(owner=user)[MODELS_PER_USER:]
+        RegisteredModel.objects.filter(pk__in=[m.pk for m in old]).delete()
+    return row
+
+
+@contextmanager
+def _one_at_a_time(user: User) -> Iterator[None]:
+    """A User's files are read one after another. Raises SpecInvalid."""
+    try:
+        with slot_held(
+            f"reading.{user.pk}",
+            Bounds(slots=1, waiting=UNBOUNDED),
+            wait_seconds=OWN_WAIT_SECONDS,
+            hold_seconds=OWN_HOLD_SECONDS,
+        ):
+            yield
+    except SlotsUnknown:
+        raise SpecInvalid({"upload": BROKER_AWAY}) from None
+    except SlotRefused:
+        detail = sentence(
+            "another file of yours is being read now; wait until it is done"
+        )
+        raise SpecInvalid({"upload": detail}) from None
+
+
+def run_parser(kinds: Sequence[str], paths: Sequence[Path], *, name: str) -> Understood:
+    """Run the parser's process and return what it understood.
+
+    Raises:
+        SpecInvalid: its own words, by field; that it gave up; that others are
+            being read just now.
+    """
+    try:
+        answer = _answer(kinds, paths)
+    except _Problem as problem:
+        raise SpecInvalid({problem.field: problem.detail}) from None
+    config = answer.get("config")
+    spec = ModelSpec.from_json(answer)
+    # The parser saw a neutral file name; people know theirs.
+    if name:
+        spec = replace(spec, name=name)
+    return Understood(spec, config if isinstance(config, dict) else None)
+
+
+def understood_served(
+    user: User, path: Path, *, name: str
+) -> tuple[ModelSpec, Signature, dict[str, int]]:
+    """Return what an ONNX file that is to be served is, takes and gives, and the files
+    that its weights lie in, each with the bytes that are read of it.
+
+    Read in a parser's process, one file of a User at a time.
+
+    Raises:
+        SpecInvalid: it may not be served, or it cannot be read just now.
+    """
+    with _one_at_a_time(user):
+        try:
+            with _parsers.taken():
+                command = [
+                    "placement.planner.sandbox.model_file_reader",
+                    "served",
+                    str(path),
+                    name,
+                ]
+                answer = _printed(command, PARSE_SECONDS)
+        except _Problem as problem:
+            raise SpecInvalid({problem.field: problem.detail}) from None
+    signature = Signature.from_json(answer.pop("signature", {}))
+    beside = {str(one): int(size) for one, size in answer.pop("beside", {}).items()}
+    return replace(ModelSpec.from_json(answer), name=name), signature, beside
+
+
+def _answer(kinds: Sequence[str], paths: Sequence[Path]) -> dict[str, Any]:
+    """What a parser's process printed. Raises _Problem or SpecInvalid."""
+    command = [
+        "placement.planner.sandbox.model_file_reader",
+        kinds[0],
+        str(paths[0]),
+        "config",
+    ]
+    if len(paths) > 1:
+        command = [
+            "placement.planner.sandbox.model_file_reader",
+            "set",
+            "model",
+            *map(str, paths),
+        ]
+    try:
+        with _parsers.taken():
+            return _printed(command, PARSE_SECONDS)
+    except _Problem as problem:
+        if len(paths) > 1 or problem.code != "unknown_family":
+            raise
+    with _builders.taken():
+        return _printed(
+            ["placement.planner.sandbox.config_build", str(paths[0])], BUILD_SECONDS
+        )
+
+
+def _printed(command: Sequence[str], seconds: float) -> dict[str, Any]:
+    """The one line of JSON of a child process. Raises _Problem or SpecInvalid."""
+    with tempfile.TemporaryFile() as output:
+        done = _run(command, output, seconds)
+        output.seek(0)
+        text = output.read(MOST_ANSWER_BYTES + 1)
+    try:
+        if len(text) > MOST_ANSWER_BYTES:
+            raise ValueError
+        answer = json.loads(text)
+    except ValueError:
+        raise SpecInvalid(
+            {
+                "upload": sentence(
+                    "the file could not be read within the parser's memory"
+                )
+            }
+        ) from None
+    if done.returncode != 0 or "error" in answer:
+        raise _Problem(
+            str(answer.get("error") or ""),
+            str(answer.get("field") or "upload")[:80],
+            str(answer.get("detail") or sentence("cannot be read"))[:400],
+        )
+    return dict(answer)
+
+
+def _run(
+    command: Sequence[str], output: IO[bytes], seconds: float
+) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=settings.BASE_DIR,
+            env={
+                "PATH": os.defpath,
+                "LANG": "C.UTF-8",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SpecInvalid(
+            {
+                "upload": sentence(
+                    "reading it took more than {seconds} s", seconds=seconds
+                )
+            }
+        ) from None
+
+
+def adapted(
+    spec: ModelSpec,
+    *,
+    weights: str = "full",
+    lora_rank: int = 0,
+    lora_targets: Sequence[str] = (),
+) -> ModelSpec:
+    """Return the model with quantized weights, adapters, or both (QLoRA).
+
+    Raises:
+        SpecInvalid: by field.
+    """
+    if weights != "full":
+        spec = with_quantized(spec, weights)  # type: ignore[arg-type]
+    if lora_rank:
+        targets = lora_targets or ("q_proj", "v_proj")
+        spec = with_lora(spec, rank=lora_rank, targets=targets)
+    return spec
+
+
+def chosen_spec(*, user: User, well_known: str, model_id: int | None) -> ModelSpec:
+    """Return the ModelSpec a form chose: one's own upload, else by name.
+
+    Raises:
+        SpecInvalid: neither is there.
+    """
+    if model_id is not None:
+        row = RegisteredModel.objects.filter(owner=user, pk=model_id).first()
+        if row is None:
+            raise SpecInvalid(
+                {"upload": sentence("that upload is gone: upload it again")}
+            )
+        return ModelSpec.from_json(row.spec)
+    if ":" in well_known:
+        entry = EntryPoint.read(well_known)
+        raise SpecInvalid(
+            {
+                "model": sentence(
+                    "{entry} runs code, which the portal never does: run `python -m "
+                    "placement.planner.sandbox.entry_build {entry}` as a Job",
+                    entry=entry,
+                )
+            }
+        )
+    return well_known_spec(well_known)

@@ -1,0 +1,244 @@
+"""Refinements: symbolic Estimates that a worker makes and that are kept by content.
+
+The plan page shows the closed form at once and asks for the refinement; the same
+question of anybody else is answered from the table. A row moves by compare-and-set, so
+two workers never follow the same case, and a worker that died is overtaken.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, OuterRef, Subquery
+
+from placement.jobs import job_broadcast
+from placement.models import Refinement, RegisteredModel
+from placement.planner.model.well_known import WELL_KNOWN
+from placement.planner.symbolic import child_process
+from placement.planner.symbolic.case import Adapter, Case, of_workload
+from placement.planner.symbolic.torch_check import torch_installed
+from placement.planner.values.errors import BadInput, PlacementError, SpecInvalid
+from placement.planner.values.workload import Workload
+from reservations.models import User
+from reservations.rules.errors import NotFound
+from telemetry.protocol.sentences import sentence
+
+ANSWERS_VERSION = 1
+"""Counts up when the same case may get another answer."""
+MOST_KEPT = 2000
+MOST_OPEN_PER_USER = 3
+LIMIT_SECONDS = 90.0
+"""Wall time of one child, its imports included."""
+STALE_SECONDS = 150
+"""A row that runs for longer has lost its worker; one that waits, its message."""
+State = Refinement.State
+
+
+def refine(
+    *,
+    user: User,
+    well_known: str,
+    model_id: int | None,
+    workload: Workload,
+    replicas: int = 1,
+    adapter: Adapter | None = None,
+    now: datetime,
+) -> tuple[Refinement, bool]:
+    """Return the Refinement of a model and Workload, and whether it must be sent.
+
+    Args:
+        user: who asks; may name a well-known model or an upload of their own.
+        adapter: LoRA on the frozen model; None: all of it is trained.
+        now: aware UTC.
+
+    Raises:
+        SpecInvalid: no such model, no code for it, or nothing to follow.
+        BadInput: too many of this User's are still open; no torch here.
+    """
+    if not torch_installed():
+        detail = sentence(
+            "this portal has no torch to follow a model with: closed form only"
+        )
+        raise BadInput({"refine": detail})
+    config = _config(user, well_known, model_id)
+    case = of_workload({"config": config}, {}, workload, replicas=replicas)
+    case = replace(case, adapter=adapter)
+    key = key_of(case)
+    with transaction.atomic(durable=True):
+        row = Refinement.objects.select_for_update().filter(key=key).first()
+        if row is not None and not _must_be_asked_again(row, now):
+            return row, False
+        mine = Refinement.objects.filter(asked_by=user, state__in=Refinement.OPEN)
+        fresh = now - timedelta(seconds=STALE_SECONDS)
+        if (
+            mine.filter(asked_at__gt=fresh).exclude(key=key).count()
+            >= MOST_OPEN_PER_USER
+        ):
+            detail = sentence(
+                "{most_open_per_user} of yours are still being followed; wait",
+                most_open_per_user=MOST_OPEN_PER_USER,
+            )
+            raise BadInput({"refine": detail})
+        row, _ = Refinement.objects.update_or_create(
+            key=key,
+            defaults={
+                "asked_by": user,
+                "case": case.to_json(),
+                "state": State.WAITING,
+                "doing": "",
+                "done_ratio": 0.0,
+                "answer": None,
+                "problem": "",
+                "asked_at": now,
+                "started_at": None,
+                "ended_at": None,
+            },
+        )
+        old = Refinement.objects.exclude(state__in=Refinement.OPEN)[MOST_KEPT:]
+        Refinement.objects.filter(pk__in=[one.pk for one in old]).delete()
+    return row, True
+
+
+def follow(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
+    """Make one waiting Refinement in a child process; return the state it ended in.
+
+    `clock`: aware UTC, asked at the start and at the end. Progress is stored and told
+    to the pages that wait; a Refinement that is cancelled meanwhile ends the child.
+    """
+    taken = Refinement.objects.filter(pk=refinement_id, state=State.WAITING).update(
+        state=State.RUNNING, started_at=clock()
+    )
+    row = Refinement.objects.filter(pk=refinement_id).first()
+    if not taken or row is None:
+        return row.state if row is not None else "gone"
+    running = Refinement.objects.filter(pk=refinement_id, state=State.RUNNING)
+
+    def tell(_case: int, doing: str, ratio: float) -> None:
+        running.update(doing=doing[:80], done_ratio=ratio)
+        job_broadcast.publish_refinement(refinement_id)
+
+    try:
+        outcome = child_process.run(
+            [Case.from_json(row.case)],
+            listener=tell,
+            cancelled=lambda: not running.exists(),
+            seconds=LIMIT_SECONDS,
+        )
+        ended = _ended(outcome.answers[0])
+    except PlacementError as error:
+        ended = _ended(error)
+    running.update(ended_at=clock(), doing="", **ended)
+    job_broadcast.publish_refinement(refinement_id)
+    return Refinement.objects.values_list("state", flat=True).get(pk=refinement_id)
+
+
+def follow_in_turn(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
+    """Make the Refinement whose turn it is; return the state it ended in.
+
+    `refinement_id`: the one that was sent. Another worker may be quicker to take the
+    one whose turn it is: then it is the next one's.
+    """
+    state = str(State.RUNNING)
+    for _ in range(MOST_OPEN_PER_USER):
+        state = follow(refinement_id=fair_turn(refinement_id), clock=clock)
+        if state != State.RUNNING:
+            break
+    return state
+
+
+def fair_turn(refinement_id: int) -> int:
+    """Return which waiting Refinement to make now, in place of the one sent.
+
+    Each that waits has been sent, so whichever is made, none is left over. First comes
+    whoever asked longest ago of those whose last one began longest ago: three that one
+    person asks for do not keep another waiting for all three.
+    """
+    waiting = Refinement.objects.filter(state=State.WAITING)
+    begun = (
+        Refinement.objects.filter(asked_by=OuterRef("asked_by"))
+        .exclude(started_at=None)
+        .order_by("-started_at")
+        .values("started_at")[:1]
+    )
+    turns = waiting.annotate(begun=Subquery(begun))
+    first = turns.order_by(F("begun").asc(nulls_first=True), "asked_at", "pk").first()
+    return refinement_id if first is None else first.pk
+
+
+def cancel_refinement(*, user: User, key: str, now: datetime) -> bool:
+    """Cancel one's own open Refinement; False: it has ended already.
+
+    Raises:
+        NotFound: no such Refinement of this User.
+    """
+    row = Refinement.objects.filter(key=key, asked_by=user).first()
+    if row is None:
+        raise NotFound(what=sentence("refinement of yours with this key"))
+    moved = Refinement.objects.filter(pk=row.pk, state__in=Refinement.OPEN).update(
+        state=State.CANCELLED, ended_at=now, doing=""
+    )
+    if moved:
+        job_broadcast.publish_refinement(row.pk)
+    return bool(moved)
+
+
+def key_of(case: Case) -> str:
+    """Return the content's address: the case, and the versions that answer it."""
+    content = {
+        "case": case.to_json(),
+        "answers": ANSWERS_VERSION,
+        "torch": _version("torch"),
+        "transformers": _version("transformers"),
+    }
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _config(user: User, well_known: str, model_id: int | None) -> Mapping[str, Any]:
+    """Return the config.json behind a choice.
+
+    Raises:
+        SpecInvalid: no such model, or sizes without code.
+    """
+    if model_id is None:
+        if well_known not in WELL_KNOWN:
+            raise SpecInvalid({"known": sentence("is not a well-known model")})
+        return dict(WELL_KNOWN[well_known].config)
+    row = RegisteredModel.objects.filter(owner=user, pk=model_id).first()
+    if row is None:
+        raise SpecInvalid({"upload": sentence("that upload is gone: upload it again")})
+    config = row.spec.get("config")
+    if not isinstance(config, dict):
+        raise SpecInvalid(
+            {"upload": sentence("has sizes but no code: only a config.json has")}
+        )
+    return config
+
+
+def _must_be_asked_again(row: Refinement, now: datetime) -> bool:
+    if row.state in Refinement.OPEN:
+        since = row.started_at or row.asked_at
+        return now - since > timedelta(seconds=STALE_SECONDS)
+    if row.state == State.FAILED:
+        # What lies in the model fails again; a worker's bad day does not.
+        return not row.problem or now - row.asked_at > timedelta(seconds=STALE_SECONDS)
+    return row.state == State.CANCELLED
+
+
+def _ended(answer: dict[str, Any] | PlacementError) -> dict[str, Any]:
+    """Return the fields of a Refinement that has ended."""
+    if isinstance(answer, PlacementError):
+        return {"state": State.FAILED, "problem": str(answer)[:500]}
+    return {"state": State.DONE, "answer": answer, "done_ratio": 1.0}

@@ -1,0 +1,95 @@
+"""A Plan made again, for the Gpus on which its Job's waiting request was placed.
+
+A Plan names its Gpus, and where a request lands nobody knows beforehand. Made anew is
+the same question for what is held now; its owner hears of it. Where nothing of the
+kind runs there, the launch is refused as any Plan for other Gpus is, and says so.
+"""
+
+import logging
+from datetime import datetime
+
+from placement.models import Job, StoredPlan
+from placement.planner.launch.execution import why_not
+from placement.planner.model.spec import ModelSpec
+from placement.planner.values.errors import PlacementError
+from placement.planner.values.plan import Plan
+from placement.planner.values.workload import Workload
+from placement.plans.available_gpus import offered
+from placement.plans.service import keep_plan, make_plans
+from reservations.models import Reservation, User
+from reservations.notifications import service as notices
+from reservations.rules.errors import BookingError
+from telemetry.protocol.sentences import sentence
+
+log = logging.getLogger(__name__)
+
+
+def plan_for(
+    *, user: User, plan_id: int, reservation: Reservation, kind: str, now: datetime
+) -> StoredPlan | None:
+    """Return a kept Plan of the same question for what this Reservation holds.
+
+    Not inside a transaction: planning takes a while.
+
+    Args:
+        kind: a recipe may run by another strategy; a script's code is what it is.
+
+    Returns:
+        None: the Plan is for these very Gpus, or nothing of the kind runs there.
+    """
+    kept = StoredPlan.objects.filter(pk=plan_id, owner=user).first()
+    held = set(
+        reservation.allocations.filter(live=True).values_list("gpu__uuid", flat=True)
+    )
+    shards = () if kept is None else kept.plan.get("shards", ())
+    if kept is None or {one.get("gpu_uuid") for one in shards} <= held:
+        return None
+    try:
+        spec, workload = (
+            ModelSpec.from_json(kept.spec),
+            Workload.from_json(kept.workload),
+        )
+        there = offered(
+            user=user, at=None, hours=1, now=now, reservation_id=reservation.pk
+        )
+        found = make_plans(spec=spec, workload=workload, offers=there.offers)
+    except (PlacementError, BookingError, LookupError, ValueError):
+        log.exception("plan %s cannot be made again", plan_id)
+        return None
+    chosen = _like(kept, found.plans, kind)
+    if chosen is None:
+        return None
+    return keep_plan(user=user, spec=spec, plan=chosen, now=now, address=kept.address)
+
+
+def _like(kept: StoredPlan, plans: tuple[Plan, ...], kind: str) -> Plan | None:
+    """Return the Plan nearest to the kept one that may be launched."""
+    if kind == Job.Kind.RECIPE:
+        plans = tuple(one for one in plans if not why_not(one.to_json()))
+    before = kept.plan["strategy"], len(kept.plan["shards"])
+    same = [one for one in plans if (one.strategy, len(one.shards)) == before]
+    if same or kind != Job.Kind.RECIPE:
+        return same[0] if same else None
+    return plans[0] if plans else None
+
+
+def tell(
+    user: User, name: str, plan: StoredPlan, reservation: Reservation, now: datetime
+) -> None:
+    """Say that a Job goes on with another Plan than it was asked with."""
+    notices.tell(
+        user=user,
+        kind="plan_again",
+        reservation=reservation,
+        detail={
+            "url": f"/plan/{plan.pk}/",
+            "text": sentence(
+                "The time of job “{name}” came on other GPUs than its plan was for: "
+                "the plan was made again, as “{plan}”.",
+                name=name,
+                plan=plan.title,
+            ),
+        },
+        now=now,
+        key=f"plan-again:{plan.pk}",
+    )

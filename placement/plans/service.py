@@ -1,0 +1,281 @@
+"""From a ModelSpec and the Gpus as they are, or will be, to ranked Plans.
+
+Which Gpus there are stands in ``available_gpus.py``; how Plans are made, in
+``placement.planner.search.planner``. Here they meet the calendar: when could a Plan
+start?"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef
+
+from placement.models import Backfill, StoredPlan, WaitingLaunch
+from placement.planner.model.spec import ModelSpec
+from placement.planner.search.memory_savings import Limits
+from placement.planner.search.planner import plan as make_plan_set
+from placement.planner.values.errors import WorkloadInvalid
+from placement.planner.values.gpu_availability import GpuOffer, peak_flops_of
+from placement.planner.values.objective import Wish
+from placement.planner.values.plan import Plan, PlanSet
+from placement.planner.values.workload import Workload
+from placement.plans.available_gpus import (
+    BOOKED,
+    MOST_HOURS,
+    Offered,
+    link_groups,
+    offered,
+    placement_policy,
+)
+from placement.plans.earliest_start import (
+    Candidate,
+    Start,
+    first_start,
+    later_starts,
+    needs_of,
+)
+from placement.plans.measured_error import learned
+from reservations.models import User
+from reservations.rules.calendar import Search
+from reservations.rules.window import grid_ceil
+from reservations.store.booking_snapshot import calendar_gpus, calendar_of, site_policy
+from telemetry.models import Gpu
+
+MOST_STARTS = 12
+"""Starts that are planned for, one after another, until one has a Plan."""
+KEPT_PLANS = 200
+"""Plans of one User that no job and no move names."""
+
+__all__ = [
+    "BOOKED",
+    "MOST_HOURS",
+    "Offered",
+    "earliest_start",
+    "keep_plan",
+    "make_plans",
+    "offered",
+    "soonest_plans",
+]
+
+
+def make_plans(
+    *,
+    spec: ModelSpec,
+    workload: Workload,
+    offers: Sequence[GpuOffer],
+    max_gpus: int | None = None,
+    limits: Limits | None = None,
+    wish: Wish | None = None,
+) -> PlanSet:
+    """Return ranked Plans and what lost, each with its reason.
+
+    Needs and times are corrected by what Jobs measured here, as far as the site's
+    policy lets them be (`measured_error.py`).
+    """
+    allowed, policy = limits or Limits(), placement_policy()
+    if allowed.offload_memory_bytes is None:
+        known = policy.offload_memory_bytes
+        allowed = replace(allowed, offload_memory_bytes=known)
+    return make_plan_set(
+        spec,
+        workload,
+        offers,
+        max_gpus=max_gpus,
+        limits=allowed,
+        wish=wish,
+        learned=learned(policy),
+    )
+
+
+@dataclass(frozen=True)
+class Soonest:
+    """The first start with a Plan, its Plans and the Gpus as they are then."""
+
+    found: PlanSet
+    offered: Offered
+    first: "Soonest | None" = None
+    """What there is at the start that was asked for; None: this is it."""
+
+
+def soonest_plans(
+    *,
+    user: User | None,
+    spec: ModelSpec,
+    workload: Workload,
+    at: datetime | None,
+    hours: float,
+    now: datetime,
+    max_gpus: int | None = None,
+    limits: Limits | None = None,
+    wish: Wish | None = "soonest",
+    accept: Callable[[Plan], bool] = lambda _: True,
+) -> Soonest:
+    """Return Plans for the first start at which there is one, ranked soonest first.
+
+    Tried are the start asked for and then every instant at which Gpus come free,
+    within the calendar's horizon; without any the answer is that of the first.
+
+    Args:
+        wish: by which the Plans of a start are ranked.
+        accept: whether the best Plan of a start will do. Where none ever does, the
+            answer is that of the start that was asked for.
+
+    Raises:
+        WorkloadInvalid: hours out of range.
+    """
+    first: Soonest | None = None
+    tried: list[frozenset[str]] = []
+    for start in _starts(at, hours, now):
+        there = offered(user=user, at=start, hours=hours, now=now)
+        usable = frozenset(offer.uuid for offer in there.offers if offer.usable)
+        # What did not fit on more empty Gpus does not fit on fewer.
+        if any(usable <= earlier for earlier in tried):
+            continue
+        found = make_plans(
+            spec=spec,
+            workload=workload,
+            offers=there.offers,
+            max_gpus=max_gpus,
+            limits=limits,
+            wish=wish,
+        )
+        first = first or Soonest(found, there)
+        if found.plans and accept(found.plans[0]):
+            wait = max(0.0, (there.start - first.offered.start).total_seconds())
+            plans = tuple(replace(one, wait_seconds=wait) for one in found.plans)
+            earlier = None if first.offered is there else first
+            return Soonest(replace(found, plans=plans), there, earlier)
+        if there.later:
+            tried.append(usable)
+    assert first is not None
+    return first
+
+
+def _starts(
+    at: datetime | None, hours: float, now: datetime
+) -> Iterator[datetime | None]:
+    """Yield the start asked for; the calendar is read only if that is not enough."""
+    yield at
+    yield from _later(at, hours, now)
+
+
+def _later(at: datetime | None, hours: float, now: datetime) -> list[datetime]:
+    """Return the starts after the one asked for at which Gpus come free."""
+    gpus = calendar_gpus()
+    search = _search(at, now)
+    end = search.latest + timedelta(hours=hours)
+    calendar = calendar_of(gpus, search.earliest, end)
+    return later_starts(calendar, search, MOST_STARTS)[1:]
+
+
+def _search(at: datetime | None, now: datetime) -> Search:
+    """Return where the calendar is searched: from a start to the horizon."""
+    policy = site_policy()
+    begin = now if at is None or at <= now else grid_ceil(at, policy.grid_seconds)
+    return Search(
+        earliest=begin,
+        latest=max(begin, now + timedelta(seconds=policy.firm_horizon_seconds)),
+        grid_seconds=policy.grid_seconds,
+        longest_seconds=MOST_HOURS * 3600,
+    )
+
+
+def earliest_start(
+    *,
+    plan: Plan,
+    at: datetime | None,
+    hours: float,
+    now: datetime,
+    same_gpus: bool = False,
+) -> Start | None:
+    """Return the first Window from a start on in which a Plan can be booked.
+
+    On its own Gpus where they are free together then, else on others that suit; by
+    the calendar alone: quota and limits are asked when it is booked.
+
+    Args:
+        same_gpus: on no others than its own.
+
+    Raises:
+        WorkloadInvalid: hours out of range.
+    """
+    if not 0 < hours <= MOST_HOURS:
+        raise WorkloadInvalid({"hours": f"must be above 0 and at most {MOST_HOURS}"})
+    search = _search(at, now)
+    known = {gpu.pk: gpu for gpu in calendar_gpus() if gpu.bookable}
+    rows = list(
+        Gpu.objects.filter(pk__in=known).select_related("node", "pool").order_by("pk")
+    )
+    if same_gpus:
+        rows = [row for row in rows if row.uuid in plan.gpu_uuids]
+    groups = link_groups({row.node for row in rows})
+    candidates = [
+        Candidate(
+            gpu=known[row.pk],
+            uuid=row.uuid,
+            peak_flops=row.pool.peak_flops or peak_flops_of(row.name),
+            link_group=groups.get(row.uuid, ""),
+        )
+        for row in rows
+    ]
+    seconds = int(hours * 3600)
+    end = search.latest + timedelta(seconds=2 * seconds)
+    return first_start(
+        calendar_of(list(known.values()), search.earliest, end),
+        candidates,
+        needs_of(plan, {one.uuid: one.peak_flops for one in candidates}),
+        search,
+        duration_seconds=seconds,
+        nodes=max(1, len(plan.nodes)),
+    )
+
+
+def keep_plan(
+    *, user: User, spec: ModelSpec, plan: Plan, now: datetime, address: str = ""
+) -> StoredPlan:
+    """Store a chosen Plan, so that a booking and a Job can name it.
+
+    The oldest of this User beyond `KEPT_PLANS` go, unless something names them.
+
+    Args:
+        address: the query that opens the planning page with its question again.
+    """
+    with transaction.atomic(durable=True):
+        kept = StoredPlan.objects.create(
+            owner=user,
+            title=f"{spec.name}: {plan.title}"[:160],
+            spec=spec.to_json(),
+            workload=plan.workload.to_json(),
+            plan=plan.to_json(),
+            address=address,
+            created_at=now,
+        )
+        forget_old_plans(user)
+    return kept
+
+
+def forget_old_plans(user: User) -> None:
+    """Delete a User's oldest Plans beyond `KEPT_PLANS` that nothing names.
+
+    Jobs and moves name Plans by a key, and jobs that wait in what will be launched.
+    """
+    wanted = [
+        *WaitingLaunch.objects.filter(waiting__user=user).values_list("launch"),
+        *Backfill.objects.live().filter(owner=user).values_list("launch"),
+    ]
+    ids = {launch.get("plan_id") for (launch,) in wanted} - {None}
+    named = [
+        Exists(
+            one.related_model._default_manager.filter(
+                **{one.field.name: OuterRef("pk")}
+            )
+        )
+        for one in StoredPlan._meta.related_objects
+    ]
+    free = StoredPlan.objects.filter(owner=user).exclude(pk__in=ids)
+    free = free.exclude(reduce(or_, named))
+    old = free.order_by("-created_at", "-pk").values_list("pk", flat=True)
+    StoredPlan.objects.filter(pk__in=[*old[KEPT_PLANS:]]).delete()

@@ -1,0 +1,1 @@
+"""The pages of plans: forms, cards, charts."""

@@ -1,0 +1,125 @@
+"""The site's measured error, for the operator: what plans said, what jobs did."""
+
+import csv
+from collections.abc import Sequence
+
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from placement.models import PlacementPolicy, PlanOutcome
+from placement.planner.values.calibration import (
+    ANY,
+    COUNTS_FROM_SECONDS,
+    ENOUGH,
+    SiteError,
+    corrections_of,
+    site_errors,
+)
+from placement.planner.values.plan import TITLES
+from placement.plans import measured_error
+from reservations.store.access import operator_required
+from telemetry.protocol.sentences import sentence
+from telemetry.web.spreadsheet import tame
+
+PAGE_ROWS = 50
+CSV_ROWS = 10_000
+
+
+@operator_required
+@require_safe
+def measured_show(request: HttpRequest) -> HttpResponse:
+    """Show errors by class and strategy, and the outcomes that they come from."""
+    simulated = request.GET.get("gpus") == "simulated"
+    rows = (
+        PlanOutcome.objects.filter(simulated=simulated, settled_at__isnull=False)
+        .select_related("job__owner")
+        .order_by("-settled_at", "-pk")
+    )
+    if request.GET.get("format") == "csv":
+        return _csv(rows[:CSV_ROWS])
+    found = measured_error.outcomes(simulated=simulated)
+    corrections = corrections_of([] if simulated else found)
+    policy = PlacementPolicy.objects.filter(pk=1).first() or PlacementPolicy()
+    page = Paginator(rows, PAGE_ROWS).get_page(request.GET.get("page"))
+    return render(
+        request,
+        "placement/plans/measured_show.html",
+        {
+            "simulated": simulated,
+            "kinds": [_kind(one, corrections) for one in _in_order(site_errors(found))],
+            "page": page,
+            "enough": ENOUGH,
+            "least_milliseconds": round(1000 * COUNTS_FROM_SECONDS),
+            "learns": policy.learns and not simulated,
+            "gpus": "simulated" if simulated else "real",
+            "other": PlanOutcome.objects.filter(
+                simulated=not simulated, settled_at__isnull=False
+            ).exists(),
+        },
+    )
+
+
+def _in_order(errors: Sequence[SiteError]) -> list[SiteError]:
+    """Classes by name; within one, all of it first and then what ran most."""
+    return sorted(errors, key=lambda e: (e.gpu_class, e.strategy != ANY, -e.runs))
+
+
+def _kind(error: SiteError, corrections: object) -> dict[str, object]:
+    """Return one row of the table of errors."""
+    key = (error.gpu_class, error.strategy)
+    memory = corrections.by_kind.get(key)  # type: ignore[attr-defined]
+    step = corrections.by_class.get(error.gpu_class)  # type: ignore[attr-defined]
+    return {
+        "error": error,
+        "title": TITLES.get(error.strategy, sentence("all strategies")),
+        "whole": error.strategy == ANY,
+        "memory": memory,
+        "step": step if error.strategy == ANY else None,
+    }
+
+
+def _csv(rows: "QuerySet[PlanOutcome]") -> HttpResponse:
+    answer = HttpResponse(
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": 'attachment; filename="measured.csv"'},
+    )
+    sheet = csv.writer(answer)
+    sheet.writerow(
+        [
+            "job",
+            "strategy",
+            "gpu_class",
+            "precision",
+            "prior_step_seconds",
+            "predicted_step_seconds",
+            "step_seconds",
+            "step_ratio",
+            "memory_ratio",
+            "high_ratio",
+            "steps",
+            "settled_at",
+            "not_counted",
+        ]
+    )
+    for row in rows:
+        sheet.writerow(
+            [
+                row.job_id,
+                row.strategy,
+                tame(row.gpu_class),
+                row.precision,
+                row.prior_step_seconds,
+                row.predicted_step_seconds,
+                row.step_seconds,
+                row.step_ratio,
+                row.memory_ratio,
+                row.high_ratio,
+                row.steps_seen,
+                row.settled_at and row.settled_at.isoformat(),
+                tame(row.not_counted),
+            ]
+        )
+    return answer

@@ -1,0 +1,356 @@
+"""Plans as the pages show them: cards, the table of all candidates, the verdict."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from django.utils.translation import gettext, ngettext
+
+from placement.planner.launch.execution import why_not
+from placement.planner.memory.estimate import Estimate
+from placement.planner.model.spec import ModelSpec
+from placement.planner.values.humanize import gib, listed, seconds
+from placement.planner.values.objective import WORDS as WISH_WORDS
+from placement.planner.values.objective import is_recommendable
+from placement.planner.values.plan import Plan, PlanSet
+from placement.plans.measured_error import Record, Records
+from placement.plans.views import bar_chart as bars
+from placement.plans.views.bar_chart import Bar
+from placement.plans.views.schedule_chart import Schedule, schedule_of
+from telemetry.protocol.sentences import Sentence
+from telemetry.web.recognition import shown
+from telemetry.web.translation import translated
+
+MOST_CARDS = 6
+IMAGES, TOKENS = "images", "tokens"
+SAME_PACE = 1.05
+"""Steps closer to each other than that are called equal."""
+MENTION_GAIN = 1.15
+"""How much faster another Plan must be to stand in the verdict."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One Plan as a page shows it."""
+
+    plan: Plan
+    key: str
+    bars: tuple[Bar, ...]
+    time: Bar
+    where: str
+    step: str
+    speed: str
+    headroom: str
+    own_reservation: int | None
+    why_no_recipe: str
+    """Why no ready recipe runs it; "": one does."""
+    schedule: Schedule | None
+    record: Record | None = None
+    """How plans of its kind did on this site."""
+
+
+def plan_key(plan: Plan) -> str:
+    """Return what names a Plan within its PlanSet."""
+    return f"{plan.strategy}|{','.join(plan.gpu_uuids)}"
+
+
+def own_reservation(plan: Plan, own: Mapping[str, int]) -> int | None:
+    """Return the one Reservation that already holds all of a Plan's Gpus."""
+    held = {own.get(uuid) for uuid in plan.gpu_uuids}
+    return held.pop() if len(held) == 1 else None
+
+
+def cards(plans: Sequence[Plan], own: Mapping[str, int], units: str) -> list[Card]:
+    """Return the Plans to show, best first: the best of each strategy."""
+    best: dict[str, Plan] = {}
+    for plan in plans:
+        best.setdefault(plan.strategy, plan)
+    return [card(plan, own, units) for plan in list(best.values())[:MOST_CARDS]]
+
+
+def card(plan: Plan, own: Mapping[str, int], units: str) -> Card:
+    """Return one Plan as a page shows it."""
+    tightest = min(plan.shards, key=lambda shard: shard.headroom_bytes)
+    left = _room(tightest.headroom_bytes)
+    if len(plan.shards) > 1:
+        left = gettext("%(size)s on %(gpu)s") % {
+            "size": left,
+            "gpu": tightest.gpu_label,
+        }
+    return Card(
+        plan=plan,
+        key=plan_key(plan),
+        bars=tuple(bars.shard_bar(shard, plan) for shard in plan.shards),
+        time=bars.time_bar(plan),
+        where=_where(plan),
+        step=_step(plan),
+        speed=speed(plan, units),
+        headroom=left,
+        own_reservation=own_reservation(plan, own),
+        why_no_recipe=why_not({"strategy": plan.strategy, "launch": plan.launch}),
+        schedule=schedule_of(plan),
+    )
+
+
+def with_records(shown: Sequence[Card]) -> list[Card]:
+    """Return cards with how plans of their kinds did here: read once for all."""
+    records = Records()
+    return [replace(one, record=records.of(one.plan)) for one in shown]
+
+
+def speed(plan: Plan, units: str) -> str:
+    """Return how much a Plan computes in a second; a dash where that is unknown."""
+    if not plan.step_seconds:
+        return "–"
+    pace = f"{plan.units_per_second:,.0f}"
+    if units == IMAGES:
+        return gettext("%(pace)s images/s") % {"pace": pace}
+    return gettext("%(pace)s tokens/s") % {"pace": pace}
+
+
+def units_of(image_tokens: int) -> str:
+    """Return what ``units_per_second`` counts: images of a vision model, or tokens."""
+    return IMAGES if image_tokens else TOKENS
+
+
+def units_of_spec(spec: ModelSpec) -> str:
+    """Return the same of a model."""
+    return units_of(spec.shape.image_tokens if spec.shape else 0)
+
+
+def legend(shown: Iterable[Bar]) -> list[tuple[str, str]]:
+    """Return (key, words) of every component that some bar really has, in order."""
+    there = {piece.key for bar in shown for piece in bar.pieces}
+    return [(key, words) for key, words in bars.WORDS.items() if key in there]
+
+
+def candidates(found: PlanSet) -> list[dict[str, object]]:
+    """Return every Plan and every strategy that lost as rows of one table."""
+    rows: list[dict[str, object]] = [
+        {
+            "title": plan.title,
+            "where": _short(plan),
+            "step": _step(plan),
+            "left": _room(min(shard.headroom_bytes for shard in plan.shards)),
+            "why": _against(plan, found),
+            "changed": "; ".join(short_remedies(plan)),
+        }
+        for plan in found.plans
+    ]
+    rows += [
+        {
+            "title": lost.title,
+            "lost": True,
+            "missing": gib(lost.missing_bytes) if lost.missing_bytes else "",
+            "gpu": lost.gpu_label,
+            "why": lost.reason,
+            "change": lost.cheapest_change,
+        }
+        for lost in found.refusals
+    ]
+    return rows
+
+
+def _against(plan: Plan, found: PlanSet) -> str:
+    """Return why a Plan that fits stands where it stands."""
+    first = found.plans[0]
+    wish = WISH_WORDS[found.wish]
+    tight = [gettext("Tight: only the minimum fits.")] if plan.fit == "tight" else []
+    if plan is first:
+        first_choice = gettext("First choice: %(wish)s.") % {"wish": translated(wish)}
+        return " ".join([*tight, first_choice])
+    said = []
+    if plan.step_seconds and first.step_seconds:
+        ratio = plan.step_seconds / first.step_seconds
+        if ratio > SAME_PACE:
+            said.append(gettext("%(ratio)s times slower") % {"ratio": f"{ratio:.1f}"})
+        elif ratio < 1 / SAME_PACE:
+            said.append(
+                gettext("%(ratio)s times faster") % {"ratio": f"{1 / ratio:.1f}"}
+            )
+    more = len(plan.shards) - len(first.shards)
+    if more:
+        said.append(gpus_more(more))
+    if plan.workload.offload != "none" and first.workload.offload == "none":
+        said.append(gettext("offloads"))
+    if plan.workload.checkpointing == "full" != first.workload.checkpointing:
+        said.append(gettext("recomputes activations"))
+    if plan.spans_nodes and not first.spans_nodes:
+        said.append(gettext("over several nodes"))
+    if plan.disturbance > first.disturbance:
+        said.append(gettext("beside processes of others"))
+    beside = (
+        gettext("Compared with the first: %(said)s.") % {"said": ", ".join(said)}
+        if said
+        else gettext("As good as the first.")
+    )
+    return " ".join([*tight, beside])
+
+
+def estimate_rows(one: Estimate) -> list[dict[str, object]]:
+    """Return the components at the peak, largest first, with their share."""
+    total = max(1, sum(one.components.values()))
+    return [
+        {
+            "key": key,
+            "words": str(bars.WORDS.get(key, key.replace("_", " "))),
+            "bytes": size,
+            "pct": 100 * size / total,
+        }
+        for key, size in sorted(one.components.items(), key=lambda kv: -kv[1])
+        if size > 0
+    ]
+
+
+def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> str:
+    """Return the answer in a few sentences.
+
+    Args:
+        found: what is shown first.
+        start: when it can begin, in words; "": at the time that was asked for.
+        now: what is possible on the Gpus that are free now, where ``found`` is for
+            later.
+    """
+    if not found.plans:
+        return _why_none(found)
+    best = found.plans[0]
+    about = ""
+    if best.step_seconds:
+        about = (
+            gettext("about %(time)s a step")
+            if best.workload.trains
+            else gettext("about %(time)s a call")
+        ) % {"time": _step(best)}
+    where = ", ".join(filter(None, [_where(best), about]))
+    said = [] if now is None else [_why_later(now)]
+    if best.fit == "tight":
+        said.append(
+            gettext("May run out of memory on %(where)s: only the minimum is free.")
+            % {"where": where}
+        )
+    elif not is_recommendable(best, found.workload):
+        said.append(
+            gettext(
+                "Does not fit in GPU memory. Runs on %(where)s, with a part of its "
+                "state outside the GPU, which is slow."
+            )
+            % {"where": where}
+        )
+    else:
+        if start:
+            where = gettext("%(where)s from %(start)s") % {
+                "where": _where(best),
+                "start": start,
+            }
+            where = ", ".join(filter(None, [where, about]))
+        said.append(gettext("Fits on %(where)s.") % {"where": where})
+    changes = short_remedies(best)
+    said += [f"{text[0].upper()}{text[1:]}." for text in changes]
+    faster = min(found.plans, key=lambda plan: plan.step_seconds)
+    gain = best.step_seconds / faster.step_seconds if faster.step_seconds else 1
+    if gain >= MENTION_GAIN:
+        said.append(
+            gettext("%(gain)s times faster on %(where)s: %(title)s.")
+            % {
+                "gain": f"{gain:.1f}",
+                "where": _where(faster),
+                "title": shown(faster.title),
+            }
+        )
+    return " ".join(said)
+
+
+def _why_later(now: PlanSet) -> str:
+    """Return why the answer is not for now."""
+    if not now.plans:
+        short = any(lost.missing_bytes for lost in now.refusals)
+        return (
+            gettext("Does not fit on what is free now.")
+            if short
+            else gettext("No GPU is free now.")
+        )
+    if now.plans[0].fit == "tight":
+        return gettext("Does not safely fit on what is free now.")
+    return gettext("Does not fit in the GPU memory that is free now.")
+
+
+def short_remedies(plan: Plan) -> list[str]:
+    """Return what was changed, without what each change buys."""
+    return [
+        shown(
+            str(text.values["words"]) if isinstance(text, Sentence) else _short_of(text)
+        )
+        for text in plan.remedies
+    ]
+
+
+def _short_of(text: str) -> str:
+    """Return a stored remedy without the figures in brackets at its end."""
+    return text.partition(" (need")[0]
+
+
+def gpus_more(more: int) -> str:
+    """Return how many GPUs another Plan has more, or fewer where it is negative."""
+    if more > 0:
+        return ngettext("%(n)s GPU more", "%(n)s GPUs more", more) % {"n": more}
+    return ngettext("%(n)s GPU fewer", "%(n)s GPUs fewer", -more) % {"n": -more}
+
+
+def _why_none(found: PlanSet) -> str:
+    short = [lost for lost in found.refusals if lost.missing_bytes]
+    if not short:
+        return gettext("No GPU is free then. The reasons are listed below.")
+    nearest = min(short, key=lambda lost: lost.missing_bytes)
+    said = gettext(
+        "It does not fit. Nearest: %(title)s, where %(gpu)s lacks %(missing)s."
+    ) % {
+        "title": shown(nearest.title),
+        "gpu": nearest.gpu_label,
+        "missing": gib(nearest.missing_bytes),
+    }
+    if not nearest.cheapest_change:
+        return said
+    change = shown(nearest.cheapest_change)
+    return " ".join(
+        [said, gettext("It would fit with %(change)s.") % {"change": change}]
+    )
+
+
+def _step(plan: Plan) -> str:
+    """Return a step's time; a dash where no layer of the file computes anything."""
+    return seconds(plan.step_seconds) if plan.step_seconds else "–"
+
+
+def _room(headroom_bytes: int) -> str:
+    """Return what a Plan leaves free, or how much too little there is."""
+    if headroom_bytes < 0:
+        return gettext("%(size)s too little") % {"size": gib(-headroom_bytes)}
+    return gib(headroom_bytes)
+
+
+def _short(plan: Plan) -> str:
+    first = plan.shards[0].gpu_label
+    return (
+        first
+        if len(plan.shards) == 1
+        else gettext("%(count)s of %(node)s")
+        % {"count": len(plan.shards), "node": plan.node}
+    )
+
+
+def _gpus(count: int) -> str:
+    return ngettext("%(n)s GPU", "%(n)s GPUs", count) % {"n": count}
+
+
+def _where(plan: Plan) -> str:
+    first = plan.shards[0]
+    if len(plan.shards) == 1:
+        return gettext("one %(model)s (%(gpu)s)") % {
+            "model": first.gpu_name,
+            "gpu": first.gpu_label,
+        }
+    names = {shard.gpu_name for shard in plan.shards}
+    what = f"{len(plan.shards)} {first.gpu_name}"
+    if len(names) > 1:
+        what = _gpus(len(plan.shards))
+    nodes = shown(listed(plan.nodes or (plan.node,)))
+    return f"{what} ({nodes})"

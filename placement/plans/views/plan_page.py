@@ -1,0 +1,399 @@
+"""The planning page: a model and a workload to an estimate and ranked Plans."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.views.decorators.http import require_http_methods, require_POST
+
+from placement.jobs.forms import PlanForm
+from placement.jobs.views.viewer import reader
+from placement.planner.memory.estimate import Estimate, estimate
+from placement.planner.model.spec import ModelSpec
+from placement.planner.search.fit_suggestions import Ladder, ladder
+from placement.planner.symbolic.torch_check import torch_installed
+from placement.planner.values.errors import BadInput, WorkloadInvalid
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.objective import is_recommendable
+from placement.planner.values.plan import Plan, PlanSet
+from placement.plans import service as planning
+from placement.plans.available_gpus import clock_words
+from placement.plans.service import (
+    BOOKED,
+    Offered,
+    Soonest,
+    keep_plan,
+    make_plans,
+    soonest_plans,
+)
+from placement.plans.views import bar_chart, plan_cards, plan_comparison
+from placement.plans.views.memory_timeline import timeline
+from placement.plans.views.plan_request import (
+    Asked,
+    add_problems,
+    address_of,
+    asked_of,
+    first_values,
+    plan_form,
+)
+from reservations.rules.errors import TooFast
+from reservations.web.rate_limits import check_rate
+from telemetry.models import Gpu
+
+PLANS_PER_MINUTE = 120
+ESTIMATES_PER_MINUTE = 600
+WALL = "%Y-%m-%dT%H:%M"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a valid form led to."""
+
+    asked: Asked
+    one: Estimate
+    found: PlanSet
+    offered: Offered
+    later: Soonest | None = None
+    """Where nothing fits then: the first start at which something does."""
+    now: Soonest | None = None
+    """What is possible on the Gpus that are free now, where ``found`` is for later."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model as it would be run."""
+        return self.asked.spec
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def plan_show(request: HttpRequest) -> HttpResponse:
+    """Plan what the address says, or what was typed; htmx gets the result alone."""
+    posted = request.method == "POST"
+    values = request.POST if posted else first_values(request.GET)
+    form = plan_form(request, values)
+    return _show(request, form, _answer(request, form))
+
+
+@require_POST
+def plan_now(request: HttpRequest) -> HttpResponse:
+    """Answer while somebody types: the closed form's Estimate on one Gpu, no search."""
+    began = time.perf_counter()
+    form = plan_form(request, request.POST)
+    context: dict[str, object] = {"form": form, "part": True}
+    if form.is_valid():
+        if form.cleaned_data["source"] == "file" and not form.cleaned_data["model"]:
+            # The file itself comes with the whole question, not with every key. Until
+            # then no figures stand here: they would be those of another model.
+            context |= {"waits": True, "uploading": "uploading" in request.POST}
+            return render(request, "placement/plans/_plan_now.html", context)
+        try:
+            check_rate(
+                "estimate",
+                user_pk=reader(request).pk,
+                per_minute=ESTIMATES_PER_MINUTE,
+                now=timezone.now(),
+            )
+            asked = asked_of(request, form)
+            context |= quick_pictures(asked, estimate(asked.spec, asked.workload))
+        except BadInput as error:
+            add_problems(form, error)
+        except TooFast as refusal:
+            form.add_error(None, refusal.text())
+    answer = render(request, "placement/plans/_plan_now.html", context)
+    milliseconds = 1000 * (time.perf_counter() - began)
+    answer["Server-Timing"] = f"estimate;dur={milliseconds:.1f}"
+    return answer
+
+
+def quick_pictures(asked: Asked, one: Estimate) -> dict[str, object]:
+    """Return what is shown of one Gpu: three figures, a bar, which classes hold it."""
+    classes = (
+        Gpu.objects.filter(retired=False)
+        .order_by("memory_total_bytes", "name")
+        .values_list("name", "memory_total_bytes")
+        .distinct()
+    )
+    return {
+        "spec": asked.spec,
+        "estimate": one,
+        "estimate_bar": bar_chart.estimate_bar(one),
+        "classes": [_class_words(name, total, one) for name, total in classes],
+        "question": asked.question(),
+        "closed_only": asked.closed_only,
+    }
+
+
+def _class_words(name: str, total_bytes: int, one: Estimate) -> dict[str, object]:
+    """Return whether an empty card of a class would hold it, in a word and a figure."""
+    if one.likely_bytes <= total_bytes:
+        return {"name": name, "word": gettext("fits"), "state": "free", "icon": "check"}
+    if one.low_bytes <= total_bytes:
+        return {
+            "name": name,
+            "word": gettext("tight"),
+            "state": "warn",
+            "icon": "alert",
+        }
+    return {
+        "name": name,
+        "word": gettext("%(size)s too small")
+        % {"size": bar_chart.gib(one.likely_bytes - total_bytes)},
+        "state": "plain",
+        "icon": "close",
+    }
+
+
+def _show(
+    request: HttpRequest, form: PlanForm, answer: Answer | None, status: int = 0
+) -> HttpResponse:
+    """Render the page, or htmx's part of it."""
+    # django_htmx puts `htmx` on the request.
+    asked = request.htmx  # type: ignore[attr-defined]
+    part = bool(asked) and not asked.boosted
+    template = (
+        "placement/plans/_plan_result.html"
+        if part
+        else "placement/plans/plan_show.html"
+    )
+    context: dict[str, object] = {
+        "form": form,
+        "torch": torch_installed(),
+        "part": part,
+        "model_id": form.cleaned_data.get("model") if form.is_bound else None,
+    }
+    if answer is not None:
+        context |= _pictures(answer)
+        marked = _marked(request)
+        context |= {"compared": marked, "compare": _compared(marked, answer)}
+    # htmx shows an answer of its own fragment only with a success status.
+    wrong = 422 if form.errors else 200
+    return render(request, template, context, status=200 if part else status or wrong)
+
+
+def _answer(request: HttpRequest, form: PlanForm) -> Answer | None:
+    """Run the planner for a form; None: the form says what is wrong with it."""
+    if not form.is_valid():
+        return None
+    try:
+        check_rate(
+            "plan",
+            user_pk=reader(request).pk,
+            per_minute=PLANS_PER_MINUTE,
+            now=timezone.now(),
+        )
+        return _plans(request, form, asked_of(request, form))
+    except BadInput as error:
+        add_problems(form, error)
+    except TooFast as refusal:
+        form.add_error(None, refusal.text())
+    return None
+
+
+def _plans(request: HttpRequest, form: PlanForm, asked: Asked) -> Answer:
+    data, now, user = form.cleaned_data, timezone.now(), reader(request)
+    one = estimate(asked.spec, asked.workload)
+    wish = data["wish"] or None
+
+    def recommendable(plan: Plan) -> bool:
+        return is_recommendable(plan, asked.workload)
+
+    def soonest(accept: Callable[[Plan], bool]) -> Soonest:
+        return soonest_plans(
+            user=user,
+            spec=asked.spec,
+            workload=asked.workload,
+            at=data["at"],
+            hours=data["hours"],
+            now=now,
+            max_gpus=data["max_gpus"],
+            wish=wish or (None if data["at"] is None else "soonest"),
+            accept=accept,
+        )
+
+    anywhere = data["reservation"] is None
+    if anywhere and (wish == "soonest" or (wish is None and data["at"] is None)):
+        # Nobody named a time: the answer is the soonest good place.
+        answer = soonest(recommendable)
+        if answer.first is not None and not _is_known(answer.first):
+            answer = answer.first
+        return Answer(asked, one, answer.found, answer.offered, now=answer.first)
+    offered = planning.offered(
+        user=user,
+        at=data["at"],
+        hours=data["hours"],
+        now=now,
+        reservation_id=data["reservation"],
+    )
+    found = make_plans(
+        spec=asked.spec,
+        workload=asked.workload,
+        offers=offered.offers,
+        max_gpus=data["max_gpus"],
+        wish=wish,
+    )
+    later = None
+    booked = any(left.reason.startswith(BOOKED) for left in found.left_out)
+    if not found.plans and booked and anywhere:
+        first = soonest(lambda _: True)
+        later = first if first.found.plans else None
+    return Answer(asked, one, found, offered, later)
+
+
+def _is_known(one: Soonest) -> bool:
+    """Return whether anything is known of the Gpus then.
+
+    Where no node reports, a later start is no better answer than the reason for that.
+    """
+    booked = any(left.reason.startswith(BOOKED) for left in one.found.left_out)
+    return booked or any(offer.usable for offer in one.offered.offers)
+
+
+def _later_key(start: datetime, key: str) -> str:
+    """Name a Plan that begins later than asked: never taken for one that begins now."""
+    return f"{start.isoformat()} {key}"
+
+
+def _pictures(answer: Answer) -> dict[str, object]:
+    """Return what the template draws."""
+    asked, one, found = answer.asked, answer.one, answer.found
+    offered = answer.offered
+    units = plan_cards.units_of_spec(asked.spec)
+    cards = plan_cards.cards(found.plans, offered.own, units)
+    cards = plan_cards.with_records(cards)
+    now = answer.now
+    now_cards = plan_cards.cards(now.found.plans, now.offered.own, units) if now else []
+    offers = [bar_chart.offer_bar(offer, BOOKED) for offer in offered.offers]
+    shown = [bar for card in (*cards, *now_cards) for bar in card.bars]
+    return quick_pictures(asked, one) | {
+        "estimate_rows": plan_cards.estimate_rows(one),
+        "timeline": timeline(one, asked.workload),
+        "found": found,
+        "verdict": plan_cards.verdict(
+            found,
+            start=clock_words(offered.start) if now else "",
+            now=now.found if now else None,
+        ),
+        "cards": [
+            replace(card, key=_later_key(offered.start, card.key)) if now else card
+            for card in cards
+        ],
+        "now_cards": now_cards,
+        "now_offers": [
+            bar_chart.offer_bar(offer, BOOKED)
+            for offer in (now.offered.offers if now else ())
+        ],
+        "candidates": plan_cards.candidates(found),
+        "offers": offers,
+        "window": offered,
+        "later": answer.later,
+        "later_gpus": ", ".join(
+            shard.gpu_label
+            for shard in (answer.later.found.plans[0].shards if answer.later else ())
+        ),
+        "ladder": _ladder(answer),
+        "legend": plan_cards.legend([*shown, *offers, bar_chart.estimate_bar(one)]),
+        "hatched": any(bar.off for bar in offers),
+    }
+
+
+def _ladder(answer: Answer) -> Ladder | None:
+    """Return what would make it fit on the one Gpu with most room; None: no Gpu."""
+    offers = answer.offered.offers
+    if not offers:
+        return None
+
+    def room(offer: GpuOffer) -> tuple[int, int, str]:
+        return offer.free_bytes, offer.memory_total_bytes, offer.label
+
+    usable = [offer for offer in offers if offer.usable]
+    try:
+        return ladder(
+            answer.spec, answer.asked.workload, max(usable or offers, key=room)
+        )
+    except WorkloadInvalid:
+        return None
+
+
+def _marked(request: HttpRequest) -> list[str]:
+    """Return the strategies that were marked for comparing."""
+    said = request.POST if request.method == "POST" else request.GET
+    return list(dict.fromkeys(said.getlist("compare")))
+
+
+def _compared(wanted: list[str], answer: Answer) -> plan_comparison.Comparison | None:
+    """Return the two Plans that were marked, the last two where there are more."""
+    best: dict[str, Plan] = {}
+    for plan in answer.found.plans:
+        best.setdefault(plan.strategy, plan)
+    chosen = [best[name] for name in wanted if name in best][-2:]
+    if len(chosen) < 2:
+        return None
+    units = plan_cards.units_of_spec(answer.spec)
+    return plan_comparison.compare(*chosen, units=(units, units))
+
+
+@require_POST
+def plan_choose(request: HttpRequest) -> HttpResponse:
+    """Keep the Plan that was clicked and go on to its booking, its Job or its page.
+
+    The browser names the Plan; the planner makes it again, so that nothing a
+    browser sends is believed. Where the Gpus changed meanwhile the page says so.
+    """
+    form = plan_form(request, request.POST)
+    answer = _answer(request, form)
+    if answer is None:
+        return _show(request, form, None)
+    kept = "keep" in request.POST
+    wanted = request.POST.get("keep" if kept else "choose", "")
+    found, offered = answer.found, answer.offered
+    if answer.now is not None:
+        prefix = _later_key(offered.start, "")
+        if wanted.startswith(prefix):
+            wanted = wanted.removeprefix(prefix)
+        else:
+            found, offered = answer.now.found, answer.now.offered
+    chosen = next((p for p in found.plans if plan_cards.plan_key(p) == wanted), None)
+    if chosen is None:
+        form.add_error(
+            None,
+            gettext(
+                "The GPUs have changed and that plan no longer fits. These are the "
+                "plans that fit now."
+            ),
+        )
+        return _show(request, form, answer, status=409)
+    stored = keep_plan(
+        user=reader(request),
+        spec=answer.spec,
+        plan=chosen,
+        now=timezone.now(),
+        address=address_of(form),
+    )
+    if kept:
+        return redirect("plan-kept", pk=stored.pk)
+    return redirect(_next_page(chosen, stored.pk, stored.title, offered))
+
+
+def _next_page(plan: Plan, plan_id: int, title: str, offered: Offered) -> str:
+    """Return where a chosen Plan leads: to its Job, or first to its booking."""
+    own = plan_cards.own_reservation(plan, offered.own)
+    if own is not None:
+        query = urlencode({"reservation": own, "plan": plan_id})
+        return f"{reverse('job-new')}?{query}"
+    start, end = (timezone.localtime(at) for at in (offered.start, offered.end))
+    query = urlencode(
+        {
+            "gpus": ",".join(str(offered.ids[uuid]) for uuid in plan.gpu_uuids),
+            "start": start.strftime(WALL),
+            "end": end.strftime(WALL),
+            "purpose": title[:120],
+            "plan": plan_id,
+        }
+    )
+    return f"{reverse('calendar')}?{query}"

@@ -1,0 +1,167 @@
+"""What the planning page asks: the form, the model it names, what to run with it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.translation import gettext
+
+from placement.jobs.forms import PlanForm
+from placement.jobs.views.viewer import own_reservations, reader
+from placement.models import RegisteredModel
+from placement.planner.model.adaptation import usual_targets
+from placement.planner.model.spec import ModelSpec
+from placement.planner.values.errors import BadInput
+from placement.planner.values.workload import Workload
+from placement.plans.model_registry import adapted, chosen_spec, parse_model
+from reservations.rules.errors import TooFast
+from reservations.web.rate_limits import check_rate
+from telemetry.web.recognition import shown
+
+UPLOADS_PER_MINUTE = 20
+MOST_MODELS_SHOWN = 20
+NOT_IN_ADDRESS = ("upload",)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a valid form asks: the model as it would be run, and the Workload."""
+
+    spec: ModelSpec
+    workload: Workload
+    known: str
+    model_id: int | None
+    weights: str
+    lora_rank: int
+    lora_targets: tuple[str, ...]
+
+    def question(self) -> dict[str, Any]:
+        """Return what `/ws/plans/` is asked for the symbolic Estimate."""
+        model: dict[str, Any] = {"known": self.known}
+        if self.model_id is not None:
+            model = {"model": self.model_id}
+        adapter: dict[str, Any] = {}
+        if self.lora_rank:
+            adapter = {
+                "lora_rank": self.lora_rank,
+                "lora_targets": list(self.lora_targets),
+            }
+        return {**model, **adapter, "workload": self.workload.to_json(), "replicas": 1}
+
+    @property
+    def closed_only(self) -> str:
+        """Why no symbolic Estimate can be asked for; "" where one can."""
+        if self.weights != "full":
+            return gettext(
+                "There is no exact check for quantized weights. Use the estimate above."
+            )
+        if self.spec.source in ("safetensors", "onnx"):
+            return gettext(
+                "There is no exact check for this kind of file, because it has "
+                "sizes but no code. Upload the config.json for one."
+            )
+        return ""
+
+
+def plan_form(request: HttpRequest, values: Mapping[str, object]) -> PlanForm:
+    """Return the form with what this User may choose from."""
+    user = reader(request)
+    mine = own_reservations(user, timezone.now())
+    models = RegisteredModel.objects.filter(owner=user).values_list("pk", "name")
+    return PlanForm(
+        values,
+        request.FILES or None,
+        reservations=[(row.pk, row.label) for row in mine],
+        models=list(models[:MOST_MODELS_SHOWN]),
+    )
+
+
+def first_values(asked: Mapping[str, str]) -> dict[str, object]:
+    """Return the defaults, with what the address says in their place."""
+    values = {
+        name: field.initial
+        for name, field in PlanForm.base_fields.items()
+        if field.initial is not None
+    }
+    return values | {k: v for k, v in asked.items() if k in PlanForm.base_fields}
+
+
+def address_of(form: PlanForm) -> str:
+    """Return the query that opens the page with this form again."""
+    said = {
+        name: str(form.data[name])
+        for name in form.fields
+        if name not in NOT_IN_ADDRESS and form.data.get(name) not in (None, "")
+    }
+    if form.cleaned_data.get("model"):
+        said["model"] = str(form.cleaned_data["model"])
+    return urlencode(said)
+
+
+def asked_of(request: HttpRequest, form: PlanForm) -> Asked:
+    """Return what a valid form asks; a new upload is parsed and kept first.
+
+    Raises:
+        BadInput: by a field of the form.
+    """
+    data = form.cleaned_data
+    base = _base(request, form)
+    rank = data["lora_rank"] or 0
+    targets = (data["lora_targets"] or usual_targets(base)) if rank else ()
+    weights = data["weights"] or "full"
+    return Asked(
+        spec=adapted(base, weights=weights, lora_rank=rank, lora_targets=targets),
+        workload=form.workload(),
+        known=data["known"] if data["source"] == "known" else "",
+        model_id=data["model"] if data["source"] == "file" else None,
+        weights=weights,
+        lora_rank=rank,
+        lora_targets=targets,
+    )
+
+
+def add_problems(form: PlanForm, error: BadInput) -> None:
+    """Put each problem at its field, or above all where the form has no such field."""
+    for field, text in error.problems.items():
+        known = field if field in form.fields else None
+        form.add_error(known, shown(text) if known else f"{field}: {shown(text)}")
+
+
+def _base(request: HttpRequest, form: PlanForm) -> ModelSpec:
+    data = form.cleaned_data
+    user = reader(request)
+    if data["source"] == "known":
+        return chosen_spec(user=user, well_known=data["known"], model_id=None)
+    if data["upload"]:
+        data["model"] = _parsed(request, form)
+    if data["model"] is None:
+        raise BadInput(
+            {"upload": gettext("Choose a config.json, a .safetensors or an ONNX file.")}
+        )
+    return chosen_spec(user=user, well_known="", model_id=data["model"])
+
+
+def _parsed(request: HttpRequest, form: PlanForm) -> int:
+    """Parse and keep the uploaded file; return its number."""
+    now = timezone.now()
+    try:
+        check_rate(
+            "upload", user_pk=reader(request).pk, per_minute=UPLOADS_PER_MINUTE, now=now
+        )
+        row = parse_model(
+            user=reader(request), upload=form.cleaned_data["upload"], now=now
+        )
+    except TooFast as refusal:
+        raise BadInput({"upload": refusal.text()}) from None
+    except BadInput as error:
+        said = [
+            shown(text) if field in ("upload", "file") else f"{field} {shown(text)}"
+            for field, text in error.problems.items()
+        ]
+        raise BadInput({"upload": "; ".join(said)}) from error
+    known = [choice for choice in form.models if choice[0] != row.pk]
+    form.models = [(row.pk, row.name), *known]
+    return row.pk

@@ -1,0 +1,221 @@
+"""What starts a Job's own script: its ``#!`` line, python, or a launcher of ranks.
+
+The launchers are the user's own programs: found on the Job's PATH, never ours. Options:
+torch 2.13 "torchrun", accelerate 1.15 "accelerate launch --help", DeepSpeed 0.19
+``deepspeed/launcher/{runner,launch}.py``.
+"""
+
+import base64
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from placement.protocol.rendezvous import Meeting
+from telemetry.protocol.sentences import sentence
+
+PLAN = "plan.json"
+DEEPSPEED = "deepspeed.json"
+ACCELERATE = "accelerate.json"
+DEVICE_MAP = "device_map.json"
+FILES = {
+    PLAN: "GPUPORTAL_PLAN",
+    DEEPSPEED: "GPUPORTAL_DEEPSPEED_CONFIG",
+    ACCELERATE: "ACCELERATE_CONFIG_FILE",
+    DEVICE_MAP: "GPUPORTAL_DEVICE_MAP",
+}
+"""Files of a Plan in the Job's folder -> what its environment calls their paths."""
+MOST_FILES_BYTES = 2**20
+MOST_FOLDER_CHARACTERS = 300
+MEETING_SECONDS = 600
+"""For so long the ranks of the first node wait for those of the others."""
+
+
+class Launcher(StrEnum):
+    """Who starts the script."""
+
+    OWN = ""
+    PYTHON = "python"
+    TORCHRUN = "torchrun"
+    ACCELERATE = "accelerate"
+    DEEPSPEED = "deepspeed"
+
+    @property
+    def label(self) -> str:
+        """What a form calls it."""
+        return _LABELS[self]
+
+
+_LABELS = {
+    Launcher.OWN: sentence("itself: its #! line, else the shell"),
+    Launcher.PYTHON: sentence("python: one process"),
+    Launcher.TORCHRUN: sentence("torchrun: one process per GPU"),
+    Launcher.ACCELERATE: sentence("accelerate launch: one process per GPU"),
+    Launcher.DEEPSPEED: sentence("deepspeed: one process per GPU"),
+}
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """What a launcher needs to know of the place."""
+
+    gpu_uuids: Sequence[str]
+    """By rank."""
+    simulated: bool
+    folder: str
+    """The Job's own, absolute."""
+    files: Collection[str]
+    """Names of those of ``FILES`` that lie in it."""
+    port: int
+    """A free one, for the ranks to meet."""
+    meeting: Meeting | None = None
+    """Where there are ranks on other nodes too."""
+
+
+def script_command(
+    launcher: Launcher, script: str, arguments: Sequence[str], ranks: Ranks
+) -> list[str]:
+    """Return the argv of a script that does not start itself; argv[0] is looked up.
+
+    DeepSpeed's configuration is handed on as ``--deepspeed_config``, the option that
+    ``deepspeed.add_config_arguments`` reads, unless the arguments say one themselves.
+    """
+    count, words = len(ranks.gpu_uuids), [script, *arguments]
+    if launcher is Launcher.TORCHRUN:
+        where = ["--standalone"] if not ranks.meeting else static_options(ranks.meeting)
+        return ["torchrun", *where, f"--nproc-per-node={count}", *words]
+    if launcher is Launcher.ACCELERATE:
+        return ["accelerate", "launch", *_accelerate(ranks), *words]
+    if launcher is Launcher.DEEPSPEED:
+        return [*_deepspeed(ranks), *words, *_deepspeed_config(ranks, arguments)]
+    return ["python", *words]
+
+
+def programs(launcher: Launcher) -> tuple[str, ...]:
+    """Return the names of programs that must be on the PATH."""
+    if launcher is Launcher.DEEPSPEED:
+        return ("python", "deepspeed")
+    return (launcher.value,) if launcher else ()
+
+
+def static_options(meeting: Meeting) -> list[str]:
+    """Return torchrun's options for one node of several; PET_RDZV_ID names the rest."""
+    return [
+        f"--nnodes={len(meeting.counts)}",
+        f"--node-rank={meeting.node_rank}",
+        "--rdzv-backend=static",
+        f"--rdzv-conf=timeout={MEETING_SECONDS}",
+        f"--master-addr={meeting.address}",
+        f"--master-port={meeting.port}",
+    ]
+
+
+def why_not_on_nodes(launcher: Launcher, counts: Sequence[int]) -> str:
+    """Say why a launcher cannot start so many ranks by node; "" where it can.
+
+    >>> why_not_on_nodes(Launcher.TORCHRUN, (2, 1))
+    ''
+    """
+    if len(counts) < 2:
+        return ""
+    told = ", ".join(map(str, counts))
+    if launcher is Launcher.PYTHON and max(counts) > 1:
+        return sentence(
+            "python starts one process on each node, and the GPUs there are {told}",
+            told=told,
+        )
+    if launcher is Launcher.ACCELERATE and len(set(counts)) > 1:
+        return sentence(
+            "accelerate starts as many ranks on each node, and there are {told}",
+            told=told,
+        )
+    return ""
+
+
+def _accelerate(ranks: Ranks) -> list[str]:
+    count = len(ranks.gpu_uuids)
+    if (meeting := ranks.meeting) is not None:
+        # With a file its own distributed_type says what is run (FSDP, DeepSpeed):
+        # --multi_gpu would be taken instead of it.
+        known = [f"--config_file={ranks.folder}/{ACCELERATE}"]
+        plain = ["--mixed_precision=no", "--dynamo_backend=no", "--multi_gpu"]
+        return [
+            *(known if ACCELERATE in ranks.files else plain),
+            # Each node has its own command; the default goes to the others by ssh.
+            "--deepspeed_multinode_launcher=standard",
+            f"--num_machines={len(meeting.counts)}",
+            f"--machine_rank={meeting.node_rank}",
+            f"--num_processes={meeting.world}",
+            "--rdzv_backend=static",
+            f"--rdzv_conf=timeout={MEETING_SECONDS}",
+            f"--main_process_ip={meeting.address}",
+            f"--main_process_port={meeting.port}",
+        ]
+    several = ["--main_process_port=0"] if count > 1 else []  # 0: a free one
+    if ACCELERATE in ranks.files:
+        return [f"--config_file={ranks.folder}/{ACCELERATE}", *several]
+    given = ["--num_machines=1", f"--num_processes={count}"]
+    given += ["--mixed_precision=no", "--dynamo_backend=no"]
+    # On simulated Gpus too: told of a CPU accelerate starts several ranks by MPI only.
+    return [*given, *(["--multi_gpu", *several] if count > 1 else [])]
+
+
+def _deepspeed(ranks: Ranks) -> list[str]:
+    """The second half of program ``deepspeed``, which starts a node's ranks.
+
+    The first half forgets CUDA_VISIBLE_DEVICES and counts from the machine's first Gpu
+    (``--num_gpus``), which may be somebody else's; it only makes this command. -1 is
+    no Gpu: the ranks of a Job on simulated ones see no real card.
+    """
+    gpus = ["-1" for _ in ranks.gpu_uuids] if ranks.simulated else ranks.gpu_uuids
+    meeting = ranks.meeting
+    counts = meeting.counts if meeting else (len(gpus),)
+    own = meeting.node_rank if meeting else 0
+    # It counts local ranks as rank % processes, which on a further node need not begin
+    # at 0: the Gpus are turned so that each rank still gets its own.
+    turn = -meeting.first_rank % len(gpus) if meeting else 0
+    # Of the other nodes only how many there are is needed.
+    nodes = {
+        "localhost" if not meeting else f"node{number}": [*gpus[turn:], *gpus[:turn]]
+        if number == own
+        else list(range(count))
+        for number, count in enumerate(counts)
+    }
+    world = json.dumps(nodes).encode()
+    return [
+        "python",
+        "-u",
+        "-m",
+        "deepspeed.launcher.launch",
+        f"--world_info={base64.urlsafe_b64encode(world).decode()}",
+        *([f"--node_rank={own}"] if meeting else []),
+        f"--master_addr={meeting.address if meeting else '127.0.0.1'}",
+        f"--master_port={meeting.port if meeting else ranks.port}",
+    ]
+
+
+def _deepspeed_config(ranks: Ranks, arguments: Sequence[str]) -> list[str]:
+    said = any(word.startswith("--deepspeed") for word in arguments)
+    if said or DEEPSPEED not in ranks.files:
+        return []
+    return ["--deepspeed", "--deepspeed_config", f"{ranks.folder}/{DEEPSPEED}"]
+
+
+def folder_problem(folder: str) -> str:
+    """Say why a folder cannot stand at the head of a PATH; "" where it can.
+
+    >>> folder_problem("/home/alice/venv/bin")
+    ''
+    >>> folder_problem("venv/bin")
+    'must be an absolute path on the node, or empty'
+    """
+    if len(folder) > MOST_FOLDER_CHARACTERS or not folder.isprintable():
+        return sentence(
+            "must be at most {most_folder_characters} printable characters",
+            most_folder_characters=MOST_FOLDER_CHARACTERS,
+        )
+    if folder and not folder.startswith("/"):
+        return sentence("must be an absolute path on the node, or empty")
+    if ":" in folder:
+        return sentence("cannot hold a colon: it separates the folders of a PATH")
+    return ""

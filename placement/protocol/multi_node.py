@@ -1,0 +1,159 @@
+"""A Job over several nodes: which Gpus on which, and what its parts make of the whole.
+
+A part is what runs on one node. The Job runs when all have started and is done when
+all are; where one fails or is lost the others are stopped, and the Job ends as that one
+did, for a reason that names its node and rank.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from placement.protocol.job_lifecycle import JobState
+from telemetry.protocol.sentences import sentence
+
+LOST_PEERS = "it lost the connection to ranks of other nodes"
+"""A node's reason where that is how its own ranks ended: not what was first."""
+_LOST = re.compile(
+    r"gloo/transport/\S+\] .*(?:by peer|Broken pipe|Connection refused)"
+    r"|ncclRemoteError|Did the remote server shutdown or crash"
+)
+_OURS = re.compile(r"gpuportal: rank (\d+) ended (?:by (SIG\w+)|with exit code (\d+))")
+_TORCH_RANK = re.compile(r"rank +: (\d+) \(local_rank: \d+\)")
+_TORCH_CODE = re.compile(r"exitcode +: (-?\d+) \(pid: \d+\)")
+_DEEPSPEED = re.compile(r".*\[launch\.py:.* exits with return code = (-?\d+)")
+ENDS = (JobState.LOST, JobState.FAILED, JobState.STOPPED, JobState.DONE)
+"""The whole ends as the first of these that a part ended as."""
+BAD = frozenset({JobState.LOST, JobState.FAILED})
+CONSEQUENCE = "SIGABRT"
+"""How torch ends a rank whose peers are gone: not what was first."""
+
+
+def gpus_by_node(plan: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return the Gpus of a Plan (as JSON) by node, as its processes are counted.
+
+    >>> gpus_by_node({"node": "a", "nodes": ["b", "a"], "shards": [
+    ...     {"node": "a", "gpu_uuid": "0"}, {"node": "b", "gpu_uuid": "1"}]})
+    [('b', ['1']), ('a', ['0'])]
+    """
+    own = str(plan.get("node", ""))
+    found: dict[str, list[str]] = {str(name): [] for name in plan.get("nodes") or [own]}
+    shards = plan.get("shards") or []
+    for shard in sorted(shards, key=lambda one: int(one.get("rank", 0))):
+        node = str(shard.get("node") or own)
+        found.setdefault(node, []).append(str(shard["gpu_uuid"]))
+    return [(node, uuids) for node, uuids in found.items() if uuids]
+
+
+def ending(exit_code: int) -> str:
+    """Say how a rank ended.
+
+    >>> ending(-9), ending(3)
+    ('ended by SIGKILL', 'ended with exit code 3')
+    """
+    if exit_code >= 0:
+        return sentence("ended with exit code {code}", code=exit_code)
+    try:
+        return sentence("ended by {signal}", signal=signal.Signals(-exit_code).name)
+    except ValueError:
+        return sentence("ended by signal {signal}", signal=-exit_code)
+
+
+def lost_peers(log: str) -> bool:
+    """Say whether the end of a log tells of ranks elsewhere that were gone.
+
+    As gloo, NCCL and torch's store word it; a lost connection to anything else is not
+    meant.
+    """
+    return _LOST.search(log) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PartInfo:
+    """What is known of one part."""
+
+    number: int
+    node: str
+    first_rank: int
+    ranks: int
+    state: JobState
+    reason: str = ""
+    last_lines: Sequence[str] = ()
+    ended_at: float = 0.0
+
+    @property
+    def rank_words(self) -> str:
+        """Which ranks run there, in words."""
+        if self.ranks == 1:
+            return sentence("rank {rank}", rank=self.first_rank)
+        return sentence(
+            "ranks {first} to {last}",
+            first=self.first_rank,
+            last=self.first_rank + self.ranks - 1,
+        )
+
+    @property
+    def said(self) -> str:
+        """What its launcher said of the rank that failed first there; "": nothing.
+
+        Our own in one line; torchrun and accelerate in a table whose last entry is the
+        root cause ("torch.distributed.elastic.multiprocessing.errors"); DeepSpeed's
+        ``launch.py`` does not say which.
+        """
+        how = ""
+        for line in reversed([line.strip() for line in self.last_lines]):
+            if _OURS.fullmatch(line):
+                return line.removeprefix("gpuportal: ")
+            if found := _DEEPSPEED.fullmatch(line):
+                one = "" if self.ranks == 1 else "one of "
+                return f"{one}{self.rank_words} {ending(int(found[1]))}"
+            if found := _TORCH_CODE.fullmatch(line):
+                how = how or ending(int(found[1]))
+            elif how and (found := _TORCH_RANK.fullmatch(line)):
+                return f"rank {found[1]} {how}"
+        return ""
+
+
+def ended_as(states: Collection[JobState]) -> JobState | None:
+    """Return how the whole ended; None: a part has not.
+
+    >>> ended_as([JobState.DONE, JobState.DONE]).value
+    'done'
+    >>> ended_as([JobState.STOPPED, JobState.FAILED]).value
+    'failed'
+    """
+    if any(state not in ENDS for state in states):
+        return None
+    return next(state for state in ENDS if state in states)
+
+
+def culprit(parts: Sequence[PartInfo]) -> PartInfo | None:
+    """Return the part that the others went down with; None: none failed.
+
+    One that was lost; else one whose rank was ended by a signal; else one that did not
+    end because its connection to the others did, which is what follows. Else the first.
+    """
+    bad = [part for part in parts if part.state in BAD]
+
+    def order(part: PartInfo) -> tuple[bool, bool, bool, float, int]:
+        said = part.said
+        first = " by SIG" in said and not said.endswith(CONSEQUENCE)
+        follows = part.reason == LOST_PEERS
+        lives = part.state is not JobState.LOST
+        return lives, not first, follows, part.ended_at, part.number
+
+    return min(bad, key=order, default=None)
+
+
+def reason_of(part: PartInfo) -> str:
+    """Return why the whole ends, with node and rank."""
+    if said := part.said:
+        return f"{part.node}: {said}"
+    why = part.reason or sentence("it failed there")
+    if part.node in why:
+        return f"{part.rank_words}: {why}"
+    return f"{part.node} ({part.rank_words}): {why}"

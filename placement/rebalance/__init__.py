@@ -1,0 +1,1 @@
+"""Running jobs compared with better plans: proposals to move, and moves."""

@@ -1,0 +1,82 @@
+"""Moves of running Jobs over the JSON API: the log, the allowance, yes and no."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Router, Schema
+
+from placement.jobs import queries as snapshots
+from placement.jobs.views.viewer import reader
+from placement.models import Job
+from placement.rebalance import move_decisions
+from placement.rebalance.move_decisions import allow_moves
+from placement.rules.rebalance_rules import Restart
+from reservations.rules.errors import NotFound
+from telemetry.protocol.sentences import sentence
+
+router = Router(tags=["placement"])
+
+
+class Allowance(Schema):
+    """Whether a Job is looked at again, and how it may be started again."""
+
+    may_move: bool
+    restart: Restart = Restart.NOT
+
+
+@router.get("/jobs/{int:job_id}/moves")
+def move_list(request: HttpRequest, job_id: int) -> dict[str, Any]:
+    """What looking again came to, newest first: predicted and realised."""
+    job = Job.objects.visible_to(reader(request)).filter(pk=job_id).first()
+    if job is None:
+        raise NotFound(what=sentence("job #{job_id}", job_id=job_id))
+    return _facts(job)
+
+
+@router.post("/jobs/{int:job_id}/moves")
+def move_allow(request: HttpRequest, job_id: int, body: Allowance) -> dict[str, Any]:
+    """Say whether one's Job is looked at, and how it may be started again."""
+    return _facts(
+        allow_moves(
+            job_id=job_id,
+            user=reader(request),
+            may_move=body.may_move,
+            restart=body.restart,
+            now=timezone.now(),
+        )
+    )
+
+
+@router.post("/jobs/{int:job_id}/moves/{int:move_id}/accept")
+def move_accept(request: HttpRequest, job_id: int, move_id: int) -> dict[str, Any]:
+    """Accept a proposal; it is carried out within seconds."""
+    return _decide(request, job_id, move_id, accept=True)
+
+
+@router.post("/jobs/{int:job_id}/moves/{int:move_id}/decline")
+def move_decline(request: HttpRequest, job_id: int, move_id: int) -> dict[str, Any]:
+    """Decline a proposal; the same is not asked again for an hour."""
+    return _decide(request, job_id, move_id, accept=False)
+
+
+def _decide(
+    request: HttpRequest, job_id: int, move_id: int, *, accept: bool
+) -> dict[str, Any]:
+    row = move_decisions.decide(
+        job_id=job_id,
+        move_id=move_id,
+        user=reader(request),
+        accept=accept,
+        now=timezone.now(),
+    )
+    return _facts(row.job)
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    return {
+        "may_move": job.may_move,
+        "restart": job.restart,
+        "proposal": snapshots.job_proposal(job),
+        "moves": snapshots.job_moves(job),
+    }

@@ -1,0 +1,271 @@
+"""The tick of looking again: what running Jobs would do better, and what came of it.
+
+1. follow what moves: it has begun elsewhere, or it could not
+2. carry out what was accepted, one move at a time over the whole site
+3. look at each Job that is due: its Plan where it is, the best Plan elsewhere, the
+   rule of PLACEMENT.md section 4 (`rules/rebalance_rules.py`), and a row that says why
+4. withdraw proposals of Jobs that have ended
+
+A Job is due when it asks to be looked at and its turn has come, or when an Alert on
+one of its Gpus is newer than its last look. Safe to run twice and at the same time: a
+look is taken by compare-and-set before anything is decided.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from django.db import DatabaseError, transaction
+from django.db.models import Q
+
+from placement.jobs import job_broadcast
+from placement.jobs.tick.job_progress import measure
+from placement.models import Job, MoveDecision, PlacementPolicy
+from placement.planner.values.errors import PlacementError
+from placement.protocol.job_lifecycle import JobState
+from placement.rebalance import move_decisions, plan_evaluation
+from placement.rules.rebalance_rules import Act, Trouble, judge_look
+from reservations.models import Allocation
+from reservations.rules.errors import BookingError
+from reservations.rules.lifecycle import State
+from telemetry.models import Alert
+from telemetry.protocol.sentences import sentence
+from telemetry.rules.finding_rules import BREAKS, INTRUDER, SILENT
+
+TROUBLE_SECONDS = 60
+"""Between two looks at a Job in trouble where the site looks at nothing else."""
+REVIVE_SECONDS = 600
+"""A Job that a broken Gpu ended is worth moving for so long."""
+MOST_LOOKS = 20
+"""In one tick; the next tick takes the next ones."""
+_ENDED_BADLY = (JobState.FAILED, JobState.LOST)
+_ERRORS = (
+    DatabaseError,
+    PlacementError,
+    BookingError,
+    ArithmeticError,
+    LookupError,
+    ValueError,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def look_again(now: datetime) -> dict[str, int]:
+    """Run every step once; how many rows each one moved."""
+    policy = PlacementPolicy.current()
+    troubles = _troubles()
+    return {
+        "followed": _each(move_decisions.in_flight(), move_decisions.follow, now),
+        "carried_out": _each(
+            move_decisions.next_accepted(), move_decisions.carry_out, now
+        ),
+        "looked": sum(
+            _look(job, troubles.get(job.pk), policy, now)
+            for job in _due(policy, troubles, now)
+        ),
+        "withdrawn": _each(_of_ended_jobs(now), _withdraw_ended, now),
+    }
+
+
+def _each(
+    rows: Iterable[MoveDecision],
+    step: Callable[[MoveDecision, datetime], bool],
+    now: datetime,
+) -> int:
+    done = 0
+    for row in rows:
+        try:
+            done += step(row, now)
+        except _ERRORS:
+            logger.exception("move %s: %s failed", row.pk, step.__name__)
+    return done
+
+
+# --- which Jobs -------------------------------------------------------------------
+
+
+def _troubles() -> dict[int, tuple[Trouble, datetime]]:
+    """Return by Job the worst that is wrong with a Gpu of its Plan, and since when."""
+    by_uuid = alerts_by_uuid()
+    if not by_uuid:
+        return {}
+    found = {}
+    for job in _planned().filter(
+        Q(state=JobState.RUNNING) | Q(state__in=_ENDED_BADLY),
+        reservation__in=Allocation.objects.filter(gpu__uuid__in=list(by_uuid)).values(
+            "reservation"
+        ),
+    ):
+        own = [
+            one
+            for uuid in plan_evaluation.uuids_of(job)
+            for one in by_uuid.get(uuid, ())
+        ]
+        if own:
+            worst = min(own, key=lambda one: (not one[0].breaks, one[0].unheard))
+            found[job.pk] = (worst[0], max(opened_at for _, opened_at in own))
+    return found
+
+
+def alerts_by_uuid() -> dict[str, list[tuple[Trouble, datetime]]]:
+    """Return what is wrong with each Gpu; a Node's finding counts for all of its."""
+    found: dict[str, list[tuple[Trouble, datetime]]] = {}
+    alerts = Alert.objects.open().filter(rule__in=[INTRUDER, *BREAKS])
+    for alert in alerts.select_related("gpu__node", "node").order_by("opened_at", "pk"):
+        gpus = [alert.gpu] if alert.gpu else []
+        if alert.gpu is None and alert.node is not None:
+            gpus = list(alert.node.gpus.filter(retired=False).select_related("node"))
+        for gpu in gpus:
+            trouble = Trouble(
+                rule=alert.rule,
+                gpu_label=str(gpu),
+                breaks=alert.rule in BREAKS,
+                unheard=alert.rule == SILENT,
+            )
+            found.setdefault(gpu.uuid, []).append((trouble, alert.opened_at))
+    return found
+
+
+def _planned():  # type: ignore[no-untyped-def]
+    """Jobs with a Plan on one node whose Reservation runs."""
+    return (
+        Job.objects.filter(reservation__state=State.ACTIVE, parts=None)
+        .exclude(plan=None)
+        .select_related("plan", "owner", "node", "reservation__membership")
+        .order_by("looked_at", "pk")
+    )
+
+
+def _due(
+    policy: PlacementPolicy,
+    troubles: dict[int, tuple[Trouble, datetime]],
+    now: datetime,
+) -> list[Job]:
+    seconds = policy.look_again_seconds
+    turn = Q(looked_at=None) | Q(looked_at__lte=now - timedelta(seconds=seconds))
+    asking = Q(pk__in=[])
+    if seconds:
+        asking = Q(state=JobState.RUNNING) & turn & (Q(may_move=True) | _unmeasured())
+    rows = _planned().filter(asking, reservation__end__gt=now)
+    due = {job.pk: job for job in rows[:MOST_LOOKS]}
+    again = now - timedelta(seconds=seconds or TROUBLE_SECONDS)
+    for job in _planned().filter(pk__in=list(troubles), reservation__end__gt=now):
+        new = job.looked_at is None or job.looked_at <= max(
+            again, min(now, troubles[job.pk][1])
+        )
+        alive = job.state == JobState.RUNNING or _may_live_again(job, now)
+        if new and alive:
+            due[job.pk] = job
+    return list(due.values())[:MOST_LOOKS]
+
+
+def _unmeasured() -> Q:
+    """Jobs that came by a move whose gain is not known yet."""
+    return Q(
+        came_by__state=MoveDecision.State.MOVED, came_by__realised_gain_seconds=None
+    )
+
+
+def _may_live_again(job: Job, now: datetime) -> bool:
+    """Whether a Job that has ended badly just now has not been moved already."""
+    if job.ended_at is None or now - job.ended_at > timedelta(seconds=REVIVE_SECONDS):
+        return False
+    settled = [MoveDecision.State.MOVED, MoveDecision.State.DECLINED]
+    return not job.moves.filter(state__in=settled).exists()
+
+
+# --- one look -----------------------------------------------------------------------
+
+
+def _look(
+    job: Job,
+    troubled: tuple[Trouble, datetime] | None,
+    policy: PlacementPolicy,
+    now: datetime,
+) -> bool:
+    """Look at one Job, unless another worker is doing so."""
+    before = job.looked_at
+    if not Job.objects.filter(pk=job.pk, looked_at=before).update(looked_at=now):
+        return False
+    try:
+        measure(job, now)
+        move_decisions.realise(job, now)
+        trouble = troubled[0] if troubled else None
+        if trouble is None and not job.may_move:
+            return True
+        if _settled(job):
+            return True
+        weighed = plan_evaluation.weigh(
+            job, trouble, policy=policy, looked_at=before, now=now
+        )
+        with transaction.atomic(durable=True):
+            _record(job, weighed, trouble, now)
+    except _ERRORS:
+        logger.exception("job %s: looking again failed", job.pk)
+        return False
+    return True
+
+
+def _settled(job: Job) -> bool:
+    """Whether a move of the Job is on its way already."""
+    on_its_way = [MoveDecision.State.ACCEPTED, MoveDecision.State.MOVING]
+    return job.moves.filter(state__in=on_its_way).exists()
+
+
+def _record(
+    job: Job, weighed: plan_evaluation.Weighed, trouble: Trouble | None, now: datetime
+) -> None:
+    """Write what a look came to; the same again only counts up."""
+    verdict = judge_look(weighed.look)
+    cause = trouble.rule if trouble else "look"
+    open_row = job.moves.filter(state=MoveDecision.State.PROPOSED).first()
+    if verdict.act is Act.NEVER:
+        if open_row is not None:
+            move_decisions.withdraw(open_row, now, reason=verdict.reason)
+        state = MoveDecision.State.STAYS
+    else:
+        if open_row is not None and move_decisions.same_offer(open_row, weighed, cause):
+            move_decisions.refresh(open_row, weighed, verdict, now)
+            return
+        if open_row is not None:
+            move_decisions.withdraw(
+                open_row, now, reason=sentence("a better proposal came")
+            )
+        state = MoveDecision.State.PROPOSED
+        why_not = move_decisions.said_no(job, weighed, cause, now)
+        if why_not:
+            state = MoveDecision.State.STAYS
+            verdict = replace(verdict, reason=f"{verdict.reason} {why_not}")
+        elif verdict.act is Act.DO:
+            state = MoveDecision.State.ACCEPTED
+    row = move_decisions.write(job, weighed, verdict, cause, state, now)
+    if row.state != MoveDecision.State.STAYS:
+        job_broadcast.publish_job(job.pk)
+
+
+# --- 4. of Jobs that ended ------------------------------------------------------------
+
+
+def _of_ended_jobs(now: datetime) -> Iterable[MoveDecision]:
+    """Proposals and acceptances that nothing can come of any more."""
+    revivable = Q(
+        job__state__in=_ENDED_BADLY,
+        job__ended_at__gt=now - timedelta(seconds=REVIVE_SECONDS),
+        job__reservation__state=State.ACTIVE,
+    )
+    running = Q(job__state=JobState.RUNNING, job__reservation__state=State.ACTIVE)
+    waiting = [MoveDecision.State.PROPOSED, MoveDecision.State.ACCEPTED]
+    return (
+        MoveDecision.objects.filter(state__in=waiting)
+        .exclude(running)
+        .exclude(revivable)
+        .select_related("job")
+    )
+
+
+def _withdraw_ended(row: MoveDecision, now: datetime) -> bool:
+    return move_decisions.withdraw(
+        row, now, reason=sentence("the job is {state}", state=row.job.state)
+    )

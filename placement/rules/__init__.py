@@ -1,0 +1,1 @@
+"""Pure rules of jobs: refusals, sweeps, backfill, moves, what their logs say."""

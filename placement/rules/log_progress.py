@@ -1,0 +1,113 @@
+"""How far a program is, as its own output tells: done of a total.
+
+Read are a JSON line ({"step": 3, "total": 10}), pairs (``step=3 steps=10``), words with
+a slash (``step 3/10``, ``Epoch [3/10]``) and bars as tqdm draws them
+(`` 30%|###       | 3/10 [00:02<00:05,  1.3it/s]``). What says it in so many words goes
+before a bar: programs draw bars for their parts too. Every pattern is linear in the
+line, and lines are bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from placement.rules.log_text import LONGEST_NUMBER_LINE, numbers_of
+
+TOTALS = ("total", "steps", "total_steps", "max_steps", "num_steps")
+"""Names of the last step; the first that a line has counts."""
+MOST = 1e15
+LEAST_SECONDS = 3.0
+"""That a pace is measured over."""
+
+_OF_WORD = re.compile(
+    r"\b(?:step|iter|iteration|epoch|batch)s?[ :=]{0,3}[\[(]?"
+    r"([0-9]{1,15}) ?(?:/|of) ?([0-9]{1,15})\b",
+    re.IGNORECASE,
+)
+_BAR = re.compile(r"[0-9]{1,3}%\|[^|]{0,400}\| ?([0-9]{1,15})/([0-9]{1,15}) \[")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Done of a total, in whatever the program counts; 0 <= done <= total."""
+
+    done: float
+    total: float
+
+    @property
+    def ratio(self) -> float:
+        """Part that is done, 0 to 1."""
+        return self.done / self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was told at an instant (Unix seconds), and where that count was begun at."""
+
+    told: Told
+    at: float
+    first_done: float
+    first_at: float
+
+    @property
+    def left_seconds(self) -> float | None:
+        """Time until the total at the pace so far; None: not known yet."""
+        spent, gone = self.at - self.first_at, self.told.done - self.first_done
+        if spent < LEAST_SECONDS or gone <= 0:
+            return None
+        return (self.told.total - self.told.done) * spent / gone
+
+
+def told_by(lines: Iterable[str]) -> Told | None:
+    """What the last lines of a log tell; None: nothing.
+
+    >>> told_by(["step=3 steps=10 loss=2.1", " 50%|##   | 1/2 [00:01<00:01]"])
+    Told(done=3.0, total=10.0)
+    >>> told_by(["Epoch [2/8] begins"])
+    Told(done=2.0, total=8.0)
+    """
+    bar: Told | None = None
+    for line in reversed(list(lines)):
+        for text in reversed(line.rsplit("\r", 8)):
+            if len(text) > LONGEST_NUMBER_LINE:
+                continue
+            said = _in_words(text)
+            if said is not None:
+                return said
+            bar = bar or _by_bar(text)
+    return bar
+
+
+def _in_words(text: str) -> Told | None:
+    numbers = numbers_of(text)
+    if numbers and "step" in numbers:
+        total = next((numbers[name] for name in TOTALS if name in numbers), None)
+        if total is not None:
+            return _told(numbers["step"], total)
+    found = None if "%|" in text else _OF_WORD.search(text)
+    return _told(float(found[1]), float(found[2])) if found else None
+
+
+def _by_bar(text: str) -> Told | None:
+    found = _BAR.search(text)
+    return _told(float(found[1]), float(found[2])) if found else None
+
+
+def _told(done: float, total: float) -> Told | None:
+    if not (0 <= done <= MOST and 0 < total <= MOST):
+        return None
+    return Told(min(done, total), total)
+
+
+def followed(before: Seen | None, told: Told, at: float) -> Seen:
+    """What is known after one more look; a new count begins its pace anew."""
+    same = (
+        before is not None
+        and before.told.total == told.total
+        and before.told.done <= told.done
+    )
+    if before is None or not same:
+        return Seen(told, at, told.done, at)
+    return Seen(told, at, before.first_done, before.first_at)

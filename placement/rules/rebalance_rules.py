@@ -1,0 +1,295 @@
+"""One look at a running Job: stay, propose a move, or move it. A pure decision.
+
+PLACEMENT.md section 4. Two questions. Is one of its Gpus in trouble (a stranger on it,
+or broken)? Then the Plan that keeps the Job alive is what matters. Otherwise, and only
+where the Job allows it: does a better Plan pay for itself (`move.decide_move`)? What
+may be done about a yes is the site's policy: never, propose, do; and nothing is done to
+a Job that has not said how it may be started again.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from placement.planner.search.move_benefit import (
+    HOLD_DOWN_FACTOR,
+    MARGIN_RATIO,
+    decide_move,
+    regret_after,
+)
+from telemetry.protocol.sentences import counted, joined, sentence
+
+SAME_RATIO = 1e-9
+"""Step times that differ by less are the same."""
+
+
+class Act(StrEnum):
+    """What a policy allows, and what a look ends in."""
+
+    NEVER = "never"
+    PROPOSE = "propose"
+    DO = "do"
+
+    @property
+    def label(self) -> str:
+        """Words of the policy's form."""
+        return {
+            "never": sentence("never"),
+            "propose": sentence("propose it"),
+            "do": sentence("do it"),
+        }[self.value]
+
+
+class Restart(StrEnum):
+    """How a Job may be started again, as its owner says."""
+
+    NOT = ""
+    FRESH = "fresh"
+    RESUMES = "resumes"
+
+    @property
+    def label(self) -> str:
+        """Words of the Job's form."""
+        return {
+            "": sentence("no: it stays where it is"),
+            "fresh": sentence("yes, from its beginning"),
+            "resumes": sentence("yes, it resumes from its own checkpoint"),
+        }[self.value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The site's policy, as a look needs it."""
+
+    when_faster: Act = Act.PROPOSE
+    when_in_trouble: Act = Act.PROPOSE
+    margin_ratio: float = MARGIN_RATIO
+    hold_down_factor: float = HOLD_DOWN_FACTOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What is wrong with a Gpu of the Job."""
+
+    rule: str
+    """The Alert's rule."""
+    gpu_label: str
+    breaks: bool
+    """Nobody can count on the Gpu; False: a stranger shares it."""
+    unheard: bool = False
+    """Its node says nothing: the Job may still run there, and cannot be stopped."""
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        if self.breaks:
+            return sentence(
+                "GPU {gpu_label} is not reliable ({rule})",
+                gpu_label=self.gpu_label,
+                rule=self.rule,
+            )
+        return sentence("Someone else uses {gpu_label}", gpu_label=self.gpu_label)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look saw. Seconds."""
+
+    rules: Rules
+    may_move: bool
+    restart: Restart
+    trouble: Trouble | None = None
+    step_seconds_now: float | None
+    """A step where the Job is, as things are; None: it cannot go on there."""
+    step_seconds_new: float | None
+    """A step under the best other Plan; None: there is none."""
+    no_plan: str = ""
+    """Why there is none."""
+    places: str = ""
+    """Where the other Plan would run, for people."""
+    steps_left: int | None = None
+    window_seconds: float
+    """What is left of the Reservation."""
+    cost_seconds: float = 0.0
+    regret_seconds: float = 0.0
+    """Up to the last look."""
+    elapsed_seconds: float = 0.0
+    """Since the last look."""
+    seconds_since_last_move: float | None = None
+    last_move_cost_seconds: float = 0.0
+    dearer: bool = False
+    """The other Gpus cost more quota."""
+    companions: int = 0
+    """Other live Jobs of the Reservation: they would end, since it moves as a whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a look ends in, with the numbers behind it."""
+
+    act: Act
+    reason: str
+    gain_seconds: float | None = None
+    cost_seconds: float | None = None
+    regret_seconds: float = 0.0
+
+
+def judge_look(look: Look) -> Verdict:
+    """Decide. Deterministic; every branch says why in words."""
+    if look.trouble is not None:
+        return _in_trouble(look, look.trouble)
+    if not look.may_move:
+        return _stay(sentence("the job does not ask to be moved"))
+    if look.companions:
+        jobs = counted("{n} other job", "{n} other jobs", look.companions)
+        return _stay(
+            sentence("{jobs} of the same reservation would end with a move", jobs=jobs)
+        )
+    now, new = look.step_seconds_now, look.step_seconds_new
+    if now is None:
+        return _stay(sentence("what its plan would take now is not known"))
+    if new is None or new >= now * (1 - SAME_RATIO):
+        why = look.no_plan if new is None else sentence("no other plan is faster")
+        return _stay(
+            sentence("{why}: {now} s a step where it is", why=why, now=f"{now:.3g}")
+        )
+    return _if_it_pays(look, now, new)
+
+
+def _stay(reason: str) -> Verdict:
+    return Verdict(act=Act.NEVER, reason=sentence("Stays: {reason}.", reason=reason))
+
+
+def _if_it_pays(look: Look, now: float, new: float) -> Verdict:
+    """The rule of section 4, for a better Plan."""
+    regret = regret_after(
+        look.regret_seconds,
+        elapsed_seconds=look.elapsed_seconds,
+        step_seconds_now=now,
+        step_seconds_new=new,
+    )
+    within = int(look.window_seconds / now) if now > 0 else 0
+    left = None if look.steps_left is None else min(look.steps_left, within)
+    made = decide_move(
+        step_seconds_now=now,
+        step_seconds_new=new,
+        steps_left=left,
+        cost_seconds=look.cost_seconds,
+        regret_seconds=regret,
+        seconds_since_last_move=look.seconds_since_last_move,
+        last_move_cost_seconds=look.last_move_cost_seconds,
+        margin_ratio=look.rules.margin_ratio,
+        hold_down_factor=look.rules.hold_down_factor,
+    )
+    pace = sentence(
+        "{places}: {new} s a step instead of {now} s; {reason}",
+        places=look.places,
+        new=f"{new:.3g}",
+        now=f"{now:.3g}",
+        reason=made.reason,
+    )
+    move = made.move
+    if move and look.window_seconds <= look.cost_seconds:
+        pace, move = (
+            sentence("{pace}, and the reservation ends before that", pace=pace),
+            False,
+        )
+    act = _allowed(look.rules.when_faster, look) if move else Act.NEVER
+    if act is Act.NEVER:
+        why = (
+            sentence("By the site's policy, jobs are not moved for speed.")
+            if move
+            else ""
+        )
+        reason = joined([sentence("Stays, though there is {pace}.", pace=pace), why])
+    else:
+        why = _why_not_done(look.rules.when_faster, look)
+        reason = joined([sentence("Moves to {pace}.", pace=pace), why])
+    return Verdict(
+        act=act,
+        reason=reason,
+        gain_seconds=made.gain_seconds,
+        cost_seconds=made.cost_seconds,
+        regret_seconds=regret,
+    )
+
+
+def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
+    """Keep the Job alive: elsewhere, if there is a place and time for it."""
+    words, policy = trouble.words, look.rules.when_in_trouble
+    if look.step_seconds_new is None:
+        return Verdict(
+            act=Act.NEVER,
+            reason=sentence(
+                "{words}; no other GPUs fit: {no_plan}.",
+                words=words,
+                no_plan=look.no_plan,
+            ),
+        )
+    if look.window_seconds <= look.cost_seconds:
+        return Verdict(
+            act=Act.NEVER,
+            reason=sentence(
+                "{words}; the reservation ends before a move would have paid.",
+                words=words,
+            ),
+            cost_seconds=look.cost_seconds,
+        )
+    gain, must = None, trouble.breaks or look.step_seconds_now is None
+    if look.step_seconds_now is not None:
+        known = look.steps_left is not None
+        within = int(look.window_seconds / max(look.step_seconds_now, 1e-9))
+        steps = min(look.steps_left, within) if look.steps_left is not None else within
+        gain = (look.step_seconds_now - look.step_seconds_new) * steps
+        enough = look.cost_seconds * (1 + look.rules.margin_ratio)
+        must = must or (known and gain > enough)
+    act = _allowed(policy, look)
+    if act is Act.DO and not must:
+        act = Act.PROPOSE
+    where = sentence(
+        "it can move to {places}, at {step_seconds_new} s a step",
+        places=look.places,
+        step_seconds_new=f"{look.step_seconds_new:.3g}",
+    )
+    tail = {
+        Act.NEVER: sentence("By the site's policy it stays."),
+        Act.PROPOSE: _why_not_done(policy, look),
+        Act.DO: "",
+    }[act]
+    return Verdict(
+        act=act,
+        reason=joined([sentence("{words}; {where}.", words=words, where=where), tail]),
+        gain_seconds=gain,
+        cost_seconds=look.cost_seconds,
+    )
+
+
+def _allowed(policy: Act, look: Look) -> Act:
+    """What the policy comes to for this Job."""
+    unheard = look.trouble is not None and look.trouble.unheard
+    held_back = look.restart is Restart.NOT or look.dearer or unheard
+    if policy is Act.DO and (held_back or look.companions):
+        return Act.PROPOSE
+    return policy
+
+
+def _why_not_done(policy: Act, look: Look) -> str:
+    """Why what the policy would do is only proposed, and what a move would cost."""
+    if look.companions:
+        jobs = counted("{n} other job", "{n} other jobs", look.companions)
+        return sentence(
+            "Not done automatically: it would end {jobs} of the reservation.",
+            jobs=jobs,
+        )
+    if policy is not Act.DO:
+        return ""
+    if look.restart is Restart.NOT:
+        return sentence(
+            "Not done automatically: choose first how the job may be restarted."
+        )
+    if look.dearer:
+        return sentence("Not done automatically: those GPUs cost more credits.")
+    if look.trouble is not None and look.trouble.unheard:
+        return sentence(
+            "Not done automatically: the node is silent, the job may still run."
+        )
+    return ""

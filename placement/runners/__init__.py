@@ -1,1 +1,0 @@
-"""Starting, watching and stopping Jobs on a node. No Django in this folder."""

@@ -1,1 +1,0 @@
-"""Every write of the second floor. Keyword-only; ``now`` is aware UTC."""

@@ -1,0 +1,180 @@
+"""The JSON API of served models: files, endpoints, what they hold.
+
+Asking a model is not here: that is the Open Inference Protocol at /serve/<job>/v2/.
+"""
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import File, Query, Router, Schema, Status
+from ninja.files import UploadedFile
+
+from placement.models import Endpoint
+from placement.plans.api import UPLOADS_PER_MINUTE
+from placement.serving import endpoint_move as serve_moving
+from placement.serving import model_store
+from placement.serving import queries as show
+from placement.serving import service as serving
+from reservations.models import Membership, User
+from reservations.rules.errors import NotFound
+from reservations.web.rate_limits import check_rate
+from telemetry.protocol.sentences import sentence
+
+router = Router(tags=["serving"])
+NOTHING_BESIDE: list[UploadedFile] = []
+
+
+class Serve(Schema):
+    """A model to serve: in one's own reservation, or for hours from now."""
+
+    file: int
+    name: str = ""
+    reservation: int | None = None
+    hours: float | None = None
+    membership: int | None = None
+    most_batch: int = 8
+    """Rows that may share a run."""
+    deadline_ms: int = 10_000
+    """Of requests that name none."""
+    admits: str = "owner"
+    threads: int = 1
+    may_move: bool = True
+    """By itself, when its Gpu is lost or a stranger runs on it."""
+
+
+class Bring(Schema):
+    """A model to add to an endpoint."""
+
+    file: int
+    name: str = ""
+    most_batch: int = 8
+    deadline_ms: int = 10_000
+
+
+class Admit(Schema):
+    """Whose models an endpoint takes: owner, account or anybody."""
+
+    admits: str
+
+
+@router.get("/serve/files")
+def file_list(request: HttpRequest) -> dict[str, Any]:
+    """One's own model files, newest first."""
+    rows = model_store.own_files(_user(request))
+    return {"files": [show.file_facts(row) for row in rows]}
+
+
+@router.post("/serve/files", response={201: dict[str, Any]})
+def file_add(
+    request: HttpRequest,
+    file: File[UploadedFile],
+    beside: File[list[UploadedFile]] = NOTHING_BESIDE,
+) -> Status[dict[str, Any]]:
+    """Keep an ONNX model to serve it: the .onnx file, with the files of its weights in
+    `beside` where there are any, or a .zip or .tar of its folder."""
+    user, now = _user(request), timezone.now()
+    check_rate("upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now)
+    row = model_store.store_file(user=user, upload=file, beside=beside, now=now)
+    return Status(201, show.file_facts(row))
+
+
+@router.delete("/serve/files/{int:file_id}", response={204: None})
+def file_drop(request: HttpRequest, file_id: int) -> Status[None]:
+    """Delete a file that nothing serves."""
+    model_store.drop_file(user=_user(request), file_id=file_id, now=timezone.now())
+    return Status(204, None)
+
+
+@router.get("/serve")
+def endpoint_list(
+    request: HttpRequest,
+    limit: int = Query(50, ge=1, le=200),
+    offset: int = Query(0, ge=0, le=10**9),
+) -> dict[str, Any]:
+    """Endpoints that one may look at, newest first."""
+    rows = show.endpoints_of(_user(request))
+    page = rows[offset : offset + limit]
+    return {
+        "count": rows.count(),
+        "endpoints": [show.endpoint_facts(row) for row in page],
+    }
+
+
+@router.post("/serve", response={201: dict[str, Any]})
+def endpoint_add(request: HttpRequest, body: Serve) -> Status[dict[str, Any]]:
+    """Serve a model on the best Gpu of a reservation, or of a new one."""
+    user = _user(request)
+    job = serving.deploy(
+        user=user,
+        file_id=body.file,
+        said=body.dict(),
+        reservation_id=body.reservation,
+        hours=body.hours,
+        membership=_membership(user, body.membership),
+        now=timezone.now(),
+    )
+    return Status(201, show.endpoint_facts(_endpoint(request, job.pk)))
+
+
+@router.get("/serve/{int:job_id}")
+def endpoint_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
+    """One endpoint with its models; their figures are at /serve/<job>/stats."""
+    return show.endpoint_facts(_endpoint(request, job_id))
+
+
+@router.patch("/serve/{int:job_id}")
+def endpoint_admits(request: HttpRequest, job_id: int, body: Admit) -> dict[str, Any]:
+    """Say whose models one's own endpoint takes."""
+    serving.set_admits(
+        user=_user(request), job_id=job_id, admits=body.admits, now=timezone.now()
+    )
+    return show.endpoint_facts(_endpoint(request, job_id))
+
+
+@router.post("/serve/{int:job_id}/move", response={201: dict[str, Any]})
+def endpoint_move(request: HttpRequest, job_id: int) -> Status[dict[str, Any]]:
+    """Move one's own endpoint to the best other Gpu; its address goes on to work."""
+    job = serve_moving.move_now(user=_user(request), job_id=job_id, now=timezone.now())
+    return Status(201, show.endpoint_facts(_endpoint(request, job.pk)))
+
+
+@router.post("/serve/{int:job_id}/models", response={201: dict[str, Any]})
+def model_add(request: HttpRequest, job_id: int, body: Bring) -> Status[dict[str, Any]]:
+    """Add a model to an endpoint that admits it."""
+    row = serving.bring(
+        user=_user(request),
+        job_id=job_id,
+        file_id=body.file,
+        said=body.dict(),
+        now=timezone.now(),
+    )
+    return Status(201, show.model_facts(row))
+
+
+@router.delete("/serve/{int:job_id}/models/{str:name}", response={204: None})
+def model_drop(request: HttpRequest, job_id: int, name: str) -> Status[None]:
+    """Take a model out of an endpoint."""
+    serving.take_out(user=_user(request), job_id=job_id, name=name, now=timezone.now())
+    return Status(204, None)
+
+
+def _user(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)
+    return request.user
+
+
+def _membership(user: User, pk: int | None) -> Membership | None:
+    if pk is None:
+        return None
+    row = user.memberships.filter(pk=pk, active=True).first()
+    if row is None:
+        raise NotFound(what=sentence("membership #{pk} of yours", pk=pk))
+    return row
+
+
+def _endpoint(request: HttpRequest, job_id: int) -> Endpoint:
+    row: Endpoint | None = show.endpoints_of(_user(request)).filter(job=job_id).first()
+    if row is None:
+        raise NotFound(what=sentence("endpoint of job #{job_id}", job_id=job_id))
+    return row

@@ -1,0 +1,248 @@
+"""The web's side of calls to served models: through Redis to whoever has the tunnel.
+
+A node's websockets land at any web process; a client's request lands at any other. They
+meet in the broker, which both reach:
+
+    serve.calls.<node>      list of frames for a node, oldest first   (expires in 60 s)
+    serve.answers.<desk>    list of frames for one web process        (expires in 60 s)
+    serve.tunnel.<node>     there is a tunnel                         (expires in 15 s)
+    serve.flight            sorted set: what is on its way, with its bytes, job and user
+
+Only web processes touch these keys. Bounds are on bytes and calls of the whole site, a
+Job and a person; a place that was not given back expires by itself.
+
+A `Desk` belongs to one event loop and keeps one connection waiting for its answers.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import redis
+import redis.asyncio
+from django.conf import settings
+
+from placement.protocol.serving_frames import (
+    Answer,
+    Call,
+    FrameInvalid,
+    checked_answer,
+    pack,
+    unpack,
+)
+from placement.serving.call_access import Target
+from telemetry.protocol.sentences import sentence
+
+CALLS = "serve.calls."
+ANSWERS = "serve.answers."
+TUNNEL = "serve.tunnel."
+FLIGHT = "serve.flight"
+LIST_SECONDS = 60
+WAIT_SECONDS = 5
+GRACE_SECONDS = 2.0
+"""How much longer the web waits than the node."""
+MOST_BYTES = 64 * 2**20
+MOST_OF_JOB = 64
+MOST_OF_USER = 32
+OUTAGES = (redis.ConnectionError, redis.TimeoutError, OSError)
+_TAKE = """
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1])
+local bytes, of_job, of_user = tonumber(ARGV[4]), 0, 0
+for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  local size, job, user = string.match(member, '^%x+|(%d+)|(%d+)|(%d+)$')
+  bytes = bytes + tonumber(size)
+  if job == ARGV[5] then of_job = of_job + 1 end
+  if user == ARGV[6] then of_user = of_user + 1 end
+end
+if bytes > tonumber(ARGV[7]) then return 'bytes' end
+if of_job >= tonumber(ARGV[8]) then return 'job' end
+if of_user >= tonumber(ARGV[9]) then return 'user' end
+redis.call('ZADD', KEYS[1], ARGV[2], ARGV[3]..'|'..ARGV[4]..'|'..ARGV[5]..'|'..ARGV[6])
+return 'in'
+"""
+
+logger = logging.getLogger(__name__)
+_desks: "WeakKeyDictionary[asyncio.AbstractEventLoop, Desk]" = WeakKeyDictionary()
+
+
+class CallFailed(Exception):
+    """A call that brings no answer of the Job: status, code, words."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        self.status, self.code, self.detail = status, code, detail
+        super().__init__(detail)
+
+
+def desk() -> "Desk":
+    """The running loop's desk."""
+    loop = asyncio.get_running_loop()
+    if loop not in _desks:
+        _desks[loop] = Desk()
+    return _desks[loop]
+
+
+class Desk:
+    """Sends calls and hands out their answers, in one event loop."""
+
+    def __init__(self) -> None:
+        self.id = secrets.token_hex(8)
+        self.redis = redis.asyncio.Redis.from_url(settings.REDIS_URL)
+        self._waiting: dict[str, asyncio.Future[Answer]] = {}
+        self._reader: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def place(
+        self, target: Target, size_bytes: int, seconds: float
+    ) -> AsyncIterator[str]:
+        """Hold a place for one call of so many bytes; yields the call's name.
+
+        Raises:
+            CallFailed: 429 where the person has too many on the way, 503 where the Job
+                or the site has, or the broker is away.
+        """
+        call, now = secrets.token_hex(16), time.time()
+        try:
+            word = await self.redis.eval(  # type: ignore[misc]
+                _TAKE, 1, FLIGHT, now, now + seconds + 2 * GRACE_SECONDS, call,
+                size_bytes, target.job, target.user,
+                MOST_BYTES, MOST_OF_JOB, MOST_OF_USER,
+            )  # fmt: skip
+        except OUTAGES as error:
+            raise _away(error) from None
+        if word != b"in":
+            raise _full(word.decode())
+        try:
+            yield call
+        finally:
+            member = f"{call}|{size_bytes}|{target.job}|{target.user}"
+            with contextlib.suppress(*OUTAGES):
+                await asyncio.shield(self.redis.zrem(FLIGHT, member))
+
+    async def ask(self, target: Target, call: Call) -> Answer:
+        """Send one call and wait for its answer.
+
+        Raises:
+            CallFailed: no tunnel, no answer in time, or none that may be passed on.
+        """
+        frame = replace(call, expires_at=time.time() + call.within_seconds)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[call.call] = future
+        try:
+            await self._send(target.node, frame.frame(reply=ANSWERS + self.id))
+            async with asyncio.timeout(call.within_seconds + GRACE_SECONDS):
+                return await future
+        except TimeoutError:
+            await self._cancel(target.node, call.call)
+            raise CallFailed(
+                504, "no-answer", sentence("The model gave no answer in time.")
+            ) from None
+        except asyncio.CancelledError:
+            await asyncio.shield(self._cancel(target.node, call.call))
+            raise
+        except OUTAGES as error:
+            raise _away(error) from None
+        finally:
+            self._waiting.pop(call.call, None)
+
+    async def _send(self, node: str, frame: bytes) -> None:
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
+        if not await self.redis.exists(TUNNEL + node):
+            raise CallFailed(
+                503,
+                "no-tunnel",
+                sentence(
+                    "{node} is not connected now. Try again in a moment.", node=node
+                ),
+            )
+        async with self.redis.pipeline(transaction=False) as pipe:
+            pipe.rpush(CALLS + node, frame)
+            pipe.expire(CALLS + node, LIST_SECONDS)
+            await pipe.execute()
+
+    async def _cancel(self, node: str, call: str) -> None:
+        with contextlib.suppress(*OUTAGES):
+            await self.redis.rpush(  # type: ignore[misc]
+                CALLS + node, pack({"kind": "cancel", "call": call})
+            )
+
+    async def _read(self) -> None:
+        """Hand out answers for as long as somebody waits."""
+        while self._waiting:
+            try:
+                found = await self.redis.blpop([ANSWERS + self.id], WAIT_SECONDS)  # type: ignore[misc]
+            except OUTAGES as error:
+                logger.warning("answers of served models: %s", error)
+                await asyncio.sleep(0.5)
+                continue
+            if found:
+                self._hand_out(found[1])
+
+    def _hand_out(self, data: bytes) -> None:
+        try:
+            head, body = unpack(data)
+            future = self._waiting.get(str(head["call"]))
+            if future is None or future.done():
+                return
+            future.set_result(checked_answer(head, body))
+        except FrameInvalid as error:
+            logger.warning("an answer of a served model is none: %s", error)
+            call = _call_of(data)
+            future = self._waiting.get(call)
+            if future is not None and not future.done():
+                future.set_exception(
+                    CallFailed(
+                        502, "no-answer", sentence("The model's answer is not valid.")
+                    )
+                )
+
+
+def _call_of(data: bytes) -> str:
+    try:
+        return str(unpack(data)[0]["call"])
+    except FrameInvalid:
+        return ""
+
+
+def _away(error: BaseException) -> CallFailed:
+    logger.warning("served models cannot be reached: %s", error)
+    return CallFailed(
+        503,
+        "unavailable",
+        sentence("The portal cannot reach its broker. Try again in a moment."),
+    )
+
+
+def _full(word: str) -> CallFailed:
+    if word == "user":
+        detail = sentence(
+            "You have {most_of_user} open requests. Wait until one is answered.",
+            most_of_user=MOST_OF_USER,
+        )
+        return CallFailed(429, "too-many", detail)
+    if word == "job":
+        detail = sentence(
+            "{most_of_job} requests to this endpoint are open already.",
+            most_of_job=MOST_OF_JOB,
+        )
+        return CallFailed(503, "full", detail)
+    return CallFailed(
+        503,
+        "full",
+        sentence("The portal carries too many requests now. Try again in a moment."),
+    )
+
+
+async def give(client: Any, reply: str, head: dict[str, Any], body: bytes) -> None:
+    """Put an answer where its desk looks."""
+    async with client.pipeline(transaction=False) as pipe:
+        pipe.rpush(reply, pack(head, body))
+        pipe.expire(reply, LIST_SECONDS)
+        await pipe.execute()

@@ -1,0 +1,338 @@
+"""A served model moves: loaded at the new place, asked there, then the old one ends.
+
+PLACEMENT.md section 4. An endpoint moves when its Gpu breaks or a stranger runs on it
+and its owner lets it, or when its owner says so. The steps, each safe to run twice and
+at the same time, each from the rows alone:
+
+1. ``begin``: a Job with the same models on the best other Gpu: one of the same
+   Reservation; else one booked beside it, so that both run for a moment; where the
+   calendar or the quota does not give both, the Reservation's rest moves (the old
+   place ends first).
+2. ``follow``: when the new server has its models loaded, or the old one is gone anyway,
+   calls to the old address go to the new one. A new Job that ends badly is given up.
+3. ``leave``: some seconds later, what was asked is answered: the old Job stops, and a
+   Reservation of its own is given back at no charge for what was not used.
+4. ``serve_states``: who is down and nobody could move is told.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+
+from django.db import DatabaseError, transaction
+from django.db.models import Q
+
+from placement.jobs import job_broadcast
+from placement.jobs.job_notices import tell_served
+from placement.jobs.job_transitions import move
+from placement.models import Endpoint, Job, ServedModel
+from placement.planner.values.errors import PlacementError
+from placement.protocol.job_lifecycle import JobState
+from placement.rebalance.rebalance_tick import alerts_by_uuid
+from placement.rules.rebalance_rules import Trouble
+from placement.serving import model_states
+from placement.serving.endpoint_places import Place, book_beside, find_place, rest_of
+from placement.serving.endpoint_rows import check_alone, put_endpoint
+from placement.serving.serving_refusals import CannotMove, FitsNowhere
+from reservations.booking.release import release
+from reservations.models import Reservation, User
+from reservations.rules.errors import BookingError, NotFound
+from reservations.rules.lifecycle import State
+from reservations.store.audit import audit_act
+from telemetry.models import Gpu
+from telemetry.protocol.sentences import sentence
+
+PORTAL = "portal"
+LEAVE_SECONDS = 5.0
+"""From the switch to the old server's end: what was asked before is answered."""
+AGAIN_SECONDS = 600.0
+"""A move that failed is not tried again so soon."""
+REVIVE_SECONDS = 600.0
+"""An endpoint that a broken Gpu ended is worth moving for so long."""
+LEAST_LEFT_SECONDS = 60.0
+"""Of a Reservation: for less nothing moves."""
+MOST_ROWS = 100
+_ENDED_BADLY = (JobState.FAILED, JobState.LOST)
+_ERRORS = (
+    *(DatabaseError, PlacementError, BookingError),
+    *(ArithmeticError, LookupError, ValueError),
+)
+
+logger = logging.getLogger(__name__)
+
+
+def tick(now: datetime) -> dict[str, int]:
+    """Run every step once; how many endpoints each one moved on."""
+    troubles = alerts_by_uuid()
+    moved = {
+        "serves_begun": _each(
+            _troubled(set(troubles), now),
+            lambda one, at: _begin(one, troubles[one.gpu.uuid][-1][0], at),
+            now,
+        ),
+        "serves_switched": _each(_arriving(), _follow, now),
+        "serves_left": _each(_left(now), _leave, now),
+    }
+    told = _each(model_states.silent(now), model_states.tell_silent, now)
+    return moved | {"serves_silent": told}
+
+
+def _each(
+    rows: Iterable[Endpoint], step: Callable[[Endpoint, datetime], bool], now: datetime
+) -> int:
+    done = 0
+    for row in rows:
+        try:
+            done += step(row, now)
+        except _ERRORS:
+            logger.exception("endpoint %s: %s failed", row.pk, step)
+    return done
+
+
+def _endpoints():  # type: ignore[no-untyped-def]
+    return Endpoint.objects.select_related(
+        "gpu__node", "job__owner", "job__node", "job__reservation__membership"
+    ).order_by("pk")
+
+
+# --- 1. begin ---------------------------------------------------------------------
+
+
+def move_now(*, user: User, job_id: int, now: datetime) -> Job:
+    """Move one's own endpoint to the best other Gpu; return the Job that begins there.
+
+    Raises:
+        NotFound: no such endpoint of this User.
+        CannotMove: it is on its way already, or it does not run.
+        FitsNowhere: no other Gpu, with the reason of each.
+        Refusal, NotAllowed: the calendar gives none.
+    """
+    found = _endpoints().filter(job_id=job_id)
+    if not user.is_operator:
+        found = found.filter(job__owner=user)
+    endpoint = found.first()
+    if endpoint is None:
+        raise NotFound(
+            what=sentence("endpoint of job #{job_id} of yours", job_id=job_id)
+        )
+    made = _move(
+        endpoint,
+        sentence("asked by {username}", username=user.username),
+        now,
+        actor=user,
+        broken=False,
+    )
+    return made.job
+
+
+def _troubled(uuids: set[str], now: datetime) -> Iterable[Endpoint]:
+    """Endpoints on Gpus that something is wrong with, which may move and do not yet."""
+    lately = now - timedelta(seconds=AGAIN_SECONDS)
+    revived = now - timedelta(seconds=REVIVE_SECONDS)
+    ended = Q(job__state__in=_ENDED_BADLY, job__ended_at__gt=revived)
+    return (
+        _endpoints()
+        .filter(
+            Q(job__state=JobState.RUNNING) | ended,
+            gpu__uuid__in=uuids,
+            job__may_move=True,
+            job__reservation__state=State.ACTIVE,
+        )
+        .exclude(successors__job__created_at__gt=lately)
+        .exclude(successors__took_over_at__isnull=False)[:MOST_ROWS]
+    )
+
+
+def _begin(endpoint: Endpoint, trouble: Trouble, now: datetime) -> bool:
+    try:
+        _move(endpoint, trouble.words, now, actor=None, broken=trouble.breaks)
+    except (CannotMove, FitsNowhere, BookingError) as refused:
+        why = refused.text()
+        with transaction.atomic():
+            return tell_served(
+                endpoint.job,
+                _models(endpoint),
+                sentence(
+                    "{trouble}, where “{job}” is served, and it cannot move: {why}",
+                    trouble=trouble.words,
+                    job=endpoint.job.name,
+                    why=why,
+                ),
+                key=f"serve:{endpoint.pk}:stays:{trouble.rule}:{now:%Y-%m-%d}",
+                now=now,
+            )
+    return True
+
+
+def _move(
+    endpoint: Endpoint, why: str, now: datetime, *, actor: User | None, broken: bool
+) -> Endpoint:
+    """Begin at another place. Raises as ``move_now``."""
+    job = endpoint.job
+    alive = job.state in (JobState.RUNNING, *(_ENDED_BADLY if broken else ()))
+    if not alive or job.reservation.state != State.ACTIVE:
+        raise CannotMove(
+            job=job.pk, why=sentence("it is {state}", state=JobState(job.state).label)
+        )
+    if (job.reservation.end - now).total_seconds() < LEAST_LEFT_SECONDS:
+        raise CannotMove(job=job.pk, why=sentence("its reservation ends at once"))
+    if _on_its_way(endpoint):
+        raise CannotMove(job=job.pk, why=sentence("it is moving, or has moved"))
+    place = find_place(endpoint, now)
+    if place.own:
+        with transaction.atomic(durable=True):
+            return _put(endpoint, job.reservation, place, why, now, actor)
+    try:
+        # A broken Gpu's Reservation is of no use beside another.
+        beside = None if broken else book_beside(job, place, now=now, actor=actor)
+    except BookingError as refused:
+        logger.info("job %s cannot be held twice: %s", job.pk, refused.text())
+        beside = None
+    with transaction.atomic(durable=True):
+        reservation = beside or rest_of(endpoint, place, now=now, actor=actor, why=why)
+        return _put(endpoint, reservation, place, why, now, actor)
+
+
+def _on_its_way(endpoint: Endpoint) -> bool:
+    live_ones = Q(took_over_at__isnull=False) | Q(job__state__in=list(JobState.live()))
+    return endpoint.successors.filter(live_ones).exists()
+
+
+def _models(endpoint: Endpoint) -> Sequence[ServedModel]:
+    rows = endpoint.models.filter(removed_at=None)
+    return list(rows.select_related("added_by", "file"))
+
+
+def _put(
+    endpoint: Endpoint,
+    reservation: Reservation,
+    place: Place,
+    why: str,
+    now: datetime,
+    actor: User | None,
+) -> Endpoint:
+    """The new Job with the same models; another worker's is not doubled."""
+    job = endpoint.job
+    with transaction.atomic():
+        Reservation.objects.select_for_update().get(pk=reservation.pk)
+        # The row of the old endpoint is the lock: it moves once at a time.
+        Endpoint.objects.select_for_update().get(pk=endpoint.pk)
+        if _on_its_way(endpoint):
+            raise CannotMove(job=job.pk, why=sentence("it is moving already"))
+        gpu = Gpu.objects.select_related("node").get(pk=place.gpu_id)
+        check_alone(reservation, gpu)
+        made = put_endpoint(
+            user=job.owner,
+            reservation=reservation,
+            gpu=gpu,
+            offer=place.offer,
+            name=job.name,
+            admits=endpoint.admits,
+            settings={"threads": job.recipe_settings.get("threads", 1)},
+            needs_bytes=sum(row.memory_bytes for row in _models(endpoint)),
+            may_move=job.may_move,
+            follows=endpoint,
+            now=now,
+        )
+        for row in _models(endpoint):
+            ServedModel.objects.create(
+                endpoint=made,
+                file=row.file,
+                name=row.name,
+                added_by=row.added_by,
+                memory_bytes=row.memory_bytes,
+                most_batch=row.most_batch,
+                deadline_ms=row.deadline_ms,
+                added_at=now,
+            )
+        audit_act(
+            verb="endpoint.moves", subject=f"job:{job.pk}", actor=actor, now=now,
+            to=made.job_id, reason=why[:200],
+        )  # fmt: skip
+    job_broadcast.publish_job(job.pk)
+    return made
+
+
+# --- 2. follow --------------------------------------------------------------------
+
+
+def _arriving() -> Iterable[Endpoint]:
+    """New places that calls do not go to yet."""
+    return _endpoints().filter(
+        follows__isnull=False, took_over_at=None, job__in=Job.objects.live()
+    )[:MOST_ROWS]
+
+
+def _follow(endpoint: Endpoint, now: datetime) -> bool:
+    """Send the calls there as soon as that is better than where they go now."""
+    before = endpoint.follows
+    assert before is not None
+    if endpoint.job.state != JobState.RUNNING:
+        return False
+    states = {row.state for row in _models(endpoint)}
+    loaded = "ready" in states and states <= {"ready", "failed"}
+    if not loaded and before.job.state == JobState.RUNNING:
+        return False
+    with transaction.atomic():
+        taken = Endpoint.objects.filter(pk=endpoint.pk, took_over_at=None).update(
+            took_over_at=now
+        )
+        if taken:
+            tell_served(
+                before.job,
+                _models(endpoint),
+                sentence(
+                    "“{job}” moved from {gpu} to {place}, as job {number}. Its "
+                    "address stays as it is.",
+                    job=before.job.name,
+                    gpu=before.gpu,
+                    place=endpoint.gpu,
+                    number=endpoint.job_id,
+                ),
+                key=f"serve:{endpoint.pk}:moved",
+                now=now,
+                kind="moved",
+            )
+            job_broadcast.publish_job(before.job_id)
+    return bool(taken)
+
+
+# --- 3. leave ---------------------------------------------------------------------
+
+
+def _left(now: datetime) -> Iterable[Endpoint]:
+    """Old places that calls have not come to for some seconds, and which still run."""
+    since = now - timedelta(seconds=LEAVE_SECONDS)
+    return (
+        _endpoints()
+        .filter(successors__took_over_at__lte=since)
+        .filter(job__state__in=[JobState.STARTING, JobState.RUNNING])
+        .distinct()[:MOST_ROWS]
+    )
+
+
+def _leave(endpoint: Endpoint, now: datetime) -> bool:
+    job = endpoint.job
+    after = endpoint.successors.filter(took_over_at__isnull=False).latest(
+        "took_over_at"
+    )
+    with transaction.atomic():
+        gone = move(
+            job,
+            JobState.STOPPING,
+            now=now,
+            actor=PORTAL,
+            reason=sentence("its models moved to job #{job_id}", job_id=after.job_id),
+            fields={"stop_at": now, "ordered_at": None},
+        )
+    others = job.reservation.jobs.live().exclude(pk=job.pk).exists()
+    elsewhere = after.job.reservation_id != job.reservation_id
+    if gone and elsewhere and not others and job.reservation.state == State.ACTIVE:
+        release(
+            reservation_id=job.reservation_id,
+            user=None,
+            now=now,
+            reason=sentence("job #{job} moved", job=job.pk),
+            permille=0,
+        )
+    return gone

@@ -1,0 +1,71 @@
+"""The rows of an endpoint: its Job, its place, one server per Gpu."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from placement.jobs import job_broadcast
+from placement.models import Endpoint, Job, JobEvent
+from placement.planner.launch.recipes import GIB, SERVE, checked_settings
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.protocol.job_lifecycle import JobState
+from placement.serving.rules import CONTEXT_BYTES, room_bytes
+from placement.serving.serving_refusals import ServesAlready
+from reservations.models import Reservation, User
+from telemetry.models import Gpu
+
+
+def put_endpoint(
+    *,
+    user: User,
+    reservation: Reservation,
+    gpu: Gpu,
+    offer: GpuOffer,
+    name: str,
+    admits: str,
+    settings: Mapping[str, Any],
+    needs_bytes: int,
+    may_move: bool,
+    follows: Endpoint | None = None,
+    now: datetime,
+) -> Endpoint:
+    """Queue the Job of an endpoint without models yet, in the caller's transaction."""
+    room = room_bytes(offer)
+    simulated = {
+        "room_bytes": room,
+        "simulated_memory_gib": max(
+            0.5, round((CONTEXT_BYTES + min(needs_bytes, room)) / GIB, 3)
+        ),
+        "simulated_util_pct": 30.0,
+    }
+    job: Job = Job.objects.create(
+        reservation=reservation,
+        owner=user,
+        name=name,
+        kind=Job.Kind.SERVE,
+        recipe=SERVE.name,
+        gpu_count=1,
+        recipe_settings=checked_settings(SERVE.name, {**settings, **simulated}),
+        node=gpu.node,
+        may_move=may_move,
+        created_at=now,
+    )
+    endpoint: Endpoint = Endpoint.objects.create(
+        job=job, gpu=gpu, admits=admits, memory_bytes=room, follows=follows
+    )
+    JobEvent.objects.create(
+        job=job, at=now, old="", new=JobState.QUEUED, actor=user.username
+    )
+    job_broadcast.publish_job(job.pk)
+    return endpoint
+
+
+def check_alone(reservation: Reservation, gpu: Gpu) -> None:
+    """One server per Gpu. The Reservation is locked. Raises ServesAlready."""
+    there = Endpoint.objects.filter(
+        gpu=gpu,
+        job__reservation=reservation,
+        job__in=Job.objects.live().values("pk"),
+    ).first()
+    if there is not None:
+        raise ServesAlready(job=there.job_id)

@@ -1,0 +1,124 @@
+"""What people type to serve a model, and to filter the list of endpoints."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django import forms
+from django.core.files.uploadedfile import UploadedFile
+from django.http import QueryDict
+from django.utils.translation import gettext_lazy
+
+from placement.jobs.number_fields import number, whole
+from placement.models import Admits
+from placement.protocol.serving_frames import MODEL_NAME, NAME_RULE
+from telemetry.protocol.sentences import sentence
+from telemetry.web.plain_forms import PlainForm
+
+Choices = Sequence[tuple[str, str]]
+RESERVATION, BOOK, ENDPOINT = "r", "book", "e"
+"""How a place is written: r:<reservation>, book, e:<job>."""
+RESULT = "result:"
+"""How a file is written that a Job left: result:<number>; a kept one by its number."""
+
+ADMITS = (
+    (Admits.OWNER, gettext_lazy("only I")),
+    (Admits.ACCOUNT, gettext_lazy("members of the group that pays")),
+    (Admits.ANYBODY, gettext_lazy("everyone")),
+)
+"""Who may add models to an endpoint, as its owner chooses it."""
+
+
+class EndpointFilterForm(PlainForm):
+    """Which endpoints a list shows."""
+
+    q = forms.CharField(required=False, max_length=120)
+    state = forms.ChoiceField(
+        required=False,
+        choices=[
+            ("", gettext_lazy("any state")),
+            ("live", gettext_lazy("live")),
+            ("over", gettext_lazy("over")),
+        ],
+    )
+
+
+class _SeveralInput(forms.ClearableFileInput):
+    allow_multiple_selected = True
+
+
+class SeveralFiles(forms.FileField):
+    """A field of one file or more; its value is the list of them."""
+
+    widget = _SeveralInput
+
+    def clean(self, data: Any, initial: Any = None) -> list[UploadedFile]:
+        """Check each of them."""
+        given = data if isinstance(data, list | tuple) else [data]
+        cleaned = [super(SeveralFiles, self).clean(one, initial) for one in given]
+        return [one for one in cleaned if one]
+
+
+class ServeForm(PlainForm):
+    """A model, a place for it, and how it is served."""
+
+    upload = SeveralFiles(required=False, allow_empty_file=True)
+    file = forms.ChoiceField(required=False)
+    name = forms.CharField(required=False, max_length=63)
+    place = forms.ChoiceField()
+    hours = number(0.25, 336, unit=sentence("hours"), required=False, initial=2)
+    membership = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
+    most_batch = whole(1, 256, initial=8)
+    deadline_ms = whole(1, 600_000, initial=10_000)
+    admits = forms.ChoiceField(choices=ADMITS, initial=Admits.OWNER)
+    may_move = forms.BooleanField(required=False, initial=True)
+
+    def __init__(
+        self,
+        *args: object,
+        files: Choices,
+        places: Choices,
+        memberships: Choices,
+        **kwargs: object,
+    ) -> None:
+        """Take what may be chosen."""
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.arrived = ""
+        for name, choices in (
+            ("file", [("", gettext_lazy("the uploaded file")), *files]),
+            ("place", list(places)),
+            ("membership", list(memberships)),
+        ):
+            field = self.fields[name]
+            assert isinstance(field, forms.ChoiceField)
+            field.choices = choices
+
+    def choose(self, number: int, name: str) -> None:
+        """Take a file that has arrived, so that it is not sent a second time."""
+        field = self.fields["file"]
+        assert isinstance(field, forms.ChoiceField)
+        choices = dict(field.choices) | {str(number): name}  # type: ignore[arg-type]
+        field.choices = list(choices.items())
+        typed = QueryDict(mutable=True)
+        typed.update(self.data)
+        typed["file"] = self.cleaned_data["file"] = str(number)
+        self.data = typed
+        self.arrived = name
+
+    def clean_name(self) -> str:
+        """A name of the protocol's; empty: made of the file's."""
+        name = str(self.cleaned_data["name"]).strip()
+        if name and not MODEL_NAME.fullmatch(name):
+            raise forms.ValidationError(NAME_RULE)
+        return name
+
+    def clean(self) -> dict[str, object]:
+        """A file is needed, and hours where something is booked."""
+        data = super().clean() or self.cleaned_data
+        if not data.get("file") and not data.get("upload") and not self.errors:
+            self.add_error("upload", gettext_lazy("Choose an ONNX model."))
+        unsaid = "hours" not in self.errors and not data.get("hours")
+        if data.get("place") == BOOK and unsaid:
+            self.add_error(
+                "hours", gettext_lazy("Enter for how many hours the GPU is booked.")
+            )
+        return data

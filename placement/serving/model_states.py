@@ -1,0 +1,105 @@
+"""What nodes tell of the models at their endpoints, and who hears that one is down.
+
+A node asks which models it is to hold every two seconds and tells how they are; where
+it tells nothing for a while, or a model cannot be loaded, whose model that is and the
+endpoint's owner are told once.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, Q
+from django.db.models.functions import Coalesce
+
+from placement.jobs.job_notices import tell_served
+from placement.models import Endpoint, ServedModel
+from placement.protocol.job_lifecycle import JobState
+from reservations.rules.lifecycle import State
+from telemetry.protocol.sentences import sentence
+
+STATES = ("loading", "ready", "failed")
+SILENT = timedelta(seconds=45)
+"""After so long without a word an endpoint counts as down."""
+MOST_TOLD = 32
+MOST_ROWS = 200
+
+
+def record(endpoint: Endpoint, said: object, now: datetime) -> int:
+    """Keep what a node tells of an endpoint's models; how many rows changed.
+
+    Nodes are not trusted: rows of other endpoints and words that are none count for
+    nothing.
+    """
+    Endpoint.objects.filter(pk=endpoint.pk).update(heard_at=now)
+    rows = {row.pk: row for row in endpoint.models.filter(removed_at=None)}
+    changed = 0
+    for one in said[:MOST_TOLD] if isinstance(said, list) else ():
+        known = one.get("id") if isinstance(one, Mapping) else None
+        row = rows.get(known) if type(known) is int else None
+        if row is not None:
+            changed += _keep(row, one, now)
+    return changed
+
+
+def _keep(row: ServedModel, said: Mapping[str, Any], now: datetime) -> bool:
+    """One model's state; whoever brought it hears of a failure."""
+    state = said.get("state")
+    note = "".join(c for c in str(said.get("note") or "") if c.isprintable())[:300]
+    if state not in STATES or (row.state, row.note) == (state, note):
+        return False
+    ready_at = row.ready_at or (now if state == "ready" else None)
+    with transaction.atomic():
+        taken = ServedModel.objects.filter(pk=row.pk, state=row.state).update(
+            state=state, note=note, ready_at=ready_at
+        )
+        if taken and state == "failed":
+            job = row.endpoint.job
+            tell_served(
+                job,
+                [row],
+                sentence(
+                    "Model {model} of “{job}” cannot be served: {why}.",
+                    model=row.name,
+                    job=job.name,
+                    why=note or sentence("it does not load"),
+                ),
+                key=f"served:{row.pk}:failed",
+                now=now,
+            )
+    return bool(taken)
+
+
+def silent(now: datetime) -> Iterable[Endpoint]:
+    """Endpoints that run by what is known, and of which nothing is heard."""
+    heard = Coalesce(F("heard_at"), F("job__started_at"))
+    rows = Endpoint.objects.annotate(last_at=heard).select_related(
+        "job__owner", "job__node", "job__reservation"
+    )
+    return rows.filter(
+        ~Q(successors__took_over_at__isnull=False),
+        job__state=JobState.RUNNING,
+        job__reservation__state=State.ACTIVE,
+        last_at__lt=now - SILENT,
+    ).order_by("pk")[:MOST_ROWS]
+
+
+def tell_silent(endpoint: Endpoint, now: datetime) -> bool:
+    """Tell whose models do not answer, once for each silence; False: told before."""
+    job, last = endpoint.job, endpoint.heard_at or endpoint.job.started_at
+    assert last is not None
+    with transaction.atomic():
+        return tell_served(
+            job,
+            endpoint.models.filter(removed_at=None).select_related("added_by"),
+            sentence(
+                "“{job}” on {node} does not answer: nothing was heard of it for "
+                "{total} s.",
+                job=job.name,
+                node=job.node.name,
+                total=f"{(now - last).total_seconds():.0f}",
+            ),
+            key=f"serve:{endpoint.pk}:{last.isoformat()}",
+            now=now,
+        )

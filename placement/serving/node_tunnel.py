@@ -1,0 +1,160 @@
+"""The web's end of a node's tunnel: ``/ws/node/serve/``, an ASGI application.
+
+A node shows its token as in the HTTPS channel. Calls for it are taken from the broker
+(see ``call_broker.py``) and sent down; what comes up is believed only as the answer to
+a call that went down this very websocket. The token is looked at again each minute.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis.asyncio
+from channels.db import database_sync_to_async
+from django.conf import settings
+
+from placement.jobs.nodes.node_channel import node_with
+from placement.protocol.serving_frames import (
+    MOST_ANSWER_BYTES,
+    FrameInvalid,
+    pack,
+    unpack,
+)
+from placement.serving.call_broker import CALLS, OUTAGES, TUNNEL, WAIT_SECONDS, give
+
+TUNNEL_SECONDS = 15
+RECHECK_SECONDS = 60.0
+ACCEPT_SECONDS = 10.0
+REFUSED = 4401
+AWAY = 1013
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call that went down here and has no whole answer yet."""
+
+    reply: str
+    expires_at: float
+    parts: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+async def serve_tunnel(scope: Scope, receive: Receive, send: Send) -> None:
+    """Carry one websocket of a node until it closes."""
+    await receive()
+    shown = _authorization(scope)
+    node = await database_sync_to_async(node_with)(shown)
+    if node is None:
+        await send({"type": "websocket.close", "code": REFUSED})
+        return
+    await send({"type": "websocket.accept"})
+    async with redis.asyncio.Redis.from_url(settings.REDIS_URL) as client:
+        await _Tunnel(node.name, shown, client, receive, send).run()
+
+
+class _Tunnel:
+    def __init__(
+        self, node: str, shown: str, client: Any, receive: Receive, send: Send
+    ) -> None:
+        self.node, self.shown, self.redis = node, shown, client
+        self.receive, self.send = receive, send
+        self.open: dict[str, _Open] = {}
+
+    async def run(self) -> None:
+        """Until the node leaves, its token is no good, or the broker is away."""
+        up = asyncio.create_task(self._up())
+        others = [asyncio.create_task(self._down()), asyncio.create_task(self._guard())]
+        done, _ = await asyncio.wait({up, *others}, return_when=asyncio.FIRST_COMPLETED)
+        for task in {up, *others} - done:
+            task.cancel()
+        results = await asyncio.gather(up, *others, return_exceptions=True)
+        if up not in done:
+            await self.send({"type": "websocket.close", "code": AWAY})
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, OUTAGES):
+                logger.error("the tunnel of %s failed", self.node, exc_info=result)
+        await self._give_up()
+
+    async def _guard(self) -> None:
+        """End where the token is not the node's any more."""
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS)
+            if await database_sync_to_async(node_with)(self.shown) is None:
+                return
+
+    async def _down(self) -> None:
+        key = CALLS + self.node
+        while True:
+            await self.redis.set(TUNNEL + self.node, "1", ex=TUNNEL_SECONDS)
+            found = await self.redis.blpop([key], WAIT_SECONDS)
+            if found:
+                await self._send_down(found[1])
+
+    async def _send_down(self, data: bytes) -> None:
+        head, body = unpack(data)
+        now = time.time()
+        if head["kind"] == "call":
+            if float(head["expires_at"]) <= now:
+                return
+            reply = str(head.pop("reply"))
+            self.open[head["call"]] = _Open(reply, float(head["expires_at"]))
+            data = pack(head, body)
+        else:
+            self.open.pop(head["call"], None)
+        for call in [one for one, it in self.open.items() if it.expires_at + 60 < now]:
+            del self.open[call]
+        await self.send({"type": "websocket.send", "bytes": data})
+
+    async def _up(self) -> None:
+        while True:
+            message = await self.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            try:
+                await self._take(message.get("bytes") or b"")
+            except FrameInvalid as error:
+                logger.warning("%s sent what is no answer: %s", self.node, error)
+
+    async def _take(self, data: bytes) -> None:
+        """One piece of an answer; whole ones go to who waits. Raises FrameInvalid."""
+        head, body = unpack(data)
+        call = self.open.get(head["call"])
+        if call is None or head["kind"] != "answer":
+            return
+        call.size_bytes += len(body)
+        call.parts.append(body)
+        if call.size_bytes > MOST_ANSWER_BYTES:
+            head = _failed(head["call"], 502)
+            call.parts = []
+        elif head.get("more") is True:
+            return
+        del self.open[head["call"]]
+        await give(self.redis, call.reply, head, b"".join(call.parts))
+
+    async def _give_up(self) -> None:
+        """Tell who waits for an answer through here that none will come."""
+        for name, call in self.open.items():
+            try:
+                await give(self.redis, call.reply, _failed(name, 502), b"")
+            except OUTAGES as error:
+                logger.warning("a waiting call could not be told: %s", error)
+                return
+
+
+def _failed(call: str, status: int) -> dict[str, Any]:
+    return {"kind": "answer", "call": call, "status": status, "headers": {}}
+
+
+def _authorization(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return str(value.decode("latin-1"))
+    return ""

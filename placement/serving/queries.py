@@ -1,0 +1,107 @@
+"""From rows to what pages and programs show of served models."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.urls import reverse
+
+from placement.jobs.queries import iso
+from placement.models import Endpoint, Job, ModelFile, ServedModel
+from placement.protocol.job_lifecycle import JobState
+from reservations.models import User
+
+
+def file_facts(file: ModelFile) -> dict[str, Any]:
+    """A kept file, ready for JSON."""
+    return {
+        "id": file.pk,
+        "name": file.name,
+        "sha256": file.sha256,
+        "size_bytes": file.size_bytes,
+        "weight_bytes": file.weight_bytes,
+        "inputs": file.signature["inputs"],
+        "outputs": file.signature["outputs"],
+        "created_at": iso(file.created_at),
+    }
+
+
+def tensor_words(tensors: Sequence[Mapping[str, Any]]) -> str:
+    """Inputs or outputs as people read them: x FP32 any × 4."""
+    told = []
+    for one in tensors:
+        sizes = ["any" if size < 0 else str(size) for size in one["shape"]]
+        told.append(f"{one['name']} {one['datatype']} {' × '.join(sizes)}".strip())
+    return ", ".join(told)
+
+
+def model_facts(row: ServedModel) -> dict[str, Any]:
+    """A model at an endpoint."""
+    return {
+        "name": row.name,
+        "file": row.file_id,
+        "by": row.added_by.username,
+        "memory_bytes": row.memory_bytes,
+        "most_batch": row.most_batch,
+        "deadline_ms": row.deadline_ms,
+        "state": row.state,
+        "note": row.note,
+        "inputs": row.file.signature["inputs"],
+        "outputs": row.file.signature["outputs"],
+    }
+
+
+def _number(endpoint: Endpoint) -> int:
+    return int(endpoint.pk)
+
+
+def place_words(endpoint: Endpoint) -> dict[str, Any]:
+    """Where an endpoint moves or moved, for its page; {} where it stays."""
+    there = sorted(endpoint.successors.all(), key=_number)
+    if not there:
+        return {}
+    latest = there[-1]
+    if latest.took_over_at is None and latest.job.state not in JobState.live():
+        return {}
+    return {
+        "job": latest.job_id,
+        "gpu": str(latest.gpu),
+        "done": latest.took_over_at is not None,
+    }
+
+
+def endpoint_facts(endpoint: Endpoint) -> dict[str, Any]:
+    """An endpoint with its models and its address."""
+    job = endpoint.job
+    rows = [row for row in endpoint.models.all() if row.removed_at is None]
+    return {
+        "job": job.pk,
+        "name": job.name,
+        "state": job.state,
+        "reason": job.reason,
+        "owner": job.owner.username,
+        "gpu": f"{job.node.name}:{endpoint.gpu.index}",
+        "gpu_name": endpoint.gpu.name,
+        "room_bytes": endpoint.memory_bytes,
+        "admits": endpoint.admits,
+        "ends_at": iso(job.reservation.end),
+        "address": reverse("serve-v2", args=[job.pk, "v2"]),
+        "may_move": job.may_move,
+        "moves": place_words(endpoint),
+        "models": [model_facts(row) for row in rows],
+    }
+
+
+def endpoints_of(user: User):  # type: ignore[no-untyped-def]
+    """Endpoints that a User may look at, with what their facts need."""
+    return (
+        Endpoint.objects.visible_to(user)
+        .select_related("job__owner", "job__node", "job__reservation", "gpu")
+        .prefetch_related("models__file", "models__added_by")
+        .prefetch_related("successors__job", "successors__gpu__node")
+        .order_by("-job__created_at")
+    )
+
+
+def may_change(user: User, job: Job) -> bool:
+    """Whether a User decides over an endpoint."""
+    return job.owner_id == user.pk

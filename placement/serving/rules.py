@@ -1,0 +1,101 @@
+"""What one served model takes on a Gpu, and which Gpu it had best be served on.
+
+The weights as they are stored; what flows between operators, guessed from the batch,
+since a file does not tell the sizes of all tensors; and ONNX Runtime's arena, which
+grows by doubling. What is really used stands beside it on the page. Likely bytes are
+
+    weights x ARENA_RATIO + batch x FLOW_BYTES_PER_ROW
+
+and the process' own context comes once for all models of a server.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from placement.planner.values.gpu_availability import GpuOffer
+from telemetry.protocol.sentences import sentence
+
+ARENA_RATIO = 1.2
+FLOW_BYTES_PER_ROW = 2 * 2**20
+"""Tensors between operators, for each row of the batch: a guess, on the safe side."""
+LEAST_BYTES = 16 * 2**20
+CONTEXT_BYTES = 500 * 2**20
+"""CUDA context, cuDNN and workspaces of one process (PLACEMENT.md section 1.4)."""
+ROOM_RATIO = 0.9
+"""Part of what is free on a Gpu that models may take together."""
+ALIKE_PCT = 10.0
+"""Utilizations that differ by less are alike."""
+GIB = 2**30
+
+
+def likely_bytes(weight_bytes: int, batch: int) -> int:
+    """What a model takes while it is loaded, for batches up to this one.
+
+    >>> likely_bytes(10 * 2**20, 1) == LEAST_BYTES
+    True
+    """
+    flow = batch * FLOW_BYTES_PER_ROW
+    return max(LEAST_BYTES, int(weight_bytes * ARENA_RATIO) + flow)
+
+
+def room_bytes(offer: GpuOffer) -> int:
+    """What models may take together on a Gpu."""
+    return max(0, int((offer.free_bytes - CONTEXT_BYTES) * ROOM_RATIO))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The Gpu to serve on, or why none."""
+
+    offer: GpuOffer | None
+    reasons: tuple[str, ...] = ()
+
+
+def best_offer(
+    offers: Sequence[GpuOffer],
+    needs_bytes: int,
+    *,
+    without: Mapping[str, str] | None = None,
+) -> Choice:
+    """The least utilized Gpu that holds a model; of equal ones the smallest, emptiest.
+
+    Args:
+        offers: what the calendar and the live readings leave.
+        needs_bytes: of the model while it is loaded.
+        without: UUIDs of Gpus that are left out, each with the reason.
+    """
+    fits: list[GpuOffer] = []
+    reasons: list[str] = []
+    for offer in offers:
+        if without and offer.uuid in without:
+            reasons.append(f"{offer.label} {without[offer.uuid]}")
+        elif not offer.bookable:
+            reasons.append(
+                sentence("{offer} is {reason}", offer=offer.label, reason=offer.reason)
+            )
+        elif room_bytes(offer) < needs_bytes:
+            reasons.append(
+                sentence(
+                    "{offer} has room for {offer2} GiB, {needs} are needed",
+                    offer=offer.label,
+                    offer2=f"{room_bytes(offer) / GIB:.2f}",
+                    needs=f"{needs_bytes / GIB:.2f}",
+                )
+            )
+        else:
+            fits.append(offer)
+    if not fits:
+        return Choice(None, tuple(reasons))
+    return Choice(min(fits, key=_order), tuple(reasons))
+
+
+def _order(offer: GpuOffer) -> tuple[object, ...]:
+    return (
+        bool(offer.health),
+        int((offer.util_pct or 0.0) // ALIKE_PCT),
+        offer.compute_processes,
+        offer.weight,
+        offer.memory_total_bytes,
+        -offer.free_bytes,
+        offer.label,
+    )

@@ -1,1 +1,0 @@
-"""Pages of the second floor: plan a model, run and watch Jobs."""

@@ -1,0 +1,1 @@
+"""People, groups, courses, invitations and tokens."""

@@ -1,0 +1,110 @@
+"""The chat of a group, which its heads choose: notices of its bookings go there."""
+
+import secrets
+from datetime import datetime
+
+from django.db import transaction
+
+from reservations.models import Account, GroupChat, Notice, NoticeSettings, User
+from reservations.notifications import webhook
+from reservations.notifications.service import tell
+from reservations.rules.errors import NotAllowed, NotFound
+from reservations.store.audit import audit_act
+from reservations.store.calendar_queries import headed_accounts
+
+
+def may_set_chat(user: User, account: Account) -> bool:
+    """Say whether a User chooses the chat of an Account: its heads and the operator."""
+    if account.archived_at is not None:
+        return False
+    return user.is_operator or (user.is_active and account.pk in headed_accounts(user))
+
+
+def set_chat(
+    *, user: User, account_id: int, url: str, format_name: str, now: datetime
+) -> str:
+    """Take an address for a group and return its signing secret, this once.
+
+    Chat services check no signature: they have no secret, and "" is returned.
+
+    Raises:
+        NotAllowed: not theirs to choose.
+        WebhookRefused: the portal does not call that address.
+    """
+    account = _own(user, account_id)
+    webhook.check(url)
+    nonce = secrets.token_hex(16)
+    with transaction.atomic(durable=True):
+        GroupChat.objects.update_or_create(
+            account=account,
+            defaults={
+                "webhook_url": url,
+                "webhook_format": NoticeSettings.Format(format_name),
+                "webhook_nonce": nonce,
+                "webhook_failures": 0,
+                "webhook_disabled_at": None,
+            },
+        )
+        _audit("group.chat-set", account, user, now)
+    if format_name != NoticeSettings.Format.PORTAL:
+        return ""
+    return webhook.group_secret_of(account.pk, nonce)
+
+
+@transaction.atomic(durable=True)
+def enable_chat(*, user: User, account_id: int, now: datetime) -> None:
+    """Switch a chat on again that failed too often.
+
+    Raises:
+        NotAllowed: not theirs to choose.
+        NotFound: there is none.
+    """
+    account = _own(user, account_id)
+    own = GroupChat.objects.filter(account=account)
+    if not own.update(webhook_failures=0, webhook_disabled_at=None):
+        raise NotFound(what=f"chat of {account}")
+    _audit("group.chat-on", account, user, now)
+
+
+@transaction.atomic(durable=True)
+def drop_chat(*, user: User, account_id: int, now: datetime) -> None:
+    """Forget the address and its secret.
+
+    Raises:
+        NotAllowed: not theirs to choose.
+    """
+    account = _own(user, account_id)
+    if GroupChat.objects.filter(account=account).delete()[0]:
+        _audit("group.chat-dropped", account, user, now)
+
+
+@transaction.atomic(durable=True)
+def try_chat(*, user: User, account_id: int, now: datetime) -> bool:
+    """Send a test message to the chat; False: one a minute is enough.
+
+    Raises:
+        NotAllowed: not theirs to choose.
+        NotFound: there is none that is on.
+    """
+    account = _own(user, account_id)
+    if not GroupChat.objects.filter(account=account, webhook_disabled_at=None).exists():
+        raise NotFound(what=f"chat of {account}")
+    told = tell(
+        user=user,
+        kind=Notice.Kind.TRIAL,
+        detail={"url": f"/group/?account={account.pk}", "group": account.pk},
+        now=now,
+        key=f"group:{account.pk}:{now:%Y-%m-%dT%H:%M}",
+    )
+    return told is not None
+
+
+def _own(user: User, account_id: int) -> Account:
+    account = Account.objects.filter(pk=account_id).first()
+    if account is None or not may_set_chat(user, account):
+        raise NotAllowed(act="choose the chat of this group")
+    return account
+
+
+def _audit(verb: str, account: Account, user: User, now: datetime) -> None:
+    audit_act(verb=verb, subject=f"account:{account.pk}", actor=user, now=now)

@@ -1,0 +1,77 @@
+"""What the head of a group may change: the shares of its own members, nothing else."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from reservations.accounts.tree import service as accounts
+from reservations.accounts.tree.tree_edits import Edit
+from reservations.models import Account, Membership, TreeChange, User
+from reservations.rules.errors import NotAllowed, NotFound
+from reservations.store.calendar_queries import headed_accounts
+from telemetry.protocol.sentences import sentence
+
+
+def headed_account(user: User, account_id: int) -> Account:
+    """Return an Account that a User heads, itself or from above.
+
+    Raises:
+        NotAllowed: somebody else's, or none.
+    """
+    account = Account.objects.filter(
+        pk__in=headed_accounts(user), pk=account_id, archived_at=None
+    ).first()
+    if account is None:
+        raise NotAllowed(act=sentence("steer this group"))
+    return account
+
+
+def share_edits(
+    *, user: User, account_id: int, shares: Mapping[int, tuple[int, int]]
+) -> list[Edit]:
+    """Return edits of members' shares, once it is the User's to make them.
+
+    Args:
+        shares: by Membership: the new shares, and the version that was shown.
+
+    Raises:
+        NotAllowed: not their group.
+        NotFound: no member of this very group.
+    """
+    account = headed_account(user, account_id)
+    own = set(
+        Membership.objects.filter(
+            account=account, active=True, pk__in=list(shares)
+        ).values_list("pk", flat=True)
+    )
+    strangers = set(shares) - own
+    if strangers:
+        raise NotFound(
+            what=sentence(
+                "member {member} of {account}",
+                member=min(strangers),
+                account=account,
+            )
+        )
+    return [
+        Edit("member", pk, version, {"shares": new})
+        for pk, (new, version) in sorted(shares.items())
+    ]
+
+
+def set_shares(
+    *,
+    user: User,
+    account_id: int,
+    shares: Mapping[int, tuple[int, int]],
+    now: datetime,
+) -> TreeChange:
+    """Change members' shares, all of them or none.
+
+    Raises:
+        NotAllowed, NotFound: see ``share_edits``.
+        TreeStale, EditsRefused.
+    """
+    edits = share_edits(user=user, account_id=account_id, shares=shares)
+    return accounts.save(
+        edits=edits, actor=user, reason="shares inside the group, by its head", now=now
+    )

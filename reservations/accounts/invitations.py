@@ -1,0 +1,107 @@
+"""Links that let new people set a password once: random, hashed, expiring.
+
+The text of a link exists where it is handed out and nowhere else: not in the
+database, not in the broker, not in a log of ours.
+"""
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from django.contrib.auth.password_validation import validate_password
+from django.db import transaction
+
+from reservations.models import ApiToken, Invitation, User
+from reservations.rules.errors import NotFound
+from reservations.store.audit import audit_act
+from telemetry.protocol.sentences import sentence
+
+DAYS = 14
+UNUSABLE = "!"
+"""How Django marks a password that nobody has."""
+
+
+@transaction.atomic(durable=True)
+def invite(
+    *, user_ids: Sequence[int], actor: User | None, now: datetime, days: int = DAYS
+) -> list[tuple[User, str]]:
+    """Make a fresh link for each who has no password yet; older ones end.
+
+    Returns:
+        Each with the text of the link, shown here and never again.
+    """
+    users = list(
+        User.objects.select_for_update(no_key=True, of=("self",))
+        .filter(
+            pk__in=user_ids,
+            is_active=True,
+            erased_at=None,
+            password__startswith=UNUSABLE,
+        )
+        .order_by("pk")
+    )
+    Invitation.objects.filter(user__in=users, used_at=None).delete()
+    made = [(user, secrets.token_urlsafe(32)) for user in users]
+    Invitation.objects.bulk_create(
+        Invitation(
+            user=user,
+            link_hash=ApiToken.hash_token(text),
+            made_by=actor,
+            created_at=now,
+            expires_at=now + timedelta(days=days),
+        )
+        for user, text in made
+    )
+    if made:
+        audit_act(
+            verb="people.invited",
+            subject=f"user:{users[0].pk}",
+            actor=actor,
+            now=now,
+            users=[user.pk for user in users],
+        )
+    return made
+
+
+def invitation_of(text: str, *, now: datetime) -> Invitation:
+    """Return the invitation that a link stands for.
+
+    Raises:
+        NotFound: none, used, expired, or not this person's any more.
+    """
+    found = (
+        Invitation.objects.select_related("user")
+        .filter(link_hash=ApiToken.hash_token(text), used_at=None, expires_at__gt=now)
+        .filter(user__is_active=True, user__erased_at=None)
+        .first()
+    )
+    if found is None:
+        raise NotFound(what=sentence("such invitation, or it is used or too old"))
+    return found
+
+
+def accept(*, text: str, password: str, now: datetime) -> User:
+    """Set the password of whoever was invited; the link works no more.
+
+    Raises:
+        NotFound: see ``invitation_of``; somebody was faster.
+        ValidationError: a password that is too weak.
+    """
+    with transaction.atomic(durable=True):
+        found = invitation_of(text, now=now)
+        validate_password(password, found.user)
+        used = Invitation.objects.filter(pk=found.pk, used_at=None).update(used_at=now)
+        if not used:
+            raise NotFound(what=sentence("such invitation, or it is used or too old"))
+        user = found.user
+        user.set_password(password)
+        user.save(update_fields=["password"])
+        audit_act(
+            verb="invitation.accepted", subject=f"user:{user.pk}", actor=user, now=now
+        )
+    return user
+
+
+def revoke(*, invitation_ids: Sequence[int]) -> None:
+    """End links that could not be handed over."""
+    Invitation.objects.filter(pk__in=invitation_ids, used_at=None).delete()

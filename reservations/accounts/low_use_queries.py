@@ -1,0 +1,60 @@
+"""What the Gpus of a group's members did while they were held."""
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from reservations.accounts.low_use import HeldUse, added
+from reservations.models import Reservation
+from reservations.store.gpu_history import HELD
+from telemetry.models import UsageSummary
+
+MOST_RESERVATIONS = 5_000
+"""Of one group in one report, the newest."""
+
+
+@dataclass(frozen=True)
+class HeldReservation:
+    """One Reservation that is over, with what its Gpus did."""
+
+    reservation: Reservation
+    use: HeldUse
+
+
+def held_uses(
+    account_pks: Collection[int], *, since: datetime, now: datetime
+) -> list[HeldReservation]:
+    """Return what ended in a group since an instant and has a summary."""
+    rows = (
+        Reservation.objects.filter(
+            membership__account_id__in=account_pks,
+            state__in=HELD,
+            end__gt=since,
+            end__lte=now,
+        )
+        .select_related("user", "membership__account")
+        .order_by("-end", "-pk")[:MOST_RESERVATIONS]
+    )
+    by_pk = {row.pk: row for row in rows}
+    found: dict[int, HeldUse] = {}
+    pks = list(by_pk)
+    for first in range(0, len(pks), 500):
+        kept = UsageSummary.objects.filter(
+            kind=UsageSummary.Kind.RESERVATION,
+            gpu=None,
+            reservation_id__in=pks[first : first + 500],
+        )
+        for summary in kept:
+            found[summary.reservation_id] = HeldUse(
+                summary.gpu_seconds, summary.util_n, summary.util_sum_pct
+            )
+    return [HeldReservation(row, found[pk]) for pk, row in by_pk.items() if pk in found]
+
+
+def by_member(held: Collection[HeldReservation]) -> dict[int, HeldUse]:
+    """Add up what each Membership held."""
+    uses: dict[int, list[HeldUse]] = defaultdict(list)
+    for one in held:
+        uses[one.reservation.membership_id].append(one.use)
+    return {pk: added(some) for pk, some in uses.items()}

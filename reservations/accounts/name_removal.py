@@ -1,0 +1,112 @@
+"""A person's names, and texts without them: what an erasure leaves behind.
+
+A name counts where it stands as a word of its own, whatever its case: a login "max"
+does not touch "maximum". Names of one or two letters are left alone in free texts:
+they would strike out half the language.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from reservations.rules.errors import Refusal
+from telemetry.protocol.sentences import joined, sentence
+
+SHORTEST_NAME = 3
+
+
+@dataclass(eq=False)
+class StillHolds(Refusal):
+    """A person who holds something cannot be erased: others could not tell whose."""
+
+    code: ClassVar[str] = "still-holds"
+    title: ClassVar[str] = sentence("Still in use")
+    what: str = ""
+
+    def text(self, zone: Any = None) -> str:
+        return sentence("This person {what}. End that first.", what=self.what)
+
+
+@dataclass(eq=False)
+class NotErasable(Refusal):
+    """The name was not typed, or nobody may be erased who runs the site."""
+
+    code: ClassVar[str] = "not-erasable"
+    title: ClassVar[str] = sentence("Not erased")
+    why: str = ""
+
+    def text(self, zone: Any = None) -> str:
+        return joined([self.why, "."], by="")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Everything a person is called, and what stands in its place."""
+
+    alias: str
+    names: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """Return what a database looks for before the pattern decides.
+
+        SQLite folds the case of ASCII only, and JSON may hold the rest escaped.
+        """
+        found: dict[str, None] = {}
+        for name in self.names:
+            for form in (name, name.lower(), name.upper(), name.title()):
+                found[form] = None
+                found[json.dumps(form)[1:-1]] = None
+        return tuple(found)
+
+    def inside(self, text: str) -> bool:
+        """Say whether a text names the person."""
+        return self.pattern is not None and self.pattern.search(text) is not None
+
+    def without(self, text: str) -> str:
+        """Return a text with the alias in place of every name."""
+        return self.pattern.sub(self.alias, text) if self.pattern else text
+
+    def json_without(self, value: Any) -> Any:
+        """Return JSON with the alias in place of every name, keys included."""
+        if isinstance(value, str):
+            return self.without(value)
+        if isinstance(value, list):
+            return [self.json_without(each) for each in value]
+        if isinstance(value, dict):
+            return {self.without(k): self.json_without(v) for k, v in value.items()}
+        return value
+
+
+def names_of(alias: str, words: Iterable[str], exact: Iterable[str] = ()) -> Names:
+    """Return what to look for, the longest name first.
+
+    Args:
+        exact: names that are words too ("Mark", "Grace"): meant only as they are
+            written.
+
+    >>> names_of("erased-7", ["wgrace"], ["Grace"]).without("Grace, by the grace")
+    'erased-7, by the grace'
+    >>> names = names_of("erased-7", ["max", "Max Muster", "mm"])
+    >>> names.without("MAX MUSTER gave maximum; Max, mm")
+    'erased-7 gave maximum; erased-7, mm'
+    """
+    found = {word.strip() for word in words}
+    strict = {word.strip() for word in exact} - found
+    names = sorted(
+        (word for word in found | strict if len(word) >= SHORTEST_NAME),
+        key=lambda w: (-len(w), w),
+    )
+    if not names:
+        return Names(alias, (), None)
+    joined = "|".join(
+        f"(?-i:{re.escape(name)})" if name in strict else re.escape(name)
+        for name in names
+    )
+    pattern = re.compile(rf"(?<!\w)(?:{joined})(?!\w)", re.IGNORECASE)
+    return Names(alias, tuple(names), pattern)

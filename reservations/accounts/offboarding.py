@@ -1,0 +1,158 @@
+"""What Memberships hold is wound down when their right to book is over.
+
+Bookings ahead are cancelled without a price, what runs is released as by the
+operator (Jobs stop with their grace), Tokens are taken back, waiting requests and
+series end. Each row in its own transaction and compare-and-set: safe to run twice.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
+
+from django.db import DatabaseError, transaction
+from django.db.models import QuerySet
+
+from reservations.booking import release
+from reservations.models import (
+    Allocation,
+    CoUser,
+    Membership,
+    Notice,
+    Reservation,
+    Series,
+    Token,
+    WaitingRequest,
+)
+from reservations.notifications import live
+from reservations.notifications.service import tell
+from reservations.rules.errors import BookingError
+from reservations.rules.lifecycle import State
+from reservations.rules.policy import Policy
+from reservations.series import series_days
+from reservations.store import ledger, locking
+from reservations.store.audit import audit_act
+
+LIVE = [state.value for state in State.live()]
+MOST_ROWS = 200
+"""Rows of one kind that one tick winds down."""
+log = logging.getLogger(__name__)
+
+
+def wind_down(
+    of: QuerySet[Membership], *, at: datetime, policy: Policy, reason: str
+) -> bool:
+    """End what Memberships hold, want and are owed.
+
+    Args:
+        of: which Memberships; asked again as rows go.
+
+    Returns:
+        Whether nothing live is left.
+    """
+    of = of.order_by().values("pk")  # type: ignore[assignment]
+    held = Reservation.objects.live().filter(membership__in=of)
+    rows = list(held.order_by("pk").values_list("pk", "state")[:MOST_ROWS])
+    for pk, state in rows:
+        act = _release if state == State.ACTIVE else _cancel
+        _safely(pk, partial(act, pk, at, policy, reason))
+    end_wishes(of, at=at, reason=reason)
+    return not held.exists()
+
+
+def _safely(pk: int, act: Callable[[], object]) -> None:
+    """One bad row never blocks the rest."""
+    try:
+        act()
+    except (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError):
+        log.exception("reservation %s is not wound down", pk)
+
+
+def _release(pk: int, at: datetime, policy: Policy, reason: str) -> None:
+    row = release.release(
+        reservation_id=pk, user=None, now=at, reason=reason, permille=0
+    )
+    with transaction.atomic(durable=True):
+        _tell(row, "released", at)
+
+
+def _cancel(pk: int, at: datetime, policy: Policy, reason: str) -> None:
+    with transaction.atomic(durable=True):
+        row = locking.load_reservation(pk, lock=True)
+        moved = row.state == State.CONFIRMED and Reservation.objects.move(
+            pk, old=State.CONFIRMED, new=State.CANCELLED, cancelled_at=at
+        )
+        if not moved:
+            return
+        Allocation.objects.filter(reservation=row).update(live=False)
+        ledger.release_hold(row, now=at, reason=reason)
+        ledger.audit("cancelled", row, actor=None, now=at, reason=reason)
+        _tell(row, "cancelled", at)
+        row.refresh_from_db()
+        gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
+        live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=True)
+
+
+def _tell(row: Reservation, what: str, at: datetime) -> None:
+    tell(
+        user=row.user,
+        kind=Notice.Kind.COURSE_ENDING,
+        reservation=row,
+        detail={"what": what, "account": str(row.membership.account)},
+        now=at,
+        key=f"wound-down:{row.pk}",
+    )
+
+
+def end_wishes(
+    of: QuerySet[Membership], *, at: datetime, reason: str, owed: bool = True
+) -> None:
+    """End what is waited for and repeated; take back what is owed, where wanted."""
+    of = of.order_by().values("pk")  # type: ignore[assignment]
+    wishes: Sequence[tuple[str, Iterable[int]]] = (
+        (
+            "token",
+            _pks(
+                Token.objects.filter(membership__in=of, used_for=None, revoked_at=None)
+            ),
+        ),
+        ("waiting", _pks(WaitingRequest.objects.waiting().filter(membership__in=of))),
+        (
+            "series",
+            _pks(Series.objects.filter(membership__in=of, state=Series.State.RUNNING)),
+        ),
+    )
+    for what, pks in wishes if owed else wishes[1:]:
+        for pk in pks:
+            with transaction.atomic(durable=True):
+                if _end_one(what, pk, at):
+                    audit_act(
+                        verb=f"{what}.ended",
+                        subject=f"{what}:{pk}",
+                        actor=None,
+                        now=at,
+                        reason=reason,
+                    )
+
+
+def _pks(rows) -> list[int]:  # type: ignore[no-untyped-def]
+    return list(rows.order_by("pk").values_list("pk", flat=True)[:MOST_ROWS])
+
+
+def _end_one(what: str, pk: int, at: datetime) -> bool:
+    if what == "token":
+        owed = Token.objects.filter(pk=pk, used_for=None, revoked_at=None)
+        return owed.update(revoked_at=at) == 1
+    if what == "waiting":
+        state = WaitingRequest.State
+        return WaitingRequest.objects.move(
+            pk, old=state.WAITING, new=state.CANCELLED, ended_at=at, planned=False
+        )
+    return series_days.finish(pk, at)
+
+
+def end_sharing(*, user_pk: int, account_pk: int, at: datetime) -> None:
+    """Whoever leaves an Account no longer uses what its members share."""
+    CoUser.objects.sharing().filter(
+        user_id=user_pk, reservation__membership__account_id=account_pk
+    ).update(removed_at=at)

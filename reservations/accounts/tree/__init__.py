@@ -1,0 +1,1 @@
+"""The account tree: edited, imported, previewed and undone."""

@@ -1,0 +1,78 @@
+"""Changes made at Django's admin desk, kept like those of the tree's own pages."""
+
+from datetime import datetime
+
+from django.db import transaction
+
+from reservations.accounts.tree.service import lock_tree, plain
+from reservations.accounts.tree.tree_rows import AccountInfo, MemberInfo
+from reservations.models import Account, Membership, TreeChange, TreeChangeRow, User
+
+Row = AccountInfo | MemberInfo
+
+
+def info_of(row: Account | Membership) -> Row:
+    """Return a stored row as the tree's value."""
+    if isinstance(row, Account):
+        return AccountInfo(
+            pk=row.pk,
+            name=row.name,
+            title=row.title,
+            parent_pk=row.parent_id,
+            shares=row.shares,
+            quota_gpu_seconds=row.quota_gpu_seconds,
+            ends_at=row.ends_at,
+            archived_at=row.archived_at,
+            version=row.version,
+        )
+    return MemberInfo(
+        pk=row.pk,
+        user_pk=row.user_id,
+        account_pk=row.account_id,
+        shares=row.shares,
+        quota_gpu_seconds=row.quota_gpu_seconds,
+        is_head=row.is_head,
+        active=row.active,
+        expires_at=row.expires_at,
+        sponsor_pk=row.sponsor_id,
+        version=row.version,
+    )
+
+
+def next_version(row: Account | Membership) -> Row | None:
+    """Give a row that is about to be saved its next version; return it as it is.
+
+    Inside the caller's transaction; the tree is locked until that ends.
+    """
+    lock_tree()
+    stored = type(row)._default_manager.filter(pk=row.pk).first() if row.pk else None
+    if not isinstance(stored, Account | Membership):
+        return None
+    row.version = stored.version + 1
+    return info_of(stored)
+
+
+def record(
+    *,
+    before: Row | None,
+    row: Account | Membership,
+    actor: User | None,
+    reason: str,
+    now: datetime,
+) -> TreeChange:
+    """Keep a row that was saved as a change of its own."""
+    after = info_of(row)
+    table = "account" if isinstance(row, Account) else "member"
+    with transaction.atomic():
+        change = TreeChange.objects.create(
+            at=now, actor=actor, kind=TreeChange.Kind.DESK, reason=reason[:400]
+        )
+        TreeChangeRow.objects.create(
+            change=change,
+            table=table,
+            row_pk=after.pk,
+            before=plain(before),
+            after=plain(after),
+            version_after=after.version,
+        )
+    return change

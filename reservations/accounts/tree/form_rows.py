@@ -1,0 +1,199 @@
+"""Rows of the tree as inputs: what is shown, and what a form made of it.
+
+Each row carries what it showed ("was"), so that only what somebody typed becomes an
+edit; another's change of the same row is noticed by its version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from typing import Any
+
+from django.utils import timezone
+from django.utils.translation import gettext
+
+from reservations.accounts.tree.tree_edits import Edit, Table
+from reservations.models import Account, Membership
+
+HOUR = 3600
+FIELDS: dict[str, tuple[str, ...]] = {
+    "account": ("title", "parent", "shares", "quota", "ends"),
+    "member": ("shares", "quota", "head", "expires", "sponsor", "leave"),
+}
+"""Names on screen, by table."""
+STORED = {
+    "quota": "quota_gpu_seconds",
+    "head": "is_head",
+    "ends": "ends_at",
+    "expires": "expires_at",
+    "leave": "active",
+}
+MOST_HOURS = 10**9
+
+
+class Unreadable(ValueError):
+    """What was typed is no such figure."""
+
+
+@dataclass
+class RowView:
+    """One row of the table: what its inputs hold and what is wrong with them."""
+
+    table: Table
+    row: Account | Membership
+    values: dict[str, str]
+    was: dict[str, str]
+    changed: bool = False
+    errors: dict[str, str] = field(default_factory=dict)
+    effective: str = ""
+    """The quota that holds where none is set, in credits; "" : not worked out."""
+
+    @property
+    def key(self) -> str:
+        """Return the prefix of its inputs."""
+        return f"{self.table}-{self.row.pk}"
+
+    @property
+    def was_json(self) -> str:
+        """Return what was shown, for the hidden input."""
+        return json.dumps({"version": self.row.version, **self.was})
+
+
+def shown(row: Account | Membership) -> dict[str, str]:
+    """Return a stored row as its inputs show it."""
+    same = {"shares": str(row.shares), "quota": hours(row.quota_gpu_seconds)}
+    if isinstance(row, Account):
+        return same | {
+            "title": row.title,
+            "parent": row.parent.name if row.parent else "",
+            "ends": last_day(row.ends_at),
+        }
+    return same | {
+        "head": "on" if row.is_head else "",
+        "expires": last_day(row.expires_at),
+        "sponsor": row.sponsor.username if row.sponsor else "",
+        "leave": "" if row.active else "on",
+    }
+
+
+def views_of(
+    rows: Iterable[Account | Membership],
+    collected: Mapping[tuple[str, int], Mapping[str, Any]],
+) -> list[RowView]:
+    """Return rows with what is collected for them already typed in."""
+    found = []
+    for row in rows:
+        table: Table = "account" if isinstance(row, Account) else "member"
+        was = shown(row)
+        fields = collected.get((table, row.pk), {})
+        typed = {name: _typed(name, fields, was[name]) for name in was}
+        found.append(RowView(table, row, typed, was, changed=typed != was))
+    return found
+
+
+def _typed(name: str, fields: Mapping[str, Any], was: str) -> str:
+    stored = STORED.get(name, name)
+    if stored not in fields:
+        return was
+    value = fields[stored]
+    if name == "quota":
+        return hours(value)
+    if name in ("ends", "expires"):
+        return last_day(value)
+    if name == "leave":
+        return "" if value else "on"
+    if name == "head":
+        return "on" if value else ""
+    return "" if value is None else str(value)
+
+
+def hours(gpu_seconds: int | None) -> str:
+    """Return weighted GPU-seconds as the credits that an input shows; "" for none."""
+    return "" if gpu_seconds is None else f"{gpu_seconds / HOUR:.10g}"
+
+
+def last_day(at: datetime | None) -> str:
+    """Return the last day before an instant, as an input shows it."""
+    if at is None:
+        return ""
+    return (timezone.localtime(at) - timedelta(seconds=1)).date().isoformat()
+
+
+# --- reading ------------------------------------------------------------------------
+
+
+def read_shares(text: str) -> int:
+    """Read a whole number of shares."""
+    if not text.strip().isdecimal() or len(text.strip()) > 7:
+        raise Unreadable(gettext("enter a whole number"))
+    return int(text)
+
+
+def read_quota(text: str) -> int | None:
+    """Read credits; empty: no quota of its own."""
+    if not text.strip():
+        return None
+    try:
+        found = float(text.strip().replace(",", "."))
+    except ValueError as error:
+        raise Unreadable(gettext("enter credits, or leave it empty")) from error
+    if not 0 <= found <= MOST_HOURS:
+        raise Unreadable(gettext("not between 0 and 1,000,000,000 credits"))
+    return round(found * HOUR)
+
+
+def read_day(text: str) -> datetime | None:
+    """Read a day as the instant at which it is over, in the site's zone."""
+    if not text.strip():
+        return None
+    try:
+        day = date.fromisoformat(text.strip())
+    except ValueError as error:
+        raise Unreadable(gettext("enter a day like 2026-12-31")) from error
+    if not 2000 <= day.year <= 2200:
+        raise Unreadable(gettext("the year is not between 2000 and 2200"))
+    return timezone.make_aware(datetime.combine(day + timedelta(days=1), time.min))
+
+
+def _word(text: str) -> str | None:
+    return text.strip() or None
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "title": lambda text: text.strip()[:120],
+    "parent": _word,
+    "shares": read_shares,
+    "quota": read_quota,
+    "ends": read_day,
+    "expires": read_day,
+    "sponsor": _word,
+    "head": lambda text: text == "on",
+    "leave": lambda text: text != "on",
+}
+
+
+def read_row(view: RowView, posted: Mapping[str, str]) -> Edit:
+    """Return what somebody typed in one row; errors stay with the row."""
+    try:
+        was = json.loads(posted.get(f"{view.key}-was", "{}"))
+    except ValueError:
+        was = {}
+    was = was if isinstance(was, dict) else {}
+    version = was.get("version")
+    fields: dict[str, Any] = {}
+    for name in FIELDS[view.table]:
+        if name not in was:
+            continue
+        text = posted.get(f"{view.key}-{name}", "")
+        view.values[name] = text
+        if text == was[name]:
+            continue
+        try:
+            fields[STORED.get(name, name)] = READERS[name](text)
+        except Unreadable as error:
+            view.errors[name] = str(error)
+    version = version if isinstance(version, int) else 0
+    return Edit(view.table, view.row.pk, version, fields)

@@ -1,0 +1,109 @@
+"""Forms of the tree's pages: new Accounts, new members, reasons."""
+
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator, validate_slug
+from django.utils.translation import gettext_lazy
+
+from reservations.accounts.tree.form_rows import Unreadable, read_day, read_quota
+from reservations.accounts.tree.tree_edits import LOGIN, MOST_SHARES
+from telemetry.protocol.sentences import sentence
+from telemetry.web.plain_forms import PlainForm
+
+login_valid = RegexValidator(
+    rf"^{LOGIN.pattern}$", sentence("Letters, digits and @ . + - _ only.")
+)
+
+
+class HoursField(forms.CharField):
+    """Weighted GPU-hours as typed; whole GPU-seconds, or None for empty."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("max_length", 20)
+        super().__init__(required=False, **kwargs)
+
+    def clean(self, value: Any) -> Any:
+        """Return seconds.
+
+        Raises:
+            ValidationError: no figure.
+        """
+        try:
+            return read_quota(super().clean(value) or "")
+        except Unreadable as error:
+            raise ValidationError(str(error)) from error
+
+
+class LastDayField(forms.CharField):
+    """A day; the instant at which it is over in the site's zone."""
+
+    widget = forms.DateInput(attrs={"type": "date"})
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_length=10, **kwargs)
+
+    def clean(self, value: Any) -> Any:
+        """Return the instant.
+
+        Raises:
+            ValidationError: no day.
+        """
+        try:
+            return read_day(super().clean(value) or "")
+        except Unreadable as error:
+            raise ValidationError(str(error)) from error
+
+
+class AccountForm(PlainForm):
+    """A new Account below the one that is shown."""
+
+    name = forms.CharField(
+        label=gettext_lazy("Name"), max_length=63, validators=[validate_slug]
+    )
+    title = forms.CharField(label=gettext_lazy("Title"), max_length=120, required=False)
+    shares = forms.IntegerField(
+        label=gettext_lazy("Shares"), min_value=0, max_value=MOST_SHARES, initial=1
+    )
+    quota_gpu_seconds = HoursField(label=gettext_lazy("Quota, credits in any 7 days"))
+
+
+class MemberForm(PlainForm):
+    """A new member; with a sponsor and a last day: a guest."""
+
+    user = forms.CharField(
+        max_length=150, label=gettext_lazy("Login"), validators=[login_valid]
+    )
+    name = forms.CharField(
+        max_length=80,
+        required=False,
+        label=gettext_lazy("Name, where the login is new"),
+    )
+    mail = forms.EmailField(
+        required=False, label=gettext_lazy("Mail, where the login is new")
+    )
+    shares = forms.IntegerField(
+        label=gettext_lazy("Shares"), min_value=0, max_value=MOST_SHARES, initial=1
+    )
+    quota_gpu_seconds = HoursField(label=gettext_lazy("Quota, credits in any 7 days"))
+    is_head = forms.BooleanField(
+        required=False, label=gettext_lazy("Head of this account")
+    )
+    sponsor = forms.CharField(
+        max_length=150,
+        required=False,
+        label=gettext_lazy("Guest of (login of a member)"),
+    )
+    expires_at = LastDayField(required=False, label=gettext_lazy("Last day"))
+
+    def clean_sponsor(self) -> str | None:
+        """Return the login, or None."""
+        return self.cleaned_data["sponsor"] or None
+
+
+class ReasonForm(PlainForm):
+    """Why; kept in the history and the audit log."""
+
+    reason = forms.CharField(label=gettext_lazy("Reason"), max_length=100)
+    digest = forms.CharField(max_length=64)

@@ -1,0 +1,67 @@
+"""The operator's collected edits: kept in the session until saved or discarded."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.http import HttpRequest
+
+from reservations.accounts.tree.tree_edits import Edit
+
+KEY = "tree_draft"
+MOST_EDITS = 1000
+"""A session is read with every page; larger edits come as a file."""
+
+
+def drafted(request: HttpRequest) -> list[Edit]:
+    """Return the edits collected so far."""
+    return [Edit.from_json(each) for each in request.session.get(KEY, [])]
+
+
+def keep(request: HttpRequest, edits: Sequence[Edit]) -> None:
+    """Replace what is collected."""
+    request.session[KEY] = [edit.to_json() for edit in edits]
+
+
+def forget(request: HttpRequest) -> None:
+    """Discard what is collected."""
+    request.session.pop(KEY, None)
+
+
+def merged(
+    edits: Iterable[Edit], new: Iterable[Edit], names: dict[str, set[str]]
+) -> list[Edit]:
+    """Return collected edits with those of one page put in their place.
+
+    Args:
+        names: by table, the fields that the page shows: of the rows in ``new``,
+            these are replaced, also by nothing.
+    """
+    replaced = {(edit.table, edit.pk): edit for edit in new if edit.pk is not None}
+    found: list[Edit] = []
+    for old in edits:
+        fresh = replaced.pop((old.table, old.pk), None) if old.pk is not None else None
+        if fresh is None:
+            found.append(old)
+            continue
+        kept = {k: v for k, v in old.fields.items() if k not in names[old.table]}
+        fields = kept | dict(fresh.fields)
+        if fields:
+            found.append(Edit(old.table, old.pk, old.version, fields))
+    found += [edit for edit in replaced.values() if edit.fields]
+    return found + [edit for edit in new if edit.pk is None]
+
+
+def digest(edits: Iterable[Edit]) -> str:
+    """Return what tells whether the edits are still those that were shown."""
+    text = json.dumps([edit.to_json() for edit in edits], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def field_of(edits: Iterable[Edit], table: str, pk: int) -> dict[str, Any]:
+    """Return what is collected for one row."""
+    for edit in edits:
+        if edit.table == table and edit.pk == pk:
+            return dict(edit.fields)
+    return {}

@@ -1,0 +1,187 @@
+"""What does an edit of the tree do to everybody's place, and to what was promised?
+
+Places are Fair Tree's (``fairshare``), the promise is ``promise``'s: POLICY.md section
+4, I4. Cost: O(n log n) of n Accounts and Memberships, besides the promise.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from reservations.accounts.tree.tree_rows import AccountInfo, Tree
+from reservations.rules.fairness.fair_tree import AccountShares, MemberShares
+from reservations.rules.fairness.preemption import FairTree
+from reservations.rules.fairness.promise import (
+    Claim,
+    PoolCapacity,
+    PoolPromise,
+    pool_promises,
+)
+
+TOP = 0
+"""Stands above several Accounts without a parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an Account or a Membership stands."""
+
+    level_fs: Fraction | None
+    """Above 1: under-served. None: infinite, nothing was used."""
+    place: int | None = None
+    """Of a Membership: 1 is served first; ties share the best place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One row's place before and after; None: it did not take part."""
+
+    table: str
+    pk: int
+    before: Place | None
+    after: Place | None
+
+    @property
+    def changed(self) -> bool:
+        """Whether the edit moves it."""
+        return self.before != self.after
+
+    @property
+    def steps(self) -> int:
+        """How many places it loses (above zero) or gains."""
+        if not (self.before and self.after):
+            return 0
+        return (self.after.place or 0) - (self.before.place or 0)
+
+
+def fair_tree_of(tree: Tree, usage: Mapping[int, int], *, unit: int = 1) -> FairTree:
+    """Return the shares of a Tree as Fair Tree ranks them.
+
+    Args:
+        usage: by Membership, weighed as ``fairshare.weight_at`` does.
+    """
+    roots = [a.pk for a in tree.accounts.values() if a.parent_pk is None]
+    top = None if len(roots) == 1 else TOP
+    accounts = [
+        AccountShares(a.pk, top if a.parent_pk is None else a.parent_pk, _shares(a))
+        for a in tree.accounts.values()
+    ]
+    if top is not None:
+        accounts.append(AccountShares(TOP, None))
+    members = [
+        MemberShares(m.pk, m.account_pk, m.shares, usage.get(m.pk, 0))
+        for m in tree.members.values()
+        if m.active
+    ]
+    return FairTree(tuple(accounts), tuple(members), unit)
+
+
+def _shares(account: AccountInfo) -> int:
+    """What is archived has no part in its level."""
+    return 0 if account.archived_at is not None else account.shares
+
+
+def places(tree: Tree, usage: Mapping[int, int]) -> dict[tuple[str, int], Place]:
+    """Return where every Account and every active Membership stands."""
+    ranking = fair_tree_of(tree, usage).ranked()
+    order = sorted(rank.rank for rank in ranking.ranks.values())
+    found: dict[tuple[str, int], Place] = {}
+    for pk, rank in ranking.ranks.items():
+        above = len(order) - bisect_right(order, rank.rank)
+        found["member", pk] = Place(ranking.member_level(pk).level_fs, 1 + above)
+    for account in tree.accounts.values():
+        if account.archived_at is None:
+            found["account", account.pk] = Place(
+                ranking.account_level(account.pk).level_fs
+            )
+    return found
+
+
+def compare(before: Tree, after: Tree, usage: Mapping[int, int]) -> list[Moved]:
+    """Return everybody's place before and after: those that move most come first."""
+    old, new = places(before, usage), places(after, usage)
+    rows = [
+        Moved(table, pk, old.get((table, pk)), new.get((table, pk)))
+        for table, pk in old.keys() | new.keys()
+    ]
+    rows.sort(
+        key=lambda row: (
+            not row.changed,
+            row.table != "account",
+            -abs(row.steps),
+            row.after.place or 0 if row.after else 0,
+            row.pk,
+        )
+    )
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class PoolInfo:
+    """A Pool with the rules that bound what may be spent in it."""
+
+    capacity: PoolCapacity
+    accounts: frozenset[int] | None = None
+    """Who may book, with everything below them; None: everybody."""
+    member_quotas: Mapping[int, int] = field(default_factory=dict)
+    account_quotas: Mapping[int, int] = field(default_factory=dict)
+
+
+def promises_of(
+    tree: Tree, pools: Sequence[PoolInfo], *, quota_gpu_seconds: int
+) -> tuple[PoolPromise, ...]:
+    """Return I4's condition for each Pool, as the tree's quotas are.
+
+    Args:
+        quota_gpu_seconds: the site's, of a Membership without one of its own.
+    """
+    allowed = {pool.capacity.pk: _allowed(tree, pool) for pool in pools}
+    claims = [
+        Claim(
+            membership_pk=member.pk,
+            quota_gpu_seconds=quota_gpu_seconds
+            if member.quota_gpu_seconds is None
+            else member.quota_gpu_seconds,
+            account_pks=(member.account_pk,),
+            pool_quotas={
+                pool.capacity.pk: pool.member_quotas[member.pk]
+                for pool in pools
+                if member.pk in pool.member_quotas
+            },
+            pools=frozenset(
+                pk
+                for pk, inside in allowed.items()
+                if inside is None or member.account_pk in inside
+            ),
+        )
+        for member in tree.members.values()
+        if member.active
+    ]
+    return pool_promises(
+        [pool.capacity for pool in pools],
+        claims,
+        account_quotas={
+            account.pk: account.quota_gpu_seconds
+            for account in tree.accounts.values()
+            if account.quota_gpu_seconds is not None
+        },
+        account_pool_quotas={
+            (account, pool.capacity.pk): quota
+            for pool in pools
+            for account, quota in pool.account_quotas.items()
+        },
+        parents={account.pk: account.parent_pk for account in tree.accounts.values()},
+    )
+
+
+def _allowed(tree: Tree, pool: PoolInfo) -> set[int] | None:
+    if pool.accounts is None:
+        return None
+    found: set[int] = set()
+    for pk in pool.accounts:
+        if pk in tree.accounts:
+            found |= tree.below(pk)
+    return found

@@ -1,0 +1,30 @@
+"""Addresses of the operator's side of people, and of the group head's page."""
+
+from django.urls import path
+
+from reservations.accounts import course_views, head_views, invitation_views, join_views
+from reservations.accounts.tree import change_views, draft_views, import_views
+from reservations.accounts.tree import views as account_tree
+
+urlpatterns = [
+    path("manage/accounts/", account_tree.show, name="manage-accounts"),
+    path("manage/accounts/collect/", account_tree.collect, name="manage-collect"),
+    path("manage/accounts/add/", account_tree.add, name="manage-add"),
+    path("manage/accounts/draft/", draft_views.show, name="manage-draft"),
+    path("manage/accounts/draft/save/", draft_views.save, name="manage-save"),
+    path("manage/accounts/draft/drop/", draft_views.drop, name="manage-drop"),
+    path("manage/accounts/changes/", change_views.show, name="manage-changes"),
+    path("manage/accounts/changes/<int:pk>/", change_views.one, name="manage-change"),
+    path(
+        "manage/accounts/changes/<int:pk>/undo/", change_views.undo, name="manage-undo"
+    ),
+    path("manage/accounts/import/", import_views.show, name="manage-import"),
+    path("manage/accounts.csv", import_views.export, name="manage-export"),
+    path("manage/courses/", course_views.show, name="manage-courses"),
+    path("manage/courses/new/", course_views.new, name="manage-course-new"),
+    path("manage/courses/<int:pk>/invite/", course_views.invite, name="manage-invite"),
+    path("welcome/", invitation_views.choose, name="choose-password"),
+    path("welcome/<str:token>/", invitation_views.welcome, name="welcome"),
+    path("group/", head_views.show, name="group"),
+    path("join/<str:token>/", join_views.join, name="join-group"),
+]

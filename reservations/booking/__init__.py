@@ -1,0 +1,1 @@
+"""Reservations: book, change, release, overstay, undo."""

@@ -1,0 +1,90 @@
+"""Take a new booking back at once, at no cost: the pages' Undo."""
+
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from reservations.booking.partial_release import GATES
+from reservations.booking.release import _SLACK_SECONDS, UNDO_SECONDS
+from reservations.models import Allocation, Reservation, Token, User
+from reservations.notifications import live
+from reservations.rules.errors import CannotUndoBooking, NotAllowed
+from reservations.rules.fairness.early_returns import SLIPS_A_DAY
+from reservations.rules.lifecycle import State
+from reservations.rules.window import whole_second
+from reservations.store import ledger, locking
+from reservations.store.booking_snapshot import site_policy
+from telemetry.protocol.sentences import sentence
+
+
+def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservation:
+    """Cancel a booking within ten seconds of making it, as if it was never made.
+
+    It may have begun. Nothing is charged, also for hours within the next day, and a
+    Token that paid for it comes back. It must not have been used or changed, and no Job
+    may be on its Gpus. It must not have displaced a flex Reservation, whose owner has
+    been notified already. What came by an offer was not booked now. The number of new
+    bookings that a User cancels or undoes in a day is limited
+    (``rules.fairness.early_returns.SLIPS_A_DAY``).
+
+    Raises:
+        CannotUndoBooking: one of these does not hold.
+        Refusal: a Job is on its Gpus.
+        NotAllowed: another User made it. NotFound.
+    """
+    at = whole_second(now)
+    with transaction.atomic(durable=True):
+        row = locking.load_reservation(reservation_id, lock=True)
+        if row.user_id != user.pk:
+            raise NotAllowed(act=sentence("undo someone else's booking"))
+        _check(row, now=at)
+        allocations = list(row.allocations.order_by("gpu_id"))
+        for gate in GATES:
+            gate(row, frozenset(allocation.gpu_id for allocation in allocations))
+        Reservation.objects.move(row.pk, old=State(row.state), new=State.CANCELLED)
+        Allocation.objects.filter(reservation=row).update(live=False)
+        ledger.release_hold(row, now=at, reason="booking undone")
+        # It is good for as long as it was before.
+        if Token.objects.filter(used_for=row).update(used_for=None):
+            ledger.audit("token-back", row, actor=None, now=at)
+        ledger.audit("booking-undone", row, actor=user, now=at)
+        row.refresh_from_db()
+        live.publish_reservation(
+            row,
+            gpu_ids=[allocation.gpu_id for allocation in allocations],
+            policy=site_policy(),
+            gone=True,
+        )
+    return row
+
+
+def undo_until(row: Reservation) -> datetime | None:
+    """Return until when a new booking can be undone; None: it displaced flex."""
+    if row.decision.get("displaced"):
+        return None
+    return row.created_at + timedelta(seconds=UNDO_SECONDS)
+
+
+def _check(row: Reservation, *, now: datetime) -> None:
+    """Refuse an undo that comes too late, or would cost others something."""
+    last = row.created_at + timedelta(seconds=UNDO_SECONDS + _SLACK_SECONDS)
+    why = ""
+    if row.state not in State.live():
+        why = sentence("it is {state} already", state=row.state)
+    elif now > last:
+        why = sentence("the {seconds} s for it are over", seconds=UNDO_SECONDS)
+    elif row.checked_in_at is not None:
+        why = sentence("it is in use")
+    elif Reservation.objects.filter(displaced_by=row).exists():
+        why = sentence("it took over a flex booking, whose owner has been notified")
+    elif row.late_returns.exists():
+        why = sentence("it was changed since")
+    elif ledger.came_by_offer(row):
+        why = sentence("you got it by an offer")
+    elif ledger.cancelled_today(row.user, now) >= SLIPS_A_DAY:
+        why = sentence(
+            "you cancelled or undid {most} new bookings in the last 24 h",
+            most=SLIPS_A_DAY,
+        )
+    if why:
+        raise CannotUndoBooking(why=why)

@@ -1,0 +1,85 @@
+"""What the owner of a displaced Reservation is told, shown and offered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.utils.translation import gettext
+
+from reservations.booking.slot_search import next_equal
+from reservations.fairshare.standing_text import bar_of
+from reservations.models import Allocation, Notice, Reservation, User
+from reservations.notifications.queries import notices_in_words
+from reservations.rules.fairness.rank_advice import used_ratio
+from reservations.rules.lifecycle import State
+from reservations.store.calendar_queries import iso
+from telemetry.models import Gpu
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two that were compared, as a bar."""
+
+    who: str
+    used: str
+    left: float
+    width: float
+    behind: bool
+
+
+def displaced(
+    found: Reservation, allocations: Sequence[Allocation], user: User, now: datetime
+) -> dict[str, Any]:
+    """Return the Notice, both sides, where it waits again, and the next equal slot."""
+    if found.state != State.DISPLACED or found.user_id != user.pk:
+        return {}
+    rows = list(
+        Notice.objects.filter(
+            user=user, reservation=found, kind=Notice.Kind.DISPLACED
+        ).order_by("-pk")[:1]
+    )
+    return {
+        "told": notices_in_words(rows, user),
+        "sides": _sides(rows[0].detail) if rows else [],
+        "waits_again": found.waits_again.filter(user=user).first(),
+        "next": _next(found, [one.gpu_id for one in allocations], now),
+    }
+
+
+def _sides(detail: dict[str, Any]) -> list[Side]:
+    """Return both sides of rule 2; firm within quota compares nobody."""
+    if not str(detail.get("rule", "")).startswith("2"):
+        return []
+    own, other = gettext("You, without it"), gettext("The other side, with it")
+    if detail.get("of_group"):
+        own = gettext("Your group, without it")
+    return [
+        _side(own, detail.get("own_level_fs")),
+        _side(other, detail.get("other_level_fs")),
+    ]
+
+
+def _side(who: str, level_fs: float | None) -> Side:
+    left, width, behind = bar_of(level_fs)
+    return Side(who, f"{used_ratio(level_fs):.1f}×", left, width, behind)
+
+
+def _next(
+    found: Reservation, gpu_ids: list[int], now: datetime
+) -> dict[str, Any] | None:
+    slot = next_equal(found, gpu_ids, now=now)
+    if slot is None:
+        return None
+    gpus = Gpu.objects.filter(pk__in=slot.gpu_ids).select_related("node")
+    return {
+        "slot": slot,
+        "gpus": [str(gpu) for gpu in gpus.order_by("node__name", "index")],
+        "body": {
+            "gpu_ids": list(slot.gpu_ids),
+            "start": iso(slot.start),
+            "end": iso(slot.end),
+            "membership": found.membership_id,
+            "purpose": found.purpose,
+        },
+    }

@@ -1,0 +1,42 @@
+"""Star a GPU or a class, or take the star away."""
+
+from django.db import transaction
+
+from reservations.models import User
+from reservations.models.favourite import Favourite
+from reservations.rules.errors import NotFound
+from telemetry.models import Gpu, Pool
+from telemetry.protocol.sentences import sentence
+
+
+@transaction.atomic(durable=True)
+def star_gpu(*, user: User, gpu_id: int, wanted: bool) -> None:
+    """Star one GPU, or take its star away; again changes nothing.
+
+    Raises:
+        NotFound: no GPU of that number is shown.
+    """
+    gpu = Gpu.objects.shown().filter(pk=gpu_id).first()
+    if gpu is None:
+        raise NotFound(what=sentence("GPU number {gpu_id}", gpu_id=gpu_id))
+    if wanted:
+        Favourite.objects.get_or_create(user=user, gpu=gpu)
+    else:
+        Favourite.objects.filter(user=user, gpu=gpu).delete()
+
+
+@transaction.atomic(durable=True)
+def star_class(*, user: User, gpu_class: str, wanted: bool) -> None:
+    """Star all GPUs of a class, or take that star away; again changes nothing.
+
+    Raises:
+        NotFound: no class of that name.
+    """
+    pools = list(Pool.objects.filter(gpu_class=gpu_class))
+    if not pools:
+        raise NotFound(what=sentence("class {gpu_class}", gpu_class=gpu_class))
+    for pool in pools:
+        if wanted:
+            Favourite.objects.get_or_create(user=user, pool=pool)
+        else:
+            Favourite.objects.filter(user=user, pool=pool).delete()

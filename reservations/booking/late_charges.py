@@ -1,0 +1,97 @@
+"""Charge hours that came back too late, once they have passed (POLICY.md rule 6).
+
+Only the part that nobody else then held is charged. A step of the tick: each
+Reservation's late hours in one transaction, under its lock.
+"""
+
+from datetime import datetime
+
+from django.db.models import Max
+
+from reservations.models import Allocation, LateReturn, LedgerEntry, Reservation
+from reservations.rules.charges import unheld
+from reservations.rules.fairness.quota import PERMILLE
+from reservations.rules.lifecycle import State
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window, without
+from reservations.store import ledger, locking
+
+MOST_ROWS = 500
+"""Reservations a step takes at most; the next tick takes the next ones."""
+
+
+def due(now: datetime) -> list[int]:
+    """Return Reservations whose late hours have all passed."""
+    rows = (
+        LateReturn.objects.filter(charged_at=None)
+        .order_by()
+        .values("reservation_id")
+        .annotate(last=Max("end"))
+        .filter(last__lte=now)
+    )
+    return sorted(row["reservation_id"] for row in rows)[:MOST_ROWS]
+
+
+def charge(pk: int, now: datetime, policy: Policy) -> bool:
+    """Charge the parts that nobody else then held; the rest costs nothing."""
+    row = locking.load_reservation(pk, lock=True)
+    owed = list(row.late_returns.filter(charged_at=None))
+    if not owed or any(part.end > now for part in owed):
+        return False
+    # When they have passed, and not when a late tick comes to it: both decide
+    # how much the charge weighs in fair share.
+    passed = max(part.end for part in owed)
+    owes = 0
+    kept: list[LateReturn] = []
+    for part in owed:
+        whole = Window(part.start, part.end)
+        pieces = unheld(whole, taken=_held_by_others(part, row))
+        owes += sum(piece.seconds for piece in pieces) * part.weight * part.permille
+        kept += [ledger.late_piece(part, piece, charged_at=passed) for piece in pieces]
+    row.late_returns.filter(charged_at=None).delete()
+    LateReturn.objects.bulk_create(kept)
+    # Rounded down once and not by the piece: cutting costs the same (I8).
+    amount = owes // PERMILLE
+    if amount:
+        LedgerEntry.objects.create(
+            membership_id=row.membership_id,
+            reservation=row,
+            kind=ledger.CHARGE,
+            gpu_seconds=amount,
+            at=passed,
+            reason="given back too late for others",
+        )
+    ledger.audit("late-return-charged", row, actor=None, now=now, gpu_seconds=amount)
+    return True
+
+
+def _held_by_others(part: LateReturn, row: Reservation) -> list[Window]:
+    """Return when somebody else really held the Gpu in those hours.
+
+    Time that somebody was displaced for counts as held only where its displaced owner
+    holds it again. Otherwise a person could displace it for a friend, who books it
+    next, and pay nothing.
+    """
+    displaced = [
+        (Window(start, end), owner)
+        for start, end, owner in Allocation.objects.filter(
+            reservation__displaced_by=row, gpu_id=part.gpu_id
+        ).values_list("start", "end", "reservation__user_id")
+        if start < end
+    ]
+    rows = (
+        Allocation.objects.filter(
+            gpu_id=part.gpu_id, start__lt=part.end, end__gt=part.start
+        )
+        .exclude(reservation__user_id=row.user_id)
+        .values_list("start", "end", "reservation__state", "reservation__user_id")
+    )
+    holding = State.holding()
+    return [
+        piece
+        for start, end, state, user in rows
+        if start < end and state in holding
+        for piece in without(
+            Window(start, end), [gone for gone, owner in displaced if owner != user]
+        )
+    ]

@@ -1,0 +1,297 @@
+"""Stay on past the end until somebody claims the Gpus (POLICY.md rule 3).
+
+The same Reservation goes on: ``end`` moves past ``booked_end``, so its Jobs and its
+processes run on without a move, and what is past ``booked_end`` is flex that counts in
+no quota. In the calendar of whoever asks for the Gpus it is over when ten minutes of
+notice are; who then books them shortens it. It ends at the latest where somebody
+else's time begins, or after the site's longest stay.
+
+In each function: inside a transaction, with the row locked.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+
+from reservations.models import Allocation, Reservation, SitePolicy, User
+from reservations.notifications import live
+from reservations.notifications.service import tell
+from reservations.rules.calendar import CalendarGpu
+from reservations.rules.charges import cost_gpu_seconds
+from reservations.rules.errors import NotChangeable
+from reservations.rules.gaps import gap_notice_seconds, is_gap
+from reservations.rules.lifecycle import State
+from reservations.rules.overstay_terms import latest_end, notice_end, tail_end
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window, instant, whole_second
+from reservations.store import ledger, locking
+from reservations.store.booking_snapshot import (
+    account_path,
+    calendar_gpus,
+    calendar_of,
+    load_membership,
+    own_holdings,
+    right_to_book,
+    site_policy,
+)
+from reservations.store.permissions import check_may_change
+from reservations.waitlist.free_gaps import whole_holdings
+from telemetry.models import Gpu
+from telemetry.protocol.sentences import sentence
+
+
+def set_overstay(
+    *,
+    reservation_id: int,
+    user: User,
+    wanted: bool = True,
+    now: datetime,
+    reason: str = "",
+) -> Reservation:
+    """Ask to stay on past the end while nobody claims the Gpus, or no longer.
+
+    Raises:
+        NotChangeable: it is over, or the site lets nobody stay on.
+        NotAllowed, ReasonNeeded, NotFound.
+    """
+    at = whole_second(now)
+    policy = site_policy()
+    before = locking.load_reservation(reservation_id)
+    check_may_change(user, before, act=sentence("stay on with"), reason=reason)
+    with transaction.atomic(durable=True):
+        _lock(before)
+        row = locking.load_reservation(reservation_id, lock=True)
+        if row.state not in State.live() or row.end <= at:
+            raise NotChangeable(state=row.state, act=sentence("kept past its end"))
+        if wanted and not policy.overstay_seconds:
+            raise NotChangeable(
+                state="live", act=sentence("kept past its end at this site")
+            )
+        row.overstay = wanted
+        row.version += 1
+        row.save(update_fields=["overstay", "version"])
+        verb = "overstay-asked" if wanted else "overstay-dropped"
+        ledger.audit(verb, row, actor=user, now=at, reason=reason)
+        if wanted:
+            grow(row, now=at, policy=policy)
+        elif row.end > row.booked_end:
+            set_end(row, max(row.booked_end, at), now=at, why="no longer stays on")
+        publish(row, policy)
+    return row
+
+
+def _lock(row: Reservation) -> None:
+    membership = load_membership(row.membership_id)
+    assert membership is not None
+    gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
+    locking.lock(membership, gpu_ids)
+
+
+# --- the tick -----------------------------------------------------------------------
+
+
+def due(now: datetime) -> list[int]:
+    """Return what runs, may stay on, and has no time past its end yet."""
+    rows = Reservation.objects.active().filter(
+        end__gt=now, end=F("booked_end"), overstay=True
+    )
+    return list(rows.order_by("pk").values_list("pk", flat=True))
+
+
+def stay_on(pk: int, now: datetime, policy: Policy) -> bool:
+    """Give time past the end to what may stay on, where it is free."""
+    _lock(locking.load_reservation(pk))
+    row = locking.load_reservation(pk, lock=True)
+    if not row.overstay or row.end != row.booked_end or row.end <= now:
+        return False
+    if not grow(row, now=now, policy=policy):
+        return False
+    publish(row, policy)
+    return True
+
+
+def grow(row: Reservation, *, now: datetime, policy: Policy) -> bool:
+    """Lengthen what runs to where somebody else's time begins; False: it is there."""
+    path = account_path(row.membership)
+    right = right_to_book(row.membership, path)
+    latest = latest_end(row.start, row.booked_end, policy)
+    if right is not None:
+        latest = min(latest, right.until)
+    if row.state != State.ACTIVE or row.end > row.booked_end:
+        return False
+    if latest <= row.booked_end:
+        return False
+    gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
+    gpus = calendar_gpus(Gpu.objects.filter(pk__in=gpu_ids))
+    window = Window(row.booked_end, latest)
+    asking = {account.pk for account in path}
+    calendar = calendar_of(
+        gpus, window.start, window.end, ignoring=row.pk, asking=asking
+    )
+    taken = [
+        instant(span.start)
+        for gpu in gpus
+        for span in calendar.clashes(gpu.pk, window)
+    ]  # fmt: skip
+    for own in own_holdings(row.user_id, ignoring=row.pk):
+        if own.shared:
+            continue
+        crowded = len(own.gpu_pks) + len(gpu_ids) > policy.gpus_at_once
+        if crowded and own.window.meets(window):
+            taken.append(own.window.start)
+    end = tail_end(row.booked_end, latest, taken)
+    if end == row.end:
+        return False
+    set_end(row, end, now=now, why="stays on")
+    return True
+
+
+def set_end(row: Reservation, end: datetime, *, now: datetime, why: str) -> None:
+    """Move the end of what runs; what is past ``booked_end`` is its overstay."""
+    rate = ledger.rate_of(row)
+    ledger.release_hold(row, now=now, reason=why)
+    row.end = end
+    # A gap may be claimed in the second in which it was taken.
+    held = Window(row.start, end) if end > row.start else None
+    row.cost_gpu_seconds = cost_gpu_seconds(held, rate=rate) if held else 0
+    row.version += 1
+    row.save(update_fields=["end", "cost_gpu_seconds", "version"])
+    Allocation.objects.filter(reservation=row).update(end=end)
+    ledger.hold(row, now=now, reason=why)
+    ledger.audit("end-moved", row, actor=None, now=now, reason=why, end=end.isoformat())
+
+
+# --- who claims ----------------------------------------------------------------------
+
+
+def free_from(
+    gpu_ids: Sequence[int], *, now: datetime, policy: Policy, gaps: bool = False
+) -> datetime:
+    """Return when Gpus that somebody stays on with could be had; else ``now``.
+
+    A Job in a gap needs its grace, who stays on with a booking the policy's notice.
+
+    Args:
+        gaps: ask for Jobs in gaps alone.
+    """
+    rows = Allocation.objects.filter(
+        gpu_id__in=gpu_ids,
+        live=True,
+        start__lte=now,
+        end__gt=now,
+        reservation__state=State.ACTIVE,
+        reservation__booked_end__lt=F("end"),
+    ).values_list("start", "reservation__booked_end", "end")
+    leave = [now]
+    for start, booked_end, end in rows:
+        if is_gap(start, booked_end):
+            leave.append(min(end, now + gap_notice(policy)))
+        elif not gaps and booked_end <= notice_end(now, policy):
+            leave.append(min(end, notice_end(now, policy)))
+    return max(leave)
+
+
+def gap_notice(policy: Policy) -> timedelta:
+    """Return how long before its claimed start a gap is left."""
+    grace_seconds = SitePolicy.current().stop_grace_seconds
+    return timedelta(seconds=gap_notice_seconds(policy, grace_seconds))
+
+
+def _in_the_way(
+    *, gpus: Collection[int], user: int, after: datetime, made: int
+) -> QuerySet[Reservation, Any]:
+    rows = Reservation.objects.filter(
+        Q(allocations__gpu_id__in=gpus) | Q(user_id=user),
+        state=State.ACTIVE,
+        booked_end__lt=F("end"),
+        end__gt=after,
+    )
+    return rows.exclude(pk=made).order_by().values_list("pk")
+
+
+def make_way(
+    made: Reservation,
+    gpus: Sequence[CalendarGpu],
+    window: Window,
+    *,
+    now: datetime,
+    policy: Policy,
+) -> None:
+    """Shorten what stays on with these Gpus, or crowds the taker's own limit; tell."""
+    asked = {gpu.pk for gpu in gpus}
+    rows = _in_the_way(
+        gpus=asked, user=made.user_id, after=window.start, made=made.pk
+    )  # fmt: skip
+    for pk in sorted({pk for (pk,) in rows}):
+        # What is on these Gpus is locked by now; the taker's own elsewhere is not.
+        row = locking.load_reservation(pk, lock=True)
+        if row.state != State.ACTIVE or row.end <= row.booked_end:
+            continue
+        if row.booked_end >= window.end:
+            continue
+        held = set(row.allocations.values_list("gpu_id", flat=True))
+        if row.booked_end >= window.end:
+            continue
+        if not held & asked and not _crowded(row, made, held, asked, window, policy):
+            continue
+        leave_at = max(window.start, row.booked_end, now)
+        if leave_at >= row.end:
+            continue
+        set_end(row, leave_at, now=now, why=f"claimed by #{made.pk}")
+        # The Job in a gap goes on in the next one: no news for its owner.
+        if not is_gap(row.start, row.booked_end):
+            tell(
+                user=row.user,
+                kind="overstay_claimed",
+                reservation=row,
+                detail={"leave_at": leave_at.isoformat(), "by": made.pk},
+                now=now,
+                key=f"claimed:{row.pk}:{made.pk}",
+            )
+        publish(row, policy)
+
+
+def clear_gaps(gpu_ids: Iterable[int], start: datetime, *, now: datetime) -> None:
+    """Have Jobs in gaps leave these Gpus for a booking that is carried to them."""
+    rows = Reservation.objects.filter(
+        state=State.ACTIVE,
+        booked_end__lte=F("start"),
+        end__gt=max(start, now),
+        allocations__gpu__in=list(gpu_ids),
+    )
+    policy = site_policy()
+    for pk in sorted(set(rows.order_by().values_list("pk", flat=True))):
+        row = locking.load_reservation(pk, lock=True)
+        leave_at = max(start, now, row.start)
+        if row.state == State.ACTIVE and leave_at < row.end:
+            set_end(row, leave_at, now=now, why=sentence("its Gpus are needed"))
+            publish(row, policy)
+
+
+def _crowded(
+    row: Reservation,
+    made: Reservation,
+    held: set[int],
+    asked: set[int],
+    window: Window,
+    policy: Policy,
+) -> bool:
+    """Say whether the taker, staying on with other Gpus, would hold too many."""
+    if row.user_id != made.user_id:
+        return False
+    own = whole_holdings(made.user_id)
+    beside = sum(
+        len(h.gpu_pks)
+        for h in own
+        if h.window.meets(window) and h.reservation_pk not in (made.pk, row.pk)
+    )
+    return len(held) + len(asked) + beside > policy.gpus_at_once
+
+
+def publish(row: Reservation, policy: Policy) -> None:
+    """Tell everybody about a row once it is committed."""
+    gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
+    live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy)

@@ -1,0 +1,256 @@
+"""Give back a part: the last hours, or some of the Gpus, with the price before.
+
+What has not begun is changed. Of what runs, the Gpus that go become a Reservation of
+their own, which is then released like any other: hours used are charged, late ones
+cost what a return costs, quotas count what was held, and the rest runs on.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from reservations.booking.change import _check_row, change
+from reservations.booking.counted_returns import given_back
+from reservations.booking.release import _release
+from reservations.models import Allocation, Reservation, User
+from reservations.notifications import live
+from reservations.rules.charges import late_charge_gpu_seconds, late_windows
+from reservations.rules.errors import NotChangeable, NotFound
+from reservations.rules.lifecycle import State
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window, grid_ceil, whole_second
+from reservations.store import ledger, locking
+from reservations.store.booking_snapshot import site_policy
+from reservations.store.permissions import check_may_change
+from telemetry.protocol.sentences import sentence
+
+Gate = Callable[[Reservation, frozenset[int]], None]
+GATES: list[Gate] = []
+"""Asked before Gpus of a running Reservation go: floors above refuse what is in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a part is worth and what giving it back costs."""
+
+    end: datetime
+    """Of what is kept."""
+    gpu_ids: tuple[int, ...]
+    """Kept."""
+    returned_gpu_seconds: int
+    late_gpu_seconds: int
+    """At most: what others then hold is not charged."""
+
+
+def price(
+    *,
+    reservation_id: int,
+    user: User,
+    gpu_ids: Sequence[int] = (),
+    last_seconds: int = 0,
+    now: datetime,
+) -> Price:
+    """Return what giving these Gpus or these last seconds back would cost.
+
+    Args:
+        gpu_ids: those that go.
+        last_seconds: how much of the end goes; rounded so that the new end stands
+            on the grid, for the holder's good.
+
+    Raises:
+        NotChangeable: it is over, or nothing of it would be left.
+        NotAllowed, NotFound.
+    """
+    at = whole_second(now)
+    policy = site_policy()
+    row = locking.load_reservation(reservation_id)
+    check_may_change(user, row, act=sentence("give back"), reason="a look at the price")
+    kept, end = _kept(row, gpu_ids, last_seconds, policy=policy, at=at)
+    return _price(row, kept, end, policy=policy, at=at)
+
+
+def give_back_part(
+    *,
+    reservation_id: int,
+    user: User,
+    gpu_ids: Sequence[int] = (),
+    last_seconds: int = 0,
+    version: int,
+    now: datetime,
+    reason: str = "",
+) -> Reservation:
+    """Give back some Gpus, the last part of the time, or both; return what is left.
+
+    Raises:
+        NotChangeable, StaleVersion, Refusal: nothing is changed, or, of what runs,
+            only the Gpus have gone because somebody changed the end meanwhile.
+        NotAllowed, ReasonNeeded, NotFound.
+    """
+    at = whole_second(now)
+    policy = site_policy()
+    before = locking.load_reservation(reservation_id)
+    check_may_change(user, before, act=sentence("give back"), reason=reason)
+    kept, end = _kept(before, gpu_ids, last_seconds, policy=policy, at=at)
+    gone = set(_held(before)) - set(kept)
+    if before.state == State.ACTIVE and gone:
+        version = _split_off(
+            before, frozenset(gone), user=user, version=version, at=at, reason=reason
+        )
+        if end == before.end:
+            return locking.load_reservation(reservation_id)
+    return change(
+        reservation_id=reservation_id,
+        user=user,
+        end=end if end != before.end else None,
+        gpu_ids=kept if before.state == State.CONFIRMED else None,
+        version=version,
+        now=at,
+        reason=reason,
+    )
+
+
+def _held(row: Reservation) -> list[int]:
+    rows = row.allocations.filter(live=True).order_by("gpu_id")
+    return list(rows.values_list("gpu_id", flat=True))
+
+
+def _kept(
+    row: Reservation,
+    gpu_ids: Sequence[int],
+    last_seconds: int,
+    *,
+    policy: Policy,
+    at: datetime,
+) -> tuple[list[int], datetime]:
+    """Return the Gpus and the end that stay.
+
+    Raises:
+        NotChangeable, NotFound.
+    """
+    if row.state not in State.live() or row.end <= at:
+        state = State.ENDED if row.state in State.live() else State(row.state)
+        raise NotChangeable(state=state, act=sentence("given back"))
+    # Staying on past it is given back by leaving.
+    row.end = min(row.end, row.booked_end)
+    held = _held(row)
+    strange = set(gpu_ids) - set(held)
+    if strange:
+        raise NotFound(
+            what=sentence("GPU with the number {gpu} in it", gpu=min(strange))
+        )
+    kept = [pk for pk in held if pk not in set(gpu_ids)]
+    end = row.end
+    if last_seconds:
+        end = grid_ceil(end - timedelta(seconds=last_seconds), policy.grid_seconds)
+    if not kept or min(end, row.end) <= max(row.start, at):
+        raise NotChangeable(
+            state=row.state, act=sentence("given back in part: nothing is left")
+        )
+    return kept, min(end, row.end)
+
+
+def _price(
+    row: Reservation,
+    kept: Sequence[int],
+    end: datetime,
+    *,
+    policy: Policy,
+    at: datetime,
+) -> Price:
+    never_free = ledger.displaced_windows(row)
+    returned = late = 0
+    for allocation, part in given_back(row, kept, Window(row.start, end)):
+        rest = part.cut(Window(at, row.end)) if row.end > at else None
+        if rest is None:
+            continue
+        tariff = ledger.tariff_of(allocation)
+        returned += tariff.cost(rest)
+        late += late_charge_gpu_seconds(
+            late_windows(rest, at=at, never_free=never_free.get(allocation.gpu_id, ())),
+            weight=tariff,
+            permille=policy.late_return_permille,
+        )
+    return Price(end, tuple(kept), returned, late)
+
+
+def _split_off(
+    before: Reservation,
+    gone: frozenset[int],
+    *,
+    user: User,
+    version: int,
+    at: datetime,
+    reason: str,
+) -> int:
+    """Make the Gpus that go a Reservation of their own, and release it.
+
+    Returns:
+        The version of what runs on.
+
+    Raises:
+        StaleVersion, NotChangeable: somebody was faster.
+    """
+    policy = site_policy()
+    with transaction.atomic(durable=True):
+        row = locking.load_reservation(before.pk, lock=True)
+        _check_row(row, version)
+        if row.state != State.ACTIVE or row.end <= at or gone - set(_held(row)):
+            raise NotChangeable(state=row.state, act=sentence("given back in part"))
+        for gate in GATES:
+            gate(row, gone)
+        part = _part_of(row, gone, at)
+        ledger.audit(
+            "given-back-in-part", row, actor=user, now=at, reason=reason,
+            gpus=sorted(gone), part=part.pk,
+        )  # fmt: skip
+        _release(
+            part,
+            user=user,
+            at=at,
+            reason=f"part of #{row.pk}",
+            permille=policy.late_return_permille,
+            policy=policy,
+        )
+        row.refresh_from_db()
+        live.publish_reservation(row, gpu_ids=_held(row), policy=policy)
+    return row.version
+
+
+def _part_of(row: Reservation, gone: frozenset[int], at: datetime) -> Reservation:
+    """Cut the Reservation in two along its Gpus; cost is additive (I8)."""
+    allocations = list(row.allocations.select_related("gpu__pool"))
+    held = Window(row.start, row.end)
+    costs = {a.gpu_id: ledger.tariff_of(a).cost(held) for a in allocations}
+    whole = row.cost_gpu_seconds
+    cost = whole * sum(costs[pk] for pk in gone) // sum(costs.values())
+    part = Reservation.objects.create(
+        user=row.user,
+        membership=row.membership,
+        start=row.start,
+        end=row.end,
+        booked_end=row.booked_end,
+        kind=row.kind,
+        state=State.ACTIVE,
+        cost_gpu_seconds=cost,
+        peaked=row.peaked,
+        purpose=row.purpose,
+        created_at=row.created_at,
+        checked_in_at=row.checked_in_at,
+        decision=row.decision,
+    )
+    ledger.release_hold(row, now=at, reason="cut in two")
+    moved = [a.pk for a in allocations if a.gpu_id in gone]
+    Allocation.objects.filter(pk__in=moved).update(reservation=part)
+    displaced = Allocation.objects.filter(reservation__displaced_by=row)
+    kept = displaced.exclude(gpu_id__in=gone).values("reservation_id")
+    Reservation.objects.filter(displaced_by=row).exclude(pk__in=kept).update(
+        displaced_by=part
+    )
+    row.cost_gpu_seconds = whole - cost
+    row.version += 1
+    row.save(update_fields=["cost_gpu_seconds", "version"])
+    ledger.hold(row, now=at, reason="cut in two")
+    ledger.hold(part, now=at, reason=f"cut off #{row.pk}")
+    return part

@@ -1,0 +1,121 @@
+"""Everything back: what the site did is never the holder's loss (POLICY.md rule 7).
+
+Full refund, the lost time in the site's own column, and a Token; the Token that was
+spent on the booking comes back too. Inside the transaction and under the lock of
+whoever calls.
+"""
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from reservations.booking.release import rate_of
+from reservations.models import Allocation, Reservation, Token
+from reservations.notifications import live
+from reservations.notifications.service import tell
+from reservations.rules.charges import Settlement, cost_gpu_seconds
+from reservations.rules.gaps import is_gap
+from reservations.rules.lifecycle import State
+from reservations.rules.policy import Policy
+from reservations.rules.prices import together
+from reservations.rules.window import Window
+from reservations.store import ledger
+from reservations.store.booking_snapshot import site_policy
+
+
+def refund(
+    row: Reservation,
+    *,
+    now: datetime,
+    reason: str,
+    policy: Policy,
+    never_had: Collection[Allocation] = (),
+    told: bool = False,
+) -> bool:
+    """Give everything back; the time that was held is the site's.
+
+    Args:
+        never_had: Gpus that somebody else sat on from the start and pays for.
+        told: the caller says it to the holder in words of its own.
+
+    Returns:
+        False: another worker moved the row first, and nothing is written.
+    """
+    over = min(max(now, row.start), row.end)
+    held = ledger.held_gpu_seconds(row)
+    used = Window(row.start, over) if over > row.start else None
+    rate = rate_of(row) - together(ledger.tariff_of(one) for one in never_had)
+    site = cost_gpu_seconds(used, rate=rate) if used else 0
+    moved = Reservation.objects.move(
+        row.pk,
+        old=State(row.state),
+        new=State.REFUNDED,
+        end=over,
+        ended_at=now,
+        cost_gpu_seconds=site,
+    )
+    if not moved:
+        return False
+    Allocation.objects.filter(reservation=row).update(live=False, end=over)
+    if never_had:
+        pks = [one.pk for one in never_had]
+        Allocation.objects.filter(pk__in=pks).update(end=row.start)
+    ledger.settle(row, Settlement(-held, 0, site), at=now, reason=f"refunded: {reason}")
+    ledger.ask_summary(row, now=now)
+    ledger.audit("refunded", row, actor=None, now=now, reason=reason)
+    if not told:
+        tell(
+            user=row.user,
+            kind="refunded",
+            reservation=row,
+            detail={"reason": reason, "refund_gpu_seconds": held},
+            now=now,
+            key=f"refunded:{row.pk}",
+        )
+    _token_back(row, now=now, policy=policy)
+    give_token(row, now=now, reason=reason)
+    publish(row, policy, gone=True)
+    return True
+
+
+def _token_back(row: Reservation, *, now: datetime, policy: Policy) -> None:
+    """Give back the Token that was spent on it, good for as long as a new one."""
+    good_until = now + timedelta(seconds=policy.token_seconds)
+    spent = Token.objects.filter(used_for=row)
+    if spent.update(used_for=None, expires_at=good_until):
+        ledger.audit("token-back", row, actor=None, now=now)
+
+
+def give_token(row: Reservation, *, now: datetime, reason: str) -> bool:
+    """Owe the Membership one firm booking; False: this Reservation gave one before.
+
+    Nothing is owed for a gap: nobody had booked it.
+    """
+    if is_gap(row.start, row.booked_end):
+        return False
+    policy = site_policy()
+    _token, made = Token.objects.get_or_create(
+        given_for=row,
+        defaults={
+            "membership_id": row.membership_id,
+            "reason": reason[:200],
+            "given_at": now,
+            "expires_at": now + timedelta(seconds=policy.token_seconds),
+        },
+    )
+    if made:
+        tell(
+            user=row.user,
+            kind="token_given",
+            reservation=row,
+            detail={"reason": reason},
+            now=now,
+            key=f"token:{row.pk}",
+        )
+    return made
+
+
+def publish(row: Reservation, policy: Policy, *, gone: bool = False) -> None:
+    """Read a row again and tell everybody about it once it is committed."""
+    row.refresh_from_db()
+    gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
+    live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=gone)

@@ -1,0 +1,397 @@
+"""Book, and say beforehand what booking would do."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from django.db import IntegrityError, transaction
+
+from reservations.booking import displacement, slot_search, vouchers
+from reservations.booking import overstay as overstaying
+from reservations.booking.counted_returns import allocations_of, given_back_late
+from reservations.booking.refusals import count_refusal
+from reservations.models import Allocation, Membership, Reservation, User
+from reservations.notifications import live
+from reservations.rules.calendar import CalendarGpu
+from reservations.rules.decision import Decision, Request, decide
+from reservations.rules.decision_record import inputs_of
+from reservations.rules.errors import GpuTaken, InThePast, Refusal
+from reservations.rules.fairness.quota import Spend
+from reservations.rules.lifecycle import State
+from reservations.rules.overstay_terms import notice_end, over_before_free
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window, whole_second
+from reservations.store import ledger, locking
+from reservations.store.booking_snapshot import Taker, request_snapshot, site_policy
+from reservations.store.no_show_history import strike_for
+from reservations.store.permissions import may_change
+from reservations.store.return_history import returns_for
+from reservations.store.usage import rank_with, usage_by_membership, with_tree
+from reservations.store.write_queue import turn
+
+OVERLAP = "allocation_no_overlap"
+"""Name of the constraint (PostgreSQL) and of the triggers (SQLite)."""
+
+
+def book(
+    *,
+    user: User,
+    membership: Membership | None,
+    gpu_ids: Sequence[int],
+    start: datetime,
+    end: datetime,
+    purpose: str = "",
+    now: datetime,
+    actor: User | None = None,
+    token_id: int | None = None,
+    overstay: bool = False,
+) -> Reservation:
+    """Book these Gpus, firm within the quota, flex beyond it.
+
+    Args:
+        membership: who pays; None where the User has exactly one.
+        start: at or before ``now`` means: at once, or after an overstay's notice.
+        actor: who does it for the User; default: the User.
+        token_id: of a Token, for a start beyond a horizon (``rules.voucher_terms``).
+        overstay: stay on past the end while nobody claims the Gpus.
+
+    Raises:
+        Refusal: the rules say no; it carries the next slot that would work.
+        NotAllowed, NotFound.
+    """
+    now = whole_second(now)
+    policy = site_policy()
+    if token_id is not None and membership is None:
+        membership = vouchers.owed_to(user, token_id)
+    chosen = locking.choose_membership(user, membership)
+    try:
+        with turn(), transaction.atomic(durable=True):
+            locked = locking.lock(chosen, gpu_ids)
+            locking.check_still(chosen)
+            request = wish_of(locked, start, end, now=now, policy=policy)
+            request = _with_token(request, chosen, token_id, policy, lock=True)
+            displacement.lock_flex(
+                locked.gpus, request.window.start, request.window.end
+            )
+            decision = judge(
+                request, locked, policy=policy, names=policy.names_visible, taking=True
+            )
+            if decision.refusal is not None:
+                raise decision.refusal
+            return write_decision(
+                request, decision, locked, purpose=purpose, actor=actor or user,
+                policy=policy, overstay=overstay,
+            )  # fmt: skip
+    except IntegrityError as error:
+        if OVERLAP not in str(error):
+            raise
+        refusal: Refusal = _taken(locked.gpus[0], request.window)
+    except Refusal as refused:
+        refusal = refused
+    slot_search.add_next_slot(
+        refusal, chosen, gpu_ids, start, end, now=now, policy=policy
+    )
+    count_refusal(chosen, gpu_ids, start, end, refusal=refusal, now=now)
+    raise refusal
+
+
+def _taken(gpu: CalendarGpu, window: Window) -> GpuTaken:
+    """Return the refusal for what only the database itself noticed."""
+    return GpuTaken(gpu=gpu.label, start=window.start, end=window.end)
+
+
+def request_of(
+    gpus: Sequence[CalendarGpu], start: datetime, end: datetime, *, now: datetime
+) -> Request:
+    """Return what is asked for, with a start that is not in the past.
+
+    Raises:
+        InThePast: the end is not after the start, or not after now.
+    """
+    begin = max(whole_second(start), now)
+    over = end.astimezone(now.tzinfo)
+    if over <= begin:
+        raise InThePast(end=over, now=begin)
+    return Request(tuple(gpus), Window(begin, over), now)
+
+
+def wish_of(
+    locked: locking.Locked,
+    start: datetime,
+    end: datetime,
+    *,
+    now: datetime,
+    policy: Policy,
+) -> Request:
+    """Return the same; "now" waits for the notice of who stays on with a Gpu.
+
+    Any start waits for what a Job in a gap needs to leave.
+
+    Raises:
+        InThePast: it is over already; OverBeforeFree: it would be by then.
+    """
+    request = request_of(locked.gpus, start, end, now=now)
+    if request.window.start >= notice_end(now, policy):
+        return request
+    gpu_ids = [gpu.pk for gpu in locked.gpus]
+    later = request.window.start > now
+    earliest = overstaying.free_from(gpu_ids, now=now, policy=policy, gaps=later)
+    if earliest <= request.window.start:
+        return request
+    if request.window.end <= earliest:
+        raise over_before_free(
+            request.window.end, asked_at=now, free_at=earliest, policy=policy
+        )
+    window = Window(earliest, request.window.end)
+    return replace(request, window=window, earliest=earliest)
+
+
+def _with_token(
+    request: Request,
+    membership: Membership,
+    token_id: int | None,
+    policy: Policy,
+    *,
+    lock: bool,
+) -> Request:
+    """Return the request with the Token that it needs, if it needs one.
+
+    Raises:
+        TokenRefused, NotFound: it may not be spent on this.
+    """
+    now, start = request.now, request.window.start
+    if token_id is None:
+        return request
+    vouchers.check(token_id, membership=membership, start=start, now=now, lock=lock)
+    if not vouchers.needed(membership.user, start, now=now, policy=policy):
+        return request
+    return replace(request, token=token_id)
+
+
+def judge(
+    request: Request,
+    locked: locking.Locked,
+    *,
+    policy: Policy,
+    names: bool,
+    ignoring: int | None = None,
+    extra: Sequence[Spend] = (),
+    taking: bool = False,
+    freed_gpu_seconds: int = 0,
+) -> Decision:
+    """Read what the request is judged by, and judge it.
+
+    Args:
+        taking: whether it may displace unfrozen flex (rules 1 and 2).
+        freed_gpu_seconds: what the Membership holds now and not with the request.
+    """
+    user_pk = locked.membership.user_id
+    now, notice_seconds = request.now, policy.overstay_notice_seconds
+    taker = Taker(
+        user_pk,
+        now,
+        policy.freeze_seconds,
+        notice_seconds,
+        pause_seconds=policy.displacement_pause_seconds,
+    )
+    snapshot = request_snapshot(
+        membership=locked.membership,
+        path=locked.path,
+        gpus=request.gpus,
+        start=request.window.start,
+        end=request.window.end,
+        policy=policy,
+        names=names,
+        ignoring=ignoring,
+        # Its late hours, as they will be, are in ``extra``.
+        ignoring_late=ignoring,
+        extra=extra,
+        taker=taker if taking else None,
+        leave_at=taker.leave_at,
+        strike=strike_for(user_pk, request.window.start, now=now, policy=policy),
+        returns=returns_for(
+            locked.membership, request.window.start, now=now, policy=policy
+        ),
+    )
+    snapshot = with_tree(snapshot, now=request.now)
+    snapshot = replace(snapshot, freed_gpu_seconds=freed_gpu_seconds)
+    decision = decide(request, snapshot)
+    if decision.refusal is not None:
+        decision.refusal.judged_by = request, snapshot
+        return decision
+    more, inputs = request.peak_gpu_seconds, inputs_of(request, snapshot)
+    return replace(decision, peak_gpu_seconds=more, inputs=inputs)
+
+
+def write_decision(
+    request: Request,
+    decision: Decision,
+    locked: locking.Locked,
+    *,
+    purpose: str,
+    actor: User | None,
+    policy: Policy,
+    overstay: bool = False,
+) -> Reservation:
+    """Insert Reservation, Allocations, HOLD and audit row; tell on commit.
+
+    Inside the caller's transaction and under the locks of ``locked``; the decision
+    must be ``judge``'s, made under the same locks.
+    """
+    now, window = request.now, request.window
+    membership = locked.membership
+    assert decision.kind is not None
+    made = Reservation(
+        user=membership.user,
+        membership=membership,
+        start=window.start,
+        end=window.end,
+        booked_end=window.end,
+        kind=decision.kind,
+        state=State.ACTIVE if window.start <= now else State.CONFIRMED,
+        cost_gpu_seconds=decision.cost_gpu_seconds,
+        peaked=any(gpu.peak for gpu in request.gpus),
+        purpose=purpose,
+        created_at=now,
+        decision=decision.to_json(),
+        overstay=overstay,
+    )
+    made.save(force_insert=True)
+    if request.token is not None:
+        vouchers.spend(request.token, made, now=now)
+    displacement.displace(decision, made, now=now, policy=policy)
+    overstaying.make_way(made, request.gpus, window, now=now, policy=policy)
+    allocate(made, request.gpus)
+    ledger.hold(made, now=now, reason=f"booked {decision.kind}")
+    ledger.audit(
+        "booked", made, actor=actor, now=now, gpus=[g.pk for g in request.gpus]
+    )
+    live.publish_reservation(
+        made, gpu_ids=[gpu.pk for gpu in request.gpus], policy=policy
+    )
+    return made
+
+
+def allocate(reservation: Reservation, gpus: Sequence[CalendarGpu]) -> None:
+    """Insert one live Allocation per Gpu, in pk order."""
+    Allocation.objects.bulk_create(
+        Allocation(
+            reservation=reservation,
+            gpu_id=gpu.pk,
+            start=reservation.start,
+            end=reservation.end,
+            weight=gpu.weight,
+            peak=gpu.peak.to_text() if gpu.peak else "",
+        )
+        for gpu in sorted(gpus, key=lambda gpu: gpu.pk)
+    )
+
+
+def preview(
+    *,
+    user: User,
+    membership: Membership | None,
+    gpu_ids: Sequence[int],
+    start: datetime,
+    end: datetime,
+    now: datetime,
+    ignoring: int | None = None,
+    token_id: int | None = None,
+) -> Decision:
+    """Return what ``book`` would decide, with the rank before and after.
+
+    Args:
+        ignoring: the Reservation that would be changed into this one; one that
+            is not the User's to change is not ignored.
+
+    Raises:
+        NotAllowed, NotFound: a refusal by the rules is in the Decision instead.
+    """
+    now = whole_second(now)
+    policy = site_policy()
+    before = _to_be_changed(user, ignoring)
+    if before is not None:
+        user, membership = before.user, before.membership
+    begin = start
+    pk, freed = (before.pk, before.cost_gpu_seconds) if before else (None, 0)
+    try:
+        if token_id is not None and membership is None:
+            membership = vouchers.owed_to(user, token_id)
+        chosen = locking.choose_membership(user, membership)
+        locked = locking.read(chosen, gpu_ids)
+        locked, held = _as_held(locked, before)
+        if before is not None and before.state == State.ACTIVE:
+            # The part that has passed belongs to the same Window and quota.
+            begin = before.start
+            window = Window(begin, max(end, begin + timedelta(seconds=1)))
+            request = Request(locked.gpus, window, now)
+        else:
+            request = wish_of(locked, begin, end, now=now, policy=policy)
+            if before is not None and request.window.start == before.start:
+                request = replace(request, earliest=before.start)
+        request = _with_token(request, chosen, token_id, policy, lock=False)
+        decision = judge(
+            request,
+            locked,
+            policy=policy,
+            names=policy.names_visible,
+            ignoring=pk,
+            extra=given_back_late(before, request, policy, held) if before else (),
+            taking=True,
+            freed_gpu_seconds=freed,
+        )
+    except Refusal as refusal:
+        return Decision(None, 0, refusal=refusal)
+    if decision.refusal is not None:
+        slot_search.add_next_slot(
+            decision.refusal, chosen, gpu_ids, begin, end,
+            now=now, policy=policy, ignoring=pk,
+        )  # fmt: skip
+        return replace(decision, next_slot=decision.refusal.next_slot)
+    return _with_ranks(decision, chosen, freed=freed, now=now, policy=policy)
+
+
+def _to_be_changed(user: User, pk: int | None) -> Reservation | None:
+    if pk is None:
+        return None
+    rows = Reservation.objects.live().select_related("user", "membership__account")
+    found = rows.filter(pk=pk).first()
+    if found is None or not may_change(user, found):
+        return None
+    # Staying on is no part of what is changed: it begins anew after it.
+    found.end = min(found.end, found.booked_end)
+    return found
+
+
+def _as_held(
+    locked: locking.Locked, before: Reservation | None
+) -> tuple[locking.Locked, list[Allocation]]:
+    """Return the Gpus at the price of what is changed: what stays keeps it."""
+    held = allocations_of(before) if before else []
+    return replace(locked, gpus=ledger.as_booked(locked.gpus, held)), held
+
+
+def _with_ranks(
+    decision: Decision,
+    membership: Membership,
+    *,
+    freed: int,
+    now: datetime,
+    policy: Policy,
+) -> Decision:
+    """Add the requester's place among all, now and with this request."""
+    usage = usage_by_membership(now, policy)
+    before = rank_with(usage, now, policy)
+    more = {membership.pk: decision.cost_gpu_seconds - freed}
+    for one in decision.displaced:
+        owner = one.flex.membership_pk
+        more[owner] = more.get(owner, 0) - one.refund_gpu_seconds
+    after = rank_with(usage, now, policy, extra=more)
+    if before is None or after is None:
+        return decision
+    return replace(
+        decision,
+        rank_before=before.place(membership.pk),
+        rank_after=after.place(membership.pk),
+        of=len(before.ranks),
+    )

@@ -1,0 +1,406 @@
+"""The first slots that fit: for "find a slot", and after a refusal."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from reservations.booking.starred_gpus import favourite_gpus
+from reservations.models import Membership, Reservation, User
+from reservations.rules.calendar import (
+    CalendarGpu,
+    Search,
+    Slot,
+    Wish,
+    first_slots,
+)
+from reservations.rules.closed_time import PoolNotYours, check_pools
+from reservations.rules.decision import Decision, Request, Snapshot, decide
+from reservations.rules.errors import (
+    BeyondHorizon,
+    GpuNotBookable,
+    GpuTaken,
+    InThePast,
+    OffGrid,
+    QuotaExceeded,
+    Refusal,
+    TooLong,
+    TooManyFlex,
+    TooManyGpus,
+)
+from reservations.rules.fairness.preemption import fewest_displaced
+from reservations.rules.lifecycle import Kind
+from reservations.rules.overstay_terms import OverBeforeFree, notice_end
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window, unix, whole_second
+from reservations.store import locking
+from reservations.store.booking_snapshot import (
+    Taker,
+    account_path,
+    calendar_gpus,
+    calendar_of,
+    own_holdings,
+    quota_infos,
+    right_to_book,
+    site_policy,
+)
+from reservations.store.foreign_use import SOON_SECONDS, foreign_gpus
+from reservations.store.no_show_history import user_strike
+from reservations.store.pool_rows import barred_pools
+from reservations.store.return_history import returns_for
+from reservations.store.usage import with_tree
+
+# Another time or other Gpus can cure these; the rest needs another wish.
+CURABLE = (
+    BeyondHorizon,
+    GpuNotBookable,
+    GpuTaken,
+    InThePast,
+    OffGrid,
+    QuotaExceeded,
+    TooLong,
+    TooManyFlex,
+    TooManyGpus,
+)
+SAME_FOR_ALIKE = (BeyondHorizon, QuotaExceeded, TooManyFlex, TooManyGpus)
+"""What refuses free Gpus refuses others like them at the same time: asked once."""
+MOST_SLOTS = 20
+MANY_GPUS = 64
+"""From so many on, the first offer after a refusal is looked for in a part of them."""
+PARTS = 8
+
+
+def find_slots(
+    *,
+    user: User,
+    membership: Membership | None,
+    count: int,
+    min_memory_bytes: int,
+    duration_seconds: int,
+    earliest: datetime | None = None,
+    latest: datetime | None = None,
+    gpu_class: str | None = None,
+    now: datetime,
+    limit: int = 3,
+) -> list[Slot]:
+    """Return the first slots that ``book`` would grant this User.
+
+    Args:
+        earliest: at or before ``now`` means at once.
+        latest: last instant of the slot's end; default and most: the horizon.
+
+    Raises:
+        Refusal: no slot can fit, at any time (too long, too many Gpus).
+        MembershipNeeded, NotAllowed.
+    """
+    now = whole_second(now)
+    policy = site_policy()
+    if duration_seconds > policy.longest_seconds:
+        raise TooLong(
+            asked_seconds=duration_seconds,
+            longest_seconds=policy.longest_seconds,
+            joined=False,
+        )
+    if count > policy.gpus_at_once:
+        raise TooManyGpus(asked=count, held=0, most=policy.gpus_at_once)
+    chosen = locking.choose_membership(user, membership)
+    wish = Wish(count, duration_seconds, min_memory_bytes, gpu_class)
+    starred = favourite_gpus(user.pk)
+    return _search(
+        chosen,
+        wish,
+        [replace(gpu, favourite=gpu.pk in starred) for gpu in calendar_gpus()],
+        earliest=max(earliest or now, now),
+        latest_end=latest,
+        now=now,
+        policy=policy,
+        limit=min(limit, MOST_SLOTS),
+        taking=True,
+    )
+
+
+def _search(
+    membership: Membership,
+    wish: Wish,
+    gpus: Sequence[CalendarGpu],
+    *,
+    earliest: datetime,
+    latest_end: datetime | None,
+    now: datetime,
+    policy: Policy,
+    limit: int,
+    ignoring: int | None = None,
+    taking: bool = False,
+) -> list[Slot]:
+    """Search the calendar with everything read once.
+
+    Args:
+        taking: also where flex of others would go; what is offered after a
+            refusal or a displacement takes from nobody.
+
+    Raises:
+        PoolNotYours: (taking) all that is wished for is kept for others.
+    """
+    horizon = now + timedelta(seconds=policy.firm_horizon_seconds)
+    latest = horizon
+    if latest_end is not None:
+        latest = min(horizon, latest_end - timedelta(seconds=wish.duration_seconds))
+    if latest < earliest:
+        return []
+    facts = _facts(
+        membership,
+        wish,
+        gpus,
+        earliest,
+        latest_end or latest + timedelta(seconds=policy.longest_seconds),
+        now=now,
+        policy=policy,
+        ignoring=ignoring,
+        taking=taking,
+    )
+    search = Search(
+        earliest=_on_grid_or_now(earliest, now, policy),
+        latest=latest,
+        grid_seconds=policy.grid_seconds,
+        longest_seconds=policy.longest_seconds,
+    )
+    return first_slots(
+        facts.calendar,
+        wish,
+        search,
+        allowed=_allowed(facts, latest_end, now=now, taking=taking),
+        taking=_taking(facts, wish) if facts.tree is not None else None,
+        limit=limit,
+    )
+
+
+def _facts(
+    membership: Membership,
+    wish: Wish,
+    gpus: Sequence[CalendarGpu],
+    start: datetime,
+    end: datetime,
+    *,
+    now: datetime,
+    policy: Policy,
+    ignoring: int | None,
+    taking: bool,
+) -> Snapshot:
+    """Return all that a search is judged by; see ``_search``.
+
+    Raises:
+        PoolNotYours: (taking) all that is wished for is kept for others.
+    """
+    path = account_path(membership)
+    asking = {account.pk for account in path}
+    barred = barred_pools(gpus, asking)
+    good = [gpu for gpu in gpus if wish.fits(gpu)]
+    fitting = [gpu for gpu in good if gpu.pool_pk not in barred]
+    if taking and good and not fitting:
+        check_pools(good, barred)
+    leave_at = notice_end(now, policy)
+    taker = None
+    if taking:
+        taker = Taker(
+            membership.user_id,
+            now,
+            policy.freeze_seconds,
+            pause_seconds=policy.displacement_pause_seconds,
+        )
+    calendar = calendar_of(
+        fitting, start, end,
+        ignoring=ignoring, taker=taker, asking=asking, leave_at=leave_at,
+    )  # fmt: skip
+    if start < now + timedelta(seconds=SOON_SECONDS):
+        calendar.foreign = dict.fromkeys(foreign_gpus(), unix(now) + SOON_SECONDS)
+    quotas = quota_infos(
+        membership, path, start, end, policy=policy, ignoring=ignoring,
+        pools={gpu.pool_pk for gpu in fitting if gpu.limited},
+    )  # fmt: skip
+    own = own_holdings(membership.user_id, ignoring=ignoring)
+    return with_tree(
+        Snapshot(
+            policy,
+            calendar,
+            own,
+            quotas,
+            membership_pk=membership.pk,
+            right=right_to_book(membership, path),
+            strike=user_strike(membership.user_id, now=now, policy=policy),
+            returns=returns_for(membership, end, now=now, policy=policy),
+        ),
+        now=now,
+    )
+
+
+def _allowed(
+    facts: Snapshot, latest_end: datetime | None, *, now: datetime, taking: bool
+) -> Callable[[Window, tuple[CalendarGpu, ...]], Kind | None]:
+    """Return what says which kind the rules grant; alike Gpus are asked for once."""
+    refused: set[tuple[object, ...]] = set()
+
+    def allowed(window: Window, chosen: tuple[CalendarGpu, ...]) -> Kind | None:
+        like = (window, *sorted((gpu.pool_pk, gpu.weight) for gpu in chosen))
+        if like in refused:
+            return None
+        decision: Decision = decide(Request(chosen, window, now), facts)
+        if not taking and isinstance(decision.refusal, SAME_FOR_ALIKE):
+            refused.add(like)
+        if latest_end is not None and window.end > latest_end:
+            return None
+        return decision.kind
+
+    return allowed
+
+
+def _taking(
+    facts: Snapshot, wish: Wish
+) -> Callable[[Window], list[tuple[CalendarGpu, ...]]]:
+    """Return what finds the Gpus with the fewest Reservations in the way."""
+    assert facts.tree is not None
+    standing = facts.tree.ranked().ranks
+    ranks = {pk: rank.rank for pk, rank in standing.items()}
+
+    def sets(window: Window) -> list[tuple[CalendarGpu, ...]]:
+        return fewest_displaced(facts.calendar, window, wish, ranks=ranks)
+
+    return sets
+
+
+def next_equal(
+    row: Reservation, gpu_ids: Sequence[int], *, now: datetime
+) -> Slot | None:
+    """Return the first free slot that equals what a Reservation had (rule 4)."""
+    policy = site_policy()
+    gpus = calendar_gpus()
+    seconds = int((row.booked_end - row.start).total_seconds())
+    wish = _like(gpus, gpu_ids, seconds, policy)
+    if wish is None:
+        return None
+    found = _search(
+        row.membership,
+        wish,
+        gpus,
+        earliest=max(row.start, whole_second(now)),
+        latest_end=None,
+        now=whole_second(now),
+        policy=policy,
+        limit=1,
+    )
+    return found[0] if found else None
+
+
+def _like(
+    gpus: Sequence[CalendarGpu],
+    gpu_ids: Sequence[int],
+    seconds: int,
+    policy: Policy,
+) -> Wish | None:
+    """Return the wish for the same: as many Gpus, no worse, for as long."""
+    asked = [gpu for gpu in gpus if gpu.pk in set(gpu_ids)]
+    if not asked or len(asked) > policy.gpus_at_once:
+        return None
+    classes = {gpu.gpu_class for gpu in asked}
+    return Wish(
+        count=len(asked),
+        duration_seconds=max(min(seconds, policy.longest_seconds), 1),
+        min_memory_bytes=min(gpu.memory_total_bytes for gpu in asked),
+        gpu_class=classes.pop() if len(classes) == 1 else None,
+    )
+
+
+def _on_grid_or_now(at: datetime, now: datetime, policy: Policy) -> datetime:
+    """Return a start that may be booked: now itself, or on the grid."""
+    if at <= now:
+        return now
+    over = unix(at) % policy.grid_seconds
+    if not over and not at.microsecond:
+        return at
+    return at.replace(microsecond=0) + timedelta(seconds=policy.grid_seconds - over)
+
+
+def own_part(
+    gpus: Sequence[CalendarGpu], count: int, *, number: int
+) -> Sequence[CalendarGpu]:
+    """Return a part of a large site's Gpus, another one for another number.
+
+    When many are refused at once, one best offer for all of them is a race that all but
+    one lose again. An eighth of the Nodes; of that, for one Gpu only, every other one.
+    """
+    nodes = sorted({gpu.node for gpu in gpus})
+    if len(gpus) < MANY_GPUS or len(nodes) < PARTS:
+        return gpus
+    first = number % len(nodes)
+    part = {nodes[(first + step) % len(nodes)] for step in range(len(nodes) // PARTS)}
+    odd = number // len(nodes) % 2
+    return [
+        gpu for gpu in gpus if gpu.node in part and (count > 1 or gpu.index % 2 == odd)
+    ]
+
+
+def add_next_slot(
+    refusal: Refusal,
+    membership: Membership,
+    gpu_ids: Sequence[int],
+    start: datetime,
+    end: datetime,
+    *,
+    now: datetime,
+    policy: Policy,
+    ignoring: int | None = None,
+) -> None:
+    """Put what would work into a Refusal, where something can.
+
+    Where fewer Gpus may be held at once: those of them that would be granted, at the
+    same time. And the next slot: as many Gpus, of the same class where they are of
+    one, at least as large as the smallest of them, for as long (or as long as
+    allowed), not earlier.
+    """
+    if not isinstance(refusal, CURABLE):
+        return
+    gpus = calendar_gpus()
+    begin = max(start, now)
+    seconds = int((end - (begin if end > begin else start)).total_seconds())
+    if isinstance(refusal, TooManyGpus) and refusal.fits and seconds > 0:
+        chosen = set(gpu_ids)
+        fewer = _search(
+            membership,
+            Wish(refusal.fits, seconds, 0, None),
+            [gpu for gpu in gpus if gpu.pk in chosen],
+            earliest=begin,
+            latest_end=begin + timedelta(seconds=seconds),
+            now=now,
+            policy=policy,
+            limit=1,
+            ignoring=ignoring,
+        )
+        refusal.works_instead = fewer[0] if fewer else None
+    if isinstance(refusal, OverBeforeFree):
+        begin = refusal.now
+    wish = _like(gpus, gpu_ids, seconds, policy)
+    if wish is None:
+        return
+    if isinstance(refusal, PoolNotYours):
+        wish = replace(wish, gpu_class=None)
+    # Other Gpus at the same time first: it reads one Window, not two weeks.
+    same_time = begin + timedelta(seconds=wish.duration_seconds)
+    tries: list[tuple[Sequence[CalendarGpu], datetime | None]] = [(gpus, None)]
+    if isinstance(refusal, GpuTaken | GpuNotBookable):
+        some = own_part(gpus, wish.count, number=membership.pk)
+        tries.insert(0, (gpus, same_time))
+        if len(some) < len(gpus):
+            tries.insert(0, (some, same_time))
+    for among, latest_end in tries:
+        found = _search(
+            membership,
+            wish,
+            among,
+            earliest=begin,
+            latest_end=latest_end,
+            now=now,
+            policy=policy,
+            limit=1,
+            ignoring=ignoring,
+        )
+        if found:
+            refusal.next_slot = found[0]
+            return

@@ -1,0 +1,1 @@
+"""Ranks and standings as people see them."""

@@ -1,0 +1,28 @@
+"""How would one stand then? Bookings that end become past use, and fade."""
+
+from datetime import datetime
+
+from reservations.models import Reservation
+from reservations.rules.fairness.fair_tree import Ranking, weight_at
+from reservations.rules.policy import Policy
+from reservations.rules.window import unix
+from reservations.store.booking_snapshot import pending_late_gpu_seconds
+from reservations.store.usage import past_usage, rank_with
+
+
+def ranking_then(now: datetime, then: datetime, policy: Policy) -> Ranking | None:
+    """Rank as it would be at a later instant if nobody booked anything more.
+
+    Past use fades for everybody alike and so moves nobody. What is booked counts
+    whole until it is over and fades from its end on: that is what time changes.
+    """
+    half_life = policy.half_life_seconds
+    usage = past_usage(now, policy)
+    rows = Reservation.objects.live().order_by()
+    for pk, end, cost in rows.values_list("membership_id", "end", "cost_gpu_seconds"):
+        weight = weight_at(unix(min(end, then)), half_life)
+        usage[pk] = usage.get(pk, 0) + cost * weight
+    heavy = weight_at(unix(then), half_life)
+    for pk, cost in pending_late_gpu_seconds().items():
+        usage[pk] = usage.get(pk, 0) + cost * heavy
+    return rank_with(usage, then, policy)

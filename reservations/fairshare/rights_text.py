@@ -1,0 +1,79 @@
+"""Tokens that one may spend, and no-shows that shorten the horizon, in words."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+
+from reservations.booking.vouchers import expires_at
+from reservations.fairshare.service import Standing
+from reservations.rules.figures import time_text
+from reservations.rules.policy import Policy
+from telemetry.protocol.sentences import counted, known, sentence
+from telemetry.protocol.units import format_duration
+
+
+@dataclass(frozen=True)
+class TokenInfo:
+    """One unspent Token."""
+
+    account: str
+    reason: str
+    good_until: datetime
+
+
+@dataclass(frozen=True)
+class Rights:
+    """What a person is owed, and what they are held to."""
+
+    tokens: list[TokenInfo]
+    no_shows: int
+    """Within the time that counts."""
+    sentence: str
+    struck: bool
+
+
+def rights_of(found: Standing, policy: Policy, *, only: int | None = None) -> Rights:
+    """Return a User's Tokens and strikes in words.
+
+    Args:
+        only: the one Membership whose Tokens a head may see; None: all, one's own.
+    """
+    now, no_shows, strike = found.now, found.no_shows, found.strike
+    since = now - timedelta(seconds=policy.strike_window_seconds)
+    count = sum(at > since for at in no_shows)
+    days = policy.strike_window_seconds // 86_400
+    if strike is not None:
+        words = sentence(
+            "{n} bookings were not used. Until {until} you can book at most {ahead} "
+            "ahead.",
+            n=len(strike.no_shows),
+            until=time_text(strike.until, timezone.get_current_timezone()),
+            ahead=format_duration(strike.horizon_seconds),
+        )
+    elif count:
+        words = counted(
+            "{n} no-show in the last {days} days. After {most} of them you can book at "
+            "most {ahead} ahead for {long} days.",
+            "{n} no-shows in the last {days} days. After {most} of them you can book "
+            "at most {ahead} ahead for {long} days.",
+            count,
+            days=days,
+            most=policy.strike_no_shows,
+            ahead=format_duration(policy.strike_horizon_seconds),
+            long=policy.strike_seconds // 86_400,
+        )
+    else:
+        words = sentence("No no-shows in the last {days} days.", days=days)
+    return Rights(
+        tokens=[
+            TokenInfo(
+                str(token.membership.account), known(token.reason), expires_at(token)
+            )
+            for token in found.tokens
+            if only is None or token.membership_id == only
+        ],
+        no_shows=count,
+        sentence=words,
+        struck=strike is not None,
+    )

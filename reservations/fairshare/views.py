@@ -1,0 +1,228 @@
+"""One's standing: rank, path, quota ahead, the group, the ledger."""
+
+import csv
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from reservations.fairshare import service as standing_service
+from reservations.fairshare import standing_text as words
+from reservations.fairshare.group_use import group_of
+from reservations.fairshare.rights_text import Rights, rights_of
+from reservations.fairshare.service import MembershipStanding, Standing
+from reservations.fairshare.standing_advice import advice
+from reservations.models import (
+    Account,
+    LedgerEntry,
+    Membership,
+    RefusedRequest,
+    User,
+)
+from reservations.rules.policy import Policy
+from reservations.store.access import reader, steered_accounts
+from reservations.store.booking_snapshot import site_policy
+from reservations.store.membership_rights import paid_by
+from reservations.web.forms import LedgerForm, read
+from telemetry.web.spreadsheet import tame
+
+ROWS_PER_PAGE = 25
+REFUSED = 8
+"""Refused requests that are shown; some more are kept."""
+CSV_ROWS = 100_000
+"""More than anybody reads; an answer is built in memory."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Whose standing a reader asked for, and may see."""
+
+    account: Account | None
+    """A whole Account; None: a Membership (or, with none, only the ledger)."""
+    membership: Membership | None
+    notices: list[str]
+    kind: str
+    page: int
+
+
+def _asked(request: HttpRequest) -> Asked:
+    """Read the address and refuse what is not the reader's to see.
+
+    Raises:
+        Http404: a stranger's Membership or Account.
+    """
+    user = reader(request)
+    form = read(LedgerForm, request.GET)
+    values = form.values
+    account = membership = None
+    if values.get("account"):
+        account = Account.objects.filter(pk=values["account"]).first()
+        if account is None or account.pk not in steered_accounts(user):
+            raise Http404
+    if values.get("membership"):
+        membership = (
+            Membership.objects.filter(pk=values["membership"])
+            .select_related("user", "account")
+            .first()
+        )
+        own = membership is not None and membership.user_id == user.pk
+        if membership is None or not (
+            own or membership.account_id in steered_accounts(user)
+        ):
+            raise Http404
+    return Asked(
+        account=account,
+        membership=membership,
+        notices=form.notices,
+        kind=values.get("kind") or "",
+        page=values.get("page") or 1,
+    )
+
+
+def _rows(asked: Asked, user: User, accounts: set[int]) -> QuerySet[LedgerEntry]:
+    """Return the ledger rows that were asked for, newest first."""
+    rows = LedgerEntry.objects.order_by("-at", "-pk")
+    if asked.account is not None:
+        rows = rows.filter(membership__account_id__in=accounts)
+    elif asked.membership is not None:
+        rows = rows.filter(membership=asked.membership)
+    else:
+        own = user.memberships.order_by().values_list("pk", flat=True)
+        rows = rows.filter(paid_by(list(own)))
+    return rows.filter(kind=asked.kind) if asked.kind else rows
+
+
+def _chosen(
+    asked: Asked, user: User
+) -> tuple[Standing, MembershipStanding | None, tuple[MembershipStanding, ...]]:
+    """Return the whole Standing, the one to show and those to choose from."""
+    subject = asked.membership.user if asked.membership else user
+    whole = standing_service.standing(user=subject, now=timezone.now(), ledger_rows=0)
+    found = whole.memberships
+    wanted = asked.membership.pk if asked.membership else None
+    shown = next((one for one in found if one.membership.pk == wanted), None)
+    shown = shown or (found[0] if found else None)
+    # A head sees how a member stands here, not in which other groups they are.
+    own = subject.pk == user.pk
+    return whole, shown, (found if own else ())
+
+
+def _rights(
+    whole: Standing | None,
+    shown: MembershipStanding | None,
+    policy: Policy,
+    *,
+    own: bool,
+) -> Rights | None:
+    if whole is None or shown is None:
+        return None
+    return rights_of(whole, policy, only=None if own else shown.membership.pk)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """One's own refused request, with what was told to work instead."""
+
+    row: RefusedRequest
+    slot_start: datetime | None
+    slot_kind: str
+
+    @property
+    def count(self) -> int:
+        """Return how many Gpus were asked for."""
+        return len(self.row.gpu_ids)
+
+
+def _refused(shown: MembershipStanding | None) -> list[Refused]:
+    if shown is None:
+        return []
+    found = []
+    for row in RefusedRequest.objects.filter(membership=shown.membership)[:REFUSED]:
+        slot = row.works_instead or {}
+        at = datetime.fromisoformat(slot["start"]) if slot else None
+        found.append(Refused(row, at, slot.get("kind", "")))
+    return found
+
+
+@require_safe
+def standing(request: HttpRequest) -> HttpResponse:
+    """Show how one stands; heads and the operator may choose whose."""
+    user = reader(request)
+    asked = _asked(request)
+    group = group_of(asked.account) if asked.account else None
+    whole, shown, choices = (None, None, ()) if group else _chosen(asked, user)
+    below = set(group.account_pks) if group else set()
+    rows = _rows(asked, user, below).select_related(
+        "reservation", "membership__user", "membership__account"
+    )
+    if group is None and shown is not None:
+        group = group_of(shown.membership.account)
+    own = shown is not None and shown.membership.user_id == user.pk
+    policy = site_policy()
+    horizon_at = timezone.now() + timedelta(seconds=policy.firm_horizon_seconds)
+    query = request.GET.copy()
+    query.pop("page", None)
+    return render(
+        request,
+        "reservations/fairshare/standing_show.html",
+        {
+            "asked": asked,
+            "shown": shown,
+            "choices": choices,
+            "own": own,
+            "group": group,
+            "names": user.is_operator or policy.names_visible,
+            "sentence": words.first_sentence(shown, own=own)
+            if shown
+            else words.group_sentence(group),
+            "advice": advice(shown, policy, own=own) if shown else [],
+            "rights": _rights(whole, shown, policy, own=own),
+            "levels": words.levels(
+                shown.path if shown else group.path if group else ()
+            ),
+            "charts": words.quota_charts(
+                shown.quotas if shown else (), horizon_at=horizon_at
+            ),
+            "refused": _refused(shown) if own else [],
+            "steered": Account.objects.filter(pk__in=steered_accounts(user)),
+            "page": Paginator(rows, ROWS_PER_PAGE).get_page(asked.page),
+            "query": query.urlencode(),
+        },
+    )
+
+
+@require_safe
+def ledger_csv(request: HttpRequest) -> HttpResponse:
+    """Send the same rows as the page, the newest `CSV_ROWS` of them, as CSV."""
+    user = reader(request)
+    asked = _asked(request)
+    below = set(group_of(asked.account).account_pks) if asked.account else set()
+    rows = _rows(asked, user, below).select_related(
+        "membership__user", "membership__account"
+    )
+    answer = HttpResponse(content_type="text/csv; charset=utf-8")
+    answer["Content-Disposition"] = 'attachment; filename="ledger.csv"'
+    writer = csv.writer(answer)
+    writer.writerow(
+        ["at", "kind", "weighted_gpu_seconds", "reservation", "user", "account", "why"]
+    )
+    for row in rows[:CSV_ROWS].iterator(chunk_size=2000):
+        member = row.membership
+        writer.writerow(
+            tame(cell)
+            for cell in (
+                row.at.isoformat(timespec="seconds"),
+                row.kind,
+                row.gpu_seconds,
+                row.reservation_id,
+                member.user.username if member else "",
+                member.account.name if member else "",
+                row.reason,
+            )
+        )
+    return answer

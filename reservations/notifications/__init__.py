@@ -1,0 +1,1 @@
+"""Notices: their texts, and how they reach people."""

@@ -1,0 +1,179 @@
+"""Words of the portal's own acts: what began, ended, moved or came back without you.
+
+Each takes what was stored (``Told.detail``): instants as ISO 8601, amounts as integers.
+"""
+
+from __future__ import annotations
+
+from reservations.notifications.notice_values import Told
+from telemetry.protocol.sentences import joined, known, sentence
+
+NOBODY_CAME, IDLE = sentence("nobody came"), sentence("idle")
+"""Reasons of ``presence/service.py``."""
+
+
+def released(told: Told) -> str:
+    """Say that Gpus were given back, by whom, why, and what it cost.
+
+    detail: reason, charged_gpu_seconds, late_gpu_seconds (may still be charged),
+    person (who did it; missing: the portal), cancelled (it had not begun).
+    """
+    if told.detail.get("cancelled"):
+        return cancelled(told)
+    reason = str(told.detail.get("reason", ""))
+    values = {"booking": told.booking, "who": told.who, "reason": known(reason)}
+    if reason == NOBODY_CAME:
+        what = sentence(
+            "Your {booking} was released, because nothing ran on it and nobody checked "
+            "in.",
+            **values,
+        )
+    elif reason == IDLE:
+        what = sentence(
+            "Your {booking} was released, because it stayed idle after the warning.",
+            **values,
+        )
+    elif told.who and reason:
+        what = sentence("Your {booking} was returned by {who}: {reason}.", **values)
+    elif told.who:
+        what = sentence("Your {booking} was returned by {who}.", **values)
+    elif reason:
+        what = sentence("Your {booking} was returned: {reason}.", **values)
+    else:
+        what = sentence("Your {booking} was returned.", **values)
+    charged = told.hours("charged_gpu_seconds")
+    cost = (
+        sentence("Charged so far: {credits}.", credits=charged)
+        if charged
+        else sentence("Charged so far: nothing.")
+    )
+    late = told.hours("late_gpu_seconds")
+    more = (
+        sentence("Up to {credits} more for hours that nobody else books.", credits=late)
+        if late and int(told.detail["late_gpu_seconds"])
+        else ""
+    )
+    return joined([what, cost, more])
+
+
+def cancelled(told: Told) -> str:
+    """Say that somebody who may cancelled a booking. detail: reason, person."""
+    reason = str(told.detail.get("reason", ""))
+    values = {"booking": told.booking, "who": told.who, "reason": known(reason)}
+    if told.who and reason:
+        return sentence("Your {booking} was cancelled by {who}: {reason}.", **values)
+    if told.who:
+        return sentence("Your {booking} was cancelled by {who}.", **values)
+    if reason:
+        return sentence("Your {booking} was cancelled: {reason}.", **values)
+    return sentence("Your {booking} was cancelled.", **values)
+
+
+def idle_warning(told: Told) -> str:
+    """Say until when something must run. detail: idle_seconds, release_at, keep."""
+    values = {
+        "where": told.gpus or sentence("Your booking"),
+        "minutes": int(told.detail["idle_seconds"]) // 60,
+        "time": told.clock("release_at"),
+    }
+    if told.detail.get("keep", True):
+        return sentence(
+            "{where}: booked but idle for {minutes} min. You lose the booking at "
+            "{time} unless work starts or you press “Keep (once)”.",
+            **values,
+        )
+    return sentence(
+        "{where}: booked but idle for {minutes} min. You lose the booking at {time} "
+        "unless work starts.",
+        **values,
+    )
+
+
+def refunded(told: Told) -> str:
+    """Say what came back. detail: reason, refund_gpu_seconds."""
+    back = told.hours("refund_gpu_seconds")
+    reason = told.detail.get("reason", sentence("the cause is not known"))
+    return joined(
+        [
+            sentence(
+                "Your {booking} was ended by a fault of the lab: {reason}.",
+                booking=told.booking,
+                reason=known(str(reason)),
+            ),
+            sentence("You got everything back: {credits}.", credits=back)
+            if back
+            else sentence("You got everything back."),
+        ]
+    )
+
+
+def token_given(told: Told) -> str:
+    """Say what a Token is good for. detail: reason."""
+    reason = told.detail.get("reason", sentence("the lab cancelled a booking"))
+    return sentence(
+        "You got a voucher for one firm booking at any time, because {reason}. Use it "
+        "in the calendar.",
+        reason=known(str(reason)),
+    )
+
+
+def started(told: Told) -> str:
+    """Say what the holder has now, until when, and what to do. detail: end_at,
+    absent_at (when it is lost unless something runs; missing: it is not)."""
+    began = sentence(
+        "Your booking has started: {where} until {end}. Start a job or log in.",
+        where=told.gpus or sentence("its GPUs"),
+        end=told.time("end_at"),
+    )
+    if not told.detail.get("absent_at"):
+        return began
+    come = sentence(
+        "Run something or check in before {time}, or the GPUs are released.",
+        time=told.clock("absent_at"),
+    )
+    return joined([began, come])
+
+
+def ending_soon(told: Told) -> str:
+    """Say when it is over. detail: end_at."""
+    return sentence(
+        "Your {booking} ends at {end_at}. Jobs that still run then are "
+        "stopped. You can extend it if the GPUs are free afterwards.",
+        booking=told.booking,
+        end_at=told.clock("end_at"),
+    )
+
+
+def moved(told: Told) -> str:
+    """Say which Gpus took the place of which. detail: reason, gpus {old: new}."""
+    pairs = told.detail.get("gpus", {})
+    went = [
+        sentence("{old} to {new}", old=old, new=new)
+        for old, new in sorted(pairs.items())
+    ]
+    return sentence(
+        "Your {booking} moved from {went}: {reason}.",
+        booking=told.booking,
+        went=joined(went, by=", "),
+        reason=known(str(told.detail.get("reason", ""))),
+    )
+
+
+def webhook_off(told: Told) -> str:
+    """Say why nothing goes to the webhook any more. detail: failures, why, gone."""
+    if told.detail.get("gone"):
+        return sentence(
+            "Your webhook was switched off: its server answered that it no longer "
+            "exists. Switch it on again in the settings."
+        )
+    return sentence(
+        "Your webhook was switched off: it accepted none of the last {failures} "
+        "messages ({why}). Switch it on again in the settings.",
+        failures=told.detail["failures"],
+        why=known(str(told.detail["why"])),
+    )
+
+
+def trial(told: Told) -> str:
+    """Say that this is only a test message."""
+    return sentence("This is the test message that you sent. Notices reach you here.")

@@ -1,0 +1,42 @@
+"""What one was told: /api/v1/notices."""
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Router
+
+from reservations.models import User
+from reservations.notifications.queries import notices_of
+from reservations.notifications.service import read_notice
+from reservations.store.calendar_queries import iso
+
+router = Router(tags=["notices"])
+MOST = 100
+
+
+@router.get("/notices")
+def notices(request: HttpRequest, unread: bool = False) -> dict[str, object]:
+    """One's own notices, newest first."""
+    assert isinstance(request.user, User)
+    found = notices_of(request.user, unread=unread, most=MOST)
+    return {
+        "notices": [
+            {
+                "id": one.pk,
+                "kind": one.kind,
+                "text": one.text,
+                "reservation": one.reservation_pk,
+                "url": one.url,
+                "told_at": iso(one.told_at),
+                "read": one.read,
+            }
+            for one in found
+        ]
+    }
+
+
+@router.post("/notices/{int:pk}/read")
+def read(request: HttpRequest, pk: int) -> dict[str, object]:
+    """Put one away: it is no longer counted at the bell."""
+    assert isinstance(request.user, User)
+    read_notice(notice_id=pk, user=request.user, now=timezone.now())
+    return {"id": pk, "read": True}

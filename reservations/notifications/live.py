@@ -1,0 +1,165 @@
+"""What changes in the calendar, told after commit: to browsers and to ingest.
+
+Two audiences: with names, and (a site setting) with groups only. A message to
+an audience cannot know whose page reads it, so ``mine`` and ``editable`` are
+false in it; a page knows its own.
+
+The broker may be away: what was booked stays booked, pages read it again when
+they reconnect, and ingest reads the calendar anew every few seconds anyway.
+"""
+
+import json
+import logging
+import threading
+from typing import Literal, TypedDict
+
+import redis
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from reservations.models import Reservation
+from reservations.notifications.queries import NoticeInfo
+from reservations.rules.policy import Policy
+from reservations.store.calendar_queries import Reader, calendar_entry
+
+NAMED = "reservations.calendar.named"
+PLAIN = "reservations.calendar.plain"
+CHANGED = "reservations.changed"
+"""Redis channel: who holds Gpus has changed."""
+
+log = logging.getLogger(__name__)
+_OUTAGES = (redis.ConnectionError, redis.TimeoutError, OSError)
+_EVERYBODY = Reader(user_pk=0, is_operator=False, headed=frozenset(), names=True)
+_PLAIN_READER = Reader(user_pk=0, is_operator=False, headed=frozenset(), names=False)
+
+
+class Gone(TypedDict):
+    """A Reservation that is no longer on the calendar."""
+
+    id: int
+    gone: Literal[True]
+
+
+class ReservationChanged(TypedDict):
+    """Sent to both groups; the handler is ``reservation_changed``."""
+
+    type: Literal["reservation.changed"]
+    reservation: dict[str, object] | Gone
+
+
+class NoticeTold(TypedDict):
+    """Sent to one User's own group; the handler is ``notice_told``."""
+
+    type: Literal["notice.told"]
+    notice: dict[str, object]
+
+
+class ClosuresChanged(TypedDict):
+    """Sent to both groups; the handler is ``closures_changed``."""
+
+    type: Literal["closures.changed"]
+
+
+def user_group(user_pk: int) -> str:
+    """Return the group of one User's own pages."""
+    return f"reservations.user.{user_pk}"
+
+
+_client: redis.Redis | None = None
+_client_lock = threading.Lock()
+
+
+def client() -> redis.Redis:
+    """Return this process's connection pool to the broker.
+
+    Made once, under a lock: a second one that is dropped again closes, when it
+    is collected, connections that other threads are reading from.
+    """
+    global _client
+    with _client_lock:
+        if _client is None:
+            _client = redis.Redis.from_url(
+                settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2
+            )
+        return _client
+
+
+def publish_reservation(
+    reservation: Reservation, *, gpu_ids: list[int], policy: Policy, gone: bool = False
+) -> None:
+    """Tell everybody about a Reservation once the transaction is committed."""
+    now = timezone.now()
+    named: dict[str, object] | Gone
+    plain: dict[str, object] | Gone
+    if gone:
+        named = plain = Gone(id=reservation.pk, gone=True)
+    else:
+        named, plain = (
+            calendar_entry(
+                reservation, gpu_ids=gpu_ids, reader=reader, policy=policy, now=now
+            )
+            for reader in (_EVERYBODY, _PLAIN_READER)
+        )
+    transaction.on_commit(
+        lambda: _send(
+            ReservationChanged(type="reservation.changed", reservation=named),
+            ReservationChanged(type="reservation.changed", reservation=plain),
+        ),
+        robust=True,
+    )
+
+
+def publish_closures() -> None:
+    """Tell open calendars to read the closures again, once it is committed."""
+    transaction.on_commit(_tell_closures, robust=True)
+
+
+def _tell_closures() -> None:
+    message = ClosuresChanged(type="closures.changed")
+    try:
+        for group in (NAMED, PLAIN):
+            async_to_sync(get_channel_layer().group_send)(group, message)
+    except _OUTAGES as error:
+        log.warning("closures changed, but no page was told: %s", error)
+
+
+def publish_notice(notice: NoticeInfo, *, user_pk: int) -> None:
+    """Tell one User's open pages what happened, once it is committed."""
+    message = NoticeTold(
+        type="notice.told",
+        notice={
+            "id": notice.pk,
+            "kind": notice.kind,
+            "text": notice.text,
+            "reservation": notice.reservation_pk,
+            "url": notice.url,
+            "icon": notice.icon,
+        },
+    )
+    transaction.on_commit(lambda: _tell(message, user_pk), robust=True)
+
+
+def _tell(message: NoticeTold, user_pk: int) -> None:
+    try:
+        async_to_sync(get_channel_layer().group_send)(user_group(user_pk), message)
+    except _OUTAGES as error:
+        log.warning("user %s is told by the page only: %s", user_pk, error)
+
+
+def _send(named: ReservationChanged, plain: ReservationChanged) -> None:
+    pk = named["reservation"]["id"]
+    try:
+        client().publish(CHANGED, json.dumps({"id": pk}))
+        _send_to_groups(named, plain)
+    except _OUTAGES as error:
+        log.warning("reservation %s changed, but nobody was told: %s", pk, error)
+
+
+@async_to_sync
+async def _send_to_groups(named: ReservationChanged, plain: ReservationChanged) -> None:
+    layer = get_channel_layer()
+    await layer.group_send(NAMED, named)
+    await layer.group_send(PLAIN, plain)

@@ -1,0 +1,151 @@
+"""Notices as their User reads them, with the names that User may see."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
+
+from django.utils import timezone
+
+from reservations.models import Notice, Reservation, User
+from reservations.notifications.notice_text import SYMBOLS, words
+from reservations.notifications.notice_values import Told
+from reservations.notifications.reader_language import with_language_of
+from reservations.rules.time_zones import zone_of
+from reservations.store.booking_snapshot import site_policy
+from reservations.store.calendar_queries import Reader
+from telemetry.web.translation import translated
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeInfo:
+    """One Notice, in words."""
+
+    pk: int
+    kind: str
+    title: str
+    icon: str
+    """Name of a symbol of the site's sprite."""
+    text: str
+    reservation_pk: int | None
+    url: str
+    """Where there is more of it: a path of this site."""
+    told_at: datetime
+    read: bool
+
+
+def notices_of(
+    user: User, *, unread: bool = False, reservation_pk: int | None = None, most: int
+) -> list[NoticeInfo]:
+    """Return a User's own Notices, newest first."""
+    rows = Notice.objects.unread(user) if unread else Notice.objects.filter(user=user)
+    if reservation_pk is not None:
+        rows = rows.filter(reservation_id=reservation_pk)
+    return notices_in_words(rows[:most], user)
+
+
+def notices_in_words(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
+    """Return Notices of one User in words, in few queries."""
+    found = list(rows)
+    if not found:
+        return []
+    pks = {row.reservation_id for row in found if row.reservation_id is not None}
+    booked = Reservation.objects.prefetch_related("allocations__gpu__node").in_bulk(pks)
+    whose = _Others.of(found, user)
+    zone = zone_of(user.time_zone) or timezone.get_default_timezone()
+    return [
+        NoticeInfo(
+            pk=row.pk,
+            kind=row.kind,
+            title=Notice.Kind(row.kind).label,
+            icon=SYMBOLS.get(row.kind, "bell"),
+            text=_text(row, booked.get(row.reservation_id or 0), whose.name(row), zone),
+            reservation_pk=row.reservation_id,
+            url=_url(row),
+            told_at=row.told_at,
+            read=row.read_at is not None,
+        )
+        for row in found
+    ]
+
+
+def notices_to_send(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
+    """Return Notices of one User in words, as plain text in that User's language.
+
+    For mails, webhooks and sockets: nobody asks for them, so no page's language counts.
+    """
+    with with_language_of(user):
+        return [
+            replace(one, title=translated(one.title), text=translated(one.text))
+            for one in notices_in_words(rows, user)
+        ]
+
+
+def _text(row: Notice, about: Reservation | None, who: str, zone: tzinfo) -> str:
+    gpus = sorted(str(a.gpu) for a in about.allocations.all()) if about else []
+    told = Told(
+        row.detail,
+        zone=zone,
+        start=about.start if about else None,
+        end=about.end if about else None,
+        gpus=", ".join(gpus),
+        who=who,
+    )
+    title = Notice.Kind(row.kind).label
+    try:
+        return words(row.kind, title, told)
+    except (LookupError, TypeError, ValueError):
+        # One row that lost its numbers must not take every page of its User down.
+        log.exception("notice %s has no words", row.pk)
+        return f"{title}."
+
+
+def _url(row: Notice) -> str:
+    """Return the page with more of it; ``detail["url"]`` goes before the rest."""
+    url = row.detail.get("url")
+    if isinstance(url, str) and url.startswith("/") and not url.startswith("//"):
+        return url
+    if "job" in row.detail:
+        return f"/jobs/{row.detail['job']}/"
+    if row.reservation_id is not None:
+        return f"/reservations/{row.reservation_id}/"
+    return "/notices/"
+
+
+class _Others:
+    """Names of the other sides: takers by Reservation, people by User."""
+
+    def __init__(
+        self,
+        takers: Mapping[int, Reservation],
+        people: Mapping[int, User],
+        reader: Reader,
+    ) -> None:
+        self.takers = takers
+        self.people = people
+        self.reader = reader
+
+    @classmethod
+    def of(cls, rows: list[Notice], user: User) -> "_Others":
+        """Read those that ``detail["by"]`` and ``detail["person"]`` name."""
+        by = {row.detail["by"] for row in rows if "by" in row.detail}
+        persons = {row.detail["person"] for row in rows if "person" in row.detail}
+        takers = Reservation.objects.select_related("user", "membership__account")
+        return cls(
+            takers.in_bulk(by) if by else {},
+            User.objects.in_bulk(persons) if persons else {},
+            Reader.of(user, site_policy()),
+        )
+
+    def name(self, row: Notice) -> str:
+        """Return the other side as the reader may see them, or ""."""
+        taker = self.takers.get(row.detail.get("by", 0))
+        if taker is not None:
+            account = taker.membership.account
+            named = self.reader.sees_name(taker.user_id, account.pk)
+            return f"{taker.user} ({account})" if named else str(account)
+        person = self.people.get(row.detail.get("person", 0))
+        # Who offers, shares or takes part has named themselves to this reader.
+        return str(person) if person is not None else ""

@@ -1,0 +1,93 @@
+"""What a User was told, and that they have read it."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from reservations.models import Notice, Reservation, User
+from reservations.notifications import channels, live
+from reservations.notifications.queries import notices_to_send
+from reservations.rules.errors import NotFound
+from telemetry.protocol.sentences import sentence
+
+_ONCE = ("notice_told_once", "reservations_notice.key")
+"""How PostgreSQL and SQLite name the constraint that a key is told once."""
+
+
+def tell(
+    *,
+    user: User,
+    kind: str,
+    reservation: Reservation | None = None,
+    detail: Mapping[str, Any],
+    now: datetime,
+    key: str = "",
+) -> Notice | None:
+    """Write a Notice inside the caller's transaction; pages hear it on commit.
+
+    What goes out by mail and webhook is queued with it (``delivery.py`` sends it).
+
+    Args:
+        kind: a value of `Notice.Kind`.
+        detail: JSON values that the words are made from
+        (``notifications/notice_text.py``):
+            instants as ISO 8601, amounts as integers. ``by``: a Reservation's
+            number whose User is the other side; ``person``: a User's number;
+            ``job``: a Job's number; ``url``: a path of this site with more of it.
+        key: the same (user, kind, key) is told once; empty: always told.
+
+    Returns:
+        The Notice; None: told before.
+    """
+    told = Notice(
+        user=user,
+        kind=Notice.Kind(kind),
+        reservation=reservation,
+        told_at=now,
+        detail=dict(detail),
+        key=key,
+    )
+    if not _write(told):
+        return None
+    channels.queue(told, now=now)
+    live.publish_notice(notices_to_send([told], user)[0], user_pk=user.pk)
+    return told
+
+
+def _write(told: Notice) -> bool:
+    """Save it; False: the same was told before, maybe this very moment."""
+    if not told.key:
+        told.save(force_insert=True)
+        return True
+    before = Notice.objects.filter(user=told.user, kind=told.kind, key=told.key)
+    if before.exists():
+        return False
+    try:
+        with transaction.atomic():
+            told.save(force_insert=True)
+    except IntegrityError as error:
+        if not any(name in str(error) for name in _ONCE):
+            raise
+        return False
+    return True
+
+
+@transaction.atomic(durable=True)
+def read_notice(*, notice_id: int, user: User, now: datetime) -> None:
+    """Note that a User has read one of their Notices; again changes nothing.
+
+    Raises:
+        NotFound: none of that number, or somebody else's.
+    """
+    own = Notice.objects.filter(pk=notice_id, user=user)
+    if not own.exists():
+        raise NotFound(what=sentence("notice #{pk} of yours", pk=notice_id))
+    own.filter(read_at=None).update(read_at=now)
+
+
+@transaction.atomic(durable=True)
+def read_all(*, user: User, now: datetime) -> int:
+    """Note that a User has read all of their Notices; how many were unread."""
+    return Notice.objects.unread(user).update(read_at=now)

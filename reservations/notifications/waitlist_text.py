@@ -1,0 +1,213 @@
+"""Why somebody cannot wait, and what those who wait are told.
+
+Refusal
+├── TooManyWaiting   as many requests as one person may have
+├── NeverFits        Gpus that this site does not have
+├── SpanTooShort     no room for the duration between the two times
+├── SpanTooFar       further ahead than anybody may wait for
+├── NotWaiting       placed, withdrawn or over meanwhile
+├── NotDeclinable    a placement that is frozen or has begun
+└── OfferLapsed      an offer that was not answered in time, or is taken
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import ClassVar
+
+from reservations.notifications.notice_values import Told
+from reservations.rules.errors import Refusal
+from reservations.rules.figures import time_text
+from telemetry.protocol.sentences import joined, known, sentence
+from telemetry.protocol.units import format_duration
+
+
+@dataclass(eq=False)
+class TooManyWaiting(Refusal):
+    """As many waiting requests as one person may have."""
+
+    code: ClassVar[str] = "too-many-waiting"
+    title: ClassVar[str] = sentence("Too many waiting requests")
+    live: int
+    most: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence(
+            "You have {live} waiting requests. The limit is {most}. "
+            "Withdraw one first.",
+            live=self.live,
+            most=self.most,
+        )
+
+
+@dataclass(eq=False)
+class NeverFits(Refusal):
+    """Nothing here fits, however long one waits."""
+
+    code: ClassVar[str] = "never-fits"
+    title: ClassVar[str] = sentence("No such GPUs")
+    asked: int
+    there: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        values = {"there": self.there, "asked": self.asked}
+        if not self.there:
+            return sentence(
+                "Of the GPUs you may book here none fit; {asked} were asked for. "
+                "Waiting would not help.",
+                **values,
+            )
+        if self.there == 1:
+            return sentence(
+                "Of the GPUs you may book here 1 fits; {asked} were asked for. Waiting "
+                "would not help.",
+                **values,
+            )
+        return sentence(
+            "Of the GPUs you may book here {there} fit; {asked} were asked for. "
+            "Waiting would not help.",
+            **values,
+        )
+
+
+@dataclass(eq=False)
+class SpanTooShort(Refusal):
+    """The duration does not fit between the two times."""
+
+    code: ClassVar[str] = "span-too-short"
+    title: ClassVar[str] = sentence("Too little time")
+    earliest: datetime
+    latest: datetime
+    asked_seconds: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence(
+            "Between {earliest} and {latest} there is no room for {asked_seconds}.",
+            earliest=time_text(self.earliest, zone),
+            latest=time_text(self.latest, zone),
+            asked_seconds=format_duration(self.asked_seconds),
+        )
+
+
+@dataclass(eq=False)
+class SpanTooFar(Refusal):
+    """It may be over later than anybody may wait for."""
+
+    code: ClassVar[str] = "span-too-far"
+    title: ClassVar[str] = sentence("Too far ahead")
+    latest: datetime
+    most_seconds: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence(
+            "You can wait for at most {most_seconds}.",
+            most_seconds=format_duration(self.most_seconds),
+        )
+
+
+@dataclass(eq=False)
+class NotWaiting(Refusal):
+    """It is placed, withdrawn or over."""
+
+    code: ClassVar[str] = "not-waiting"
+    title: ClassVar[str] = sentence("It no longer waits")
+    state: str
+    act: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence(
+            "A request that is {state} cannot be {act}.",
+            state=known(self.state),
+            act=known(self.act),
+        )
+
+
+@dataclass(eq=False)
+class NotDeclinable(Refusal):
+    """A placement inside its freeze: it can be cancelled at the usual price."""
+
+    code: ClassVar[str] = "not-declinable"
+    title: ClassVar[str] = sentence("Too late to decline")
+    frozen_at: datetime
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence(
+            "A placement can be declined until {frozen_at}. It can still "
+            "be cancelled or released, at the usual price.",
+            frozen_at=time_text(self.frozen_at, zone),
+        )
+
+
+@dataclass(eq=False)
+class OfferLapsed(Refusal):
+    """There is no offer, or not any more."""
+
+    code: ClassVar[str] = "offer-lapsed"
+    title: ClassVar[str] = sentence("The offer has expired")
+    taken: bool = False
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        why = (
+            sentence("Someone else has booked this slot.")
+            if self.taken
+            else sentence("No slot is offered to this request now.")
+        )
+        return joined([why, sentence("It keeps its place on the waitlist.")])
+
+
+# --- what people are told ---------------------------------------------------------
+
+
+def placed_words(told: Told) -> str:
+    """Say where a request was placed, and until when it can be declined."""
+    placed = sentence(
+        "Your waiting request was booked: {booking}, {kind}.",
+        booking=told.booking,
+        kind=known(str(told.detail.get("kind", "flex"))),
+    )
+    until = (
+        sentence(
+            "You can decline it free of charge until {time}.",
+            time=told.time("decline_until"),
+        )
+        if told.detail.get("decline_until")
+        else sentence("It starts too soon to be declined. You can still cancel it.")
+    )
+    return joined([placed, until])
+
+
+def planned_words(told: Told) -> str:
+    """Say from when a request's start is held, or that firm time pushed it back."""
+    at = told.time("start")
+    if told.detail.get("before"):
+        return sentence(
+            "The planned start of your waiting request moved from {before} "
+            "to {at}, because of a firm booking or a closure.",
+            before=told.time("before"),
+            at=at,
+        )
+    return sentence(
+        "Your waiting request has a planned start: {at}. Only a firm "
+        "booking can delay it.",
+        at=at,
+    )
+
+
+def lost_words(told: Told) -> str:
+    """Say that a request ended without time."""
+    return sentence(
+        "Your waiting request has expired: no GPUs became free until {latest}.",
+        latest=told.time("latest"),
+    )
+
+
+def offered_words(told: Told) -> str:
+    """Say what is offered on short notice, and how long."""
+    return sentence(
+        "A slot is offered to your waiting request: {start} to {end}. "
+        "Accept it by {until}. Until then someone else can still book it.",
+        start=told.time("start"),
+        end=told.time("end"),
+        until=told.time("until"),
+    )

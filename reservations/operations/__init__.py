@@ -1,0 +1,1 @@
+"""The operator's work: pools, closures, policies, machines."""

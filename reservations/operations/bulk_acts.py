@@ -1,0 +1,77 @@
+"""What an operator does to many Gpus at once, and what each act sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from enum import StrEnum
+from typing import ClassVar
+
+from reservations.rules.errors import BookingError
+from telemetry.protocol.sentences import joined, sentence
+
+
+class Act(StrEnum):
+    """One thing done to Gpus; the verb of its audit rows."""
+
+    POOL = "pool"
+    DRAIN = "drain"
+    DRAIN_ENDED = "drain-ended"
+    OUT = "out-of-service"
+    BACK = "back-in-service"
+
+
+@dataclass(frozen=True, slots=True)
+class ActInfo:
+    """How an act is offered, and what it sets."""
+
+    label: str
+    meaning: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+ACTS: dict[Act, ActInfo] = {
+    Act.DRAIN: ActInfo(
+        sentence("Drain"),
+        sentence(
+            "No new bookings from now on. Existing bookings and running jobs stay."
+        ),
+        {"draining": True},
+    ),
+    Act.DRAIN_ENDED: ActInfo(
+        sentence("End the drain"),
+        sentence("New bookings are possible again."),
+        {"draining": False},
+    ),
+    Act.OUT: ActInfo(
+        sentence("Not bookable"),
+        sentence("Out of service from now on. Running jobs continue."),
+        {"maintenance": True},
+    ),
+    Act.BACK: ActInfo(
+        sentence("Bookable again"),
+        sentence("Back in service. This also approves a new GPU."),
+        {"maintenance": False, "draining": False, "new": False},
+    ),
+    Act.POOL: ActInfo(
+        sentence("Move to a pool"),
+        sentence(
+            "New bookings cost the weight of that pool and follow its rules. "
+            "Existing bookings keep their price."
+        ),
+    ),
+}
+
+
+@dataclass(eq=False)
+class DeskInvalid(BookingError):
+    """Something at the operator's desk that cannot be meant."""
+
+    code: ClassVar[str] = "desk-invalid"
+    title: ClassVar[str] = sentence("This is not complete")
+    wrong: Mapping[str, str]
+    """Sentences by field."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return joined(self.wrong.values())

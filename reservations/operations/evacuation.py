@@ -1,0 +1,246 @@
+"""Bookings leave Gpus: moved to equal ones, cut, ended or refunded, and told.
+
+Order of locks: the Gpus of every Pool concerned (pk order), then the Reservations
+(pk order). Whoever books locks Gpus first, so nobody books them meanwhile.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import connection
+from django.db.models import F
+
+from reservations.booking import refunds
+from reservations.booking.overstay import clear_gaps
+from reservations.booking.release import _release
+from reservations.models import Account, Allocation, Notice, Reservation, User
+from reservations.notifications import holder_notices
+from reservations.notifications import service as notices
+from reservations.operations.evacuation_plan import Booked, Fate, Relief, Room
+from reservations.rules.calendar import CalendarGpu
+from reservations.rules.charges import cost_gpu_seconds
+from reservations.rules.closed_time import ClosureInfo
+from reservations.rules.lifecycle import Kind, State
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window
+from reservations.store import ledger
+from reservations.store.booking_snapshot import calendar_gpus
+from reservations.store.pool_rows import closures_between
+from telemetry.models import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What stands on Gpus that are to be left, and where there is room."""
+
+    booked: tuple[Booked, ...]
+    rows: Mapping[int, Reservation]
+    gpus: Mapping[int, CalendarGpu]
+    room: Room
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What people are told, and what is written."""
+
+    reason: str
+    detail: Mapping[str, object]
+    actor: User | None
+    now: datetime
+    policy: Policy
+    key: str = ""
+    """The same thing is told once."""
+
+
+def read(
+    gpu_pks: Collection[int],
+    start: datetime,
+    end: datetime | None,
+    *,
+    exempt: int | None = None,
+    closures: Sequence[ClosureInfo] = (),
+    also: Collection[int] = (),
+    lock: bool = False,
+) -> Leaving:
+    """Return what is booked or runs on Gpus within [start, end), and the room there is.
+
+    Args:
+        end: None: for ever.
+        exempt: an Account whose own and lower bookings stay.
+        closures: on top of those that stand.
+        also: further Gpus to be locked, with their Pools.
+        lock: whether it is about to be carried out.
+    """
+    paths = _paths()
+    rows = _rows(gpu_pks, start, end)
+    allocations = _allocations(list(rows))
+    on = {a.gpu_id for a in allocations} | set(gpu_pks) | set(also)
+    pools = Gpu.objects.filter(pk__in=on).order_by().values("pool_id")
+    near = Gpu.objects.filter(pool_id__in=list({row["pool_id"] for row in pools}))
+    if lock and connection.features.has_select_for_update:
+        list(near.order_by("pk").select_for_update(no_key=True).values_list("pk"))
+        held = Reservation.objects.filter(pk__in=_rows(gpu_pks, start, end))
+        list(
+            held.order_by("pk")
+            .select_for_update(no_key=True, of=("self",))
+            .values_list("pk")
+        )
+        rows = _rows(gpu_pks, start, end)
+        allocations = _allocations(list(rows))
+    known = {gpu.pk: gpu for gpu in calendar_gpus(near.order_by("pk"))}
+    booked = []
+    for pk, row in sorted(rows.items()):
+        path = paths[row.membership.account_id]
+        if exempt in path:
+            continue
+        own = [a for a in allocations if a.reservation_id == pk]
+        booked.append(
+            Booked(
+                pk=pk,
+                window=Window(row.start, row.end),
+                running=row.state == State.ACTIVE,
+                firm=row.kind == Kind.FIRM,
+                gpus=tuple(known[a.gpu_id] for a in own),
+                rate=ledger.rate_of(row, own),
+                accounts=path,
+            )
+        )
+    return Leaving(tuple(booked), rows, known, _room(known, booked, closures))
+
+
+def _paths() -> dict[int, frozenset[int]]:
+    """Return, by Account, itself and all above it."""
+    parents = dict(Account.objects.order_by().values_list("pk", "parent_id"))
+    found = {}
+    for pk in parents:
+        path, above = set(), pk
+        while above is not None and above not in path:
+            path.add(above)
+            above = parents[above]
+        found[pk] = frozenset(path)
+    return found
+
+
+def _rows(
+    gpu_pks: Collection[int], start: datetime, end: datetime | None
+) -> dict[int, Reservation]:
+    held = Allocation.objects.filter(gpu_id__in=gpu_pks, live=True, end__gt=start)
+    if end is not None:
+        held = held.filter(start__lt=end)
+    rows = (
+        Reservation.objects.live()
+        .filter(pk__in=held.order_by().values("reservation_id"), end__gt=start)
+        .select_related("user", "membership__account")
+        .order_by("pk")
+    )
+    return {row.pk: row for row in rows}
+
+
+def _allocations(pks: Collection[int]) -> list[Allocation]:
+    rows = Allocation.objects.filter(reservation_id__in=pks, live=True)
+    return list(
+        rows.select_related("gpu__node", "gpu__pool").order_by(
+            "reservation_id", "gpu_id"
+        )
+    )
+
+
+def _room(
+    known: Mapping[int, CalendarGpu],
+    booked: Sequence[Booked],
+    closures: Sequence[ClosureInfo],
+) -> Room:
+    if not booked:
+        return Room((), {})
+    low = min(one.window.start for one in booked)
+    high = max(one.window.end for one in booked)
+    held: dict[int, list[Window]] = {}
+    rows = Allocation.objects.filter(
+        # Jobs in gaps make way for what is moved to their Gpus.
+        reservation__booked_end__gt=F("reservation__start"),
+        gpu_id__in=list(known), live=True, start__lt=high, end__gt=low,
+    )  # fmt: skip
+    for gpu, start, end in rows.order_by().values_list("gpu_id", "start", "end"):
+        held.setdefault(gpu, []).append(Window(start, end))
+    changed = {one.pk for one in closures}
+    standing = [c for c in closures_between(low, high) if c.pk not in changed]
+    return Room(known.values(), held, [*standing, *closures])
+
+
+def carry_out(relief: Relief, leaving: Leaving, why: Why) -> None:
+    """Write what becomes of one Reservation, and tell its holder."""
+    row = leaving.rows[relief.pk]
+    if relief.fate is Fate.STAYS:
+        return
+    if relief.fate is Fate.MOVED:
+        names = {
+            leaving.gpus[old].label: leaving.gpus[new].label
+            for old, new in relief.moves
+        }
+        move(row, relief.moves, names, why)
+        return
+    if relief.fate is Fate.CUT:
+        assert relief.until is not None
+        _cut(row, relief.until, why)
+    elif relief.fate is Fate.ENDED:
+        _release(
+            row, user=None, at=why.now, reason=why.reason, permille=0, policy=why.policy
+        )
+    else:
+        refunds.refund(
+            row, now=why.now, reason=why.reason, policy=why.policy, told=True
+        )
+    refunds.give_token(row, now=why.now, reason=why.reason)
+    notices.tell(
+        user=row.user,
+        kind=Notice.Kind.MAINTENANCE,
+        reservation=row,
+        detail={
+            **why.detail,
+            "fate": relief.fate.value,
+            "reason": why.reason,
+            "until": relief.until.isoformat() if relief.until else None,
+            "back_gpu_seconds": relief.back_gpu_seconds,
+        },
+        now=why.now,
+        key=f"{why.key}:{row.pk}" if why.key else "",
+    )
+
+
+def move(
+    row: Reservation,
+    moves: Sequence[tuple[int, int]],
+    names: Mapping[str, str],
+    why: Why,
+) -> None:
+    """Put Allocations on other Gpus; the weights they were booked with stay."""
+    clear_gaps([new for _old, new in moves], row.start, now=why.now)
+    for old, new in moves:
+        Allocation.objects.filter(reservation=row, gpu_id=old, live=True).update(
+            gpu_id=new
+        )
+    Reservation.objects.filter(pk=row.pk).update(version=row.version + 1)
+    ledger.audit(
+        "moved", row, actor=why.actor, now=why.now, reason=why.reason, gpus=dict(names)
+    )
+    refunds.publish(row, why.policy)
+    holder_notices.moved(row, names, reason=why.reason, now=why.now)
+
+
+def _cut(row: Reservation, until: datetime, why: Why) -> None:
+    """End a Reservation earlier: what lies before stays as it was booked."""
+    was = row.end
+    rate = ledger.rate_of(row)
+    ledger.release_hold(row, now=why.now, reason=f"cut: {why.reason}"[:200])
+    row.end = until
+    row.cost_gpu_seconds = cost_gpu_seconds(Window(row.start, until), rate=rate)
+    row.version += 1
+    row.save(update_fields=["end", "cost_gpu_seconds", "version"])
+    Allocation.objects.filter(reservation=row, live=True).update(end=until)
+    ledger.hold(row, now=why.now, reason="shortened by a closure")
+    ledger.audit(
+        "cut", row, actor=why.actor, now=why.now, reason=why.reason,
+        was=was.isoformat(), until=until.isoformat(),
+    )  # fmt: skip
+    refunds.publish(row, why.policy)

@@ -1,0 +1,194 @@
+"""Which bookings must leave Gpus, and what becomes of each. Pure.
+
+POLICY.md rule 7. In this order: what has not begun goes to equal Gpus (same Pool),
+firm before flex, earlier before later; where there are none it ends where the closed
+time begins, and what begins inside it comes back whole. What runs is never moved: a
+process cannot be. Equal Gpus are looked for on the Node where the others stand, then
+on one Node for all of them, so that a booking of one Node stays on one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from reservations.rules.calendar import CalendarGpu
+from reservations.rules.closed_time import ClosureInfo
+from reservations.rules.prices import Rate, tariff_of
+from reservations.rules.window import Window, unix
+
+
+class Fate(StrEnum):
+    """What becomes of a booking."""
+
+    MOVED = "moved"
+    CUT = "cut"
+    ENDED = "ended"
+    REFUNDED = "refunded"
+    STAYS = "stays"
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """One live Reservation, as far as leaving Gpus needs it."""
+
+    pk: int
+    window: Window
+    running: bool
+    firm: bool
+    gpus: tuple[CalendarGpu, ...]
+    rate: Rate
+    """Weighted Gpus: the cost of one second, as it was booked."""
+    accounts: frozenset[int] = frozenset()
+    """Accounts on the path of who pays: their teaching slots are open to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """What becomes of one Reservation."""
+
+    pk: int
+    fate: Fate
+    moves: tuple[tuple[int, int], ...] = ()
+    """Old and new Gpu, by primary key."""
+    until: datetime | None = None
+    """Its new end, where it is cut."""
+    back_gpu_seconds: int = 0
+    """What is held no more and paid by nobody."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a preview keeps it."""
+        return {
+            "reservation": self.pk,
+            "fate": self.fate.value,
+            "moves": [list(pair) for pair in self.moves],
+            "until": unix(self.until) if self.until else None,
+            "back_gpu_seconds": self.back_gpu_seconds,
+        }
+
+
+class Room:
+    """Who holds which Gpu when, as bookings move about."""
+
+    def __init__(
+        self,
+        gpus: Iterable[CalendarGpu],
+        held: Mapping[int, Sequence[Window]],
+        closures: Sequence[ClosureInfo] = (),
+    ) -> None:
+        self.gpus = sorted(gpus, key=lambda g: (g.node, g.index, g.pk))
+        self._held = {pk: list(windows) for pk, windows in held.items()}
+        self._closures = tuple(closures)
+
+    def free(self, gpu: CalendarGpu, one: Booked, taken: Collection[int]) -> bool:
+        """Say whether a Gpu could take a booking over its whole Window."""
+        return (
+            gpu.bookable
+            and gpu.pk not in taken
+            and not any(w.meets(one.window) for w in self._held.get(gpu.pk, ()))
+            and not any(
+                c.closes(gpu)
+                and c.window.meets(one.window)
+                and not c.admits(one.accounts)
+                for c in self._closures
+            )
+        )
+
+    def take(self, moves: Iterable[tuple[int, int]], window: Window) -> None:
+        """Note where a booking went."""
+        for old, new in moves:
+            self._held.setdefault(new, []).append(window)
+            self._held[old] = [w for w in self._held.get(old, ()) if w != window]
+
+
+def by_right(booked: Iterable[Booked]) -> list[Booked]:
+    """Return bookings in the order in which they look for another Gpu."""
+    return sorted(booked, key=lambda b: (not b.firm, b.window.start, b.pk))
+
+
+def elsewhere(
+    one: Booked, shut: Collection[int], room: Room
+) -> tuple[tuple[int, int], ...] | None:
+    """Return which equal Gpu takes the place of which; None: there are too few."""
+    nodes = {gpu.node for gpu in one.gpus}
+    leaving = [gpu for gpu in one.gpus if gpu.pk in shut]
+    out = {gpu.pk for gpu in one.gpus} | set(shut)
+    if (found := _match(leaving, one, room, out, own_node=True)) is not None:
+        return found
+    if len(nodes) > 1 or len(one.gpus) == 1:
+        return _match(leaving, one, room, out)
+    for node in sorted({gpu.node for gpu in room.gpus} - nodes):
+        if (found := _match(one.gpus, one, room, out, node=node)) is not None:
+            return found
+    return None
+
+
+def _match(
+    leaving: Sequence[CalendarGpu],
+    one: Booked,
+    room: Room,
+    out: Collection[int],
+    *,
+    node: str = "",
+    own_node: bool = False,
+) -> tuple[tuple[int, int], ...] | None:
+    """Return an equal free Gpu for each; ``out``: Gpus that cannot be one."""
+    taken = set(out)
+    pairs = []
+    for old in leaving:
+        on = old.node if own_node else node
+        new = next(
+            (
+                gpu
+                for gpu in room.gpus
+                if gpu.pool_pk == old.pool_pk
+                and (not on or gpu.node == on)
+                and room.free(gpu, one, taken)
+            ),
+            None,
+        )
+        if new is None:
+            return None
+        taken.add(new.pk)
+        pairs.append((old.pk, new.pk))
+    return tuple(pairs)
+
+
+def relieve(
+    booked: Iterable[Booked],
+    shut: Collection[int],
+    room: Room,
+    *,
+    closed_from: datetime,
+    now: datetime,
+) -> Iterator[Relief]:
+    """Yield what becomes of each booking when these Gpus close."""
+    for one in by_right(booked):
+        start, end = one.window.start, one.window.end
+        if not one.running and (moves := elsewhere(one, shut, room)) is not None:
+            room.take(moves, one.window)
+            yield Relief(one.pk, Fate.MOVED, moves=moves)
+            continue
+        until = max(closed_from, now if one.running else start)
+        lost = tariff_of(one.rate).between(unix(until), unix(end))
+        if one.running:
+            fate = Fate.CUT if until > now else Fate.ENDED
+        else:
+            fate = Fate.CUT if start < closed_from else Fate.REFUNDED
+        cut = until if fate is Fate.CUT else None
+        yield Relief(one.pk, fate, until=cut, back_gpu_seconds=lost)
+
+
+def vacate(
+    booked: Iterable[Booked], shut: Collection[int], room: Room
+) -> Iterator[Relief]:
+    """Yield what can leave draining Gpus; the rest, and what runs, stays."""
+    for one in by_right(booked):
+        moves = None if one.running else elsewhere(one, shut, room)
+        if moves is None:
+            yield Relief(one.pk, Fate.STAYS)
+            continue
+        room.take(moves, one.window)
+        yield Relief(one.pk, Fate.MOVED, moves=moves)

@@ -1,0 +1,209 @@
+"""Gpu A is replaced by Gpu B: looked at, carried over, and A taken out when free.
+
+Summaries and samples stay with A; B names A, so that the history can be followed.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+
+from reservations.booking import refunds
+from reservations.booking.service import OVERLAP
+from reservations.models import Allocation, Reservation, User
+from reservations.notifications import holder_notices
+from reservations.notifications.closure_text import PreviewStale
+from reservations.operations import evacuation
+from reservations.operations.replacement_rules import (
+    CannotReplace,
+    Carried,
+    Carry,
+    carry,
+)
+from reservations.rules.calendar import CalendarGpu
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window, whole_second
+from reservations.store import ledger
+from reservations.store.audit import audit_act
+from reservations.store.booking_snapshot import calendar_gpus, site_policy
+from reservations.store.pool_rows import closures_between
+from telemetry.inventory.operator_actions import retire, set_replaced
+from telemetry.models import Gpu
+from telemetry.protocol.sentences import sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Which bookings go along, and which cannot."""
+
+    old: CalendarGpu
+    new: CalendarGpu
+    carried: tuple[Carried, ...]
+    rows: Mapping[int, Reservation]
+
+    @property
+    def seen(self) -> str:
+        """Return a mark of exactly this: what is done must be what was seen."""
+        said = json.dumps([one.to_json() for one in self.carried], sort_keys=True)
+        return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+def preview(*, old_id: int, new_id: int, now: datetime) -> Replacement:
+    """Return what replacing one Gpu by another would do now.
+
+    Raises:
+        CannotReplace: by field.
+    """
+    return _plan(old_id, new_id, now=whole_second(now), lock=False)
+
+
+def replace(
+    *, old_id: int, new_id: int, actor: User, now: datetime, reason: str, seen: str
+) -> Replacement:
+    """Carry the bookings over, link the two, let the old one take no new bookings.
+
+    Raises:
+        CannotReplace: by field.
+        PreviewStale: bookings changed since; nothing is written.
+    """
+    at = whole_second(now)
+    policy = site_policy()
+    if not reason.strip():
+        raise CannotReplace(
+            field="reason",
+            why=sentence("Give a reason. The people whose bookings move see it."),
+        )
+    try:
+        with transaction.atomic(durable=True):
+            plan = _plan(old_id, new_id, now=at, lock=True)
+            if plan.seen != seen:
+                raise PreviewStale
+            for one in plan.carried:
+                if one.what is Carry.CARRIED:
+                    _carry(one, plan, actor=actor, now=at, reason=reason, policy=policy)
+            set_replaced(gpu_id=old_id, by_id=new_id)
+            audit_act(
+                verb="gpu.replaced", subject=f"gpu:{old_id}", actor=actor, now=at,
+                reason=reason, by=new_id,
+                carried=[c.pk for c in plan.carried if c.what is Carry.CARRIED],
+                stay=[c.pk for c in plan.carried if c.what is not Carry.CARRIED],
+            )  # fmt: skip
+            _retire([old_id], now=at)
+    except IntegrityError as error:
+        if OVERLAP not in str(error):
+            raise
+        raise PreviewStale from error
+    return plan
+
+
+def due(at: datetime, policy: Policy) -> dict[str, int]:
+    """Take replaced Gpus out for good once nothing stands on them."""
+    rows = Gpu.objects.filter(retired=False, replaced_by__isnull=False)
+    pks = list(rows.order_by("pk").values_list("pk", flat=True))
+    if not pks:
+        return {}
+    with transaction.atomic(durable=True):
+        return {"gpus_retired": _retire(pks, now=at)}
+
+
+def _retire(pks: list[int], *, now: datetime) -> int:
+    held = Allocation.objects.filter(gpu_id__in=pks, live=True).order_by()
+    free = sorted(set(pks) - set(held.values_list("gpu_id", flat=True)))
+    for pk in free:
+        audit_act(
+            verb="gpu.retired", subject=f"gpu:{pk}", actor=None, now=now,
+            reason="replaced, and no booking is left on it",
+        )  # fmt: skip
+    return retire(gpu_ids=free)
+
+
+def _plan(old_id: int, new_id: int, *, now: datetime, lock: bool) -> Replacement:
+    _check(old_id, new_id)
+    found = evacuation.read([old_id], now, None, lock=lock, also=[new_id])
+    known = {gpu.pk: gpu for gpu in calendar_gpus() if gpu.pk in (old_id, new_id)}
+    old, new = known[old_id], known[new_id]
+    if not new.bookable:
+        raise CannotReplace(
+            field="new", why=sentence("{gpu}: {why}.", gpu=new.label, why=new.out)
+        )
+    own = [one.pk for one in found.booked]
+    held = Allocation.objects.filter(gpu_id=new_id, live=True, end__gt=now)
+    parts = Allocation.objects.filter(gpu_id=old_id, live=True, reservation_id__in=own)
+    latest = max((one.window.end for one in found.booked), default=now)
+    carried = carry(
+        found.booked,
+        new,
+        held=[
+            (pk, Window(start, end))
+            for pk, start, end in held.order_by("start").values_list(
+                "reservation_id", "start", "end"
+            )
+        ],
+        closures=closures_between(now, latest),
+        tariffs={
+            part.reservation_id: ledger.tariff_of(part)
+            for part in parts.select_related("gpu__pool")
+        },
+    )
+    return Replacement(old, new, tuple(carried), found.rows)
+
+
+def _check(old_id: int, new_id: int) -> None:
+    """Refuse two Gpus of which one cannot replace the other.
+
+    Raises:
+        CannotReplace: by field.
+    """
+    rows = {
+        gpu.pk: gpu
+        for gpu in Gpu.objects.filter(pk__in=[old_id, new_id], retired=False)
+    }
+    for field, pk in (("old", old_id), ("new", new_id)):
+        if pk not in rows:
+            raise CannotReplace(
+                field=field, why=sentence("There is no such GPU in service.")
+            )
+    if old_id == new_id:
+        raise CannotReplace(field="new", why=sentence("A GPU cannot replace itself."))
+    if rows[old_id].replaced_by_id is not None:
+        raise CannotReplace(
+            field="old", why=sentence("This GPU has been replaced already.")
+        )
+    if Gpu.objects.filter(replaced_by_id=new_id).exists():
+        raise CannotReplace(
+            field="new", why=sentence("This GPU replaces another GPU already.")
+        )
+    if rows[new_id].replaced_by_id is not None:
+        raise CannotReplace(
+            field="new", why=sentence("This GPU has been replaced itself.")
+        )
+
+
+def _carry(
+    one: Carried,
+    plan: Replacement,
+    *,
+    actor: User,
+    now: datetime,
+    reason: str,
+    policy: Policy,
+) -> None:
+    """Put one booking's part on the new Gpu; what it costs less comes back."""
+    row = plan.rows[one.pk]
+    Allocation.objects.filter(reservation=row, gpu_id=plan.old.pk, live=True).update(
+        gpu_id=plan.new.pk, weight=one.weight
+    )
+    row.version += 1
+    if one.less_gpu_seconds:
+        ledger.release_hold(row, now=now, reason="moved to a lighter GPU")
+        row.cost_gpu_seconds -= one.less_gpu_seconds
+    row.save(update_fields=["version", "cost_gpu_seconds"])
+    if one.less_gpu_seconds:
+        ledger.hold(row, now=now, reason=sentence("on the GPU that took its place"))
+    names = {plan.old.label: plan.new.label}
+    ledger.audit("moved", row, actor=actor, now=now, reason=reason, gpus=names)
+    refunds.publish(row, policy)
+    holder_notices.moved(row, names, reason=reason, now=now)

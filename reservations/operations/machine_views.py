@@ -1,0 +1,275 @@
+"""The operator's pages of single Gpus: many at once, replaced, nodes drained."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.db.models import Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.views.decorators.http import (
+    require_http_methods,
+    require_POST,
+    require_safe,
+)
+
+from reservations.notifications.closure_text import PreviewStale
+from reservations.operations import gpu_replacement, pools
+from reservations.operations.bulk_acts import ACTS, Act, DeskInvalid
+from reservations.operations.closure_views import touched
+from reservations.operations.forms import ActForm, DrainForm, GpusAsked, ReplaceForm
+from reservations.operations.gpu_replacement import Replacement
+from reservations.operations.replacement_rules import WORDS, CannotReplace, Carry
+from reservations.rules.errors import BookingError, NotFound
+from reservations.store.access import operator_required, reader
+from reservations.store.gpu_rows import OUT_FIELDS, out_words
+from reservations.web.forms import read
+from telemetry.models import Gpu, Node, Pool
+from telemetry.protocol.sentences import counted, joined, sentence
+
+ROWS_PER_PAGE = 50
+ORDER = {
+    "gpu": ("node__name", "index", "pk"),
+    "pool": ("pool__gpu_class", "node__name", "index", "pk"),
+    "memory": ("-memory_total_bytes", "node__name", "index", "pk"),
+}
+OUT = Q(maintenance=True) | Q(node__maintenance=True) | Q(lost=True) | Q(mig=True)
+DRAINS = Q(draining=True) | Q(node__draining=True)
+
+
+@require_safe
+@operator_required
+def gpus(request: HttpRequest) -> HttpResponseBase:
+    """List Gpus to choose many of."""
+    return _list(request, ActForm())
+
+
+def _list(request: HttpRequest, form: ActForm, *, status: int = 200) -> HttpResponse:
+    asked = read(GpusAsked, request.GET)
+    values = asked.values
+    page = Paginator(_wanted(values), ROWS_PER_PAGE).get_page(values.get("page"))
+    rows = [
+        (gpu, out_words(present=gpu.present, out=[_value(gpu, n) for n in OUT_FIELDS]))
+        for gpu in page
+    ]
+    query = {k: v for k, v in request.GET.items() if k != "page" and v}
+    context = {
+        "tab": "pools",
+        "asked": asked,
+        "gpus": page,
+        "rows": rows,
+        "form": form,
+        "nodes": Node.objects.in_service().order_by("name"),
+        "pools": Pool.objects.all(),
+        "acts": ACTS.items(),
+        "query": urlencode(query),
+        "chosen": {str(value) for value in form["gpus"].value() or ()},
+    }
+    return render(
+        request, "reservations/operations/gpu_list.html", context, status=status
+    )
+
+
+def _value(gpu: Gpu, name: str) -> bool:
+    if name.startswith("node__"):
+        return bool(getattr(gpu.node, name.removeprefix("node__")))
+    return bool(getattr(gpu, name))
+
+
+def _wanted(values: dict[str, Any]) -> QuerySet[Gpu]:
+    rows = Gpu.objects.filter(retired=False).select_related(
+        "node", "pool", "replaced_by__node"
+    )
+    if values.get("node"):
+        rows = rows.filter(node_id=values["node"])
+    if values.get("pool"):
+        rows = rows.filter(pool_id=values["pool"])
+    state = values.get("state")
+    if state == "open":
+        rows = rows.filter(pk__in=Gpu.objects.bookable().values("pk"))
+    elif state == "draining":
+        rows = rows.filter(DRAINS)
+    elif state == "out":
+        rows = rows.filter(OUT)
+    elif state == "missing":
+        rows = rows.filter(present=False)
+    if q := (values.get("q") or "").strip():
+        rows = rows.filter(
+            Q(name__icontains=q) | Q(node__name__icontains=q) | Q(uuid__icontains=q)
+        )
+    return rows.order_by(*ORDER[values.get("sort") or "gpu"])
+
+
+@require_POST
+@operator_required
+def act(request: HttpRequest) -> HttpResponseBase:
+    """Look at what an act on many Gpus means; with ``sure`` do it."""
+    form = ActForm(request.POST)
+    if not form.is_valid():
+        return _list(request, form, status=422)
+    values = form.cleaned_data
+    pks = [gpu.pk for gpu in values["gpus"]]
+    if values["act"] == "maintenance":
+        chosen = urlencode([("gpus", pk) for pk in pks])
+        return redirect(f"{reverse('manage-closure-new')}?{chosen}")
+    if values["act"] == Act.POOL and values["pool"] is None:
+        form.add_error("pool", gettext("Choose a pool."))
+        return _list(request, form, status=422)
+    if "sure" not in request.POST:
+        return _sure(request, form, pks)
+    if not values["reason"].strip():
+        form.add_error("reason", gettext("Give a reason."))
+        return _sure(request, form, pks, status=422)
+    try:
+        done = pools.act_on_gpus(
+            act=values["act"],
+            gpu_ids=pks,
+            actor=reader(request),
+            now=timezone.now(),
+            reason=values["reason"],
+            pool_id=values["pool"].pk if values["pool"] else None,
+            move_booked=values["move_booked"],
+        )
+    except DeskInvalid as invalid:
+        form.add_error(None, invalid.text())
+        return _list(request, form, status=422)
+    changed = sentence(
+        "{act}: {n} GPUs changed.",
+        act=ACTS[Act(values["act"])].label,
+        n=done.changed,
+    )
+    more = (
+        sentence(
+            "{moved} bookings moved, {stay} stay.", moved=done.moved, stay=done.stay
+        )
+        if done.moved
+        else ""
+    )
+    messages.success(
+        request,
+        joined([changed, more]),
+    )
+    return redirect("manage-gpus")
+
+
+def _sure(
+    request: HttpRequest, form: ActForm, pks: list[int], *, status: int = 200
+) -> HttpResponse:
+    values = form.cleaned_data
+    leaving, reliefs = pools.drain_preview(gpu_ids=pks, now=timezone.now())
+    context = {
+        "tab": "pools",
+        "form": form,
+        "act": ACTS[Act(values["act"])],
+        "drains": values["act"] == Act.DRAIN,
+        "gpus": values["gpus"].select_related("node", "pool"),
+        "pool": values["pool"],
+        "touched": touched(reliefs, leaving),
+    }
+    return render(
+        request, "reservations/operations/gpu_act.html", context, status=status
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@operator_required
+def replace(request: HttpRequest) -> HttpResponseBase:
+    """Look at what replacing a Gpu does; do what was looked at."""
+    if request.method != "POST":
+        old = request.GET.get("old", "")
+        initial = {"old": int(old)} if old.isdecimal() and len(old) < 19 else {}
+        return _replace_page(request, ReplaceForm(initial=initial))
+    form = ReplaceForm(request.POST)
+    if not form.is_valid():
+        return _replace_page(request, form, status=422)
+    values = form.cleaned_data
+    pks = {"old_id": values["old"].pk, "new_id": values["new"].pk}
+    now = timezone.now()
+    try:
+        if "save" in request.POST:
+            done = gpu_replacement.replace(
+                **pks,
+                actor=reader(request),
+                now=now,
+                reason=values["reason"],
+                seen=request.POST.get("seen", "")[:64],
+            )
+            went = sum(one.what is Carry.CARRIED for one in done.carried)
+            stay = len(done.carried) - went
+            messages.success(
+                request,
+                counted(
+                    "{new} replaces {old}. {n} booking moved. {stay} not changed.",
+                    "{new} replaces {old}. {n} bookings moved. {stay} not changed.",
+                    went,
+                    new=done.new.label,
+                    old=done.old.label,
+                    stay=stay,
+                ),
+            )
+            return redirect("manage-gpus")
+        plan = gpu_replacement.preview(**pks, now=now)
+    except CannotReplace as no:
+        form.add_error(no.field, no.why)
+        return _replace_page(request, form, status=422)
+    except PreviewStale as stale:
+        plan = gpu_replacement.preview(**pks, now=now)
+        return _replace_page(request, form, plan=plan, problem=stale.text(), status=409)
+    return _replace_page(request, form, plan=plan)
+
+
+def _replace_page(
+    request: HttpRequest,
+    form: ReplaceForm,
+    *,
+    plan: Replacement | None = None,
+    problem: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    rows = []
+    if plan is not None:
+        rows = [
+            (plan.rows[one.pk], one, WORDS[one.what], one.what is Carry.CARRIED)
+            for one in plan.carried
+        ]
+    context = {
+        "tab": "pools",
+        "form": form,
+        "plan": plan,
+        "rows": rows,
+        "problem": problem,
+    }
+    return render(
+        request, "reservations/operations/gpu_replace.html", context, status=status
+    )
+
+
+@require_POST
+@operator_required
+def drain(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """Let a Node take no new bookings, or take them again."""
+    form = DrainForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, gettext("Give a reason: it is shown to everybody."))
+        return redirect("manage-pools")
+    try:
+        changed = pools.drain_node(
+            node_id=pk,
+            draining=form.cleaned_data["draining"],
+            actor=reader(request),
+            now=timezone.now(),
+            reason=form.cleaned_data["reason"],
+        )
+    except NotFound as missing:
+        raise Http404 from missing
+    except BookingError as error:
+        messages.error(request, error.text(timezone.get_current_timezone()))
+        return redirect("manage-pools")
+    messages.success(
+        request, gettext("Saved.") if changed else gettext("Nothing was changed.")
+    )
+    return redirect("manage-pools")

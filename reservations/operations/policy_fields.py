@@ -1,0 +1,167 @@
+"""A policy's fields in words: unit, value, and why a change is not kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from typing import ClassVar
+
+from reservations.rules.errors import BookingError
+from reservations.rules.figures import credits_text
+from telemetry.protocol.sentences import known, sentence
+
+Changes = Mapping[str, tuple[object, object]]
+"""(before, after) by field."""
+_UNITS = (
+    ("_gpu_seconds", sentence("weighted GPU-seconds")),
+    ("_seconds", sentence("seconds")),
+    ("_days", sentence("days")),
+    ("_mib", "MiB"),
+    ("_pct", sentence("percent")),
+    ("_ratio", sentence("ratio, 0 to 1")),
+    ("_samples", sentence("samples")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyField:
+    """One rule: what it means, in which unit, and what it is."""
+
+    name: str
+    label: str
+    meaning: str
+    unit: str
+    kind: str
+    """"number", "ratio", "switch", "words" or "lines"."""
+    default: object
+    value: object
+    least: float | None
+    most: float | None
+    blank: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it was never changed, or changed back."""
+        return self.value == self.default
+
+    @property
+    def limits(self) -> str:
+        """Return the least and the most in words; empty where there are none."""
+        if self.least is None or self.most is None or self.kind == "switch":
+            return ""
+        least, most = (
+            words_of(self.name, int(end) if end == int(end) else end)
+            for end in (self.least, self.most)
+        )
+        return sentence("{least} to {most}", least=least, most=most)
+
+    @property
+    def shown(self) -> str:
+        """Return the value in words."""
+        return words_of(self.name, self.value)
+
+    @property
+    def default_shown(self) -> str:
+        """Return the default in words."""
+        return words_of(self.name, self.default)
+
+
+def label_of(name: str) -> str:
+    """Return a field's name on screen, without the unit that stands beside it.
+
+    >>> label_of("flex_horizon_seconds"), label_of("least_samples")
+    ('flex horizon', 'least samples')
+    """
+    for end, _unit in _UNITS[:-1]:
+        name = name.removesuffix(end)
+    return known(name.replace("_", " "))
+
+
+def unit_of(name: str) -> str:
+    """Return the unit that a field's name ends in; empty: a plain number or word."""
+    return next((unit for end, unit in _UNITS if name.endswith(end)), "")
+
+
+def words_of(name: str, value: object) -> str:
+    """Return a value as people say it: "14 days", "40 credits", "yes".
+
+    >>> words_of("freeze_seconds", 43200), words_of("release_idle", False)
+    ('12 h', 'no')
+    """
+    if isinstance(value, bool):
+        return sentence("yes") if value else sentence("no")
+    if isinstance(value, int) and name.endswith("_gpu_seconds"):
+        return credits_text(value)
+    if isinstance(value, int) and name.endswith("_seconds"):
+        return exact_duration(value)
+    if isinstance(value, str):
+        return ", ".join(value.split("\n")) if value else sentence("none")
+    unit = unit_of(name)
+    if unit and "ratio" not in unit:
+        return sentence("{value} {unit}", value=value, unit=known(unit))
+    return str(value)
+
+
+_PARTS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def exact_duration(seconds: int) -> str:
+    """Return a length to the second: two that differ read differently.
+
+    >>> exact_duration(5430), exact_duration(1209600)
+    ('1 h 30 min 30 s', '14 d')
+    """
+    words, left = [], seconds
+    for size, unit in _PARTS:
+        count, left = divmod(left, size)
+        if count:
+            words.append(f"{count} {unit}")
+    return " ".join(words) or "0 s"
+
+
+_TYPED = re.compile(r"(\d{1,12})\s*([a-z]*)")
+_SECONDS = {
+    **dict.fromkeys(("", "s", "sec", "second", sentence("seconds")), 1),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", sentence("days")), 86_400),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800),
+}
+
+
+def read_duration(text: str) -> int:
+    """Read a length of time as people type it; a plain number is seconds.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> read_duration("14 d"), read_duration("1h 30min"), read_duration("90")
+    (1209600, 5400, 90)
+    """
+    left = text.strip().lower()
+    total = 0
+    while left:
+        found = _TYPED.match(left)
+        if found is None or found[2] not in _SECONDS:
+            raise ValueError(sentence("not a length of time"))
+        total += int(found[1]) * _SECONDS[found[2]]
+        left = left[found.end() :].lstrip(" ,")
+    if not text.strip():
+        raise ValueError(sentence("not a length of time"))
+    return total
+
+
+@dataclass(eq=False)
+class PolicyChanged(BookingError):
+    """Somebody changed the policy since it was looked at."""
+
+    code: ClassVar[str] = "policy-changed"
+    title: ClassVar[str] = sentence("Changed meanwhile")
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence(
+            "Another person has changed the policy in the meantime. "
+            "Preview your change again."
+        )

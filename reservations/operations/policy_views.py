@@ -1,0 +1,374 @@
+"""The operator's pages of the two policies: look first, then save; undo."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.core.paginator import Paginator
+from django.forms import modelform_factory
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.views.decorators.http import (
+    require_http_methods,
+    require_POST,
+    require_safe,
+)
+
+from reservations.accounts.tree.form_rows import hours
+from reservations.accounts.tree.forms import HoursField
+from reservations.models import AuditEntry
+from reservations.operations import policies
+from reservations.operations.policies import Look
+from reservations.operations.policy_fields import (
+    PolicyChanged,
+    PolicyField,
+    exact_duration,
+    read_duration,
+)
+from reservations.operations.policy_impact import effects
+from reservations.rules.errors import NotFound
+from reservations.store.access import operator_required, reader
+from telemetry.protocol.sentences import counted, sentence
+from telemetry.web.plain_forms import PlainModelForm
+
+ROWS_PER_PAGE = 10
+REASON_LENGTH = 200
+TITLES = {"booking": sentence("Booking"), "telemetry": sentence("Telemetry")}
+
+
+GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        sentence("When people can book"),
+        (
+            "grid_seconds",
+            "firm_horizon_seconds",
+            "flex_horizon_seconds",
+            "freeze_seconds",
+            "longest_seconds",
+        ),
+    ),
+    (
+        sentence("How much people can book"),
+        (
+            "quota_gpu_seconds",
+            "person_quota_gpu_seconds",
+            "gpus_at_once",
+            "live_reservations",
+            "future_flex",
+        ),
+    ),
+    (sentence("Fair share and returns"), ("half_life_seconds", "late_return_ratio")),
+    (
+        sentence("Bookings that are not used"),
+        (
+            "release_no_shows",
+            "no_show_seconds",
+            "release_idle",
+            "idle_util_pct",
+            "idle_seconds",
+            "idle_grace_seconds",
+        ),
+    ),
+    (
+        sentence("After several no-shows"),
+        (
+            "strike_no_shows",
+            "strike_window_seconds",
+            "strike_horizon_seconds",
+            "strike_seconds",
+        ),
+    ),
+    (sentence("After the end"), ("overstay_seconds", "overstay_notice_seconds")),
+    (
+        sentence("Waitlist"),
+        ("planned_requests", "waiting_requests", "look_again_seconds"),
+    ),
+    (sentence("Failures and vouchers"), ("lost_seconds", "token_seconds")),
+    (
+        sentence("Jobs"),
+        ("stop_grace_seconds", "job_folder_bytes", "person_folders_bytes"),
+    ),
+    (sentence("People"), ("names_visible", "heads_add_members")),
+)
+"""Rules of one kind stand together; a rule that is in none of them comes last."""
+
+
+class DurationField(forms.Field):
+    """A length of time, typed as "14 d" or "1 h 30 min"; whole seconds in the row."""
+
+    def __init__(self, rule: PolicyField) -> None:
+        self.rule = rule
+        super().__init__(
+            widget=forms.TextInput(attrs={"class": "input", "autocomplete": "off"}),
+            error_messages={
+                "required": gettext("Type a length of time, such as “2 h”.")
+            },
+        )
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the row's seconds in words; what was typed stays typed."""
+        return exact_duration(value) if isinstance(value, int) else value
+
+    def to_python(self, value: Any) -> Any:
+        """Return seconds.
+
+        Raises:
+            ValidationError: it is no length of time, or outside the limits.
+        """
+        if value in self.empty_values:
+            return None
+        try:
+            seconds = read_duration(str(value)[:80])
+        except ValueError as error:
+            raise ValidationError(
+                gettext("Type a length of time, such as “14 d” or “1 h 30 min”.")
+            ) from error
+        rule = self.rule
+        if rule.limits and not (rule.least or 0) <= seconds <= (rule.most or seconds):
+            raise ValidationError(
+                sentence("Choose between {limits}.", limits=rule.limits)
+            )
+        return seconds
+
+
+class CreditsField(HoursField):
+    """Credits as typed; whole weighted GPU-seconds in the row."""
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the row's seconds as credits; what was typed stays typed."""
+        return hours(value) if isinstance(value, int) else value
+
+    def clean(self, value: Any) -> Any:
+        """Return GPU-seconds.
+
+        Raises:
+            ValidationError: no figure.
+        """
+        found = super().clean(str(value or "").lower().removesuffix("credits").strip())
+        if found is None:
+            raise ValidationError(gettext("Type a number of credits."))
+        return found
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One field with its input."""
+
+    rule: PolicyField
+    input: Any
+
+
+@dataclass(frozen=True)
+class Past:
+    """One change of the past, and whether it can be undone."""
+
+    entry: AuditEntry
+    lines: list[tuple[str, str, str]]
+    undoable: bool
+
+
+@require_safe
+@operator_required
+def home(request: HttpRequest) -> HttpResponseBase:
+    """Lead to the booking policy."""
+    return redirect("manage-policy-one", "booking")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@operator_required
+def one(request: HttpRequest, which: str) -> HttpResponseBase:
+    """Show a policy; look at a change; save what was looked at."""
+    rules = _rules(which)
+    if request.method != "POST":
+        return _page(request, which, rules, _form(which, rules))
+    form = _form(which, rules, request.POST)
+    if not form.is_valid():
+        return _page(request, which, rules, form, status=422)
+    values = {rule.name: form.cleaned_data[rule.name] for rule in rules}
+    found = policies.look(which=which, values=values)
+    if found.wrong:
+        _put(form, found.wrong)
+        return _page(request, which, rules, form, status=422)
+    if "save" not in request.POST:
+        return _page(request, which, rules, form, found=found)
+    reason = request.POST.get("reason", "").strip()[:REASON_LENGTH]
+    if not reason:
+        return _page(
+            request, which, rules, form, found=found, status=422,
+            problem=gettext("Give a reason: it is kept with the change."),
+        )  # fmt: skip
+    try:
+        changes = policies.save(
+            which=which,
+            values=values,
+            actor=reader(request),
+            now=timezone.now(),
+            reason=reason,
+            seen=request.POST.get("seen", "")[:64],
+        )
+    except PolicyChanged as changed:
+        return _page(
+            request, which, rules, form, found=found, problem=changed.text(), status=409
+        )
+    except ValidationError as error:
+        _put(form, error.message_dict)
+        return _page(request, which, rules, form, status=422)
+    count = len(changes)
+    said = (
+        counted("{n} rule changed.", "{n} rules changed.", count)
+        if count
+        else sentence("Nothing changed.")
+    )
+    messages.success(request, said)
+    return redirect("manage-policy-one", which)
+
+
+def _rules(which: str) -> list[PolicyField]:
+    try:
+        return policies.fields_of(which)
+    except NotFound as missing:
+        raise Http404 from missing
+
+
+def _form(which: str, rules: list[PolicyField], data: Any = None) -> Any:
+    model = policies.MODELS[which]
+    own: dict[str, forms.Field] = {}
+    for rule in rules:
+        if rule.name.endswith("_gpu_seconds"):
+            own[rule.name] = CreditsField(
+                widget=forms.TextInput(attrs={"class": "input", "inputmode": "decimal"})
+            )
+        elif rule.name.endswith("_seconds"):
+            own[rule.name] = DurationField(rule)
+    made = modelform_factory(
+        model,
+        form=PlainModelForm,
+        fields=[rule.name for rule in rules],
+        widgets={rule.name: _widget(rule) for rule in rules if rule.name not in own},
+    )
+    # One base class: the model's checks still run on what these fields return.
+    shaped = type(made.__name__, (made,), {**own, "__module__": __name__})
+    return shaped(data, instance=model.current())
+
+
+def _grouped(rules: list[PolicyField], form: Any) -> list[tuple[str, list[Shown]]]:
+    """Return the rules with their inputs, under the titles of their groups."""
+    left = {rule.name: Shown(rule, form[rule.name]) for rule in rules}
+    found = [
+        (title, [left.pop(name) for name in names if name in left])
+        for title, names in GROUPS
+    ]
+    found.append(
+        (
+            gettext("Other rules")
+            if any(rows for _, rows in found)
+            else gettext("Rules"),
+            [*left.values()],
+        )
+    )
+    return [(title, rows) for title, rows in found if rows]
+
+
+def _widget(rule: PolicyField) -> forms.Widget:
+    if rule.kind == "switch":
+        return forms.CheckboxInput()
+    if rule.kind == "lines":
+        return forms.Textarea(attrs={"class": "textarea", "rows": 6})
+    if rule.kind == "words":
+        return forms.TextInput(attrs={"class": "input"})
+    bounds = {"min": rule.least, "max": rule.most}
+    step = "any" if rule.kind == "ratio" else 1
+    return forms.NumberInput(
+        attrs={"class": "input", "step": step}
+        | {name: value for name, value in bounds.items() if value is not None}
+    )
+
+
+def _put(form: Any, wrong: Any) -> None:
+    for name, texts in wrong.items():
+        for text in texts:
+            form.add_error(name if name in form.fields else None, text)
+
+
+def _page(
+    request: HttpRequest,
+    which: str,
+    rules: list[PolicyField],
+    form: Any,
+    *,
+    found: Look | None = None,
+    problem: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    past = Paginator(policies.history(which), ROWS_PER_PAGE).get_page(
+        request.GET.get("page", "1")[:6]
+    )
+    context = {
+        "tab": "policy",
+        "which": which,
+        "titles": TITLES.items(),
+        "title": TITLES[which],
+        "groups": _grouped(rules, form),
+        "form": form,
+        "found": found,
+        "lines": policies.lines_of(found.changes) if found else [],
+        "effects": _effects(which, found),
+        "problem": problem,
+        "past": past,
+        "history": [_past(which, entry) for entry in past],
+        "query": "",
+    }
+    return render(
+        request, "reservations/operations/policy_edit.html", context, status=status
+    )
+
+
+def _effects(which: str, found: Look | None) -> list[str]:
+    if found is None or which != "booking":
+        return []
+    return effects(found.changes, timezone.now())
+
+
+def _past(which: str, entry: AuditEntry) -> Past:
+    before, after = entry.detail.get("before"), entry.detail.get("after")
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        names = entry.detail.get("fields", [])
+        return Past(entry, [(str(name), "", "") for name in names], undoable=False)
+    changes = {name: (before.get(name), value) for name, value in after.items()}
+    current = policies.MODELS[which].current()
+    same = all(getattr(current, name) == value for name, value in after.items())
+    return Past(entry, policies.lines_of(changes), undoable=same)
+
+
+@require_POST
+@operator_required
+def undo(request: HttpRequest, which: str, pk: int) -> HttpResponseBase:
+    """Put a change's fields back, where nobody changed them since."""
+    _rules(which)
+    try:
+        changes = policies.undo(
+            which=which,
+            entry_id=pk,
+            actor=reader(request),
+            now=timezone.now(),
+            reason=f"undoes change #{pk}",
+        )
+    except NotFound as missing:
+        raise Http404 from missing
+    except PolicyChanged as changed:
+        messages.error(request, changed.text())
+    except ValidationError as error:
+        messages.error(
+            request,
+            gettext("Not undone: %(messages)s")
+            % {"messages": " ".join(error.messages)},
+        )
+    else:
+        messages.success(
+            request, gettext("Undone: %(count)s restored.") % {"count": len(changes)}
+        )
+    return redirect("manage-policy-one", which)

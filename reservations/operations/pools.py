@@ -1,0 +1,341 @@
+"""Pools and the service of Gpus: prices, who may book, quotas, bulk acts, draining.
+
+A new weight or peak rate counts for bookings made from then on: an Allocation keeps
+the one it was booked with. Every act writes what was and what is into the audit log.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+
+from reservations.models import Account, Membership, PoolQuota, PoolRule, User
+from reservations.operations import evacuation
+from reservations.operations.bulk_acts import ACTS, Act, DeskInvalid
+from reservations.operations.evacuation_plan import Fate, Relief, vacate
+from reservations.operations.peak_hours import PeakTextInvalid, peak_words, read_hours
+from reservations.rules.errors import NotFound
+from reservations.rules.prices import MOST_FACTOR, PeakHours, read_peak
+from reservations.rules.window import whole_second
+from reservations.store.audit import audit_act
+from reservations.store.booking_snapshot import site_policy
+from telemetry.inventory.operator_actions import (
+    make_pool,
+    set_gpus,
+    set_node_draining,
+    set_weight,
+)
+from telemetry.models import Gpu, Node, Pool
+from telemetry.protocol.sentences import sentence
+
+MOST_WEIGHT = 10_000
+MOST_HOURS = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class PoolEdit:
+    """What an operator wants a Pool to be."""
+
+    weight: int
+    account_ids: tuple[int, ...] = ()
+    """Who may book; none: everybody."""
+    peak_factor: int = 1
+    """How many times every second of the peak hours counts; 1: there are none."""
+    peak_hours: str = ""
+    """As ``operations.peak_hours`` reads them, on the site's clock."""
+
+
+def add_pool(
+    *, name: str, weight: int, actor: User, now: datetime, reason: str
+) -> Pool:
+    """Make a Pool of its own name, for Gpus that are to be booked apart.
+
+    Raises:
+        DeskInvalid: by field.
+    """
+    name = " ".join(name.split())
+    _check_weight(weight)
+    if not name or len(name) > 80 or not name.isprintable():
+        raise DeskInvalid({"name": sentence("A name of 1 to 80 printable characters.")})
+    try:
+        with transaction.atomic(durable=True):
+            made = make_pool(gpu_class=name, weight=weight)
+            audit_act(
+                verb="pool.made", subject=f"pool:{made.pk}", actor=actor, now=now,
+                reason=reason, after={"name": name, "weight": weight},
+            )  # fmt: skip
+    except IntegrityError as error:
+        raise DeskInvalid({"name": sentence("A pool of this name exists.")}) from error
+    return made
+
+
+def change_pool(
+    *, pool_id: int, edit: PoolEdit, actor: User, now: datetime, reason: str
+) -> bool:
+    """Set the price and who may book; False: nothing is different.
+
+    Raises:
+        DeskInvalid: by field.
+        NotFound.
+    """
+    _check_weight(edit.weight)
+    peak = _peak(edit)
+    with transaction.atomic(durable=True):
+        pool = _pool(pool_id)
+        rule, _ = PoolRule.objects.select_for_update().get_or_create(pool=pool)
+        before = {
+            "weight": pool.weight,
+            "accounts": sorted(rule.accounts.values_list("pk", flat=True)),
+            "peak": peak_words(read_peak(rule.peak)),
+        }
+        known = Account.objects.filter(pk__in=edit.account_ids).values_list(
+            "pk", flat=True
+        )
+        if set(edit.account_ids) - set(known):
+            raise DeskInvalid({"accounts": sentence("There is no such account.")})
+        after = {
+            "weight": edit.weight,
+            "accounts": sorted(known),
+            "peak": peak_words(peak),
+        }
+        if before == after:
+            return False
+        set_weight(pool_id=pool_id, weight=edit.weight)
+        rule.accounts.set(known)
+        rule.restricted = bool(after["accounts"])
+        rule.peak = peak.to_text() if peak else ""
+        rule.save(update_fields=["restricted", "peak"])
+        audit_act(
+            verb="pool.changed", subject=f"pool:{pool_id}", actor=actor, now=now,
+            reason=reason, before=before, after=after,
+        )  # fmt: skip
+    return True
+
+
+def set_pool_quota(
+    *,
+    pool_id: int,
+    membership_id: int | None = None,
+    account_id: int | None = None,
+    quota_gpu_seconds: int | None,
+    actor: User,
+    now: datetime,
+    reason: str,
+) -> bool:
+    """Set what a Membership or an Account may hold on a Pool; None: no such limit.
+
+    Below what is held nothing is taken, and nothing more is given (I3).
+
+    Raises:
+        DeskInvalid: by field.
+        NotFound.
+    """
+    if (membership_id is None) == (account_id is None):
+        raise DeskInvalid({"whose": sentence("Choose an account or one member.")})
+    if (
+        quota_gpu_seconds is not None
+        and not 0 <= quota_gpu_seconds <= MOST_HOURS * 3600
+    ):
+        raise DeskInvalid(
+            {"quota": sentence("Between 0 and {most} credits.", most=MOST_HOURS)}
+        )
+    with transaction.atomic(durable=True):
+        pool = _pool(pool_id)
+        if membership_id is not None:
+            known = Membership.objects.filter(pk=membership_id).exists()
+        else:
+            known = Account.objects.filter(pk=account_id or 0).exists()
+        if not known:
+            raise DeskInvalid(
+                {"whose": sentence("There is no such account or member.")}
+            )
+        rule, _ = PoolRule.objects.select_for_update().get_or_create(pool=pool)
+        whose = (
+            Q(account_id=account_id or 0)
+            if membership_id is None
+            else Q(membership_id=membership_id)
+        )
+        own = PoolQuota.objects.filter(whose, pool=pool)
+        before = own.values_list("quota_gpu_seconds", flat=True).first()
+        if before == quota_gpu_seconds:
+            return False
+        own.delete()
+        if quota_gpu_seconds is not None:
+            PoolQuota.objects.create(
+                pool=pool,
+                membership_id=membership_id,
+                account_id=account_id,
+                quota_gpu_seconds=quota_gpu_seconds,
+            )
+        rule.limited = PoolQuota.objects.filter(pool=pool).exists()
+        rule.save(update_fields=["limited"])
+        audit_act(
+            verb="pool.quota", subject=f"pool:{pool_id}", actor=actor, now=now,
+            reason=reason, membership=membership_id, account=account_id,
+            before=before, after=quota_gpu_seconds,
+        )  # fmt: skip
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a bulk act did."""
+
+    changed: int
+    """Gpus that are different now."""
+    moved: int = 0
+    stay: int = 0
+
+
+def act_on_gpus(
+    *,
+    act: str,
+    gpu_ids: Collection[int],
+    actor: User,
+    now: datetime,
+    reason: str,
+    pool_id: int | None = None,
+    move_booked: bool = False,
+) -> Done:
+    """Do one thing to many Gpus: all or none; see ``operations.bulk_acts.ACTS``.
+
+    Args:
+        move_booked: (drain) what can go to equal Gpus goes there.
+
+    Raises:
+        DeskInvalid: by field.
+    """
+    at = whole_second(now)
+    fields = _fields(act, gpu_ids, pool_id)
+    policy = site_policy()
+    moving = act == Act.DRAIN and move_booked
+    with transaction.atomic(durable=True):
+        # First: it locks every Gpu of the Pools, in pk order.
+        found = evacuation.read(gpu_ids, at, None, lock=True) if moving else None
+        changed = set_gpus(gpu_ids=gpu_ids, fields=fields)
+        for pk, values in changed.items():
+            audit_act(
+                verb=f"gpu.{act}", subject=f"gpu:{pk}", actor=actor, now=at,
+                reason=reason, changed={k: list(v) for k, v in values.items()},
+                # Everybody sees why a GPU drains; the form says so.
+                **({"shown": True} if act == Act.DRAIN else {}),
+            )  # fmt: skip
+        if found is None:
+            return Done(len(changed))
+        reliefs = list(vacate(found.booked, gpu_ids, found.room))
+        why = evacuation.Why(
+            reason=reason, detail={}, actor=actor, now=at, policy=policy
+        )
+        for relief in reliefs:
+            evacuation.carry_out(relief, found, why)
+    moved = sum(one.fate is Fate.MOVED for one in reliefs)
+    return Done(len(changed), moved, len(reliefs) - moved)
+
+
+def drain_preview(
+    *, gpu_ids: Collection[int], now: datetime
+) -> tuple[evacuation.Leaving, list[Relief]]:
+    """Return what stands on Gpus, and what of it could go to equal ones."""
+    shut = set(gpu_ids)
+    found = evacuation.read(shut, whole_second(now), None)
+    return found, list(vacate(found.booked, shut, found.room))
+
+
+def drain_node(
+    *, node_id: int, draining: bool, actor: User, now: datetime, reason: str
+) -> bool:
+    """Let a Node's Gpus take no new bookings, or take them again; False: it was so.
+
+    Raises:
+        NotFound.
+    """
+    with transaction.atomic(durable=True):
+        if not Node.objects.filter(pk=node_id).exists():
+            raise NotFound(what=sentence("node under this number"))
+        changed = set_node_draining(node_id=node_id, draining=draining)
+        if changed:
+            audit_act(
+                verb="node.drain" if draining else "node.drain-ended",
+                subject=f"node:{node_id}", actor=actor, now=now, reason=reason,
+            )  # fmt: skip
+    return changed
+
+
+def _fields(
+    act: str, gpu_ids: Collection[int], pool_id: int | None
+) -> Mapping[str, object]:
+    """Return what an act sets.
+
+    Raises:
+        DeskInvalid: by field.
+    """
+    if act not in ACTS:
+        raise DeskInvalid({"act": sentence("Choose an action from the list.")})
+    if not gpu_ids:
+        raise DeskInvalid({"gpus": sentence("Choose at least one GPU.")})
+    known = Gpu.objects.filter(pk__in=gpu_ids, retired=False)
+    if known.count() != len(set(gpu_ids)):
+        raise DeskInvalid({"gpus": sentence("One of these GPUs is not in service.")})
+    if act != Act.POOL:
+        return ACTS[Act(act)].fields
+    if pool_id is None or not Pool.objects.filter(pk=pool_id).exists():
+        raise DeskInvalid({"pool": sentence("Choose a pool.")})
+    return {"pool_id": pool_id}
+
+
+def _check_weight(weight: int) -> None:
+    if not 1 <= weight <= MOST_WEIGHT:
+        raise DeskInvalid(
+            {
+                "weight": sentence(
+                    "A whole number between 1 and {most}.",
+                    most=MOST_WEIGHT,
+                )
+            }
+        )
+
+
+def _peak(edit: PoolEdit) -> PeakHours | None:
+    """Return the peak hours that are wanted.
+
+    Raises:
+        DeskInvalid: by field.
+    """
+    if not 1 <= edit.peak_factor <= MOST_FACTOR:
+        raise DeskInvalid(
+            {
+                "peak_factor": sentence(
+                    "A whole number between 1 and {most}.",
+                    most=MOST_FACTOR,
+                )
+            }
+        )
+    try:
+        mask = read_hours(edit.peak_hours)
+    except PeakTextInvalid as invalid:
+        raise DeskInvalid({"peak_hours": str(invalid)}) from invalid
+    if edit.peak_factor == 1 and mask:
+        raise DeskInvalid(
+            {
+                "peak_factor": sentence(
+                    "With 1, these hours cost the same as others. Choose 2 or more."
+                )
+            }
+        )
+    if edit.peak_factor == 1:
+        return None
+    if not mask:
+        raise DeskInvalid(
+            {"peak_hours": sentence("Enter the hours, as in “Mon-Fri 9-18”.")}
+        )
+    return PeakHours(edit.peak_factor, mask, settings.TIME_ZONE)
+
+
+def _pool(pk: int) -> Pool:
+    pool = Pool.objects.filter(pk=pk).first()
+    if pool is None:
+        raise NotFound(what=sentence("pool under this number"))
+    return pool

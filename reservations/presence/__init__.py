@@ -1,0 +1,1 @@
+"""Whether people use what they hold: check-in, idle GPUs, foreign processes."""

@@ -1,0 +1,18 @@
+"""Saying that one is there: checking in by a click."""
+
+from django.http import HttpRequest
+from ninja import Router
+
+from reservations.presence.check_in import check_in_by_click
+from reservations.web.api_parts import counted_now, signed_in
+
+router = Router(tags=["calendar"])
+
+
+@router.post("/reservations/{int:pk}/check-in")
+def check_in(request: HttpRequest, pk: int) -> dict[str, object]:
+    """Check in by a click; a process or a job on the GPU does it by itself."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    row = check_in_by_click(reservation_id=pk, user=user, now=now)
+    return {"id": row.pk, "checked_in": True, "version": row.version}

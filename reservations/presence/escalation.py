@@ -1,0 +1,154 @@
+"""The ladder: what is done against an intruder, and what never is.
+
+    observe -> notify (in the page) -> warn (on the terminal) -> stop (the process)
+
+A pool goes so far up and no further; each step waits for its time and for the step
+below. Pure: who carries it out is gpuportal/alerts/response.py, and the node checks
+again just before it acts. TELEMETRY.md section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from reservations.presence.attribution import (
+    NOBODY_UID,
+    SYSTEM_UID_BELOW,
+    HoldingInfo,
+    Owners,
+)
+from telemetry.protocol.reading import ProcessReading
+from telemetry.protocol.sentences import sentence
+from telemetry.rules.persistence import STALE_SECONDS
+from telemetry.rules.thresholds import JudgePolicy
+
+
+class Step(StrEnum):
+    """One rung; the words are telemetry.models.Response.Step's."""
+
+    NOTIFY = "notify"
+    WARN = "warn"
+    STOP = "stop"
+
+
+LADDER = (Step.NOTIFY, Step.WARN, Step.STOP)
+REACH = {
+    "observe": LADDER[:0],
+    "notify": LADDER[:1],
+    "warn": LADDER[:2],
+    "stop": LADDER,
+}
+"""Pool's setting: the rungs it allows."""
+
+
+class Never(StrEnum):
+    """Why nothing is done against a process, whatever the pool allows."""
+
+    STALE = sentence("its newest sample is stale")
+    FEW_SAMPLES = sentence("it was not seen in enough samples")
+    NOT_HELD = sentence("nobody holds the GPU")
+    UNATTRIBUTED = sentence("nobody knows whose it is")
+    ROOT = sentence("it is root's")
+    SYSTEM = sentence("it is a system account's")
+    HOLDER = sentence("it is the holder's")
+    JOB = sentence("it is a job of the portal, which ends with its own reservation")
+    EXEMPT = sentence("it is on the whitelist")
+    NO_START = sentence(
+        "nobody knows when it started: its number may be another's by now"
+    )
+    SETTLED = sentence("the operator acknowledged or snoozed the alert")
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """One process that stands on a Gpu which somebody else holds."""
+
+    process: ProcessReading
+    owner: int | str | None
+    """As `Owners.of` tells it."""
+    samples: int
+    """Fresh samples in a row that showed it."""
+    seconds: float
+    """Watched time over which they did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that a step is decided from."""
+
+    suspect: Suspect
+    holding: HoldingInfo | None
+    reach: str
+    """The pool's setting: observe, notify, warn or stop."""
+    age_seconds: float
+    """Since the newest sample of the Gpu arrived."""
+    stood_seconds: float
+    """Since the Alert opened."""
+    done: Mapping[Step, float] = field(default_factory=dict)
+    """Steps that were taken against this process, with the seconds since."""
+    settled: bool = False
+    """The operator acknowledged or snoozed the Alert."""
+
+
+def why_never(case: Case, *, owners: Owners, policy: JudgePolicy) -> Never | None:
+    """Return what forbids any step; None: nothing does."""
+    suspect, process = case.suspect, case.suspect.process
+    forbidden = (
+        (not case.age_seconds <= STALE_SECONDS, Never.STALE),
+        (suspect.samples < max(2, policy.least_samples), Never.FEW_SAMPLES),
+        (case.holding is None, Never.NOT_HELD),
+        (process.uid == 0 or process.user == "root", Never.ROOT),
+        (suspect.owner is None or process.uid is None, Never.UNATTRIBUTED),
+        (
+            process.uid is not None
+            and (process.uid < SYSTEM_UID_BELOW or process.uid == NOBODY_UID),
+            Never.SYSTEM,
+        ),
+        (case.holding is not None and _of_holder(case.holding, suspect), Never.HOLDER),
+        (process.job is not None, Never.JOB),
+        (owners.exempt(process), Never.EXEMPT),
+        (process.started_at is None, Never.NO_START),
+        (case.settled, Never.SETTLED),
+    )
+    return next((why for holds, why in forbidden if holds), None)
+
+
+def _of_holder(holding: HoldingInfo, suspect: Suspect) -> bool:
+    """The holder's or a co-user's by any sign: where two differ, nothing is done."""
+    signs = (suspect.owner, suspect.process.user)
+    return any(holding.is_of(sign) or holding.shared_with(sign) for sign in signs)
+
+
+def due_after_seconds(step: Step, policy: JudgePolicy) -> float:
+    """How long an intruder stands before a step is due."""
+    return {
+        Step.NOTIFY: 0.0,
+        Step.WARN: policy.warn_after_seconds,
+        Step.STOP: policy.stop_after_seconds,
+    }[step]
+
+
+def next_step(case: Case, *, owners: Owners, policy: JudgePolicy) -> Step | None:
+    """Return the rung to take now; None: none is due, or none ever.
+
+    One at a time and none left out: whoever is stopped was told and warned, and
+    had as long after the warning as the policy leaves between the two. A process
+    that came later than the Alert has its own time.
+    """
+    if why_never(case, owners=owners, policy=policy) is not None:
+        return None
+    stood_seconds = min(case.stood_seconds, case.suspect.seconds)
+    before: Step | None = None
+    for step in REACH.get(case.reach, ()):
+        if step in case.done:
+            before = step
+            continue
+        due_seconds = due_after_seconds(step, policy)
+        gap_seconds = 0.0
+        if before is not None:
+            gap_seconds = due_seconds - due_after_seconds(before, policy)
+        rested = before is None or case.done[before] >= gap_seconds
+        return step if stood_seconds >= due_seconds and rested else None
+    return None

@@ -1,0 +1,343 @@
+"""What is a Gpu doing, judged with the calendar in hand? And what is wrong?
+
+TELEMETRY.md section 4. One reading proves nothing: a word that accuses
+somebody, and every finding, needs several fresh samples in a row and the time
+that the site's policies ask for. Whose a process is says `attribution.py`.
+
+`Watcher` remembers, per Gpu, for how long each cause stands; time in which no
+fresh sample came does not count. It has no clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from reservations.presence.attribution import (
+    HoldingInfo,
+    Owners,
+    Presence,
+    Seen,
+    holder_present,
+    presence,
+)
+from reservations.presence.escalation import Suspect
+from telemetry.protocol.gpu_state import GpuState
+from telemetry.protocol.reading import HARM, GpuReading
+from telemetry.protocol.units import MIB_BYTES
+from telemetry.rules import finding_rules
+from telemetry.rules.command_line import short_command
+from telemetry.rules.finding_rules import Finding
+from telemetry.rules.persistence import STALE_SECONDS, Stand, Stands
+from telemetry.rules.thresholds import JudgePolicy
+
+IDLE_WORD_SECONDS = 60.0
+"""How long a held Gpu must be idle before its word says so."""
+MOST_TOLD = 8
+"""Processes that a finding names."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchPolicy:
+    """Thresholds: the telemetry policy's, and those the calendar's rules share."""
+
+    judge: JudgePolicy = field(default_factory=JudgePolicy)
+    idle_util_pct: float = 3.0
+    idle_seconds: float = 1800.0
+    """An idle hog is found when an idle reservation's holder would be warned."""
+    no_show_seconds: float = 900.0
+    grace_seconds: float = 30.0
+    """After the end a Job has this long to stop; until then it is no overrun."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """What the database knows of the Gpu itself."""
+
+    maintenance: bool = False
+    mig: bool = False
+    foreign: bool = False
+    """Managed by another system: shown busy, never an intruder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The word, the findings that stand, and whom the ladder may look at."""
+
+    state: GpuState
+    findings: tuple[Finding, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What the Watcher remembers of one Gpu."""
+
+    reservation_pk: int | None = None
+    stands: Stands = field(default_factory=Stands)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at one Gpu, handed from rule to rule."""
+
+    stands: Stands
+    reading: GpuReading
+    owners: Owners
+    policy: WatchPolicy
+    now: datetime
+    holding: HoldingInfo | None
+    before: HoldingInfo | None
+
+    @property
+    def works(self) -> bool:
+        """Whether the card computes more than an idle one would."""
+        util_pct = self.reading.util_pct
+        return util_pct is not None and util_pct >= self.policy.idle_util_pct
+
+    @property
+    def held_by_unattributed(self) -> bool:
+        """Whether processes that are nobody's we know hold as much as a program that
+        computes: of those that tell how much, and of a card that tells it."""
+        held_bytes = 0
+        for process in self.reading.processes or ():
+            if self.owners.of(process) is not None or self.owners.exempt(process):
+                continue
+            if process.memory_bytes is not None:
+                held_bytes += process.memory_bytes
+            elif self.reading.util_pct is None:
+                return True
+            else:
+                held_bytes += self.reading.memory_used_bytes or 0
+        return held_bytes >= self.policy.judge.zombie_memory_mib * MIB_BYTES
+
+    def passes(self, stand: Stand, seconds: float) -> bool:
+        """Whether a cause has stood for a time and over enough samples."""
+        return stand.passes(seconds, self.policy.judge.least_samples)
+
+    def finding(self, rule: str, stand: Stand, **detail: Any) -> Finding:
+        """Say what was found, with the readings that made it."""
+        pk = self.holding.reservation_pk if self.holding else None
+        return Finding(rule, pk, detail, stand.trail)
+
+
+class Watcher:
+    """Judges one reading after another; one per ingest process."""
+
+    def __init__(self, policy: WatchPolicy) -> None:
+        self.policy = policy
+        self._gpus: dict[int, _Memory] = {}
+
+    def adopt(self, gpu_pk: int, rule: str, reservation_pk: int | None) -> None:
+        """Take over a finding that was open before this process began."""
+        memory = self._gpus.setdefault(gpu_pk, _Memory(reservation_pk))
+        memory.stands.adopt(
+            rule, seconds=30 * 86_400, samples=self.policy.judge.least_samples
+        )
+
+    def judge(
+        self,
+        gpu_pk: int,
+        reading: GpuReading | None,
+        *,
+        age_seconds: float,
+        now: datetime,
+        facts: GpuFacts,
+        owners: Owners,
+        holding: HoldingInfo | None,
+        before: HoldingInfo | None = None,
+    ) -> Verdict:
+        """Return the word for a Gpu and what is wrong with it.
+
+        Args:
+            reading: the newest one; None: never heard of.
+            age_seconds: since it arrived.
+            holding: whose Window runs now.
+            before: whose Window ended within the last minutes.
+        """
+        memory = self._memory(gpu_pk, holding)
+        if facts.maintenance:
+            return Verdict(GpuState.MAINTENANCE)
+        if reading is None or age_seconds > STALE_SECONDS:
+            # Blind: what stood keeps standing, but no time is added to it.
+            memory.stands.blind()
+            return Verdict(GpuState.STALE if reading else GpuState.UNKNOWN)
+        if not reading.answers:
+            memory.stands.blind()
+            return Verdict(GpuState.LOST)
+        if facts.mig:
+            return Verdict(GpuState.MIG)
+        if facts.foreign:
+            return Verdict(GpuState.FOREIGN)
+        memory.stands.see(reading, at=now.timestamp() - age_seconds)
+        look = _Look(memory.stands, reading, owners, self.policy, now, holding, before)
+        return _unbooked(look) if holding is None else _booked(look, holding)
+
+    def _memory(self, gpu_pk: int, holding: HoldingInfo | None) -> _Memory:
+        held_by = holding.reservation_pk if holding else None
+        memory = self._gpus.setdefault(gpu_pk, _Memory(held_by))
+        if memory.reservation_pk != held_by:
+            memory.reservation_pk = held_by
+            memory.stands.clear()
+        return memory
+
+
+def _unbooked(look: _Look) -> Verdict:
+    judge, reading, before = look.policy.judge, look.reading, look.before
+    seen = presence(reading, None, look.owners)
+    findings: list[Finding] = []
+    used_bytes = reading.memory_used_bytes or 0
+    unseen = used_bytes >= judge.zombie_memory_mib * MIB_BYTES and not seen.anybody
+    zombie = look.stands.holds(finding_rules.ZOMBIE_MEMORY, unseen)
+    if look.passes(zombie, judge.zombie_after_seconds):
+        findings.append(
+            look.finding(finding_rules.ZOMBIE_MEMORY, zombie, memory_bytes=used_bytes)
+        )
+    late, others = _split(seen.strangers, before)
+    overrun = _overrun(look, late)
+    findings += overrun
+    squatting = look.stands.holds(finding_rules.SQUATTER, bool(others))
+    if look.passes(squatting, judge.squatter_after_seconds):
+        findings.append(
+            look.finding(finding_rules.SQUATTER, squatting, **_people(others))
+        )
+        return Verdict(GpuState.SQUATTER, tuple(findings))
+    if overrun:
+        return Verdict(GpuState.SQUATTER, tuple(findings))
+    return Verdict(_unbooked_word(look, seen, unseen), tuple(findings))
+
+
+def _unbooked_word(look: _Look, seen: Presence, unseen: bool) -> GpuState:
+    """The word for a Gpu that nobody booked and nobody is accused on.
+
+    Free only where the card says so: somebody's processes, work or memory make it
+    busy, whoever's they are; and what cannot be read is not nothing.
+    """
+    reading = look.reading
+    # A list that can be read and is empty goes before a utilization of just now.
+    works = look.works and (reading.processes is None or seen.anybody)
+    if seen.strangers or works or look.held_by_unattributed:
+        return GpuState.BUSY
+    known = reading.memory_used_bytes is not None and reading.util_pct is not None
+    if unseen or (reading.processes is None and not known):
+        return GpuState.UNKNOWN
+    return GpuState.FREE
+
+
+def _overrun(look: _Look, late: tuple[Seen, ...]) -> list[Finding]:
+    """The holder's processes after the end, once the grace is over too."""
+    before = look.before
+    over = before is not None and not _in_grace(look, before)
+    stand = look.stands.holds(finding_rules.OVERRUN, over and bool(late))
+    if before is None or not look.passes(
+        stand, look.policy.judge.overrun_after_seconds
+    ):
+        return []
+    found = look.finding(finding_rules.OVERRUN, stand, **_people(late))
+    return [replace(found, reservation_id=before.reservation_pk)]
+
+
+def _in_grace(look: _Look, before: HoldingInfo) -> bool:
+    late_seconds = (look.now - before.end).total_seconds()
+    return late_seconds <= look.policy.grace_seconds
+
+
+def _booked(look: _Look, holding: HoldingInfo) -> Verdict:
+    policy, judge, reading = look.policy, look.policy.judge, look.reading
+    seen = presence(reading, holding, look.owners)
+    strangers = seen.strangers
+    if look.before is not None and _in_grace(look, look.before):
+        # Who held it until a moment ago still has the time to stop.
+        _late, strangers = _split(strangers, look.before)
+    came = holding.checked_in or seen.holder
+    intruded = look.stands.holds(finding_rules.INTRUDER, bool(strangers))
+    suspects = _suspects(look, strangers)
+    # An unknown utilization is not idleness.
+    idle = look.stands.holds(
+        finding_rules.IDLE_HOG, not look.works and reading.util_pct is not None and came
+    )
+    missed = look.stands.holds(finding_rules.NO_SHOW, not came and not seen.anybody)
+    findings = []
+    if look.passes(missed, policy.no_show_seconds):
+        findings.append(look.finding(finding_rules.NO_SHOW, missed))
+    if look.passes(idle, policy.idle_seconds):
+        findings.append(look.finding(finding_rules.IDLE_HOG, idle))
+    if strangers and look.passes(intruded, judge.intruder_after_seconds):
+        findings.append(
+            look.finding(finding_rules.INTRUDER, intruded, **_people(strangers))
+        )
+        return Verdict(GpuState.INTRUDER, tuple(findings), suspects)
+    return Verdict(_quiet_word(look, seen, came, idle), tuple(findings))
+
+
+def _quiet_word(look: _Look, seen: Presence, came: bool, idle: Stand) -> GpuState:
+    """The word for a booked Gpu with no intruder on it."""
+    reading = look.reading
+    if look.passes(idle, IDLE_WORD_SECONDS):
+        return GpuState.IDLE
+    if not seen.anybody and not came:
+        return GpuState.RESERVED
+    known = seen.holder or seen.shared or seen.unattributed
+    here = known or reading.processes is None
+    if here and look.works and HARM & set(reading.throttle or ()):
+        return GpuState.THROTTLED
+    return GpuState.BUSY
+
+
+def _split(
+    strangers: Iterable[Seen], before: HoldingInfo | None
+) -> tuple[tuple[Seen, ...], tuple[Seen, ...]]:
+    """(the last holder's and co-users' processes, those of others)."""
+    last: list[Seen] = []
+    others: list[Seen] = []
+    for seen in strangers:
+        mine = before is not None and (
+            before.is_of(seen.owner) or before.shared_with(seen.owner)
+        )
+        (last if mine else others).append(seen)
+    return tuple(last), tuple(others)
+
+
+def _suspects(look: _Look, strangers: Iterable[Seen]) -> tuple[Suspect, ...]:
+    """Each stranger's process, with how long this very process was seen."""
+    found = []
+    for seen in strangers:
+        process = seen.process
+        key = ("process", process.pid, process.uid, process.started_at)
+        stand = look.stands.holds(key)
+        found.append(Suspect(process, seen.owner, stand.samples, stand.seconds))
+    return tuple(found)
+
+
+def _people(strangers: Iterable[Seen]) -> dict[str, Any]:
+    """Who runs there, for the operator; pages decide who reads names."""
+    told = list(strangers)
+    return {
+        "users": sorted({seen.login for seen in told}),
+        "processes": [
+            {
+                "pid": seen.process.pid,
+                "uid": seen.process.uid,
+                "user": seen.login,
+                "command": short_command(seen.process.command),
+                "memory_bytes": seen.process.memory_bytes,
+                "started_at": seen.process.started_at,
+                "job": seen.process.job,
+            }
+            for seen in told[:MOST_TOLD]
+        ],
+    }
+
+
+__all__ = [
+    "GpuFacts",
+    "HoldingInfo",
+    "Owners",
+    "Verdict",
+    "WatchPolicy",
+    "Watcher",
+    "holder_present",
+    "presence",
+]

@@ -1,0 +1,63 @@
+"""What threatens the Reservations that run: read beside what else is read of them."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from reservations.models import Reservation
+from reservations.presence.release_warnings import Looming, looming
+from reservations.rules.lifecycle import State
+from reservations.store.booking_snapshot import site_policy
+
+PRESENCE_FIELDS = (
+    "reservation__state",
+    "reservation__checked_in_at",
+    "reservation__blind_seconds",
+    "reservation__idle_warned_at",
+    "reservation__keep_used",
+)
+"""Of an Allocation; `looming_of` takes them in this order."""
+
+Row = tuple[int, datetime, str, datetime | None, int, datetime | None, bool]
+
+
+def looming_of(rows: Iterable[Row], now: datetime) -> dict[int, Looming]:
+    """Return, by Reservation, what is about to release it; mostly nothing.
+
+    Args:
+        rows: (Reservation's pk, its start, and `PRESENCE_FIELDS`).
+    """
+    threatened = {
+        pk: (start, came, blind, warned, kept)
+        for pk, start, state, came, blind, warned, kept in rows
+        if state == State.ACTIVE and (came is None or warned is not None)
+    }
+    if not threatened:
+        return {}
+    policy = site_policy()
+    found = {
+        pk: looming(
+            start=start,
+            checked_in_at=came,
+            blind_seconds=blind,
+            idle_warned_at=warned,
+            keep_used=kept,
+            now=now,
+            policy=policy,
+        )
+        for pk, (start, came, blind, warned, kept) in threatened.items()
+    }
+    return {pk: one for pk, one in found.items() if one is not None}
+
+
+def looming_for(row: Reservation, now: datetime) -> Looming | None:
+    """Return what is about to release one Reservation."""
+    fields = (
+        row.pk,
+        row.start,
+        row.state,
+        row.checked_in_at,
+        row.blind_seconds,
+        row.idle_warned_at,
+        row.keep_used,
+    )
+    return looming_of([fields], now).get(row.pk)

@@ -1,0 +1,79 @@
+"""Is a running Reservation about to be released, and when? (POLICY.md rule 6)
+
+As far as is known now: time in which nobody could see stops the clock, so a release
+may come later than this says, never earlier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from reservations.rules.policy import Policy
+from telemetry.protocol.sentences import sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Looming:
+    """What is about to happen, and what would stop it."""
+
+    kind: Literal["no_show", "idle"]
+    release_at: datetime
+    idle_seconds: int
+    """How long it has been idle; 0 where nobody came yet."""
+    keep: bool
+    """Whether Keep may still be pressed: once."""
+
+    @property
+    def text(self) -> str:
+        """Say it without the instant, which a page shows in the reader's way.
+
+        >>> Looming("idle", datetime(2026, 3, 2), 1500, keep=True).text
+        'Idle for 25 min'
+        """
+        if self.kind == "no_show":
+            return sentence("Not started yet")
+        return sentence("Idle for {minutes} min", minutes=self.idle_seconds // 60)
+
+    @property
+    def unless(self) -> str:
+        """Say what stops it."""
+        if self.kind == "no_show":
+            return sentence("unless a job starts or you press “I’m here”")
+        if self.keep:
+            return sentence("unless work starts or you press “Keep (once)”")
+        return sentence("unless work starts")
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as the board and the API tell it."""
+        return {
+            "kind": self.kind,
+            "release_at": self.release_at.isoformat().replace("+00:00", "Z"),
+            "text": self.text,
+            "unless": self.unless,
+            "keep": self.keep,
+        }
+
+
+def looming(
+    *,
+    start: datetime,
+    checked_in_at: datetime | None,
+    blind_seconds: int,
+    idle_warned_at: datetime | None,
+    keep_used: bool,
+    now: datetime,
+    policy: Policy,
+) -> Looming | None:
+    """Return what threatens a Reservation that runs; None: nothing does."""
+    if checked_in_at is None:
+        if not policy.release_no_shows:
+            return None
+        absent = timedelta(seconds=policy.no_show_seconds + blind_seconds)
+        return Looming("no_show", max(start + absent, now), 0, keep=not keep_used)
+    if idle_warned_at is None or not policy.release_idle:
+        return None
+    at = idle_warned_at + timedelta(seconds=policy.idle_grace_seconds)
+    idle = policy.idle_seconds + int((now - idle_warned_at).total_seconds())
+    return Looming("idle", max(at, now), max(idle, 0), keep=not keep_used)

@@ -1,0 +1,126 @@
+"""Did anybody come, and is anything used? Judged on watched minutes only.
+
+POLICY.md section 3, rule 6. Our blindness is never the student's fault: a
+minute without enough samples of every Gpu is blind, stops the clock and makes
+no strike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from reservations.rules.window import instant, unix
+
+MINUTE_SECONDS = 60
+SEEN_SAMPLES = 45
+"""Of 60 in a minute at 1 Hz: fewer, and somebody may have come unseen."""
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteInfo:
+    """What was seen of one Gpu in one minute (a frozen SampleMinute)."""
+
+    gpu_pk: int
+    minute_at: datetime
+    n: int
+    process_n: int
+    util_n: int
+    util_sum_pct: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is known about a Reservation's use so far."""
+
+    holder_came: bool
+    """In some sample of some Gpu the holder had a process."""
+    absent_seconds: int
+    """Watched time in which no Gpu had a process of the holder."""
+    blind_seconds: int
+    """Whole minutes in which some Gpu was not seen well enough."""
+    absent_at: datetime | None = None
+    """When ``absent_seconds`` came to the limit; None: not yet."""
+
+
+def watched(
+    minutes: Iterable[MinuteInfo],
+    gpu_pks: Collection[int],
+    *,
+    start: datetime,
+    now: datetime,
+    limit_seconds: int | None = None,
+) -> Watched:
+    """Sum up the whole minutes from ``start`` to ``now``.
+
+    Args:
+        limit_seconds: of absence; when it was reached does not depend on ``now``.
+    """
+    by_minute = _by_minute(minutes, start=start, now=now)
+    came = any(info.process_n for infos in by_minute.values() for info in infos)
+    seen = {at: by_minute[at] for at in sorted(by_minute)}
+    seen = {at: infos for at, infos in seen.items() if _seen(infos, gpu_pks)}
+    absent = [
+        at + MINUTE_SECONDS
+        for at, infos in seen.items()
+        if not any(info.process_n for info in infos)
+    ]
+    needed = -(-(limit_seconds or 0) // MINUTE_SECONDS)
+    reached = absent[needed - 1] if 0 < needed <= len(absent) else None
+    first = -(-unix(start) // MINUTE_SECONDS)
+    total = max(unix(now) // MINUTE_SECONDS - first, 0)
+    blind = max(total - len(seen), 0)
+    return Watched(
+        came,
+        len(absent) * MINUTE_SECONDS,
+        blind * MINUTE_SECONDS,
+        instant(reached) if reached is not None else None,
+    )
+
+
+def idle_seconds(
+    minutes: Iterable[MinuteInfo],
+    gpu_pks: Collection[int],
+    *,
+    since: datetime,
+    now: datetime,
+    below_pct: float,
+) -> int:
+    """Return how long, up to now, all Gpus were watched and idle without a break.
+
+    A blind minute neither counts nor breaks; a busy one on any Gpu, or one
+    whose utilization the card cannot tell, breaks.
+    """
+    by_minute = _by_minute(minutes, start=since, now=now)
+    idle = 0
+    for minute in sorted(by_minute, reverse=True):
+        infos = by_minute[minute]
+        if any(_busy(info, below_pct) for info in infos):
+            break
+        if _seen(infos, gpu_pks):
+            if any(info.util_n < SEEN_SAMPLES for info in infos):
+                break
+            idle += MINUTE_SECONDS
+    return idle
+
+
+def _busy(info: MinuteInfo, below_pct: float) -> bool:
+    return info.util_n > 0 and info.util_sum_pct >= below_pct * info.util_n
+
+
+def _seen(infos: Collection[MinuteInfo], gpu_pks: Collection[int]) -> bool:
+    enough = {info.gpu_pk for info in infos if info.n >= SEEN_SAMPLES}
+    return enough.issuperset(gpu_pks)
+
+
+def _by_minute(
+    minutes: Iterable[MinuteInfo], *, start: datetime, now: datetime
+) -> dict[int, list[MinuteInfo]]:
+    found: dict[int, list[MinuteInfo]] = defaultdict(list)
+    for info in minutes:
+        second = unix(info.minute_at)
+        if unix(start) <= second and second + MINUTE_SECONDS <= unix(now):
+            found[second].append(info)
+    return found

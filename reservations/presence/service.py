@@ -1,0 +1,160 @@
+"""Steps 3 and 4 of the tick: who came, who did not, who holds and idles."""
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import DatabaseError, transaction
+
+from reservations.booking.release import free_unused
+from reservations.models import Allocation, Reservation
+from reservations.notifications import holder_notices, live
+from reservations.presence.check_in import IDLE_WARNING, check_in
+from reservations.presence.rules import MinuteInfo, idle_seconds, watched
+from reservations.rules.errors import BookingError
+from reservations.rules.lifecycle import State
+from reservations.rules.policy import Policy
+from reservations.store import ledger, locking
+from telemetry.alerts.service import close_alert, open_alert
+from telemetry.models import SampleMinute
+
+log = logging.getLogger(__name__)
+_ERRORS = (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError)
+
+
+def check(now: datetime, policy: Policy) -> dict[str, int]:
+    """Check in, free no-shows, warn and free idle ones; how many of each."""
+    done = {"checked_in": 0, "no_shows": 0, "idle_warned": 0, "idle_released": 0}
+    running = list(
+        # Also what is over: a late tick finds who did not come all the same.
+        Reservation.objects.active().filter(start__lt=now).order_by("pk")
+    )
+    gpus = _gpu_ids(running)
+    for row in running:
+        try:
+            if row.checked_in_at is None:
+                word = _absence(row, gpus.get(row.pk, []), now, policy)
+            elif policy.release_idle and row.end > now:
+                word = _idle(row, gpus.get(row.pk, []), now, policy)
+            else:
+                continue
+        except _ERRORS:
+            log.exception("reservation %s: looking for its holder failed", row.pk)
+            continue
+        if word:
+            done[word] += 1
+    return done
+
+
+def _gpu_ids(rows: Sequence[Reservation]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    pairs = Allocation.objects.filter(reservation__in=[row.pk for row in rows])
+    for pk, gpu in pairs.order_by().values_list("reservation_id", "gpu_id"):
+        found.setdefault(pk, []).append(gpu)
+    return found
+
+
+def _minutes(gpu_ids: Sequence[int], since: datetime) -> list[MinuteInfo]:
+    rows = SampleMinute.objects.filter(gpu_id__in=gpu_ids, minute_at__gte=since)
+    fields = ("gpu_id", "minute_at", "n", "process_n", "util_n", "util_sum_pct")
+    return [MinuteInfo(*row) for row in rows.order_by().values_list(*fields)]
+
+
+def _absence(
+    row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
+) -> str:
+    """Check the holder in, or free the Gpus that nobody came for."""
+    # Handing on what runs and nobody came to does not set the clock back.
+    since = row.watched_from or row.start
+    seen = watched(
+        _minutes(gpu_ids, since),
+        gpu_ids,
+        start=since,
+        now=min(now, row.end),
+        limit_seconds=policy.no_show_seconds,
+    )
+    if seen.holder_came:
+        return "checked_in" if check_in(reservation_id=row.pk, now=now) else ""
+    if row.blind_seconds != seen.blind_seconds:
+        Reservation.objects.filter(pk=row.pk).update(blind_seconds=seen.blind_seconds)
+    gone_at = seen.absent_at
+    if not policy.release_no_shows or gone_at is None or gone_at >= row.end:
+        return ""
+    # Somebody may have checked in by a job since the row was read.
+    if not Reservation.objects.filter(pk=row.pk, checked_in_at=None).exists():
+        return ""
+    # As of then: a late tick writes what one in time would have.
+    free_unused(reservation_id=row.pk, now=gone_at, reason="nobody came", no_show=True)
+    return "no_shows"
+
+
+def _idle(
+    row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
+) -> str:
+    """Warn once; free what is still idle when the grace has been watched too."""
+    since = max(row.start, row.kept_at or row.start)
+    idle = idle_seconds(
+        _minutes(gpu_ids, since),
+        gpu_ids,
+        since=since,
+        now=now,
+        below_pct=policy.idle_util_pct,
+    )
+    if row.idle_warned_at is not None:
+        if idle < policy.idle_seconds:
+            _unwarn(row, gpu_ids, now, policy)
+            return ""
+        _warn(row, gpu_ids, now, policy)
+        after = idle_seconds(
+            _minutes(gpu_ids, row.idle_warned_at),
+            gpu_ids,
+            since=row.idle_warned_at,
+            now=now,
+            below_pct=policy.idle_util_pct,
+        )
+        if after < policy.idle_grace_seconds:
+            return ""
+        with transaction.atomic(durable=True):
+            free_unused(reservation_id=row.pk, now=now, reason="idle")
+            _close(gpu_ids, now)
+        return "idle_released"
+    if idle < policy.idle_seconds:
+        return ""
+    with transaction.atomic(durable=True):
+        running = Reservation.objects.filter(pk=row.pk, state=State.ACTIVE)
+        if not running.filter(idle_warned_at=None).update(idle_warned_at=now):
+            return ""
+        _warn(row, gpu_ids, now, policy)
+        fresh = locking.load_reservation(row.pk)
+        ledger.audit("idle-warned", fresh, actor=None, now=now, idle_seconds=idle)
+        holder_notices.idle_warned(fresh, idle_seconds=idle, now=now, policy=policy)
+        live.publish_reservation(fresh, gpu_ids=list(gpu_ids), policy=policy)
+    return "idle_warned"
+
+
+def _warn(
+    row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
+) -> None:
+    for gpu_id in gpu_ids:
+        open_alert(
+            rule=IDLE_WARNING,
+            gpu_id=gpu_id,
+            now=now,
+            reservation_id=row.pk,
+            detail={"grace_seconds": policy.idle_grace_seconds},
+        )
+
+
+def _unwarn(
+    row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
+) -> None:
+    Reservation.objects.filter(pk=row.pk).update(idle_warned_at=None)
+    _close(gpu_ids, now)
+    with transaction.atomic(durable=True):
+        fresh = locking.load_reservation(row.pk)
+        live.publish_reservation(fresh, gpu_ids=list(gpu_ids), policy=policy)
+
+
+def _close(gpu_ids: Sequence[int], now: datetime) -> None:
+    for gpu_id in gpu_ids:
+        close_alert(rule=IDLE_WARNING, gpu_id=gpu_id, now=now)

@@ -1,0 +1,68 @@
+"""Charts and sums of what Gpus did for an Account or a Reservation: /api/v1/..."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.http import HttpRequest
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from ninja import Query, Router
+
+from reservations.models import Account, Reservation
+from reservations.store.access import (
+    charted_accounts,
+    reader,
+    visible_reservations,
+)
+from reservations.store.gpu_history import (
+    of_account,
+    of_reservation,
+    reservation_usage,
+)
+from telemetry.history.charts import answer_history, asked_of, usage_entry
+from telemetry.history.schemas import HistoryIn
+
+router = Router(tags=["history"])
+
+
+@router.get("/accounts/{int:account_id}/history")
+def account_history(
+    request: HttpRequest, account_id: int, wish: Query[HistoryIn]
+) -> Any:
+    """What Gpus did while an Account, or one below it, held them.
+
+    For its members, its heads and the operator.
+    """
+    seen = charted_accounts(reader(request))
+    account = get_object_or_404(Account, pk=account_id, pk__in=seen)
+    now = timezone.now()
+    asked = asked_of(wish, now=now)
+    subject = of_account(account, start=_at(asked.start), end=_at(asked.end))
+    return answer_history(subject, wish, now=now)
+
+
+@router.get("/reservations/{int:reservation_id}/history")
+def reservation_history(
+    request: HttpRequest, reservation_id: int, wish: Query[HistoryIn]
+) -> Any:
+    """What the Gpus of a Reservation did while it held them."""
+    subject = of_reservation(_reservation(request, reservation_id))
+    return answer_history(subject, wish, now=timezone.now())
+
+
+@router.get("/reservations/{int:reservation_id}/usage")
+def reservation_summary(request: HttpRequest, reservation_id: int) -> dict[str, Any]:
+    """What a Reservation came to, so far where it runs; null: nobody can say."""
+    found = _reservation(request, reservation_id)
+    usage = reservation_usage(found, now=timezone.now())
+    return {"reservation": found.pk, "usage": usage and usage_entry(usage)}
+
+
+def _reservation(request: HttpRequest, pk: int) -> Reservation:
+    """Return one that the reader may see; 404 otherwise: it says nothing."""
+    seen = Reservation.objects.filter(visible_reservations(reader(request)))
+    return get_object_or_404(seen, pk=pk)
+
+
+def _at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

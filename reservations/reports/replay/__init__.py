@@ -1,0 +1,1 @@
+"""Past requests played again under other rules."""

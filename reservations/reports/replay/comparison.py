@@ -1,0 +1,115 @@
+"""What would other rules have done to the same demand? Two replays, side by side.
+
+The bookings of a site become the jobs of a trace: who asked, when, for how many Gpus
+and how long, and how long they were really held. Both replays see the same trace, so
+what differs is the rules' doing; neither is what really happened, since people book
+ahead and a replay serves as soon as it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from reservations.reports.replay.engine import replay
+from reservations.reports.replay.measures import (
+    DAY_SECONDS,
+    DayLoad,
+    GroupWaits,
+    load_by_day,
+    measure,
+    waits_by_group,
+)
+from reservations.reports.replay.queue_orders import FirmFlex
+from reservations.reports.replay.site_rules import SiteTree
+from reservations.reports.replay.trace import NEEDED, TraceJob
+from reservations.rules.policy import Policy
+
+EDITABLE = (
+    "quota_gpu_seconds",
+    "half_life_seconds",
+    "freeze_seconds",
+    "firm_horizon_seconds",
+    "flex_horizon_seconds",
+)
+"""Fields of the policy that a replay can tell apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Measures of one replay, and its groups' waits."""
+
+    measures: dict[str, float]
+    groups: tuple[GroupWaits, ...]
+    days: tuple[DayLoad, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is stored."""
+        return {
+            "measures": self.measures,
+            "groups": [asdict(group) for group in self.groups],
+            "days": [[d.used_gpu_seconds, d.waited_gpu_seconds] for d in self.days],
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Outcome:
+        """Read it back."""
+        groups = tuple(GroupWaits(**group) for group in stored["groups"])
+        days = tuple(DayLoad(*day) for day in stored.get("days", ()))
+        return cls(dict(stored["measures"]), groups, days)
+
+
+def edited(policy: Policy, fields: Mapping[str, int]) -> Policy:
+    """Return the policy with other values of ``EDITABLE`` fields.
+
+    Raises:
+        PolicyInvalid: a value is out of range, or contradicts another.
+    """
+    return replace(
+        policy,
+        quota_gpu_seconds=fields["quota_gpu_seconds"],
+        half_life_seconds=fields["half_life_seconds"],
+        freeze_seconds=fields["freeze_seconds"],
+        firm_horizon_seconds=fields["firm_horizon_seconds"],
+        flex_horizon_seconds=fields["flex_horizon_seconds"],
+    )
+
+
+def outcome(
+    jobs: Sequence[TraceJob],
+    policy: Policy,
+    *,
+    gpus: int,
+    weight: int,
+    tree: SiteTree | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Outcome:
+    """Replay a trace under a policy, with its freeze and its horizons.
+
+    Args:
+        jobs: at least one, none wider than ``gpus``.
+        weight: of one Gpu: quotas are in weighted GPU-seconds, the trace is not.
+        tree: the site's shares and quotas; None: equal shares, one quota for all.
+    """
+    order = FirmFlex(
+        jobs,
+        policy,
+        policy.quota_gpu_seconds // max(1, weight),
+        keeps_plans=True,
+        tree=None if tree is None else tree.of_trace(jobs, weight=weight),
+    )
+    runs = replay(jobs, gpus=gpus, order=order, progress=progress)
+    days = max(job.submit_s for job in jobs) // DAY_SECONDS + 1
+    return Outcome(
+        asdict(measure(runs, gpus=gpus)),
+        tuple(waits_by_group(runs)),
+        tuple(load_by_day(runs, days=days)),
+    )
+
+
+def trace_rows(jobs: Sequence[TraceJob]) -> Iterator[list[str | int]]:
+    """Head and rows of a trace, as ``read_trace`` reads it back."""
+    yield list(NEEDED)
+    for job in jobs:
+        yield [getattr(job, name) for name in NEEDED]

@@ -1,0 +1,370 @@
+"""Runs a trace against an order: who starts when, on how many free Gpus.
+
+Event by event: what ends, what is submitted, then one look at the queue. The look
+goes through the queue in the order's own order and starts what fits now; the first
+``planned`` that do not fit get a planned start, which nothing behind them may push
+back. 0 is a strict queue (nobody overtakes), 1 is EASY backfill (Lifka 1995; Mu'alem
+and Feitelson, IEEE TPDS 2001), more is POLICY.md rule 5. Schedulers see requested
+lengths, never real ones.
+
+Gpus that are free and held for a planned start would stand idle. Where some jobs can
+be paused (``pauses``), those that wait run there until the Gpus are needed, as Jobs in
+gaps do in the portal: they save when they are told to leave, and go on later.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from reservations.reports.replay.trace import TraceJob
+
+TELL_EVENTS = 50
+"""Events between two words of how far a replay is."""
+RESTART_SECONDS = 60
+"""What a job in a gap needs before it goes on from its checkpoint."""
+
+
+class TooWide(ValueError):
+    """A job wants more Gpus than there are."""
+
+
+class Order(Protocol):
+    """Who is next. Told of everything that happens, in order of time."""
+
+    planned: int
+    """How many waiting jobs hold a planned start."""
+    keeps_plans: bool
+    """Whether starts are planned even while no Gpu is free; ``plans`` is told."""
+
+    def submitted(self, job: TraceJob, now: int) -> None:
+        """A job came."""
+
+    def started(self, job: TraceJob, now: int) -> None:
+        """A job got its Gpus."""
+
+    def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
+        """A job gave them back; ``waiting``: somebody is there to take them."""
+
+    def ran_in_gap(self, job: TraceJob, seconds: int, now: int, *, done: bool) -> None:
+        """A waiting job ran in a gap for so long; ``done``: it waits no more."""
+
+    def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
+        """The waiting jobs, first served first."""
+
+    def plans(self, job: TraceJob, at: int, now: int) -> bool:
+        """Whether a job may hold a start planned for then; told of it, if so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """When a job ran."""
+
+    job: TraceJob
+    start_s: int
+    pieces: tuple[tuple[int, int], ...] = ()
+    """Starts and ends of a job that ran in gaps too; empty: it ran in one piece."""
+
+    @property
+    def served(self) -> tuple[tuple[int, int], ...]:
+        """Starts and ends of the work that was done, in order of time."""
+        return self.pieces or ((self.start_s, self.end_s),)
+
+    @property
+    def end_s(self) -> int:
+        """First second in which its Gpus are free again."""
+        if self.pieces:
+            return self.pieces[-1][1]
+        return self.start_s + self.job.duration_s
+
+    @property
+    def wait_s(self) -> int:
+        """Seconds after the submission in which the job did not run."""
+        return self.end_s - self.job.submit_s - self.job.duration_s
+
+
+class Easy:
+    """One promise: the first that waits, at the earliest end that makes room.
+
+    Mu'alem and Feitelson's two numbers: the shadow time, and the extra Gpus that are
+    left over then; who ends before the shadow or fits into the extra may overtake.
+    """
+
+    def __init__(
+        self, now: int, free: int, ends: Sequence[tuple[int, int, int]], head: TraceJob
+    ) -> None:
+        self.now, self.shadow = now, now
+        room = free
+        for end, _number, gpus in ends:
+            room += gpus
+            if room >= head.gpus:
+                self.shadow = end
+                break
+        self.extra = room - head.gpus
+
+    def fits_now(self, gpus: int, seconds: int) -> bool:
+        """Whether the first that waits is not pushed back."""
+        return self.now + seconds <= self.shadow or gpus <= self.extra
+
+    def take(self, gpus: int, seconds: int) -> None:
+        """Take them; who stays beyond the shadow takes from the extra."""
+        if self.now + seconds > self.shadow:
+            self.extra -= gpus
+
+
+class Profile:
+    """Free Gpus over time, as a scheduler expects them: a step function."""
+
+    def __init__(self, now: int, free: int, ends: Sequence[tuple[int, int, int]]):
+        """``ends``: (expected end, number, Gpus) of what runs, in order of time."""
+        self.times = [now]
+        self.free = [free]
+        for end, _number, gpus in ends:
+            at = max(end, now)
+            if at == self.times[-1]:
+                self.free[-1] += gpus
+            else:
+                self.times.append(at)
+                self.free.append(self.free[-1] + gpus)
+
+    def fits_now(self, gpus: int, seconds: int) -> bool:
+        """Whether so many are free from now on for so long."""
+        until = bisect_left(self.times, self.times[0] + seconds)
+        return min(self.free[: max(until, 1)]) >= gpus
+
+    def take(self, gpus: int, seconds: int) -> None:
+        """Hold Gpus from now on."""
+        self.hold(self.times[0], gpus, seconds)
+
+    def hold(self, at: int, gpus: int, seconds: int) -> None:
+        """Hold Gpus over [at, at + seconds)."""
+        first, last = self._cut(at), self._cut(at + seconds)
+        for place in range(first, last):
+            self.free[place] -= gpus
+
+    def earliest(self, gpus: int, seconds: int) -> int:
+        """First instant from which so many are free for so long."""
+        place, size = 0, len(self.times)
+        while place < size:
+            until = bisect_left(self.times, self.times[place] + seconds)
+            blocked = next(
+                (k for k in range(place, until) if self.free[k] < gpus), None
+            )
+            if blocked is None:
+                return self.times[place]
+            place = blocked + 1
+        raise TooWide(f"{gpus} GPUs are never free")
+
+    def _cut(self, at: int) -> int:
+        """Index of the step that begins at an instant, made if there is none."""
+        place = bisect_right(self.times, at)
+        if self.times[place - 1] == at:
+            return place - 1
+        self.times.insert(place, at)
+        self.free.insert(place, self.free[place - 1])
+        return place
+
+
+def replay(
+    jobs: Sequence[TraceJob],
+    *,
+    gpus: int,
+    order: Order,
+    progress: Callable[[float], None] | None = None,
+    pauses: Callable[[TraceJob], bool] | None = None,
+) -> list[Run]:
+    """Run a trace to its end; Runs in order of their start.
+
+    Args:
+        jobs: in order of submission.
+        gpus: equal Gpus of one pool.
+        progress: told now and then which part of the jobs was submitted, 0 to 1; what
+            it raises ends the replay.
+        pauses: whether a job can be paused and so may run in gaps; None: no job can.
+
+    Raises:
+        TooWide: a job wants more than all of them.
+    """
+    wide = next((job for job in jobs if job.gpus > gpus), None)
+    if wide is not None:
+        raise TooWide(f"job {wide.job_id} wants {wide.gpus} GPUs, there are {gpus}")
+    return _Pool(gpus, order, pauses).run(jobs, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _GapRun:
+    """A waiting job that runs where nobody else does."""
+
+    job: TraceJob
+    since: int
+
+    def done_s(self, now: int) -> int:
+        """Seconds of its work that are done by an instant."""
+        return min(max(0, now - self.since - RESTART_SECONDS), self.job.duration_s)
+
+    @property
+    def end_s(self) -> int:
+        """When it is through, if nobody needs the Gpus before."""
+        return self.since + RESTART_SECONDS + self.job.duration_s
+
+
+class _Pool:
+    """The Gpus, what runs on them and who waits."""
+
+    def __init__(
+        self,
+        gpus: int,
+        order: Order,
+        pauses: Callable[[TraceJob], bool] | None = None,
+    ) -> None:
+        self.free = gpus
+        """Not held by a started job; jobs in gaps may be on them."""
+        self.order = order
+        self.pauses = pauses
+        self.in_gaps: list[_GapRun] = []
+        """In order of their start: the newest leaves first."""
+        self.pieces: dict[int, list[tuple[int, int]]] = {}
+        """When jobs ran in gaps, by number: starts and ends of the work done."""
+        self.waiting: list[TraceJob] = []
+        self.ends: list[tuple[int, int, TraceJob]] = []
+        self.expected: list[tuple[int, int, int]] = []
+        self.runs: list[Run] = []
+
+    def run(
+        self, jobs: Sequence[TraceJob], progress: Callable[[float], None] | None
+    ) -> list[Run]:
+        """Go from event to event."""
+        coming = events = 0
+        while coming < len(jobs) or self.ends or self.in_gaps:
+            events += 1
+            if progress is not None and not events % TELL_EVENTS:
+                progress(coming / len(jobs))
+            instants = [jobs[coming].submit_s] if coming < len(jobs) else []
+            instants += [self.ends[0][0]] if self.ends else []
+            if self.in_gaps:
+                instants += [run.end_s for run in self.in_gaps]
+            now = min(instants)
+            if self.in_gaps:
+                for run in [run for run in self.in_gaps if run.end_s == now]:
+                    self._leave_gap(run, now)
+            while self.ends and self.ends[0][0] == now:
+                self._end(heapq.heappop(self.ends)[2], now)
+            while coming < len(jobs) and jobs[coming].submit_s == now:
+                self.waiting.append(jobs[coming])
+                self.order.submitted(jobs[coming], now)
+                coming += 1
+            if self.waiting and (self.free or self.order.keeps_plans):
+                self._look(now)
+                if self.pauses is not None:
+                    self._fill_gaps(self.pauses, now)
+        return self.runs
+
+    def _idle(self) -> int:
+        """Gpus on which nothing runs."""
+        return self.free - sum(run.job.gpus for run in self.in_gaps)
+
+    def _fill_gaps(self, pauses: Callable[[TraceJob], bool], now: int) -> None:
+        """Let waiting jobs that can be paused run where nobody else does."""
+        idle = self._idle()
+        if not idle:
+            return
+        running = {run.job.number for run in self.in_gaps}
+        for job in self.order.queue(self.waiting, now):
+            if job.gpus <= idle and job.number not in running and pauses(job):
+                self.in_gaps.append(_GapRun(self._left(job), now))
+                idle -= job.gpus
+
+    def _leave_gap(self, run: _GapRun, now: int) -> None:
+        """Take a job off its gap; what it has done stays done."""
+        self.in_gaps.remove(run)
+        job, done = run.job, run.done_s(now)
+        if done:
+            start = run.since + RESTART_SECONDS
+            self.pieces.setdefault(job.number, []).append((start, start + done))
+        through = done == job.duration_s
+        if through:
+            place = next(
+                at for at, one in enumerate(self.waiting) if one.number == job.number
+            )
+            whole = self.waiting.pop(place)
+            pieces = tuple(self.pieces.get(job.number, [(now, now)]))
+            self.runs.append(Run(whole, pieces[0][0], pieces))
+        self.order.ran_in_gap(job, now - run.since, now, done=through)
+
+    def _left(self, job: TraceJob) -> TraceJob:
+        """Return a job with what is left of it after its gaps."""
+        if job.number not in self.pieces:
+            return job
+        done = sum(end - start for start, end in self.pieces[job.number])
+        return replace(job, duration_s=job.duration_s - done, req_s=job.req_s - done)
+
+    def _look(self, now: int) -> None:
+        """Start what may start, in the order's own order."""
+        queue = list(self.order.queue(self.waiting, now))
+        ready = 0
+        while ready < len(queue) and queue[ready].gpus <= self.free:
+            self._start(queue[ready], now)
+            ready += 1
+        left = queue[ready:]
+        if left and self.free and self.order.planned == 1:
+            left = [left[0], *self._backfill(left[1:], now, self._easy(left[0], now))]
+        elif left and self.order.planned and (self.free or self.order.keeps_plans):
+            profile = Profile(now, self.free, self.expected)
+            left = self._backfill(left, now, profile, self.order.planned)
+        self.waiting = sorted(left, key=lambda job: (job.submit_s, job.number))
+
+    def _easy(self, head: TraceJob, now: int) -> Easy:
+        return Easy(now, self.free, self.expected, head)
+
+    def _backfill(
+        self, queue: list[TraceJob], now: int, plan: Easy | Profile, promises: int = 0
+    ) -> list[TraceJob]:
+        """Start whoever pushes no promise back; return the others.
+
+        The first ``promises`` that cannot start get a planned start of their own.
+        """
+        left = []
+        for job in queue:
+            seconds = self._left(job).req_s if self.pieces else job.req_s
+            if job.gpus <= self.free and plan.fits_now(job.gpus, seconds):
+                plan.take(job.gpus, seconds)
+                self._start(job, now)
+                continue
+            left.append(job)
+            if promises and isinstance(plan, Profile):
+                at = plan.earliest(job.gpus, seconds)
+                if self.order.plans(job, at, now):
+                    plan.hold(at, job.gpus, seconds)
+                    promises -= 1
+        return left
+
+    def _start(self, job: TraceJob, now: int) -> None:
+        if self.in_gaps:
+            self._clear_gaps(job, now)
+        left = job
+        self.free -= job.gpus
+        if job.number in self.pieces:
+            left, pieces = self._left(job), self.pieces[job.number]
+            last = (now, now + left.duration_s)
+            self.runs.append(Run(job, pieces[0][0], (*pieces, last)))
+        else:
+            self.runs.append(Run(job, now))
+        heapq.heappush(self.ends, (now + left.duration_s, job.number, left))
+        insort(self.expected, (now + left.req_s, job.number, job.gpus))
+        self.order.started(left, now)
+
+    def _clear_gaps(self, job: TraceJob, now: int) -> None:
+        """Take a job off its gap, and the newest off theirs until it has room."""
+        for run in [run for run in self.in_gaps if run.job.number == job.number]:
+            self._leave_gap(run, now)
+        while self._idle() < job.gpus:
+            self._leave_gap(self.in_gaps[-1], now)
+
+    def _end(self, job: TraceJob, now: int) -> None:
+        self.free += job.gpus
+        entry = (now - job.duration_s + job.req_s, job.number, job.gpus)
+        del self.expected[bisect_left(self.expected, entry)]
+        self.order.ended(job, now, waiting=bool(self.waiting))

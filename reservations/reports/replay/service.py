@@ -1,0 +1,249 @@
+"""Replays of the site's own past: asked for, made by a worker, kept, cancelled.
+
+A row moves by compare-and-set. The worker tells how far it is, and looks whether it was
+cancelled, some times a second; it gives up after ``LIMIT_SECONDS``. A row whose worker
+is gone is overtaken: it is failed when the next one is asked for, or looked at.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from reservations.models import PolicyReplay, User
+from reservations.reports.replay.comparison import EDITABLE, Outcome, edited, outcome
+from reservations.reports.replay.site_rules import AccountEdit
+from reservations.reports.replay.site_trace import (
+    CountedFrom,
+    SiteTrace,
+    site_trace,
+    site_tree,
+)
+from reservations.rules.errors import NotFound
+from reservations.store.audit import audit_act
+from reservations.store.booking_snapshot import site_policy
+from telemetry.models import Pool
+from telemetry.protocol.sentences import sentence
+
+LIMIT_SECONDS = 120.0
+"""Processor time of both replays together; a month of a course takes a few."""
+STALE = timedelta(seconds=300)
+MOST_OPEN = 2
+MOST_KEPT = 200
+TELL_SECONDS = 0.5
+State = PolicyReplay.State
+
+
+class TooManyReplays(ValueError):
+    """Others still run; their results would come later for it."""
+
+
+class _Stopped(Exception):
+    """The replay was cancelled, or takes too long."""
+
+    def __init__(self, problem: str = "") -> None:
+        self.problem = problem
+        super().__init__(problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which past, seen how."""
+
+    start: datetime
+    end: datetime
+    counted_from: CountedFrom
+    pool: Pool | None
+
+    def trace(self) -> SiteTrace:
+        """Read it."""
+        return site_trace(
+            self.start, self.end, counted_from=self.counted_from, pool=self.pool
+        )
+
+
+def ask_replay(
+    *,
+    user: User,
+    span: Span,
+    fields: Mapping[str, int],
+    accounts: Mapping[str, AccountEdit] | None = None,
+    now: datetime,
+) -> PolicyReplay:
+    """Keep a question for a worker.
+
+    Args:
+        fields: other values of the policy's ``EDITABLE`` fields.
+        accounts: other shares and quotas, by an Account's name; the present ones of
+            all others are read when the worker begins.
+
+    Raises:
+        PolicyInvalid: they contradict each other, or the rest of the policy.
+        TooManyReplays: ``MOST_OPEN`` are open.
+    """
+    policy = site_policy()
+    edited(policy, fields)
+    edits = dict(accounts or {})
+    rules = {one.name: one for one in site_tree(None).accounts if one.name in edits}
+    before = {
+        name: AccountEdit(rule.shares, rule.quota_gpu_seconds)
+        for name, rule in rules.items()
+    }
+    with transaction.atomic(durable=True):
+        fail_stale(now=now)
+        if (
+            PolicyReplay.objects.filter(state__in=PolicyReplay.OPEN).count()
+            >= MOST_OPEN
+        ):
+            raise TooManyReplays(
+                sentence(
+                    "{most} replays are still running. Wait, or cancel one",
+                    most=MOST_OPEN,
+                )
+            )
+        row = PolicyReplay.objects.create(
+            asked_by=user,
+            asked_at=now,
+            from_at=span.start,
+            to_at=span.end,
+            counted_from=span.counted_from,
+            pool=span.pool,
+            gpus=0,
+            present={name: getattr(policy, name) for name in EDITABLE}
+            | {"accounts": {n: one.to_json() for n, one in before.items()}},
+            edited={name: fields[name] for name in EDITABLE}
+            | {"accounts": {n: edits[n].to_json() for n in before}},
+        )
+        old = PolicyReplay.objects.exclude(state__in=PolicyReplay.OPEN)[MOST_KEPT:]
+        PolicyReplay.objects.filter(pk__in=[one.pk for one in old]).delete()
+        audit_act(
+            verb="replay.asked", subject=f"replay:{row.pk}", actor=user, now=now,
+            edited=row.edited,
+        )  # fmt: skip
+    return row
+
+
+def fail_stale(*, now: datetime) -> int:
+    """Fail open replays whose worker, or whose message, is gone; how many."""
+    return PolicyReplay.objects.filter(
+        state__in=PolicyReplay.OPEN, asked_at__lt=now - STALE
+    ).update(
+        state=State.FAILED,
+        ended_at=now,
+        problem=sentence("no worker answered. Start the replay again"),
+    )
+
+
+def cancel_replay(*, pk: int, user: User, now: datetime) -> bool:
+    """Cancel an open replay; False: it has ended already.
+
+    Raises:
+        NotFound: there is none.
+    """
+    if not PolicyReplay.objects.filter(pk=pk).exists():
+        raise NotFound(what=sentence("replay #{pk}", pk=pk))
+    with transaction.atomic(durable=True):
+        moved = PolicyReplay.objects.filter(pk=pk, state__in=PolicyReplay.OPEN).update(
+            state=State.CANCELLED, ended_at=now, doing=""
+        )
+        if moved:
+            audit_act(
+                verb="replay.cancelled", subject=f"replay:{pk}", actor=user, now=now
+            )
+    return bool(moved)
+
+
+def make_replay(*, pk: int, clock: Callable[[], datetime]) -> str:
+    """Make one waiting replay; return the state it ended in.
+
+    `clock`: aware UTC, asked at the start and at the end.
+    """
+    rows = PolicyReplay.objects.filter(pk=pk)
+    if not rows.filter(state=State.WAITING).update(
+        state=State.RUNNING, started_at=clock(), doing="reading the past"
+    ):
+        found = rows.first()
+        return found.state if found is not None else "gone"
+    row = rows.select_related("pool").get()
+    running = rows.filter(state=State.RUNNING)
+    try:
+        ended = _compare(row, running)
+    except _Stopped as stopped:
+        ended = {"state": State.FAILED, "problem": stopped.problem}
+    # Where it was cancelled meanwhile, it stays so.
+    running.update(ended_at=clock(), doing="", **ended)
+    return rows.values_list("state", flat=True).get()
+
+
+def _compare(row: PolicyReplay, running) -> dict[str, object]:  # type: ignore[no-untyped-def]
+    """Replay twice; the fields of a row that is done, or failed."""
+    span = Span(row.from_at, row.to_at, _counted(row), row.pool)
+    trace = span.trace()
+    if not trace.jobs:
+        return {
+            "state": State.FAILED,
+            "problem": sentence("nothing was booked in that time"),
+        }
+    running.update(jobs=len(trace.jobs), gpus=trace.gpus)
+    base, tree = site_policy(), site_tree(row.pool)
+    watch = _Watch(running)
+    found: dict[str, Outcome] = {}
+    for number, (name, doing) in enumerate(
+        (
+            ("present", sentence("the current rules")),
+            ("edited", sentence("the edited rules")),
+        )
+    ):
+        rules = getattr(row, name)
+        edits = {
+            account: AccountEdit.from_json(edit)
+            for account, edit in rules.get("accounts", {}).items()
+        }
+        found[name] = outcome(
+            trace.jobs,
+            edited(base, rules),
+            gpus=trace.gpus,
+            weight=trace.weight,
+            tree=tree.edited(edits, quota_gpu_seconds=rules["quota_gpu_seconds"]),
+            progress=watch.teller(doing, done=number / 2),
+        )
+    return {
+        "state": State.DONE,
+        "done_ratio": 1.0,
+        "before": found["present"].to_json(),
+        "after": found["edited"].to_json(),
+    }
+
+
+def _counted(row: PolicyReplay) -> CountedFrom:
+    return "start" if row.counted_from == "start" else "asked"
+
+
+class _Watch:
+    """Tells how far it is, and ends what was cancelled or takes too long."""
+
+    def __init__(self, running) -> None:  # type: ignore[no-untyped-def]
+        self.running = running
+        self.begun = time.process_time()
+        self.told = time.monotonic()
+
+    def teller(self, doing: str, *, done: float) -> Callable[[float], None]:
+        """Return what one of the two replays calls; ``done``: the part before it."""
+
+        def tell(ratio: float) -> None:
+            if time.process_time() - self.begun > LIMIT_SECONDS:
+                raise _Stopped(
+                    sentence(
+                        "it took more than {seconds} s. Choose fewer days or one class",
+                        seconds=f"{LIMIT_SECONDS:.0f}",
+                    )
+                )
+            if time.monotonic() - self.told < TELL_SECONDS:
+                return
+            self.told = time.monotonic()
+            if not self.running.update(doing=doing, done_ratio=done + ratio / 2):
+                raise _Stopped
+
+        return tell

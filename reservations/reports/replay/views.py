@@ -1,0 +1,165 @@
+"""Replay: what would other rules have done to the site's own past? Before and after."""
+
+import csv
+from datetime import datetime
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.views.decorators.http import (
+    require_http_methods,
+    require_POST,
+    require_safe,
+)
+from kombu.exceptions import OperationalError
+
+from reservations import tasks
+from reservations.models import PolicyReplay
+from reservations.reports.replay import service as replays
+from reservations.reports.replay.comparison import EDITABLE, trace_rows
+from reservations.reports.replay.forms import (
+    DAYS,
+    HOUR,
+    TITLES,
+    AccountsForm,
+    ReplayForm,
+    SpanForm,
+    accounts_named,
+)
+from reservations.reports.replay.pictures import shown
+from reservations.rules.errors import NotFound
+from reservations.rules.policy import PolicyInvalid
+from reservations.store.access import operator_required, reader
+from reservations.store.booking_snapshot import site_policy
+from telemetry.web.spreadsheet import tame
+
+PAGE_ROWS = 20
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@operator_required
+def home(request: HttpRequest) -> HttpResponseBase:
+    """Ask for a replay; list those of the past."""
+    now = timezone.now()
+    form = ReplayForm(request.POST or None, initial=_present())
+    asked_for = request.GET.get("accounts", "")[:200]
+    found, left_off = accounts_named(asked_for)
+    edits = AccountsForm(found, request.POST or None)
+    # Both are looked at: the page says everything that is wrong at once.
+    if request.method == "POST" and form.is_valid() & edits.is_valid():
+        row = _asked(request, form, edits, now)
+        if row is not None:
+            return redirect("manage-replay-one", row.pk)
+    replays.fail_stale(now=now)
+    past = PolicyReplay.objects.select_related("asked_by", "pool")
+    page = Paginator(past, PAGE_ROWS).get_page(request.GET.get("page"))
+    return render(
+        request,
+        "reservations/reports/replay/replay_list.html",
+        {
+            "tab": "replay",
+            "form": form,
+            "rules": [(form[name], *TITLES[name]) for name in EDITABLE],
+            "present": _present(),
+            "accounts": edits,
+            "accounts_filter": asked_for,
+            "accounts_left_off": left_off,
+            "accounts_open": bool(asked_for)
+            or (edits.is_bound and edits.has_changed()),
+            "page": page,
+        },
+        status=422 if form.errors or edits.errors else 200,
+    )
+
+
+def _present() -> dict[str, object]:
+    """Return the form as it is first shown: the rules of now."""
+    policy = site_policy()
+    rules = {name: getattr(policy, name) / HOUR for name in EDITABLE}
+    return {
+        "days": DAYS[0],
+        "counted_from": "asked",
+        **{n: int(v) if v == int(v) else round(v, 3) for n, v in rules.items()},
+    }
+
+
+def _asked(
+    request: HttpRequest, form: ReplayForm, edits: AccountsForm, now: datetime
+) -> PolicyReplay | None:
+    """Keep the question and send it; None: the form says what is wrong."""
+    user = reader(request)
+    try:
+        row = replays.ask_replay(
+            user=user, span=form.span(now), fields=form.seconds(),
+            accounts=edits.edits(), now=now,
+        )  # fmt: skip
+    except PolicyInvalid as invalid:
+        form.add_error(invalid.field if invalid.field in TITLES else None, invalid.why)
+        return None
+    except replays.TooManyReplays as error:
+        form.add_error(None, str(error))
+        return None
+    try:
+        tasks.replay_past.delay(row.pk)
+    except OperationalError:
+        replays.cancel_replay(pk=row.pk, user=user, now=now)
+        form.add_error(
+            None, gettext("The broker does not answer: try again in a minute.")
+        )
+        return None
+    return row
+
+
+@require_safe
+@operator_required
+def one(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """Show how far a replay is, then before and after."""
+    replays.fail_stale(now=timezone.now())
+    rows = PolicyReplay.objects.select_related("asked_by", "pool")
+    row = get_object_or_404(rows, pk=pk)
+    part = request.headers.get("HX-Request") == "true"
+    answer = render(
+        request,
+        "reservations/reports/replay/_replay.html"
+        if part
+        else "reservations/reports/replay/replay_show.html",
+        {"tab": "replay", "row": row, **shown(row)},
+    )
+    answer["Vary"] = "HX-Request"
+    return answer
+
+
+@require_POST
+@operator_required
+def cancel(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """Cancel a replay that waits or runs."""
+    get_object_or_404(PolicyReplay, pk=pk)
+    try:
+        done = replays.cancel_replay(pk=pk, user=reader(request), now=timezone.now())
+    except NotFound:
+        done = False
+    if not done:
+        messages.info(request, gettext("That replay had ended already."))
+    return redirect("manage-replay-one", pk)
+
+
+@require_safe
+@operator_required
+def trace_csv(request: HttpRequest) -> HttpResponseBase:
+    """The past as a trace: `manage.py replay` reads it."""
+    form = SpanForm({**_present(), **request.GET.dict()})
+    if not form.is_valid():
+        return redirect("manage-replay")
+    span = form.span(timezone.now())
+    answer = HttpResponse(
+        content_type="text/csv; charset=utf-8",
+        headers={
+            "Content-Disposition": f'attachment; filename="trace-{span.end:%F}.csv"'
+        },
+    )
+    sheet = csv.writer(answer)
+    sheet.writerows(map(tame, row) for row in trace_rows(span.trace().jobs))
+    return answer

@@ -1,0 +1,113 @@
+"""Adds months up, so that a report of years reads thousands of rows, not millions.
+
+A month that runs is added up every ten minutes; one that is over every hour until
+nothing comes late for it any more (a Reservation may last 31 days, its summary and its
+late hours are settled a day or two after). Whoever is second finds the note moved and
+writes nothing.
+"""
+
+import logging
+from datetime import date, datetime, timedelta
+
+from django.db import DatabaseError, transaction
+from django.db.models import Min
+from django.utils import timezone
+
+from reservations.models import Allocation, MonthUse, RolledMonth
+from reservations.reports.month_bookings import month_bookings
+from reservations.reports.rules import (
+    Key,
+    Sums,
+    month_bounds,
+    month_of,
+    month_sums,
+    next_month,
+)
+from reservations.rules.window import instant, unix, whole_second
+
+AGAIN = timedelta(minutes=10)
+AGAIN_PAST = timedelta(hours=1)
+FINAL_AFTER = timedelta(days=34)
+MOST_MONTHS = 3
+"""Months added up in one call; the next call takes the next ones."""
+ROWS_AT_ONCE = 2000
+log = logging.getLogger(__name__)
+
+
+def roll_months(now: datetime) -> int:
+    """Add up the months that are due; how many. Safe to run twice and at once."""
+    at = whole_second(now)
+    rolled = 0
+    for month in due_months(at)[:MOST_MONTHS]:
+        try:
+            rolled += roll_month(month, now=at)
+        except DatabaseError:
+            log.exception("the month %s is not added up", month)
+    return rolled
+
+
+def due_months(now: datetime) -> list[date]:
+    """Return the months to add up: the present one first, then the newest."""
+    zone = timezone.get_default_timezone()
+    present = month_of(now, zone)
+    first = Allocation.objects.aggregate(first=Min("start"))["first"]
+    if first is None:
+        return []
+    month = min(month_of(first, zone), present)
+    notes = {note.month: note for note in RolledMonth.objects.all()}
+    due = []
+    while month <= present:
+        note = notes.get(month)
+        wait = AGAIN if month == present else AGAIN_PAST
+        if note is None or (not note.final and now - note.rolled_at >= wait):
+            due.append(month)
+        month = next_month(month)
+    return due[::-1]
+
+
+def roll_month(month: date, *, now: datetime) -> bool:
+    """Add one month up; False: another worker was faster."""
+    note, _made = RolledMonth.objects.get_or_create(
+        month=month, defaults={"rolled_at": instant(0)}
+    )
+    start, end = month_bounds(month, timezone.get_default_timezone())
+    sums = month_sums(month_bookings(start, end), start=start, end=end, now=unix(now))
+    with transaction.atomic(durable=True):
+        moved = RolledMonth.objects.filter(pk=note.pk, rolled_at=note.rolled_at).update(
+            rolled_at=now, final=instant(end) + FINAL_AFTER <= now
+        )
+        if moved:
+            _write(month, sums)
+    return bool(moved)
+
+
+def _write(month: date, sums: dict[Key, Sums]) -> None:
+    """Make the month's rows be these; rows that stand as they are stay."""
+    names = list(Sums.__dataclass_fields__)
+    stored = {
+        (membership, gpu): (pk, Sums(*values))
+        for pk, membership, gpu, *values in MonthUse.objects.filter(month=month)
+        .order_by()
+        .values_list("pk", "membership_id", "gpu_id", *names)
+    }
+    old = [pk for key, (pk, was) in stored.items() if sums.get(key) != was]
+    for place in range(0, len(old), ROWS_AT_ONCE):
+        MonthUse.objects.filter(pk__in=old[place : place + ROWS_AT_ONCE]).delete()
+    MonthUse.objects.bulk_create(
+        (
+            MonthUse(
+                month=month,
+                membership_id=membership,
+                gpu_id=gpu,
+                **{name: getattr(own, name) for name in names},
+            )
+            for (membership, gpu), own in sorted(sums.items(), key=_by_key)
+            if stored.get((membership, gpu), (0, None))[1] != own
+        ),
+        batch_size=ROWS_AT_ONCE,
+    )
+
+
+def _by_key(item: tuple[Key, Sums]) -> tuple[int, int]:
+    (membership, gpu), _sums = item
+    return membership or 0, gpu

@@ -1,0 +1,1 @@
+"""The pure kernel of booking: windows, policy, prices, quotas, decisions."""

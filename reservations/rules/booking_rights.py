@@ -1,0 +1,58 @@
+"""Until when somebody may book under an Account: guests and courses end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import ClassVar
+
+from reservations.rules.errors import Refusal
+from reservations.rules.figures import time_text
+from reservations.rules.window import Window
+from telemetry.protocol.sentences import sentence
+
+
+@dataclass(eq=False)
+class RightEnds(Refusal):
+    """The Window goes on past the end of the right to book."""
+
+    code: ClassVar[str] = "right-ends"
+    title: ClassVar[str] = sentence("Past the end of your time here")
+    account: str
+    until: datetime
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence(
+            "You can book with {account} until {until}. This booking would end later.",
+            account=self.account,
+            until=time_text(self.until, zone),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A right to book that ends."""
+
+    account: str
+    until: datetime
+
+
+def right_of(account: str, ends: Iterable[datetime | None]) -> Right | None:
+    """Return the right as its first end bounds it; None: it has no end.
+
+    Args:
+        ends: of the Membership, and of each Account up to the root.
+    """
+    found = [at for at in ends if at is not None]
+    return Right(account, min(found)) if found else None
+
+
+def check_right(window: Window, right: Right | None) -> None:
+    """Refuse a Window that ends after the right to book does.
+
+    Raises:
+        RightEnds.
+    """
+    if right is not None and window.end > right.until:
+        raise RightEnds(account=right.account, until=right.until)

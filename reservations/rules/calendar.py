@@ -1,0 +1,411 @@
+"""Which Gpus are free when, which to take, and the first slots that fit a wish.
+
+Which of the free Gpus is ``fitting``.
+
+Cost: an instant is tested by bisection, O(log n) a Gpu; a search visits at
+most the instants at which something becomes free and the full hours between.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from reservations.rules.gpu import CalendarGpu as CalendarGpu
+from reservations.rules.gpu_choice import choices as choices
+from reservations.rules.gpu_choice import groups_of as groups_of
+from reservations.rules.lifecycle import Kind
+from reservations.rules.window import (
+    HOUR_SECONDS,
+    Window,
+    instant,
+    unix,
+)
+from reservations.rules.window import window_from as window_from
+
+if TYPE_CHECKING:
+    from reservations.rules.closed_time import ClosureInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An answer to "when and where": these Gpus, this Window, of this kind."""
+
+    gpu_ids: tuple[int, ...]
+    start: datetime
+    end: datetime
+    kind: Kind
+    displaces: int = 0
+    """How many flex Reservations of others would go for it."""
+    foreign_gpu_ids: tuple[int, ...] = ()
+    """Those of the Gpus that a foreign process uses now."""
+
+    @property
+    def window(self) -> Window:
+        """Return its half-open Window."""
+        return Window(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody looks for."""
+
+    count: int
+    duration_seconds: int
+    min_memory_bytes: int = 0
+    gpu_class: str | None = None
+
+    def fits(self, gpu: CalendarGpu) -> bool:
+        """Say whether the Gpu is good enough and in service."""
+        return (
+            gpu.bookable
+            and gpu.memory_total_bytes >= self.min_memory_bytes
+            and self.gpu_class in (None, gpu.gpu_class)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FlexInfo:
+    """An unfrozen flex Reservation of somebody else: it may be displaced."""
+
+    reservation_pk: int
+    membership_pk: int
+    account_pk: int
+    account: str
+    start: datetime
+    end: datetime
+    cost_gpu_seconds: int
+    booked_at: datetime
+    user: str = ""
+    """Who holds it, as the reader may see it."""
+    user_pk: int = 0
+    paused_until: datetime | None = None
+    """The requester displaced its owner before and gave the time back: not before
+    this instant again."""
+    planned: bool = False
+    """Placed at a planned start: only firm within quota may displace it (rule 5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where a waiting request is to begin; later flex leaves it alone (rule 5)."""
+
+    waiting_pk: int
+    user_pk: int
+    gpu_pks: frozenset[int]
+    window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """One Gpu is taken from ``start`` to ``end``, in Unix seconds."""
+
+    gpu_pk: int
+    start: int
+    end: int
+    user: str = ""
+    """Who holds it, as the reader may see it."""
+    flex: FlexInfo | None = None
+    """None: nobody can take it (firm, frozen, running, or the reader's own)."""
+    closed: ClosureInfo | None = None
+    """Set where nobody holds it and it is closed all the same."""
+    paused_until: datetime | None = None
+    """Set where the reader could take it but for a pause; see ``FlexInfo``."""
+
+
+class Calendar:
+    """Busy spans of some Gpus; those of one Gpu never overlap."""
+
+    def __init__(
+        self,
+        gpus: Iterable[CalendarGpu],
+        busy: Iterable[Busy],
+        plans: Iterable[Plan] = (),
+        gaps: Mapping[int, int] | None = None,
+    ) -> None:
+        self.gpus = tuple(gpus)
+        self.plans = tuple(plans)
+        self.gaps = gaps or {}
+        """Until when (Unix seconds) a Job in a gap is on a Gpu: it is free, but takes
+        its notice to leave."""
+        self.foreign: dict[int, int] = {}
+        """Until when (Unix seconds) a foreign process is expected on a Gpu: it can be
+        booked, but others are better."""
+        spans: dict[int, list[Busy]] = defaultdict(list)
+        for span in busy:
+            spans[span.gpu_pk].append(span)
+        self._spans = {
+            pk: sorted(own, key=lambda span: span.start) for pk, own in spans.items()
+        }
+        self._ends = {pk: [s.end for s in own] for pk, own in self._spans.items()}
+        self._changes: dict[int, list[int]] = {}
+        self.swept: dict[object, list[tuple[int, int]]] = {}
+        """What ``rooms`` found where no flex yields; shared by all who see it."""
+        self.swept_gpus: dict[int, dict[object, list[tuple[int, int]]]]
+        """What it found on each Gpu; shared where the spans are the same."""
+        self.swept_gpus = {gpu.pk: {} for gpu in self.gpus}
+
+    def clash(self, gpu_pk: int, window: Window) -> Busy | None:
+        """Return the first span of a Gpu that meets the Window."""
+        return self._clash(gpu_pk, unix(window.start), unix(window.end))
+
+    def _clash(self, gpu_pk: int, start: int, end: int) -> Busy | None:
+        spans = self._spans.get(gpu_pk)
+        if not spans:
+            return None
+        place = bisect_left(self._ends[gpu_pk], start + 1)
+        if place < len(spans) and spans[place].start < end:
+            return spans[place]
+        return None
+
+    def clashes(self, gpu_pk: int, window: Window) -> list[Busy]:
+        """Return every span of a Gpu that meets the Window, in order."""
+        return self.met(gpu_pk, unix(window.start), unix(window.end))
+
+    def met(self, gpu_pk: int, start: int, end: int) -> list[Busy]:
+        """Return the same between two Unix seconds."""
+        spans = self._spans.get(gpu_pk)
+        if not spans:
+            return []
+        found = []
+        for place in range(bisect_left(self._ends[gpu_pk], start + 1), len(spans)):
+            if spans[place].start >= end:
+                break
+            found.append(spans[place])
+        return found
+
+    def yielding(
+        self, gpu_pk: int, start: int, end: int
+    ) -> tuple[FlexInfo, ...] | None:
+        """Return the flex of a Gpu between two Unix seconds; None: more is there."""
+        spans = self._spans.get(gpu_pk)
+        if not spans:
+            return ()
+        found = []
+        place = bisect_left(self._ends[gpu_pk], start + 1)
+        while place < len(spans) and spans[place].start < end:
+            if (flex := spans[place].flex) is None:
+                return None
+            found.append(flex)
+            place += 1
+        return tuple(found)
+
+    def flex_in(self, gpu_pks: Iterable[int], window: Window) -> dict[int, FlexInfo]:
+        """Return what may be displaced on these Gpus, by Reservation."""
+        return {
+            span.flex.reservation_pk: span.flex
+            for pk in gpu_pks
+            for span in self.clashes(pk, window)
+            if span.flex is not None
+        }
+
+    def flex_owners(self) -> frozenset[int]:
+        """Return the Memberships that hold what may be displaced."""
+        return frozenset(
+            span.flex.membership_pk
+            for own in self._spans.values()
+            for span in own
+            if span.flex is not None
+        )
+
+    def plan_in(self, gpu_pks: Iterable[int], window: Window) -> Plan | None:
+        """Return the first plan of somebody else that meets these Gpus then."""
+        wanted = frozenset(gpu_pks)
+        met = (p for p in self.plans if p.window.meets(window) and wanted & p.gpu_pks)
+        return min(met, key=lambda p: (p.window, p.waiting_pk), default=None)
+
+    def planned_gpus(self, window: Window) -> frozenset[int]:
+        """Return the Gpus that plans of others hold within the Window."""
+        met = (plan.gpu_pks for plan in self.plans if plan.window.meets(window))
+        return frozenset[int]().union(*met)
+
+    def seen_by(self, user_pk: int) -> Calendar:
+        """Return the same for one User: nobody takes, or minds, what is their own."""
+        plans = [plan for plan in self.plans if plan.user_pk != user_pk]
+        mine = self._flex_gpus.get(user_pk, ())
+        if not mine and len(plans) == len(self.plans):
+            return self
+        own = {pk: [_untaken(span, user_pk) for span in self._spans[pk]] for pk in mine}
+        other = self.with_spans(own, plans)
+        # The same spans at the same times.
+        other._changes, other.swept = self._changes, self.swept
+        return other
+
+    def with_spans(
+        self, spans: Mapping[int, Sequence[Busy]], plans: Iterable[Plan]
+    ) -> Calendar:
+        """Return the same with other spans on some Gpus; the others' are shared."""
+        other = Calendar((), (busy for own in spans.values() for busy in own), plans)
+        other._changes = {
+            g: sorted({*c, *other.changes(g)}) for g, c in self._changes.items()
+        }
+        other.swept_gpus = {
+            pk: {} if pk in spans else own for pk, own in self.swept_gpus.items()
+        }
+        other.gpus, other.gaps, other.foreign = self.gpus, self.gaps, self.foreign
+        other._spans, other._ends = self._spans | other._spans, self._ends | other._ends
+        return other
+
+    @cached_property
+    def _flex_gpus(self) -> dict[int, set[int]]:
+        """The Gpus on which a User holds what may be displaced."""
+        found: dict[int, set[int]] = defaultdict(set)
+        for span in self.busy():
+            if span.flex is not None:
+                found[span.flex.user_pk].add(span.gpu_pk)
+        return found
+
+    def busy(self) -> Iterator[Busy]:
+        """Yield every span."""
+        for own in self._spans.values():
+            yield from own
+
+    def spans(self, gpu_pk: int) -> list[Busy]:
+        """Return the spans of one Gpu, in order."""
+        return self._spans.get(gpu_pk, [])
+
+    def free(self, window: Window, wish: Wish) -> list[CalendarGpu]:
+        """Return the Gpus that fit the wish and are free over the Window."""
+        start, end = unix(window.start), unix(window.end)
+        return [
+            gpu
+            for gpu in self.gpus
+            if wish.fits(gpu) and self._clash(gpu.pk, start, end) is None
+        ]
+
+    def sets(self, window: Window, wish: Wish) -> list[tuple[CalendarGpu, ...]]:
+        """Return the sets of free Gpus worth taking.
+
+        Those that nobody plans for, and that no Job in a gap and no foreign process is
+        on, before others. Then those that may be had after all, and last those that a
+        foreign process uses.
+        """
+        free, start = self.free(window, wish), unix(window.start)
+        planned = self.planned_gpus(window)
+        if self.gaps:
+            planned |= {pk for pk, end in self.gaps.items() if end > start}
+        foreign = self.foreign_in((gpu.pk for gpu in free), window)
+        clean = [gpu for gpu in free if gpu.pk not in foreign]
+        clear = [gpu for gpu in clean if gpu.pk not in planned]
+        found = choices(clear, wish.count)
+        if planned:
+            found += choices(clean, wish.count)
+        if foreign:
+            found += choices(free, wish.count)
+        return found
+
+    def foreign_in(self, gpu_pks: Iterable[int], window: Window) -> tuple[int, ...]:
+        """Return those of the Gpus that a foreign process may still use then."""
+        if not self.foreign:
+            return ()
+        start = unix(window.start)
+        return tuple(pk for pk in gpu_pks if self.foreign.get(pk, start) > start)
+
+    def free_from(self, gpu_pk: int, at: datetime) -> datetime:
+        """Return the first instant from ``at`` on at which a Gpu is free."""
+        second = unix(at)
+        while (span := self._clash(gpu_pk, second, second + 1)) is not None:
+            second = span.end
+        return max(at, instant(second))
+
+    def changes(self, grid_seconds: int) -> list[int]:
+        """Return when some Gpu becomes free, in Unix seconds, on the grid, in order."""
+        if grid_seconds not in self._changes:
+            ends = {end for own in self._ends.values() for end in own}
+            self._changes[grid_seconds] = sorted({_ceil(e, grid_seconds) for e in ends})
+        return self._changes[grid_seconds]
+
+
+def _untaken(span: Busy, user_pk: int) -> Busy:
+    """Return a span as this User sees it: what is their own yields to nobody."""
+    own = span.flex is not None and span.flex.user_pk == user_pk
+    return replace(span, flex=None) if own else span
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Where to look: from ``earliest`` (may be now) to a start at ``latest``."""
+
+    earliest: datetime
+    latest: datetime
+    grid_seconds: int
+    longest_seconds: int
+    step_seconds: int = HOUR_SECONDS
+    """Between instants at which Gpus come free, starts are tried this far apart:
+    a quota may open without any Gpu coming free."""
+    most_asked: int = 400
+    """How often ``allowed`` is asked before the search gives up."""
+
+
+def first_slots(
+    calendar: Calendar,
+    wish: Wish,
+    search: Search,
+    *,
+    allowed: Callable[[Window, tuple[CalendarGpu, ...]], Kind | None],
+    taking: Callable[[Window], list[tuple[CalendarGpu, ...]]] | None = None,
+    limit: int = 1,
+) -> list[Slot]:
+    """Return the first slots that fit, earliest first and truly different.
+
+    A second slot on the same node and class and of the same kind is only
+    offered when it begins after the first one is over.
+
+    Args:
+        allowed: the kind that the rules grant for Gpus and Window; None: no.
+        taking: sets of Gpus that become free by displacing, asked for where too
+            few are free; None: only free ones.
+    """
+    found: list[Slot] = []
+    over_at: dict[tuple[str, str, Kind], datetime] = {}
+    asked = 0
+    for start in starts(calendar, search):
+        window = window_from(
+            start,
+            duration_seconds=wish.duration_seconds,
+            grid_seconds=search.grid_seconds,
+            longest_seconds=search.longest_seconds,
+        )
+        sets = calendar.sets(window, wish)
+        if not sets and taking is not None:
+            sets = taking(window)
+        for gpus in sets:
+            asked += 1
+            kind = allowed(window, gpus)
+            if kind is None:
+                continue
+            key = (gpus[0].node, gpus[0].gpu_class, kind)
+            if key in over_at and window.start < over_at[key]:
+                continue
+            over_at[key] = window.end
+            pks = tuple(gpu.pk for gpu in gpus)
+            yields = calendar.flex_in(pks, window)
+            used = calendar.foreign_in(pks, window)
+            found.append(Slot(pks, window.start, window.end, kind, len(yields), used))
+            if len(found) == limit:
+                return found
+        if asked >= search.most_asked:
+            break
+    return found
+
+
+def starts(calendar: Calendar, search: Search) -> Iterator[datetime]:
+    """Yield the instants worth trying, in order, on the grid but for the first."""
+    grid = search.grid_seconds
+    first, last = unix(search.earliest), unix(search.latest)
+    stride = max(search.step_seconds // grid, 1) * grid
+    seconds = set(range(_ceil(first, grid), last + 1, stride))
+    seconds |= {at for at in calendar.changes(grid) if first < at <= last}
+    if search.earliest <= search.latest:
+        yield search.earliest
+    for second in sorted(seconds - {first}):
+        yield instant(second)
+
+
+def _ceil(second: int, grid_seconds: int) -> int:
+    return -(-second // grid_seconds) * grid_seconds

@@ -1,0 +1,97 @@
+"""What holding costs, and what giving back costs. Amounts only; no rows.
+
+POLICY.md sections 2 and 3, rule 6. Cost is ``weight x Gpus x seconds``, whole
+weighted GPU-seconds, in peak hours times the factor (``prices``). Over the life of a
+Reservation HOLD + RELEASE = 0 and CHARGE is what was paid. An hour given back is judged
+by itself: one that begins 24 h or more after the moment of return is free; a later one
+costs ``weight x lambda`` for the part that nobody else then held, charged when it has
+passed. Time that somebody else's flex was displaced for is never free. Hours are those
+of the UTC clock, so that cutting a Reservation in pieces costs the same (I8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from reservations.rules.fairness.quota import PERMILLE
+from reservations.rules.prices import Rate
+from reservations.rules.prices import cost_gpu_seconds as cost_gpu_seconds
+from reservations.rules.window import DAY_SECONDS, Window, grid_floor, merged, without
+
+HOUR = 3600
+FULL_PRICE_PERMILLE = PERMILLE
+"""lambda = 1: a no-show or an idle Reservation that was freed."""
+
+
+def late_windows(
+    given_back: Window, *, at: datetime, never_free: Iterable[Window] = ()
+) -> list[Window]:
+    """Return the hours of a return at ``at`` that are not free.
+
+    Those that begin before ``at`` + 24 h; an hour begins where it begins on the
+    clock even where only its end was given back.
+
+    Args:
+        never_free: time that somebody else's flex had to go for. Who pushes
+            others out and then does not use the time pays for what nobody else
+            then holds, however early it comes back; or displacing would be free.
+    """
+    free_from = at + timedelta(seconds=DAY_SECONDS)
+    late = [
+        piece
+        for piece in given_back.hours()
+        if grid_floor(piece.start, HOUR) < free_from
+    ]
+    late += [cut for gone in never_free if (cut := given_back.cut(gone)) is not None]
+    return merged(late)
+
+
+def unheld(late: Window, *, taken: Iterable[Window]) -> list[Window]:
+    """Return the parts of a late hour that nobody else held, when it has passed."""
+    return without(late, taken)
+
+
+def late_charge_gpu_seconds(
+    parts: Iterable[Window], *, weight: Rate, permille: int
+) -> int:
+    """Return the price of hours that came back too late, rounded down."""
+    whole = sum(cost_gpu_seconds(part, rate=weight) for part in parts)
+    return whole * permille // PERMILLE
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What a Reservation's end writes: RELEASE of the hold, CHARGE, site's part."""
+
+    release_gpu_seconds: int
+    """Negative: exactly what is held."""
+    charge_gpu_seconds: int
+    """What the Membership pays now."""
+    site_gpu_seconds: int = 0
+    """Lost time, in the site's own column."""
+
+
+def settle(
+    held_gpu_seconds: int,
+    *,
+    used: Window | None,
+    rate: Rate,
+    lost: Window | None = None,
+) -> Settlement:
+    """Return what ends a Reservation that held ``held_gpu_seconds``.
+
+    Args:
+        used: time it really held its Gpus; None: it never began.
+        rate: weighted Gpus.
+        lost: part of ``used`` in which a Gpu was lost: the site pays it.
+    """
+    used_cost = cost_gpu_seconds(used, rate=rate) if used else 0
+    in_both = used.cut(lost) if used and lost else None
+    lost_cost = cost_gpu_seconds(in_both, rate=rate) if in_both else 0
+    return Settlement(
+        release_gpu_seconds=-held_gpu_seconds,
+        charge_gpu_seconds=used_cost - lost_cost,
+        site_gpu_seconds=lost_cost,
+    )

@@ -1,0 +1,261 @@
+"""Closed time and pools that are not everybody's: what they refuse, and to whom.
+
+    Refusal
+    ├── GpuTaken
+    │   └── ClosedThen          maintenance, blackout, a course's teaching slot
+    ├── GpuNotBookable
+    │   └── PoolNotYours        the pool is kept for other accounts
+    └── QuotaExceeded
+        └── PoolQuotaExceeded   a ceiling on this pool's GPUs alone
+
+A closure is a span that nobody can take. A teaching slot is one for everybody but
+the members of its course and of what lies below it: for them it is no span at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, tzinfo
+from typing import ClassVar
+
+from reservations.rules.calendar import Busy, CalendarGpu
+from reservations.rules.errors import (
+    GpuNotBookable,
+    GpuTaken,
+    QuotaExceeded,
+    time_text,
+)
+from reservations.rules.window import Window, instant, merged, unix, without
+from telemetry.protocol.sentences import Sentence, joined, sentence
+
+NEVER = datetime.max.replace(tzinfo=UTC)
+
+TEACHING = "teaching"
+_SHUT: dict[str, Sentence] = {
+    "maintenance": sentence(
+        "{gpu} is under maintenance from {start} to {end}: {reason}."
+    ),
+    "blackout": sentence("{gpu} is closed from {start} to {end}: {reason}."),
+    TEACHING: sentence("{gpu} is kept for teaching from {start} to {end}: {reason}."),
+}
+_SHUT_FOR: dict[str, Sentence] = {
+    "maintenance": sentence(
+        "{gpu} is under maintenance of {account} from {start} to {end}: {reason}."
+    ),
+    "blackout": sentence(
+        "{gpu} is closed of {account} from {start} to {end}: {reason}."
+    ),
+    TEACHING: sentence(
+        "{gpu} is kept for teaching of {account} from {start} to {end}: {reason}."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClosureInfo:
+    """One closure, as far as a decision needs it."""
+
+    pk: int
+    kind: str
+    reason: str
+    start: datetime
+    end: datetime
+    scope: str = "gpus"
+    gpu_pks: frozenset[int] = frozenset()
+    node: str = ""
+    """Name of the Node, where it closes a whole one."""
+    pool_pk: int = 0
+    account_pk: int | None = None
+    account: str = ""
+    """Whose teaching slot it is, on screen."""
+    account_name: str = ""
+    """The same for programs."""
+
+    @property
+    def window(self) -> Window:
+        """Return its half-open Window."""
+        return Window(self.start, self.end)
+
+    def closes(self, gpu: CalendarGpu) -> bool:
+        """Say whether a Gpu is in it; one that joins a pool or node later is too."""
+        if self.scope == "site":
+            return True
+        if self.scope == "node":
+            return gpu.node == self.node
+        if self.scope == "pool":
+            return gpu.pool_pk == self.pool_pk
+        return gpu.pk in self.gpu_pks
+
+    def admits(self, account_pks: Collection[int]) -> bool:
+        """Say whether it is open to who books under these Accounts (a path up)."""
+        return self.account_pk is not None and self.account_pk in account_pks
+
+
+def closed_spans(
+    closures: Iterable[ClosureInfo],
+    gpus: Sequence[CalendarGpu],
+    held: Mapping[int, Sequence[Window]],
+    *,
+    asking: Collection[int] = (),
+) -> list[Busy]:
+    """Return the closed spans of these Gpus, apart from what is held there.
+
+    Args:
+        held: by Gpu, when somebody holds it: spans of one Gpu must not overlap.
+        asking: Accounts on the path of who asks.
+    """
+    shut = sorted(
+        (c for c in closures if not c.admits(asking)), key=lambda c: (c.start, c.pk)
+    )
+    spans = []
+    for gpu in gpus:
+        taken = list(held.get(gpu.pk, ()))
+        for one in shut:
+            if not one.closes(gpu):
+                continue
+            for part in without(one.window, taken):
+                spans.append(Busy(gpu.pk, unix(part.start), unix(part.end), closed=one))
+            taken = merged([*taken, one.window])
+    return spans
+
+
+@dataclass(eq=False)
+class ClosedThen(GpuTaken):
+    """The Gpu is closed in the Window, for everybody or all but a course."""
+
+    code: ClassVar[str] = "closed-then"
+    title: ClassVar[str] = sentence("Closed then")
+    kind: str = "maintenance"
+    reason: str = ""
+    account: str = ""
+    """Whose teaching slot it is."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        templates = _SHUT_FOR if self.account else _SHUT
+        return sentence(
+            templates.get(self.kind, templates["blackout"]),
+            gpu=self.gpu,
+            account=self.account,
+            start=time_text(self.start, zone),
+            end=time_text(self.end, zone),
+            reason=self.reason.rstrip("."),
+        )
+
+
+@dataclass(eq=False)
+class DisplacementPaused(GpuTaken):
+    """The requester displaced this person before and gave the time back."""
+
+    code: ClassVar[str] = "displacement-paused"
+    title: ClassVar[str] = sentence("Displaced and given back before")
+    until: datetime = NEVER
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        paused = sentence(
+            "You displaced a flex booking of the same person before and gave the time "
+            "back, so you cannot displace them again until {until}.",
+            until=time_text(self.until, zone),
+        )
+        return joined([GpuTaken.text(self, zone), paused])
+
+
+def refusal_of(gpu: CalendarGpu, span: Busy) -> GpuTaken:
+    """Return why a Gpu cannot be had where this span lies."""
+    start, end = instant(span.start), instant(span.end)
+    if span.paused_until is not None:
+        return DisplacementPaused(
+            gpu=gpu.label,
+            start=start,
+            end=end,
+            user=span.user,
+            until=span.paused_until,
+        )
+    if (closed := span.closed) is None:
+        return GpuTaken(gpu=gpu.label, start=start, end=end, user=span.user)
+    return ClosedThen(
+        gpu=gpu.label,
+        # The whole closure: what is held inside it is no way around it.
+        start=closed.start,
+        end=closed.end,
+        kind=closed.kind,
+        reason=closed.reason,
+        account=closed.account,
+    )
+
+
+@dataclass(eq=False)
+class PoolNotYours(GpuNotBookable):
+    """The Gpu's pool may be booked by other accounts only."""
+
+    code: ClassVar[str] = "pool-not-yours"
+    title: ClassVar[str] = sentence("Not your pool")
+    pool: str = ""
+    accounts: tuple[str, ...] = ()
+    """Whose it is."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        if not self.accounts:
+            return sentence(
+                "{gpu} cannot be booked: the pool {pool} is reserved for other groups.",
+                gpu=self.gpu,
+                pool=self.pool,
+            )
+        return sentence(
+            "{gpu} cannot be booked: the pool {pool} is reserved for {accounts}.",
+            gpu=self.gpu,
+            pool=self.pool,
+            accounts=joined(self.accounts, by=sentence(" and ")),
+        )
+
+
+Barred = Mapping[int, tuple[str, ...]]
+"""Pools that who asks may not book, and the names of who may."""
+
+
+def check_pools(gpus: Iterable[CalendarGpu], barred: Barred) -> None:
+    """Refuse Gpus of a pool that is not open to who asks.
+
+    Raises:
+        PoolNotYours: names the first Gpu, and who may book it.
+    """
+    for gpu in gpus:
+        if (accounts := barred.get(gpu.pool_pk)) is not None:
+            raise PoolNotYours(
+                gpu=gpu.label,
+                why=sentence("its pool is kept for others"),
+                pool=gpu.gpu_class,
+                accounts=accounts,
+            )
+
+
+def open_gpus(gpus: Iterable[CalendarGpu], barred: Barred) -> list[CalendarGpu]:
+    """Return these Gpus with those that are not for who asks out of service."""
+    return [
+        replace(gpu, bookable=False, out=sentence("kept for other accounts"))
+        if gpu.pool_pk in barred
+        else gpu
+        for gpu in gpus
+    ]
+
+
+@dataclass(eq=False)
+class PoolQuotaExceeded(QuotaExceeded):
+    """Some 7 days would hold more on one pool's Gpus than may be held there."""
+
+    code: ClassVar[str] = "pool-quota-exceeded"
+    title: ClassVar[str] = sentence("Quota of the pool")
+    pool: str = ""
+    own: bool = True
+
+    def _template(self) -> str:
+        if self.own:
+            return super()._template()
+        return sentence(
+            "Firm is not possible: {start} to {end} would hold {hours} of {account}'s "
+            "{quota}. {fits}"
+        )
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        pool = sentence("This quota counts only {pool} GPUs.", pool=self.pool)
+        return joined([super().text(zone), pool])

@@ -1,0 +1,205 @@
+"""Firm, flex or no: one request judged against one Snapshot. Pure.
+
+POLICY.md section 3, rules 1 to 3; who yields to whom is in ``displacement``, what
+nobody may exceed in ``limits``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from reservations.rules.calendar import FlexInfo, Slot
+from reservations.rules.errors import QuotaExceeded, Refusal, TooManyFlex
+from reservations.rules.fairness.early_returns import check_returns
+from reservations.rules.fairness.limits import (
+    check_gpus,
+    check_limits,
+    check_quotas,
+    check_window,
+)
+from reservations.rules.fairness.no_shows import check_strike
+from reservations.rules.fairness.preemption import (
+    Displaced,
+    check_above,
+    check_plans,
+    in_the_way,
+    yielding,
+)
+from reservations.rules.fairness.quota import Peak, QuotaInfo
+from reservations.rules.lifecycle import Kind
+from reservations.rules.policy import Policy
+from reservations.rules.request import Holding as Holding
+from reservations.rules.request import Request as Request
+from reservations.rules.request import Snapshot as Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer and its reasons; ``kind`` is None where it is refused."""
+
+    kind: Kind | None
+    cost_gpu_seconds: int
+    quota_left_gpu_seconds: int = 0
+    """In the fullest 7 days of the tightest quota, after this request."""
+    refusal: Refusal | None = None
+    why_not_firm: QuotaExceeded | None = None
+    peaks: tuple[tuple[QuotaInfo, Peak], ...] = field(default=())
+    displaced: tuple[Displaced, ...] = ()
+    decided_at: datetime | None = None
+    taken_until: datetime | None = None
+    """Until then somebody worse served may take it; None: nobody can."""
+    next_slot: Slot | None = None
+    inputs: dict[str, object] | None = None
+    """What it was judged by, as ``stored`` keeps it (I14)."""
+    rank_before: int | None = None
+    rank_after: int | None = None
+    of: int | None = None
+    peak_gpu_seconds: int = 0
+    """What of the cost peak hours add; told, not stored: the inputs say it."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return what is stored with the Reservation (rule 8)."""
+        stored: dict[str, object] = {
+            "rule": "1 firm" if self.kind is Kind.FIRM else "2 flex",
+            "cost_gpu_seconds": self.cost_gpu_seconds,
+            "quotas": [
+                {
+                    **({"pool": info.pool} if info.pool_pk else {}),
+                    "account": info.account,
+                    "quota_gpu_seconds": info.quota_gpu_seconds,
+                    "held_gpu_seconds": peak.held_gpu_seconds,
+                    "from": peak.start.isoformat(),
+                }
+                for info, peak in self.peaks
+            ],
+        }
+        if self.why_not_firm is not None:
+            stored["why_not_firm"] = {
+                "code": self.why_not_firm.code,
+                **self.why_not_firm.fields,
+            }
+        if self.decided_at is not None:
+            stored["decided_at"] = self.decided_at.isoformat()
+        if self.inputs is not None:
+            stored["inputs"] = self.inputs
+        if self.displaced:
+            stored["displaced"] = [one.to_json() for one in self.displaced]
+        return stored
+
+
+def decide(request: Request, snapshot: Snapshot) -> Decision:
+    """Judge a request; never raises a Refusal, always returns one instead."""
+    cost = request.cost_gpu_seconds
+    policy = snapshot.policy
+    try:
+        check_gpus(request.gpus, snapshot.barred)
+        check_window(
+            request.window,
+            now=request.now,
+            policy=policy,
+            earliest=request.earliest,
+            token=request.token,
+        )
+        if request.token is None:
+            check_strike(request.window, snapshot.strike, now=request.now)
+            check_returns(
+                request.window, snapshot.returns, now=request.now, policy=policy
+            )
+        check_limits(request, snapshot)
+        flex = in_the_way(request.gpus, request.window, snapshot.calendar)
+        peaks = check_quotas(request, snapshot)
+        displaced = _yielding(request, snapshot, flex)
+    except QuotaExceeded as refusal:
+        return _flex(request, snapshot, flex, refusal)
+    except Refusal as refusal:
+        return Decision(None, cost, refusal=refusal)
+    left = min(
+        (info.quota_gpu_seconds - peak.held_gpu_seconds for info, peak in peaks),
+        default=0,
+    )
+    return Decision(
+        Kind.FIRM,
+        cost,
+        quota_left_gpu_seconds=left,
+        peaks=peaks,
+        displaced=displaced,
+        decided_at=request.now,
+    )
+
+
+def _yielding(
+    request: Request, snapshot: Snapshot, flex: tuple[FlexInfo, ...]
+) -> tuple[Displaced, ...]:
+    """Return the flex in the way with both sides' standing; see ``yielding``."""
+    if not flex:
+        return ()
+    if snapshot.tree is None:
+        raise ValueError("flex is in the way, and there is no tree to judge it by")
+    return yielding(
+        flex,
+        member_pk=snapshot.membership_pk,
+        more_gpu_seconds=request.cost_gpu_seconds - snapshot.freed_gpu_seconds,
+        tree=snapshot.tree,
+        freeze_seconds=snapshot.policy.freeze_seconds,
+    )
+
+
+def _flex(
+    request: Request,
+    snapshot: Snapshot,
+    flex: tuple[FlexInfo, ...],
+    why: QuotaExceeded,
+) -> Decision:
+    """Rule 2: free time inside the flex horizon, or that of somebody better served."""
+    cost, policy, now = request.cost_gpu_seconds, snapshot.policy, request.now
+    # A Token is one for a firm booking: it is not spent on flex.
+    if why.flex_from > now or request.token is not None:
+        return Decision(None, cost, refusal=why)
+    ahead = flex_ahead(request, snapshot)
+    if ahead >= policy.future_flex:
+        refusal = TooManyFlex(live=ahead, most=policy.future_flex, why_not_firm=why)
+        return Decision(None, cost, refusal=refusal, why_not_firm=why)
+    displaced = _yielding(request, snapshot, flex)
+    on = {
+        span.flex.reservation_pk: gpu.label
+        for gpu in request.gpus
+        for span in snapshot.calendar.clashes(gpu.pk, request.window)
+        if span.flex is not None
+    }
+    try:
+        check_plans(request.gpus, request.window, snapshot.calendar)
+        check_above(displaced, on=on)
+    except Refusal as held:
+        return Decision(None, cost, refusal=held, why_not_firm=why)
+    start = request.window.start
+    frozen = is_frozen(Kind.FLEX, start, now=now, policy=policy)
+    until = None if frozen else start - timedelta(seconds=policy.freeze_seconds)
+    return Decision(
+        Kind.FLEX,
+        cost,
+        why_not_firm=why,
+        displaced=displaced,
+        decided_at=now,
+        taken_until=until,
+    )
+
+
+def flex_ahead(request: Request, snapshot: Snapshot) -> int:
+    """Return how many of the requester's flex reservations count beside this one.
+
+    Those that have not begun; none where the request itself begins inside the
+    freeze, because that time is anyone's (rule 3) and hoards nothing.
+    """
+    now, start = request.now, request.window.start
+    if start <= now or is_frozen(Kind.FLEX, start, now=now, policy=snapshot.policy):
+        return 0
+    return sum(
+        h.kind is Kind.FLEX and h.window.start > now and not h.shared
+        for h in snapshot.own
+    )
+
+
+def is_frozen(kind: Kind, start: datetime, *, now: datetime, policy: Policy) -> bool:
+    """Say whether a flex Reservation can no longer be taken by anybody."""
+    return kind is Kind.FLEX and start - now <= timedelta(seconds=policy.freeze_seconds)

@@ -1,0 +1,1 @@
+"""Who comes first: fair shares, preemption, quotas, no-shows."""

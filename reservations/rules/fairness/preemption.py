@@ -1,0 +1,414 @@
+"""Who yields to whom: flex Reservations in the way of a request.
+
+POLICY.md section 3, rules 1 to 4. A firm request displaces whatever unfrozen flex
+is in its way. A flex request of v displaces that of u only if v *with* the new
+commitment still stands strictly above u *without* the displaced one, in the Fair
+Tree of the world after. ("v ranks above u now" would let two of them alternate for
+ever: each stands above the other while the other holds.) Why it ends: whoever
+displaces stands, holding, above those who hold no more; so none of them, asking
+again, can stand above what it would then displace.
+
+Which Gpus, where several would do: those with the fewest Reservations in the way,
+then those of the lowest-ranked owners, then the newest. The best set is found by
+trying all, exactly up to ``MOST_GPUS`` of one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from fractions import Fraction
+from itertools import combinations
+from typing import ClassVar
+
+from reservations.rules.calendar import (
+    Calendar,
+    CalendarGpu,
+    FlexInfo,
+    Wish,
+    groups_of,
+)
+from reservations.rules.closed_time import refusal_of
+from reservations.rules.errors import GpuTaken
+from reservations.rules.fairness.fair_tree import (
+    AccountShares,
+    MemberShares,
+    PathStep,
+    Ranking,
+    rank_tree,
+)
+from reservations.rules.fairness.preemption_order import Scales
+from reservations.rules.fairness.rank_advice import used_ratio
+from reservations.rules.figures import time_text
+from reservations.rules.window import Window, unix
+from telemetry.protocol.sentences import sentence
+
+MOST_GPUS = 16
+"""Of a larger group those with the fewest Reservations in the way are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class FairTree:
+    """Shares and weighed usage of everybody, as they are at one instant."""
+
+    accounts: tuple[AccountShares, ...]
+    members: tuple[MemberShares, ...]
+    unit: int = 1
+    """Usage of one weighted GPU-second now (``fairshare.weight_at``)."""
+    _base: list[Ranking] = field(default_factory=list, compare=False, repr=False)
+    """The tree as it is, once somebody asked."""
+    _scales: list[Scales] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def scales(self) -> Scales:
+        """The same as sums, for a quick no."""
+        if not self._scales:
+            self._scales.append(Scales(self))
+        return self._scales[0]
+
+    def ranked(self, extra: Mapping[int, int] | None = None) -> Ranking:
+        """Rank with these GPU-seconds more (or less), by Membership."""
+        if not self._base:
+            self._base.append(rank_tree(self.accounts, self.members))
+        base = self._base[0]
+        if not extra:
+            return base
+        return base.with_usage(
+            {
+                m.pk: max(m.usage + extra[m.pk] * self.unit, 0)
+                for m in self.members
+                if m.pk in extra
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Displaced:
+    """One Reservation that yields, and why."""
+
+    flex: FlexInfo
+    frozen_at: datetime
+    """From then on nobody could have taken it."""
+    own: tuple[PathStep, ...]
+    """The requester's path, with the new commitment."""
+    theirs: tuple[PathStep, ...]
+    """The owner's path, without what is displaced."""
+    before: Ranking = field(compare=False, repr=False)
+    after: Ranking = field(compare=False, repr=False)
+    """Everybody's standing; places are counted when they are asked for."""
+
+    @property
+    def place_before(self) -> int:
+        """Return the owner's place among all; 1 is served first."""
+        return self.before.place(self.flex.membership_pk)
+
+    @property
+    def place_after(self) -> int:
+        """Return the same in the world after."""
+        return self.after.place(self.flex.membership_pk)
+
+    @property
+    def refund_gpu_seconds(self) -> int:
+        """Return what goes back: everything."""
+        return self.flex.cost_gpu_seconds
+
+    def to_json(self) -> dict[str, object]:
+        """Return what is stored with the Reservation that displaced (rule 8)."""
+        return {
+            "reservation": self.flex.reservation_pk,
+            "membership": self.flex.membership_pk,
+            "start": self.flex.start.isoformat(),
+            "frozen_at": self.frozen_at.isoformat(),
+            "refund_gpu_seconds": self.refund_gpu_seconds,
+            **({"planned": True} if self.flex.planned else {}),
+            "place_before": self.place_before,
+            "place_after": self.place_after,
+            "own": [_step_json(step) for step in self.own],
+            "theirs": [_step_json(step) for step in self.theirs],
+        }
+
+
+def _step_json(step: PathStep) -> dict[str, object]:
+    level_fs = step.level.level_fs
+    return {
+        "user" if step.is_user else "account": step.pk,
+        "level_fs": None if level_fs is None else str(level_fs),
+    }
+
+
+@dataclass(eq=False)
+class FlexHeld(GpuTaken):
+    """The flex in the way is of somebody who is not served better (rule 2)."""
+
+    code: ClassVar[str] = "flex-held"
+    title: ClassVar[str] = sentence("Held as flex")
+    own_level_fs: float | None = None
+    """With what was asked for. None: infinite."""
+    their_level_fs: float | None = None
+    """Without what they hold. None: infinite."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        values = {
+            "gpu": self.gpu,
+            "start": time_text(self.start, zone),
+            "end": time_text(self.end, zone),
+            "own": f"{used_ratio(self.own_level_fs):.1f}",
+            "theirs": f"{used_ratio(self.their_level_fs):.1f}",
+        }
+        if not self.user:
+            return sentence(
+                "{gpu} is taken from {start} to {end}, as flex. You can take flex time "
+                "only from someone who has used more of their share. With this booking "
+                "you would have used {own}× your share. Without theirs they would have "
+                "used {theirs}×.",
+                **values,
+            )
+        return sentence(
+            "{gpu} is taken by {user} from {start} to {end}, as flex. You can take "
+            "flex time only from someone who has used more of their share. With this "
+            "booking you would have used {own}× your share. Without theirs they would "
+            "have used {theirs}×.",
+            user=self.user,
+            **values,
+        )
+
+
+Key = tuple[bool, Fraction, bool]
+
+
+def _key(level_fs: Fraction | None, *, is_user: bool) -> Key:
+    return level_fs is None, level_fs or Fraction(0), is_user
+
+
+def stands_above(own: Iterable[Key], theirs: Iterable[Key]) -> bool:
+    """Return whether a path ranks strictly above another, as Fair Tree does.
+
+    The first Level at which they differ decides: siblings that tie are merged. Where a
+    User ties with an Account, neither stands above: the User shares its rank with the
+    Account's first-served children, and a tie displaces nobody.
+    """
+    for one, two in zip(own, theirs, strict=False):
+        if one[:2] != two[:2]:
+            return one > two
+        if one != two:
+            return False
+    return False
+
+
+def keys(path: Iterable[PathStep]) -> list[Key]:
+    """Return what paths are compared by."""
+    return [_key(step.level.level_fs, is_user=step.is_user) for step in path]
+
+
+def deciding(
+    own: Sequence[PathStep], theirs: Sequence[PathStep]
+) -> tuple[PathStep, PathStep]:
+    """Return the first Levels at which two paths differ; the last where none does."""
+    for one, two in zip(own, theirs, strict=False):
+        if keys([one]) != keys([two]):
+            return one, two
+    return own[-1], theirs[-1]
+
+
+def yielding(
+    flex: Sequence[FlexInfo],
+    *,
+    member_pk: int,
+    more_gpu_seconds: int,
+    tree: FairTree,
+    freeze_seconds: int,
+) -> tuple[Displaced, ...]:
+    """Return these Reservations as displaced, with both sides' standing after.
+
+    Args:
+        more_gpu_seconds: what the request commits its Membership to.
+    """
+    extra = {member_pk: more_gpu_seconds}
+    for one in flex:
+        extra[one.membership_pk] = (
+            extra.get(one.membership_pk, 0) - one.cost_gpu_seconds
+        )
+    before, after = tree.ranked(), tree.ranked(extra)
+    own = after.path(member_pk)
+    return tuple(
+        Displaced(
+            flex=one,
+            frozen_at=one.start - timedelta(seconds=freeze_seconds),
+            own=own,
+            theirs=after.path(one.membership_pk),
+            before=before,
+            after=after,
+        )
+        for one in flex
+    )
+
+
+@dataclass(eq=False)
+class PlannedFor(GpuTaken):
+    """A waiting request has its planned start there: only firm may go before it."""
+
+    code: ClassVar[str] = "planned-for"
+    title: ClassVar[str] = sentence("Held for the waitlist")
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        values = {
+            "gpu": self.gpu,
+            "start": time_text(self.start, zone),
+            "end": time_text(self.end, zone),
+        }
+        if not self.user:
+            return sentence(
+                "{gpu} is planned from {start} to {end}, for someone on the waitlist. "
+                "Only a firm booking can go before it.",
+                **values,
+            )
+        return sentence(
+            "{gpu} is planned by {user} from {start} to {end}, for someone on the "
+            "waitlist. Only a firm booking can go before it.",
+            user=self.user,
+            **values,
+        )
+
+
+def check_plans(
+    gpus: Sequence[CalendarGpu], window: Window, calendar: Calendar
+) -> None:
+    """Refuse flex that would push back a planned start, or what was placed at one.
+
+    Raises:
+        PlannedFor: with the first of them (rule 5).
+    """
+    plan = calendar.plan_in([gpu.pk for gpu in gpus], window)
+    if plan is not None:
+        named = next(gpu.label for gpu in gpus if gpu.pk in plan.gpu_pks)
+        raise PlannedFor(gpu=named, start=plan.window.start, end=plan.window.end)
+    for gpu in gpus:
+        for span in calendar.clashes(gpu.pk, window):
+            if span.flex is not None and span.flex.planned:
+                raise PlannedFor(
+                    gpu=gpu.label,
+                    start=span.flex.start,
+                    end=span.flex.end,
+                    user=span.user,
+                )
+
+
+def check_above(displaced: Iterable[Displaced], *, on: Mapping[int, str]) -> None:
+    """Refuse a flex request that does not stand above those in its way (rule 2).
+
+    Args:
+        on: a Gpu of the request, by the Reservation that is in its way there.
+
+    Raises:
+        FlexHeld: with the two level_fs at which the paths part.
+    """
+    for one in displaced:
+        if stands_above(keys(one.own), keys(one.theirs)):
+            continue
+        own, theirs = deciding(one.own, one.theirs)
+        raise FlexHeld(
+            gpu=on[one.flex.reservation_pk],
+            start=one.flex.start,
+            end=one.flex.end,
+            user=one.flex.user,
+            own_level_fs=_float(own.level.level_fs),
+            their_level_fs=_float(theirs.level.level_fs),
+        )
+
+
+def _float(level_fs: Fraction | None) -> float | None:
+    return None if level_fs is None else float(level_fs)
+
+
+def in_the_way(
+    gpus: Iterable[CalendarGpu], window: Window, calendar: Calendar
+) -> tuple[FlexInfo, ...]:
+    """Return the flex that a request would displace, each once, by number.
+
+    Raises:
+        GpuTaken, ClosedThen: something is in the way that nobody can take.
+    """
+    found: dict[int, FlexInfo] = {}
+    for gpu in gpus:
+        for span in calendar.clashes(gpu.pk, window):
+            if span.flex is None:
+                raise refusal_of(gpu, span)
+            found[span.flex.reservation_pk] = span.flex
+    return tuple(found[pk] for pk in sorted(found))
+
+
+def fewest_displaced(
+    calendar: Calendar, window: Window, wish: Wish, *, ranks: Mapping[int, int]
+) -> list[tuple[CalendarGpu, ...]]:
+    """Return the sets of Gpus worth taking where some flex must go, best group first.
+
+    Args:
+        ranks: by Membership, larger is served first (``fairshare.Rank.rank``).
+    """
+    ways: dict[int, tuple[FlexInfo, ...]] = {}
+    takeable: list[CalendarGpu] = []
+    planned = calendar.planned_gpus(window)
+    start, end = unix(window.start), unix(window.end)
+    for gpu in calendar.gpus:
+        flex = calendar.yielding(gpu.pk, start, end) if wish.fits(gpu) else None
+        if flex is not None:
+            takeable.append(gpu)
+            ways[gpu.pk] = flex
+            if any([one.planned for one in flex]):
+                planned |= {gpu.pk}
+    if len(takeable) < wish.count:
+        return []
+    # What is planned for others yields to firm alone: without it first.
+    clear = [gpu for gpu in takeable if gpu.pk not in planned]
+    found = _fewest(clear, ways, wish, ranks)
+    return found + (_fewest(takeable, ways, wish, ranks) if planned else [])
+
+
+def _fewest(
+    takeable: Sequence[CalendarGpu],
+    ways: Mapping[int, tuple[FlexInfo, ...]],
+    wish: Wish,
+    ranks: Mapping[int, int],
+) -> list[tuple[CalendarGpu, ...]]:
+    found = []
+    burden = {gpu.pk: _burden(ways[gpu.pk], ranks) for gpu in takeable}
+    for group in groups_of(takeable, wish.count):
+        group.sort(key=lambda g: (g.weight, g.node, g.index, g.pk))
+        group.sort(key=lambda g: burden[g.pk])
+        if _apart(group, ways, wish.count):
+            found.append(tuple(group[: wish.count]))
+            continue
+        tried = combinations(group[: max(MOST_GPUS, wish.count)], wish.count)
+        found.append(
+            min(tried, key=lambda s: _burden((f for g in s for f in ways[g.pk]), ranks))
+        )
+    return sorted(
+        found, key=lambda s: _burden((f for g in s for f in ways[g.pk]), ranks)
+    )
+
+
+def _apart(
+    group: Sequence[CalendarGpu], ways: Mapping[int, tuple[FlexInfo, ...]], count: int
+) -> bool:
+    """Say whether the first of a sorted group are the best set, without trying.
+
+    They are where no Reservation is in the way on two Gpus of the group, and none of
+    them has more than one in the way.
+    """
+    victims = [one.reservation_pk for gpu in group for one in ways[gpu.pk]]
+    few = all(len(ways[gpu.pk]) <= 1 for gpu in group[:count])
+    return few and len(victims) == len(set(victims))
+
+
+def _burden(
+    flex: Iterable[FlexInfo], ranks: Mapping[int, int]
+) -> tuple[int, list[tuple[int, int, int]]]:
+    """Order sets of victims: fewest, then lowest-ranked owners, then newest."""
+    victims = {one.reservation_pk: one for one in flex}
+    if not victims:
+        return 0, []
+    return len(victims), sorted(
+        (ranks.get(one.membership_pk, 0), -unix(one.booked_at), -one.reservation_pk)
+        for one in victims.values()
+    )

@@ -1,0 +1,122 @@
+"""Gaps between bookings, held for Jobs that give way to everybody. Pure.
+
+POLICY.md rule 3: time that is free inside the freeze is anyone's, outside any quota,
+paid as it is held. What runs in such a gap without having been booked is, from its
+first second, what an overstay is past its end: flex that is never frozen. So a gap is
+held by a Reservation without booked time (``booked_end == start``). In the calendar of
+whoever asks for its Gpus it does not stand at all; who books them for now waits for
+its notice, which is what the Job needs to write its checkpoint and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import ClassVar
+
+from reservations.rules.calendar import Calendar, CalendarGpu
+from reservations.rules.errors import Refusal
+from reservations.rules.policy import Policy
+from reservations.rules.request import Holding
+from reservations.rules.window import Window, instant, unix
+from telemetry.protocol.sentences import sentence
+
+LEAVE_SECONDS = 30
+"""On top of the grace: the way of the order to the node, and of its answer back."""
+MOST_SECONDS = 4 * 3600
+"""A gap is held for so long at once, and longer as it comes near its end: what is held
+counts as usage, though anybody may take it."""
+NEAR_SECONDS = 1800
+"""Before its end it is held for longer, where the time is still free."""
+
+
+@dataclass(eq=False)
+class GapGone(Refusal):
+    """The time was taken in this moment, or is too short by now."""
+
+    code: ClassVar[str] = "gap-gone"
+    title: ClassVar[str] = sentence("No gap any more")
+    left_seconds: int
+    shortest_seconds: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence(
+            "These GPUs are free for {left_seconds} s now; "
+            "{shortest_seconds} s are needed at least.",
+            left_seconds=self.left_seconds,
+            shortest_seconds=self.shortest_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGpu:
+    """A Gpu that nobody holds now, and until when."""
+
+    gpu: CalendarGpu
+    uuid: str
+    until: datetime
+
+
+def is_gap(start: datetime, booked_end: datetime) -> bool:
+    """Say whether a Reservation holds a gap: none of its time was booked."""
+    return booked_end <= start
+
+
+def gap_notice_seconds(policy: Policy, grace_seconds: float) -> int:
+    """Return how long before its claimed start a gap is left.
+
+    Never more than who stays on past the end has (rule 3).
+    """
+    wanted = int(grace_seconds) + LEAVE_SECONDS
+    return min(policy.overstay_notice_seconds, wanted)
+
+
+def open_until(
+    calendar: Calendar, gpu_pk: int, now: datetime, latest: datetime
+) -> datetime:
+    """Return until when a Gpu is free from ``now`` on; ``now``: it is not.
+
+    Bookings, closures and the starts that waiting requests hold end a gap.
+    """
+    if latest <= now:
+        return now
+    window = Window(now, latest)
+    span = calendar.clash(gpu_pk, window)
+    until = latest if span is None else max(now, instant(span.start))
+    plans = [
+        plan.window.start
+        for plan in calendar.plans
+        if gpu_pk in plan.gpu_pks and plan.window.meets(window)
+    ]
+    return max(now, min([until, *plans]))
+
+
+def crowded_from(
+    own: Iterable[Holding], count: int, now: datetime, until: datetime, most: int
+) -> datetime:
+    """Return when one person would hold more Gpus at once than allowed.
+
+    Args:
+        own: all that the person holds or has booked, gaps and overstays whole.
+        count: of the gap.
+        most: Gpus that one person may hold at once.
+    """
+    rows = [h for h in own if h.window.end > now and h.window.start < until]
+    instants = sorted({max(h.window.start, now) for h in rows} | {now})
+    for at in instants:
+        held = sum(len(h.gpu_pks) for h in rows if h.window.holds(at))
+        if held + count > most:
+            return at
+    return until
+
+
+def seconds_left(until: datetime, now: datetime) -> int:
+    """Return the whole seconds until then; 0: none."""
+    return max(0, unix(until) - unix(now))
+
+
+def latest_end(start: datetime, now: datetime, policy: Policy) -> datetime:
+    """Return until when a gap that began at ``start`` may be held, looked at now."""
+    longest = start + timedelta(seconds=policy.longest_seconds)
+    return min(longest, now + timedelta(seconds=MOST_SECONDS))

@@ -1,0 +1,78 @@
+"""Which moves of a Reservation are legal. A table; a move is one compare-and-set."""
+
+from enum import StrEnum
+
+from telemetry.protocol.sentences import Sentence, sentence
+
+
+class State(StrEnum):
+    """Where a Reservation stands."""
+
+    CONFIRMED = "confirmed"  # booked, not begun
+    ACTIVE = "active"  # its Window runs
+    ENDED = "ended"  # the Window is over
+    RELEASED = "released"  # given back, or freed, before its end
+    CANCELLED = "cancelled"  # given back before its start
+    DISPLACED = "displaced"  # flex that went to somebody worse served
+    REFUNDED = "refunded"  # failed by the site: Gpu lost or not clean
+
+    @property
+    def label(self) -> str:
+        """Return the word on screen."""
+        return _STATES[self.value]
+
+    @classmethod
+    def live(cls) -> frozenset["State"]:
+        """Return the states that hold Gpus."""
+        return frozenset({cls.CONFIRMED, cls.ACTIVE})
+
+    @classmethod
+    def holding(cls) -> frozenset["State"]:
+        """Return the states whose Window is or was held, and costs."""
+        return frozenset({cls.CONFIRMED, cls.ACTIVE, cls.ENDED, cls.RELEASED})
+
+
+class Kind(StrEnum):
+    """What others may do to a Reservation (POLICY.md section 3)."""
+
+    FIRM = "firm"
+    FLEX = "flex"
+
+    @property
+    def label(self) -> str:
+        """Return the word on screen."""
+        return _KINDS[self.value]
+
+
+_STATES: dict[str, Sentence] = {
+    "confirmed": sentence("confirmed"),
+    "active": sentence("active"),
+    "ended": sentence("ended"),
+    "released": sentence("released"),
+    "cancelled": sentence("cancelled"),
+    "displaced": sentence("displaced"),
+    "refunded": sentence("refunded"),
+}
+_KINDS: dict[str, Sentence] = {"firm": sentence("firm"), "flex": sentence("flex")}
+
+NEXT: dict[State, frozenset[State]] = {
+    State.CONFIRMED: frozenset(
+        {
+            State.ACTIVE,
+            State.CANCELLED,
+            State.DISPLACED,
+            State.REFUNDED,  # also a portal that was down over the whole Window
+            State.ENDED,
+        }
+    ),
+    # CONFIRMED again is the undo of a cancel, within its ten seconds.
+    State.CANCELLED: frozenset({State.CONFIRMED}),
+    # CANCELLED is the undo of a booking for now, within ten seconds of making it.
+    State.ACTIVE: frozenset(
+        {State.ENDED, State.RELEASED, State.REFUNDED, State.CANCELLED}
+    ),
+    State.ENDED: frozenset(),
+    State.RELEASED: frozenset(),
+    State.DISPLACED: frozenset(),
+    State.REFUNDED: frozenset(),
+}

@@ -1,0 +1,110 @@
+"""Staying on past the end: a tail of flex that anybody may claim (rule 3).
+
+A Reservation whose holder asked for it goes on when it is over, until somebody
+claims one of its Gpus: then there are ten minutes to leave. The tail lies between
+``booked_end`` and ``end``; it is paid as it is used, counts in no quota and is never
+frozen. For whoever asks for its Gpus it is over when the notice is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import ClassVar
+
+from reservations.notifications.notice_values import Told
+from reservations.rules.errors import InThePast, time_text
+from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS, Policy
+from reservations.rules.window import instant, unix
+from telemetry.protocol.sentences import sentence
+from telemetry.protocol.units import format_duration
+
+
+@dataclass(eq=False)
+class OverBeforeFree(InThePast):
+    """Who is on the Gpus leaves only at ``now``, when the time asked for is over."""
+
+    code: ClassVar[str] = "over-before-free"
+    title: ClassVar[str] = sentence("Over before it begins")
+    leave_seconds: int
+    works_from: datetime
+    """The first end that can be granted."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence(
+            "The person who uses these GPUs now has {leave_seconds} to "
+            "leave. A booking that ends {end} would be over before it "
+            "begins. Choose an end at {works_from} or later.",
+            leave_seconds=format_duration(self.leave_seconds),
+            end=time_text(self.end, zone),
+            works_from=time_text(self.works_from, zone),
+        )
+
+
+def over_before_free(
+    end: datetime, *, asked_at: datetime, free_at: datetime, policy: Policy
+) -> OverBeforeFree:
+    """Return the refusal of what ends before its Gpus are left at ``free_at``.
+
+    >>> nine = datetime(2026, 3, 3, 9, tzinfo=UTC)
+    >>> said = over_before_free(
+    ...     nine,
+    ...     asked_at=nine - timedelta(seconds=40),
+    ...     free_at=nine + timedelta(seconds=20),
+    ...     policy=Policy(grid_seconds=300),
+    ... )
+    >>> said.leave_seconds, said.works_from == nine + timedelta(minutes=5)
+    (60, True)
+    """
+    leave_seconds = int((free_at - asked_at).total_seconds())
+    works_from = (unix(free_at) // policy.grid_seconds + 1) * policy.grid_seconds
+    return OverBeforeFree(end, free_at, leave_seconds, instant(works_from))
+
+
+def stands_until(
+    booked_end: datetime, end: datetime, *, leave_at: datetime | None
+) -> datetime:
+    """Return until when a Reservation stands in the way of others.
+
+    Args:
+        leave_at: the end of the notice, if an overstay were claimed now; None: it
+            is not asked for, and the whole Window stands.
+    """
+    if end <= booked_end or leave_at is None:
+        return end
+    return max(booked_end, min(end, leave_at))
+
+
+def notice_end(now: datetime, policy: Policy) -> datetime:
+    """Return when who stays on has left, if they are told now."""
+    return now + timedelta(seconds=policy.overstay_notice_seconds)
+
+
+def latest_end(start: datetime, booked_end: datetime, policy: Policy) -> datetime:
+    """Return until when a Reservation may stay on where nothing is in the way."""
+    longest = start + timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
+    latest = booked_end + timedelta(seconds=policy.overstay_seconds)
+    return max(min(latest, longest), booked_end)
+
+
+def tail_end(
+    booked_end: datetime, latest: datetime, taken: Iterable[datetime]
+) -> datetime:
+    """Return how long a Reservation may stay on.
+
+    Args:
+        taken: when somebody else's time on its Gpus begins, or a closure does.
+    """
+    return max(min([latest, *taken]), booked_end)
+
+
+def claimed_words(told: Told) -> str:
+    """Say until when the Gpus have to be left. detail: leave_at."""
+    return sentence(
+        "Someone needs the GPUs on which you stayed after your booking. "
+        "Your {booking} now ends at {leave_at}. Jobs that still run then "
+        "are stopped.",
+        booking=told.booking,
+        leave_at=told.clock("leave_at"),
+    )

@@ -1,0 +1,57 @@
+"""What a Token buys, and why one is refused (POLICY.md rule 7).
+
+A Token is one firm booking of the Membership that it is owed to, beyond the horizon
+and beyond the shorter one after no-shows. It ignores horizon limits and nothing else:
+quota, person-wide caps, the grid and the longest booking hold, because every promise
+to others (I3, I4) rests on them. Where the booking would be had without it, it is not
+spent; it buys no flex; it is good until it expires, and its booking begins before.
+What its owner cancels does not bring it back; what the site refunds does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import ClassVar
+
+from reservations.rules.errors import Refusal, time_text
+from telemetry.protocol.sentences import sentence
+
+USED, EXPIRED, REVOKED = "used", "expired", "revoked"
+ELSEWHERE, TOO_FAR = "elsewhere", "too-far"
+GOOD_FOR_SECONDS = 366 * 86_400
+"""Of a Token without a day of its own: it was given before they expired."""
+
+
+@dataclass(eq=False)
+class TokenRefused(Refusal):
+    """This Token cannot be spent on this booking."""
+
+    code: ClassVar[str] = "token-refused"
+    title: ClassVar[str] = sentence("The voucher cannot be used")
+    token: int
+    why: str
+    account: str = ""
+    """Whom it is owed to."""
+    expires_at: datetime | None = None
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        until = (
+            time_text(self.expires_at, zone)
+            if self.expires_at
+            else sentence("some time ago")
+        )
+        return {
+            USED: sentence("This voucher was used for another booking."),
+            EXPIRED: sentence("This voucher expired {until}.", until=until),
+            REVOKED: sentence(
+                "This voucher was withdrawn when your group membership ended."
+            ),
+            ELSEWHERE: sentence(
+                "This voucher is only for bookings charged to {account}.",
+                account=self.account,
+            ),
+            TOO_FAR: sentence(
+                "A booking with this voucher must begin before {until}.", until=until
+            ),
+        }[self.why]

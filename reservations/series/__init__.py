@@ -1,0 +1,1 @@
+"""Reservations that repeat."""

@@ -1,0 +1,193 @@
+"""Bookings that repeat: /api/v1/series. The first one is drawn, the rest follow."""
+
+from datetime import date
+from typing import Any, Literal
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Router, Status
+from pydantic import Field
+
+from reservations.models import Occurrence, Series
+from reservations.series import series_end
+from reservations.series import service as series
+from reservations.series.recurrence import MOST_TIMES, Rule, rule_from
+from reservations.series.series_days import Looked, Wish, rule_of
+from reservations.store.calendar_queries import iso
+from reservations.web.api_parts import (
+    counted_now,
+    decision_json,
+    hours_of,
+    own_membership,
+    signed_in,
+    slot_json,
+)
+from reservations.web.schemas import BookIn, _Strict
+
+router = Router(tags=["series"])
+MOST_LISTED = 50
+
+
+class SeriesPreviewIn(BookIn):
+    """The first booking, how it repeats, and until when or how often."""
+
+    repeat: Literal["daily", "weekdays", "weekly"]
+    until: date | None = None
+    times: int | None = Field(None, ge=1, le=MOST_TIMES)
+
+
+class SeriesIn(SeriesPreviewIn):
+    """The same, with what to do about days that are refused."""
+
+    skip_refused: bool = False
+    skip: list[date] = Field(default_factory=list, max_length=MOST_TIMES)
+
+
+class DayIn(_Strict):
+    """One local day of a series."""
+
+    day: date
+
+
+def _rule(what: SeriesPreviewIn) -> Rule:
+    return rule_from(
+        repeat=what.repeat,
+        start=what.start,
+        end=what.end,
+        zone=timezone.get_current_timezone_name(),
+        until=what.until,
+        times=what.times,
+    )
+
+
+def _wish(request: HttpRequest, what: SeriesPreviewIn, *, writes: bool) -> Wish:
+    user = signed_in(request)
+    return series.wish(
+        user=user,
+        membership=own_membership(user, what.membership),
+        gpu_ids=what.gpu_ids,
+        rule=_rule(what),
+        purpose=what.purpose,
+        now=counted_now(user, writes=writes),
+    )
+
+
+@router.post("/series/preview")
+def preview(request: HttpRequest, what: SeriesPreviewIn) -> dict[str, object]:
+    """Say for each day what saving would do; writes nothing."""
+    wanted = _wish(request, what, writes=False)
+    now = counted_now(signed_in(request), writes=False)
+    looked = series.rehearse(wanted, now=now)
+    return {
+        "words": wanted.rule.words,
+        "zone": wanted.rule.zone,
+        "days": [_day(one) for one in looked],
+        "cost_gpu_hours": hours_of(
+            sum(one.decision.cost_gpu_seconds for one in looked if one.decision)
+        ),
+    }
+
+
+@router.post("/series", response={201: dict[str, Any]})
+def create(request: HttpRequest, what: SeriesIn) -> Status[dict[str, object]]:
+    """Book every day within the horizon; the tick books the others in time."""
+    wanted = _wish(request, what, writes=True)
+    made, looked = series.create(
+        wanted,
+        skip_refused=what.skip_refused,
+        skip=what.skip,
+        now=counted_now(signed_in(request), writes=False),
+    )
+    days = [_day(one) for one in looked]
+    return Status(201, {**_series(made), "days": days})
+
+
+@router.get("/series")
+def listed(request: HttpRequest) -> dict[str, object]:
+    """One's own series, newest first, with what became of each day."""
+    rows = Series.objects.filter(user=signed_in(request)).prefetch_related(
+        "gpus", "occurrences"
+    )
+    return {
+        "series": [
+            {**_series(row), "days": [_kept(day) for day in row.occurrences.all()]}
+            for row in rows[:MOST_LISTED]
+        ]
+    }
+
+
+@router.post("/series/{int:pk}/end")
+def end(request: HttpRequest, pk: int) -> dict[str, object]:
+    """Book no further day; what is booked stays."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    return _series(series_end.end(series_id=pk, user=user, now=now))
+
+
+@router.post("/series/{int:pk}/skip")
+def skip(request: HttpRequest, pk: int, which: DayIn) -> dict[str, object]:
+    """Leave one day out; where it is booked, it is cancelled."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    found = series_end.skip_day(series_id=pk, user=user, day=which.day, now=now)
+    return _kept(found)
+
+
+@router.post("/series/{int:pk}/cancel-from")
+def cancel_from(request: HttpRequest, pk: int, which: DayIn) -> dict[str, object]:
+    """Cancel a day and all that follow."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    cancelled = series_end.cancel_from(series_id=pk, user=user, day=which.day, now=now)
+    return {"id": pk, "cancelled": cancelled}
+
+
+def _series(row: Series) -> dict[str, object]:
+    return {
+        "id": row.pk,
+        "state": row.state,
+        "words": rule_of(row).words,
+        "repeat": row.repeat,
+        "first_day": row.first_day.isoformat(),
+        "local_start": f"{row.local_start:%H:%M}",
+        "zone": row.zone,
+        "hours": row.duration_seconds / 3600,
+        "until": row.until.isoformat() if row.until else None,
+        "times": row.times,
+        "gpu_ids": sorted(gpu.pk for gpu in row.gpus.all()),
+        "purpose": row.purpose,
+    }
+
+
+def _day(one: Looked) -> dict[str, object]:
+    told: dict[str, object] = {
+        "day": one.day.isoformat(),
+        "start": iso(one.window.start),
+        "end": iso(one.window.end),
+        "state": one.state,
+    }
+    if one.reservation is not None:
+        told["reservation"] = one.reservation.pk
+    if one.decision is not None:
+        decided = decision_json(one.decision)
+        for name in ("kind", "cost_gpu_hours", "taken_until"):
+            told[name] = decided[name]
+        told["displaces"] = len(one.decision.displaced)
+    if one.refusal is not None:
+        slot = one.refusal.next_slot
+        told |= {
+            "code": one.refusal.code,
+            "why": one.refusal.text(timezone.get_current_timezone()),
+            "next_slot": slot_json(slot) if slot else None,
+        }
+    return told
+
+
+def _kept(row: Occurrence) -> dict[str, object]:
+    return {
+        "day": row.day.isoformat(),
+        "state": row.state,
+        "reservation": row.reservation_id,
+        "code": row.code,
+        "why": row.why,
+    }

@@ -1,0 +1,211 @@
+"""The same again: local days and times of a Series, DST included. Pure.
+
+An occurrence begins at the same time of the wall clock and lasts the same number of
+seconds. Where the clock jumps: a time that a day lacks is read with the offset before
+the jump, so 02:30 becomes 03:30 (RFC 5545, 3.3.5); one that comes twice is the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from enum import StrEnum
+from itertools import islice
+from typing import ClassVar
+from zoneinfo import ZoneInfo
+
+from reservations.rules.errors import Refusal
+from reservations.rules.window import DAY_SECONDS, Window, whole_second
+from telemetry.protocol.sentences import sentence
+
+LONGEST_DAYS = 366
+MOST_TIMES = 366
+SATURDAY = 5
+
+
+class Repeat(StrEnum):
+    """How a Series goes on."""
+
+    DAILY = "daily"
+    WEEKDAYS = "weekdays"
+    WEEKLY = "weekly"
+
+    @property
+    def words(self) -> str:
+        """Return it for a sentence."""
+        return {
+            "daily": sentence("every day"),
+            "weekdays": sentence("Monday to Friday"),
+        }.get(self.value, sentence("every week"))
+
+
+@dataclass(eq=False)
+class SeriesInvalid(Refusal):
+    """A repetition that cannot be meant: which field, and why."""
+
+    code: ClassVar[str] = "series-invalid"
+    title: ClassVar[str] = sentence("Not a series")
+    field: str
+    why: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence(
+            "The repetition’s “{field}” {why}.", field=self.field, why=self.why
+        )
+
+
+@dataclass(eq=False)
+class SeriesConflict(Refusal):
+    """Some occurrences cannot be booked, and were not said to be left out."""
+
+    code: ClassVar[str] = "series-conflict"
+    title: ClassVar[str] = sentence("Some days are refused")
+    days: tuple[str, ...]
+    of: int
+    first_why: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence(
+            "{refused} of {of} days are refused, the first one {day}: "
+            "{first_why} Nothing was booked. Skip the refused days, or "
+            "change the time.",
+            refused=len(self.days),
+            of=self.of,
+            day=self.days[0],
+            first_why=self.first_why,
+        )
+
+
+PASSING = frozenset(
+    {
+        "beyond-horizon",
+        "too-many-reservations",
+        "too-many-flex",
+        "quota-exceeded",
+        "group-quota-exceeded",
+        "pool-quota-exceeded",
+    }
+)
+"""Codes of refusals that may pass by themselves before the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a Series takes place.
+
+    Attributes:
+        until: last local day that may be one of it; None: only ``times`` ends it.
+        times: how many there are at most.
+    """
+
+    repeat: Repeat
+    first_day: date
+    local_start: time
+    zone: str
+    duration_seconds: int
+    until: date | None = None
+    times: int | None = None
+
+    def check(self) -> None:
+        """Refuse what would never end, never begin, or meet itself.
+
+        Raises:
+            SeriesInvalid: names the field.
+        """
+        if self.until is None and self.times is None:
+            raise SeriesInvalid(
+                field="until", why=sentence("or a number of times is needed")
+            )
+        if self.times is not None and not 1 <= self.times <= MOST_TIMES:
+            raise SeriesInvalid(
+                field="times",
+                why=sentence("is not 1 to {most}", most=MOST_TIMES),
+            )
+        if self.until is not None and self.until < self.first_day:
+            raise SeriesInvalid(field="until", why=sentence("is before the first day"))
+        last = self.first_day + timedelta(days=LONGEST_DAYS)
+        if self.until is not None and self.until > last:
+            raise SeriesInvalid(
+                field="until",
+                why=sentence("is more than {longest} days ahead", longest=LONGEST_DAYS),
+            )
+        if self.repeat is not Repeat.WEEKLY and self.duration_seconds > DAY_SECONDS:
+            raise SeriesInvalid(
+                field="end", why=sentence("is after the next one's start")
+            )
+        if self.duration_seconds < 1:
+            raise SeriesInvalid(field="end", why=sentence("is not after the start"))
+        if next(self.days(), None) is None:
+            raise SeriesInvalid(field="until", why=sentence("has no day left"))
+
+    def days(self) -> Iterator[date]:
+        """Yield its local days in order; never more than a year of them."""
+        last = self.first_day + timedelta(days=LONGEST_DAYS)
+        if self.until is not None:
+            last = min(last, self.until)
+        return islice(self._days(last), self.times)
+
+    def _days(self, last: date) -> Iterator[date]:
+        step = timedelta(days=7 if self.repeat is Repeat.WEEKLY else 1)
+        day = self.first_day
+        while day <= last:
+            if self.repeat is not Repeat.WEEKDAYS or day.weekday() < SATURDAY:
+                yield day
+            day += step
+
+    def window(self, day: date) -> Window:
+        """Return the Window of one local day, in UTC."""
+        local = datetime.combine(day, self.local_start, ZoneInfo(self.zone))
+        start = local.astimezone(UTC)
+        return Window(start, start + timedelta(seconds=self.duration_seconds))
+
+    @property
+    def words(self) -> str:
+        """Return "every week at 09:00, 4 times"."""
+        end = (
+            sentence("{times} times", times=self.times)
+            if self.times
+            else sentence("until {until}", until=f"{self.until:%-d %b %Y}")
+        )
+        return sentence(
+            "{words} at {local_start}, {end}",
+            words=self.repeat.words,
+            local_start=f"{self.local_start:%H:%M}",
+            end=end,
+        )
+
+
+def rule_from(
+    *,
+    repeat: str,
+    start: datetime,
+    end: datetime,
+    zone: str,
+    until: date | None,
+    times: int | None,
+) -> Rule:
+    """Return the Rule whose first occurrence was drawn on the calendar, checked.
+
+    Raises:
+        SeriesInvalid.
+    """
+    begin = whole_second(start)
+    local = begin.astimezone(ZoneInfo(zone))
+    try:
+        how = Repeat(repeat)
+    except ValueError as error:
+        raise SeriesInvalid(
+            field="repeat", why=sentence("is not a known value")
+        ) from error
+    rule = Rule(
+        repeat=how,
+        first_day=local.date(),
+        local_start=local.time(),
+        zone=zone,
+        duration_seconds=int((whole_second(end) - begin).total_seconds()),
+        until=until,
+        times=times,
+    )
+    rule.check()
+    return rule

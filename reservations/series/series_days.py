@@ -1,0 +1,144 @@
+"""One look at some days of a Series: each is judged and booked under all locks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from django.db import IntegrityError, transaction
+
+from reservations.booking import displacement
+from reservations.booking.service import (
+    OVERLAP,
+    _taken,
+    judge,
+    request_of,
+    write_decision,
+)
+from reservations.models import Membership, Occurrence, Reservation, Series
+from reservations.rules.decision import Decision
+from reservations.rules.errors import Refusal
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window
+from reservations.series.recurrence import PASSING, Repeat, Rule
+from reservations.store import locking
+
+BOOKED, LATER, REFUSED, SKIPPED = (
+    Occurrence.State.BOOKED,
+    Occurrence.State.LATER,
+    Occurrence.State.REFUSED,
+    Occurrence.State.SKIPPED,
+)
+AHEAD = "ahead"
+
+
+@dataclass(slots=True)
+class Looked:
+    """One day, judged."""
+
+    day: date
+    window: Window
+    state: str
+    """booked, later (its refusal may pass), refused, ahead (beyond the horizon)."""
+    decision: Decision | None = None
+    refusal: Refusal | None = None
+    reservation: Reservation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What shall be repeated."""
+
+    membership: Membership
+    gpu_ids: tuple[int, ...]
+    rule: Rule
+    purpose: str = ""
+
+
+def rule_of(row: Series) -> Rule:
+    """Return the Rule that a row keeps."""
+    return Rule(
+        repeat=Repeat(row.repeat),
+        first_day=row.first_day,
+        local_start=row.local_start,
+        zone=row.zone,
+        duration_seconds=row.duration_seconds,
+        until=row.until,
+        times=row.times,
+    )
+
+
+def days_in(rule: Rule, at: datetime, policy: Policy) -> list[date]:
+    """Return the days ahead that begin within the horizon."""
+    latest = at + timedelta(seconds=policy.firm_horizon_seconds)
+    return [day for day in rule.days() if at <= rule.window(day).start <= latest]
+
+
+def days_ahead(rule: Rule, at: datetime, policy: Policy) -> list[Looked]:
+    latest = at + timedelta(seconds=policy.firm_horizon_seconds)
+    windows = ((day, rule.window(day)) for day in rule.days())
+    return [Looked(d, window, AHEAD) for d, window in windows if window.start > latest]
+
+
+def book_days(
+    wanted: Wish, days: Sequence[date], policy: Policy, at: datetime
+) -> list[Looked]:
+    """Book each day under the locks of them all; a refusal stops no other day."""
+    if not days:
+        locking.read(wanted.membership, wanted.gpu_ids)
+        return []
+    locked = locking.lock(wanted.membership, wanted.gpu_ids)
+    windows = [wanted.rule.window(day) for day in days]
+    displacement.lock_flex(locked.gpus, windows[0].start, windows[-1].end)
+    return [
+        _book_one(day, window, wanted, locked, policy, at)
+        for day, window in zip(days, windows, strict=True)
+    ]
+
+
+def _book_one(
+    day: date,
+    window: Window,
+    wanted: Wish,
+    locked: locking.Locked,
+    policy: Policy,
+    at: datetime,
+) -> Looked:
+    try:
+        request = request_of(locked.gpus, window.start, window.end, now=at)
+        decision = judge(
+            request, locked, policy=policy, names=policy.names_visible, taking=True
+        )
+        if decision.refusal is not None:
+            raise decision.refusal
+        with transaction.atomic():
+            made = write_decision(
+                request,
+                decision,
+                locked,
+                purpose=wanted.purpose,
+                actor=wanted.membership.user,
+                policy=policy,
+            )
+    except IntegrityError as error:
+        if OVERLAP not in str(error):
+            raise
+        refusal: Refusal = _taken(locked.gpus[0], window)
+    except Refusal as refused:
+        refusal = refused
+    else:
+        return Looked(day, window, BOOKED, decision, reservation=made)
+    passing = refusal.code in PASSING
+    return Looked(day, window, LATER if passing else REFUSED, None, refusal)
+
+
+def lock_row(pk: int) -> Series | None:
+    """Lock a Series after everything else; None: it has ended."""
+    rows = Series.objects.select_for_update(no_key=True, of=("self",))
+    return rows.filter(pk=pk, state=Series.State.RUNNING).first()
+
+
+def finish(pk: int, at: datetime) -> bool:
+    ended = Series.objects.filter(pk=pk, state=Series.State.RUNNING).update(
+        state=Series.State.ENDED, ended_at=at
+    )
+    return ended == 1

@@ -1,0 +1,285 @@
+"""The same again: a Series is shown day by day, saved, gone on with, ended.
+
+Each day is a booking like any other: same locks, same rules, same ledger. What is
+shown beforehand is what saving would do, taken back (`rehearse`). Days beyond the
+horizon are booked by the tick as they come into it (`extend`).
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from django.db import DatabaseError, transaction
+
+from reservations.booking import slot_search
+from reservations.models import Membership, Notice, Occurrence, Series, User
+from reservations.notifications.service import tell
+from reservations.rules.errors import BookingError
+from reservations.rules.policy import Policy
+from reservations.rules.window import whole_second
+from reservations.series.recurrence import Rule, SeriesConflict, SeriesInvalid
+from reservations.series.series_days import (
+    BOOKED,
+    LATER,
+    REFUSED,
+    SKIPPED,
+    Looked,
+    Wish,
+    book_days,
+    days_ahead,
+    days_in,
+    finish,
+    lock_row,
+    rule_of,
+)
+from reservations.store import locking
+from reservations.store.audit import audit_act
+from reservations.store.booking_snapshot import site_policy
+from telemetry.protocol.sentences import sentence
+
+MOST_SERIES = 10
+"""Series of one person that run at once."""
+MOST_ROWS = 50
+"""Series that one tick looks at."""
+AGAIN = timedelta(minutes=10)
+"""After this time a day is tried again whose refusal may pass."""
+TOLD_BEFORE = timedelta(hours=24)
+"""So long before its start a day that still waits is told."""
+MOST_NEXT_SLOTS = 5
+log = logging.getLogger(__name__)
+
+
+def wish(
+    *,
+    user: User,
+    membership: Membership | None,
+    gpu_ids: Sequence[int],
+    rule: Rule,
+    purpose: str = "",
+    now: datetime,
+) -> Wish:
+    """Return what is asked for, checked as far as one can without looking.
+
+    Raises:
+        SeriesInvalid: the first day has begun.
+        MembershipNeeded, NotAllowed.
+    """
+    if rule.window(next(rule.days())).start < whole_second(now):
+        raise SeriesInvalid(
+            field="start", why=sentence("has passed; begin with the next day")
+        )
+    chosen = locking.choose_membership(user, membership)
+    return Wish(chosen, tuple(dict.fromkeys(gpu_ids)), rule, purpose)
+
+
+def rehearse(wanted: Wish, *, now: datetime) -> list[Looked]:
+    """Return what saving would do with each day; everything is taken back.
+
+    Raises:
+        NotFound: a Gpu that does not exist.
+    """
+    at = whole_second(now)
+    policy = site_policy()
+    with transaction.atomic(durable=True):
+        looked = book_days(wanted, days_in(wanted.rule, at, policy), policy, at)
+        transaction.set_rollback(True)
+    for one in [one for one in looked if one.refusal is not None][:MOST_NEXT_SLOTS]:
+        assert one.refusal is not None
+        slot_search.add_next_slot(
+            one.refusal, wanted.membership, wanted.gpu_ids,
+            one.window.start, one.window.end, now=at, policy=policy,
+        )  # fmt: skip
+    return looked + days_ahead(wanted.rule, at, policy)
+
+
+def create(
+    wanted: Wish,
+    *,
+    skip_refused: bool = False,
+    skip: Collection[date] = (),
+    now: datetime,
+) -> tuple[Series, list[Looked]]:
+    """Book every day within the horizon and keep the rest for the tick.
+
+    Args:
+        skip_refused: book the others where some days are refused.
+        skip: days that are left out.
+
+    Raises:
+        SeriesConflict: some are refused, and it was not said to leave them out.
+        SeriesInvalid: too many Series run already.
+    """
+    at = whole_second(now)
+    policy = site_policy()
+    user = wanted.membership.user
+    with transaction.atomic(durable=True):
+        days = [day for day in days_in(wanted.rule, at, policy) if day not in skip]
+        looked = book_days(wanted, days, policy, at)
+        if Series.objects.filter(user=user, state="running").count() >= MOST_SERIES:
+            raise SeriesInvalid(
+                field="times",
+                why=sentence(
+                    "cannot be: {most} series run already",
+                    most=MOST_SERIES,
+                ),
+            )
+        refused = [one for one in looked if one.state == REFUSED]
+        if refused and (not skip_refused or len(refused) == len(looked)):
+            raise _conflict(refused, len(looked), wanted.rule.zone)
+        made = _keep(wanted, skip_refused=skip_refused, at=at)
+        _note(made, looked, at)
+        for day in set(wanted.rule.days()) & set(skip):
+            Occurrence.objects.create(series=made, day=day, state=SKIPPED, looked_at=at)
+        _plan_next_look(made, wanted.rule, policy, at)
+        audit_act(verb="series.made", subject=f"series:{made.pk}", actor=user, now=at)
+    return made, looked
+
+
+def extend(at: datetime, policy: Policy) -> dict[str, int]:
+    """Book what has come into the horizon; a step of the tick."""
+    due = Series.objects.filter(state="running", look_at__lte=at).order_by("look_at")
+    booked = conflicts = 0
+    for pk in due.values_list("pk", flat=True)[:MOST_ROWS]:
+        try:
+            done = _extend(pk, at, policy)
+        except (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError):
+            log.exception("series %s: going on failed", pk)
+            continue
+        booked += sum(one.state == BOOKED for one in done)
+        conflicts += sum(one.state == REFUSED for one in done)
+    return {"series_booked": booked, "series_conflicts": conflicts}
+
+
+def _conflict(refused: Sequence[Looked], of: int, zone: str) -> SeriesConflict:
+    first = refused[0].refusal
+    assert first is not None
+    return SeriesConflict(
+        days=tuple(one.day.isoformat() for one in refused),
+        of=of,
+        first_why=first.text(ZoneInfo(zone)),
+    )
+
+
+def _keep(wanted: Wish, *, skip_refused: bool, at: datetime) -> Series:
+    rule = wanted.rule
+    made = Series.objects.create(
+        membership=wanted.membership,
+        user=wanted.membership.user,
+        repeat=rule.repeat,
+        first_day=rule.first_day,
+        local_start=rule.local_start,
+        zone=rule.zone,
+        duration_seconds=rule.duration_seconds,
+        until=rule.until,
+        times=rule.times,
+        skip_refused=skip_refused,
+        purpose=wanted.purpose,
+        created_at=at,
+        look_at=at,
+    )
+    made.gpus.set(wanted.gpu_ids)
+    return made
+
+
+def _note(row: Series, looked: Iterable[Looked], at: datetime) -> None:
+    """Keep what came of each day; a day that waited before is written over."""
+    zone = ZoneInfo(row.zone)
+    for one in looked:
+        Occurrence.objects.update_or_create(
+            series=row,
+            day=one.day,
+            defaults={
+                "state": one.state,
+                "reservation": one.reservation,
+                "code": one.refusal.code if one.refusal else "",
+                "why": one.refusal.text(zone)[:400] if one.refusal else "",
+                "looked_at": at,
+            },
+        )
+
+
+# --- going on ----------------------------------------------------------------------
+
+
+def _extend(pk: int, at: datetime, policy: Policy) -> list[Looked]:
+    """Look at one Series once, in a transaction of its own."""
+    row = Series.objects.select_related("user", "membership__account").get(pk=pk)
+    gpu_ids = tuple(row.gpus.order_by("pk").values_list("pk", flat=True))
+    with transaction.atomic(durable=True):
+        try:
+            chosen = locking.choose_membership(row.user, row.membership)
+        except BookingError as error:
+            finish(pk, at)
+            _tell(row, {"ended": True, "why": error.text()}, "ended", at)
+            return []
+        locking.lock(chosen, gpu_ids)
+        fresh = lock_row(pk)
+        if fresh is None:
+            return []
+        # It may have been cut short since it was read.
+        rule = rule_of(fresh)
+        known = dict(row.occurrences.values_list("day", "state"))
+        days = [
+            day for day in days_in(rule, at, policy) if known.get(day, LATER) == LATER
+        ]
+        wanted = Wish(chosen, gpu_ids, rule, row.purpose)
+        looked = book_days(wanted, days, policy, at)
+        looked += _missed(rule, known, at)
+        _note(row, looked, at)
+        _tell_conflicts(row, looked, at)
+        _plan_next_look(row, rule, policy, at)
+    return looked
+
+
+def _missed(rule: Rule, known: dict[date, str], at: datetime) -> Iterator[Looked]:
+    """Yield the days that waited until they had begun, or nobody looked at."""
+    for day in rule.days():
+        window = rule.window(day)
+        if window.start >= at:
+            return
+        if known.get(day, LATER) == LATER:
+            yield Looked(day, window, REFUSED)
+
+
+def _tell_conflicts(row: Series, looked: Iterable[Looked], at: datetime) -> None:
+    zone = ZoneInfo(row.zone)
+    for one in looked:
+        soon = one.window.start - at <= TOLD_BEFORE
+        if one.state == REFUSED or (one.state == LATER and soon):
+            why: str = sentence("It waited until its start.")
+            if one.refusal is not None:
+                why = one.refusal.text(zone)
+            detail = {"start": one.window.start.isoformat(), "why": why}
+            _tell(row, detail, one.day.isoformat(), at)
+
+
+def _tell(row: Series, detail: Mapping[str, object], key: str, at: datetime) -> None:
+    tell(
+        user=row.user,
+        kind=Notice.Kind.SERIES_CONFLICT,
+        detail={**detail, "series": row.pk, "url": "/series/"},
+        now=at,
+        key=f"series:{row.pk}:{key}",
+    )
+
+
+def _plan_next_look(row: Series, rule: Rule, policy: Policy, at: datetime) -> None:
+    """Note when there is something to do again; end what has no day left."""
+    states = dict(row.occurrences.values_list("day", "state"))
+    horizon = timedelta(seconds=policy.firm_horizon_seconds)
+    looks = [
+        max(rule.window(day).start - horizon, at + timedelta(seconds=1))
+        for day in rule.days()
+        if day not in states and rule.window(day).start >= at
+    ][:1]
+    if LATER in states.values():
+        looks.append(at + AGAIN)
+    if looks:
+        Series.objects.filter(pk=row.pk).update(look_at=min(looks))
+        return
+    last = max((rule.window(day).end for day in states), default=at)
+    if last <= at:
+        finish(row.pk, at)
+    else:
+        Series.objects.filter(pk=row.pk).update(look_at=last)

@@ -1,0 +1,1 @@
+"""Co-users, offers, swaps and calendar feeds."""

@@ -1,0 +1,232 @@
+"""What people do together: co-users, Offers, giving back in part. /api/v1/..."""
+
+from typing import Any
+
+from django.db.models import Q
+from django.http import HttpRequest
+from ninja import Router, Status
+from pydantic import Field, StrictBool, StrictInt
+
+from reservations.booking import favourites, partial_release
+from reservations.booking.starred_gpus import favourite_gpus
+from reservations.models import Offer, User
+from reservations.sharing import co_use, inquiry, offers
+from reservations.store.booking_snapshot import site_policy
+from reservations.store.calendar_queries import Reader, iso
+from reservations.store.co_users import taker_name
+from reservations.web.api_parts import counted_now, decision_json, hours_of, signed_in
+from reservations.web.schemas import GpuIds, Key, Line, _Strict
+
+router = Router(tags=["people"])
+MOST_OFFERS = 100
+
+
+class ShareIn(_Strict):
+    """With whom: a login of the same account."""
+
+    user: Line = Field(min_length=1, max_length=150)
+
+
+class OfferIn(_Strict):
+    """Given to a person, or against another's reservation."""
+
+    reservation: Key
+    to: Line = Field("", max_length=150)
+    account: Line = Field("", max_length=63)
+    wanted: Key | None = None
+    message: Line = Field("", max_length=200)
+
+
+class AcceptIn(_Strict):
+    """What the taker was shown; "firm": no less is taken."""
+
+    kind: Line = Field("", max_length=8)
+
+
+@router.post("/reservations/{int:pk}/co-users", response={201: dict[str, Any]})
+def share(request: HttpRequest, pk: int, who: ShareIn) -> Status[dict[str, object]]:
+    """Let a member of the same account use one's reservation."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    made = co_use.share(reservation_id=pk, user=user, username=who.user, now=now)
+    return Status(201, {"id": made.user.pk, "user": str(made.user)})
+
+
+@router.delete("/reservations/{int:pk}/co-users/{int:user_pk}")
+def unshare(request: HttpRequest, pk: int, user_pk: int) -> dict[str, object]:
+    """Take a co-user off, or leave what is shared with one."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    removed = co_use.unshare(reservation_id=pk, user=user, co_user_id=user_pk, now=now)
+    return {"id": user_pk, "removed": removed}
+
+
+@router.get("/offers")
+def listed(request: HttpRequest, open_only: bool = True) -> dict[str, object]:
+    """Offers to one and of one's own, newest first."""
+    user = signed_in(request)
+    rows = Offer.objects.filter(Q(taker__user=user) | Q(made_by=user))
+    if open_only:
+        rows = rows.filter(state=Offer.State.OPEN)
+    rows = rows.select_related(
+        "made_by", "taker__user", "taker__account",
+        "reservation__membership__account", "wanted",
+    )  # fmt: skip
+    return {"offers": [_offer(one, user) for one in rows[:MOST_OFFERS]]}
+
+
+class StarIn(_Strict):
+    """A GPU by its number, or a class by its name."""
+
+    gpu: Key | None = None
+    gpu_class: Line = Field("", max_length=80)
+    wanted: StrictBool = True
+
+
+@router.put("/favourites")
+def star(request: HttpRequest, what: StarIn) -> dict[str, object]:
+    """Star a GPU or a class: listed first, and taken first where equally good."""
+    user = signed_in(request)
+    counted_now(user, writes=True)
+    if what.gpu is not None:
+        favourites.star_gpu(user=user, gpu_id=what.gpu, wanted=what.wanted)
+    else:
+        favourites.star_class(user=user, gpu_class=what.gpu_class, wanted=what.wanted)
+    return {"gpu_ids": sorted(favourite_gpus(user.pk))}
+
+
+class AskIn(_Strict):
+    """What the holder of a reservation is asked."""
+
+    message: Line = Field(min_length=1, max_length=200)
+
+
+@router.post("/reservations/{int:pk}/ask", response={201: dict[str, Any]})
+def ask(request: HttpRequest, pk: int, what: AskIn) -> Status[dict[str, object]]:
+    """Send the holder of a reservation a message, as a notice."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    inquiry.ask_holder(reservation_id=pk, user=user, message=what.message, now=now)
+    return Status(201, {"reservation": pk})
+
+
+@router.post("/offers", response={201: dict[str, Any]})
+def make(request: HttpRequest, what: OfferIn) -> Status[dict[str, object]]:
+    """Offer one's reservation: as a gift, or as a swap."""
+    user = signed_in(request)
+    made = offers.offer(
+        reservation_id=what.reservation,
+        user=user,
+        to=what.to,
+        account=what.account,
+        wanted_id=what.wanted,
+        message=what.message,
+        now=counted_now(user, writes=True),
+    )
+    return Status(201, _offer(made, user))
+
+
+@router.post("/offers/{int:pk}/preview")
+def preview(request: HttpRequest, pk: int) -> dict[str, object]:
+    """Say what accepting would be for oneself; writes nothing."""
+    user = signed_in(request)
+    sides = offers.outlook(offer_id=pk, user=user, now=counted_now(user, writes=False))
+    taker = Offer.objects.filter(pk=pk, taker__user=user).exists()
+    own = sides.taker if taker else sides.maker
+    # The other side's numbers are theirs.
+    return {} if own is None else decision_json(own)
+
+
+@router.post("/offers/{int:pk}/accept")
+def accept(
+    request: HttpRequest, pk: int, shown: AcceptIn | None = None
+) -> dict[str, object]:
+    """Accept: both sides are judged again and exchanged, or nothing is."""
+    user = signed_in(request)
+    done = offers.accept(
+        offer_id=pk,
+        user=user,
+        kind=shown.kind if shown else "",
+        now=counted_now(user, writes=True),
+    )
+    return _offer(done, user)
+
+
+@router.post("/offers/{int:pk}/decline")
+def decline(request: HttpRequest, pk: int) -> dict[str, object]:
+    """Decline what was offered to one, or take one's own offer back."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    return _offer(offers.decline(offer_id=pk, user=user, now=now), user)
+
+
+def _offer(row: Offer, user: User) -> dict[str, object]:
+    reader = Reader.of(user, site_policy())
+    to_me = row.taker.user_id == user.pk
+    # Who offers has named themselves; who is offered to was named by the maker.
+    return {
+        "id": row.pk,
+        "state": row.state,
+        "swap": row.wanted_id is not None,
+        "to_me": to_me,
+        "from": str(row.made_by) if to_me or reader.names else None,
+        "to": taker_name(row, reader),
+        "account": row.taker.account.name,
+        "reservation": row.reservation_id,
+        "wanted": row.wanted_id,
+        "given": row.given_id,
+        "given_back": row.given_back_id,
+        "terms": row.terms,
+        "message": row.message,
+        "made_at": iso(row.made_at),
+        "expires_at": iso(row.expires_at),
+    }
+
+
+class PartIn(_Strict):
+    """Which part goes: some GPUs, the last hours, or both."""
+
+    gpu_ids: GpuIds = Field(default_factory=list)
+    hours: float = Field(0, ge=0, le=31 * 24)
+
+
+class GiveBackIn(PartIn):
+    """The same, of the version that was shown."""
+
+    version: StrictInt
+    reason: Line = Field("", max_length=400)
+
+
+@router.post("/reservations/{int:pk}/give-back/preview")
+def price(request: HttpRequest, pk: int, part: PartIn) -> dict[str, object]:
+    """Say what giving a part back returns, and what it may cost."""
+    user = signed_in(request)
+    found = partial_release.price(
+        reservation_id=pk,
+        user=user,
+        gpu_ids=part.gpu_ids,
+        last_seconds=int(part.hours * 3600),
+        now=counted_now(user, writes=False),
+    )
+    return {
+        "end": iso(found.end),
+        "gpu_ids": list(found.gpu_ids),
+        "returned_gpu_hours": hours_of(found.returned_gpu_seconds),
+        "late_gpu_hours": hours_of(found.late_gpu_seconds),
+    }
+
+
+@router.post("/reservations/{int:pk}/give-back")
+def give_back(request: HttpRequest, pk: int, part: GiveBackIn) -> dict[str, object]:
+    """Give a part back; the rest runs on."""
+    user = signed_in(request)
+    left = partial_release.give_back_part(
+        reservation_id=pk,
+        user=user,
+        gpu_ids=part.gpu_ids,
+        last_seconds=int(part.hours * 3600),
+        version=part.version,
+        now=counted_now(user, writes=True),
+        reason=part.reason,
+    )
+    return {"id": left.pk, "end": iso(left.end), "version": left.version}

@@ -1,0 +1,199 @@
+"""Share a Reservation with people of the same Account.
+
+A co-user may run processes and Jobs on its Gpus. Checking in, changing and paying
+stay the owner's. Who is taken off the list has no right there any more: the
+portal's Jobs of theirs are stopped by the tick of Jobs, with its usual grace, and
+processes count as a stranger's from then on.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import connection, transaction
+
+from reservations.models import CoUser, Membership, Notice, Reservation, User
+from reservations.notifications import live
+from reservations.notifications.service import tell
+from reservations.notifications.sharing_text import MOST_CO_USERS, CannotShare
+from reservations.rules.errors import NotAllowed, NotChangeable, NotFound
+from reservations.rules.fairness.limits import most_at_once
+from reservations.rules.lifecycle import State
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window, whole_second
+from reservations.store import ledger, locking
+from reservations.store.booking_snapshot import site_policy
+from reservations.store.holdings import holdings_of
+from telemetry.protocol.sentences import sentence
+
+
+@transaction.atomic(durable=True)
+def share(*, reservation_id: int, user: User, username: str, now: datetime) -> CoUser:
+    """Let a member of the same Account use a Reservation; again changes nothing.
+
+    Raises:
+        CannotShare: it is the owner, or as many share it as may.
+        NotChangeable: it is over.
+        NotAllowed, NotFound: not the owner; no such member of the Account.
+    """
+    at = whole_second(now)
+    row = _own(reservation_id, user, act=sentence("share someone else's reservation"))
+    if row.state not in State.live() or row.end <= at:
+        raise NotChangeable(state=_state(row), act=sentence("shared"))
+    other = _member(row, username.strip())
+    if other.pk == row.user_id:
+        raise CannotShare(why=sentence("it is yours already"))
+    sharing = CoUser.objects.sharing().filter(reservation=row)
+    # Also one whose membership ended and was given back.
+    known = CoUser.objects.filter(reservation=row, user=other, removed_at=None)
+    before = known.first()
+    if before is not None:
+        return before
+    if sharing.count() >= MOST_CO_USERS:
+        raise CannotShare(
+            why=sentence(
+                "{most} people share it already, which is the limit",
+                most=MOST_CO_USERS,
+            )
+        )
+    check_co_users(
+        row,
+        row.allocations.count(),
+        Window(max(row.start, at), row.end),
+        [other],
+        policy=site_policy(),
+    )
+    made = CoUser.objects.create(
+        reservation=row, user=other, added_by=user, added_at=at
+    )
+    ledger.audit("shared", row, actor=user, now=at, co_user=other.pk)
+    tell(
+        user=other,
+        kind=Notice.Kind.COUSER_ADDED,
+        reservation=row,
+        detail={"person": user.pk},
+        now=at,
+    )
+    _publish(row)
+    return made
+
+
+def check_co_users(
+    row: Reservation,
+    gpus: int,
+    window: Window,
+    people: Sequence[User],
+    *,
+    policy: Policy,
+) -> None:
+    """Refuse to share so many Gpus with a person who then uses too many at once.
+
+    Own and shared Gpus of a person together stay within the limit of Gpus at once;
+    otherwise friends would lend one another as many as they like.
+
+    Raises:
+        CannotShare: with the person, the numbers and the limit.
+    """
+    held = holdings_of([one.pk for one in people], ignoring=row.pk)
+    for one in people:
+        own = most_at_once(window, held.get(one.pk, ()))
+        if own + gpus > policy.gpus_at_once:
+            raise CannotShare(
+                why=sentence(
+                    "{one} would use {together} GPUs at once, {own} of them in "
+                    "other bookings; the limit is {gpus_at_once}",
+                    one=one,
+                    together=own + gpus,
+                    own=own,
+                    gpus_at_once=policy.gpus_at_once,
+                )
+            )
+
+
+@transaction.atomic(durable=True)
+def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) -> bool:
+    """Take a co-user off a Reservation, or leave it; False: nobody was there.
+
+    Args:
+        co_user_id: key of the User who may no longer use it.
+
+    Raises:
+        NotAllowed: neither the owner nor the co-user asks.
+        NotFound: no such Reservation.
+    """
+    at = whole_second(now)
+    row = _own(
+        reservation_id,
+        user,
+        act=sentence("unshare someone else's reservation"),
+        besides=co_user_id,
+    )
+    known = CoUser.objects.filter(reservation=row, user_id=co_user_id)
+    removed = known.filter(removed_at=None).update(removed_at=at)
+    if not removed:
+        return False
+    ledger.audit("unshared", row, actor=user, now=at, co_user=co_user_id)
+    if user.pk != co_user_id:
+        tell(
+            user=User.objects.get(pk=co_user_id),
+            kind=Notice.Kind.COUSER_ADDED,
+            reservation=row,
+            detail={"person": user.pk, "removed": True},
+            now=at,
+        )
+    _publish(row)
+    return True
+
+
+def carry(old: Reservation, new: Reservation, *, now: datetime) -> None:
+    """Share with the same people what goes on as another Reservation."""
+    rows = CoUser.objects.sharing().filter(reservation=old)
+    CoUser.objects.bulk_create(
+        CoUser(reservation=new, user_id=user_pk, added_by_id=added_by, added_at=now)
+        for user_pk, added_by in rows.values_list("user_id", "added_by_id")
+    )
+
+
+def _own(pk: int, user: User, *, act: str, besides: int | None = None) -> Reservation:
+    """Return the locked Reservation, if this User shares it.
+
+    The owner is locked first, as whoever books does.
+    """
+    before = locking.load_reservation(pk)
+    if user.pk not in (before.user_id, besides):
+        raise NotAllowed(act=act)
+    if connection.features.has_select_for_update:
+        owner = User.objects.filter(pk=before.user_id)
+        list(owner.select_for_update(no_key=True).values_list("pk"))
+    return locking.load_reservation(pk, lock=True)
+
+
+def _member(row: Reservation, username: str) -> User:
+    """Return the active member of the Reservation's Account with this login."""
+    account = row.membership.account
+    found = (
+        Membership.objects.filter(
+            account=account,
+            active=True,
+            user__username=username,
+            user__is_active=True,
+        )
+        .select_related("user")
+        .first()
+    )
+    if found is None:
+        raise NotFound(
+            what=sentence(
+                "member “{username}” of {account}", username=username, account=account
+            )
+        )
+    return found.user
+
+
+def _state(row: Reservation) -> State:
+    return State.ENDED if row.state in State.live() else State(row.state)
+
+
+def _publish(row: Reservation) -> None:
+    """Have pages and ingest read anew who may use it."""
+    gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
+    live.publish_reservation(row, gpu_ids=gpu_ids, policy=site_policy())

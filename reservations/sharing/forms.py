@@ -1,0 +1,117 @@
+"""What the forms of sharing, offering and giving back in part may say."""
+
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext, gettext_lazy
+
+from reservations.models import Offer
+from reservations.rules.lifecycle import State
+from telemetry.web.plain_forms import PlainForm
+
+MOST_GPUS = 64
+
+
+class ShareForm(PlainForm):
+    """With whom."""
+
+    user = forms.CharField(label=gettext_lazy("With whom"), max_length=150)
+
+
+class OfferForm(PlainForm):
+    """To a person, or against another Reservation."""
+
+    to = forms.CharField(
+        label=gettext_lazy("Give it to"), max_length=150, required=False
+    )
+    account = forms.SlugField(
+        label=gettext_lazy("Their group"), max_length=63, required=False
+    )
+    wanted = forms.IntegerField(
+        label=gettext_lazy("Swap for"), required=False, min_value=1, max_value=2**62
+    )
+    message = forms.CharField(
+        label=gettext_lazy("Message"), max_length=200, required=False
+    )
+
+    def clean(self) -> dict[str, object]:
+        """Ask for one of both."""
+        data = super().clean() or {}
+        if not data.get("to") and not data.get("wanted") and not self.errors:
+            self.add_error(
+                "to",
+                gettext(
+                    "Enter who gets it, or choose the booking that you want for it."
+                ),
+            )
+        return data
+
+
+class GpuNumbersField(forms.MultipleChoiceField):
+    """Several GPU numbers, one a box; whether they are held is seen later."""
+
+    def to_python(self, value: Any) -> list[Any]:
+        """Return what was ticked; numbers where they are ones."""
+        texts = super().to_python(value)[:MOST_GPUS]
+        return [int(text) if _is_number(text) else text for text in texts]
+
+    def valid_value(self, value: Any) -> bool:
+        """Say whether it can be a GPU's number."""
+        return isinstance(value, int)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
+class GiveBackForm(PlainForm):
+    """Which GPUs go, and how much of the end."""
+
+    gpus = GpuNumbersField(label="GPUs", required=False)
+    hours = forms.FloatField(
+        label=gettext_lazy("Hours"), required=False, min_value=0, max_value=31 * 24
+    )
+    version = forms.IntegerField(label="Version", min_value=1, max_value=2**31)
+
+    def clean(self) -> dict[str, object]:
+        """Ask for something to give back."""
+        data = super().clean() or {}
+        if not data.get("gpus") and not data.get("hours") and not self.errors:
+            self.add_error(
+                "hours",
+                gettext("Enter how many hours, or choose which GPUs you return."),
+            )
+        return data
+
+
+class OfferFilterForm(PlainForm):
+    """Which Offers, and which page of them."""
+
+    state = forms.ChoiceField(
+        required=False,
+        choices=[(word, word) for word in ("", "all", *Offer.State.values)],
+    )
+    page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
+
+
+class SeriesFilterForm(PlainForm):
+    """Which Series, and which page."""
+
+    state = forms.ChoiceField(
+        required=False,
+        choices=[(word, word) for word in ("", "all", "running", "ended")],
+    )
+    page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
+
+
+class PastFilterForm(PlainForm):
+    """Which past Reservations, and which page."""
+
+    state = forms.ChoiceField(
+        required=False,
+        choices=[
+            ("", ""),
+            *((one.value, one.value) for one in State if one not in State.live()),
+        ],
+    )
+    page = forms.IntegerField(required=False, min_value=1, max_value=10**6)

@@ -1,0 +1,337 @@
+"""Give a Reservation away, or swap it: through the portal, by everybody's rules.
+
+On acceptance the old rows end without a price for late hours, which are held on,
+and what they held is judged anew as the taker's: quota, caps, firm or flex. No
+flex of others is displaced. Either all of it happens or none.
+"""
+
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import DatabaseError, IntegrityError, transaction
+from django.db.models import Q
+
+from reservations.booking.service import OVERLAP, _taken
+from reservations.models import Membership, Notice, Offer, Reservation, User
+from reservations.notifications.service import tell
+from reservations.notifications.sharing_text import CannotOffer, OfferOver, terms_of
+from reservations.rules.decision import Decision
+from reservations.rules.errors import (
+    NotAllowed,
+    NotChangeable,
+    NotFound,
+)
+from reservations.rules.lifecycle import State
+from reservations.rules.policy import Policy
+from reservations.rules.window import whole_second
+from reservations.sharing import swap
+from reservations.sharing.swap import Sides
+from reservations.store import locking
+from reservations.store.audit import audit_act
+from reservations.store.booking_snapshot import site_policy
+from telemetry.protocol.sentences import sentence
+
+MOST_ROWS = 200
+"""Offers that one tick looks at."""
+MOST_A_DAY = 20
+"""Offers that one User may make in 24 h: each tells somebody something."""
+OPEN = Offer.State.OPEN
+log = logging.getLogger(__name__)
+
+
+def offer(
+    *,
+    reservation_id: int,
+    user: User,
+    to: str = "",
+    account: str = "",
+    wanted_id: int | None = None,
+    message: str = "",
+    now: datetime,
+) -> Offer:
+    """Offer one's own Reservation: given to a person, or against another one.
+
+    Args:
+        to: login of whom it is given to; left out in a swap.
+        account: slug of the Account they would pay from, where they have several.
+        wanted_id: the other's Reservation, in a swap.
+
+    Raises:
+        CannotOffer, NotChangeable, Refusal: as the maker of a swap one would not
+            be allowed what one asks for.
+        NotAllowed, NotFound.
+    """
+    at = whole_second(now)
+    policy = site_policy()
+    row = _own(reservation_id, user)
+    wanted = _wanted(wanted_id, user) if wanted_id is not None else None
+    _check_can_be_offered(row, at, swapped=wanted is not None)
+    made_today = Offer.objects.filter(made_by=user, made_at__gt=at - timedelta(days=1))
+    if made_today.count() >= MOST_A_DAY:
+        raise CannotOffer(
+            why=sentence("the limit is {most} offers in 24 h", most=MOST_A_DAY)
+        )
+    taker = wanted.membership if wanted else _taker(to, account, user, row, policy)
+    made = Offer(
+        reservation=row,
+        wanted=wanted,
+        taker=taker,
+        made_by=user,
+        message=message,
+        terms={
+            "given": _terms(row),
+            "wanted": _terms(wanted) if wanted else None,
+        },
+        made_at=at,
+        expires_at=_expires_at(row, wanted),
+    )
+    if wanted is not None:
+        _look_ahead(made, policy, at)
+    try:
+        with transaction.atomic(durable=True):
+            made.save()
+            _tell_taker(made, at)
+    except IntegrityError as error:
+        if "reservation" not in str(error):
+            raise
+        raise CannotOffer(why=sentence("it is already offered to someone")) from error
+    return made
+
+
+def outlook(*, offer_id: int, user: User, now: datetime) -> Sides:
+    """Return what accepting would be for both sides; nothing is written.
+
+    Raises:
+        OfferOver, NotAllowed, NotFound.
+    """
+    found = _load(offer_id, user)
+    return swap.rehearse(found, policy=site_policy(), at=whole_second(now))
+
+
+def accept(*, offer_id: int, user: User, kind: str = "", now: datetime) -> Offer:
+    """Accept an Offer: both sides are judged again and exchanged, or nothing is.
+
+    Args:
+        kind: "firm" where the taker was shown firm and wants no less.
+
+    Raises:
+        OfferOver, OtherSideRefused, Refusal: and nothing is changed.
+        NotAllowed, NotFound.
+    """
+    at = whole_second(now)
+    policy = site_policy()
+    found = _load(offer_id, user)
+    if found.taker.user_id != user.pk:
+        raise NotAllowed(act=sentence("accept someone else's offer"))
+    try:
+        with transaction.atomic(durable=True):
+            swap.exchange(found, actor=user, kind=kind, policy=policy, at=at)
+            _answered(found, "accepted", to=found.made_by, by=user, at=at)
+    except IntegrityError as error:
+        if OVERLAP not in str(error):
+            raise
+        given = swap.terms(found.terms["given"], at)
+        gpu = locking.read(found.taker, given.gpu_ids).gpus[0]
+        raise _taken(gpu, given.window) from error
+    found.refresh_from_db()
+    return found
+
+
+def decline(*, offer_id: int, user: User, now: datetime) -> Offer:
+    """Say no to an Offer (its taker), or take it back (its maker).
+
+    Raises:
+        OfferOver, NotAllowed, NotFound.
+    """
+    at = whole_second(now)
+    found = _load(offer_id, user)
+    mine = found.made_by_id == user.pk
+    state = Offer.State.WITHDRAWN if mine else Offer.State.DECLINED
+    other = found.taker.user if mine else found.made_by
+    with transaction.atomic(durable=True):
+        moved = Offer.objects.filter(pk=found.pk, state=OPEN).update(
+            state=state, answered_at=at
+        )
+        if not moved:
+            found.refresh_from_db()
+            raise OfferOver(state=found.state)
+        _answered(found, state, to=other, by=user, at=at)
+    found.refresh_from_db()
+    return found
+
+
+def expire(at: datetime, policy: Policy) -> dict[str, int]:
+    """Close Offers whose time, or whose Reservation, is gone; a step of the tick."""
+    live = list(State.live())
+    due = Offer.objects.filter(state=OPEN).filter(
+        Q(expires_at__lte=at)
+        | ~Q(reservation__state__in=live)
+        | (Q(wanted__isnull=False) & ~Q(wanted__state=State.CONFIRMED))
+    )
+    rows = due.select_related("made_by", "taker__user", "reservation")
+    done = 0
+    for row in rows.order_by("expires_at")[:MOST_ROWS]:
+        try:
+            done += _expire(row, at)
+        except DatabaseError:
+            log.exception("offer %s: expiring failed", row.pk)
+    return {"offers_expired": done}
+
+
+def _expire(row: Offer, at: datetime) -> bool:
+    with transaction.atomic(durable=True):
+        moved = Offer.objects.filter(pk=row.pk, state=OPEN).update(
+            state=Offer.State.EXPIRED, answered_at=at
+        )
+        if moved:
+            _answered(row, "expired", to=row.made_by, by=row.taker.user, at=at)
+    return bool(moved)
+
+
+# --- parts ------------------------------------------------------------------------
+
+
+def _own(pk: int, user: User) -> Reservation:
+    row = locking.load_reservation(pk)
+    if row.user_id != user.pk:
+        raise NotAllowed(act=sentence("offer someone else's reservation"))
+    return row
+
+
+def _wanted(pk: int, user: User) -> Reservation:
+    row = locking.load_reservation(pk)
+    if row.user_id == user.pk:
+        raise CannotOffer(why=sentence("both reservations are yours"))
+    if row.state != State.CONFIRMED:
+        raise CannotOffer(
+            why=sentence("the other reservation is {state}, not ahead", state=row.state)
+        )
+    return row
+
+
+def _check_can_be_offered(row: Reservation, at: datetime, *, swapped: bool) -> None:
+    """Refuse what is over; a swap is of what has not begun."""
+    if row.state not in State.live() or row.end <= at:
+        state = State.ENDED if row.state in State.live() else State(row.state)
+        raise NotChangeable(state=state, act=sentence("offered"))
+    if swapped and row.state != State.CONFIRMED:
+        raise CannotOffer(why=sentence("it has begun; only its rest can be given away"))
+
+
+def _taker(
+    to: str, account: str, user: User, row: Reservation, policy: Policy
+) -> Membership:
+    """Return the Membership that would hold it.
+
+    Raises:
+        CannotOffer, NotFound: where names are hidden, people of other groups are
+            not found at all.
+    """
+    rows = Membership.objects.filter(
+        user__username=to.strip(), user__is_active=True, active=True
+    ).select_related("user", "account")
+    if account:
+        rows = rows.filter(account__name=account)
+    if not policy.names_visible:
+        near = user.memberships.filter(active=True).order_by().values("account_id")
+        rows = rows.filter(account_id__in=near)
+    found = list(rows.order_by("account__name")[:20])
+    if not found:
+        raise NotFound(what=sentence("person “{to}” to give it to", to=to.strip()))
+    if found[0].user_id == row.user_id:
+        raise CannotOffer(why=sentence("it is yours already"))
+    same = [one for one in found if one.account_id == row.membership.account_id]
+    if len(found) > 1 and not same:
+        names = ", ".join(one.account.name for one in found)
+        raise CannotOffer(
+            why=sentence("they are in several groups, name one: {names}", names=names)
+        )
+    return found[0] if len(found) == 1 else same[0]
+
+
+def _terms(row: Reservation) -> dict[str, Any]:
+    gpus = list(row.allocations.filter(live=True).values_list("gpu_id", flat=True))
+    running = row.state == State.ACTIVE
+    return terms_of(gpus, row.start, row.end, running=running)
+
+
+def _expires_at(row: Reservation, wanted: Reservation | None) -> datetime:
+    """Return until when it can be answered: before anything of it begins."""
+    if row.state == State.ACTIVE:
+        return row.end
+    return min(row.start, wanted.start) if wanted else row.start
+
+
+def _look_ahead(made: Offer, policy: Policy, at: datetime) -> None:
+    """Refuse a swap whose maker would not be allowed what they ask for."""
+    back: Decision | None = swap.rehearse(made, policy=policy, at=at).maker
+    assert back is not None
+    if back.refusal is not None:
+        raise back.refusal
+    made.kind_back = back.kind or ""
+
+
+def _load(pk: int, user: User) -> Offer:
+    """Return an Offer that this User made or may answer.
+
+    Raises:
+        NotFound: none of that number, or somebody else's.
+    """
+    rows = Offer.objects.select_related(
+        "made_by", "reservation__membership__account", "taker__user",
+        "taker__account", "wanted__membership__account",
+    )  # fmt: skip
+    mine = Q(made_by=user) | Q(taker__user=user)
+    found = rows.filter(mine, pk=pk).first()
+    if found is None:
+        raise NotFound(what=sentence("offer #{pk} of or to you", pk=pk))
+    return found
+
+
+def _tell_taker(made: Offer, at: datetime) -> None:
+    tell(
+        user=made.taker.user,
+        kind=Notice.Kind.OFFER_MADE,
+        reservation=made.reservation,
+        detail={
+            "person": made.made_by_id,
+            "swap": made.wanted_id is not None,
+            "expires_at": made.expires_at.isoformat(),
+            "url": "/offers/",
+        },
+        now=at,
+    )
+    audit_offer("made", made, actor=made.made_by, at=at)
+
+
+def _answered(found: Offer, answer: str, *, to: User, by: User, at: datetime) -> None:
+    # Whom somebody asked for a swap did not name themselves by being asked.
+    named = by.pk == found.made_by_id or found.wanted_id is None
+    named = named or site_policy().names_visible
+    tell(
+        user=to,
+        kind=Notice.Kind.OFFER_ANSWERED,
+        reservation=found.reservation,
+        detail={
+            **({"person": by.pk} if named else {}),
+            "answer": str(answer),
+            "swap": found.wanted_id is not None,
+            "url": "/offers/",
+        },
+        now=at,
+        key=f"offer:{found.pk}",
+    )
+    audit_offer(str(answer), found, actor=None if answer == "expired" else by, at=at)
+
+
+def audit_offer(verb: str, row: Offer, *, actor: User | None, at: datetime) -> None:
+    """Write what became of an Offer into the audit log."""
+    audit_act(
+        verb=f"offer.{verb}",
+        subject=f"offer:{row.pk}",
+        actor=actor,
+        now=at,
+        reservation=row.reservation_id,
+        wanted=row.wanted_id,
+    )

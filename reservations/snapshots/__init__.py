@@ -1,1 +1,0 @@
-"""Stored rows as frozen values: the only translator between models and domain."""

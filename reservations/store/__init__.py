@@ -1,0 +1,1 @@
+"""What several capabilities read and write: snapshots, locks, ledger, audit."""

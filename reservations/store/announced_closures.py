@@ -1,0 +1,151 @@
+"""Closed time as the calendar and every page's banner tell it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from reservations.models import Account, Closure, Membership
+from reservations.rules.calendar import CalendarGpu
+from reservations.store.pool_rows import barred_pools, closures_between
+from telemetry.models import Gpu
+from telemetry.protocol.sentences import joined, sentence
+
+NEAR = timedelta(hours=24)
+"""From so long before its start on every page says that maintenance is near."""
+
+
+def closures_page(
+    start: datetime, end: datetime, gpus: Sequence[CalendarGpu], *, user_pk: int
+) -> list[dict[str, object]]:
+    """Return the closures of a span as the calendar's API tells them.
+
+    ``open``: it is a teaching slot in which the reader may book.
+    """
+    found = closures_between(start, end)
+    if not found:
+        return []
+    own = _paths_of(user_pk) if any(one.account_pk for one in found) else frozenset()
+    return [
+        {
+            "id": one.pk,
+            "kind": one.kind,
+            "start": _iso(one.start),
+            "end": _iso(one.end),
+            "reason": one.reason,
+            "gpu_ids": [gpu.pk for gpu in gpus if one.closes(gpu)],
+            "account": one.account_name or None,
+            "open": one.admits(own),
+        }
+        for one in found
+    ]
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _paths_of(user_pk: int) -> frozenset[int]:
+    """Return the Accounts that a User books under, and all above them."""
+    parents = dict(Account.objects.order_by().values_list("pk", "parent_id"))
+    rows = Membership.objects.filter(user_id=user_pk, active=True).order_by()
+    found: set[int] = set()
+    for account in rows.values_list("account_id", flat=True):
+        above: int | None = account
+        while above is not None and above not in found:
+            found.add(above)
+            above = parents.get(above)
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class NearMaintenance:
+    """Maintenance or a blackout that runs or begins within a day."""
+
+    kind: str
+    start: datetime
+    end: datetime
+    reason: str
+    where: str
+    runs: bool
+
+
+def near_maintenance(now: datetime) -> list[NearMaintenance]:
+    """Return what is or soon will be closed to everybody, in one query."""
+    rows = (
+        Closure.objects.standing(now, now + NEAR)
+        .exclude(kind=Closure.Kind.TEACHING)
+        .select_related("node", "pool")
+        .order_by("start", "pk")[:3]
+    )
+    return [
+        NearMaintenance(
+            kind=row.get_kind_display(),
+            start=row.start,
+            end=row.end,
+            reason=row.reason,
+            where=_where(row),
+            runs=row.start <= now,
+        )
+        for row in rows
+    ]
+
+
+def _where(row: Closure) -> str:
+    if row.scope == Closure.Scope.SITE:
+        return sentence("all GPUs")
+    if row.scope == Closure.Scope.NODE:
+        return str(row.node)
+    if row.scope == Closure.Scope.POOL:
+        return sentence("every {pool}", pool=row.pool)
+    return sentence("some GPUs")
+
+
+def shut_to(
+    user_pk: int | None, gpus: Sequence[Gpu], start: datetime, end: datetime
+) -> dict[int, str]:
+    """Return why a User could not book some of these Gpus then, in words, by Gpu.
+
+    Args:
+        gpus: rows with their Node and Pool loaded.
+    """
+    found: dict[int, str] = {
+        gpu.pk: sentence("draining: no new bookings")
+        for gpu in gpus
+        if gpu.draining or gpu.node.draining
+    }
+    closures = closures_between(start, end)
+    kept = [gpu for gpu in gpus if _is_restricted(gpu)]
+    if not closures and not kept:
+        return found
+    own = frozenset[int]() if user_pk is None else _paths_of(user_pk)
+    barred = barred_pools([_known(gpu) for gpu in kept], own)
+    for gpu in gpus:
+        if gpu.pool_id in barred:
+            found[gpu.pk] = sentence(
+                "kept for {accounts}",
+                accounts=joined(barred[gpu.pool_id], by=sentence(" and ")),
+            )
+        for one in closures:
+            if one.closes(_known(gpu)) and not one.admits(own):
+                found.setdefault(
+                    gpu.pk, sentence("closed then: {reason}", reason=one.reason)
+                )
+    return found
+
+
+def _is_restricted(gpu: Gpu) -> bool:
+    rule = getattr(gpu.pool, "rule", None)
+    return rule is not None and rule.restricted
+
+
+def _known(gpu: Gpu) -> CalendarGpu:
+    return CalendarGpu(
+        pk=gpu.pk,
+        node=gpu.node.name,
+        index=gpu.index,
+        gpu_class=gpu.pool.gpu_class,
+        memory_total_bytes=gpu.memory_total_bytes,
+        weight=gpu.pool.weight,
+        pool_pk=gpu.pool_id,
+        restricted=_is_restricted(gpu),
+    )

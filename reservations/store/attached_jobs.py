@@ -1,0 +1,76 @@
+"""What goes with a waiting request: a Job to launch, Jobs of what was displaced.
+
+Jobs are the floor above's: it registers how they are checked, kept and carried, and
+queues them by itself once the request is placed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reservations.models import Reservation, User, WaitingRequest
+from reservations.rules.errors import NotFound
+from telemetry.protocol.sentences import sentence
+
+Launch = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class JobChoices:
+    """What somebody may have wait with a request, as a page offers it."""
+
+    recipes: Sequence[tuple[str, str, str]]
+    """Ready ones: name, title, and their settings with the defaults, one a line."""
+    plans: Sequence[tuple[int, str, int]]
+    """Own kept Plans: number, title, and how many Gpus each needs."""
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """What a floor above does with Jobs that wait. In the caller's transaction."""
+
+    check: Callable[[User, Mapping[str, Any]], Launch]
+    """Return what to keep of a Job that is asked for, or refuse it."""
+    attach: Callable[[WaitingRequest, Launch], None]
+    """Keep it with a request."""
+    follow: Callable[[Reservation, WaitingRequest], bool]
+    """Have what waits in a displaced Reservation wait with the request; say whether
+    any Job waits with it now."""
+    choices: Callable[[User], JobChoices]
+    """Return what a page offers a User."""
+    starts: Callable[[Reservation], bool]
+    """Say whether a Job waits in a Reservation and starts with it."""
+
+
+CARRIERS: list[Carrier] = []
+
+
+def checked(user: User, job: Mapping[str, Any]) -> Launch:
+    """Return what is kept of a Job.
+
+    Raises:
+        NotFound: nobody here runs Jobs; or the carrier's own refusals.
+    """
+    if not CARRIERS:
+        raise NotFound(what=sentence("anything that runs jobs"))
+    return CARRIERS[0].check(user, job)
+
+
+def choices(user: User) -> JobChoices | None:
+    """Return what a page offers; None: nobody here runs Jobs."""
+    return CARRIERS[0].choices(user) if CARRIERS else None
+
+
+def attach(row: WaitingRequest, launch: Launch) -> None:
+    """Keep a checked Job with its request."""
+    CARRIERS[0].attach(row, launch)
+
+
+def follow(displaced: Reservation, again: WaitingRequest) -> bool:
+    """Carry Jobs over; say whether any waits with the request now."""
+    return any([carrier.follow(displaced, again) for carrier in CARRIERS])
+
+
+def starts_with(row: Reservation) -> bool:
+    """Say whether a Job starts as soon as this Reservation begins."""
+    return any(carrier.starts(row) for carrier in CARRIERS)

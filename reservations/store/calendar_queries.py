@@ -1,0 +1,313 @@
+"""The calendar as pages and programs read it: few queries, plain values."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.utils import timezone
+
+from reservations.models import Account, Allocation, Membership, Reservation, User
+from reservations.rules.calendar import CalendarGpu
+from reservations.rules.gaps import is_gap
+from reservations.rules.lifecycle import Kind, State
+from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS, Policy
+from reservations.store.announced_closures import closures_page
+from reservations.store.co_users import OwnExtras, own_extras
+from reservations.store.drains import drain_reasons, gpu_drain_reasons
+from reservations.store.gpu_rows import (
+    DRAINS,
+    OUT_SENTENCES,
+    gpus_seen_by,
+    short_words,
+)
+from telemetry.protocol.sentences import joined, sentence
+
+SHOWN = State.holding()
+_FIELDS = (
+    "reservation_id",
+    "gpu_id",
+    "start",
+    "end",
+    "reservation__kind",
+    "reservation__state",
+    "reservation__version",
+    "reservation__purpose",
+    "reservation__user_id",
+    "reservation__user__display_name",
+    "reservation__user__username",
+    "reservation__membership__account_id",
+    "reservation__membership__account__name",
+    "reservation__membership__account__hue",
+    "reservation__booked_end",
+    "reservation__overstay",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Whose eyes: decides about names and what may be changed."""
+
+    user_pk: int
+    is_operator: bool
+    headed: frozenset[int]
+    """Accounts that the reader is head of, everything below included."""
+    names: bool
+    """Whether the reader sees who holds a Gpu."""
+
+    @classmethod
+    def owner(cls, user: User) -> "Reader":
+        """Return what a User may see and do with what is their own."""
+        return cls(user.pk, is_operator=False, headed=frozenset(), names=True)
+
+    @classmethod
+    def of(cls, user: User, policy: Policy) -> "Reader":
+        """Return what a User may see and do."""
+        return cls(
+            user_pk=user.pk,
+            is_operator=user.is_operator,
+            headed=headed_accounts(user),
+            names=policy.names_visible or user.is_operator,
+        )
+
+    def sees_name(self, user_pk: int, account_pk: int) -> bool:
+        """Say whether the reader sees who holds; one's own, always."""
+        return self.names or user_pk == self.user_pk or account_pk in self.headed
+
+    def may_edit(self, user_pk: int, account_pk: int) -> bool:
+        """Say whether the reader may change what this User holds."""
+        return user_pk == self.user_pk or self.is_operator or account_pk in self.headed
+
+
+def headed_accounts(user: User) -> frozenset[int]:
+    """Return the Accounts that a User is head of, those below included."""
+    headed = set(
+        Membership.objects.filter(user=user, is_head=True, active=True)
+        .order_by()
+        .values_list("account_id", flat=True)
+    )
+    if not headed:
+        return frozenset()
+    parents = dict(Account.objects.order_by().values_list("pk", "parent_id"))
+    found = set()
+    for pk in parents:
+        above: int | None = pk
+        while above is not None and above not in headed:
+            above = parents[above]
+        if above is not None:
+            found.add(pk)
+    return frozenset(found)
+
+
+def subtree(account_pk: int) -> frozenset[int]:
+    """Return an Account and all that lie below it, in one query."""
+    children: dict[int | None, list[int]] = {}
+    for pk, parent_pk in Account.objects.order_by().values_list("pk", "parent_id"):
+        children.setdefault(parent_pk, []).append(pk)
+    found: set[int] = set()
+    waiting = [account_pk]
+    while waiting:
+        pk = waiting.pop()
+        if pk not in found:
+            found.add(pk)
+            waiting += children.get(pk, [])
+    return frozenset(found)
+
+
+def iso(at: datetime) -> str:
+    """Return an instant as ISO 8601 in UTC, to the second, with Z."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def calendar_entry(
+    reservation: Reservation,
+    *,
+    gpu_ids: Collection[int],
+    reader: Reader,
+    policy: Policy,
+    now: datetime,
+) -> dict[str, object]:
+    """Return one loaded Reservation as the calendar tells it."""
+    user, account = reservation.user, reservation.membership.account
+    return _entry(
+        (
+            reservation.pk,
+            None,
+            reservation.start,
+            reservation.end,
+            reservation.kind,
+            reservation.state,
+            reservation.version,
+            reservation.purpose,
+            user.pk,
+            user.display_name,
+            user.username,
+            account.pk,
+            account.name,
+            account.hue,
+            reservation.booked_end,
+            reservation.overstay,
+        ),
+        gpu_ids=sorted(gpu_ids),
+        reader=reader,
+        freeze=timedelta(seconds=policy.freeze_seconds),
+        now=now,
+    )
+
+
+def _entry(
+    row: tuple,  # type: ignore[type-arg]
+    *,
+    gpu_ids: list[int],
+    reader: Reader,
+    freeze: timedelta,
+    now: datetime,
+) -> dict[str, object]:
+    (
+        pk, _gpu, start, end, kind, state, version, purpose,
+        user_pk, shown, login, account_pk, account, hue, booked_end, stays_on,
+    ) = row  # fmt: skip
+    mine = user_pk == reader.user_pk
+    named = reader.sees_name(user_pk, account_pk)
+    live = state in (State.CONFIRMED, State.ACTIVE)
+    gap = is_gap(start, booked_end)
+    return {
+        "id": pk,
+        "gpu_ids": gpu_ids,
+        "start": iso(start),
+        "end": iso(end),
+        "kind": kind,
+        "state": state,
+        "mine": mine,
+        "user": (shown or login) if named else None,
+        "account": account,
+        "hue": hue,
+        "purpose": purpose if named else "",
+        "frozen": kind == Kind.FLEX and start - now <= freeze and not gap,
+        # A Job holds what nobody booked: it goes to whoever books.
+        "gap": gap,
+        # Since when it is past its end: whoever claims it then may have it.
+        "overstay": iso(booked_end) if live and end > booked_end else None,
+        "stays_on": stays_on and mine,
+        "version": version,
+        "editable": live and reader.may_edit(user_pk, account_pk),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarPage:
+    """Everything the calendar shows between two instants."""
+
+    gpus: list[dict[str, object]]
+    reservations: list[dict[str, object]]
+    closures: list[dict[str, object]]
+    now: datetime
+    grid_seconds: int
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as the API tells it."""
+        return {
+            "gpus": self.gpus,
+            "reservations": self.reservations,
+            "closures": self.closures,
+            "now": iso(self.now),
+            "grid_seconds": self.grid_seconds,
+            "timezone": timezone.get_current_timezone_name(),
+        }
+
+
+def calendar_page(
+    start: datetime, end: datetime, *, reader: Reader, policy: Policy, now: datetime
+) -> CalendarPage:
+    """Read the calendar between two instants, in a handful of queries."""
+    known, foreign = gpus_seen_by(reader.user_pk)
+    reasons = drain_reasons(gpu.node for gpu in known if gpu.out)
+    own_reasons = gpu_drain_reasons(gpu.pk for gpu in known if gpu.out == DRAINS)
+    gpus: list[dict[str, object]] = [
+        {
+            "id": gpu.pk,
+            "node": gpu.node,
+            "index": gpu.index,
+            "name": gpu.name,
+            "gpu_class": gpu.gpu_class,
+            "memory_total_bytes": gpu.memory_total_bytes,
+            "bookable": gpu.bookable,
+            "out": short_words(gpu.out),
+            "out_reason": _out_reason(
+                gpu, own_reasons.get(gpu.pk) or reasons.get(gpu.node, "")
+            ),
+            "weight": gpu.weight,
+            "foreign": gpu.pk in foreign,
+            "favourite": gpu.favourite,
+        }
+        for gpu in known
+    ]
+    longest = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
+    rows = (
+        # The state is looked at below: SQLite would otherwise begin with it, and
+        # read every Reservation that ever ended.
+        Allocation.objects.filter(
+            start__lt=end, start__gt=start - longest, end__gt=start
+        )
+        .order_by("reservation_id", "gpu_id")
+        .values_list(*_FIELDS)
+    )
+    return CalendarPage(
+        gpus=gpus,
+        reservations=_with_own(
+            _grouped(rows, reader=reader, policy=policy, now=now),
+            own_extras(reader.user_pk, start, end),
+        ),
+        closures=closures_page(start, end, known, user_pk=reader.user_pk),
+        now=now,
+        grid_seconds=policy.grid_seconds,
+    )
+
+
+def _out_reason(gpu: CalendarGpu, reason: str) -> str:
+    """Return why a Gpu cannot be booked, as a sentence; empty: it can."""
+    if not gpu.out:
+        return ""
+    out = OUT_SENTENCES.get(gpu.out) or f"{gpu.out[:1].upper()}{gpu.out[1:]}."
+    why = sentence("Reason: {reason}", reason=reason) if reason else ""
+    return joined([out, why])
+
+
+def _with_own(
+    entries: Iterable[dict[str, object]], extras: dict[int, OwnExtras]
+) -> list[dict[str, object]]:
+    """Add what only its reader is told: shared with whom, part of which Series."""
+    found = list(entries)
+    for entry in found:
+        one = extras.get(int(str(entry["id"])))
+        if one is not None:
+            entry |= {
+                "shared": one.shared,
+                "co_users": [{"id": pk, "user": name} for pk, name in one.co_users],
+                "series": one.series_pk,
+            }
+    return found
+
+
+def _grouped(
+    rows: Iterable[tuple],  # type: ignore[type-arg]
+    *,
+    reader: Reader,
+    policy: Policy,
+    now: datetime,
+) -> Iterable[dict[str, object]]:
+    """Join the Allocations of one Reservation, which come one after another.
+
+    An entry may gain Gpus after it was yielded: read to the end before use.
+    """
+    freeze = timedelta(seconds=policy.freeze_seconds)
+    last: dict[str, object] = {}
+    gpu_ids: list[int] = []
+    for row in rows:
+        if row[5] not in SHOWN:
+            continue
+        if last and last["id"] == row[0]:
+            gpu_ids.append(row[1])
+            continue
+        gpu_ids = [row[1]]
+        last = _entry(row, gpu_ids=gpu_ids, reader=reader, freeze=freeze, now=now)
+        yield last

@@ -1,0 +1,140 @@
+"""Samples seen through the calendar: what Gpus did while somebody held them.
+
+A minute belongs to whoever held the Gpu when it began. Allocations of one Gpu
+never overlap, so no minute counts twice.
+"""
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, F, Q
+
+from reservations.models import Account, Allocation, Reservation
+from reservations.rules.lifecycle import State
+from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
+from reservations.store.calendar_queries import subtree
+from telemetry.history.queries import Subject
+from telemetry.history.summaries import count_usage, stored_usage
+from telemetry.models import AccountHour, SampleHour, SampleMinute
+from telemetry.models.samples import TotalsQuerySet
+from telemetry.rules.rollup import EMPTY, MinuteTotals
+from telemetry.rules.usage_summary import Span, Usage
+
+HOUR = timedelta(hours=1)
+LONGEST = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
+HELD = [
+    state.value
+    for state in sorted(State.holding() | {State.REFUNDED})
+    if state is not State.CONFIRMED
+]
+"""States of what was held. What was booked and never began held nothing."""
+_ALLOCATION = "gpu__allocations"
+_RESERVATION = f"{_ALLOCATION}__reservation"
+_ACCOUNT = f"{_RESERVATION}__membership__account"
+
+
+def held_minutes(**of: Any) -> TotalsQuerySet:
+    """Minutes of Gpus while they were held.
+
+    Args:
+        of: conditions on the Allocation, such as `reservation=7`.
+    """
+    return SampleMinute.objects.filter(_held("minute_at"), _named(of))
+
+
+def held_hours(**of: Any) -> TotalsQuerySet:
+    """Hours of Gpus that were held when the hour began."""
+    return SampleHour.objects.filter(_held("hour_at"), _named(of))
+
+
+def _held(column: str) -> Q:
+    return Q(
+        **{
+            f"{_ALLOCATION}__start__lte": F(column),
+            f"{_ALLOCATION}__end__gt": F(column),
+            f"{_RESERVATION}__state__in": HELD,
+        }
+    )
+
+
+def _named(of: dict[str, Any]) -> Q:
+    return Q(**{f"{_ALLOCATION}__{name}": value for name, value in of.items()})
+
+
+def _near(start: datetime, end: datetime) -> dict[str, Any]:
+    """Allocations that meet [start, end), bounded so that an index range finds
+    them however many Reservations there ever were."""
+    return {
+        "end__gt": start,
+        "start__lt": end,
+        "reservation__start__gt": start - LONGEST,
+        "reservation__start__lt": end,
+    }
+
+
+def held_in_hour(hour: datetime) -> dict[tuple[int, int], tuple[MinuteTotals, int]]:
+    """By (Account, Pool): what their Gpus did in an hour, and Gpus x seconds held."""
+    seconds: dict[tuple[int, int], int] = defaultdict(int)
+    near = _near(hour, hour + HOUR)
+    rows = (
+        Allocation.objects.filter(**near, reservation__state__in=HELD)
+        .order_by()
+        .values_list(
+            "reservation__membership__account_id", "gpu__pool_id", "start", "end"
+        )
+    )
+    for account, pool, start, end in rows:
+        held = min(end, hour + HOUR) - max(start, hour)
+        seconds[account, pool] += int(held.total_seconds())
+    if not seconds:
+        return {}
+    minutes = held_minutes(**near).filter(
+        minute_at__gte=hour, minute_at__lt=hour + HOUR
+    )
+    totals = {
+        (account, pool): total
+        for (account, pool), total in minutes.added_up(_ACCOUNT, "gpu__pool")
+    }
+    return {key: (totals.get(key, EMPTY), held) for key, held in seconds.items()}
+
+
+def of_account(account: Account, *, start: datetime, end: datetime) -> Subject:
+    """The history of an Account and those below it, between two instants."""
+    pks = subtree(account.pk)
+    of = {"reservation__membership__account_id__in": pks, **_near(start, end)}
+    held = Allocation.objects.filter(**of)
+    gpus = held.aggregate(gpus=Count("gpu_id", distinct=True))["gpus"]
+    return Subject(
+        name=account.name,
+        minutes=held_minutes(**of),
+        hours=AccountHour.objects.filter(account_id__in=pks),
+        gpus=max(1, gpus),
+    )
+
+
+def of_reservation(reservation: Reservation) -> Subject:
+    """The history of a Reservation's Gpus while it held them."""
+    return Subject(
+        name=f"reservation {reservation.pk}",
+        minutes=held_minutes(reservation=reservation.pk),
+        hours=held_hours(reservation=reservation.pk),
+        gpus=max(1, reservation.allocations.count()),
+    )
+
+
+def reservation_usage(reservation: Reservation, *, now: datetime) -> Usage | None:
+    """What a Reservation came to, so far where it runs; None: it has not begun.
+
+    What is kept for ever is taken where there is something; else the minutes
+    are counted: it runs, or it ended a moment ago, or before summaries were kept.
+    """
+    if reservation.state not in HELD or reservation.start >= now:
+        return None
+    kept = stored_usage(reservation_id=reservation.pk)
+    if kept is not None:
+        return kept
+    rows = reservation.allocations.values_list("gpu_id", "start", "end")
+    return count_usage(
+        [Span(gpu_id, start, min(end, now)) for gpu_id, start, end in rows]
+    )

@@ -1,0 +1,145 @@
+"""The Gpus as the calendar knows them, and why one cannot be booked."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from django.db.models import Exists, OuterRef, QuerySet
+
+from reservations.models.favourite import Favourite
+from reservations.rules.calendar import CalendarGpu
+from reservations.rules.prices import read_peak
+from reservations.store.foreign_use import foreign_alerts
+from telemetry.models import Gpu, GpuQuerySet
+from telemetry.protocol.sentences import sentence
+
+OUT_FIELDS = (
+    "retired", "lost", "foreign", "mig", "new", "maintenance", "node__maintenance",
+    "draining", "node__draining",
+)  # fmt: skip
+_OUT_WORDS: tuple[str, ...] = (
+    sentence("it is retired"),
+    sentence("its driver does not answer"),
+    sentence("another system manages it"),
+    sentence("it is split into instances"),
+    sentence("it is new and the lab admin has not approved it yet"),
+    sentence("it is under maintenance"),
+    sentence("its node is under maintenance"),
+    sentence("it is draining: no new bookings"),
+    sentence("its node is draining: no new bookings"),
+)
+OUT_SENTENCES: dict[str, str] = {
+    "it is retired": sentence("It is retired."),
+    "its driver does not answer": sentence("Its driver does not answer."),
+    "another system manages it": sentence("Another system manages it."),
+    "it is split into instances": sentence("It is split into instances."),
+    "it is new and the lab admin has not approved it yet": sentence(
+        "It is new and the lab admin has not approved it yet."
+    ),
+    "it is under maintenance": sentence("It is under maintenance."),
+    "its node is under maintenance": sentence("Its node is under maintenance."),
+    "it is draining: no new bookings": sentence("It is draining: no new bookings."),
+    "its node is draining: no new bookings": sentence(
+        "Its node is draining: no new bookings."
+    ),
+    "it is missing": sentence("It is missing."),
+    "kept for other accounts": sentence("Kept for other accounts."),
+}
+"""Why a Gpu is out of service, as a whole sentence."""
+_SHORT_WORDS: tuple[str, ...] = (
+    sentence("retired"),
+    sentence("lost"),
+    sentence("other system"),
+    sentence("split"),
+    sentence("new"),
+    sentence("maintenance"),
+    sentence("maintenance"),
+    sentence("draining"),
+    sentence("draining"),
+)
+_MISSING = sentence("it is missing")
+DRAINS = _OUT_WORDS[OUT_FIELDS.index("draining")]
+"""``CalendarGpu.out`` of a Gpu that drains alone, or with others of its node."""
+
+
+def short_words(out: str) -> str:
+    """Return the reason of ``out_words`` in one or two words; empty for none."""
+    if out == _MISSING:
+        return "missing"
+    return dict(zip(_OUT_WORDS, _SHORT_WORDS, strict=True)).get(out, "")
+
+
+def out_words(*, present: bool, out: Iterable[bool]) -> str:
+    """Return why a Gpu cannot be booked, from ``OUT_FIELDS``; empty: it can."""
+    if not present:
+        return _MISSING
+    return next((words for words, on in zip(_OUT_WORDS, out, strict=True) if on), "")
+
+
+def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
+    """Return Gpus (default: all that are shown) as the calendar knows them.
+
+    Bookable by the same rule as ``Gpu.objects.bookable()``.
+    """
+    rows = Gpu.objects.shown() if gpus is None else gpus
+    return _read(rows.values_list(*_COLUMNS))
+
+
+def gpus_seen_by(user_pk: int) -> tuple[list[CalendarGpu], frozenset[int]]:
+    """Return all Gpus that are shown, and which of them a foreign process uses now.
+
+    With the User's stars; one query. See ``store.foreign_use``.
+    """
+    used = Exists(foreign_alerts().filter(gpu_id=OuterRef("pk")))
+    own = Favourite.objects.filter(user_id=user_pk)
+    alone, by_class = (
+        Exists(own.filter(gpu_id=OuterRef("pk"))),
+        Exists(own.filter(pool_id=OuterRef("pool_id"))),
+    )
+    rows = list(Gpu.objects.shown().values_list(*_COLUMNS, used, alone, by_class))
+    gpus = [
+        replace(gpu, favourite=row[-2] or row[-1])
+        for gpu, row in zip(_read(row[:-3] for row in rows), rows, strict=True)
+    ]
+    return gpus, frozenset(row[0] for row in rows if row[-3])
+
+
+def gpus_named(pks: Collection[int]) -> list[CalendarGpu]:
+    """Return these Gpus, in pk order, as far as there are such."""
+    return _read(_named(pks=list(pks)))
+
+
+def _named(*, pks: Collection[int]) -> QuerySet[Gpu, Any]:
+    return Gpu.objects.filter(pk__in=pks).order_by("pk").values_list(*_COLUMNS)
+
+
+_COLUMNS = (
+    "pk", "node__name", "index", "pool__gpu_class", "memory_total_bytes",
+    "pool__weight", "name", "pool_id",
+    "pool__rule__restricted", "pool__rule__limited", "pool__rule__peak",
+    "present", *OUT_FIELDS,
+)  # fmt: skip
+
+
+def _read(rows: Iterable[Sequence[Any]]) -> list[CalendarGpu]:
+    return [
+        CalendarGpu(
+            pk=pk,
+            node=node,
+            index=index,
+            gpu_class=gpu_class,
+            memory_total_bytes=memory_bytes,
+            weight=weight,
+            bookable=present and not any(out),
+            name=name,
+            pool_pk=pool,
+            out=out_words(present=present, out=out),
+            restricted=bool(restricted),
+            limited=bool(limited),
+            peak=read_peak(peak or ""),
+        )
+        for (
+            pk, node, index, gpu_class, memory_bytes, weight, name, pool,
+            restricted, limited, peak, present, *out,
+        ) in rows
+    ]  # fmt: skip

@@ -1,0 +1,122 @@
+"""Rows locked in one order, and what a request is about once they are.
+
+SQLite knows no row locks: its transactions begin IMMEDIATE, one writer at a
+time. On PostgreSQL the locks are FOR NO KEY UPDATE, so that a foreign key to a
+locked User (an audit row of somebody else's act) does not wait for them.
+
+Locks are taken in one order everywhere: Accounts with a quota (pk order), the
+User, the Gpus (pk order), the Reservations (pk order: the one that changes and
+the flex in its way).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db import connection
+from django.db.models import Exists, OuterRef, Q
+
+from reservations.models import Account, Membership, PoolQuota, Reservation, User
+from reservations.rules.calendar import CalendarGpu
+from reservations.rules.errors import MembershipNeeded, NotAllowed, NotFound
+from reservations.store.booking_snapshot import account_path
+from reservations.store.gpu_rows import gpus_named
+from reservations.store.membership_rights import rights_of
+from telemetry.models import Gpu
+from telemetry.protocol.sentences import sentence
+
+_WITH_QUOTA = Q(quota_gpu_seconds__isnull=False) | Exists(
+    PoolQuota.objects.filter(account=OuterRef("pk"))
+)
+"""Accounts whose members must not decide at the same moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """What a booking holds while it decides."""
+
+    membership: Membership
+    path: tuple[Account, ...]
+    gpus: tuple[CalendarGpu, ...]
+
+
+def choose_membership(user: User, membership: Membership | None) -> Membership:
+    """Return the right that pays; with exactly one it need not be named.
+
+    Raises:
+        MembershipNeeded: none, or several and none named.
+        NotAllowed: not this User's, or switched off.
+    """
+    if not user.is_active:
+        raise NotAllowed(act=sentence("book: the login is switched off"))
+    found = rights_of(user, membership.pk if membership is not None else None)
+    if membership is not None and not found:
+        raise NotAllowed(
+            act=sentence("book under {account}", account=membership.account)
+        )
+    if membership is None and len(found) != 1:
+        raise MembershipNeeded(accounts=tuple(str(m.account) for m in found))
+    return found[0]
+
+
+def check_still(membership: Membership) -> None:
+    """Refuse a right that was taken away between its choice and the locks.
+
+    Raises:
+        NotAllowed: switched off, or its Account archived.
+    """
+    if not rights_of(membership.user, membership.pk):
+        raise NotAllowed(
+            act=sentence("book under {account}", account=membership.account)
+        )
+
+
+def read(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
+    """Return the same facts without locking anything, for a preview.
+
+    Raises:
+        NotFound: a Gpu that does not exist.
+    """
+    return _facts(membership, tuple(account_path(membership)), gpu_ids)
+
+
+def lock(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
+    """Lock Accounts, User, Gpus, in this order, and return them.
+
+    Raises:
+        NotFound: a Gpu that does not exist.
+    """
+    path = account_path(membership)
+    if connection.features.has_select_for_update:
+        rows = Account.objects.filter(_WITH_QUOTA, pk__in=[a.pk for a in path])
+        fresh = {a.pk: a for a in rows.order_by("pk").select_for_update(no_key=True)}
+        path = [fresh.get(account.pk, account) for account in path]
+        for model, pks in ((User, [membership.user_id]), (Gpu, gpu_ids)):
+            held = model._default_manager.filter(pk__in=pks).order_by("pk")
+            list(held.select_for_update(no_key=True).values_list("pk"))
+    return _facts(membership, tuple(path), gpu_ids)
+
+
+def _facts(
+    membership: Membership, path: tuple[Account, ...], gpu_ids: Sequence[int]
+) -> Locked:
+    wanted = set(gpu_ids)
+    gpus = gpus_named(wanted)
+    if len(gpus) != len(wanted):
+        missing = wanted - {gpu.pk for gpu in gpus}
+        raise NotFound(what=sentence("GPU with the number {gpu}", gpu=min(missing)))
+    return Locked(membership, path, tuple(gpus))
+
+
+def load_reservation(pk: int, *, lock: bool = False) -> Reservation:
+    """Return one Reservation with its User and Account; locked, where asked.
+
+    Raises:
+        NotFound: there is none.
+    """
+    rows = Reservation.objects.select_related("user", "membership__account")
+    if lock:
+        rows = rows.select_for_update(no_key=True, of=("self",))
+    found = rows.filter(pk=pk).first()
+    if found is None:
+        raise NotFound(what=sentence("reservation #{pk}", pk=pk))
+    return found

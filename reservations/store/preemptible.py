@@ -1,0 +1,160 @@
+"""What may be displaced by whom, and the planned starts that flex leaves alone."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from reservations.models import Reservation, WaitingRequest
+from reservations.rules.calendar import FlexInfo, Plan
+from reservations.rules.lifecycle import State
+from reservations.rules.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """Who might displace flex, and when: nobody takes what is their own."""
+
+    user_pk: int
+    now: datetime
+    freeze_seconds: int
+    notice_seconds: int = 600
+    """What who stays on past the end has to leave (rule 3)."""
+
+    pause_seconds: int = 0
+    """How long giving displaced time back keeps from displacing its owner again."""
+
+    @property
+    def leave_at(self) -> datetime:
+        """Return when who stays on has left, if they are claimed now."""
+        return self.now + timedelta(seconds=self.notice_seconds)
+
+    @property
+    def frozen_until(self) -> datetime:
+        """Return the last start at which nothing can be taken any more."""
+        return self.now + timedelta(seconds=self.freeze_seconds)
+
+
+def plans_between(start: datetime, end: datetime, taker: Taker) -> tuple[Plan, ...]:
+    """Return the starts that others than the taker hold between two instants.
+
+    Those inside the freeze hold nothing: that time is anyone's (POLICY.md rule 3).
+    """
+    rows = _planned(
+        frozen=taker.frozen_until, start=start, end=end, taker=taker.user_pk
+    )
+    return tuple(
+        Plan(pk, user_pk, frozenset(gpu_ids), Window(begin, over))
+        for pk, user_pk, gpu_ids, begin, over, state in rows
+        # Those that were placed are on the calendar.
+        if state == WaitingRequest.State.WAITING and begin and over
+    )
+
+
+def _planned(
+    *, frozen: datetime, start: datetime, end: datetime, taker: int
+) -> QuerySet[WaitingRequest, Any]:
+    return (
+        WaitingRequest.objects.filter(
+            planned=True,
+            expected_start__gt=frozen,
+            expected_start__lt=end,
+            expected_end__gt=start,
+        )
+        .exclude(user_id=taker)
+        .order_by()
+        .values_list(
+            "pk",
+            "user_id",
+            "expected_gpu_ids",
+            "expected_start",
+            "expected_end",
+            "state",
+        )
+    )
+
+
+def takeable(pks: Collection[int], taker: Taker, *, names: bool) -> dict[int, FlexInfo]:
+    """Return those of these flex Reservations that are neither frozen nor own."""
+    rows = list(
+        _unfrozen(pks=list(pks), frozen=taker.frozen_until, taker=taker.user_pk)
+    )
+    paused = _paused({row[11] for row in rows}, taker)
+    # Plain values: there may be thousands.
+    return {
+        pk: FlexInfo(
+            reservation_pk=pk,
+            membership_pk=member,
+            account_pk=account,
+            account=title or name,
+            start=start,
+            end=end,
+            cost_gpu_seconds=cost,
+            booked_at=booked,
+            user=(shown or login) if names else "",
+            user_pk=user,
+            paused_until=paused.get(user),
+            planned=bool(
+                planned and plan_end and start == plan_start and end <= plan_end
+            ),
+        )
+        for (
+            pk, member, account, title, name, start, end, cost, booked,
+            shown, login, user, planned, plan_start, plan_end,
+        ) in rows
+    }  # fmt: skip
+
+
+def _unfrozen(
+    *, pks: Collection[int], frozen: datetime, taker: int
+) -> QuerySet[Reservation, Any]:
+    return (
+        Reservation.objects.filter(
+            pk__in=pks, state=State.CONFIRMED, start__gt=frozen
+        )
+        .exclude(user_id=taker)
+        .order_by()
+        .values_list(
+            "pk", "membership_id", "membership__account_id",
+            "membership__account__title", "membership__account__name",
+            "start", "end", "cost_gpu_seconds", "created_at",
+            "user__display_name", "user__username", "user_id",
+            "waited__planned", "waited__expected_start", "waited__expected_end",
+        )
+    )  # fmt: skip
+
+
+def _paused(owners: Collection[int], taker: Taker) -> dict[int, datetime]:
+    """Return, by owner, until when the taker cannot displace them again.
+
+    Displacing somebody and giving the time back is free of charge where the owner
+    gets it again, but they are told of each turn. One turn per pause is enough.
+    """
+    if not owners or not taker.pause_seconds or not taker.user_pk:
+        return {}
+    pause = timedelta(seconds=taker.pause_seconds)
+    since = taker.now - pause
+    given_back = Q(displaced_by__cancelled_at__gt=since) | Q(
+        displaced_by__late_returns__returned_at__gt=since
+    )
+    rows = (
+        Reservation.objects.filter(
+            given_back,
+            state=State.DISPLACED,
+            user_id__in=owners,
+            displaced_by__user_id=taker.user_pk,
+        )
+        .order_by()
+        .values_list(
+            "user_id",
+            "displaced_by__cancelled_at",
+            "displaced_by__late_returns__returned_at",
+        )
+    )
+    found: dict[int, datetime] = {}
+    for owner, *times in rows:
+        until = max(at for at in times if at is not None) + pause
+        found[owner] = max(until, found.get(owner, until))
+    return found

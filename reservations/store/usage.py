@@ -1,0 +1,248 @@
+"""Past charges and present commitments, as Fair Tree weighs them."""
+
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from django.db import connection
+from django.db.models import Max, Q
+
+from reservations.models import Account, KeptUsage, LedgerEntry, Membership
+from reservations.rules.decision import Snapshot
+from reservations.rules.fairness.fair_tree import (
+    AccountShares,
+    MemberShares,
+    Ranking,
+    weight_at,
+)
+from reservations.rules.fairness.preemption import FairTree
+from reservations.rules.policy import Policy
+from reservations.rules.window import unix
+from reservations.store.booking_snapshot import (
+    committed_gpu_seconds,
+    pending_late_gpu_seconds,
+)
+
+SMALL_LEDGER_ROWS = 20_000
+"""Up to here the sums are read anew each time, which takes milliseconds."""
+LOOK_AGAIN_SECONDS = 60
+"""POLICY.md section 2: sums of a larger ledger may be this old."""
+UNSETTLED_ROWS = 2_000
+"""Of the newest: more than are ever written at once."""
+
+
+@dataclass
+class _Sums:
+    """Weighed charges of one database, as of an instant.
+
+    The weight of a charge never changes and no row does, so sums are kept and only what
+    is new is read. The newest rows are read again each time: a transaction that got its
+    number early may be seen late.
+    """
+
+    read_at: int = 0
+    half_life_seconds: int = 0
+    settled_pk: int = 0
+    """Rows up to here are in ``settled``."""
+    settled: dict[int, int] = field(default_factory=dict)
+    by_membership: dict[int, int] = field(default_factory=dict)
+
+
+_kept: dict[str, _Sums] = {}
+_lock = threading.Lock()
+
+
+def usage_by_membership(now: datetime, policy: Policy) -> dict[int, int]:
+    """Return the weighed usage of every Membership that has any.
+
+    Decayed past charges plus undecayed commitments (POLICY.md section 2), in
+    the units of ``fairshare.weight_at``.
+    """
+    second = unix(now)
+    heavy = weight_at(second, policy.half_life_seconds)
+    usage = dict(_charges(second, policy.half_life_seconds))
+    for owed in (committed_gpu_seconds(), pending_late_gpu_seconds()):
+        for membership, cost in owed.items():
+            usage[membership] = usage.get(membership, 0) + cost * heavy
+    return usage
+
+
+def past_usage(now: datetime, policy: Policy) -> dict[int, int]:
+    """Return weighed past charges alone, without what is booked."""
+    return dict(_charges(unix(now), policy.half_life_seconds))
+
+
+def _charges(second: int, half_life_seconds: int) -> dict[int, int]:
+    """Return weighed charges; those of a large ledger may be a minute old."""
+    rows = LedgerEntry.objects.filter(kind=LedgerEntry.Kind.CHARGE)
+    # pk and not COUNT(*): the count of a large table is a scan.
+    newest = LedgerEntry.objects.order_by().aggregate(pk=Max("pk"))["pk"] or 0
+    if newest <= SMALL_LEDGER_ROWS:
+        return _read_charges(rows, half_life_seconds)
+    name = str(connection.settings_dict["NAME"])
+    sums = _fresh(name, second, half_life_seconds)
+    if sums is None:
+        # One thread reads: a large ledger takes seconds, many at once minutes.
+        with _lock:
+            sums = _fresh(name, second, half_life_seconds)
+            if sums is None:
+                sums = _further(
+                    _before(name, half_life_seconds, newest),
+                    rows,
+                    second=second,
+                    newest=newest,
+                )
+                _kept[name] = sums
+    return sums.by_membership
+
+
+def _fresh(name: str, second: int, half_life_seconds: int) -> _Sums | None:
+    """Return the kept sums, if they are of this half-life and not too old."""
+    sums = _kept.get(name)
+    if sums is None or sums.half_life_seconds != half_life_seconds:
+        return None
+    return sums if 0 <= second - sums.read_at < LOOK_AGAIN_SECONDS else None
+
+
+def _before(name: str, half_life_seconds: int, newest: int) -> _Sums:
+    """Return the sums to go on from: this process's, else those that are stored."""
+    sums = _kept.get(name)
+    if sums is None or sums.half_life_seconds != half_life_seconds:
+        sums = _stored(half_life_seconds)
+    # Another database of the same name (a test's) may hold fewer rows.
+    if sums.settled_pk > newest:
+        return _Sums(half_life_seconds=half_life_seconds)
+    return sums
+
+
+def _stored(half_life_seconds: int) -> _Sums:
+    """Return the sums that ``store.usage_sums`` stored; empty ones where it did not."""
+    row = KeptUsage.objects.filter(half_life_seconds=half_life_seconds).first()
+    if row is None:
+        return _Sums(half_life_seconds=half_life_seconds)
+    sums = {int(pk): int(total, 16) for pk, total in row.sums.items()}
+    return _Sums(
+        half_life_seconds=half_life_seconds, settled_pk=row.settled_pk, settled=sums
+    )
+
+
+def settled_charges(now: datetime, policy: Policy) -> tuple[int, dict[int, int]] | None:
+    """Return up to which row of the ledger charges are added up, and the sums.
+
+    None where the ledger is small: it is read anew each time.
+    """
+    _charges(unix(now), policy.half_life_seconds)
+    sums = _kept.get(str(connection.settings_dict["NAME"]))
+    if sums is None or sums.half_life_seconds != policy.half_life_seconds:
+        return None
+    return sums.settled_pk, sums.settled
+
+
+def _further(sums: _Sums, rows, *, second: int, newest: int) -> _Sums:  # type: ignore[no-untyped-def]
+    """Return the sums as of now, from those before and what is new."""
+    settled_pk = max(sums.settled_pk, newest - UNSETTLED_ROWS)
+    since = rows.filter(pk__gt=sums.settled_pk)
+    old = _add(sums.settled, since.filter(pk__lte=settled_pk), sums.half_life_seconds)
+    now = _add(old, since.filter(pk__gt=settled_pk), sums.half_life_seconds)
+    return _Sums(
+        read_at=second,
+        half_life_seconds=sums.half_life_seconds,
+        settled_pk=settled_pk,
+        settled=old,
+        by_membership={pk: max(total, 0) for pk, total in now.items()},
+    )
+
+
+def _read_charges(rows, half_life_seconds: int) -> dict[int, int]:  # type: ignore[no-untyped-def]
+    found = _add({}, rows, half_life_seconds)
+    return {membership: max(total, 0) for membership, total in found.items()}
+
+
+def _add(sums: dict[int, int], rows, half_life_seconds: int) -> dict[int, int]:  # type: ignore[no-untyped-def]
+    """Return the sums with these rows' charges, each weighed by its instant."""
+    found = dict(sums)
+    lines = (
+        rows.exclude(membership=None)
+        .order_by()
+        .values_list("membership_id", "gpu_seconds", "at")
+    )
+    for membership, cost, at in lines.iterator(chunk_size=5000):
+        weighed = cost * weight_at(unix(at), half_life_seconds)
+        found[membership] = found.get(membership, 0) + weighed
+    return found
+
+
+def ranking(
+    now: datetime, policy: Policy, *, extra: dict[int, int] | None = None
+) -> Ranking | None:
+    """Rank all active Memberships; None where there is no tree to rank.
+
+    Args:
+        extra: GPU-seconds by Membership to add as commitments ("what if").
+    """
+    return rank_with(usage_by_membership(now, policy), now, policy, extra=extra)
+
+
+def rank_with(
+    usage: dict[int, int],
+    now: datetime,
+    policy: Policy,
+    *,
+    extra: dict[int, int] | None = None,
+) -> Ranking | None:
+    """Rank with usage that was read before."""
+    tree = fair_tree(usage, now, policy)
+    return tree.ranked(extra) if tree is not None else None
+
+
+def fair_tree(
+    usage: dict[int, int],
+    now: datetime,
+    policy: Policy,
+    *,
+    also: Collection[int] = (),
+) -> FairTree | None:
+    """Return the tree as a value; None where there is no Account.
+
+    Args:
+        also: Memberships that count though they are switched off: they hold.
+    """
+    rows = Account.objects.order_by().values_list(
+        "pk", "parent_id", "shares", "archived_at"
+    )
+    # What is archived has no part in its level.
+    accounts = [
+        (pk, parent, 0 if archived_at else shares)
+        for pk, parent, shares, archived_at in rows
+    ]
+    if not accounts:
+        return None
+    roots = [pk for pk, parent, _shares in accounts if parent is None]
+    tree = [AccountShares(*row) for row in accounts]
+    if len(roots) > 1:
+        # Groups that the operator left without a parent are siblings.
+        tree = [
+            AccountShares(pk, parent or 0, shares) for pk, parent, shares in accounts
+        ]
+        tree.append(AccountShares(0, None))
+    chosen = Q(active=True) | Q(pk__in=also) if also else Q(active=True)
+    members = [
+        MemberShares(pk, account, shares, usage.get(pk, 0))
+        for pk, account, shares in Membership.objects.filter(chosen)
+        .order_by()
+        .values_list("pk", "account_id", "shares")
+    ]
+    unit = weight_at(unix(now), policy.half_life_seconds)
+    return FairTree(tuple(tree), tuple(members), unit)
+
+
+def with_tree(snapshot: Snapshot, *, now: datetime) -> Snapshot:
+    """Return the Snapshot with the tree, where flex is in the way to be judged."""
+    owners = snapshot.calendar.flex_owners()
+    if not owners:
+        return snapshot
+    also = owners | {snapshot.membership_pk}
+    usage = usage_by_membership(now, snapshot.policy)
+    tree = fair_tree(usage, now, snapshot.policy, also=also)
+    return replace(snapshot, tree=tree)

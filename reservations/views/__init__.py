@@ -1,1 +1,0 @@
-"""Pages of the calendar, of one Reservation, and of one's standing."""

@@ -1,0 +1,1 @@
+"""Requests that wait for GPUs: the queue, its estimates, its scheduler."""

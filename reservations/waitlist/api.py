@@ -1,0 +1,175 @@
+"""The waitlist for programs and for the pages' scripts: /api/v1/waiting."""
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Router, Status
+from pydantic import Field
+
+from reservations.models import Reservation, User, WaitingRequest
+from reservations.rules.decision import Decision
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window
+from reservations.store.booking_snapshot import site_policy
+from reservations.store.calendar_queries import Reader, calendar_entry
+from reservations.store.locking import choose_membership
+from reservations.waitlist import service as waiting
+from reservations.waitlist.queries import (
+    chance_of_decision,
+    ghosts,
+    own_chances,
+    queue_of,
+    request_json,
+)
+from reservations.web.api_parts import counted_now, own_membership, signed_in
+from reservations.web.schemas import (
+    MOST_GPUS,
+    Instant,
+    Key,
+    Line,
+    PreviewIn,
+    SpanIn,
+    _Strict,
+)
+
+router = Router(tags=["waiting"])
+GIB_BYTES = 2**30
+
+
+class WaitIn(_Strict):
+    """ "Any 8 h between Tue and Thu, 2 GPUs of at least 24 GiB"."""
+
+    membership: Key | None = None
+    count: int = Field(1, ge=1, le=MOST_GPUS)
+    hours: float = Field(gt=0, le=31 * 24)
+    min_memory_gib: float = Field(0, ge=0, le=100_000)
+    gpu_class: Line = Field("", max_length=80)
+    earliest: Instant | None = None
+    latest: Instant | None = None
+    purpose: Line = Field("", max_length=120)
+    any_notice: bool = False
+    job: dict[str, Any] | None = None
+    """Launched once placed, without asking: POST /jobs without the reservation."""
+
+
+@router.get("/waiting")
+def listed(request: HttpRequest) -> dict[str, object]:
+    """One's own requests: position, who is ahead by group, planned start, estimate."""
+    user = signed_in(request)
+    policy = site_policy()
+    found = queue_of(
+        user, reader=Reader.of(user, policy), policy=policy, now=timezone.now()
+    )
+    return {
+        "requests": [request_json(one) for one in found.requests],
+        "waiting": found.waiting,
+        "planned_requests": policy.planned_requests,
+        "estimates": {
+            "n": found.error.n,
+            "off_hours": round(found.error.off_seconds / 3600, 2),
+            "later_hours": round(found.error.later_seconds / 3600, 2),
+            "text": found.error.text,
+        },
+    }
+
+
+@router.post("/waiting", response={201: dict[str, Any]})
+def ask(request: HttpRequest, wish: WaitIn) -> Status[dict[str, object]]:
+    """Wait for time that would do; placed automatically, in order."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    row = waiting.ask(
+        user=user,
+        membership=own_membership(user, wish.membership),
+        count=wish.count,
+        duration_seconds=max(round(wish.hours * 3600), 60),
+        min_memory_bytes=int(wish.min_memory_gib * GIB_BYTES),
+        gpu_class=wish.gpu_class,
+        earliest=wish.earliest,
+        latest=wish.latest,
+        purpose=wish.purpose,
+        any_notice=wish.any_notice,
+        job=wish.job,
+        now=now,
+    )
+    return Status(201, _one(user, row))
+
+
+@router.delete("/waiting/{int:pk}")
+def withdraw(request: HttpRequest, pk: int) -> dict[str, object]:
+    """Wait no more."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    return _one(user, waiting.withdraw(waiting_id=pk, user=user, now=now))
+
+
+@router.post("/waiting/{int:pk}/accept")
+def accept(request: HttpRequest, pk: int) -> dict[str, object]:
+    """Take what is offered: the new reservation."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    made = waiting.accept(waiting_id=pk, user=user, now=now)
+    gpu_ids = list(made.allocations.order_by("gpu_id").values_list("gpu_id", flat=True))
+    return calendar_entry(
+        made, gpu_ids=gpu_ids, reader=Reader.owner(user), policy=site_policy(), now=now
+    )
+
+
+@router.post("/waiting/{int:pk}/decline")
+def decline(request: HttpRequest, pk: int) -> dict[str, object]:
+    """Decline an offer (it keeps waiting), or a placement before its freeze."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    return _one(user, waiting.decline(waiting_id=pk, user=user, now=now))
+
+
+def preview_chance(
+    user: User, wish: PreviewIn, decision: Decision, now: datetime
+) -> dict[str, object] | None:
+    """Return the chance that what was asked about would go; None: nobody can take it.
+
+    Of a change: as though it were booked beside what is changed.
+    """
+    if decision.taken_until is None:
+        return None
+    before = Reservation.objects.filter(pk=wish.ignoring or 0, user=user).first()
+    chosen = (
+        before.membership
+        if before is not None
+        else choose_membership(user, own_membership(user, wish.membership))
+    )
+    found = chance_of_decision(
+        decision,
+        wish.gpu_ids,
+        Window(max(wish.start, now), wish.end),
+        member_pk=chosen.pk,
+        user_pk=chosen.user_id,
+        now=now,
+        policy=site_policy(),
+    )
+    return found.to_json() if found is not None else None
+
+
+def calendar_extras(
+    user: User, span: SpanIn, policy: Policy, now: datetime
+) -> tuple[list[dict[str, object]], dict[int, dict[str, object]]]:
+    """Return where own waiting requests would land, and the chances of own flex."""
+    chances = own_chances(user.pk, policy=policy, now=now)
+    return (
+        ghosts(user.pk, span.start, span.end),
+        {pk: chance.to_json() for pk, chance in chances.items()},
+    )
+
+
+def _one(user: User, row: WaitingRequest) -> dict[str, object]:
+    policy = site_policy()
+    found = queue_of(
+        user,
+        reader=Reader.of(user, policy),
+        policy=policy,
+        now=timezone.now(),
+        own=[row],
+    )
+    return request_json(found.requests[0])

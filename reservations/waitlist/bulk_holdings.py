@@ -1,0 +1,126 @@
+"""What many people hold and may hold, read for all of them in one query each."""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from reservations.models import Account, Membership, Reservation
+from reservations.rules.decision import Holding
+from reservations.rules.fairness.early_returns import Returns
+from reservations.rules.fairness.no_shows import Strike, looks_back_seconds, strike_of
+from reservations.rules.fairness.quota import QuotaInfo, Spend
+from reservations.rules.policy import Policy
+from reservations.store.booking_snapshot import WEEK, holdings_of, quota_infos
+from reservations.store.quota_use import spends_of
+from reservations.store.return_history import returns_of
+
+
+class Crowd:
+    """Facts about some Memberships and their Users; read when first asked for."""
+
+    def __init__(
+        self,
+        memberships: Sequence[Membership],
+        start: datetime,
+        end: datetime,
+        policy: Policy,
+        pools: Collection[int],
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            start, end: what stands between them matters.
+            pools: those that have quotas of their own.
+        """
+        self._memberships = tuple(memberships)
+        self._members = {one.pk for one in memberships}
+        self._users = {one.user_id for one in memberships}
+        self._start, self._end = start, end
+        self._policy, self._pools = policy, pools
+        self._quotas: dict[int, tuple[QuotaInfo, ...]] = {}
+
+    @cached_property
+    def holdings(self) -> dict[int, tuple[Holding, ...]]:
+        """What each User holds, over all Memberships."""
+        return holdings_of(self._users)
+
+    @cached_property
+    def returns(self) -> dict[int, Returns]:
+        """Returns that exceed what is free, by Membership."""
+        return returns_of(self._memberships, now=self._start, policy=self._policy)
+
+    @cached_property
+    def strikes(self) -> dict[int, Strike | None]:
+        """The strike in force for each User who did not come lately."""
+        now, policy = self._start, self._policy
+        since = now - timedelta(seconds=looks_back_seconds(policy))
+        rows = Reservation.objects.filter(
+            user_id__in=self._users,
+            no_show=True,
+            ended_at__gt=since,
+            ended_at__lte=now,
+        ).order_by("ended_at")
+        found: dict[int, list[datetime]] = defaultdict(list)
+        for user, at in rows.values_list("user_id", "ended_at"):
+            if at is not None:
+                found[user].append(at)
+        return {
+            user: strike_of(tuple(ends), now=now, policy=policy)
+            for user, ends in found.items()
+        }
+
+    def path(self, account_pk: int) -> list[Account]:
+        """Return the Accounts from one up to the root."""
+        path = [self._accounts[account_pk]]
+        while path[-1].parent_id is not None:
+            path.append(self._accounts[path[-1].parent_id])
+        return path
+
+    @cached_property
+    def _accounts(self) -> dict[int, Account]:
+        return Account.objects.in_bulk()
+
+    def quotas(
+        self, membership: Membership, path: Sequence[Account]
+    ) -> tuple[QuotaInfo, ...]:
+        """Return the quotas that bind one of them, as ``quota_infos`` does."""
+        if membership.pk not in self._quotas:
+            self._quotas[membership.pk] = self._read(membership, path)
+        return self._quotas[membership.pk]
+
+    def _read(
+        self, membership: Membership, path: Sequence[Account]
+    ) -> tuple[QuotaInfo, ...]:
+        policy, quota = self._policy, membership.quota_gpu_seconds
+        limited = any(one.quota_gpu_seconds is not None for one in path)
+        most = policy.person_quota_gpu_seconds
+        if limited or self._pools or self._together[membership.user_id] > most:
+            return quota_infos(
+                membership, path, self._start, self._end,
+                policy=policy, pools=self._pools,
+            )  # fmt: skip
+        return (
+            QuotaInfo(
+                account=str(membership.account),
+                quota_gpu_seconds=policy.quota_gpu_seconds if quota is None else quota,
+                spends=tuple(self._spends[membership.pk]),
+            ),
+        )
+
+    @cached_property
+    def _together(self) -> dict[int, int]:
+        """The quotas of each User's Memberships, added up."""
+        found: dict[int, int] = defaultdict(int)
+        rows = Membership.objects.filter(user_id__in=self._users).order_by()
+        for user, quota in rows.values_list("user_id", "quota_gpu_seconds"):
+            found[user] += self._policy.quota_gpu_seconds if quota is None else quota
+        return found
+
+    @cached_property
+    def _spends(self) -> dict[int, list[Spend]]:
+        found: dict[int, list[Spend]] = defaultdict(list)
+        rows = spends_of(self._members, self._start - WEEK, self._end + WEEK)
+        for member, _member, spend in rows:
+            found[member].append(spend)
+        return found

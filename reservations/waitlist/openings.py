@@ -1,0 +1,143 @@
+"""When there is room for what somebody waits for: a sweep over the gaps. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from reservations.rules.calendar import Calendar, Wish, window_from
+from reservations.rules.policy import Policy
+from reservations.rules.window import HOUR_SECONDS, Window, instant, unix
+
+if TYPE_CHECKING:
+    from reservations.waitlist.rules import Waiting
+
+
+def rooms(
+    calendar: Calendar,
+    one: Waiting,
+    first: datetime,
+    last: datetime,
+    *,
+    policy: Policy,
+    taking: bool,
+) -> Iterator[Window]:
+    """Yield the Windows between two starts in which there is room, on the grid.
+
+    ``first`` itself may begin off it: it is now, or a time that was asked for.
+    """
+    grid = policy.grid_seconds
+    begin = unix(first)
+    spans = openings(calendar, one.wish, begin, unix(last), taking=taking)
+    changes = calendar.changes(grid)
+    for second in _starts(spans, changes, begin, grid):
+        window = window_from(
+            first if second == begin else instant(second),
+            duration_seconds=one.wish.duration_seconds,
+            grid_seconds=grid,
+            longest_seconds=policy.longest_seconds,
+        )
+        long_enough = window.seconds >= one.wish.duration_seconds
+        if long_enough and window.end <= one.latest:
+            yield window
+
+
+def _starts(
+    spans: Sequence[tuple[int, int]], changes: Sequence[int], first: int, grid: int
+) -> Iterator[int]:
+    stride = max(HOUR_SECONDS // grid, 1) * grid
+    for low, high in spans:
+        begin = low if low == first else _ceil(low, grid)
+        inside = set(
+            changes[bisect_right(changes, begin) : bisect_right(changes, high)]
+        )
+        inside |= {begin, _ceil(low, grid)}
+        inside.update(range(_ceil(begin + 1, stride), high + 1, stride))
+        yield from sorted(at for at in inside if at <= high)
+
+
+def _ceil(second: int, grid: int) -> int:
+    return -(-second // grid) * grid
+
+
+def openings(
+    calendar: Calendar, wish: Wish, first: int, last: int, *, taking: bool
+) -> list[tuple[int, int]]:
+    """Return the spans of starts (Unix seconds, both ends included) with room.
+
+    From each of them on at least ``count`` Gpus are free for the whole duration.
+    Swept over the gaps of all Gpus: O(n log n) in their number, once for wishes alike.
+
+    Args:
+        taking: flex that might yield is no obstacle.
+    """
+    like = wish.count, wish.duration_seconds, wish.min_memory_bytes, wish.gpu_class
+    if taking:
+        found = _sweep(calendar, wish, taking=True)
+    elif like in calendar.swept:
+        found = calendar.swept[like]
+    else:
+        found = calendar.swept[like] = _sweep(calendar, wish, taking=False)
+    # Those that end before the first are over; each stands whole, so it is cut.
+    begun = bisect_left(found, first, key=lambda span: span[1])
+    cut = ((max(low, first), min(high, last)) for low, high in found[begun:])
+    return [(low, high) for low, high in cut if low <= high]
+
+
+def has_room(calendar: Calendar, wish: Wish, start: int) -> bool:
+    """Say whether enough Gpus are free from a Unix second on, without any going."""
+    return bool(openings(calendar, wish, start, start, taking=False))
+
+
+_FOREVER = 2**62
+
+
+def _sweep(calendar: Calendar, wish: Wish, *, taking: bool) -> list[tuple[int, int]]:
+    begins: list[int] = []
+    ends: list[int] = []
+    for gpu in calendar.gpus:
+        if not wish.fits(gpu):
+            continue
+        for low, high in _gaps(calendar, gpu.pk, wish.duration_seconds, taking=taking):
+            begins.append(low)
+            ends.append(high + 1)
+    begins.sort()
+    ends.sort()
+    found: list[tuple[int, int]] = []
+    free, opened, at = 0, 0, 0
+    # Ends before begins at one instant: what ends there is not free any more.
+    for begin in [*begins, _FOREVER + 1]:
+        while at < len(ends) and ends[at] <= begin:
+            if free == wish.count:
+                found.append((opened, ends[at] - 1))
+            free, at = free - 1, at + 1
+        free += 1
+        if free == wish.count:
+            opened = begin
+    return [(low, high) for low, high in found if low <= high]
+
+
+def _gaps(
+    calendar: Calendar, gpu_pk: int, duration_seconds: int, *, taking: bool
+) -> list[tuple[int, int]]:
+    """Return the spans of starts at which one Gpu is free for the whole duration."""
+    kept, key = calendar.swept_gpus[gpu_pk], (duration_seconds, taking)
+    if key not in kept:
+        kept[key] = list(_gaps_of(calendar, gpu_pk, duration_seconds, taking=taking))
+    return kept[key]
+
+
+def _gaps_of(
+    calendar: Calendar, gpu_pk: int, duration_seconds: int, *, taking: bool
+) -> Iterator[tuple[int, int]]:
+    free_from = 0
+    for span in calendar.spans(gpu_pk):
+        if taking and span.flex is not None:
+            continue
+        high = span.start - duration_seconds
+        if free_from <= high:
+            yield free_from, high
+        free_from = max(free_from, span.end)
+    yield free_from, _FOREVER

@@ -1,0 +1,162 @@
+"""Where each waiting request would land, and whose start is held. Pure.
+
+Conservative backfill (POLICY.md rule 5): the first ``planned_requests`` in order hold
+a planned start. Who holds one keeps it, whoever asks later, until it is placed, can
+begin sooner, or firm time of others takes the place; then it gets the next one. A
+newcomer holds one as soon as fewer than that many do. So a wide request is not
+starved by narrow ones: each plan stands, and only quotas' firm time goes before it.
+
+Everybody behind is estimated on top: in order, each takes the earliest room that is
+left. Plans begin after the freeze: time inside it is anyone's (rule 3).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import islice
+
+from reservations.rules.calendar import Busy, Calendar, CalendarGpu, Plan
+from reservations.rules.errors import Refusal
+from reservations.rules.fairness.limits import check_limits
+from reservations.rules.lifecycle import Kind
+from reservations.rules.policy import LIMITS, Policy
+from reservations.rules.request import Holding, Request, Snapshot
+from reservations.rules.window import Window, grid_ceil, instant, unix, without
+from reservations.waitlist.openings import rooms
+from reservations.waitlist.rules import FactsOf, Waiting
+
+MOST_TRIED = 300
+"""Windows looked at for one request before it has no estimate."""
+ENDLESS = int(LIMITS["live_reservations"][1])
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Where a request would land; ``held``: nobody's later flex pushes it back."""
+
+    plan: Plan
+    held: bool
+
+    @property
+    def start(self) -> datetime:
+        """Return when it would begin."""
+        return self.plan.window.start
+
+
+def expect(
+    queue: Sequence[Waiting], facts_of: FactsOf, *, now: datetime, policy: Policy
+) -> dict[int, Expected]:
+    """Return where each request would land, by request; no entry: nowhere.
+
+    Args:
+        queue: in order (``waitlist.in_order``).
+    """
+    held = _standing(queue, facts_of, now=now, policy=policy)
+    for one in queue:
+        if one.pk not in held and one.plan is None:
+            continue
+        others = [plan for pk, plan in held.items() if pk != one.pk]
+        found = earliest_room(one, facts_of(one), others, now=now)
+        kept = held.get(one.pk)
+        if found is not None and (kept is None or found.window < kept.window):
+            held[one.pk] = found
+    for one in queue:
+        if len(held) >= policy.planned_requests:
+            break
+        if one.pk not in held:
+            found = earliest_room(one, facts_of(one), held.values(), now=now)
+            if found is not None:
+                held[one.pk] = found
+    expected = {pk: Expected(plan, held=True) for pk, plan in held.items()}
+    for one in queue:
+        if one.pk not in expected:
+            taken = [other.plan for other in expected.values()]
+            found = earliest_room(one, facts_of(one), taken, now=now)
+            if found is not None:
+                expected[one.pk] = Expected(found, held=False)
+    return expected
+
+
+def _standing(
+    queue: Sequence[Waiting], facts_of: FactsOf, *, now: datetime, policy: Policy
+) -> dict[int, Plan]:
+    """Return the plans that nothing came into the way of."""
+    return {
+        one.pk: one.plan
+        for one in queue
+        if one.plan is not None and _stands(one, one.plan, facts_of(one), now, policy)
+    }
+
+
+def _stands(
+    one: Waiting, plan: Plan, facts: Snapshot, now: datetime, policy: Policy
+) -> bool:
+    gpus = {gpu.pk: gpu for gpu in facts.calendar.gpus if one.wish.fits(gpu)}
+    return (
+        plan.gpu_pks <= gpus.keys()
+        and plan.window.start - now > timedelta(seconds=policy.freeze_seconds)
+        and plan.window.end <= one.latest
+        and not any(facts.calendar.clash(pk, plan.window) for pk in plan.gpu_pks)
+    )
+
+
+def earliest_room(
+    one: Waiting, facts: Snapshot, taken: Iterable[Plan], *, now: datetime
+) -> Plan | None:
+    """Return the earliest room after the freeze, beside bookings and these plans.
+
+    Own bookings and plans then leave less: one person may hold so many at once.
+    """
+    policy = facts.policy
+    plans = tuple(taken)
+    calendar = beside(facts.calendar, plans)
+    own = facts.own + tuple(
+        Holding(-plan.waiting_pk, plan.window, plan.gpu_pks, Kind.FLEX)
+        for plan in plans
+        if plan.user_pk == one.user_pk
+    )
+    lenient = replace(facts, own=own, policy=replace(policy, live_reservations=ENDLESS))
+    frozen_until = now + timedelta(seconds=policy.freeze_seconds + 1)
+    first = grid_ceil(max(one.earliest, frozen_until), policy.grid_seconds)
+    last = one.latest - timedelta(seconds=one.wish.duration_seconds)
+    found = rooms(calendar, one, first, last, policy=policy, taking=False)
+    for window in islice(found, MOST_TRIED):
+        for gpus in calendar.sets(window, one.wish):
+            if _within_limits(gpus, window, lenient, now):
+                return Plan(
+                    one.pk, one.user_pk, frozenset(gpu.pk for gpu in gpus), window
+                )
+    return None
+
+
+def _within_limits(
+    gpus: tuple[CalendarGpu, ...], window: Window, facts: Snapshot, now: datetime
+) -> bool:
+    try:
+        check_limits(Request(gpus, window, now), facts)
+    except Refusal:
+        return False
+    return True
+
+
+def beside(calendar: Calendar, plans: Iterable[Plan]) -> Calendar:
+    """Return a calendar on which these plans are taken like bookings."""
+    more: dict[int, list[Busy]] = defaultdict(list)
+    for plan in plans:
+        for pk in plan.gpu_pks:
+            # Plans of others may lie on what is closed for this reader only.
+            met = [
+                Window(instant(span.start), instant(span.end))
+                for span in calendar.clashes(pk, plan.window)
+            ]
+            more[pk] += [
+                Busy(pk, unix(part.start), unix(part.end))
+                for part in without(plan.window, met)
+            ]
+    return calendar.with_spans(
+        {pk: [*calendar.spans(pk), *spans] for pk, spans in more.items()},
+        calendar.plans,
+    )

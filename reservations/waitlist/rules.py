@@ -1,0 +1,367 @@
+"""Who of those that wait is placed next, and where. Pure. (POLICY.md rule 5)
+
+Order: Fair Tree rank, then older request, then id; nothing else. Whoever is first
+in it and fits anywhere gets the earliest start that the rules grant (``decide``:
+quotas, caps, horizons, rule 2), on the instants at which Gpus come free and the
+full hours between.
+
+Why it ends (I6): with no new request nobody is placed for ever. A request that lost
+flex by rank (``takes`` is off) takes free time only, so each request displaces by
+rank at most once, and once more for every time it yielded to firm; firm never goes.
+Between two displacements every placement adds one, and there are only so many.
+
+With notice shorter than the freeze, or in the person's quiet hours, a slot is only
+offered, unless it was accepted beforehand or a Job waits with the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from reservations.rules.booking_rights import RightEnds
+from reservations.rules.calendar import (
+    Calendar,
+    CalendarGpu,
+    Plan,
+    Slot,
+    Wish,
+)
+from reservations.rules.decision import Decision, Request, Snapshot, decide
+from reservations.rules.decision_check import broken_rules
+from reservations.rules.errors import (
+    BeyondHorizon,
+    GroupQuotaExceeded,
+    QuotaExceeded,
+    TooManyFlex,
+    TooManyGpus,
+)
+from reservations.rules.fairness.fair_tree import Rank
+from reservations.rules.fairness.limits import PersonQuotaExceeded, check_quotas
+from reservations.rules.fairness.no_shows import StruckHorizon
+from reservations.rules.fairness.preemption import fewest_displaced
+from reservations.rules.lifecycle import Kind
+from reservations.rules.policy import Policy
+from reservations.rules.prices import Tariff
+from reservations.rules.window import Window, unix
+from reservations.waitlist.openings import has_room, rooms
+
+MOST_ASKED = 400
+"""How often the rules are asked for one request before it keeps waiting."""
+MOST_TAKEN = 12
+"""For how many Windows of one request displacing is thought of: the earliest."""
+OFFER_SECONDS = 30 * 60
+"""How long an offer stands; in quiet hours, so long after they end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """ "Any 8 h between Tue and Thu, 2 Gpus of at least 24 GiB"."""
+
+    pk: int
+    member_pk: int
+    user_pk: int
+    wish: Wish
+    earliest: datetime
+    latest: datetime
+    """Last instant at which it must be over."""
+    asked_at: datetime
+    """The original time of the request, also after a displacement."""
+    consents: bool = False
+    """Accepted beforehand, or a Job waits with it: any notice will do."""
+    quiet_until: datetime | None = None
+    """Its person wants no call before then; None: it is not quiet."""
+    takes: bool = True
+    """It may displace by rank (rule 2)."""
+    plan: Plan | None = None
+    """The start it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What one request would get now."""
+
+    waiting: Waiting
+    slot: Slot
+    decision: Decision
+    ask: bool
+    """It needs an answer first."""
+
+    @property
+    def keeps_plan(self) -> bool:
+        """Whether flex was placed where it held a planned start, or before."""
+        plan = self.waiting.plan
+        return (
+            plan is not None
+            and self.decision.kind is Kind.FLEX
+            and self.slot.start <= plan.window.start
+        )
+
+
+FactsOf = Callable[[Waiting], Snapshot]
+"""What a request is judged by: the calendar as its person sees it, own and quotas."""
+
+
+def in_order(
+    waiting: Iterable[Waiting], ranks: Mapping[int, Rank]
+) -> tuple[Waiting, ...]:
+    """Return requests as they are served: rank, then older, then id."""
+    return tuple(sorted(waiting, key=lambda one: order_key(one, ranks)))
+
+
+def order_key(one: Waiting, ranks: Mapping[int, Rank]) -> tuple[int, datetime, int]:
+    """Return what requests are ordered by; the smallest is served first."""
+    rank = ranks[one.member_pk].rank if one.member_pk in ranks else 0
+    return -rank, one.asked_at, one.pk
+
+
+def first_placed(
+    queue: Sequence[Waiting],
+    facts_of: FactsOf,
+    *,
+    now: datetime,
+    skip: Collection[int] = (),
+    vain: dict[int, Choice | None] | None = None,
+) -> Choice | None:
+    """Return the first in order that can be placed without asking; None: nobody.
+
+    Args:
+        skip: those that are not looked at.
+        vain: gets those that were looked at in vain, with what needs an answer.
+    """
+    for one in queue:
+        if one.pk in skip:
+            continue
+        found = choose(one, facts_of(one), now=now)
+        if found is not None and not found.ask:
+            return found
+        if vain is not None:
+            vain[one.pk] = found
+    return None
+
+
+def choose(one: Waiting, facts: Snapshot, *, now: datetime) -> Choice | None:
+    """Return the earliest start the rules grant; one to be asked about comes last.
+
+    None before its planned start is over: it is never placed after it.
+    """
+    asked = 0
+    to_ask: Choice | None = None
+    hopeless: set[tuple[Window, Tariff]] = set()
+    brief = replace(facts, brief=True)
+    for window, found_sets in _attempts(one, facts, now=now):
+        if one.plan is not None and window.start > one.plan.window.start:
+            break
+        ask = needs_answer(one, window.start, now=now, policy=facts.policy)
+        if ask and to_ask is not None:
+            continue
+        for gpus in found_sets():
+            request = Request(gpus, window, now)
+            if (window, request.rate) in hopeless or _outranked(one, request, brief):
+                continue
+            asked += 1
+            decision = decide(request, brief)
+            if not _good(one, decision):
+                if _whatever_gpus(decision):
+                    hopeless.add((window, request.rate))
+                continue
+            # Once more with all that is told.
+            decision = decide(request, facts)
+            assert decision.kind is not None
+            slot = Slot(
+                tuple(gpu.pk for gpu in gpus),
+                window.start,
+                window.end,
+                decision.kind,
+                len(decision.displaced),
+            )
+            found = Choice(one, slot, decision, ask)
+            if not ask:
+                return found
+            to_ask = found
+            break
+        if asked >= MOST_ASKED:
+            break
+    return to_ask
+
+
+def _attempts(
+    one: Waiting, facts: Snapshot, *, now: datetime
+) -> Iterator[tuple[Window, Callable[[], list[tuple[CalendarGpu, ...]]]]]:
+    """Yield each Window worth asking about, and how its sets of Gpus are found.
+
+    Once displacing was thought of often enough, only Windows with free Gpus.
+    """
+    calendar, taking = facts.calendar, Taking(one, facts)
+    after = now
+    for window in windows(one, facts, now=now):
+        if taking.spent:
+            after = window.start
+            break
+        yield window, partial(_sets, window, one.wish, calendar, taking)
+    else:
+        return
+    for window in windows(one, facts, now=now, taking=False):
+        if window.start >= after:
+            yield window, partial(calendar.sets, window, one.wish)
+
+
+def _sets(
+    window: Window, wish: Wish, calendar: Calendar, taking: Taking
+) -> list[tuple[CalendarGpu, ...]]:
+    """Return the sets of free Gpus; where there are none, those that flex yields."""
+    free = has_room(calendar, wish, unix(window.start))
+    return (calendar.sets(window, wish) if free else []) or taking.sets(window)
+
+
+def _whatever_gpus(decision: Decision) -> bool:
+    """Say whether other Gpus of the same weight would be refused then, too."""
+    refusal = decision.refusal if decision.kind is None else None
+    return type(refusal) in _WHATEVER_GPUS
+
+
+_WHATEVER_GPUS = (
+    BeyondHorizon,
+    GroupQuotaExceeded,
+    PersonQuotaExceeded,
+    QuotaExceeded,
+    RightEnds,
+    StruckHorizon,
+    TooManyFlex,
+    TooManyGpus,
+)
+
+
+def _outranked(one: Waiting, request: Request, facts: Snapshot) -> bool:
+    """Say whether rule 2 surely refuses: it would take by rank, and stands below."""
+    flex = facts.calendar.flex_in([gpu.pk for gpu in request.gpus], request.window)
+    if not flex or facts.tree is None:
+        return False
+    try:
+        check_quotas(request, facts)
+    except QuotaExceeded:
+        if not one.takes:
+            return True
+        more = request.cost_gpu_seconds - facts.freed_gpu_seconds
+        return facts.tree.scales.below(facts.membership_pk, more, flex.values())
+    return False
+
+
+def _good(one: Waiting, decision: Decision) -> bool:
+    if decision.kind is None:
+        return False
+    by_rank = decision.kind is Kind.FLEX and bool(decision.displaced)
+    return one.takes or not by_rank
+
+
+def needs_answer(
+    one: Waiting, start: datetime, *, now: datetime, policy: Policy
+) -> bool:
+    """Say whether a placement at this notice needs the person's word."""
+    if one.consents:
+        return False
+    short = start - now <= timedelta(seconds=policy.freeze_seconds)
+    return short or one.quiet_until is not None
+
+
+def offer_until(one: Waiting, slot: Slot, *, now: datetime) -> datetime:
+    """Return how long an offer stands: 30 min, from the end of quiet hours on.
+
+    At most to the end of the slot; one that begins meanwhile begins later.
+    """
+    woken = max(now, one.quiet_until or now)
+    return min(woken + timedelta(seconds=OFFER_SECONDS), slot.end)
+
+
+class Taking:
+    """Sets of Gpus that come free by displacing, for some Windows of one request."""
+
+    def __init__(self, one: Waiting, facts: Snapshot) -> None:
+        self._one, self._facts = one, facts
+        self._left = MOST_TAKEN
+        self._ranks: dict[int, int] | None = None
+
+    @property
+    def spent(self) -> bool:
+        """Say whether it is not thought of for any further Window."""
+        return self._facts.tree is None or self._left == 0
+
+    def sets(self, window: Window) -> list[tuple[CalendarGpu, ...]]:
+        """Return them; nothing for a Window too many, or where none yields."""
+        if self.spent:
+            return []
+        self._left -= 1
+        if self._ranks is None:
+            assert self._facts.tree is not None
+            ranks = self._facts.tree.ranked().ranks
+            self._ranks = {pk: rank.rank for pk, rank in ranks.items()}
+        return fewest_displaced(
+            self._facts.calendar, window, self._one.wish, ranks=self._ranks
+        )
+
+
+# --- when there is room -------------------------------------------------------------
+
+
+def windows(
+    one: Waiting, facts: Snapshot, *, now: datetime, taking: bool = True
+) -> Iterator[Window]:
+    """Yield the Windows worth asking about, earliest first.
+
+    Those in which enough Gpus are free, or (``taking``) held by flex that might yield.
+    """
+    policy = facts.policy
+    horizon = now + timedelta(seconds=policy.firm_horizon_seconds)
+    last = min(one.latest - timedelta(seconds=one.wish.duration_seconds), horizon)
+    first = max(one.earliest, now)
+    taking = taking and facts.tree is not None
+    yield from rooms(facts.calendar, one, first, last, policy=policy, taking=taking)
+
+
+# --- the reason, stored and followed again ------------------------------------------
+
+
+def reason(
+    choice: Choice, queue: Sequence[Waiting], ranks: Mapping[int, Rank]
+) -> dict[str, Any]:
+    """Return what is kept of a placement (rule 8): the order, and the decision."""
+    own = queue.index(choice.waiting)
+    return {
+        "rule": "5 waitlist",
+        "order": [_entry(one, ranks) for one in queue[: own + 1]],
+        "slot": {
+            "gpus": list(choice.slot.gpu_ids),
+            "start": choice.slot.start.isoformat(),
+            "end": choice.slot.end.isoformat(),
+        },
+        "keeps_plan": choice.keeps_plan,
+        "takes": choice.waiting.takes,
+        "decision": choice.decision.to_json(),
+    }
+
+
+def _entry(one: Waiting, ranks: Mapping[int, Rank]) -> dict[str, Any]:
+    rank, asked_at, pk = order_key(one, ranks)
+    return {"id": pk, "rank": -rank, "asked_at": asked_at.isoformat()}
+
+
+def broken_order(stored: Mapping[str, Any]) -> list[str]:
+    """Return what of a stored placement does not follow; nothing: it stands (I14)."""
+    keys = [
+        (-entry["rank"], datetime.fromisoformat(entry["asked_at"]), entry["id"])
+        for entry in stored["order"]
+    ]
+    found = [
+        f"5: #{key[2]} was served before its turn"
+        for before, key in pairwise(keys)
+        if key < before
+    ]
+    decision = stored["decision"]
+    firm = str(decision["rule"]).startswith("1")
+    if decision.get("displaced") and not firm and not stored["takes"]:
+        found.append("5: it took by rank though it had lost by rank")
+    return found + broken_rules(decision)

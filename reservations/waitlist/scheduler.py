@@ -1,0 +1,295 @@
+"""The waitlist's step of the tick: place, offer, plan (POLICY.md rule 5).
+
+One look reads everything once, places the first in order that fits, and looks again
+until nobody can be placed; then it makes offers and says where each of the others
+would land. Every placement is a transaction of its own, judged again under the locks
+of ``booking.service``. ``WaitlistLook`` is locked before them: its ``turn`` says
+whether somebody placed since it was read, so that two beats at once serve in the same
+order as one.
+
+A look costs (bench/waiting.py); it is taken when something was written since the last
+one that may free time or move ranks (every act leaves an audit row, in its own
+transaction), at most every ``REST_SECONDS`` while a rush goes on, and in any case every
+``look_again_seconds``. One that places for longer than ``BUSY_SECONDS`` ends, and the
+next goes on. In the live portal it is a task of its own: no other step waits for it.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from django.db import DatabaseError, IntegrityError, transaction
+from django.db.models import F, Max
+
+from reservations.booking import displacement
+from reservations.booking import service as booking
+from reservations.models import (
+    AuditEntry,
+    Reservation,
+    User,
+    WaitingRequest,
+    WaitlistLook,
+)
+from reservations.notifications.waitlist_text import OfferLapsed
+from reservations.rules.errors import BookingError
+from reservations.rules.lifecycle import Kind
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window
+from reservations.sharing import co_use
+from reservations.store import locking
+from reservations.store.write_queue import turn as in_line
+from reservations.waitlist.estimates import audit_waiting, tell_rest, tell_waiting
+from reservations.waitlist.rules import (
+    Choice,
+    first_placed,
+    reason,
+)
+from reservations.waitlist.waitlist_snapshot import Look, look
+
+MOST_TRIES = 100
+"""Placements a step tries at most; the next tick goes on."""
+BUSY_SECONDS = 5.0
+"""After so long no further placement is begun in this look."""
+REST_SECONDS = 5
+"""Between two looks while things are written all the time."""
+NO_REASON = (
+    "booked", "started", "checked-in", "kept", "idle-warned", "shared", "unshared",
+    "waiting.planned", "waiting.offered", "waiting.expired", "gap-taken",
+)  # fmt: skip
+"""Acts that free nothing; a rank that they move counts at the next look."""
+WAITING, PLACED, DECLINED, CANCELLED, EXPIRED = WaitingRequest.State
+log = logging.getLogger(__name__)
+
+
+class TurnLost(Exception):
+    """Somebody placed since the waitlist was read: look again."""
+
+
+def place(at: datetime, policy: Policy) -> dict[str, int]:
+    """Place whoever fits, in order; offer and plan for the others."""
+    done = {"placed": 0, "offered": 0, "waiting_expired": 0}
+    if not WaitingRequest.objects.waiting().exists():
+        return done
+    before = WaitlistLook.objects.get_or_create(pk=1)[0]
+    # Read before anything else: what is written from here on asks for another look.
+    newest: int | None = _newest_entry()
+    age = (at - before.looked_at).total_seconds() if before.looked_at else None
+    rests = age is not None and 0 < age < REST_SECONDS
+    recent = age is not None and 0 <= age < policy.look_again_seconds
+    if rests or (recent and not something_new(before.seen_entry)):
+        return done
+    try:
+        done["waiting_expired"] = _expire(at, policy)
+        done["placed"], found, vain = _place_all(at, policy)
+        if vain is not None:
+            done["offered"] = tell_rest(found, at, policy, vain)
+        if done["placed"]:
+            newest = None
+    except (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError):
+        log.exception("the waitlist could not be looked at")
+        newest = None
+    if newest is not None:
+        WaitlistLook.objects.filter(pk=1).update(looked_at=at, seen_entry=newest)
+    return done
+
+
+def _newest_entry() -> int:
+    return AuditEntry.objects.order_by().aggregate(pk=Max("pk"))["pk"] or 0
+
+
+def something_new(seen: int) -> bool:
+    """Say whether something was written since that gives a reason to look."""
+    return (
+        AuditEntry.objects.filter(pk__gt=seen)
+        .exclude(verb__in=NO_REASON)
+        .order_by()
+        .exists()
+    )
+
+
+def _expire(at: datetime, policy: Policy) -> int:
+    """End what cannot be over in time any more."""
+    ended = 0
+    for row in WaitingRequest.objects.waiting().filter(
+        latest__lte=at + _longest(policy)
+    ):
+        if row.latest - timedelta(seconds=row.duration_seconds) >= at:
+            continue
+        with transaction.atomic(durable=True):
+            moved = WaitingRequest.objects.move(
+                row.pk, old=WAITING, new=EXPIRED, ended_at=at, planned=False
+            )
+            if not moved:
+                continue
+            ended += 1
+            audit_waiting("expired", row, at)
+            tell_waiting(row, "declined", at, latest=row.latest.isoformat())
+    return ended
+
+
+def _longest(policy: Policy) -> timedelta:
+    return timedelta(seconds=policy.longest_seconds)
+
+
+# --- place ---------------------------------------------------------------------------
+
+
+def _place_all(
+    at: datetime, policy: Policy
+) -> tuple[int, Look, dict[int, Choice | None] | None]:
+    """Place the first that fits until nobody does; how many, and the last look.
+
+    With it, of those that were looked at on it, what could be offered to them; None:
+    there was no time for everybody, the next look goes on.
+
+    Who was looked at in vain is not looked at again until something was displaced,
+    but once more at the end: a placement takes time away, it may only move ranks.
+    """
+    placed = 0
+    refused: set[int] = set()
+    vain: dict[int, Choice | None] = {}
+    fresh: dict[int, Choice | None] = {}
+    found, turn = _look(at, policy)
+    begun = time.monotonic()
+    for _ in range(MOST_TRIES):
+        if placed and time.monotonic() - begun > BUSY_SECONDS:
+            return placed, found, None
+        fresh = {}
+        choice = first_placed(
+            found.queue, found.facts, now=at, skip={*refused, *vain}, vain=fresh
+        )
+        if choice is None and not vain:
+            break
+        vain |= fresh
+        if choice is None:
+            vain.clear()
+            found, turn = _look(at, policy)
+            continue
+        try:
+            place_one(
+                found.rows[choice.waiting.pk],
+                choice.slot.gpu_ids,
+                choice.slot.window,
+                now=at,
+                policy=policy,
+                turn=turn,
+                choice=choice,
+                why=reason(choice, found.queue, found.ranks),
+            )
+        except (BookingError, IntegrityError) as refusal:
+            # Taken in this moment, or a rule that only the locks show: the next look.
+            log.info("waiting request %s is not placed: %s", choice.waiting.pk, refusal)
+            refused.add(choice.waiting.pk)
+            continue
+        except TurnLost:
+            vain.clear()
+        else:
+            placed += 1
+            if choice.decision.displaced:
+                vain.clear()
+        found, turn = _look(at, policy)
+    return placed, found, fresh
+
+
+def _look(at: datetime, policy: Policy) -> tuple[Look, int]:
+    """Read the waitlist, and whose turn it was before."""
+    turn = WaitlistLook.objects.values_list("turn", flat=True).get(pk=1)
+    return look(at, policy), turn
+
+
+def place_one(
+    row: WaitingRequest,
+    gpu_ids: Sequence[int],
+    window: Window,
+    *,
+    now: datetime,
+    policy: Policy,
+    actor: User | None = None,
+    turn: int | None = None,
+    choice: Choice | None = None,
+    why: dict[str, object] | None = None,
+) -> Reservation:
+    """Book this slot for a waiting request, by the rules of any booking.
+
+    Args:
+        actor: who accepted it; None: the portal placed it.
+        turn: the waitlist's when the choice was made; None: whichever it is.
+        why: what is kept of the choice.
+
+    Raises:
+        TurnLost: somebody placed meanwhile, or it waits no more.
+        Refusal: the rules say no now.
+    """
+    chosen = locking.choose_membership(row.user, row.membership)
+    with in_line(), transaction.atomic(durable=True):
+        first = WaitlistLook.objects.select_for_update(no_key=True).get_or_create(pk=1)
+        if turn is not None and first[0].turn != turn:
+            raise TurnLost
+        locked = locking.lock(chosen, gpu_ids)
+        request = booking.wish_of(
+            locked, window.start, window.end, now=now, policy=policy
+        )
+        displacement.lock_flex(locked.gpus, request.window.start, request.window.end)
+        decision = booking.judge(
+            request, locked, policy=policy, names=policy.names_visible, taking=True
+        )
+        if decision.refusal is not None:
+            raise decision.refusal
+        if decision.displaced and decision.kind is Kind.FLEX and not row.may_take:
+            raise OfferLapsed(taken=True)
+        made = booking.write_decision(
+            request, decision, locked, purpose=row.purpose, actor=actor, policy=policy
+        )
+        _note_placed(row, made, gpu_ids, choice, why or {}, now=now)
+        if row.displaced_from is not None:
+            co_use.carry(row.displaced_from, made, now=now)
+        WaitlistLook.objects.filter(pk=1).update(turn=F("turn") + 1)
+        _tell_placed(row, made, actor, now=now, policy=policy)
+    return made
+
+
+def _note_placed(
+    row: WaitingRequest,
+    made: Reservation,
+    gpu_ids: Sequence[int],
+    choice: Choice | None,
+    why: dict[str, object],
+    *,
+    now: datetime,
+) -> None:
+    """Move the request by compare-and-set.
+
+    Raises:
+        TurnLost: it waits no more; nothing may be written.
+    """
+    moved = WaitingRequest.objects.move(
+        row.pk,
+        old=WAITING,
+        new=PLACED,
+        reservation=made,
+        placed_at=now,
+        planned=choice is not None and choice.keeps_plan,
+        expected_start=made.start,
+        expected_end=made.end,
+        expected_gpu_ids=sorted(gpu_ids),
+        decision=why,
+    )
+    if not moved:
+        raise TurnLost
+
+
+def _tell_placed(
+    row: WaitingRequest,
+    made: Reservation,
+    actor: User | None,
+    *,
+    now: datetime,
+    policy: Policy,
+) -> None:
+    audit_waiting("placed", row, now, actor=actor, reservation=made.pk)
+    freeze = timedelta(seconds=policy.freeze_seconds)
+    until = (made.start - freeze).isoformat() if made.start - now > freeze else None
+    tell_waiting(
+        row, "placed", now, reservation=made, kind=made.kind, decline_until=until
+    )

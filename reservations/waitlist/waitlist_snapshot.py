@@ -1,0 +1,201 @@
+"""The waitlist as values: who waits, in which order, and what each is judged by."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+
+from reservations.models import Closure, NoticeSettings, WaitingRequest
+from reservations.notifications.delivery_rules import quiet_until
+from reservations.rules.calendar import Calendar, CalendarGpu, Plan, Wish
+from reservations.rules.decision import Snapshot
+from reservations.rules.fairness.fair_tree import Rank
+from reservations.rules.fairness.preemption import FairTree
+from reservations.rules.overstay_terms import notice_end
+from reservations.rules.policy import Policy
+from reservations.rules.window import Window, unix
+from reservations.store.booking_snapshot import (
+    PATH_UP,
+    Taker,
+    calendar_gpus,
+    calendar_of,
+    right_to_book,
+)
+from reservations.store.foreign_use import SOON_SECONDS, foreign_gpus
+from reservations.store.pool_rows import barred_pools
+from reservations.store.usage import fair_tree, usage_by_membership
+from reservations.waitlist.bulk_holdings import Crowd
+from reservations.waitlist.rules import Waiting, in_order
+
+MOST_LOOKED = 200
+"""Requests that one look considers, the oldest first."""
+
+
+def wish_of(row: WaitingRequest) -> Wish:
+    """Return what a request looks for."""
+    return Wish(
+        count=row.count,
+        duration_seconds=row.duration_seconds,
+        min_memory_bytes=row.min_memory_bytes,
+        gpu_class=row.gpu_class or None,
+    )
+
+
+def plan_of(row: WaitingRequest) -> Plan | None:
+    """Return the start that a waiting request holds."""
+    if not row.planned or row.expected_start is None or row.expected_end is None:
+        return None
+    window = Window(row.expected_start, row.expected_end)
+    return Plan(row.pk, row.user_id, frozenset(row.expected_gpu_ids), window)
+
+
+def waiting_of(
+    row: WaitingRequest, *, now: datetime, quiet: NoticeSettings | None
+) -> Waiting:
+    """Return a row as a value; ``quiet``: when its person wants no call."""
+    until = quiet and quiet_until(
+        now,
+        begin=quiet.quiet_from,
+        end=quiet.quiet_until,
+        zone=timezone.get_default_timezone(),
+    )
+    return Waiting(
+        pk=row.pk,
+        member_pk=row.membership_id,
+        user_pk=row.user_id,
+        wish=wish_of(row),
+        earliest=row.earliest,
+        latest=row.latest,
+        asked_at=row.created_at,
+        consents=row.any_notice or row.has_job,
+        quiet_until=until or None,
+        takes=row.may_take,
+        plan=plan_of(row),
+    )
+
+
+@dataclass
+class Look:
+    """Everything one look at the waitlist is about; facts are read once each."""
+
+    now: datetime
+    policy: Policy
+    rows: dict[int, WaitingRequest]
+    queue: tuple[Waiting, ...]
+    """In the order in which they are served."""
+    ranks: dict[int, Rank]
+    tree: FairTree | None
+    until: datetime
+    gpus: list[CalendarGpu]
+    people: Crowd
+    _calendars: dict[frozenset[int], Calendar] = field(default_factory=dict)
+    _facts: dict[int, Snapshot] = field(default_factory=dict)
+    _taught: frozenset[int] | None = None
+    _used: dict[int, int] | None = None
+
+    def facts(self, one: Waiting) -> Snapshot:
+        """Return what a request is judged by, on the whole calendar ahead."""
+        if one.pk not in self._facts:
+            self._facts[one.pk] = self._read(one)
+        return self._facts[one.pk]
+
+    def _read(self, one: Waiting) -> Snapshot:
+        membership = self.rows[one.pk].membership
+        path = self.people.path(membership.account_id)
+        asking = frozenset(account.pk for account in path)
+        calendar = self._calendar(asking).seen_by(one.user_pk)
+        barred = barred_pools(self.gpus, asking)
+        if barred:
+            open_gpus = [gpu for gpu in self.gpus if gpu.pool_pk not in barred]
+            foreign = calendar.foreign
+            calendar = Calendar(
+                open_gpus, calendar.busy(), calendar.plans, calendar.gaps
+            )
+            calendar.foreign = foreign
+        return Snapshot(
+            policy=self.policy,
+            calendar=calendar,
+            own=self.people.holdings.get(one.user_pk, ()),
+            quotas=self.people.quotas(membership, path),
+            barred=barred,
+            membership_pk=one.member_pk,
+            tree=self.tree,
+            strike=self.people.strikes.get(one.user_pk),
+            returns=self.people.returns.get(one.member_pk),
+            right=right_to_book(membership, path),
+        )
+
+    def _calendar(self, asking: frozenset[int]) -> Calendar:
+        """Return the calendar of who asks from here; teaching slots differ."""
+        if self._taught is None:
+            standing = Closure.objects.standing(self.now, self.until)
+            accounts = standing.exclude(account=None).order_by()
+            self._taught = frozenset(accounts.values_list("account_id", flat=True))
+        admitted = asking & self._taught
+        if admitted not in self._calendars:
+            # Nobody is user 0: everybody's unfrozen flex and plans are in it.
+            taker = Taker(0, self.now, self.policy.freeze_seconds)
+            self._calendars[admitted] = calendar_of(
+                self.gpus,
+                self.now,
+                self.until,
+                taker=taker,
+                asking=admitted,
+                leave_at=notice_end(self.now, self.policy),
+            )
+            self._calendars[admitted].foreign = self._foreign()
+        return self._calendars[admitted]
+
+    def _foreign(self) -> dict[int, int]:
+        """Return until when (Unix seconds) a foreign process is expected on Gpus."""
+        if self._used is None:
+            self._used = dict.fromkeys(foreign_gpus(), unix(self.now) + SOON_SECONDS)
+        return self._used
+
+
+def look(now: datetime, policy: Policy) -> Look:
+    """Read the waitlist and what it is judged by, in few queries for everybody."""
+    chosen = (
+        WaitingRequest.objects.waiting()
+        .filter(membership__active=True, user__is_active=True)
+        .select_related("user", "membership__user", f"membership__{PATH_UP}")
+        .order_by("created_at", "pk")
+    )
+    rows = list(chosen[:MOST_LOOKED])
+    quiet = _quiet_hours({row.user_id for row in rows})
+    waiting = [waiting_of(row, now=now, quiet=quiet.get(row.user_id)) for row in rows]
+    tree, ranks = _ranked(waiting, now, policy)
+    longest = timedelta(seconds=policy.longest_seconds)
+    horizon = now + timedelta(seconds=policy.firm_horizon_seconds)
+    until = max([horizon, *(one.latest for one in waiting)]) + longest
+    gpus = calendar_gpus()
+    limited = frozenset(gpu.pool_pk for gpu in gpus if gpu.limited)
+    people = Crowd([row.membership for row in rows], now, until, policy, limited)
+    return Look(
+        now=now,
+        policy=policy,
+        rows={row.pk: row for row in rows},
+        queue=in_order(waiting, ranks),
+        ranks=ranks,
+        tree=tree,
+        until=until,
+        gpus=gpus,
+        people=people,
+    )
+
+
+def _quiet_hours(user_pks: Iterable[int]) -> dict[int, NoticeSettings]:
+    rows = NoticeSettings.objects.filter(user_id__in=user_pks).exclude(quiet_from=None)
+    return {row.user_id: row for row in rows}
+
+
+def _ranked(
+    waiting: Sequence[Waiting], now: datetime, policy: Policy
+) -> tuple[FairTree | None, dict[int, Rank]]:
+    if not waiting:
+        return None, {}
+    usage = usage_by_membership(now, policy)
+    # Who holds flex counts, though switched off: see ``usage.with_tree``.
+    tree = fair_tree(usage, now, policy, also={*usage, *(w.member_pk for w in waiting)})
+    return (tree, tree.ranked().ranks) if tree is not None else (None, {})

@@ -1,0 +1,143 @@
+"""What addresses may say. A bad part is dropped and named, never an error page."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.utils import timezone
+from django.utils.translation import gettext
+
+from telemetry.models import Gpu
+from telemetry.web.plain_forms import PlainForm
+from telemetry.web.translation import translated
+
+WALL = "%Y-%m-%dT%H:%M"
+MOST_GPUS = 64
+
+
+class GpuListField(forms.Field):
+    """Gpu numbers with commas between: "3,1,3" is [3, 1]."""
+
+    def to_python(self, value: Any) -> list[int]:
+        """Return the numbers, each once, in the order given."""
+        if not value:
+            return []
+        try:
+            numbers = [int(part) for part in str(value).split(",") if part.strip()]
+        except ValueError as error:
+            raise forms.ValidationError(gettext("not a list of GPU numbers")) from error
+        if len(numbers) > MOST_GPUS or any(n < 1 or n > 2**62 for n in numbers):
+            raise forms.ValidationError(gettext("not a list of GPU numbers"))
+        return list(dict.fromkeys(numbers))
+
+
+class DraftForm(PlainForm):
+    """A booking that another page (the plan, the board) already began."""
+
+    gpu = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    gpus = GpuListField(required=False)
+    start = forms.DateTimeField(required=False)
+    end = forms.DateTimeField(required=False)
+    purpose = forms.CharField(required=False, max_length=120)
+    plan = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+
+    def clean_start(self) -> datetime | None:
+        """Return the start, if a calendar could ever show it."""
+        return _plausible(self.cleaned_data["start"])
+
+    def clean_end(self) -> datetime | None:
+        """Return the end, if a calendar could ever show it."""
+        return _plausible(self.cleaned_data["end"])
+
+
+def _plausible(at: datetime | None) -> datetime | None:
+    """Refuse years whose conversion between zones would overflow."""
+    if at is not None and not 2000 <= at.year <= 2200:
+        raise forms.ValidationError(gettext("the year is not between 2000 and 2200"))
+    return at
+
+
+class LedgerForm(PlainForm):
+    """Which rows of the ledger, and which page of them."""
+
+    account = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    membership = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    kind = forms.ChoiceField(
+        required=False,
+        choices=[(word, word) for word in ("", "hold", "release", "charge")],
+    )
+    page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an address asked for, and what of it was not understood."""
+
+    values: dict[str, Any]
+    notices: list[str] = field(default_factory=list)
+
+
+def read(form_class: type[forms.Form], query: Mapping[str, Any]) -> Asked:
+    """Read an address leniently: keep the good parts, name the bad ones."""
+    form = form_class(query)
+    form.full_clean()
+    notices = [
+        gettext(
+            "“%(name)s” in the page's address was not understood and is "
+            "ignored: %(error)s"
+        )
+        % {"name": name, "error": translated(str(error))}
+        for name, errors in form.errors.items()
+        for error in errors
+    ]
+    return Asked(form.cleaned_data, notices)
+
+
+def whole_number(text: str) -> int:
+    """Return a key or a version as an address or a form tells it; 0: it is none.
+
+    >>> whole_number("17"), whole_number("-1"), whole_number("9" * 5000)
+    (17, 0, 0)
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def wall(at: datetime | None) -> str:
+    """Return an instant as the site's clock shows it, to the minute; "" for None."""
+    return timezone.localtime(at).strftime(WALL) if at else ""
+
+
+def read_draft(query: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the draft an address asks for (None: no draft), and the notices.
+
+    Times are the site's clock ("2026-11-21T14:00"), as the inputs show them.
+    """
+    asked = read(DraftForm, query)
+    values, notices = asked.values, list(asked.notices)
+    wanted = list(values.get("gpus") or [])
+    if values.get("gpu"):
+        wanted = list(dict.fromkeys([values["gpu"], *wanted]))
+    known = set(Gpu.objects.filter(pk__in=wanted).values_list("pk", flat=True))
+    gone = [str(pk) for pk in wanted if pk not in known]
+    if gone:
+        notices.append(
+            gettext("There is no GPU number %(gone)s.") % {"gone": ", ".join(gone)}
+        )
+    start, end = values.get("start"), values.get("end")
+    if start and end and end <= start:
+        notices.append(
+            gettext(
+                "The end in the page's address is not after the start and is ignored."
+            )
+        )
+        end = None
+    draft = {
+        "gpu_ids": [pk for pk in wanted if pk in known],
+        "start": wall(start),
+        "end": wall(end),
+        "purpose": values.get("purpose") or "",
+        "plan": values.get("plan"),
+    }
+    return (draft if any(draft.values()) else None), notices

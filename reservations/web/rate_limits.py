@@ -1,0 +1,35 @@
+"""How often one person may ask in a minute. Counted in the broker.
+
+Without the broker nobody is refused: a booking matters more than its rate.
+"""
+
+import logging
+from datetime import datetime
+
+import redis
+
+from reservations.notifications.live import client
+from reservations.rules.errors import TooFast
+from reservations.rules.window import unix
+
+MINUTE_SECONDS = 60
+log = logging.getLogger(__name__)
+
+
+def check_rate(what: str, *, user_pk: int, per_minute: int, now: datetime) -> None:
+    """Count one request.
+
+    Raises:
+        TooFast: it is one too many in this minute.
+    """
+    key = f"rate.{what}.{user_pk}.{unix(now) // MINUTE_SECONDS}"
+    try:
+        with client().pipeline(transaction=False) as pipe:
+            pipe.incr(key)
+            pipe.expire(key, 2 * MINUTE_SECONDS)
+            count = int(pipe.execute()[0])
+    except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+        log.warning("rates are not counted: %s", error)
+        return
+    if count > per_minute:
+        raise TooFast(per_minute=per_minute)

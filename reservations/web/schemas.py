@@ -1,0 +1,126 @@
+"""What programs may send to the calendar's API: strict, bounded, no surprises."""
+
+import unicodedata
+from datetime import UTC, datetime
+from typing import Annotated
+
+from ninja import Schema
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+)
+
+from telemetry.protocol.sentences import sentence
+
+MOST_GPUS = 64
+LARGEST_KEY = 2**62
+_FIRST_YEAR, _LAST_YEAR = 2000, 2200
+
+
+_CONTROLS = frozenset({"Cc", "Zl", "Zp"})
+"""Categories of control characters and of separators of lines and paragraphs."""
+_TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Bidirectional controls: they reorder the text around them."""
+
+
+def in_utc(at: datetime) -> datetime:
+    """Return an aware instant in UTC, the only zone that every database takes.
+
+    PostgreSQL refuses offsets beyond 15:59, which ISO 8601 allows.
+
+    Raises:
+        ValueError: its year is not one that the portal can know.
+    """
+    if not _FIRST_YEAR <= at.year <= _LAST_YEAR:
+        raise ValueError(
+            sentence(
+                "The year is not between {first} and {last}.",
+                first=_FIRST_YEAR,
+                last=_LAST_YEAR,
+            )
+        )
+    return at.astimezone(UTC)
+
+
+def _printable(text: str) -> str:
+    if any(unicodedata.category(char) in _CONTROLS or char in _TURNS for char in text):
+        raise ValueError(sentence("Control characters are not allowed."))
+    return text.strip()
+
+
+Instant = Annotated[AwareDatetime, AfterValidator(in_utc)]
+"""ISO 8601 with a zone ("2026-11-21T14:00:00Z")."""
+Key = Annotated[StrictInt, Field(ge=1, le=LARGEST_KEY)]
+GpuIds = Annotated[list[Key], Field(max_length=MOST_GPUS)]
+Line = Annotated[str, AfterValidator(_printable)]
+
+
+class _Strict(Schema):
+    model_config = ConfigDict(extra="forbid")
+
+
+class BookIn(_Strict):
+    """A new Reservation."""
+
+    membership: Key | None = None
+    gpu_ids: GpuIds
+    start: Instant
+    end: Instant
+    purpose: Line = Field("", max_length=120)
+    token: Key | None = None
+    """A Token to spend where the start is beyond a horizon."""
+    overstay: StrictBool = False
+    """Stay on past the end while nobody claims the Gpus."""
+
+
+class PreviewIn(BookIn):
+    """The same, or (``ignoring``) the change of one that exists."""
+
+    ignoring: Key | None = None
+
+
+class ChangeIn(_Strict):
+    """New values of what should change; ``version`` as it was shown."""
+
+    start: Instant | None = None
+    end: Instant | None = None
+    gpu_ids: GpuIds | None = None
+    purpose: Line | None = Field(None, max_length=120)
+    version: StrictInt
+    reason: Line = Field("", max_length=400)
+
+
+class ReasonIn(_Strict):
+    """Why, where somebody acts for somebody else."""
+
+    reason: Line = Field("", max_length=400)
+
+
+class OverstayIn(ReasonIn):
+    """Stay on past the end while nobody claims the Gpus, or no longer."""
+
+    wanted: StrictBool = True
+
+
+class SlotsIn(_Strict):
+    """What is looked for (in the address)."""
+
+    count: int = Field(1, ge=1, le=MOST_GPUS)
+    min_memory_gib: float = Field(0, ge=0, le=100_000)
+    hours: float = Field(1, gt=0, le=31 * 24)
+    gpu_class: str | None = Field(None, max_length=80)
+    earliest: Instant | None = None
+    latest: Instant | None = None
+    membership: int | None = Field(None, ge=1, le=LARGEST_KEY)
+    limit: int = Field(3, ge=1, le=20)
+
+
+class SpanIn(_Strict):
+    """Which part of the calendar (in the address)."""
+
+    start: Instant
+    end: Instant

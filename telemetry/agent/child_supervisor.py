@@ -1,0 +1,325 @@
+"""Keeps one sampling child alive, and knows when that cannot be done.
+
+Runs on a thread of the node's worker. The child says once a second that it is
+alive; when it falls silent it is killed and, after a growing pause, replaced. A
+child that survives SIGKILL sits in an uninterruptible call of the driver (state
+D): then the node is *wedged*, which only a reboot ends, and every further child
+would only join it. So none is started until that one is gone.
+
+The child listens for this thread too: when this process is stopped, the Gpus here
+cannot be served, and the child sends nothing that makes them look alive. To the
+broker this speaks only of what the child cannot tell: that it hung, or is wedged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from telemetry.agent.isolation import isolation_of
+from telemetry.agent.process_owners import read_stat
+from telemetry.agent.stream_sender import Sender
+from telemetry.protocol.trouble import NodeTrouble, TroubleState
+
+log = logging.getLogger(__name__)
+
+SILENCE_SECONDS = 10.0
+"""A child that says nothing for this long is killed."""
+HEALTHY_SECONDS = 30.0
+"""After living this long a child's death is a first one again."""
+BACK_OFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+TERM_SECONDS = 3.0
+KILL_SECONDS = 5.0
+"""A killed process is gone at once, unless it sits in the driver."""
+POLL_SECONDS = 0.2
+PULSE_EVERY_SECONDS = 1.0
+"""How often the child is told that somebody is there."""
+TROUBLE_AGAIN_SECONDS = 30.0
+LINE_BYTES = 64 * 1024
+BASE_DIR = Path(__file__).resolve().parents[2]
+
+
+class ChildState(StrEnum):
+    """What the supervisor knows of its child."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting"
+    """Between a death and the next start."""
+    WEDGED = "wedged"
+    """It survived SIGKILL: the driver holds it. Nothing new is started."""
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerStatus:
+    """The supervisor's view, for the node's log and diagnostics."""
+
+    state: ChildState
+    pid: int | None = None
+    restarts: int = 0
+    why: str = ""
+    heartbeat: dict[str, Any] = field(default_factory=dict)
+    """The child's last line: state, seq, gpus, hung, sent, dropped."""
+
+
+class NodeFacts(Protocol):
+    """What the supervisor needs of the node's settings; NodeSettings has it."""
+
+    @property
+    def name(self) -> str:
+        """Name the node was enrolled under."""
+
+    @property
+    def redis_url(self) -> str:
+        """Broker and streams."""
+
+    @property
+    def backend(self) -> str:
+        """`auto`, `nvml` or `simulated`."""
+
+    @property
+    def sim_dir(self) -> Path | None:
+        """Folder of the simulated Gpus."""
+
+    @property
+    def node_dir(self) -> Path:
+        """Folder of the shims' registry."""
+
+    @property
+    def supervisor_pid(self) -> int | None:
+        """Process of `manage.py portal`; None in production."""
+
+    @property
+    def allow_scripts(self) -> bool:
+        """Whether scripts may run without a Unix user of their own."""
+
+    @property
+    def isolation(self) -> str:
+        """How far jobs are to be kept apart: `auto`, `watched` or `enforced`."""
+
+
+def child_command(facts: NodeFacts) -> list[str]:
+    """Command line of the child. The broker's address goes by environment."""
+    command = [sys.executable, "-m", "telemetry.agent.sampler", "--node", facts.name]
+    command += ["--backend", facts.backend, "--isolation", isolation_of(facts)]
+    command += ["--parent", str(os.getpid()), "--node-dir", str(facts.node_dir)]
+    command.append("--supervised")
+    if facts.sim_dir is not None:
+        command += ["--state-dir", str(facts.sim_dir)]
+    return command
+
+
+class SamplerSupervisor:
+    """Starts the sampling child, watches its heartbeat, replaces it.
+
+    `run` blocks until `stop`; `start` runs it on a thread of its own. `command`
+    and `popen` are there for tests with a child of a certain character.
+    """
+
+    def __init__(
+        self,
+        facts: NodeFacts,
+        *,
+        silence_seconds: float = SILENCE_SECONDS,
+        back_off_seconds: Sequence[float] = BACK_OFF_SECONDS,
+        kill_seconds: float = KILL_SECONDS,
+        on_status: Callable[[SamplerStatus], None] | None = None,
+        command: Sequence[str] | None = None,
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
+    ) -> None:
+        self._facts = facts
+        self._command = list(command) if command else None
+        self._silence_seconds = silence_seconds
+        self._back_off_seconds = tuple(back_off_seconds)
+        self._kill_seconds = kill_seconds
+        self._on_status = on_status
+        self._popen = popen
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._deaths = 0
+        self._buffer = b""
+        self._pulse_at = float("-inf")
+        self._sender: Sender | None = None
+        self._trouble_at = float("-inf")
+        self.status = SamplerStatus(ChildState.STARTING)
+
+    def start(self) -> threading.Thread:
+        """Run on a thread of its own; returns it."""
+        self._thread = threading.Thread(target=self.run, name="sampler", daemon=True)
+        self._thread.start()
+        return self._thread
+
+    def stop(self, *, within_seconds: float = TERM_SECONDS + KILL_SECONDS) -> None:
+        """End the child and the thread."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(within_seconds)
+
+    def run(self) -> None:
+        """Keep a child alive until `stop`."""
+        while not self._stop.is_set():
+            child = self._spawn()
+            if child is not None:
+                began_at = time.monotonic()
+                why = self._watch(child)
+                if time.monotonic() - began_at > HEALTHY_SECONDS:
+                    self._deaths = 0
+                self._wait_out_wedge(child)
+                if not self._stop.is_set():
+                    log.warning("sampling child ended: %s", why)
+                    self._tell(ChildState.WAITING, why=why)
+            self._pause()
+        if self._sender is not None:
+            self._sender.close(within_seconds=1.0)
+        self._tell(ChildState.STOPPED)
+
+    def _spawn(self) -> subprocess.Popen[bytes] | None:
+        """A new child; None when the machine cannot start one now."""
+        path = os.pathsep.join(
+            filter(None, (str(BASE_DIR), os.environ.get("PYTHONPATH")))
+        )
+        command = self._command or child_command(self._facts)
+        address = {"GPUPORTAL_NODE_REDIS_URL": self._facts.redis_url}
+        try:
+            child = self._popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **address, "PYTHONPATH": path},
+            )
+        except OSError as error:
+            log.error("cannot start the sampling child: %s", error)
+            self._tell(ChildState.WAITING, why=str(error))
+            return None
+        if child.stdin is not None:
+            os.set_blocking(child.stdin.fileno(), False)
+        self._buffer = b""
+        self._tell(ChildState.STARTING, pid=child.pid)
+        return child
+
+    def _watch(self, child: subprocess.Popen[bytes]) -> str:
+        """Until the child is gone or cannot be got rid of; says why it ended."""
+        assert child.stdout is not None
+        heard_at = time.monotonic()
+        while child.poll() is None:
+            if self._stop.is_set():
+                self._end(child)
+                return "stopped"
+            self._pulse(child)
+            ready, _, _ = select.select([child.stdout], [], [], POLL_SECONDS)
+            data = os.read(child.stdout.fileno(), LINE_BYTES) if ready else b""
+            if data:
+                heard_at = time.monotonic()
+                self._hear(data, child.pid)
+            elif ready:  # end of file: it closed its stdout, so it is ending
+                time.sleep(POLL_SECONDS)
+            if time.monotonic() - heard_at > self._silence_seconds:
+                child.kill()
+                self._gone(child, self._kill_seconds)
+                why = f"silent for {self._silence_seconds:.0f} s"
+                self._report(TroubleState.HUNG, f"the sampling child was {why}")
+                return f"killed: {why}"
+        return f"exit code {child.returncode}"
+
+    def _pulse(self, child: subprocess.Popen[bytes]) -> None:
+        """Let the child know that this thread runs; never waits for it."""
+        now = time.monotonic()
+        if child.stdin is None or now - self._pulse_at < PULSE_EVERY_SECONDS:
+            return
+        self._pulse_at = now
+        try:
+            os.write(child.stdin.fileno(), b".")
+        except (BlockingIOError, BrokenPipeError):
+            return  # it is asleep with a full pipe, or ending
+
+    def _report(self, state: TroubleState, reason: str) -> None:
+        """Tell the portal what the child cannot tell any more."""
+        if self._sender is None:
+            self._sender = Sender(self._facts.redis_url, self._facts.name)
+        trouble = NodeTrouble(self._facts.name, state, reason, time.time())
+        self._sender.put(trouble.to_message())
+
+    def _hear(self, data: bytes, pid: int) -> None:
+        """Take the last whole line of what the child said."""
+        *lines, rest = (self._buffer + data).split(b"\n")
+        self._buffer = rest[-LINE_BYTES:]
+        if not lines:
+            return
+        try:
+            facts = json.loads(lines[-1])
+        except ValueError:
+            return
+        if isinstance(facts, dict):
+            why = str(facts.get("why") or facts.get("broker") or "")
+            self._tell(ChildState.RUNNING, pid=pid, why=why, heartbeat=facts)
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
+        child.terminate()
+        if not self._gone(child, TERM_SECONDS):
+            child.kill()
+            self._gone(child, self._kill_seconds)
+
+    @staticmethod
+    def _gone(child: subprocess.Popen[bytes], within_seconds: float) -> bool:
+        try:
+            child.wait(within_seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _wait_out_wedge(self, child: subprocess.Popen[bytes]) -> None:
+        """While a killed child does not go away, start nothing."""
+        while child.poll() is None and not self._stop.is_set():
+            stat = read_stat(child.pid)
+            if stat is None:
+                break
+            if self.status.state is not ChildState.WEDGED:
+                why = f"child {child.pid} survives SIGKILL (state {stat.state})"
+                log.error("node wedged: %s; reboot the node", why)
+                self._tell(ChildState.WEDGED, pid=child.pid, why=why)
+                self._trouble_at = float("-inf")
+            if time.monotonic() - self._trouble_at >= TROUBLE_AGAIN_SECONDS:
+                self._trouble_at = time.monotonic()
+                self._report(TroubleState.WEDGED, self.status.why)
+            self._stop.wait(self._kill_seconds)
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _pause(self) -> None:
+        step = min(self._deaths, len(self._back_off_seconds) - 1)
+        self._deaths += 1
+        self._stop.wait(self._back_off_seconds[step])
+
+    def _tell(
+        self,
+        state: ChildState,
+        *,
+        pid: int | None = None,
+        why: str = "",
+        heartbeat: dict[str, Any] | None = None,
+    ) -> None:
+        before = self.status
+        self.status = SamplerStatus(
+            state=state,
+            pid=pid,
+            restarts=self._deaths,
+            why=why,
+            heartbeat=heartbeat or before.heartbeat,
+        )
+        if state is ChildState.RUNNING and (why, state) != (before.why, before.state):
+            log.info("sampling child %s: %s", pid, why or "well")
+        if self._on_status is not None:
+            self._on_status(self.status)

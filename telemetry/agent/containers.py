@@ -1,0 +1,188 @@
+"""Which login's session or which container a process runs in, and whose that is.
+
+`/proc/<pid>/cgroup` says both (cgroups(7)): systemd puts logins into
+`user-<uid>.slice`, docker and podman put each container into a group that is
+named by its 64 hexadecimal digits. Whose a container is says one of its labels,
+read from the engine's socket.
+
+Nothing of it is trusted: a label is what somebody typed. It counts when it is
+the name of an account of this machine that belongs to a person; a process in a
+container without such a label is nobody's, for the uid in a container says
+nothing about who started it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import pwd
+import re
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from telemetry.agent.slow_answers import Answer, Answers
+from telemetry.protocol.sample import USER_LENGTH
+
+CGROUP_BYTES = 16 * 1024
+PERSONS_FROM = 1000
+"""Accounts below are the system's (Debian policy manual, 9.2.2)."""
+NOBODY_UID = 65_534
+LABELS = ("gpuportal.user",)
+"""Labels that name the owner; GPUPORTAL_OWNER_LABELS sets others."""
+SOCKETS = ("/run/docker.sock", "/run/podman/podman.sock")
+"""Engines that are asked; GPUPORTAL_CONTAINER_SOCKETS sets others."""
+ASK_WITHIN_SECONDS = 2.0
+REPLY_MOST_BYTES = 2**20
+ASK_AGAIN_SECONDS = 60.0
+"""A container that no engine knew of, or that could not be asked for."""
+
+_SLICE = re.compile(r"^/user\.slice/user-(\d{1,10})\.slice(?:/|$)")
+_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?=/|$)")
+
+
+class Place(NamedTuple):
+    """Where in the machine's groups a process is."""
+
+    slice_uid: int | None = None
+    """Whose login session."""
+    container: str | None = None
+
+
+def place_of(cgroup: str) -> Place:
+    """Read a process's cgroup file. A login's slice goes before a container.
+
+    >>> place_of("0::/user.slice/user-1001.slice/session-4.scope")
+    Place(slice_uid=1001, container=None)
+    >>> place_of("0::/system.slice/docker-" + "a" * 64 + ".scope").container[:4]
+    'aaaa'
+    """
+    container = None
+    for line in cgroup.splitlines():
+        path = line.split(":", 2)[-1]
+        login = _SLICE.match(path)
+        if login and PERSONS_FROM <= int(login[1]) != NOBODY_UID:
+            return Place(slice_uid=int(login[1]))
+        found = _CONTAINER.findall(path)
+        if found:
+            container = found[-1]  # a container in a container: the inner one
+    return Place(container=container)
+
+
+def read_place(pid: int, proc: Path) -> Place:
+    """Where a process is; nowhere when it is gone or hidden."""
+    try:
+        with (proc / str(pid) / "cgroup").open("rb") as file:
+            return place_of(file.read(CGROUP_BYTES).decode("utf-8", "replace"))
+    except OSError:
+        return Place()
+
+
+class ContainerUsers:
+    """Container -> login, without ever stopping a Sample."""
+
+    def __init__(
+        self,
+        *,
+        sockets: Sequence[str] | None = None,
+        labels: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sockets = sockets or _listed("GPUPORTAL_CONTAINER_SOCKETS", SOCKETS)
+        self._labels = labels or _listed("GPUPORTAL_OWNER_LABELS", LABELS)
+        self._clock = clock
+        self._unanswered: dict[str, float] = {}
+        self._answers = Answers[str](self._ask, name="containers")
+
+    def user(self, container: str) -> Answer:
+        """Login that a container's label names; None: it names nobody."""
+        asked_at = self._unanswered.get(container)
+        if asked_at is not None and self._clock() - asked_at >= ASK_AGAIN_SECONDS:
+            self._unanswered.pop(container, None)
+            self._answers.forget(container)
+        return self._answers.get(container)
+
+    def refresh(self, at: float) -> None:
+        """Forget now and then. `at`: monotonic seconds."""
+        self._answers.refresh(at)
+        if len(self._unanswered) > 1000:
+            self._unanswered.clear()
+
+    def _ask(self, container: str) -> str | None:
+        for path in self._sockets:
+            labels = labels_of(container, path)
+            if labels is not None:
+                return next(filter(None, map(login_of, self._named(labels))), None)
+        self._unanswered[container] = self._clock()
+        return None
+
+    def _named(self, labels: dict[str, Any]) -> list[Any]:
+        return [labels.get(key) for key in self._labels]
+
+
+def login_of(name: object) -> str | None:
+    """The name, if it is that of a person's account of this machine."""
+    if not isinstance(name, str) or not 0 < len(name) <= USER_LENGTH:
+        return None
+    if not name.isprintable() or "\0" in name:
+        return None
+    try:
+        entry = pwd.getpwnam(name)
+    except (KeyError, OSError):
+        return None
+    return name if PERSONS_FROM <= entry.pw_uid != NOBODY_UID else None
+
+
+def labels_of(container: str, socket_path: str) -> dict[str, Any] | None:
+    """Labels of a container by an engine's API (docker's, which podman speaks
+    too); None: the engine is not there, not allowed, slow, or does not know it."""
+    connection = _UnixConnection(socket_path)
+    try:
+        connection.request("GET", f"/containers/{container}/json")
+        reply = connection.getresponse()
+        if reply.status != http.client.OK:
+            return None
+        values = json.loads(_read_all(reply, connection.ends_at))
+        labels = values["Config"]["Labels"] or {}
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return None
+    except RecursionError:
+        return None
+    finally:
+        connection.close()
+    return labels if isinstance(labels, dict) else None
+
+
+def _read_all(reply: http.client.HTTPResponse, ends_at: float) -> bytes:
+    """The reply's body. Raises OSError when it is too long or comes too slowly."""
+    parts, left = [], REPLY_MOST_BYTES
+    while chunk := reply.read1(65_536):
+        parts.append(chunk)
+        left -= len(chunk)
+        if left < 0 or time.monotonic() > ends_at:
+            raise OSError("the reply is too long or too slow")
+    return b"".join(parts)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket, for so long and no longer."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=ASK_WITHIN_SECONDS)
+        self._path = path
+        self.ends_at = time.monotonic() + ASK_WITHIN_SECONDS
+
+    def connect(self) -> None:
+        """Open the socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(ASK_WITHIN_SECONDS)
+        self.sock.connect(self._path)
+
+
+def _listed(variable: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    """A setting of several words, separated by commas."""
+    words = tuple(x.strip() for x in os.environ.get(variable, "").split(","))
+    return tuple(filter(None, words)) or default

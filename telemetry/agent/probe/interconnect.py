@@ -1,0 +1,57 @@
+"""How the Gpus of a machine are joined, asked on a thread of its own.
+
+With 16 Gpus there are 120 pairs and up to two calls for each: on a slow bus that
+takes half a minute, for which no Gpu has to wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+from telemetry.agent.probe import machine
+from telemetry.agent.probe.gpu_probe import Card
+from telemetry.protocol.hardware import Link
+
+STUCK_SECONDS = 5.0
+
+
+class TopologyQuery:
+    """Asks the driver about every pair of these cards, from now on."""
+
+    def __init__(self, cards: Iterable[Card]) -> None:
+        self._links: list[Link] = []
+        self._over = threading.Event()
+        self._closed = False
+        self._asked_at = time.monotonic()
+        self._thread = threading.Thread(
+            target=self._run, args=(tuple(cards),), name="topology", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the driver has not come back from a pair for long."""
+        waits_seconds = time.monotonic() - self._asked_at
+        return self._thread.is_alive() and waits_seconds > STUCK_SECONDS
+
+    def wait(self, seconds: float) -> tuple[Link, ...] | None:
+        """What joins the Gpus; None: not known within the time."""
+        if not self._over.wait(seconds) or self._closed:
+            return None
+        return tuple(self._links)
+
+    def close(self) -> None:
+        """Ask no further; returns once the thread is out of the driver."""
+        self._closed = True
+        self._thread.join(STUCK_SECONDS)
+
+    def _run(self, cards: tuple[Card, ...]) -> None:
+        for link in machine.links(cards):
+            if self._closed:
+                return
+            self._asked_at = time.monotonic()
+            if link is not None:
+                self._links.append(link)
+        self._over.set()

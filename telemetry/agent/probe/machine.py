@@ -1,0 +1,197 @@
+"""The whole machine: starting NVML, finding its Gpus, and how they are joined."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import pynvml as nvml
+
+from telemetry.agent.probe.gpu_probe import Card
+from telemetry.agent.probe.nvml_call import DriverGone, GpuLost, quiet, text
+from telemetry.agent.probe.slow_facts import describe
+from telemetry.protocol import hardware
+from telemetry.protocol.errors import ProbeUnavailable
+from telemetry.protocol.hardware import Link, LinkKind
+
+DESCRIBED_AT_ONCE = 8
+_WHY_NOT = {
+    nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no NVIDIA driver (libnvidia-ml.so.1) here",
+    nvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
+    nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "driver and library versions differ: the driver was updated, restart the node"
+    ),
+    nvml.NVML_ERROR_NO_PERMISSION: "no permission to talk to the NVIDIA driver",
+}
+_DISTANCE = {
+    nvml.NVML_TOPOLOGY_INTERNAL: LinkKind.PIX,
+    nvml.NVML_TOPOLOGY_SINGLE: LinkKind.PIX,
+    nvml.NVML_TOPOLOGY_MULTIPLE: LinkKind.PXB,
+    nvml.NVML_TOPOLOGY_HOSTBRIDGE: LinkKind.PHB,
+    nvml.NVML_TOPOLOGY_NODE: LinkKind.NODE,
+    nvml.NVML_TOPOLOGY_SYSTEM: LinkKind.SYS,
+}
+"""nvmlGpuTopologyLevel_t; two chips of one board are one bridge apart."""
+
+
+def start() -> None:
+    """Load and start NVML. Raises ProbeUnavailable with one clear line."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise ProbeUnavailable(backend="nvml", why=_why_not(error)) from error
+
+
+def stop() -> None:
+    """Shut NVML down; a driver that is gone has nothing left to shut down."""
+    quiet(nvml.nvmlShutdown)
+
+
+def find_cards() -> tuple[list[Card], list[int]]:
+    """Every Gpu with a handle, MIG instances after their card; lost indices.
+
+    A lost Gpu gives no handle, and without a handle no UUID: only its index is
+    known. Raises ProbeUnavailable when the driver does not answer at all.
+    """
+    try:
+        count = min(nvml.nvmlDeviceGetCount(), hardware.MOST_GPUS)
+    except nvml.NVMLError as error:
+        raise ProbeUnavailable(backend="nvml", why=_why_not(error)) from error
+    found = _side_by_side(_cards_at, range(count))
+    cards = [card for cards in found for card in cards or ()]
+    unnamed = [index for index, cards in enumerate(found) if cards is None]
+    return cards[: hardware.MOST_GPUS], unnamed
+
+
+def _cards_at(index: int) -> list[Card] | None:
+    """The card of an index and its MIG instances; None: it is lost."""
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        found = [Card(describe(index, handle), handle)]
+        parent = found[0].info.uuid
+        for part in instances(found[0]):
+            info = replace(
+                describe(index, part),
+                mig=False,
+                mig_parent=parent,
+                mig_instance=quiet(nvml.nvmlDeviceGetGpuInstanceId, part),
+            )
+            found.append(Card(info, part))
+    except (nvml.NVMLError, GpuLost, DriverGone):
+        return None
+    return found
+
+
+def _side_by_side(
+    call: Callable[[int], list[Card] | None], indices: Sequence[int]
+) -> list[list[Card] | None]:
+    """Ask about several cards at once: on a slow bus each takes seconds.
+
+    The threads are daemons and not a pool's, whose end would wait for a card that
+    hangs.
+    """
+    found: dict[int, list[Card] | None] = {}
+    waiting = deque(indices)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while waiting:
+                try:
+                    index = waiting.popleft()
+                except IndexError:
+                    return
+                found[index] = call(index)
+        except BaseException as error:  # raised again by the caller below
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=work, name="describe", daemon=True)
+        for _ in range(min(DESCRIBED_AT_ONCE, len(indices)) - 1)
+    ]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [found[index] for index in indices]
+
+
+def count() -> int | None:
+    """How many Gpus the driver lists now; None: it does not say."""
+    number: int | None = quiet(nvml.nvmlDeviceGetCount)
+    return number
+
+
+def is_back(*, uuid: str = "", index: int = -1) -> bool:
+    """Whether a lost Gpu has a handle again, by UUID or by index."""
+    if uuid:
+        return quiet(nvml.nvmlDeviceGetHandleByUUID, uuid) is not None
+    return quiet(nvml.nvmlDeviceGetHandleByIndex, index) is not None
+
+
+def instances(card: Card) -> Iterator[Any]:
+    """Handles of a split card's instances."""
+    most = quiet(nvml.nvmlDeviceGetMaxMigDeviceCount, card.handle) or 0
+    for number in range(most if card.info.mig else 0):
+        part = quiet(nvml.nvmlDeviceGetMigDeviceHandleByIndex, card.handle, number)
+        if part is not None:
+            yield part
+
+
+def instance_uuids(card: Card) -> set[str]:
+    """UUIDs of a split card's instances, as they are now."""
+    return {uuid for x in instances(card) if (uuid := text(nvml.nvmlDeviceGetUUID, x))}
+
+
+def links(cards: Iterable[Card]) -> Iterator[Link | None]:
+    """How each pair of whole Gpus is joined; None after each call that says nothing
+    of it, so that a reader sees the driver answer."""
+    whole = [x for x in cards if x.handle is not None and not x.info.mig_parent]
+    wired = set()
+    for card in whole:
+        if _has_nvlink(card):
+            wired.add(card.info.uuid)
+        yield None
+    for a, b in combinations(whole, 2):
+        pair = a.info.uuid, b.info.uuid
+        kind = LinkKind.NVLINK if wired.issuperset(pair) and _joined(a, b) else None
+        kind = kind or _distance(a, b)
+        yield None if kind is None else Link(*pair, kind)
+
+
+def _has_nvlink(card: Card) -> bool:
+    return quiet(nvml.nvmlDeviceGetNvLinkState, card.handle, 0) is not None
+
+
+def _joined(a: Card, b: Card) -> bool:
+    """Whether two Gpus reach each other over NVLink or NVSwitch."""
+    call, kind = nvml.nvmlDeviceGetP2PStatus, nvml.NVML_P2P_CAPS_INDEX_NVLINK
+    status: int | None = quiet(call, a.handle, b.handle, kind)
+    return status == nvml.NVML_P2P_STATUS_OK
+
+
+def _distance(a: Card, b: Card) -> LinkKind | None:
+    level = quiet(nvml.nvmlDeviceGetTopologyCommonAncestor, a.handle, b.handle)
+    return _DISTANCE.get(level)
+
+
+def driver_version() -> str:
+    """Such as 570.124.06; "" where it cannot be told."""
+    return (text(nvml.nvmlSystemGetDriverVersion) or "")[:40]
+
+
+def cuda_version() -> str:
+    """Newest CUDA the driver serves: 12080 is 12.8."""
+    number = quiet(nvml.nvmlSystemGetCudaDriverVersion_v2)
+    return f"{number // 1000}.{number % 1000 // 10}" if number else ""
+
+
+def _why_not(error: nvml.NVMLError) -> str:
+    return _WHY_NOT.get(error.value, f"the NVIDIA driver does not answer ({error})")

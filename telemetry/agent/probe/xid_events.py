@@ -1,0 +1,118 @@
+"""Xid events by NVML's event set, on a thread of their own.
+
+Once a second the thread takes what the driver has ready, with a wait of 0 ms:
+a thread that slept inside the driver would be in the way of a shutdown. When
+the call hangs the sampler does not notice, and `stuck` says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import pynvml as nvml
+
+from telemetry.agent.probe.gpu_probe import Card
+from telemetry.agent.probe.nvml_call import quiet, text
+from telemetry.protocol.sample import MOST_XID, MOST_XIDS, XidEvent
+
+MOST_WAITING = 256
+"""Events kept per Gpu until they are told; more means the oldest are dropped."""
+MOST_A_ROUND = 256
+STUCK_SECONDS = 2.0
+
+
+class XidWatch:
+    """Registers the Gpus at the start; a driver without events has none."""
+
+    def __init__(
+        self, cards: Iterable[Card], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clock = clock
+        self._by_handle: dict[int, str] = {}
+        self._waiting: dict[str, deque[XidEvent]] = {}
+        self._set = quiet(nvml.nvmlEventSetCreate)
+        self._go = threading.Event()
+        self._over = False
+        self._busy_since: float | None = None
+        self._thread: threading.Thread | None = None
+        if self._set is not None:
+            self._register(cards)
+
+    def _register(self, cards: Iterable[Card]) -> None:
+        kind = nvml.nvmlEventTypeXidCriticalError
+        for card in cards:
+            if card.handle is None or card.info.mig_parent:
+                continue
+            try:
+                nvml.nvmlDeviceRegisterEvents(card.handle, kind, self._set)
+            except nvml.NVMLError:
+                continue  # a card that tells no events (NOT_SUPPORTED), or lost
+            self._by_handle[_address(card.handle)] = card.info.uuid
+            self._waiting[card.info.uuid] = deque(maxlen=MOST_WAITING)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the thread is inside a call that does not return."""
+        since = self._busy_since
+        return since is not None and time.monotonic() - since > STUCK_SECONDS
+
+    def poll(self) -> None:
+        """Look for events now; does not wait for them."""
+        if not self._waiting:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="xids", daemon=True)
+            self._thread.start()
+        self._go.set()
+
+    def take(self, uuid: str) -> tuple[XidEvent, ...]:
+        """The oldest events of a Gpu not taken yet, as many as a sample may tell."""
+        waiting = self._waiting.get(uuid)
+        if not waiting:
+            return ()
+        return tuple(waiting.popleft() for _ in range(min(len(waiting), MOST_XIDS)))
+
+    def close(self) -> None:
+        """End the thread and give the set back, unless it is stuck in the driver."""
+        self._over = True
+        self._go.set()
+        if self._thread is not None:
+            self._thread.join(STUCK_SECONDS)
+            if self._thread.is_alive():
+                return
+        if self._set is not None:
+            quiet(nvml.nvmlEventSetFree, self._set)
+            self._set = None
+
+    def _run(self) -> None:
+        while True:
+            self._go.wait()
+            self._go.clear()
+            if self._over:
+                return
+            self._busy_since = time.monotonic()
+            for _ in range(MOST_A_ROUND):
+                if not self._take_one():
+                    break
+            self._busy_since = None
+
+    def _take_one(self) -> bool:
+        """One event of the driver's; whether there may be another."""
+        data = quiet(nvml.nvmlEventSetWait_v2, self._set, 0)
+        if data is None:  # TIMEOUT: nothing is there
+            return False
+        # A Gpu off the bus does not tell its UUID any more: its handle does.
+        uuid = self._by_handle.get(_address(data.device))
+        uuid = uuid or text(nvml.nvmlDeviceGetUUID, data.device)
+        waiting = self._waiting.get(uuid or "")
+        if waiting is not None and 0 < data.eventData <= MOST_XID:
+            waiting.append(XidEvent(code=data.eventData, at=self._clock()))
+        return True
+
+
+def _address(handle: object) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]

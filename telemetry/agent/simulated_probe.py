@@ -1,0 +1,319 @@
+"""The probe of a node without Gpus: simulated ones, with real processes on them.
+
+For `make run` without a driver. `<state_dir>/<node>.json` says which Gpus there
+are and which scripted processes act on them; it is read again when it changes:
+
+    {"gpus": [roster entry and "lost": bool], "fast_links": [[uuid, uuid]],
+     "actors": [{"gpu", "from", "until" (or null), "user", "uid", "command",
+                 "memory_bytes", "util_pct", "wobble_pct", "pid", "job"}]}
+
+Real processes take part through claims (see `simulated_processes.py`), which the job
+runner writes with `write_claim` and drops with `drop_claim`.
+
+The pid of a scripted process is told above every pid that Linux can give
+(`SCRIPTED_PIDS`): an order to stop it can never hit a real process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from telemetry.agent import simulation
+from telemetry.agent.optional_packages import installed
+from telemetry.agent.process_owners import Owners, boot_id, read_stat
+from telemetry.agent.simulated_processes import (
+    Claim,
+    Room,
+    claims_dir,
+    drop_claim,
+    read_claims,
+    store_claim,
+)
+from telemetry.agent.simulation import Load
+from telemetry.protocol.errors import MessageRefused, ProbeUnavailable
+from telemetry.protocol.fields import LATEST_AT, Fields, load_object
+from telemetry.protocol.hardware import (
+    MOST_GPUS,
+    MOST_MEMORY_BYTES,
+    UUID_LENGTH,
+    Backend,
+    GpuInfo,
+    Isolation,
+    Link,
+    NodeInfo,
+    read_fast_links,
+)
+from telemetry.protocol.sample import (
+    COMMAND_LENGTH,
+    MOST_JOB,
+    MOST_UID,
+    SCRIPTED_PIDS,
+    USER_LENGTH,
+    GpuReading,
+    Health,
+    NodeSample,
+    ProcessReading,
+    XidEvent,
+    largest,
+)
+
+__all__ = ["SimulatedProbe", "claims_dir", "drop_claim", "write_claim"]
+
+MOST_ACTORS = 5_000
+HEAT_SECONDS = 300.0
+"""A process that is gone this long no longer warms its Gpu."""
+CLAIM_WOBBLE_PCT = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What the node's file says."""
+
+    gpus: tuple[GpuInfo, ...]
+    links: tuple[Link, ...]
+    actors: tuple[Load, ...]
+
+
+def read_script(path: Path) -> Script:
+    """Read a node's file. Raises OSError, or MessageRefused for its content."""
+    fields = load_object(path.read_bytes(), most_bytes=2**24)
+    gpus = tuple(GpuInfo.from_fields(x) for x in fields.objects("gpus", most=MOST_GPUS))
+    uuids = {gpu.uuid for gpu in gpus}
+    if len(uuids) != len(gpus) or not gpus:
+        fields.refuse("gpus", "empty, or a UUID appears twice")
+    actors = tuple(_actor(x) for x in fields.objects("actors", most=MOST_ACTORS))
+    return Script(gpus, read_fast_links(fields, uuids), actors)
+
+
+def _actor(fields: Fields) -> Load:
+    return Load(
+        gpu=fields.text("gpu", most=UUID_LENGTH),
+        pid=SCRIPTED_PIDS + fields.whole("pid", most=SCRIPTED_PIDS - 1, least=1),
+        memory_bytes=fields.whole("memory_bytes", most=MOST_MEMORY_BYTES),
+        util_pct=fields.number("util_pct", most=100.0),
+        wobble_pct=fields.number_or_none("wobble_pct", most=100.0) or 0.0,
+        from_at=fields.number("from", most=LATEST_AT),
+        until_at=fields.number_or_none("until", most=LATEST_AT),
+        uid=fields.whole_or_none("uid", most=MOST_UID),
+        user=fields.text_or_none("user", most=USER_LENGTH),
+        command=fields.text_or_none("command", most=COMMAND_LENGTH) or "",
+        job=fields.whole_or_none("job", most=MOST_JOB),
+    )
+
+
+def write_claim(
+    state_dir: Path,
+    node: str,
+    *,
+    pid: int,
+    gpu: str | Sequence[str],
+    memory_bytes: int,
+    util_pct: float,
+    user: str | None = None,
+    command: str = "",
+    job: int | None = None,
+    start_ticks: int | None = None,
+) -> Path:
+    """Let a real process use one simulated Gpu, or several alike.
+
+    `start_ticks` (field 22 of /proc/<pid>/stat) is looked up when not given.
+    Raises SimulatedOutOfMemory when a Gpu has no `memory_bytes` left, and
+    ClaimRefused for a Gpu or a process that does not exist.
+    """
+    script = read_script(state_dir / f"{node}.json")
+    now = time.time()
+    rooms = {}
+    for info in script.gpus:
+        here = [x for x in script.actors if x.gpu == info.uuid and x.present(now)]
+        taken = simulation.used_bytes(info, here) + simulation.reserved_bytes(info)
+        total_bytes = info.memory_total_bytes
+        rooms[info.uuid] = Room(total_bytes - taken, total_bytes)
+    stat = read_stat(pid) if start_ticks is None else None
+    claim = Claim(
+        pid=pid,
+        start_ticks=stat.start_ticks if stat else start_ticks or 0,
+        gpus=(gpu,) if isinstance(gpu, str) else tuple(gpu),
+        memory_bytes=memory_bytes,
+        util_pct=util_pct,
+        user=user,
+        command=command[:COMMAND_LENGTH],
+        job=job,
+    )
+    return store_claim(state_dir, node, claim, rooms=rooms)
+
+
+class SimulatedProbe:
+    """Reads simulated Gpus; same interface as NvmlProbe."""
+
+    backend = Backend.SIMULATED
+    unnamed: tuple[int, ...] = ()
+    stale = False
+    """There is no driver that could be reloaded."""
+    urgent = stuck = False
+    refused = ""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        node: str,
+        *,
+        node_dir: Path | None = None,
+        isolation: Isolation = Isolation.NONE,
+        seed: str = "1",
+    ) -> None:
+        self._state_dir = state_dir
+        self._path = state_dir / f"{node}.json"
+        self._node = node
+        self._isolation = isolation
+        self._seed = f"{seed}/{node}"
+        self._owners = Owners(node_dir)
+        self._mtime_ns = -1
+        self._script = Script((), (), ())
+        self._loads: dict[str, list[Load]] = {}
+        self._energy: dict[str, tuple[float, float]] = {}
+        self._at = 0.0
+        self._seq = 0
+        self.info = NodeInfo(node=node, backend=self.backend, gpus=())
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """Every Gpu of the script."""
+        return tuple(gpu.uuid for gpu in self._script.gpus)
+
+    def open(self) -> NodeInfo:
+        """Read the script. Raises ProbeUnavailable, one clear line."""
+        try:
+            self._take(read_script(self._path), self._path.stat().st_mtime_ns)
+        except FileNotFoundError as error:
+            why = f"no file {self._path} that says which Gpus {self._node} has"
+            raise ProbeUnavailable(backend="simulated", why=why) from error
+        except (OSError, MessageRefused) as error:
+            why = f"{self._path}: {error}"
+            raise ProbeUnavailable(backend="simulated", why=why) from error
+        return self.info
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def mend(self) -> None:
+        """Nothing can be reloaded here."""
+
+    def watch(self, uuids: frozenset[str]) -> None:
+        """Simulated Gpus have no links whose rates could be read."""
+
+    def take_xids(self, uuid: str) -> tuple[XidEvent, ...]:
+        """Without a driver there are no events."""
+        return ()
+
+    def begin(self, at: float) -> None:
+        """Once before the Gpus of a Sample are read. `at`: Unix seconds."""
+        self._at = at
+        self._owners.refresh(time.monotonic())
+        self._reread()
+        loads: dict[str, list[Load]] = {uuid: [] for uuid in self.uuids}
+        for actor in self._script.actors:
+            gone = actor.until_at is not None and at - actor.until_at > HEAT_SECONDS
+            if actor.gpu in loads and not gone and actor.from_at <= at:
+                loads[actor.gpu].append(actor)
+        for claim in read_claims(self._state_dir, self._node):
+            for gpu in claim.gpus:
+                if gpu in loads:
+                    loads[gpu].append(self._load_of(claim, gpu))
+        self._loads = loads
+
+    def read(self, at: float) -> NodeSample:
+        """One Sample of all Gpus. `at`: Unix seconds."""
+        started = time.perf_counter()
+        self.begin(at)
+        gpus = tuple(self.read_gpu(uuid) for uuid in self.uuids)
+        self._seq += 1
+        return NodeSample(
+            node=self._node,
+            at=at,
+            gpus=gpus,
+            seq=self._seq,
+            load1=os.getloadavg()[0],
+            took_seconds=time.perf_counter() - started,
+        )
+
+    def answered_at(self, uuid: str) -> float:
+        """A file answers at once."""
+        del uuid
+        return time.monotonic()
+
+    def read_gpu(self, uuid: str) -> GpuReading:
+        """One Gpu at the instant given to `begin`."""
+        info = next(gpu for gpu in self._script.gpus if gpu.uuid == uuid)
+        if info.lost:
+            return GpuReading(uuid=uuid, state=Health.LOST)
+        loads = self._loads.get(uuid, [])
+        reading = simulation.reading(info, loads, at=self._at, seed=self._seed)
+        processes = [
+            ProcessReading(
+                pid=load.pid,
+                uid=load.uid,
+                user=load.user,
+                command=load.command,
+                memory_bytes=load.memory_bytes,
+                sm_pct=round(load.pct(self._at, self._seed)),
+                started_at=load.from_at,
+                job=load.job,
+            )
+            for load in loads
+            if load.present(self._at)
+        ]
+        return replace(
+            reading,
+            processes=largest(processes),
+            energy_joules=self._joules(uuid, reading.power_watts or 0.0),
+        )
+
+    def _joules(self, uuid: str, watts: float) -> float:
+        """Energy since this probe was opened, power added up."""
+        joules, last_at = self._energy.get(uuid, (0.0, self._at))
+        joules += watts * min(max(self._at - last_at, 0.0), 60.0)
+        self._energy[uuid] = (joules, self._at)
+        return round(joules, 1)
+
+    def _load_of(self, claim: Claim, gpu: str) -> Load:
+        owner = self._owners.owner(claim.pid)
+        return Load(
+            gpu=gpu,
+            pid=claim.pid,
+            memory_bytes=claim.memory_bytes,
+            util_pct=claim.util_pct,
+            wobble_pct=min(CLAIM_WOBBLE_PCT, claim.util_pct / 4),
+            from_at=owner.started_at or 0.0,
+            uid=owner.uid,
+            user=claim.user or owner.user,
+            command=claim.command or owner.command,
+            job=claim.job if claim.job is not None else owner.job,
+        )
+
+    def _reread(self) -> None:
+        """Take over the script if its file changed; a bad one changes nothing."""
+        try:
+            mtime_ns = self._path.stat().st_mtime_ns
+            if mtime_ns != self._mtime_ns:
+                self._mtime_ns = mtime_ns
+                self._take(read_script(self._path), mtime_ns)
+        except (OSError, MessageRefused) as error:
+            print(f"simulated: keeping the old script: {error}", file=sys.stderr)
+
+    def _take(self, script: Script, mtime_ns: int) -> None:
+        self._script, self._mtime_ns = script, mtime_ns
+        self.info = NodeInfo(
+            node=self._node,
+            backend=self.backend,
+            gpus=script.gpus,
+            links=script.links,
+            driver_version="simulated",
+            boot_id=boot_id(),
+            isolation=self._isolation,
+            extras=installed(),
+        )

@@ -1,0 +1,1 @@
+"""Alerts: findings that are open, and what was done about them."""

@@ -1,0 +1,1 @@
+"""What GPUs did: minutes, hours, summaries and charts."""

@@ -1,0 +1,113 @@
+"""The door of every chart of the past: read what is asked, answer in two forms.
+
+Whose history it is, and who may see it, is decided by the door before this one.
+"""
+
+import csv
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpResponse
+from django.utils.text import slugify
+from django.utils.translation import gettext
+
+from telemetry.history.queries import Asked, Subject, read_history
+from telemetry.history.schemas import MOST_SECONDS, HistoryIn
+from telemetry.models import Gpu
+from telemetry.rules.usage_summary import Usage
+from telemetry.web.spreadsheet import series_rows
+
+MOST_LINES = 16
+"""Gpus of one node that a chart draws a line each of."""
+
+
+def asked_of(wish: HistoryIn, *, now: datetime) -> Asked:
+    """Which time is asked for. The future has no samples: it is cut off."""
+    second = int(now.timestamp())
+    end = second if wish.end is None else min(wish.end, second)
+    start = end - int(wish.hours * 3600) if wish.start is None else wish.start
+    start = min(max(start, end - MOST_SECONDS), end - 1)
+    return Asked(start=max(0, start), end=end, points=wish.points)
+
+
+def answer_history(
+    subject: Subject, wish: HistoryIn, *, now: datetime
+) -> HttpResponse | dict[str, Any]:
+    """The columns as JSON, or the same as a sheet."""
+    asked = asked_of(wish, now=now)
+    series = read_history(subject, asked, now=now)
+    if wish.format == "json":
+        return {
+            "name": subject.name,
+            "start": asked.start,
+            "end": asked.end,
+            "series": series,
+        }
+    name = f"history-{slugify(subject.name) or 'portal'}.csv"
+    answer = HttpResponse(
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
+    csv.writer(answer).writerows(series_rows(series, of=subject.name))
+    return answer
+
+
+def usage_entry(usage: Usage) -> dict[str, float | int | None]:
+    """A summary as it goes out."""
+    totals = usage.totals
+    return {
+        "samples": totals.n,
+        "util_mean_pct": totals.util_mean_pct,
+        "util_p95_pct": usage.util_p95_pct,
+        "idle_ratio": totals.idle_ratio,
+        "memory_max_bytes": totals.memory_max_bytes,
+        "energy_kwh": usage.energy_kwh,
+        "gpu_seconds": usage.gpu_seconds,
+        "seen_ratio": usage.seen_ratio,
+    }
+
+
+def charts_page(
+    path: str,
+    *,
+    whole: tuple[datetime, datetime] | None = None,
+    memory_total_bytes: int | None = None,
+    power_limit_watts: float | None = None,
+    per_gpu: bool = False,
+    gpus: Sequence[Gpu] = (),
+    hole: str = "",
+) -> dict[str, Any]:
+    """What `static/js/telemetry/history.js` has to know, for templates/telemetry/
+    _history.html.
+
+    Args:
+        path: of the API, under /api/v1.
+        whole: where the subject has a begin and an end of its own.
+        memory_total_bytes: top of the memory's axis; None: of the values.
+        power_limit_watts: the same for power.
+        per_gpu: the figures are means over several Gpus.
+        gpus: those that a line each can be drawn of.
+        hole: what it means that nothing is shown; "": there is no reading.
+    """
+    page: dict[str, Any] = {
+        "path": path,
+        "first": {"range": "24h"},
+        "memory_total_bytes": memory_total_bytes,
+        "power_limit_watts": power_limit_watts,
+        "per_gpu": per_gpu,
+        "gpus": [
+            {"path": f"/gpus/{gpu.pk}/history", "name": f"GPU {gpu.index}"}
+            for gpu in gpus[:MOST_LINES]
+        ],
+        "hole": hole or gettext("no reading"),
+        "empty": gettext(
+            "There are no readings of this time. Charts begin a minute after "
+            "the first reading. Old readings are deleted after the time that the lab "
+            "admin has set."
+        ),
+    }
+    if whole is not None:
+        start, end = (int(at.timestamp()) for at in whole)
+        page["whole"] = page["first"] = {"from": start, "to": end}
+    return page

@@ -1,0 +1,1 @@
+"""Nodes and their GPUs as rows: enrolment, rosters, XID errors, pages."""

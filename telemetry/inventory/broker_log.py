@@ -1,0 +1,34 @@
+"""The broker's own list of whom it refused."""
+
+import logging
+
+import redis
+from django.conf import settings
+from redis.exceptions import NoPermissionError
+
+from telemetry.rules.broker_refusals import Refusal, recent
+
+BROKER_TIMEOUT_SECONDS = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+def refused_nodes() -> dict[str, Refusal]:
+    """Return the newest refusal of each node of the last minutes, by name.
+
+    A broker that is away or does not let the portal read its list gives none; the log
+    says so.
+    """
+    try:
+        with redis.Redis.from_url(
+            settings.REDIS_URL, socket_timeout=BROKER_TIMEOUT_SECONDS
+        ) as client:
+            return recent(client.acl_log())
+    except NoPermissionError:
+        logger.warning(
+            "the broker does not let the portal read ACL LOG: its user is older than "
+            "deploy/acl.sh. Print it again, or give it +acl|log"
+        )
+    except redis.RedisError as error:
+        logger.warning("the broker does not tell whom it refused: %s", error)
+    return {}

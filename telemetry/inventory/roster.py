@@ -1,0 +1,247 @@
+"""Taking over what a node says it has.
+
+A node runs students' code, so its word is taken within bounds. A UUID is bound
+to the node that first told it; another node that claims it is refused and an
+Alert says so. A Gpu's Pool, which its price follows from, is set once; only the
+operator changes it. A node can make so many Gpus and not more.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+
+from telemetry.alerts.service import close_alert, open_alert
+from telemetry.models import Alert, Gpu, Node, Pool, TelemetryPolicy
+from telemetry.protocol.errors import NodeUnknown, RosterRefused
+from telemetry.protocol.hardware import (
+    MOST_GPUS,
+    UNNAMED,
+    Backend,
+    GpuInfo,
+    LinkKind,
+    NodeInfo,
+)
+from telemetry.rules.finding_rules import CLAIMED_ELSEWHERE, MISSING, NEW_GPU
+from telemetry.rules.peak_flops import default_weight, peak_flops_of
+
+EXPECTED_WITHIN = timedelta(days=1)
+"""After a node was enrolled its Gpus are those that the operator has just put in."""
+MOST_GPUS_EVER = 2 * MOST_GPUS
+"""Gpus that one node may ever have told of: replaced cards count."""
+
+COPIED = (
+    "index",
+    "name",
+    "memory_total_bytes",
+    "power_limit_watts",
+    "slowdown_celsius",
+    "sm_clock_max_mhz",
+    "compute_capability",
+    "pci_bus_id",
+    "serial",
+    "mig",
+    "mig_parent",
+    "mig_instance",
+)
+"""Facts of a Gpu that follow the roster."""
+ALWAYS_KNOWN = frozenset({"index", "mig", "mig_parent", "mig_instance"})
+"""Those that every roster tells: their emptiness means something."""
+
+
+@dataclass(slots=True)
+class RosterReport:
+    """What a roster changed."""
+
+    added: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    claimed: list[str] = field(default_factory=list)
+    """UUIDs that belong to another node."""
+    refused: list[str] = field(default_factory=list)
+    """UUIDs beyond the number of Gpus a node may tell of."""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.missing)
+
+
+@transaction.atomic(durable=True)
+def record_roster(*, info: NodeInfo, now: datetime) -> RosterReport:
+    """Make the rows of a node and its Gpus say what its roster says.
+
+    Raises:
+        NodeUnknown: the node is not enrolled.
+        RosterRefused: simulated Gpus where none are allowed, or of a node that
+            was not enrolled as simulated; real ones of a simulated node.
+    """
+    node = Node.objects.in_service().select_for_update().filter(name=info.node).first()
+    if node is None:
+        raise NodeUnknown(node=info.node)
+    _check_backend(node, info)
+    report = RosterReport()
+    before = {gpu.uuid: gpu for gpu in node.gpus.select_for_update().order_by("pk")}
+    owners = _owners(info, node)
+    for gpu in info.gpus:
+        if gpu.uuid in owners:
+            report.claimed.append(gpu.uuid)
+            _tell_claim(owners[gpu.uuid], node, now)
+        elif gpu.uuid in before:
+            _follow(before[gpu.uuid], gpu, now, report)
+        elif len(before) + len(report.added) < MOST_GPUS_EVER:
+            _add(node, gpu, now, report)
+        else:
+            report.refused.append(gpu.uuid)
+    told = {gpu.uuid for gpu in info.gpus}
+    for gone in before.values():
+        if gone.uuid not in told and not gone.retired:
+            _miss(gone, rebooted=node.boot_id != info.boot_id, now=now, report=report)
+    _follow_node(node, info, report)
+    _close_settled(node, now)
+    return report
+
+
+def _check_backend(node: Node, info: NodeInfo) -> None:
+    simulated = info.backend is Backend.SIMULATED
+    if simulated and not settings.ALLOW_SIMULATED_GPUS:
+        raise RosterRefused(node=node.name, why="this site takes no simulated Gpus")
+    if simulated and not node.simulated:
+        raise RosterRefused(
+            node=node.name, why="simulated Gpus, but it was not enrolled as simulated"
+        )
+    if node.simulated and not simulated:
+        raise RosterRefused(
+            node=node.name, why="real Gpus, but it was enrolled as simulated"
+        )
+
+
+def _owners(info: NodeInfo, node: Node) -> dict[str, Gpu]:
+    """Gpus of the roster that are bound to other nodes."""
+    uuids = [gpu.uuid for gpu in info.gpus]
+    bound = Gpu.objects.filter(uuid__in=uuids).exclude(node=node)
+    return {gpu.uuid: gpu for gpu in bound.select_related("node")}
+
+
+def _tell_claim(gpu: Gpu, claimant: Node, now: datetime) -> None:
+    detail = {"claimed_by": claimant.name, "bound_to": gpu.node.name}
+    open_alert(rule=CLAIMED_ELSEWHERE, gpu_id=gpu.pk, now=now, detail=detail)
+
+
+def _add(node: Node, info: GpuInfo, now: datetime, report: RosterReport) -> None:
+    pool = _pool_of(info)
+    values = {key: getattr(info, key) for key in COPIED}
+    values["new"] = _waits(node, info, now)
+    try:
+        with transaction.atomic():
+            gpu = Gpu.objects.create(uuid=info.uuid, node=node, pool=pool, **values)
+    except IntegrityError:
+        # Another node told the same UUID in this very moment and was first.
+        other = Gpu.objects.select_related("node").get(uuid=info.uuid)
+        _tell_claim(other, node, now)
+        report.claimed.append(info.uuid)
+    else:
+        report.added.append(info.uuid)
+        if gpu.new:
+            detail = {"node": node.name, "name": info.name, "uuid": info.uuid}
+            open_alert(rule=NEW_GPU, gpu_id=gpu.pk, now=now, detail=detail)
+
+
+def _pool_of(info: GpuInfo) -> Pool:
+    """The pool of a card's class. Without its memory the class is not known: then
+    the pool of cards of this name, where there is just one."""
+    if not info.memory_total_bytes:
+        found = Pool.objects.filter(gpu_class__startswith=f"{info.gpu_class} ")[:2]
+        if len(found) == 1:
+            return found[0]
+    pool, _made = Pool.objects.get_or_create(
+        gpu_class=info.gpu_class,
+        defaults={
+            "weight": default_weight(info.memory_total_bytes),
+            "peak_flops": peak_flops_of(info.gpu_class),
+        },
+    )
+    return pool
+
+
+def _close_settled(node: Node, now: datetime) -> None:
+    """Close what an operator has settled: a new Gpu that was looked at, and a claim
+    of the node that now has the Gpu."""
+    looked_at = Q(rule=NEW_GPU, gpu__new=False)
+    settled = Q(rule=CLAIMED_ELSEWHERE, detail__claimed_by=node.name)
+    rows = Alert.objects.open().filter(looked_at | settled, gpu__node=node)
+    for rule, gpu_id in rows.values_list("rule", "gpu_id"):
+        close_alert(rule=rule, gpu_id=gpu_id, now=now)
+
+
+def _waits(node: Node, info: GpuInfo, now: datetime) -> bool:
+    """Whether an operator is to look at a Gpu before it is booked.
+
+    Those of the day on which the node was enrolled were expected. A Gpu whose memory
+    is not known has no class yet, and with it no price.
+    """
+    expected = now - node.enrolled_at <= EXPECTED_WITHIN
+    waits = TelemetryPolicy.current().new_gpus_wait and not expected
+    return waits or not info.memory_total_bytes
+
+
+def _follow(gpu: Gpu, info: GpuInfo, now: datetime, report: RosterReport) -> None:
+    changed = [
+        key
+        for key in COPIED
+        if getattr(gpu, key) != getattr(info, key) and not _unknown(key, info)
+    ]
+    for key in changed:
+        setattr(gpu, key, getattr(info, key))
+    if gpu.new and not gpu.memory_total_bytes and info.memory_total_bytes:
+        # Nobody could book it so far: now its class is known, and with it its pool.
+        gpu.pool = _pool_of(info)
+        changed.append("pool")
+    if not gpu.present:
+        gpu.present = True
+        changed.append("present")
+        close_alert(rule=MISSING, gpu_id=gpu.pk, now=now)
+    if changed:
+        gpu.save(update_fields=changed)
+        report.changed.append(gpu.uuid)
+
+
+def _unknown(key: str, info: GpuInfo) -> bool:
+    """Whether a fact could not be read just now: what was known before stays."""
+    value = getattr(info, key)
+    return key not in ALWAYS_KNOWN and (
+        value in (None, "", UNNAMED) or (key == "memory_total_bytes" and value == 0)
+    )
+
+
+def _miss(gpu: Gpu, *, rebooted: bool, now: datetime, report: RosterReport) -> None:
+    if gpu.present:
+        gpu.present = False
+        gpu.save(update_fields=["present"])
+        report.missing.append(gpu.uuid)
+        detail = {"node": gpu.node.name, "index": gpu.index, "rebooted": rebooted}
+        open_alert(rule=MISSING, gpu_id=gpu.pk, now=now, detail=detail)
+
+
+def _follow_node(node: Node, info: NodeInfo, report: RosterReport) -> None:
+    told: dict[str, Any] = {
+        "driver_version": info.driver_version,
+        "cuda_version": info.cuda_version,
+        "boot_id": info.boot_id,
+        "isolation": info.isolation.value,
+        "extras": list(info.extras),
+    }
+    if info.links_known:
+        told["fast_links"] = [list(pair) for pair in info.fast_links]
+        told["links"] = [
+            [link.a, link.b, link.kind.value]
+            for link in info.links
+            if link.kind is not LinkKind.NVLINK
+        ]
+    changed = [key for key, value in told.items() if getattr(node, key) != value]
+    for key in changed:
+        setattr(node, key, told[key])
+    if changed:
+        node.save(update_fields=changed)
+        report.changed.append(node.name)

@@ -1,0 +1,209 @@
+"""What ingest tells every web process, and under which names. Written once here.
+
+Plain Redis pub/sub and not the channel layer: the layer would copy each frame
+into a list per browser. Each message is also kept under a key of its own, so
+that a process that joins late starts with the present state.
+
+| channel and key           | what                                  | when        |
+| ------------------------- | ------------------------------------- | ----------- |
+| telemetry.frame(.latest)  | live frame, binary, protocol/frame.py   | each second |
+| telemetry.frame.minute    | list: the last 60 frames, newest 1st  | each second |
+| telemetry.roster          | `Roster` as JSON                      | on change   |
+| telemetry.detail.<node>   | `Detail` as JSON                      | each sample |
+| telemetry.trouble.<node>  | key only: newest trouble, no expiry   | on change   |
+| telemetry.watched.<uuid>  | key only, by the web: a page is open  | each 5 s    |
+"""
+
+import logging
+from typing import Any, Literal, NotRequired, TypedDict
+
+import redis
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from django.db import transaction
+from redis.client import Pipeline
+
+FRAME = "telemetry.frame"
+FRAME_LATEST = "telemetry.frame.latest"
+FRAME_MINUTE = "telemetry.frame.minute"
+MINUTE_FRAMES = 60
+"""A page that opens draws its sparklines from these, not from an empty start."""
+ROSTER = "telemetry.roster"
+DETAIL = "telemetry.detail."
+DETAIL_ALL = "telemetry.detail.*"
+TROUBLE = "telemetry.trouble."
+WATCHED_SECONDS = 10
+"""How long a page counts as open after it was last heard of (sender.WATCHED)."""
+WATCHED_AGAIN_SECONDS = 5.0
+CALENDAR_CHANGED = "reservations.changed"
+"""Published by the reservations floor: who holds what is different now."""
+
+ALERTS = "telemetry.alerts"
+"""Group of the channel layer: alerts change seldom, and few pages listen."""
+
+FRAME_SECONDS = 1.0
+DETAIL_KEPT_SECONDS = 60
+
+log = logging.getLogger(__name__)
+
+
+class RosterXid(TypedDict):
+    """The newest Xid that nobody has dealt with yet."""
+
+    code: int
+    at: str
+    """ISO 8601, UTC."""
+
+
+class RosterGpu(TypedDict):
+    """One row's name tag."""
+
+    id: int
+    uuid: str
+    node: str
+    index: int
+    name: str
+    gpu_class: str
+    memory_total_bytes: int | None
+    """None: the card cannot say."""
+    power_limit_watts: float | None
+    slowdown_celsius: float | None
+    sm_clock_max_mhz: int | None
+    simulated: bool
+    present: bool
+    maintenance: bool
+    draining: bool
+    """Its own or its node's: no new bookings."""
+    mig: bool
+    last_xid: RosterXid | None
+
+
+class RosterNode(TypedDict):
+    """One node's name tag."""
+
+    name: str
+    simulated: bool
+    maintenance: bool
+    draining: bool
+    driver_version: str
+    cuda_version: str
+    isolation: str
+
+
+class Roster(TypedDict):
+    """Names of the rows of frames that carry the same `roster_id`."""
+
+    roster_id: int
+    gpus: list[RosterGpu]
+    nodes: list[RosterNode]
+
+
+class DetailProcess(TypedDict):
+    """One process on one Gpu, as the node told it."""
+
+    pid: int
+    uid: int | None
+    user: str | None
+    command: str
+    memory_bytes: int | None
+    sm_pct: int | None
+    started_at: float | None
+    job: int | None
+
+
+class DetailGpu(TypedDict):
+    """What a frame has no room for. `processes` None: the card cannot say.
+
+    All other keys are those of GpuReading and are missing where it has None.
+    """
+
+    processes: list[DetailProcess] | None
+    throttle: list[str] | None
+    memory_reserved_bytes: int | None
+    memory_util_pct: NotRequired[int]
+    memory_temperature_celsius: NotRequired[int]
+    fan_pct: NotRequired[int]
+    encoder_pct: NotRequired[int]
+    decoder_pct: NotRequired[int]
+    power_limit_watts: NotRequired[float]
+    sm_clock_mhz: NotRequired[int]
+    memory_clock_mhz: NotRequired[int]
+    pstate: NotRequired[int]
+    energy_joules: NotRequired[float]
+    ecc_corrected: NotRequired[int]
+    ecc_uncorrected: NotRequired[int]
+    remap_pending: NotRequired[bool]
+    remap_failure: NotRequired[bool]
+    row_remap_corrected: NotRequired[int]
+    row_remap_uncorrected: NotRequired[int]
+    retired_pages: NotRequired[int]
+    retired_pages_pending: NotRequired[bool]
+    pcie_gen: NotRequired[int]
+    pcie_width: NotRequired[int]
+    pcie_tx_bytes_per_second: NotRequired[int]
+    pcie_rx_bytes_per_second: NotRequired[int]
+    nvlink_tx_bytes_per_second: NotRequired[int]
+    nvlink_rx_bytes_per_second: NotRequired[int]
+    xids: NotRequired[list[dict[str, Any]]]
+    mig_instances: NotRequired[list[dict[str, Any]]]
+
+
+class Detail(TypedDict):
+    """One node's Gpus by UUID, at an instant of the node's clock."""
+
+    node: str
+    at: float
+    load1: float | None
+    gpus: dict[str, DetailGpu]
+    trouble: NotRequired[dict[str, Any]]
+    """Newest word of the node about its driver: state, reason, at."""
+
+
+def publish_frame(pipe: Pipeline, frame: bytes) -> None:
+    """Queue a frame."""
+    pipe.set(FRAME_LATEST, frame)
+    pipe.lpush(FRAME_MINUTE, frame)
+    pipe.ltrim(FRAME_MINUTE, 0, MINUTE_FRAMES - 1)
+    pipe.publish(FRAME, frame)
+
+
+def publish_roster(pipe: Pipeline, roster: bytes) -> None:
+    """Queue a roster (`Roster` as JSON)."""
+    pipe.set(ROSTER, roster)
+    pipe.publish(ROSTER, roster)
+
+
+def publish_detail(pipe: Pipeline, node: str, detail: bytes) -> None:
+    """Queue a node's details (`Detail` as JSON)."""
+    pipe.set(DETAIL + node, detail, ex=DETAIL_KEPT_SECONDS)
+    pipe.publish(DETAIL + node, detail)
+
+
+def publish_trouble(pipe: Pipeline, node: str, trouble: bytes) -> None:
+    """Queue a node's newest word about its driver; it stays until the next one."""
+    pipe.set(TROUBLE + node, trouble)
+
+
+class AlertsChanged(TypedDict):
+    """Sent to the group ALERTS; the handler is ``alerts_changed``. Without content:
+    who may see which Alert, each page asks the server."""
+
+    type: Literal["alerts.changed"]
+
+
+def tell_alerts() -> None:
+    """Tell open pages, after the commit, that some Alert is different now."""
+    transaction.on_commit(_tell_alerts, robust=True)
+
+
+def _tell_alerts() -> None:
+    try:
+        _send_alerts(AlertsChanged(type="alerts.changed"))
+    except (redis.RedisError, OSError) as error:
+        # Pages read again by themselves now and then.
+        log.warning("an alert changed, but nobody was told: %s", error)
+
+
+@async_to_sync
+async def _send_alerts(message: AlertsChanged) -> None:
+    await get_channel_layer().group_send(ALERTS, message)

@@ -1,0 +1,1 @@
+"""What nodes send about their GPUs: samples, hardware, frames. Units and errors."""

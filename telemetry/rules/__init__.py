@@ -1,0 +1,1 @@
+"""Pure rules of telemetry: findings, thresholds, roll-ups, energy."""

@@ -1,0 +1,108 @@
+"""Who the broker refused lately, from its own list of refusals (ACL LOG).
+
+A node signs in as ``node-<name>``. A wrong password, a name without a user, and a node
+that uses the streams or the queue of another name are all in that list. They are
+nowhere else on the portal, because a node that is not let in cannot say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from telemetry.protocol.hardware import NODE_NAME
+
+USER_PREFIX = "node-"
+OWN_KEYS = ("raw.", "facts.", "log.", "node.")
+"""What the keys of a node begin with; its name follows."""
+RECENT_SECONDS = 180.0
+"""A refusal that is older says nothing of now: workers try again within a minute."""
+
+
+class Why(StrEnum):
+    """What the broker refused."""
+
+    PASSWORD = "password"
+    """The password, or there is no such user."""
+    NAME = "name"
+    """The keys of another node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The last refusal of one node."""
+
+    name: str
+    """As it signs in."""
+    why: Why
+    age_seconds: float
+    address: str = ""
+    """Where it came from: IP address and port, as the broker tells."""
+    used: str = ""
+    """The name whose keys it wanted, for NAME."""
+
+
+CAUSES = {
+    Why.PASSWORD: "wrong password",
+    Why.NAME: "it uses the name {used}",
+}
+REMEDIES = {
+    Why.PASSWORD: "Give it a new password: sh deploy/enroll --renew {name} on the "
+    "portal, then sh deploy/join on the node.",
+    Why.NAME: "GPUPORTAL_NODE in its node.env must be the name that it was enrolled "
+    "with. To rename a machine, enrol the new name and retire the old one.",
+}
+
+
+def cause(why: str, used: str = "") -> str:
+    """Return in a few words why the broker refused a node; "" for no known cause."""
+    return CAUSES.get(Why(why), "").format(used=used) if why in set(Why) else ""
+
+
+def remedy(why: str, name: str) -> str:
+    """Return what an operator does about it; "" for no known cause."""
+    return REMEDIES.get(Why(why), "").format(name=name) if why in set(Why) else ""
+
+
+def recent(entries: Iterable[Mapping[str, object]]) -> dict[str, Refusal]:
+    """Return the newest refusal of each node that was refused lately, by name.
+
+    Args:
+        entries: of ACL LOG, with the fields that Redis 7.0 gives. What is not of a node
+            is left out, also names that no node can have: anybody who reaches the
+            broker chooses the name.
+    """
+    found: dict[str, Refusal] = {}
+    for entry in entries:
+        one = _refusal(entry)
+        if one is None or one.age_seconds > RECENT_SECONDS:
+            continue
+        known = found.get(one.name)
+        if known is None or one.age_seconds < known.age_seconds:
+            found[one.name] = one
+    return found
+
+
+def _refusal(entry: Mapping[str, object]) -> Refusal | None:
+    """Read one entry; None: it is not about a node."""
+    user, wanted = str(entry.get("username", "")), str(entry.get("object", ""))
+    name = user.removeprefix(USER_PREFIX)
+    if name == user or not NODE_NAME.fullmatch(name):
+        return None
+    try:
+        age_seconds = float(str(entry.get("age-seconds")))
+    except ValueError:
+        return None
+    about = entry.get("client-info")
+    address = str(about.get("addr", "")) if isinstance(about, Mapping) else ""
+    match entry.get("reason"):
+        case "auth":
+            return Refusal(name, Why.PASSWORD, age_seconds, address[:64])
+        case "key":
+            used = next(
+                (wanted.removeprefix(x) for x in OWN_KEYS if wanted.startswith(x)), ""
+            )
+            if NODE_NAME.fullmatch(used) and used != name:
+                return Refusal(name, Why.NAME, age_seconds, address[:64], used)
+    return None

@@ -1,0 +1,96 @@
+"""How much energy a Gpu took between two samples.
+
+The card's own counter (nvmlDeviceGetTotalEnergyConsumption, NVML API reference,
+"Device Queries") counts since the driver was loaded, so only differences mean
+anything, and a difference below zero means that the driver was reloaded. Cards
+without a counter are integrated: mean power of two samples times the seconds
+between them (the trapezoid rule).
+
+Joules follow from the samples alone: whoever reads the same stream again counts
+the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from telemetry.protocol.hardware import MOST_WATTS
+from telemetry.protocol.sample import GpuReading
+
+SAMPLE_SECONDS = 1.0
+"""What a sample stands for where the one before it is not known."""
+STALE_SECONDS = 3.0
+"""Power is taken to have lasted from one sample to the next up to here
+(TELEMETRY.md section 1: stale after 3 missed samples)."""
+COUNTER_GAP_SECONDS = 60.0
+"""A counter's difference over a longer hole is not told: when the energy went
+is not known, and holes stay holes."""
+
+
+@dataclass(slots=True)
+class EnergyMeter:
+    """What the last samples of one Gpu said."""
+
+    at: float | None = None
+    """Unix seconds of the last sample."""
+    power_watts: float | None = None
+    counter_joules: float | None = None
+    counter_at: float = 0.0
+
+    def take(
+        self, at: float, *, counter_joules: float | None, power_watts: float | None
+    ) -> float | None:
+        """Joules since the sample before, never below 0; None: cannot be said."""
+        if self.at is not None and at < self.at:
+            return None
+        by_power = self._by_power(at, power_watts)
+        gap_seconds = at - self.counter_at
+        followed = (
+            self.counter_joules is not None and gap_seconds <= COUNTER_GAP_SECONDS
+        )
+        if counter_joules is None:
+            # The next reading of the counter will tell this second too.
+            joules = None if followed else by_power
+        else:
+            joules = by_power
+            if followed:
+                assert self.counter_joules is not None
+                told = counter_joules - self.counter_joules
+                if 0 <= told <= MOST_WATTS * max(gap_seconds, SAMPLE_SECONDS):
+                    joules = told
+            self.counter_joules, self.counter_at = counter_joules, at
+        self.at, self.power_watts = at, power_watts
+        return joules
+
+    def _by_power(self, at: float, power_watts: float | None) -> float | None:
+        if power_watts is None:
+            return None
+        passed_seconds = None if self.at is None else at - self.at
+        if passed_seconds is None or passed_seconds > STALE_SECONDS:
+            return power_watts * SAMPLE_SECONDS
+        before = power_watts if self.power_watts is None else self.power_watts
+        return (before + power_watts) / 2 * passed_seconds
+
+
+class EnergyMeters:
+    """One meter per Gpu, by its primary key."""
+
+    def __init__(self) -> None:
+        self._meters: dict[int, EnergyMeter] = {}
+
+    def take(self, gpu_id: int, at: float, reading: GpuReading) -> float | None:
+        """Joules of a Gpu since its sample before; None: cannot be said."""
+        if not reading.answers:
+            return None
+        meter = self._meters.setdefault(gpu_id, EnergyMeter())
+        return meter.take(
+            at,
+            counter_joules=reading.energy_joules,
+            power_watts=reading.power_watts,
+        )
+
+    def keep_only(self, gpu_ids: Collection[int]) -> None:
+        """Forget the meters of Gpus that are gone."""
+        for gone in self._meters.keys() - set(gpu_ids):
+            del self._meters[gone]

@@ -1,0 +1,231 @@
+"""When does what one sees become a finding, and when is it over?
+
+What lasts one sample is noise. Who finds something counts, over fresh samples
+only, for how long its cause stands (`persistence.py`) and says so once the policy's
+threshold is passed; here it opens at once, and closes when its cause was gone for
+some seconds, so that nothing flickers. TELEMETRY.md section 4. Which state a Gpu
+is in, and what the calendar makes of it, is judged on the floor above
+(reservations/presence/gpu_watch.py); what the card itself says, in hardware_rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
+from typing import Any, Generic, TypeVar
+
+from telemetry.protocol.gpu_state import GpuState
+from telemetry.rules.persistence import Trail
+from telemetry.rules.thresholds import JudgePolicy
+
+
+class Severity(StrEnum):
+    """How much a finding matters."""
+
+    INFO = "info"
+    """Somebody may want to know."""
+    WARNING = "warning"
+    """Somebody should look."""
+    CRITICAL = "critical"
+    """Somebody has to act."""
+
+
+INTRUDER = "intruder"
+SQUATTER = "squatter"
+NO_SHOW = "no-show"
+IDLE_HOG = "idle hog"
+OVERRUN = "overrun"
+ZOMBIE_MEMORY = "zombie memory"
+BROKEN_WITH_BOOKINGS = "broken with bookings"
+LOST = "lost"
+SILENT = "no sample"
+MISSING = "missing after reboot"
+CLAIMED_ELSEWHERE = "claimed elsewhere"
+WEDGED = "wedged driver"
+MISUSE = "misuse of the broker"
+NEW_GPU = "new GPU"
+DRIVER = "driver fault"
+CHANNEL = "no way to the web"
+REFUSED = "refused by the broker"
+RIGHTS = "rights are missing"
+CLOCK = "clock is off"
+XID_CRITICAL = "critical XID"
+XID_WARNING = "XID"
+ECC = "uncorrectable ECC"
+REMAP_FAILURE = "row remap failed"
+REMAP_PENDING = "row remap pending"
+THERMAL = "thermal slowdown"
+BRAKE = "power brake"
+
+SEVERITIES: Mapping[str, Severity] = {
+    INTRUDER: Severity.WARNING,
+    SQUATTER: Severity.INFO,
+    NO_SHOW: Severity.INFO,
+    IDLE_HOG: Severity.INFO,
+    "idle warning": Severity.INFO,
+    OVERRUN: Severity.WARNING,
+    ZOMBIE_MEMORY: Severity.WARNING,
+    REMAP_PENDING: Severity.WARNING,
+    THERMAL: Severity.WARNING,
+    BRAKE: Severity.WARNING,
+    XID_WARNING: Severity.WARNING,
+    LOST: Severity.CRITICAL,
+    SILENT: Severity.CRITICAL,
+    MISSING: Severity.CRITICAL,
+    CLAIMED_ELSEWHERE: Severity.CRITICAL,
+    BROKEN_WITH_BOOKINGS: Severity.CRITICAL,
+    WEDGED: Severity.CRITICAL,
+    MISUSE: Severity.CRITICAL,
+    NEW_GPU: Severity.WARNING,
+    DRIVER: Severity.CRITICAL,
+    CHANNEL: Severity.CRITICAL,
+    REFUSED: Severity.CRITICAL,
+    RIGHTS: Severity.WARNING,
+    CLOCK: Severity.WARNING,
+    XID_CRITICAL: Severity.CRITICAL,
+    ECC: Severity.CRITICAL,
+    REMAP_FAILURE: Severity.CRITICAL,
+}
+"""Every rule; one that is not here is a warning."""
+
+HARDWARE = frozenset({ECC, REMAP_FAILURE, REMAP_PENDING, THERMAL, BRAKE})
+"""Rules of the card itself, which take longer to be over."""
+BREAKS = frozenset(
+    {LOST, SILENT, MISSING, WEDGED, DRIVER, XID_CRITICAL, ECC, REMAP_FAILURE}
+)
+"""Findings with which nobody should count on a Gpu."""
+STANDING = frozenset(
+    {
+        *(MISSING, CLAIMED_ELSEWHERE, SILENT, XID_CRITICAL, XID_WARNING),
+        *(BROKEN_WITH_BOOKINGS, NEW_GPU, CHANNEL, REFUSED),
+    }
+)
+"""Rules that are told once and closed by their opposite, not by silence."""
+
+REPEAT_SECONDS = 60.0
+"""How often a finding that stands is told again, so that it is known to stand."""
+UNSEEN_SECONDS = 4 * REPEAT_SECONDS
+"""A finding that was not told again for so long has lost its finder."""
+
+BLIND = frozenset({GpuState.STALE, GpuState.UNKNOWN})
+"""States that say nothing: they neither open nor close anything."""
+
+
+def severity_of(rule: str) -> Severity:
+    """How much a rule matters."""
+    return SEVERITIES.get(rule, Severity.WARNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that an Alert should say of a Gpu, or of a Node."""
+
+    rule: str
+    reservation_id: int | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    trail: Trail | None = field(default=None, compare=False)
+    """The readings that made it."""
+    of_node: bool = field(default=False, compare=False)
+    """Whether the whole node's Alert tells it: then it is no Alert of its own."""
+
+
+class Act(Enum):
+    """What to do about a finding."""
+
+    OPEN = auto()
+    REPEAT = auto()
+    CLOSE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do about one finding."""
+
+    act: Act
+    finding: Finding
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One rule on one Gpu or Node. Times are a steady clock's seconds."""
+
+    finding: Finding
+    seen: bool
+    since: float
+    """When what is seen now (the cause, or its absence) began."""
+    told_at: float | None = None
+    """When it was told last; None: no finding is open."""
+
+
+Place = TypeVar("Place", bound=Hashable)
+
+
+class RuleClock(Generic[Place]):
+    """Turns what stands, per place (a Gpu or a Node) and second, into steps.
+
+    Holds one Watch per rule that a place has lately met, so it never grows beyond
+    places x rules, and costs nothing for a Gpu that is well.
+    """
+
+    def __init__(self, policy: Callable[[], JudgePolicy] = JudgePolicy) -> None:
+        self._policy = policy
+        self._watches: dict[Place, dict[str, _Watch]] = {}
+
+    def see(
+        self, place: Place, standing: Iterable[Finding], *, at: float
+    ) -> Iterator[Step]:
+        """What the findings that stand at an instant ask for.
+
+        Not to be called while the place is blind: then nothing is known.
+        """
+        found = {finding.rule: finding for finding in standing}
+        watches = self._watches.get(place)
+        if watches is None:
+            if not found:
+                return
+            watches = self._watches[place] = {}
+        for rule, finding in found.items():
+            watch = watches.setdefault(rule, _Watch(finding, seen=True, since=at))
+            watch.finding = finding
+        for rule, watch in list(watches.items()):
+            act = self._act(watch, seen=rule in found, at=at)
+            if act is not None:
+                yield Step(act, watch.finding)
+            if not watch.seen and watch.told_at is None:
+                del watches[rule]
+        if not watches:
+            self._watches.pop(place, None)
+
+    def adopt(self, place: Place, rule: str, *, at: float) -> None:
+        """Take over a finding that was open before this process began."""
+        if rule not in STANDING:
+            watch = _Watch(Finding(rule), seen=True, since=at, told_at=at)
+            self._watches.setdefault(place, {}).setdefault(rule, watch)
+
+    def keep_only(self, places: set[Place]) -> None:
+        """Forget places that are gone."""
+        for place in self._watches.keys() - places:
+            del self._watches[place]
+
+    def _act(self, watch: _Watch, *, seen: bool, at: float) -> Act | None:
+        if watch.seen != seen:
+            watch.seen, watch.since = seen, at
+        if watch.told_at is None:
+            if seen:
+                watch.told_at = at
+                return Act.OPEN
+            return None
+        if not seen and at - watch.since >= self._patience_seconds(watch.finding.rule):
+            watch.told_at = None
+            return Act.CLOSE
+        if seen and at - watch.told_at >= REPEAT_SECONDS:
+            watch.told_at = at
+            return Act.REPEAT
+        return None
+
+    def _patience_seconds(self, rule: str) -> float:
+        policy = self._policy()
+        if rule in HARDWARE:
+            return policy.hardware_closes_after_seconds
+        return policy.closes_after_seconds

@@ -1,1 +1,0 @@
-"""What may be written on the ground floor. Other floors call these, nothing else."""

@@ -1,0 +1,79 @@
+"""The one place where sentences of the domain become the reader's language.
+
+Pages need nothing: templates, ``format_html`` and the errors of forms call
+``Sentence.__html__``, which ends here. Problem details are translated in
+``gpuportal.http.problems``. Everything else that leaves the portal as text (mails, JSON
+for our own scripts, messages of Django) goes through ``translated``.
+"""
+
+import logging
+from typing import Any
+
+from django.utils.translation import get_language, gettext, ngettext
+
+from telemetry.protocol.sentences import Sentence
+
+logger = logging.getLogger(__name__)
+
+
+def translated(text: str) -> str:
+    """Return a text in the active language, as a plain string.
+
+    Args:
+        text: a Sentence is translated with its values; any other string is returned as
+            it is.
+    """
+    if not isinstance(text, Sentence):
+        return text
+    if _is_english():
+        return text.plain()
+    if not text.template:
+        return ""
+    template = (
+        ngettext(text.template, text.many, _whole(text.number))
+        if text.many
+        else gettext(text.template)
+    )
+    if not text.values:
+        return template
+    values = {
+        name: translated(value) if isinstance(value, Sentence) else value
+        for name, value in text.values.items()
+    }
+    try:
+        return template.format_map(values)
+    except (KeyError, IndexError, ValueError):
+        logger.warning("the translation of %r cannot be filled in", text.template)
+        return text.plain()
+
+
+def _whole(number: float) -> int:
+    """Return a number for the rule of plurals; a fraction counts as several things."""
+    return int(number) if number == int(number) else 2
+
+
+def _is_english() -> bool:
+    language = get_language()
+    return language is None or language.startswith("en")
+
+
+def translated_values(data: Any) -> Any:
+    """Return JSON-ready data with every sentence in it in the active language.
+
+    In English the data is returned as it is: JSON sees a Sentence as its English text.
+
+    Args:
+        data: dictionaries, lists and tuples are walked through and copied; their keys
+            are left alone.
+    """
+    return data if _is_english() else _in_depth(data)
+
+
+def _in_depth(data: Any) -> Any:
+    if isinstance(data, Sentence):
+        return translated(data)
+    if isinstance(data, dict):
+        return {key: _in_depth(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_in_depth(value) for value in data]
+    return data

@@ -1,0 +1,166 @@
+"""The list of alerts, live in a browser: it moves by itself and stays unfolded."""
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import Page, expect
+
+from reservations.rules.lifecycle import State
+from telemetry.alerts.service import acknowledge_alert, close_alert, open_alert
+from telemetry.models import Alert
+from telemetry.rules import finding_rules
+from tests.factories import make_gpus, make_node, make_reservation, make_user
+from tests.gpuportal.browser.test_axe import looks
+from tests.pages import fits
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def open_settled(page: Page, url: str) -> None:
+    """Open the page and wait for its first refresh: axe takes styles along that
+    htmx would copy while it swaps, which the policy forbids."""
+    with page.expect_response(lambda r: r.request.headers.get("hx-request") == "true"):
+        page.goto(url)
+    expect(page.locator(".htmx-request, .htmx-swapping, .htmx-settling")).to_have_count(
+        0
+    )
+
+
+def reading(ago: float, **more: object) -> dict:
+    return {
+        "at": timezone.now().timestamp() - ago,
+        "state": "ok",
+        "util_pct": 93,
+        "memory_used_bytes": 37 * 2**30,
+        "temperature_celsius": 71,
+        "power_watts": 288.4,
+        "processes": [{"pid": 4711, "user": "bob", "memory_bytes": 36 * 2**30}],
+        "process_count": 1,
+        **more,
+    }
+
+
+@pytest.fixture
+def found(alice) -> list[Alert]:
+    """An intruder, a wedged node, a hot card; one of them snoozed."""
+    node, now = make_node("node-a"), timezone.now()
+    gpus = make_gpus(3, node)
+    booked = make_reservation(
+        alice, gpus[:1], now, now + timedelta(hours=3), state=State.ACTIVE
+    )
+    open_alert(
+        rule=finding_rules.INTRUDER,
+        gpu_id=gpus[0].pk,
+        now=now - timedelta(minutes=4),
+        reservation_id=booked.pk,
+        detail={
+            "users": ["bob"],
+            "processes": [
+                {
+                    "pid": 4711,
+                    "uid": 1002,
+                    "user": "bob",
+                    "command": "python train_a_model_with_a_long_name.py",
+                    "memory_bytes": 36 * 2**30,
+                    "started_at": 1.0,
+                    "job": None,
+                }
+            ],
+        },
+        readings=[reading(10 - n) for n in range(5)],
+    )
+    open_alert(
+        rule=finding_rules.WEDGED,
+        node_id=node.pk,
+        now=now - timedelta(hours=1),
+        detail={"reason": "the sampling child 4242 survives SIGKILL in nvidia_open"},
+    )
+    open_alert(
+        rule=finding_rules.THERMAL,
+        gpu_id=gpus[1].pk,
+        now=now - timedelta(minutes=9),
+        readings=[reading(9, throttle=["hw_thermal", "hw_slowdown"])],
+    )
+    open_alert(rule=finding_rules.SQUATTER, gpu_id=gpus[2].pk, now=now)
+    hot = Alert.objects.get(rule=finding_rules.THERMAL)
+    acknowledge_alert(alert_id=hot.pk, by="omar", now=now)
+    return list(Alert.objects.order_by("pk"))
+
+
+@pytest.fixture
+def operator():
+    return make_user("omar", is_staff=True, is_superuser=True)
+
+
+@looks
+def test_the_alerts_page(
+    page: Page,
+    live_asgi: str,
+    operator,
+    found,
+    sign_in: Callable[..., None],
+    axe,
+    theme,
+    size,
+):
+    sign_in(operator, theme)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    open_settled(page, f"{live_asgi}/alerts/#alert-{found[0].pk}")
+    expect(page.locator("#alerts-live")).to_have_text("live")
+    expect(page.locator(".alert")).to_have_count(4)
+    expect(page.get_by_text("Readings that opened it").first).to_be_visible()
+    axe()
+    fits(page)
+    if folder := os.environ.get("PICTURES"):
+        name = f"alerts-{theme}-{size[0]}.png"
+        page.screenshot(path=Path(folder) / name, full_page=True)
+
+
+def test_a_change_comes_by_itself_and_what_was_unfolded_stays_so(
+    page: Page, live_asgi: str, operator, found, sign_in: Callable[..., None]
+):
+    sign_in(operator)
+    page.goto(f"{live_asgi}/alerts/")
+    expect(page.locator("#alerts-live")).to_have_text("live")
+    page.locator(f"#alert-{found[0].pk} summary").click()
+    expect(page.locator("details[open]")).to_have_count(1)
+    squatter = found[-1]
+    close_alert(rule=finding_rules.SQUATTER, gpu_id=squatter.gpu_id, now=timezone.now())
+    expect(page.locator(".alert")).to_have_count(3)
+    expect(page.locator(f"#alert-{found[0].pk} details[open]")).to_have_count(1)
+    expect(page.locator("#announcer")).to_have_text("3 alerts in this list")
+
+
+def test_an_operator_snoozes_and_finds_it_again_by_its_state(
+    page: Page, live_asgi: str, operator, found, sign_in: Callable[..., None]
+):
+    sign_in(operator)
+    page.goto(f"{live_asgi}/alerts/?severity=critical#alert-{found[1].pk}")
+    page.get_by_role("button", name="8 h").click()
+    expect(page.get_by_text("No alert matches")).to_be_visible()
+    page.get_by_label("State", exact=True).select_option("snoozed")
+    page.get_by_role("button", name="Filter").click()
+    expect(page).to_have_url(
+        f"{live_asgi}/alerts/?state=snoozed&severity=critical&rule=&node=&sort="
+    )
+    expect(page.locator(".alert")).to_have_count(1)
+    expect(page.get_by_text("snoozed until")).to_be_visible()
+
+
+def test_a_student_without_alerts_is_taught(
+    page: Page,
+    live_asgi: str,
+    carol,
+    sign_in: Callable[..., None],
+    axe,
+):
+    sign_in(carol, "dark")
+    page.set_viewport_size({"width": 360, "height": 760})
+    open_settled(page, f"{live_asgi}/alerts/")
+    expect(page.get_by_role("heading", name="No alert for you")).to_be_visible()
+    axe()
+    fits(page)

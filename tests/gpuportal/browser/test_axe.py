@@ -1,0 +1,141 @@
+"""axe-core finds nothing on the lobby's pages: light, dark, and on a phone."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import Page, expect
+
+from reservations.accounts.api_tokens import create_token
+from telemetry.models import Alert
+from telemetry.protocol.gpu_state import GpuState
+from tests.factories import make_reservation
+from tests.gpuportal.browser.conftest import Lab
+from tests.pages import fits
+
+DESKTOP = (1280, 900)
+PHONE = (360, 760)
+LOOKS = [("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE), ("dark", PHONE)]
+looks = pytest.mark.parametrize(
+    ("theme", "size"), LOOKS, ids=[f"{theme}-{size[0]}px" for theme, size in LOOKS]
+)
+
+
+def show_every_state(lab: Lab, alice, bob) -> None:
+    """One Gpu in each kind of trouble, somebody's bookings, an open alert."""
+    now = timezone.now()
+    states = [
+        GpuState.BUSY,
+        GpuState.INTRUDER,
+        GpuState.IDLE,
+        GpuState.FREE,
+        GpuState.THROTTLED,
+        GpuState.LOST,
+    ]
+    for i, state in enumerate(states):
+        lab.set(i, state=state, util_pct=97 - 15 * i)
+    make_reservation(alice, lab.gpus[:1], now, now + timedelta(hours=2), state="active")
+    held = make_reservation(
+        bob, lab.gpus[1:2], now, now + timedelta(hours=30), state="active"
+    )
+    Alert.objects.create(
+        rule="intruder",
+        gpu=lab.gpus[1],
+        reservation_id=held.pk,
+        opened_at=now,
+        last_seen_at=now,
+    )
+    lab.send_frame()
+
+
+@looks
+def test_the_login_page(page: Page, live_asgi: str, console, axe, theme, size):
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.emulate_media(color_scheme=theme)
+    page.goto(f"{live_asgi}/login/")
+    axe()
+    fits(page)
+
+
+@looks
+@pytest.mark.parametrize("view", ["cards", "table", "wall"])
+def test_the_board(
+    page: Page,
+    live_asgi: str,
+    lab: Lab,
+    alice,
+    bob,
+    sign_in: Callable[..., None],
+    axe,
+    theme,
+    size,
+    view,
+):
+    show_every_state(lab, alice, bob)
+    sign_in(alice, theme)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.goto(f"{live_asgi}/?view={view}")
+    expect(page.locator("#live")).to_contain_text("live")
+    expect(
+        page.locator("#gpus").get_by_text("someone else’s process", exact=True)
+    ).to_be_visible()
+    axe()
+    fits(page)
+
+
+@looks
+def test_the_menus_of_the_top_bar(
+    page: Page, live_asgi: str, lab: Lab, alice, bob, sign_in, axe, theme, size
+):
+    show_every_state(lab, alice, bob)
+    sign_in(bob, theme)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.goto(f"{live_asgi}/me/")
+    for name in ("1 open alert", "Theme", "Bob: account menu"):
+        page.get_by_role("button", name=name).click()
+        expect(page.locator(".menu:popover-open")).to_be_visible()
+        axe()
+        page.keyboard.press("Escape")
+    page.locator("#search").fill("node")
+    expect(page.locator("#search-hits a").first).to_be_visible()
+    axe()
+
+
+@looks
+def test_settings_with_tokens(page, live_asgi, alice, sign_in, axe, theme, size):
+    create_token(
+        user=alice, label="nightly", scopes=["read"], days=30, now=timezone.now()
+    )
+    sign_in(alice, theme)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.goto(f"{live_asgi}/me/")
+    axe()
+    fits(page)
+    page.get_by_role("button", name="Revoke nightly").click()
+    expect(
+        page.get_by_role("heading", name="Revoke the token “nightly”?")
+    ).to_be_visible()
+    axe()
+
+
+@looks
+def test_search_and_a_wrong_address(
+    page, live_asgi, lab, alice, sign_in, theme, size, axe
+):
+    sign_in(alice, theme)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    for address in ("/search", "/search?q=node-a", "/search?q=zzz"):
+        page.goto(live_asgi + address)
+        axe()
+        fits(page)
+
+
+@looks
+def test_a_board_without_a_node(page, live_asgi, alice, sign_in, axe, theme, size):
+    sign_in(alice, theme)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.goto(live_asgi)
+    expect(page.get_by_text("No node is enrolled")).to_be_visible()
+    axe()
+    fits(page)

@@ -1,0 +1,435 @@
+"""The board moves by itself, says what changed, and comes back when cut off."""
+
+import json
+import random
+import re
+import time
+from datetime import timedelta
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.utils import timezone
+from playwright.sync_api import Page, WebSocketRoute, expect
+
+from reservations.operations.pools import act_on_gpus
+from telemetry.live import broadcast
+from telemetry.protocol.frame import Frame, FrameRow, decode, encode
+from telemetry.protocol.gpu_state import WORDS, GpuState
+from tests.factories import make_reservation, make_user
+from tests.gpuportal.browser.conftest import GIB, Lab
+from tests.telemetry.messages import process
+
+
+@pytest.fixture
+def board(page: Page, live_asgi: str, lab: Lab, alice, sign_in) -> Page:
+    """Alice looks at the board, and it is live."""
+    sign_in(alice)
+    page.goto(live_asgi)
+    expect(page.locator("#live")).to_have_text(re.compile(r"^live, \d\.\d s$"))
+    return page
+
+
+def card(page: Page, lab: Lab, index: int):
+    return page.locator(f"#gpu-{lab.gpus[index].pk}")
+
+
+def test_figures_move_without_a_reload(board: Page, lab: Lab):
+    lab.set(
+        0,
+        state=GpuState.BUSY,
+        util_pct=73,
+        memory_used_mib=61 * 1024,
+        temperature_celsius=64,
+        power_watts=287,
+        sm_clock_mhz=1410,
+    )
+    shown = card(board, lab, 0)
+    expect(shown.locator(".gpu-util")).to_have_text("73")
+    expect(shown.locator(".mem-used")).to_have_text("61 / 80 GiB")
+    expect(shown).to_contain_text("64 °C")
+    expect(shown).to_contain_text("287/300 W")
+    expect(shown).to_contain_text("1.41 GHz")
+    expect(shown.locator(".state")).to_have_text("busy")
+
+
+def test_what_the_card_cannot_say_is_a_dash_and_not_a_zero(board: Page, lab: Lab):
+    lab.set(1, util_pct=None, temperature_celsius=None, power_watts=None)
+    shown = card(board, lab, 1)
+    expect(shown.locator(".gpu-util")).to_have_text("–")
+    expect(shown.locator(".fig-value").nth(0)).to_have_text("–")
+
+
+SHOWN = {
+    GpuState.IDLE: "booked but idle",
+    GpuState.INTRUDER: "someone else’s process",
+    GpuState.SQUATTER: "in use without a booking",
+    GpuState.STALE: "no data",
+    GpuState.MAINTENANCE: "out of service",
+    GpuState.FOREIGN: "another system",
+}
+"""Words of the board where they are not the API's."""
+
+
+def test_counters_and_cards_have_one_word_for_each_state(board: Page, lab: Lab):
+    lab.beat_seconds = 0.1
+    for state in (GpuState.IDLE, GpuState.SQUATTER, GpuState.LOST, GpuState.THROTTLED):
+        lab.set(2, state=state)
+        word = card(board, lab, 2).locator(".state").inner_text
+        expect(card(board, lab, 2).locator(".state")).to_have_text(
+            SHOWN.get(state, WORDS[state])
+        )
+        expect(board.get_by_role("button", name=f"1 {word()}")).to_be_visible()
+
+
+def test_every_state_has_its_word_and_its_icon(board: Page, lab: Lab):
+    lab.beat_seconds = 0.1
+    chip = card(board, lab, 2).locator(".state")
+    for state in GpuState:
+        lab.set(2, state=state)
+        expect(chip).to_have_text(SHOWN.get(state, WORDS[state]))
+        key = WORDS[state].lower()
+        expect(chip.locator("use")).to_have_attribute("href", re.compile(f"#{key}$"))
+
+
+def test_a_stale_gpu_says_when_it_was_last_seen(board: Page, lab: Lab):
+    lab.set(0, state=GpuState.STALE, age_seconds=12.0)
+    expect(card(board, lab, 0)).to_contain_text(re.compile(r"last seen 1\d s ago"))
+    expect(board.get_by_role("button", name="1 no data")).to_be_visible()
+
+
+def test_late_data_is_said_when_frames_stop(board: Page, lab: Lab):
+    lab.stop()
+    expect(board.locator("#live")).to_have_text(
+        re.compile(r"^late, \d s$"), timeout=9000
+    )
+    expect(board.locator("#live-banner")).to_contain_text(
+        "Live data is late: the newest reading is", timeout=9000
+    )
+    lab.start()
+    expect(board.locator("#live")).to_have_text(re.compile(r"^live"), timeout=5000)
+    expect(board.locator("#live-banner")).to_be_hidden()
+
+
+def test_changes_of_state_are_announced_and_samples_are_not(board: Page, lab: Lab):
+    announcer = board.locator("#announcer")
+    lab.set(0, util_pct=55)
+    expect(card(board, lab, 0).locator(".gpu-util")).to_have_text("55")
+    expect(announcer).to_have_text("")
+    lab.set(0, state=GpuState.INTRUDER)
+    expect(announcer).to_have_text("node-a:0: someone else’s process.")
+
+
+def test_a_new_holder_appears_by_itself(
+    board: Page, lab: Lab, alice, bob, redis_client
+):
+    now = timezone.now()
+    end = now + timedelta(hours=2)
+    make_reservation(alice, lab.gpus[:1], now, end, state="active")
+    make_reservation(bob, lab.gpus[1:2], now, end, state="active")
+    redis_client.publish(broadcast.CALENDAR_CHANGED, "{}")
+    expect(card(board, lab, 0)).to_contain_text("You, Vision", timeout=10_000)
+    expect(card(board, lab, 0)).to_have_class(re.compile("is-mine"))
+    expect(card(board, lab, 1)).to_contain_text(re.compile(r"Bobuntil|Bob, Vision"))
+    board.get_by_role("button", name="Mine").click()
+    expect(board.locator(".gpu")).to_have_count(1)
+
+
+def test_a_held_gpu_is_booked_from_when_it_comes_free(
+    board: Page, lab: Lab, bob, redis_client
+):
+    now = timezone.now()
+    end = (now + timedelta(hours=3)).replace(minute=0, second=0, microsecond=0)
+    make_reservation(bob, lab.gpus[:1], now, end, state="active")
+    redis_client.publish(broadcast.CALENDAR_CHANGED, "{}")
+    wall = timezone.localtime(end)
+    link = card(board, lab, 0).get_by_role("link", name=re.compile("^Book from"))
+    expect(link).to_have_text(f"Book from {wall:%H:%M}", timeout=10_000)
+    expect(card(board, lab, 1).get_by_role("link", name="Book node")).to_have_text(
+        "Book"
+    )
+    link.click()
+    expect(board.locator("#start")).to_have_value(f"{wall:%Y-%m-%dT%H:%M}")
+    expect(board.locator("#gpu-count")).to_have_text("1 GPU")
+
+
+def test_processes_and_their_owners_split_the_memory_bar(board, lab, redis_client):
+    gpu = lab.gpus[0]
+    lab.set(0, memory_used_mib=60 * 1024)
+    processes = [
+        process(
+            pid=11, user="<b>eve</b>", command="<img src=x>", memory_bytes=40 * GIB
+        ),
+        process(pid=12, user="zoe", command="python a.py", memory_bytes=19 * GIB),
+        process(pid=13, user="zoe", command="python b.py", memory_bytes=GIB // 2),
+    ]
+    told = {
+        "processes": processes,
+        "throttle": ["sw_power_cap"],
+        "memory_reserved_bytes": 2 * GIB,
+    }
+    detail = {
+        "node": "node-a",
+        "at": time.time(),
+        "load1": 0.4,
+        "gpus": {gpu.uuid: told},
+    }
+    with redis_client.pipeline() as pipe:
+        broadcast.publish_detail(pipe, "node-a", json.dumps(detail).encode())
+        pipe.execute()
+    shown = card(board, lab, 0)
+    expect(shown.locator(".gpu-procs")).to_contain_text("<b>eve</b>")
+    expect(shown.locator(".gpu-procs")).to_contain_text("and 1 more")
+    expect(shown.locator(".mem-owners")).to_have_text("<b>eve</b> 40 · zoe 19.5")
+    # Two owners, what nobody owns up to, the driver's reserve.
+    expect(shown.locator(".mem-bar > i")).to_have_count(4)
+    widths = shown.locator(".mem-bar > i").evaluate_all(
+        "(parts) => parts.map((p) => Number(p.style.getPropertyValue('--part')))"
+    )
+    assert widths == pytest.approx([40 / 80, 19.5 / 80, 0.5 / 80, 2 / 80], abs=1e-3)
+    lab.set(0, state=GpuState.BUSY)
+    expect(shown).to_contain_text("throttled: power limit")
+    expect(board.get_by_text("load 0.4")).to_be_visible()
+
+
+def test_a_sparkline_starts_with_the_minute_before(
+    page, live_asgi, lab, alice, sign_in
+):
+    now = time.time()
+    lab.set(0, util_pct=40)
+    for ago in range(50, 0, -1):
+        lab.send_frame(now - ago)
+    sign_in(alice)
+    page.goto(live_asgi)
+    line = card(page, lab, 0).locator(".spark-line")
+    expect(line).to_have_attribute("d", re.compile(r"(\d+ 60L){40,}"))
+
+
+# --- filters and views ------------------------------------------------------------
+
+
+def test_the_filter_is_kept_in_the_address(board: Page, lab: Lab):
+    lab.set(3, state=GpuState.IDLE)
+    board.get_by_role("button", name="1 booked but idle").click()
+    expect(board.locator(".gpu")).to_have_count(1)
+    assert "state=idle" in board.url
+    board.reload()
+    expect(board.locator(".gpu .state")).to_have_text(["booked but idle"])
+    board.get_by_role("button", name="Clear").first.click()
+    expect(board.locator(".gpu")).to_have_count(6)
+    assert "state" not in board.url
+
+
+def test_class_and_text_filter_together(board: Page):
+    board.get_by_label("Class", exact=True).select_option("RTX 3090 24GB")
+    expect(board.locator(".gpu")).to_have_count(2)
+    board.get_by_label("Filter GPUs").fill("node-b:1")
+    expect(board.locator(".gpu")).to_have_count(1)
+    board.get_by_label("Filter GPUs").fill("nobody")
+    expect(board.get_by_text("No GPU matches the filter")).to_be_visible()
+    board.get_by_role("button", name="Clear the filter").click()
+    expect(board.locator(".gpu")).to_have_count(6)
+
+
+def test_the_table_sorts_by_a_click_on_its_head(board: Page, lab: Lab):
+    for i in range(6):
+        lab.set(i, util_pct=10 * i)
+    board.get_by_role("button", name="Table").click()
+    board.get_by_role("button", name="Utilization").click()
+    board.get_by_role("button", name="Utilization").click()
+    assert "sort=-util" in board.url
+    head = board.get_by_role("columnheader", name="Utilization")
+    expect(head).to_have_attribute("aria-sort", "descending")
+    board.mouse.move(0, 0)
+    board.locator("h1").focus()
+    names = board.locator("tbody th")
+    expect(names.first).to_have_text("node-b:1", timeout=9000)
+    expect(names.last).to_have_text("node-a:0")
+
+
+def test_the_wall_shows_every_gpu_large_and_without_scrolling(board: Page, lab: Lab):
+    board.set_viewport_size({"width": 1920, "height": 1080})
+    board.get_by_role("button", name="Wall").click()
+    expect(board.locator(".tile")).to_have_count(6)
+    boxes = board.locator(".tile").evaluate_all(
+        "(tiles) => tiles.map((t) => t.getBoundingClientRect().bottom)"
+    )
+    assert max(boxes) <= 1080
+    size = board.locator(".tile-state").first.evaluate(
+        "(word) => parseFloat(getComputedStyle(word).fontSize)"
+    )
+    assert size >= 44
+    board.keyboard.press("Escape")
+    expect(board.locator(".gpu")).to_have_count(6)
+
+
+# --- the connection ---------------------------------------------------------------
+
+
+def test_the_page_says_that_it_is_cut_off_and_comes_back(
+    page: Page, live_asgi: str, lab: Lab, alice, sign_in, console
+):
+    seen: list[WebSocketRoute] = []
+
+    def route(socket: WebSocketRoute) -> None:
+        seen.append(socket)
+        if 2 <= len(seen) <= 4:
+            socket.close(code=1011)
+        else:
+            socket.connect_to_server()
+
+    page.route_web_socket(re.compile("/ws/board/"), route)
+    sign_in(alice)
+    page.goto(live_asgi)
+    expect(page.locator("#live")).to_have_text(re.compile("^live"))
+    seen[0].close(code=1012)
+    expect(page.locator("#live-banner")).to_contain_text("Live connection lost")
+    expect(page.locator("#live")).to_contain_text("offline")
+    expect(page.locator("#live")).to_have_text(re.compile("^live"), timeout=15_000)
+    expect(page.locator("#live-banner")).to_be_hidden()
+    assert len(seen) == 5
+
+
+def test_try_now_does_not_wait(page, live_asgi, lab, alice, sign_in):
+    tries: list[WebSocketRoute] = []
+
+    def route(socket: WebSocketRoute) -> None:
+        tries.append(socket)
+        if len(tries) <= 4:
+            socket.close(code=1011)
+        else:
+            socket.connect_to_server()
+
+    page.route_web_socket(re.compile("/ws/board/"), route)
+    sign_in(alice)
+    page.goto(live_asgi)
+    expect(page.locator("#live-words")).to_contain_text(
+        re.compile("in [3-9] s"), timeout=15_000
+    )
+    page.get_by_role("button", name="Try now").click()
+    expect(page.locator("#live")).to_have_text(re.compile("^live"), timeout=2000)
+
+
+def test_who_is_signed_out_is_led_to_the_login_page(
+    page, live_asgi, lab, alice, sign_in
+):
+    opened: list[WebSocketRoute] = []
+
+    def route(socket: WebSocketRoute) -> None:
+        opened.append(socket)
+        socket.connect_to_server()
+
+    page.route_web_socket(re.compile("/ws/board/"), route)
+    sign_in(alice)
+    page.goto(f"{live_asgi}/?view=table")
+    expect(page.locator("#live")).to_have_text(re.compile("^live"))
+    Session.objects.all().delete()
+    opened[0].close(code=4401)
+    page.wait_for_url("**/login/?next=%2F%3Fview%3Dtable&ended=1")
+
+
+def test_waits_double_stay_random_and_have_an_end(page, live_asgi, alice, sign_in):
+    sign_in(alice)
+    page.goto(f"{live_asgi}/me/")
+    waits = page.evaluate(
+        """async () => {
+          const { backoffSeconds } = await import("/static/js/live.js");
+          const ends = (n) => [0, 1].map((luck) => backoffSeconds(n, () => luck));
+          return [0, 1, 2, 3, 9].map(ends);
+        }"""
+    )
+    assert waits == [[0.25, 0.5], [0.5, 1], [1, 2], [2, 4], [10, 20]]
+
+
+def test_the_browser_reads_frames_as_python_does(page, live_asgi, alice, sign_in):
+    dice = random.Random(5)
+
+    def maybe(most: int) -> int | None:
+        return dice.choice([None, 0, most, dice.randrange(most + 1)])
+
+    rows = tuple(
+        FrameRow(
+            state=dice.choice(list(GpuState)),
+            util_pct=maybe(100),
+            memory_used_mib=maybe(2**32 - 2),
+            temperature_celsius=maybe(254),
+            power_watts=maybe(65534),
+            sm_clock_mhz=maybe(65534),
+            age_seconds=dice.choice([None, 0.0, 3.7, 25.4]),
+        )
+        for _ in range(200)
+    )
+    data = encode(Frame(4_000_000_000, 1_790_000_000.25, rows))
+    sign_in(alice)
+    page.goto(f"{live_asgi}/me/")
+    read = page.evaluate(
+        """async (bytes) => {
+          const { decode, split } = await import("/static/js/telemetry/frame.js");
+          const twice = new Uint8Array([...bytes, ...bytes]).buffer;
+          const frames = split(twice);
+          if (frames.length !== 2) throw new Error(`${frames.length} frames`);
+          return decode(frames[1]);
+        }""",
+        list(data),
+    )
+    want = decode(data)
+    assert (read["rosterId"], read["serverAt"]) == (want.roster_id, want.server_at)
+    for got, row in zip(read["rows"], want.rows, strict=True):
+        mib = got["memoryUsedBytes"]
+        assert got["state"] == row.state
+        assert got["utilPct"] == row.util_pct
+        assert (None if mib is None else mib // 2**20) == row.memory_used_mib
+        assert got["temperatureCelsius"] == row.temperature_celsius
+        assert got["powerWatts"] == row.power_watts
+        assert got["smClockMhz"] == row.sm_clock_mhz
+        assert got["ageSeconds"] == pytest.approx(row.age_seconds)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_card_says_why_its_gpu_takes_no_bookings(
+    page, live_asgi, sign_in, lab, width
+):
+    omar = make_user("omar", is_staff=True, is_superuser=True)
+    act_on_gpus(
+        act="drain",
+        gpu_ids=[lab.gpus[1].pk],
+        actor=omar,
+        now=timezone.now(),
+        reason="loud fan",
+    )
+    lab.send_roster()
+    sign_in(make_user("alice"))
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(live_asgi + "/")
+    card = page.locator(f"#gpu-{lab.gpus[1].pk}")
+    expect(card).to_contain_text("no new bookings: loud fan")
+    page.goto(live_asgi + "/?view=table")
+    expect(page.get_by_text("no new bookings: loud fan")).to_be_visible()
+
+
+def test_nothing_moves_without_end_on_cards_off_the_screen(
+    page, live_asgi, sign_in, lab
+):
+    sign_in(make_user("alice"), "dark")
+    page.set_viewport_size({"width": 360, "height": 640})
+    page.goto(live_asgi + "/")
+    expect(page.locator(".gpu-util").first).to_be_visible()
+    # Reading styles, as axe-core does, computes those of hidden cards, too.
+    read = """() => {
+      for (const node of document.querySelectorAll(".gpu, .gpu *")) {
+        const style = getComputedStyle(node);
+        void (style.borderColor + style.backgroundColor + style.width);
+      }
+    }"""
+    last = lab.gpus[-1].pk
+    for state in (GpuState.IDLE, GpuState.BUSY, GpuState.LOST):
+        lab.set(len(lab.gpus) - 1, state=state, memory_used_mib=9000)
+        look = re.compile(f"is-{state.name.lower()}")
+        expect(page.locator(f"#gpu-{last}")).to_have_class(look)
+        page.evaluate(read)
+        page.wait_for_timeout(700)
+        left = page.evaluate(
+            """() => document.getAnimations()
+              .filter((one) => one.effect.getComputedTiming().endTime < Infinity)
+              .map((one) => one.effect.target.className)"""
+        )
+        assert left == []

@@ -1,0 +1,164 @@
+"""The frame of every page in a hand: menus that fold, one line of messages, filters."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from telemetry.models import Node
+from telemetry.protocol.gpu_state import GpuState
+from tests.factories import make_user
+from tests.pages import fits
+
+pytestmark = pytest.mark.django_db(transaction=True)
+PHONE = {"width": 390, "height": 844}
+DESK = {"width": 1440, "height": 900}
+
+
+def picture(page: Page, name: str) -> None:
+    if folder := os.environ.get("PICTURES"):
+        page.screenshot(path=Path(folder) / f"{name}.png")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_menu_leads_to_every_page_and_names_the_one_that_is_open(
+    page, live_asgi, sign_in, lab, axe, theme
+):
+    sign_in(make_user("omar", is_staff=True, is_superuser=True), theme)
+    page.set_viewport_size(PHONE)
+    page.goto(live_asgi + "/standing/")
+    nav = page.get_by_role("navigation", name="Main", exact=True)
+    expect(nav).to_be_hidden()
+    button = page.get_by_role("button", name="Menu", exact=True)
+    button.press("Enter")
+    expect(nav.get_by_role("link")).to_have_count(7)
+    expect(nav.locator("[aria-current=page]")).to_be_focused()
+    expect(nav.locator("[aria-current=page]")).to_have_text("Standing")
+    page.keyboard.press("ArrowDown")
+    expect(nav.get_by_role("link", name="Manage")).to_be_focused()
+    axe()
+    fits(page)
+    picture(page, f"menu-{theme}")
+    page.keyboard.press("Escape")
+    expect(button).to_be_focused()
+    expect(nav).to_be_hidden()
+    button.click()
+    nav.get_by_role("link", name="Manage").click()
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    tabs = page.get_by_role("navigation", name="Manage", exact=True)
+    chooser = page.get_by_role("button", name="Today", exact=True)
+    chooser.click()
+    for link in tabs.get_by_role("link").all():
+        expect(link).to_be_in_viewport(ratio=1)
+    axe()
+    fits(page)
+    picture(page, f"manage-{theme}")
+    tabs.get_by_role("link", name="Audit log").click()
+    expect(page.get_by_role("button", name="Audit log", exact=True)).to_be_visible()
+    expect(tabs).to_be_hidden()
+    fits(page)
+
+
+@pytest.mark.parametrize("width", [641, 800, 1440])
+def test_on_wider_screens_every_entry_is_in_sight(page, live_asgi, sign_in, lab, width):
+    sign_in(make_user("omar", is_staff=True, is_superuser=True))
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(live_asgi + "/manage/audit/")
+    expect(page.get_by_role("button", name="Menu", exact=True)).to_be_hidden()
+    for name in ("Main", "Manage"):
+        for link in (
+            page.get_by_role("navigation", name=name, exact=True)
+            .get_by_role("link")
+            .all()
+        ):
+            expect(link).to_be_in_viewport(ratio=1)
+    picture(page, f"wide-{width}")
+    fits(page)
+
+
+def test_a_menu_left_open_folds_when_the_window_grows(page, live_asgi, sign_in, lab):
+    sign_in(make_user("alice"))
+    page.set_viewport_size(PHONE)
+    page.goto(live_asgi + "/help/")
+    page.get_by_role("button", name="Menu", exact=True).click()
+    page.set_viewport_size(DESK)
+    nav = page.get_by_role("navigation", name="Main", exact=True)
+    expect(page.locator("#main-nav:popover-open")).to_have_count(0)
+    expect(nav.get_by_role("link", name="Board")).to_be_visible()
+
+
+def test_messages_take_one_line_until_they_are_opened(
+    page, live_asgi, sign_in, lab, axe
+):
+    Node.objects.update(simulated=True, isolation=Node.Isolation.NONE)
+    sign_in(make_user("alice"))
+    page.set_viewport_size(PHONE)
+    page.goto(live_asgi + "/help/")
+    aside = page.locator("#banners")
+    more = page.get_by_role("button", name="Show all messages in full")
+    expect(more).to_have_attribute("aria-expanded", "false")
+    box = aside.bounding_box()
+    assert box
+    assert box["height"] < 40
+    axe()
+    picture(page, "banner-folded")
+    more.click()
+    expect(page.locator("#isolation-banner")).to_be_visible()
+    axe()
+    picture(page, "banner-open")
+    more.click()
+    expect(page.locator("#isolation-banner")).to_be_hidden()
+    page.set_viewport_size(DESK)
+    expect(page.locator("#isolation-banner")).to_be_visible()
+    expect(more).to_be_hidden()
+    picture(page, "banner-wide")
+
+
+def test_the_tour_s_card_keeps_its_sentence_readable(page, live_asgi, sign_in, lab):
+    sign_in(make_user("alice"))
+    page.set_viewport_size(PHONE)
+    page.goto(live_asgi + "/mine/")
+    words = page.locator("[data-tour-card] p").bounding_box()
+    assert words
+    assert words["width"] > 220
+    picture(page, "tour-card")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_first_gpu_is_in_sight_and_the_filters_open(
+    page, live_asgi, sign_in, lab, axe, theme
+):
+    Node.objects.update(simulated=True, isolation=Node.Isolation.NONE)
+    sign_in(make_user("alice"), theme)
+    page.set_viewport_size(PHONE)
+    page.goto(live_asgi + "/")
+    states = ("BUSY", "IDLE", "INTRUDER", "SQUATTER", "LOST")
+    for number, state in enumerate(states):
+        lab.set(number, state=GpuState[state])
+    words = page.locator(".count.state-squatter")
+    expect(words).to_be_visible()
+    expect(words).to_have_accessible_name(re.compile("without a booking"))
+    # However many states there are, the counters take one line.
+    box = page.locator("#counts").bounding_box()
+    assert box
+    assert box["height"] < 75
+    first = page.locator(".gpu:not(.gpu-ghost)").first
+    expect(first).to_be_in_viewport(ratio=0.9)
+    picture(page, f"board-{theme}")
+    button = page.get_by_role("button", name="Filter", exact=True)
+    expect(page.get_by_label("Filter GPUs by node")).to_be_hidden()
+    button.click()
+    expect(button).to_have_attribute("aria-expanded", "true")
+    page.get_by_label("Class", exact=True).select_option(index=1)
+    expect(page.locator("#filters-count")).to_have_text("1")
+    axe()
+    fits(page)
+    picture(page, f"board-filters-{theme}")
+    page.get_by_role("button", name="Filter 1", exact=True).click()
+    expect(page.get_by_label("Class", exact=True)).to_be_hidden()
+    page.set_viewport_size(DESK)
+    expect(page.get_by_label("Class", exact=True)).to_be_visible()
+    expect(page.locator("#filters-button")).to_be_hidden()
+    picture(page, f"board-wide-{theme}")

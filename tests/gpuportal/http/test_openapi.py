@@ -1,0 +1,171 @@
+"""The API keeps its word: schemathesis reads the schema and sends what it allows, and
+what it does not.
+
+As anonymous, student, head of a group and operator: no answer of 5xx, no status that
+the schema does not name, no answer of another form. The same every time. For a longer
+run: ``FUZZ_EXAMPLES=200 pytest tests/gpuportal/http/test_openapi.py``.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import schemathesis
+from django.core.handlers.wsgi import WSGIHandler
+from django.utils import timezone
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from schemathesis.core.failures import FailureGroup
+
+from gpuportal.api import api
+from placement.models import Job
+from placement.plans import api as api_plans
+from placement.serving import api as api_serve
+from reservations.accounts.api_tokens import create_token
+from reservations.models import Membership
+from reservations.rules.lifecycle import State
+from tests.factories import make_reservation
+from tests.placement.lab import make_lab, send_frame, signed_in
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
+USUAL = {"anonymous": 1, "student": 4, "head": 1, "operator": 2}
+"""Requests of each kind, valid and not, for each of the 75 operations."""
+SLOW = {("POST", "/api/v1/models"), ("POST", "/api/v1/serve/files")}
+"""A parser's process reads each file that is sent."""
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+schemathesis.openapi.format("binary", st.binary(max_size=64))
+
+
+@pytest.fixture
+def schema(transactional_db) -> Any:
+    django = WSGIHandler()
+    told = json.dumps(api.get_openapi_schema(), default=str).encode()
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        if environ["PATH_INFO"] == "/openapi.json":
+            start_response("200 OK", [("Content-Type", "application/json")])
+            return [told]
+        return django(environ, start_response)
+
+    return schemathesis.openapi.from_wsgi("/openapi.json", app)
+
+
+@pytest.fixture
+def world(alice, bob, carol, omar, redis_client, settings, monkeypatch):
+    """A lab with something of each kind, and nobody who is refused for haste."""
+    settings.BOOK_RATE_PER_MINUTE = 10**9
+    for module in (api_plans, api_serve):
+        monkeypatch.setattr(module, "UPLOADS_PER_MINUTE", 10**9)
+    monkeypatch.setattr(api_plans, "PLANS_PER_MINUTE", 10**9)
+    monkeypatch.setattr("reservations.web.api_parts.PREVIEWS_PER_MINUTE", 10**9)
+    Membership.objects.filter(user=bob).update(is_head=True)
+    gpus = make_lab()
+    send_frame(redis_client)
+    now = timezone.now()
+    for number, user in enumerate((alice, bob, carol)):
+        begin = now - timedelta(hours=1)
+        row = make_reservation(
+            user, [gpus[number]], state=State.ACTIVE,
+            start=begin, end=begin + timedelta(hours=5),
+        )  # fmt: skip
+        Job.objects.create(
+            reservation=row, owner=user, node=gpus[number].node, name="try",
+            kind="recipe", recipe="burn-in", attempt=1, state="running",
+            ordered_at=now, started_at=now,
+        )  # fmt: skip
+    return {"student": alice, "head": bob, "operator": omar}
+
+
+def credentials(role: str, world: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the headers and cookies of a role: students and heads use a token."""
+    if role == "anonymous":
+        return {"headers": {}, "cookies": {}}
+    if role == "operator":
+        key = signed_in(world[role]).cookies["sessionid"].value
+        token = "c" * 32
+        cookies = {"sessionid": key, "csrftoken": token}
+        return {"headers": {"X-CSRFToken": token}, "cookies": cookies}
+    _, text = create_token(
+        user=world[role], label="t", scopes=["read", "book", "job"], days=1,
+        now=timezone.now(),
+    )  # fmt: skip
+    return {"headers": {"Authorization": f"Bearer {text}"}, "cookies": {}}
+
+
+def cases(operation: Any, mode: GenerationMode) -> st.SearchStrategy[Case]:
+    """Requests of one operation; half of the numbers in paths are of what is there."""
+
+    def there(case: Case, small: int) -> Case:
+        if small:
+            for name, value in dict(case.path_parameters or {}).items():
+                if isinstance(value, int):
+                    case.path_parameters[name] = small
+        return case
+
+    return st.builds(there, operation.as_strategy(mode), st.sampled_from([0, 1, 2, 3]))
+
+
+def modes(operation: Any) -> Iterator[GenerationMode]:
+    yield GenerationMode.POSITIVE
+    if any(True for _ in operation.iter_parameters()) or operation.body:
+        yield GenerationMode.NEGATIVE
+
+
+def send(one: Any, label: tuple[str, str], strategy: Any, examples: int) -> None:
+    """Call ``one`` with so many requests, the same ones every time."""
+    bounded = settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    seed(20261123)(bounded(given(case=strategy, label=st.just(label))(one)))()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600 if EXAMPLES else 600)
+@pytest.mark.parametrize("role", list(USUAL))
+def test_every_answer_is_one_that_the_schema_names(schema, world, role):
+    known = credentials(role, world)
+    count, broken = EXAMPLES or USUAL[role], []
+    asked = {}
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        label = (operation.method.upper(), operation.path)
+        examples = min(count, 2) if label in SLOW else count
+
+        def one(case: Case, label: tuple[str, str]) -> None:
+            answer = case.call(**known)
+            asked.setdefault(label, []).append(answer.status_code)
+            try:
+                case.validate_response(answer, checks=CHECKS)
+            except (Exception, FailureGroup) as error:
+                broken.append(f"{label} {answer.status_code}: {error}"[:1500])
+
+        for mode in modes(operation):
+            send(one, label, cases(operation, mode), examples)
+    assert len(asked) >= 75
+    statuses = {status for answers in asked.values() for status in answers}
+    assert not broken, f"{len(broken)} broken:\n" + "\n\n".join(broken[:10])
+    if role == "anonymous":
+        # 403 and 404: an address that no operation has.
+        assert 401 in statuses <= {401, 403, 404, 405}
+    else:
+        # It reached the operations, and was not turned away at the door.
+        assert {200, 404, 422} <= statuses

@@ -1,0 +1,164 @@
+"""What the operator does to nodes and Gpus stands in the audit log."""
+
+import pytest
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db import connection
+from django.urls import reverse
+from django.utils import timezone
+
+from gpuportal.http import problems
+from reservations.models import AuditEntry
+from telemetry.alerts.service import open_alert
+from telemetry.models import Alert, TelemetryPolicy, XidCount
+from tests.factories import make_gpu
+
+pytestmark = pytest.mark.django_db
+
+
+def test_maintenance_of_a_gpu_is_audited(client, omar) -> None:
+    gpu = make_gpu()
+    client.force_login(omar)
+    answer = client.post(
+        reverse("admin:telemetry_gpu_changelist"),
+        {"action": "begin_maintenance", ACTION_CHECKBOX_NAME: [gpu.pk]},
+    )
+    assert answer.status_code == 302
+    gpu.refresh_from_db()
+    assert gpu.maintenance
+    entry = AuditEntry.objects.get(subject=f"gpu:{gpu.pk}")
+    assert (entry.actor, entry.verb) == (omar, "admin.gpu.changed")
+    assert entry.detail == {"fields": ["maintenance"]}
+
+
+def test_a_changed_weight_is_audited(client, omar) -> None:
+    pool = make_gpu().pool
+    client.force_login(omar)
+    answer = client.post(
+        reverse("admin:telemetry_pool_change", args=[pool.pk]),
+        {
+            "gpu_class": pool.gpu_class,
+            "weight": 7,
+            "peak_flops": pool.peak_flops,
+            "response": pool.response,
+            "response_dry_run": "on",
+        },
+    )
+    assert answer.status_code == 302
+    assert AuditEntry.objects.filter(
+        subject=f"pool:{pool.pk}", verb="admin.pool.changed"
+    ).exists()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/admin/telemetry/gpu/?id__in=100000000000000000000000",
+        "/admin/reservations/reservation/?id__in=100000000000000000000000",
+    ],
+)
+def test_a_number_beyond_every_database_is_no_crash(client, omar, address) -> None:
+    make_gpu()
+    client.force_login(omar)
+    answer = client.get(address)
+    # PostgreSQL compares it as a number of any size and finds nothing.
+    if connection.vendor == "postgresql":
+        assert answer.status_code == 200
+    else:
+        assert answer.status_code == 400
+        assert "A number in the address is too large" in answer.content.decode()
+
+
+def test_a_threshold_is_changed_with_a_reason_and_audited_with_what_it_was(
+    client, omar
+) -> None:
+    policy = TelemetryPolicy.current()
+    client.force_login(omar)
+    url = reverse("admin:telemetry_telemetrypolicy_change", args=[policy.pk])
+    page = client.get(url).content.decode()
+    assert "How long a node must send no readings. Seconds. Default: 600." in page
+    form = client.get(url).context["adminform"].form
+    posted = {name: value for name, value in form.initial.items() if value is not None}
+    posted |= {"silent_after_seconds": 120, "reason": "nodes are slow here"}
+    assert client.post(url, posted).status_code == 302
+    assert TelemetryPolicy.current().to_policy().silent_after_seconds == 120
+    entry = AuditEntry.objects.get(verb="admin.telemetrypolicy.changed")
+    assert (entry.actor, entry.reason) == (omar, "nodes are slow here")
+    assert entry.detail["changes"] == {"silent_after_seconds": [600, 120]}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("least_samples", 1, "Enter 2 or more"),
+        ("xid_warning", "79", "names 79, which is critical"),
+        ("xid_critical", "forty-eight", "no XID"),
+        ("stop_after_seconds", 5, "comes before the warning"),
+    ],
+)
+def test_a_threshold_that_cannot_be_meant_is_refused_at_its_field(
+    client, omar, field, value, words
+) -> None:
+    policy = TelemetryPolicy.current()
+    client.force_login(omar)
+    url = reverse("admin:telemetry_telemetrypolicy_change", args=[policy.pk])
+    form = client.get(url).context["adminform"].form
+    posted = {name: value for name, value in form.initial.items() if value is not None}
+    answer = client.post(url, posted | {field: value, "reason": "x"})
+    assert answer.status_code == 200
+    assert words in answer.content.decode()
+    assert not AuditEntry.objects.exists()
+
+
+def test_the_other_desks_of_judging_open_and_their_actions_are_audited(
+    client, omar
+) -> None:
+    gpu, now = make_gpu(), timezone.now()
+    open_alert(rule="lost", gpu_id=gpu.pk, now=now)
+    open_alert(rule="no sample", node_id=gpu.node_id, now=now)
+    count = XidCount.objects.create(gpu=gpu, code=79, first_at=now, last_at=now)
+    client.force_login(omar)
+    for name in ("alert", "xidcount", "response", "pool", "gpu"):
+        url = reverse(f"admin:telemetry_{name}_changelist")
+        assert client.get(url).status_code == 200, name
+    url = reverse("admin:telemetry_xidcount_changelist")
+    client.post(url, {"action": "clear", ACTION_CHECKBOX_NAME: [count.pk]})
+    count.refresh_from_db()
+    assert not count.stands
+    assert AuditEntry.objects.filter(subject=f"xidcount:{count.pk}").exists()
+    url = reverse("admin:telemetry_alert_changelist")
+    pks = list(Alert.objects.values_list("pk", flat=True))
+    client.post(url, {"action": "close", ACTION_CHECKBOX_NAME: pks})
+    assert not Alert.objects.open().exists()
+
+
+@pytest.mark.parametrize("value", ["9" * 30, "9" * 5000, "-1", "abc", "²", "999999"])
+@pytest.mark.parametrize("name", ["user", "account"])
+def test_a_tampered_choice_is_an_error_at_its_field(client, alice, omar, name, value):
+    """The choices that are searched for: the form is shown again with the others."""
+    member = alice.memberships.get()
+    client.force_login(omar)
+    good = {"user": alice.pk, "account": member.account_id, "shares": 1, "reason": "x"}
+    for page, args in (("add", []), ("change", [member.pk])):
+        address = reverse(f"admin:reservations_membership_{page}", args=args)
+        answer = client.post(address, good | {name: value})
+        assert answer.status_code == 200
+        assert list(answer.context["adminform"].form.errors) == [name]
+
+
+def test_a_number_of_a_form_that_no_database_keeps_is_no_crash(rf) -> None:
+    """Where a check is missing: in words, and not as a crash."""
+    number = OverflowError("Python int too large to convert to SQLite INTEGER")
+    request = rf.post("/admin/", {"node": "9" * 30})
+    found = problems.value_problem(request, number)
+    assert found is not None and (found["status"], found["code"]) == (400, "bad-number")
+    assert problems.value_problem(rf.post("/admin/", {"node": "7"}), number) is None
+    half = UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+    late = OverflowError("date value out of range")
+    year = ValueError("year 10000 is out of range")
+    for error, code in (
+        (half, "bad-text"),
+        (late, "bad-instant"),
+        (year, "bad-instant"),
+    ):
+        found = problems.value_problem(request, error)
+        assert found is not None and (found["status"], found["code"]) == (400, code)

@@ -1,0 +1,155 @@
+"""The students' client, one file, against the portal over HTTP."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+
+from placement.jobs.nodes import log_store, result_files
+from placement.models import Job, ResultFile
+from reservations.accounts.api_tokens import create_token
+from reservations.models import Reservation
+from tests.factories import make_gpus, make_node, make_reservation
+
+CLIENT = Path(__file__).resolve().parents[2] / "static" / "client" / "gp.py"
+
+
+def gp(folder, *words, **more):
+    env = {"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(folder), "TZ": "UTC"}
+    done = subprocess.run(
+        [sys.executable, "-S", str(CLIENT), *map(str, words)],
+        env=env | more, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_student_books_runs_follows_extends_and_gives_back(
+    live_server, alice, tmp_path, settings
+):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    make_gpus(2, make_node("node-a"))
+    _, token = create_token(
+        user=alice, label="laptop", scopes=["read", "book", "job"], days=1,
+        now=timezone.now(),
+    )  # fmt: skip
+    assert gp(tmp_path, "mine") == (
+        2,
+        "gp.py: not signed in: gp.py login https://your.portal\n",
+    )
+    status, text = gp(tmp_path, "login", live_server.url, GPUPORTAL_TOKEN=token)
+    kept = tmp_path / "gpuportal" / "login.json"
+    assert status == 0 and kept.stat().st_mode & 0o777 == 0o600, text
+
+    status, text = gp(tmp_path, "find", "--gpus", 2, "--hours", 1)
+    assert status == 0 and "node-a:0, node-a:1\n" in text, text
+    status, text = gp(tmp_path, "book", "--gpus", 1, "--hours", 1, "--for", "run 3")
+    made = Reservation.objects.get()
+    assert status == 0 and text.startswith(f"reservation {made.pk}: "), text
+    assert "run 3" in gp(tmp_path, "mine")[1]
+    before = made.end
+    assert gp(tmp_path, "extend", made.pk, "--hours", 1)[0] == 0
+    made.refresh_from_db()
+    assert made.end == before + timedelta(hours=1)
+
+    script = tmp_path / "train.sh"
+    script.write_text('echo "$@"\n')
+    status, text = gp(
+        tmp_path, "run", script, "--reservation", made.pk, "--", "-x", "a b"
+    )
+    assert status == 0, text
+    job = Job.objects.get()
+    assert job.arguments == ["-x", "a b"], text
+    assert f"{job.pk}  queued" in gp(tmp_path, "jobs")[1]
+    log_store.append(job, attempt=0, offset=0, data="one\nzwei ✓\n".encode())
+    assert gp(tmp_path, "log", job.pk) == (0, "one\nzwei ✓\n")
+    assert gp(tmp_path, "stop", job.pk) == (0, "stopped\n")
+    status, text = gp(tmp_path, "log", job.pk, "--follow")
+    assert status == 1 and f"job {job.pk} stopped: stopped by its owner" in text
+    settings.MEDIA_ROOT = tmp_path
+    _files_come_back(tmp_path, job)
+    assert gp(tmp_path, "release", made.pk)[0] == 0
+    made.refresh_from_db()
+    assert made.state in ("released", "cancelled")
+
+    status, text = gp(tmp_path, "book", "--gpus", 99, "--hours", 1)
+    assert status == 2 and text.startswith("gp.py: "), text
+    assert gp(tmp_path, "extend", 99, "--hours", 1)[0] == 1
+    status, text = gp(tmp_path, "find", "--hours", "many")
+    assert status == 2 and "'many'" in text and text.count("\n") == 1, text
+    assert gp(tmp_path, "run", "/nonexistent", "--reservation", 1)[0] == 2
+    script.write_bytes(b"\xff\xfe")
+    status, text = gp(tmp_path, "run", script, "--reservation", made.pk)
+    assert (status, text) == (2, f"gp.py: {script} is not a text file\n")
+    _bad_input_is_told(tmp_path, live_server.url, token)
+    assert json.loads(kept.read_text())["token"] == token
+
+
+def _files_come_back(tmp_path, job):
+    """What a job left is listed and brought, never over what is there."""
+    left = ResultFile.objects.create(
+        job=job, attempt=0, path="plots/loss.svg", size_bytes=4,
+        sha256=hashlib.sha256(b"<svg").hexdigest(), complete_at=timezone.now(),
+    )  # fmt: skip
+    result_files.path_of(left).parent.mkdir(parents=True)
+    result_files.path_of(left).write_bytes(b"<svg")
+    assert "plots/loss.svg  here" in gp(tmp_path, "files", job.pk)[1]
+    place = tmp_path / "got" / "plots" / "loss.svg"
+    got = ("files", job.pk, "--get", "--to", tmp_path / "got")
+    assert gp(tmp_path, *got) == (0, f"{place}\n") and place.read_bytes() == b"<svg"
+    assert gp(tmp_path, *got)[0] == 2  # nothing is written over
+    assert gp(tmp_path, "files", job.pk, "other")[0] == 2
+
+
+def _bad_input_is_told(tmp_path, url, token):
+    """Wrong addresses, tokens and numbers, each with its exit status."""
+    dead = {"GPUPORTAL_URL": "http://127.0.0.1:9", "GPUPORTAL_TOKEN": token}
+    assert gp(tmp_path, "mine", **dead)[0] == 3
+    plain = {"GPUPORTAL_URL": "http://portal.example", "GPUPORTAL_TOKEN": token}
+    assert "must begin with https://" in gp(tmp_path, "mine", **plain)[1]
+    assert gp(tmp_path, "extend", 99, "--hours", "nan")[0] == 2
+    assert gp(tmp_path, "find", "--hours", -3)[0] == 2
+    assert gp(tmp_path, "login", url, GPUPORTAL_TOKEN="")[0] == 2
+    wrong = {"GPUPORTAL_URL": url, "GPUPORTAL_TOKEN": "gp_wrong"}
+    assert gp(tmp_path, "jobs", **wrong)[0] == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_ready_recipe_is_launched_from_a_shell(live_server, alice, tmp_path):
+    """Own scripts are refused on this site; the recipes are there for everybody."""
+    booked = make_reservation(alice, make_gpus(1, make_node("node-a")), state="active")
+    _, token = create_token(
+        user=alice, label="laptop", scopes=["read", "book", "job"], days=1,
+        now=timezone.now(),
+    )  # fmt: skip
+    here = {"GPUPORTAL_URL": live_server.url, "GPUPORTAL_TOKEN": token}
+    run = ("run", "--reservation", booked.pk, "--recipe")
+    status, text = gp(
+        tmp_path, *run, "burn-in", "--set", "seconds=30", "--name", "try", **here
+    )
+    assert status == 0, text
+    job = Job.objects.get()
+    assert (job.recipe, job.name, job.recipe_settings["seconds"]) == (
+        "burn-in", "try", 30.0,
+    )  # fmt: skip
+    assert "waits for" in gp(tmp_path, "jobs", **here)[1]
+    script = tmp_path / "train.sh"
+    script.write_text("id\n")
+    for words, said in (
+        ((*run, "nosuch"), "Choose one of: "),
+        ((*run, "burn-in", "--set", "colour=red"), "no such setting"),
+        ((*run, "burn-in", "--set", "seconds=-1"), "must be 0 to 604,800"),
+        ((*run, "burn-in", "--set", "seconds"), "is not NAME=VALUE"),
+        ((*run, "burn-in", script), "give a script or --recipe"),
+        (("run", "--reservation", booked.pk), "give a script or --recipe"),
+    ):
+        status, text = gp(tmp_path, *words, **here)
+        assert (status, said in text) == (2, True), (words, text)
+    assert Job.objects.count() == 1

@@ -1,0 +1,192 @@
+"""The settings themselves, the headers they make, and the checks on them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from django.conf import settings as site
+from django.core.checks import Error, run_checks
+from django.test import override_settings
+
+from gpuportal import checks, paths
+from tests.factories import make_node
+
+
+def ids(found: list) -> set[str]:
+    return {message.id for message in found}
+
+
+@pytest.mark.django_db
+def test_every_page_has_a_policy_without_unsafe_words(client):
+    policy = client.get("/login/")["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    for rule in (
+        "default-src 'self'",
+        "script-src 'self'",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    ):
+        assert rule in policy
+
+
+@pytest.mark.django_db
+def test_every_page_has_the_other_safe_headers(client):
+    answer = client.get("/login/")
+    assert answer["X-Content-Type-Options"] == "nosniff"
+    assert answer["X-Frame-Options"] == "DENY"
+    assert answer["Referrer-Policy"] == "same-origin"
+
+
+def test_sqlite_writers_wait_for_each_other_and_survive_a_power_cut():
+    text = (site.BASE_DIR / "gpuportal" / "settings.py").read_text()
+    assert '"transaction_mode": "IMMEDIATE"' in text
+    assert "synchronous=FULL" in text
+    assert "journal_mode=WAL" in text
+
+
+def test_the_problem_middleware_stands_before_the_first_look_at_the_visitor():
+    order = site.MIDDLEWARE.index
+    assert (
+        order("django.contrib.auth.middleware.AuthenticationMiddleware")
+        < order("gpuportal.http.middleware.ProblemMiddleware")
+        < order("gpuportal.http.middleware.SignInMiddleware")
+    )
+
+
+def test_a_celery_address_of_a_socket_is_spelt_as_kombu_wants_it():
+    assert paths.celery_url("unix:///run/v.sock?db=2") == (
+        "redis+socket:///run/v.sock?virtual_host=2"
+    )
+    assert paths.celery_url("redis://broker:6379/1") == "redis://broker:6379/1"
+
+
+def test_a_secret_is_made_once_and_only_its_owner_reads_it():
+    first = paths.make_secret("test_secret")
+    assert len(first) > 40
+    assert paths.make_secret("test_secret", "another") == first
+    assert paths.secret_file("test_secret").stat().st_mode & 0o777 == 0o600
+    assert paths.read_secret("no_such_secret") == ""
+
+
+def test_a_long_checkout_still_has_a_short_socket(monkeypatch, tmp_path):
+    monkeypatch.setenv("GPUPORTAL_VAR", str(tmp_path / ("x" * 120)))
+    far = paths.embedded_socket()
+    assert len(str(far)) <= paths.UNIX_SOCKET_PATH_MAX
+    monkeypatch.setenv("GPUPORTAL_VAR", str(tmp_path / ("y" * 120)))
+    assert paths.embedded_socket() != far
+
+
+# --- checks ---------------------------------------------------------------------
+
+
+def test_a_development_site_passes_its_own_checks():
+    assert [m for m in run_checks() if isinstance(m, Error)] == []
+
+
+@override_settings(
+    PRODUCTION=True,
+    DEBUG=True,
+    ALLOWED_HOSTS=["*"],
+    ALLOW_UNISOLATED_SCRIPTS=True,
+)
+def test_production_refuses_a_laptops_settings():
+    assert ids(checks.production_is_meant()) == {
+        "gpuportal.E001",
+        "gpuportal.E002",
+        "gpuportal.E003",
+        "gpuportal.W001",
+    }
+
+
+@override_settings(
+    PRODUCTION=True, ALLOWED_HOSTS=["gpu.lab"], REDIS_URL="rediss://broker:6379/0"
+)
+def test_production_accepts_settings_that_are_meant():
+    assert checks.production_is_meant() == []
+
+
+@pytest.mark.django_db
+def test_production_refuses_simulated_nodes_unless_they_are_allowed(settings):
+    make_node("sim-a")
+    assert checks.nodes_are_fit_for_production(["default"]) == []
+    settings.PRODUCTION = True
+    settings.ALLOW_SIMULATED_GPUS = False
+    found = checks.nodes_are_fit_for_production(["default"])
+    assert ids(found) == {"gpuportal.E004"}
+    assert "sim-a" in found[0].msg
+    settings.ALLOW_SIMULATED_GPUS = True
+    assert checks.nodes_are_fit_for_production(["default"]) == []
+
+
+@pytest.mark.django_db
+def test_production_refuses_a_node_that_keeps_nobody_apart(settings):
+    settings.PRODUCTION = True
+    make_node("atlas", simulated=False, isolation="watched")
+    assert checks.nodes_are_fit_for_production(["default"]) == []
+    make_node("borea", simulated=False, isolation="none")
+    found = checks.nodes_are_fit_for_production(["default"])
+    assert ids(found) == {"gpuportal.E005"}
+    assert "borea" in found[0].msg
+    assert "atlas" not in found[0].msg
+
+
+def test_djangos_own_deploy_checks_find_nothing_in_production(tmp_path):
+    """HSTS and the redirect to TLS among them; asked of a process of its own."""
+    environ = {
+        "PATH": os.defpath,
+        "GPUPORTAL_VAR": str(tmp_path),
+        "GPUPORTAL_PRODUCTION": "1",
+        "SECRET_KEY": "".join(chr(33 + number % 90) for number in range(80)),
+        "ALLOWED_HOSTS": "gpus.example.org",
+        "DJANGO_SETTINGS_MODULE": "gpuportal.settings",
+    }
+    (tmp_path / "static").mkdir()
+    script = (
+        "import django; django.setup()\n"
+        "from django.core.checks import run_checks, Tags\n"
+        "found = run_checks(tags=[Tags.security], include_deployment_checks=True)\n"
+        "print([m.id for m in found if m.id.startswith('security.') "
+        "and not m.is_silenced()])\n"
+        "from django.conf import settings\n"
+        "print(settings.SECURE_HSTS_SECONDS, settings.SECURE_SSL_REDIRECT)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=site.BASE_DIR, env=environ, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-2:] == ["[]", "31536000 True"], done.stderr
+
+
+@override_settings(
+    SECURE_SSL_REDIRECT=True,
+    SECURE_HSTS_SECONDS=60,
+    SECURE_REDIRECT_EXEMPT=["^healthz$"],
+    SECURE_PROXY_SSL_HEADER=("HTTP_X_FORWARDED_PROTO", "https"),
+)
+@pytest.mark.django_db
+def test_plain_http_is_redirected_and_tls_is_remembered(client):
+    plain = client.get("/login/")
+    assert (plain.status_code, plain["Location"]) == (301, "https://testserver/login/")
+    safe = client.get("/login/", headers={"x-forwarded-proto": "https"})
+    assert safe.status_code == 200
+    assert safe["Strict-Transport-Security"] == "max-age=60"
+    assert client.get("/healthz").status_code != 301
+
+
+def test_the_servers_own_request_log_is_off_and_its_errors_are_not():
+    """The portal's logging must not undo the server's --no-access-log."""
+    look = (
+        "import logging, uvicorn.config as c;"
+        "c.Config('gpuportal.asgi:application', access_log=False,"
+        " log_level='warning').load();"
+        "a, e = map(logging.getLogger, ('uvicorn.access', 'uvicorn.error'));"
+        "print(a.hasHandlers(), e.hasHandlers(),"
+        " e.isEnabledFor(20), e.isEnabledFor(30))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look],
+        cwd=site.BASE_DIR, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["False", "True", "False", "True"], done.stderr

@@ -1,0 +1,38 @@
+"""A node worker that starts fast: the desk and the keeper as they are, no Celery.
+
+python -m tests.placement.agent.near_worker          with a node worker's environment
+"""
+
+import base64
+import json
+
+from gpuportal.node_settings import NodeSettings
+from placement.agent.command_handler import OrderDesk
+from placement.agent.keeper import JobKeeper, connect
+
+
+def main() -> None:
+    """Take orders from the node's queue for ever."""
+    settings = NodeSettings.from_env()
+    keeper = JobKeeper(settings)
+    keeper.start()
+    client = connect(settings.redis_url)
+
+    def publish(fact: dict[str, object]) -> None:
+        client.xadd(f"facts.{settings.name}", {"m": json.dumps(fact)})
+
+    desk = OrderDesk(settings, publish=publish)
+    while True:
+        taken = client.blpop([settings.queue], timeout=1)
+        if taken is None:
+            continue
+        task = json.loads(taken[1])
+        body = task["body"]
+        if task["properties"].get("body_encoding") == "base64":
+            body = base64.b64decode(body)
+        _, order, _ = json.loads(body)
+        desk.take(**order)
+
+
+if __name__ == "__main__":
+    main()

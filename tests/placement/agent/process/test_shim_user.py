@@ -1,0 +1,213 @@
+"""Jobs as the student's own Unix user, for real: needs root.
+
+The account exists only in the shim's own process, so that the machine that
+runs the tests gets no new user.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from placement.agent.local_runner import LocalRunner, halt_all
+from placement.agent.process import job_process, unix_user
+from placement.planner.values.errors import OrderRefused
+from tests.placement import nodes
+from tests.placement.nodes import ended, living, script_order, until
+
+UID = 54_321
+SHIM = """
+import os, pwd, sys
+uid = int(sys.argv[1])
+entry = pwd.struct_passwd(("student", "x", uid, uid, "", sys.argv[3], "/bin/sh"))
+pwd.getpwnam = lambda name: entry
+os.getgrouplist = lambda name, gid: [gid, 777]
+from placement.agent.process import shim
+sys.exit(shim.main(["shim", sys.argv[2]]))
+"""
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming a user needs root")
+
+
+@pytest.fixture
+def node(valkey_url: str) -> Iterator[nodes.NodeSettings]:
+    """A node under a folder that other users may pass through."""
+    folder = Path(tempfile.mkdtemp(prefix="gpn-"))
+    folder.chmod(0o711)
+    settings = nodes.make_settings(folder, redis_url=valkey_url, allow_scripts=False)
+    yield settings
+    assert halt_all(settings.node_dir, reason="the test is over") == 0
+    shutil.rmtree(folder)
+
+
+def run(node, web, uid=UID, env=None, **changes):
+    """Run one Job as a user of that uid; ``env``: more of the shim's environment."""
+    settings = replace(node, web_url=web.url)
+    order = script_order(web, unix_user="student", **changes)
+    folder = LocalRunner(settings).accept(order, order.payload())
+    subprocess.run(
+        [sys.executable, "-c", SHIM, str(uid), str(folder.path), "/nonexistent"],
+        env={
+            "GPUPORTAL_WEB_URL": web.url,
+            "GPUPORTAL_NODE_TOKEN_FILE": str(node.token_file),
+            "PATH": os.environ["PATH"],
+            **(env or {}),
+        },
+        check=True,
+        timeout=20,
+    )
+    return folder
+
+
+def test_a_script_runs_as_the_students_own_user(node, serve):
+    folder = run(node, serve("id -u; id -g; id -G; echo $HOME; stat -c '%u %a' .\n"))
+    ended(folder)
+    uid, gid, groups, home, work = folder.log.read_text().splitlines()
+    assert uid == gid == str(UID)
+    assert set(groups.split()) == {str(UID), "777"}
+    assert home == str(folder.work)
+    assert work == f"{UID} 700"
+
+
+def test_root_cannot_be_had_back(node, serve):
+    web = serve("#!/bin/sh\ngrep -E '^(Uid|Gid|NoNewPrivs|CapEff)' /proc/self/status\n")
+    folder = run(node, web)
+    ended(folder)
+    lines = dict(line.split(":", 1) for line in folder.log.read_text().splitlines())
+    assert lines["Uid"].split() == [str(UID)] * 4
+    assert lines["Gid"].split() == [str(UID)] * 4
+    assert int(lines["CapEff"], 16) == 0
+
+
+def test_the_log_cannot_be_opened_again_by_the_jobs_user(node, serve):
+    web = serve(
+        "echo first\n"
+        "for path in /proc/$$/fd/1 /proc/$$/fd/2 ../log; do\n"
+        "  (echo forged > $path) 2>/dev/null && echo broken $path\n"
+        "  (: >> $path) 2>/dev/null && echo broken again $path\n"
+        "done\n"
+        "cat ../order.json ../shim.json ../log 2>/dev/null && echo could read\n"
+        "touch ../mine 2>/dev/null && echo could write\n"
+        "ls .. 2>/dev/null && echo could list\n"
+        "echo last\n"
+    )
+    folder = run(node, web)
+    ended(folder)
+    assert folder.log.read_text() == "first\nlast\n"
+
+
+def test_the_nodes_token_cannot_be_read(node, serve):
+    node.token_file.chmod(0o600)
+    folder = run(node, serve(f"cat {node.token_file} /proc/$PPID/environ\n"))
+    ended(folder)
+    assert "token-of" not in folder.log.read_text()
+    assert "GPUPORTAL_NODE_TOKEN_FILE" not in folder.log.read_text()
+
+
+def test_the_shim_cannot_be_killed_by_the_job(node, serve):
+    folder = run(node, serve("kill -9 $PPID 2>/dev/null || echo alive\n"))
+    assert ended(folder)["last_lines"] == ["alive"]
+
+
+def test_strays_of_another_user_are_killed_too(node, serve, marker):
+    web = serve("setsid sh -c 'sleep 300' $1 &\nsleep 0.3\n")
+    folder = run(node, web, argv=(marker,))
+    ended(folder)
+    assert living(marker) == []
+
+
+def test_temporary_files_lie_in_the_jobs_folder_and_count(node, serve):
+    web = serve(
+        'echo "$TMPDIR"; [ "$TMP" = "$TMPDIR" ] && [ "$TEMP" = "$TMP" ] && echo same\n'
+        "stat -c '%u %a' \"$TMPDIR\"; mktemp\n"
+        "python3 -c 'import tempfile; print(tempfile.gettempdir())'\n"
+        'head -c 3000000 /dev/urandom > "$TMPDIR/large"; sleep 30\n'
+    )
+    limits = replace(nodes.make_order().limits, disk_bytes=2**21)
+    folder = run(node, web, limits=limits)
+    status = ended(folder)
+    where = str(folder.path / "tmp")
+    named, same, mode, made, python, *_ = folder.log.read_text().splitlines()
+    assert (named, same, python) == (where, "same", where)
+    assert mode == f"{UID} 700" and Path(made).parent == Path(where)
+    assert "its folder holds 2.9 MiB, and may hold 2 MiB" in status["reason"]
+
+
+def test_a_path_too_long_for_sockets_is_not_named():
+    for characters, named in ((72, True), (73, False)):
+        tmp = Path("/" + "x" * (characters - 1))
+        known = job_process.environment(
+            nodes.make_order(), work=Path("/w"), identity=None, tmp=tmp
+        )
+        assert [name in known for name in job_process.TMP_VARIABLES] == [named] * 3
+
+
+def test_shared_memory_goes_with_the_last_process_of_its_user(node, serve, marker):
+    left = Path("/dev/shm") / marker
+    web = serve(f"mkdir {left}; echo x > {left}/part; echo x > {left}.flat\n")
+    other = subprocess.Popen(["sleep", "60"], user=UID, group=UID, extra_groups=[])
+    try:
+        ended(run(node, web))
+        assert (left / "part").exists(), "another process of the user may want it"
+    finally:
+        other.kill()
+        other.wait()
+    ended(run(node, serve("true\n"), job=8))
+    assert list(left.parent.glob(f"{marker}*")) == []
+
+
+def test_the_number_of_processes_is_limited(node, serve):
+    limits = nodes.make_order().limits
+    web = serve("grep 'Max processes' /proc/self/limits\n")
+    folder = run(node, web, limits=replace(limits, processes=100))
+    ended(folder)
+    assert folder.log.read_text().split()[2:4] == ["100", "100"]
+
+
+def test_a_closed_folder_above_is_explained(node, serve):
+    node.node_dir.parent.chmod(0o700)
+    folder = run(node, serve("echo no\n"))
+    status = ended(folder)
+    assert status["exit_code"] == 126
+    assert "cannot reach" in folder.log.read_text()
+
+
+@pytest.mark.parametrize("uid", [0, 33, 999, 65_534])
+def test_system_accounts_are_refused(node, serve, uid):
+    folder = run(node, serve("id -u\n"), uid=uid)
+    status = ended(folder)
+    assert status["event"] == "refused"
+    assert "never as a system account" in status["reason"]
+
+
+def test_an_unknown_user_is_refused():
+    order = nodes.make_order(unix_user="no-such-user-here")
+    with pytest.raises(OrderRefused, match="no Unix user no-such-user-here") as refusal:
+        unix_user.identity_of(order, allow_scripts=True)
+    assert refusal.value.code == "unix_user"
+
+
+def test_a_script_without_a_user_of_its_own_is_refused(node, serve):
+    order = nodes.make_order(recipe=None, argv=())
+    with pytest.raises(OrderRefused, match="only ready recipes") as refusal:
+        unix_user.identity_of(order, allow_scripts=False)
+    assert refusal.value.code == "isolation"
+    assert unix_user.identity_of(order, allow_scripts=True) is None
+    assert unix_user.identity_of(nodes.make_order(), allow_scripts=False) is None
+
+
+def test_a_shim_that_was_killed_leaves_strays_that_are_found(node, serve, marker):
+    web = serve("setsid sh -c 'sleep 300' $1 &\necho up\nsleep 300\n")
+    folder = run(node, web, argv=(marker,))
+    until(lambda: living(marker))
+    until(folder.log_bytes)
+    os.kill(folder.read("shim")["pid"], 9)
+    runner = LocalRunner(node)
+    until(lambda: not runner.alive(folder))
+    until(lambda: runner.end_strays(folder) == 0)
+    until(lambda: living(marker) == [])

@@ -1,0 +1,208 @@
+"""The ready recipes, really run: the loss really falls."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from placement.planner.launch.recipes import (
+    RECIPES,
+    checked_settings,
+    process_count,
+    recipe_command,
+)
+from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.memory_savings import Limits
+from placement.planner.search.planner import plan as make_plans
+from placement.planner.values.errors import LaunchInvalid
+from placement.planner.values.gpu_list import offers_from_list
+from placement.planner.values.workload import Workload
+from placement.rules.log_text import numbers_of
+
+CODE = Path(__file__).resolve().parents[4]
+
+
+def start(folder, name, gpu_count=1, plan=None, **settings):
+    if plan is not None:
+        (folder / "plan.json").write_text(json.dumps(plan))
+    return subprocess.Popen(
+        recipe_command(
+            name, settings, gpu_count=gpu_count, python=sys.executable, plan=plan
+        ),
+        cwd=folder,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(CODE),
+            "OMP_NUM_THREADS": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def plan_for(strategy, gpus):
+    """Return the planner's own Plan for gpt2, as JSON."""
+    rows = [{"name": "NVIDIA A100 80GB", "free_bytes": 80 * 10**9}] * gpus
+    found = make_plans(
+        well_known_spec("gpt2"), Workload(batch=16), offers_from_list(rows),
+        limits=Limits(strategies=(strategy,)),
+    )  # fmt: skip
+    return json.loads(json.dumps(found.plans[0].to_json()))
+
+
+def losses(text):
+    found = [numbers_of(line) for line in text.splitlines()]
+    return [row["loss"] for row in found if row]
+
+
+def test_two_processes_train_together_and_the_loss_falls(tmp_path):
+    process = start(tmp_path, "tiny-transformer", gpu_count=2, steps=80, batch=8)
+    text, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, text
+    curve = losses(text)
+    assert curve[0] > 3.9 and curve[-1] < 2.0, text
+    assert "2 process(es) on cpu" in text
+    last = [row for row in map(numbers_of, text.splitlines()) if row][-1]
+    assert last["step"] == 79 and last["tokens_per_s"] > 0
+    assert "checkpoint of step 79 saved" in text
+
+
+def test_term_saves_a_checkpoint_that_another_number_of_processes_goes_on_from(
+    tmp_path,
+):
+    small = {"hidden": 32, "seq": 16, "checkpoint_seconds": 0.5}
+    process = start(
+        tmp_path, "tiny-transformer", gpu_count=2, steps=100_000,
+        seconds_per_step=0.05, **small,
+    )  # fmt: skip
+    assert process.stdout is not None
+    seen = ""
+    while "saved to checkpoint/" not in seen:
+        line = process.stdout.readline()
+        assert line, seen
+        seen += line
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, rest
+    assert "stop requested" in rest and "checkpoint of step" in rest
+    assert "Traceback" not in rest
+    step = json.loads((tmp_path / "checkpoint" / "about.json").read_text())["step"]
+    # One process, which has each layer's weights at hand only while it runs it.
+    plan = plan_for("single", 1)
+    plan["launch"] |= {
+        "offload": "nvme", "offload_parameters": True, "precision": "fp32",
+        "checkpointing": "full",
+    }  # fmt: skip
+    process = start(tmp_path, "tiny-transformer", plan=plan, steps=step + 30, **small)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, text
+    assert list((tmp_path / "offloaded" / "0").iterdir()), "the moments are files"
+    assert f"resuming after step {step}, saved by 2 process(es), ddp" in text
+    curve = losses(text)
+    # Without the optimizer's state and the weights it would begin near ln 64 again.
+    assert max(curve) < losses(seen + rest)[0], text
+    process = start(tmp_path, "tiny-transformer", steps=5, layers=3, **small)
+    text, _ = process.communicate(timeout=60)
+    assert "cannot resume from checkpoint/: " in text and "blocks.2" in text, text
+
+
+def test_term_saves_what_fsdp_shared_out_so_that_one_process_can_read_it(tmp_path):
+    process = start(
+        tmp_path, "tiny-transformer", gpu_count=2, plan=plan_for("fsdp", 2),
+        steps=100_000, seconds_per_step=0.05, hidden=32, seq=16,
+    )  # fmt: skip
+    seen = ""
+    while '"step": ' not in seen:
+        line = process.stdout.readline()
+        assert line, seen
+        seen += line
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, rest
+    assert "saved to checkpoint/" in rest and "Traceback" not in rest
+
+    import torch
+    from torch.distributed import checkpoint
+
+    from placement.agent.runtime.tiny_transformer import TinyTransformer
+
+    model = TinyTransformer(layers=2, hidden=32, heads=4, seq=16)
+    first = {name: value.clone() for name, value in model.state_dict().items()}
+    state = {"model": model.state_dict()}
+    checkpoint.load(state, checkpoint_id=tmp_path / "checkpoint")
+    assert all(not torch.equal(state["model"][name], first[name]) for name in first)
+
+
+def test_a_plan_that_the_model_cannot_follow_ends_with_the_reason(tmp_path):
+    plan = plan_for("pipeline", 2)
+    plan["launch"]["bounds"] = [0, 2, 4, 6, 8, 14]
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    settings = checked_settings("tiny-transformer", {"layers": 1})
+    # What each rank runs: it is refused before it looks for the others.
+    done = subprocess.run(
+        [sys.executable, "-m", "placement.agent.runtime.plan_worker",
+         json.dumps(settings),
+         str(tmp_path / "plan.json")],
+        cwd=CODE, env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    said = "the plan cannot be run: the plan cuts the model into 5 pieces"
+    assert said in done.stdout, done.stdout + done.stderr
+
+
+def test_a_plan_for_another_number_of_gpus_is_refused():
+    plan = plan_for("fsdp", 2)
+    with pytest.raises(LaunchInvalid) as refused:
+        recipe_command("tiny-transformer", {}, gpu_count=3, python="py", plan=plan)
+    assert refused.value.problems["plan"] == "is for 2 GPUs, not 3"
+
+
+def test_burn_in_counts_and_ends_as_it_is_told(tmp_path):
+    process = start(tmp_path, "burn-in", seconds=0.5, lines_per_second=20, exit_code=3)
+    text, _ = process.communicate(timeout=30)
+    assert process.returncode == 3
+    curve = losses(text)
+    assert len(curve) > 5 and curve == sorted(curve, reverse=True)
+
+
+def test_burn_in_needs_no_torch():
+    code = (
+        "import sys; import placement.agent.runtime.burn_in; "
+        "assert not {'torch', 'django'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=CODE, check=True)
+
+
+def test_every_recipes_defaults_are_valid():
+    for name in RECIPES:
+        settings = checked_settings(name, {})
+        assert checked_settings(name, settings) == settings
+        assert json.loads(json.dumps(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("strategy", "gpus", "processes"),
+    [("auto", 1, 1), ("auto", 4, 4), ("ddp", 2, 2), ("single", 4, 1), ("auto", 0, 1)],
+)
+def test_one_process_per_gpu_or_one(strategy, gpus, processes):
+    assert process_count({"strategy": strategy}, gpu_count=gpus) == processes
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"steps": 0}, {"steps": 1.5}, {"steps": "many"}, {"steps": True},
+     {"layers": 10**9},
+     {"learning_rate": float("inf")}, {"strategy": "fsdp"},
+     {"strategy": "nosuch"}, {"extra": 1}],
+)  # fmt: skip
+def test_settings_that_cannot_be_are_refused(given):
+    with pytest.raises(LaunchInvalid):
+        recipe_command("tiny-transformer", given, gpu_count=1, python="python")

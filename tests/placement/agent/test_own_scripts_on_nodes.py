@@ -1,0 +1,192 @@
+"""Scripts of one's own over two nodes: each launcher really starts, meets and ends.
+
+Two shims with folders, names and Gpus of their own, as the portal orders them: the
+first says where the ranks meet, the second goes there. Importing torch is the time, so
+each launcher tells another part of the story.
+"""
+
+import hashlib
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from placement.agent.job_folder import JobFolder
+from placement.agent.local_runner import ask, halt_all
+from placement.planner.launch.files import launch_files
+from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.planner import plan as make_plans
+from placement.planner.values.workload import Workload
+from placement.protocol.job_lifecycle import JobState
+from placement.protocol.launchers import Launcher
+from placement.protocol.multi_node import LOST_PEERS, PartInfo, culprit, reason_of
+from placement.protocol.rendezvous import Meeting
+from tests.placement.nodes import Web, ended, make_settings, script_order, start, until
+from tests.placement.planner.made import make_offer
+
+pytestmark = pytest.mark.pure
+
+NAMES = ("blue", "red")
+BIN = str(Path(sys.executable).parent)
+TOKEN = "f" * 32
+RANKS = """
+import json, os, pathlib, signal, sys
+import torch, torch.distributed as dist
+
+def say(line):
+    os.write(1, f"{line}\\n".encode())  # in one piece: the launcher writes there too
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+total = torch.tensor([rank + 1.0])
+dist.all_reduce(total)
+named = json.load(open(os.environ["GPUPORTAL_PLAN"]))
+assert named == json.load(open("plan.json"))
+local, node = os.environ["LOCAL_RANK"], os.environ["GPUPORTAL_NODE"]
+found = f"sum {total.item()} by {named['strategy']}"
+say(f"rank {rank} of {world} local {local} on {node} {found}")
+
+def leave(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pathlib.Path("checkpoint").mkdir(exist_ok=True)
+    pathlib.Path(f"checkpoint/rank-{rank}").write_text("saved")
+    say("saved")
+    sys.exit(0)
+
+if "waits" in sys.argv:
+    signal.signal(signal.SIGTERM, leave)
+    say("waits")
+    while True:
+        signal.pause()
+if "fails" in sys.argv and rank == 1:
+    os._exit(3)  # at an orderly end gloo's threads may abort it, and then it is 6
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@dataclass
+class Both:
+    """One Job on blue and red."""
+
+    folders: list[JobFolder]
+
+    def logs(self) -> list[str]:
+        return [folder.log.read_text() for folder in self.folders]
+
+    def ends(self) -> list[dict]:
+        return [ended(folder, 60) for folder in self.folders]
+
+    def reason(self) -> str:
+        """What the portal makes of what both say."""
+        parts = [
+            PartInfo(
+                number, NAMES[number], number, 1, JobState.FAILED, status["reason"],
+                status["last_lines"], status["ended_at"],
+            )
+            for number, status in enumerate(self.ends())
+        ]  # fmt: skip
+        return reason_of(culprit(parts))
+
+
+@pytest.fixture
+def launched(tmp_path):
+    """Start RANKS on both nodes with a launcher, by a Plan over them."""
+    web = Web(RANKS, names=NAMES)
+    nodes = []
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        home = make_settings(tmp_path / name, name=name, web_url=web.url)
+        nodes.append(home)
+
+    web.files = json.dumps(plan_files()).encode()
+
+    def launch(launcher, *arguments):
+        known = {
+            "launcher": launcher, "environment_folder": BIN, "simulated": True,
+            "files_sha256": hashlib.sha256(web.files).hexdigest(),
+            "argv": arguments, "env": {"OMP_NUM_THREADS": "1"},
+        }  # fmt: skip
+        folders, address, port = [], "", 0
+        for number, node in enumerate(nodes):
+            met = Meeting(number, (1, 1), address, port, TOKEN)
+            order = script_order(
+                web, node=node.name, meeting=met, gpu_uuids=(f"GPU-{node.name}",),
+                **known,
+            )  # fmt: skip
+            folders.append(folder := start(node, order))
+            until(lambda folder=folder: folder.read("status"), what="its start")
+            status = folder.read("status")
+            if number == 0:
+                address, port = status["meeting_address"], status["meeting_port"]
+        return Both(folders)
+
+    yield launch
+    for node in nodes:
+        assert halt_all(node.node_dir, reason="the test is over") == 0
+    web.close()
+
+
+def plan_files():
+    """The files of a Plan with one Gpu on each node, as they lie in a folder."""
+    offers = [
+        make_offer(0, node=name, uuid=f"GPU-{name}", network_bytes_per_second=1e9,
+                   free_gib=2)
+        for name in NAMES
+    ]  # fmt: skip
+    spec = well_known_spec("gpt2")
+    plans = make_plans(spec, Workload(precision="fp32"), offers).plans
+    plan = next(one for one in plans if one.strategy == "ddp" and one.spans_nodes)
+    return {
+        file.name: file.text
+        for file in launch_files(plan, spec).files
+        if file.name != "launch.sh"
+    }
+
+
+def told(number):
+    """What a rank says when all have met and the Plan lies in its folder."""
+    return f"rank {number} of 2 local 0 on {NAMES[number]} sum 3.0 by ddp"
+
+
+def test_torchruns_ranks_meet_and_each_node_keeps_its_checkpoint_on_term(launched):
+    both = launched(Launcher.TORCHRUN, "waits")
+    until(lambda: all("waits" in log for log in both.logs()), 60, "the ranks")
+    for folder in both.folders:
+        assert ask(folder, {"reason": "enough", "lost": False, "grace_seconds": 20})
+    for number, status in enumerate(both.ends()):
+        assert status["stopped"] and status["reason"] == "enough", both.logs()
+        lines = both.logs()[number].splitlines()
+        own = [line for line in lines if line[:4] in ("rank", "wait", "save")]
+        assert own == [told(number), "waits", "saved"]
+        kept = both.folders[number].work / "checkpoint" / f"rank-{number}"
+        assert kept.read_text() == "saved"
+
+
+def test_accelerate_runs_by_the_plans_file_and_the_rank_that_fails_is_named(launched):
+    both = launched(Launcher.ACCELERATE, "fails")
+    broken, failed = both.ends()
+    assert (broken["exit_code"], failed["exit_code"]) == (1, 1), both.logs()
+    for number, log in enumerate(both.logs()):
+        assert told(number) in log.splitlines(), log
+    assert (broken["reason"], failed["reason"]) == (LOST_PEERS, ""), both.logs()
+    assert both.reason() == "red: rank 1 ended with exit code 3"
+
+
+def test_deepspeeds_launchers_start_with_the_plans_configuration(launched):
+    both = launched(Launcher.DEEPSPEED, "fails")
+    broken, failed = both.ends()
+    assert (broken["exit_code"], failed["exit_code"]) == (1, 3), both.logs()
+    for number, log in enumerate(both.logs()):
+        assert told(number) in log.splitlines(), log
+        config = f"{both.folders[number].work}/deepspeed.json"
+        assert f"'--deepspeed', '--deepspeed_config', '{config}'" in log
+    assert both.reason() == "red: rank 1 ended with exit code 3"
+
+
+def test_plain_python_is_one_rank_on_each_node(launched):
+    both = launched(Launcher.PYTHON)
+    assert [status["exit_code"] for status in both.ends()] == [0, 0], both.logs()
+    assert both.logs() == [f"{told(0)}\n", f"{told(1)}\n"]

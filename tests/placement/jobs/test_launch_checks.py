@@ -1,0 +1,101 @@
+"""A script with a launcher and a Plan, from every door to its order and its files."""
+
+import hashlib
+import json
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+
+from placement.jobs import service as jobs
+from placement.jobs.nodes.command_queue import planned_uuids, start_order
+from placement.models import Job
+from placement.planner.values.errors import LaunchInvalid
+from reservations.rules.lifecycle import State
+from tests.factories import make_reservation
+from tests.placement.lab import plan_on, signed_in
+from tests.placement.stage import NOW
+
+pytestmark = pytest.mark.django_db
+BIN = "/home/alice/venv/bin"
+
+
+@pytest.fixture(autouse=True)
+def _scripts_may_run(settings):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+
+
+def launch(user, reservation, **changes):
+    known = {"name": "mine", "kind": "script", "script": "print(1)", "now": NOW}
+    return jobs.launch(user=user, reservation_id=reservation.pk, **{**known, **changes})
+
+
+def test_a_script_with_a_plan_gets_its_gpus_by_rank_and_its_files(alice, cards):
+    stored = plan_on(alice, "ddp")
+    reservation = make_reservation(alice, cards, start=NOW, state=State.ACTIVE)
+    job = launch(
+        alice,
+        reservation,
+        plan_id=stored.pk,
+        launcher="torchrun",
+        environment_folder=BIN,
+    )
+    uuids = [shard["gpu_uuid"] for shard in stored.plan["shards"]]
+    assert planned_uuids(job) == uuids
+    Job.objects.filter(pk=job.pk).update(attempt=1, order_nonce="a" * 32)
+    job.refresh_from_db()
+    order = start_order(job, now=NOW)
+    assert (order.launcher, order.environment_folder) == ("torchrun", BIN)
+    assert order.gpu_uuids == tuple(uuids) and order.plan == {}
+    token = job.node.new_token()
+    job.node.save()
+    web = Client(headers={"Authorization": f"Node {job.node.name}:{token}"})
+    answer = web.get(f"/node/v1/jobs/{job.pk}/files")
+    assert hashlib.sha256(answer.content).hexdigest() == order.files_sha256
+    files = json.loads(answer.content)
+    assert {"plan.json", "accelerate.json", "deepspeed.json"} == set(files)
+    assert json.loads(files["accelerate.json"])["num_processes"] == len(uuids)
+    other = launch(alice, reservation, node="node-a")
+    assert start_order(other, now=NOW).files_sha256 == ""
+    assert web.get(f"/node/v1/jobs/{other.pk}/files").status_code == 404
+
+
+def test_every_door_takes_the_launcher_and_refuses_a_wrong_one_by_its_field(
+    alice, cards, tmp_path
+):
+    reservation = make_reservation(alice, cards[:2], start=NOW, state=State.ACTIVE)
+    given = {"launcher": "accelerate", "environment_folder": BIN}
+    body = {
+        "reservation": reservation.pk, "name": "a", "kind": "script", "script": "x",
+    }  # fmt: skip
+    student = signed_in(alice)
+
+    def post(**changes):
+        data = json.dumps({**body, **given, **changes})
+        return student.post("/api/v1/jobs", data, content_type="application/json")
+
+    assert post().status_code == 201
+    page = {**body, **given, "what": "script", "arguments": "-x"}
+    assert student.post("/jobs/new/", page).status_code == 302
+    script = tmp_path / "train.py"
+    script.write_text("print(1)")
+    call_command(
+        *("job", "submit", "--user", "alice", "--reservation", str(reservation.pk)),
+        *("--name", "c", "--script", str(script), "--launcher", "accelerate"),
+        *("--environment-folder", BIN),
+    )
+    rows = Job.objects.values_list("started_with", "environment_folder")
+    assert list(rows) == [("accelerate", BIN)] * 3
+    again = student.get(f"/jobs/new/?again={Job.objects.first().pk}").content.decode()
+    assert 'value="accelerate" selected' in again and BIN in again
+    refused = post(launcher="mpirun", environment_folder="venv/bin").json()
+    assert {"launcher", "environment_folder"} <= set(str(refused).split("'"))
+    with pytest.raises(LaunchInvalid, match="takes no launcher"):
+        launch(
+            alice,
+            reservation,
+            kind="recipe",
+            recipe="burn-in",
+            script="",
+            launcher="python",
+        )

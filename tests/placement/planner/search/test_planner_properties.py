@@ -1,0 +1,87 @@
+"""Plans keep their promises, order is no matter, more room is no harm: by any wish."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placement.planner.search.memory_savings import Limits
+from placement.planner.search.plan_validation import plan_problems
+from placement.planner.search.planner import plan
+from placement.planner.values.objective import WISHES, rank_key
+from placement.planner.values.workload import Workload
+from tests.placement.planner.made import GIB
+from tests.placement.planner.small import LINKS, cards, model, offers_of
+
+pytestmark = pytest.mark.pure
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    cards,
+    st.sampled_from(LINKS),
+    st.sampled_from(WISHES),
+    st.integers(1, 6),
+    st.sampled_from(["train", "train", "infer"]),
+)
+def test_every_plan_for_every_wish_keeps_its_promises(drawn, links, wish, blocks, task):
+    offers = offers_of(drawn, links)
+    offers = [
+        replace(one, weight=1 + one.index % 2, compute_processes=one.index % 3)
+        for one in offers
+    ]
+    workload = Workload(task=task, batch=6, sequence_length=256)
+    found = plan(model(blocks), workload, offers, wish=wish)
+
+    for one in found.plans:
+        assert plan_problems(one, offers, model(blocks)) == []
+    keys = [rank_key(one, wish) for one in found.plans]
+    assert keys == sorted(keys)
+    assert found == plan(model(blocks), workload, offers[::-1], wish=wish)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    cards,
+    st.sampled_from(LINKS),
+    st.integers(1, 6),
+    st.integers(0, 3),
+    st.sampled_from([0.1, 0.4, 2.0]),
+    st.sampled_from(["fastest", "fewest", "cheapest", None]),
+)
+def test_more_room_never_makes_the_best_plan_worse(
+    drawn, links, blocks, which, more, wish
+):
+    """Remedies that change numbers are left out: they may be faster, and are not used
+    where they are not needed."""
+    offers = offers_of(drawn, links)
+    which %= len(offers)
+    wider = list(offers)
+    wider[which] = replace(
+        offers[which],
+        free_bytes=offers[which].free_bytes + int(more * GIB),
+        used_bytes=offers[which].used_bytes - int(more * GIB),
+    )
+    workload = Workload(batch=8, sequence_length=512)
+    limits = Limits(small_optimizer=False, quantization=False)
+    before, after = (
+        plan(model(blocks), workload, gpus, limits=limits, wish=wish).best
+        for gpus in (offers, wider)
+    )
+
+    if before is not None:
+        assert after is not None
+        assert value(after, wish) <= value(before, wish)
+
+
+def value(one, wish):
+    """What the wish is about; without one the order of choice but for seconds."""
+    if wish is None:
+        return rank_key(one)[:-3]
+    told = {
+        "fastest": one.step_seconds,
+        "fewest": len(one.shards),
+        "cheapest": one.quota_gpu_seconds,
+    }
+    return (one.fit == "tight", round(told[wish], 9))

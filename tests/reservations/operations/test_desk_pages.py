@@ -1,0 +1,400 @@
+"""The operator's pages of pools, machines, closed time and policies."""
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from reservations.models import AuditEntry, Closure, PoolQuota, SitePolicy
+from reservations.rules.lifecycle import State
+from reservations.store.booking_snapshot import site_policy
+from reservations.store.calendar_queries import Reader, calendar_page
+from telemetry.models import Gpu, Pool, TelemetryPolicy
+from tests.factories import make_gpus, make_node, make_pool, make_reservation
+
+PAGES = [
+    ("manage-pools", ()), ("manage-pool", (1,)), ("manage-gpus", ()),
+    ("manage-replace-gpu", ()), ("manage-closures", ()), ("manage-closure-new", ()),
+    ("manage-closure", (1,)), ("manage-policy", ()),
+    ("manage-policy-one", ("telemetry",)),
+]  # fmt: skip
+POSTS = [
+    ("manage-pool-new", ()), ("manage-pool", (1,)), ("manage-pool-quota", (1,)),
+    ("manage-gpus-act", ()), ("manage-replace-gpu", ()), ("manage-drain", (1,)),
+    ("manage-closure-new", ()), ("manage-closure", (1,)), ("manage-closure-end", (1,)),
+    ("manage-policy-one", ("booking",)), ("manage-policy-undo", ("booking", 1)),
+]  # fmt: skip
+
+
+@pytest.fixture
+def desk(client, omar, gpus):
+    client.force_login(omar)
+    return client
+
+
+def post(client, name, data, *args, status=None):
+    answer = client.post(reverse(name, args=args), data, follow=True)
+    assert status is None or answer.status_code == status, answer.content.decode()
+    return answer, answer.content.decode()
+
+
+def wall(hours: int) -> str:
+    at = timezone.localtime() + timedelta(hours=hours)
+    return at.strftime("%Y-%m-%dT%H:00")
+
+
+def test_nobody_but_the_operator_reaches_any_of_these_pages(
+    client, alice, gpus
+) -> None:
+    alice.memberships.update(is_head=True)
+    client.force_login(alice)
+    for name, args in PAGES:
+        assert client.get(reverse(name, args=args)).status_code == 403, name
+    before = AuditEntry.objects.count()
+    for name, args in POSTS:
+        data = {"act": "drain", "gpus": [1], "sure": 1, "save": 1, "draining": "on"}
+        assert client.post(reverse(name, args=args), data).status_code == 403, name
+    assert AuditEntry.objects.count() == before
+    assert not Gpu.objects.filter(draining=True).exists()
+    client.logout()
+    answer = client.get(reverse("manage-closures"))
+    assert (answer.status_code, answer.url.split("?")[0]) == (302, "/login/")
+
+
+def test_strange_addresses_are_404_or_a_page_and_never_a_crash(desk) -> None:
+    for name, args, status in (
+        ("manage-pool", (10**9,), 404), ("manage-closure", (10**9,), 404),
+        ("manage-policy-one", ("weather",), 404),
+    ):  # fmt: skip
+        assert desk.get(reverse(name, args=args)).status_code == status
+    for name, args in (
+        ("manage-closure-end", (10**9,)), ("manage-policy-undo", ("booking", 10**9)),
+        ("manage-policy-undo", ("weather", 1)), ("manage-pool-quota", (10**9,)),
+    ):  # fmt: skip
+        assert desk.post(reverse(name, args=args), {}).status_code == 404
+    for name, query in (
+        ("manage-gpus", "node=x&pool=-1&state=moon&sort=%00&page=zz&q=%27"),
+        ("manage-closures", "show=moon&kind=x&page=-1&q=%25"),
+        ("manage-closure-new", "gpus=x&gpus=99999999999999999999&kind=party"),
+        ("manage-replace-gpu", "old=99999999999999999999999"),
+    ):
+        assert desk.get(f"{reverse(name)}?{query}").status_code == 200, name
+    for name in ("manage-closure-new", "manage-gpus-act", "manage-replace-gpu"):
+        assert desk.post(reverse(name), {"gpus": ["x"]}).status_code == 422
+    assert desk.post(reverse("manage-pool-new"), {}).status_code == 422
+    pool = Pool.objects.first() or make_pool("A4000")
+    row = Closure.objects.create(
+        kind="blackout", scope="pool", pool=pool, start=timezone.now(), reason="r",
+        end=timezone.now() + timedelta(hours=1),
+    )  # fmt: skip
+    for huge in ("9" * 5000, str(2**63), "\u00b2"):
+        for name, args, data, status in (
+            ("manage-closure-new", (), {"gpus": [huge]}, 422),
+            ("manage-gpus-act", (), {"gpus": [huge], "act": "drain"}, 422),
+            ("manage-pool", (pool.pk,), {"accounts": [huge]}, 422),
+            ("manage-closure-end", (row.pk,), {"version": huge}, 302),
+            ("manage-drop", (), {"edit": huge}, 302),
+        ):
+            answer = desk.post(reverse(name, args=args), data)
+            assert answer.status_code == status, (name, huge[:20])
+    row.refresh_from_db()
+    assert row.cancelled_at is None
+
+
+def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -> None:
+    start = timezone.now().replace(minute=0, second=0, microsecond=0)
+    booked = make_reservation(
+        alice, gpus, start + timedelta(hours=30), start + timedelta(hours=32)
+    )
+    data = {
+        "kind": "maintenance", "reason": "<b>new fans</b>", "start": wall(29),
+        "end": wall(40), "scope": "node", "node": gpus[0].node_id,
+    }  # fmt: skip
+    answer, text = post(desk, "manage-closure-new", data, status=200)
+    assert not Closure.objects.exists()
+    assert "1 affected booking" in text
+    assert "cancelled with full refund" in text
+    assert "&lt;b&gt;new fans" in text
+    seen = answer.context["plan"].seen
+    _, text = post(
+        desk, "manage-closure-new", data | {"save": 1, "seen": "x"}, status=409
+    )
+    assert "Check the list again" in text
+    _, text = post(desk, "manage-closure-new", data | {"save": 1, "seen": seen})
+    assert (
+        "Maintenance saved. Bookings: 1 refunded. The affected users are notified."
+        in text
+    )
+    booked.refresh_from_db()
+    assert booked.state == State.REFUNDED
+    row = Closure.objects.get()
+    changed = data | {"end": wall(35), "version": row.version}
+    answer, text = post(desk, "manage-closure", changed, row.pk, status=200)
+    assert "No booking is affected" in text
+    sure = changed | {"save": 1, "seen": answer.context["plan"].seen}
+    post(desk, "manage-closure", sure, row.pk, status=200)
+    _, text = post(desk, "manage-closure", sure, row.pk, status=409)
+    assert "changed in the meantime" in text
+    wrong = data | {"kind": "teaching", "end": wall(1)}
+    _, text = post(desk, "manage-closure-new", wrong, status=422)
+    assert "The end is not after the start." in text
+    assert "Choose the account" in text
+    _, text = post(desk, "manage-closure-end", {"version": 2}, row.pk)
+    assert "Bookings that it moved or refunded are not changed back." in text
+    row.refresh_from_db()
+    assert row.cancelled_at is not None
+
+
+def test_near_maintenance_is_on_every_page_and_closures_in_the_calendar(
+    client, alice, carol, gpus
+) -> None:
+    now = timezone.now().replace(microsecond=0)
+    node, hour = gpus[0].node, timedelta(hours=1)
+    vision = alice.memberships.get().account
+    Closure.objects.create(
+        kind="maintenance", scope="node", node=node, reason="<i>fans</i>",
+        start=now + 3 * hour, end=now + 5 * hour,
+    )  # fmt: skip
+    course = Closure.objects.create(
+        kind="teaching", scope="site", reason="lab", account=vision,
+        start=now + 30 * hour, end=now + 32 * hour,
+    )  # fmt: skip
+    span = {
+        "start": now.isoformat(),
+        "end": (now + timedelta(days=3)).isoformat(),
+    }
+    for user, admitted in ((alice, True), (carol, False)):
+        client.force_login(user)
+        page = client.get(reverse("standing")).content.decode()
+        assert f"Maintenance of {node.name}" in page
+        assert "&lt;i&gt;fans" in page
+        assert "lab" not in page.split("data-closing")[1][:400]
+        told = client.get("/api/v1/calendar", span).json()["closures"]
+        assert [one["kind"] for one in told] == ["maintenance", "teaching"]
+        assert told[1] == {
+            "id": course.pk, "kind": "teaching", "reason": "lab",
+            "start": f"{now + 30 * hour:%Y-%m-%dT%H:%M:%SZ}",
+            "end": f"{now + 32 * hour:%Y-%m-%dT%H:%M:%SZ}",
+            "gpu_ids": [gpu.pk for gpu in gpus], "account": "vision",
+            "open": admitted,
+        }  # fmt: skip
+        assert [one["open"] for one in told] == [False, admitted]
+
+
+def test_a_pool_is_priced_kept_and_limited_with_its_history(desk, alice, gpus) -> None:
+    vision = alice.memberships.get().account
+    pool = gpus[0].pool
+    data = {"weight": 12, "accounts": [vision.pk], "reason": "dearer"}
+    _, text = post(desk, "manage-pool", data, pool.pk, status=200)
+    assert "Saved." in text
+    assert "dearer" in text
+    data = {"account": vision.pk, "login": "alice", "quota_gpu_seconds": "10",
+            "reason": "fair"}  # fmt: skip
+    post(desk, "manage-pool-quota", data, pool.pk, status=200)
+    quota = PoolQuota.objects.get()
+    assert (quota.membership, quota.quota_gpu_seconds) == (
+        alice.memberships.get(), 36_000,
+    )  # fmt: skip
+    _, text = post(desk, "manage-pool-quota", data | {"login": "eve"}, pool.pk)
+    assert "no member of this login" in text
+    post(desk, "manage-pool-quota", data | {"quota_gpu_seconds": ""}, pool.pk)
+    assert not PoolQuota.objects.exists()
+    _, text = post(desk, "manage-pool", {"weight": 0, "reason": "x"}, pool.pk)
+    assert "Enter a whole number from 1 to" in text
+    made, _ = post(
+        desk, "manage-pool-new", {"name": "Teaching", "weight": 4, "reason": "course"}
+    )
+    assert made.context["pool"].gpu_class == "Teaching"
+    assert "Vision" in desk.get(reverse("manage-pools")).content.decode()
+
+
+def test_many_gpus_are_drained_moved_and_put_into_a_pool_at_once(
+    desk, alice, gpus
+) -> None:
+    other = make_pool("NVIDIA L4", weight=3)
+    start = timezone.now() + timedelta(hours=20)
+    booked = make_reservation(alice, gpus[:1], start)
+    pks = [gpu.pk for gpu in gpus[:2]]
+    _, text = post(desk, "manage-gpus-act", {"act": "drain", "gpus": pks}, status=200)
+    assert f"#{booked.pk}" in text
+    assert not Gpu.objects.filter(draining=True).exists()
+    sure = {"act": "drain", "gpus": pks, "sure": 1, "move_booked": "on"}
+    post(desk, "manage-gpus-act", sure, status=422)
+    _, text = post(desk, "manage-gpus-act", sure | {"reason": "fans"})
+    assert "Drain: 2 GPUs changed. 1 bookings moved, 0 stay." in text
+    assert booked.allocations.get().gpu == gpus[2]
+    _, text = post(desk, "manage-gpus-act", {"act": "pool", "gpus": pks}, status=422)
+    assert "Choose a pool" in text
+    data = {"act": "pool", "gpus": pks, "pool": other.pk, "sure": 1, "reason": "r"}
+    post(desk, "manage-gpus-act", data, status=200)
+    assert list(other.gpus.values_list("pk", flat=True)) == pks
+    answer, _ = post(desk, "manage-gpus-act", {"act": "maintenance", "gpus": pks})
+    assert answer.context["form"].initial["gpus"] == pks
+    listed = desk.get(reverse("manage-gpus"), {"state": "draining"}).context["gpus"]
+    assert [gpu.pk for gpu in listed] == pks
+    node = {"draining": "on", "reason": "move"}
+    post(desk, "manage-drain", node, gpus[0].node_id, status=200)
+    gpus[0].node.refresh_from_db()
+    assert gpus[0].node.draining
+    _, text = post(
+        desk, "manage-drain", {"draining": "on"}, gpus[0].node_id, status=200
+    )
+    assert "Give a reason" in text
+    # Everybody reads why; the operator also who and since when.
+    assert "move" in desk.get(reverse("manage-pools")).content.decode()
+    assert '{"node' in desk.get("/").content.decode()
+    # Its end needs no reason.
+    post(desk, "manage-drain", {}, gpus[0].node_id, status=200)
+    gpus[0].node.refresh_from_db()
+    assert not gpus[0].node.draining
+
+
+def test_why_a_single_gpu_drains_is_read_by_everybody(desk, alice, gpus) -> None:
+    first, second = gpus[0], gpus[1]
+    # Typed before its form said that everybody reads it: kept in the audit log only.
+    AuditEntry.objects.create(
+        verb="gpu.drain", subject=f"gpu:{second.pk}", reason="private"
+    )
+    Gpu.objects.filter(pk=second.pk).update(draining=True)
+    sure = {"act": "drain", "gpus": [first.pk], "sure": 1, "reason": "loud fan"}
+    post(desk, "manage-gpus-act", sure)
+    student = Client()
+    student.force_login(alice)
+    board = student.get("/").content.decode()
+    assert f'"{first.pk}": "loud fan"' in board
+    page = student.get(reverse("gpu", args=[first.pk])).content.decode()
+    assert "no new bookings: loud fan" in page
+    now = timezone.now()
+    seen = calendar_page(
+        now,
+        now + timedelta(days=1),
+        reader=Reader.of(alice, site_policy()),
+        policy=site_policy(),
+        now=now,
+    )
+    whys = {one["id"]: one["out_reason"] for one in seen.gpus}
+    assert whys[first.pk] == "It is draining: no new bookings. Reason: loud fan"
+    assert whys[second.pk] == "It is draining: no new bookings."
+    assert "private" not in board
+    # Its node drains, too: the reason of the GPU itself is the nearer one.
+    post(desk, "manage-drain", {"draining": "on", "reason": "moves"}, first.node_id)
+    page = student.get(reverse("gpu", args=[first.pk])).content.decode()
+    assert "no new bookings: loud fan" in page
+    page = student.get(reverse("gpu", args=[gpus[2].pk])).content.decode()
+    assert "no new bookings: moves" in page
+    # A drain that ended and began again has its newest reason.
+    post(desk, "manage-gpus-act", sure | {"act": "drain-ended", "reason": "done"})
+    post(desk, "manage-gpus-act", sure | {"reason": "new cable"})
+    board = student.get("/").content.decode()
+    assert "new cable" in board
+    assert "loud fan" not in board
+
+
+def test_a_replacement_is_looked_at_and_done(desk, alice, gpus) -> None:
+    new = make_gpus(1, make_node("node-new"))[0]
+    booked = make_reservation(alice, gpus[:1], timezone.now() + timedelta(hours=9))
+    data = {"old": gpus[0].pk, "new": new.pk, "reason": "broken fan"}
+    answer, text = post(desk, "manage-replace-gpu", data, status=200)
+    assert "What happens to it" in text
+    seen = answer.context["plan"].seen
+    _, text = post(desk, "manage-replace-gpu", data | {"save": 1, "seen": seen})
+    assert "1 booking moved. 0 not changed." in text
+    assert booked.allocations.get().gpu == new
+    _, text = post(desk, "manage-replace-gpu", data, status=422)
+
+
+def fields(client, which: str) -> dict[str, object]:
+    form = client.get(reverse("manage-policy-one", args=[which])).context["form"]
+    values = {name: form[name].value() for name in form.fields}
+    return {name: value for name, value in values.items() if value is not False}
+
+
+def test_the_booking_policy_is_looked_at_saved_and_undone(desk) -> None:
+    page = desk.get(reverse("manage-policy-one", args=["booking"])).content.decode()
+    assert "How long before its start nobody can take a flex" in page
+    data = fields(desk, "booking") | {"freeze_seconds": 6 * 3600}
+    answer, text = post(desk, "manage-policy-one", data, "booking", status=200)
+    assert "12 h" in text
+    assert "6 h" in text
+    assert SitePolicy.current().freeze_seconds == 12 * 3600
+    seen = answer.context["found"].seen
+    save = data | {"save": 1, "seen": seen}
+    post(desk, "manage-policy-one", save, "booking", status=422)
+    SitePolicy.objects.update(freeze_seconds=3600)
+    save |= {"reason": "shorter nights"}
+    post(desk, "manage-policy-one", save, "booking", status=409)
+    SitePolicy.objects.update(freeze_seconds=12 * 3600)
+    _, text = post(desk, "manage-policy-one", save, "booking", status=200)
+    assert "1 rule changed." in text
+    assert "shorter nights" in text
+    entry = AuditEntry.objects.get(verb="policy.changed")
+    assert entry.detail["before"] == {"freeze_seconds": 12 * 3600}
+    _, text = post(desk, "manage-policy-undo", {}, "booking", entry.pk)
+    assert SitePolicy.current().freeze_seconds == 12 * 3600
+    _, text = post(desk, "manage-policy-undo", {}, "booking", entry.pk)
+    assert "Another person has changed the policy" in text
+    # Between fields, and by field.
+    bad = data | {"flex_horizon_seconds": 20 * 86_400}
+    _, text = post(desk, "manage-policy-one", bad, "booking", status=422)
+    assert "is beyond the firm horizon" in text
+    bad = data | {"idle_seconds": "soon"}
+    _, text = post(desk, "manage-policy-one", bad, "booking", status=422)
+    assert "Type a length of time" in text
+
+
+def test_rules_are_typed_as_people_say_them_and_grouped(desk) -> None:
+    page = desk.get(reverse("manage-policy-one", args=["booking"])).content.decode()
+    assert 'value="14 d"' in page
+    assert "After several no-shows" in page
+    data = fields(desk, "booking")
+    assert data["quota_gpu_seconds"] == "400"
+    typed = data | {"freeze_seconds": "1 h 30 min", "quota_gpu_seconds": "60 credits"}
+    answer, _ = post(desk, "manage-policy-one", typed, "booking", status=200)
+    assert answer.context["found"].changes == {
+        "freeze_seconds": (12 * 3600, 5400),
+        "quota_gpu_seconds": (400 * 3600, 60 * 3600),
+    }
+    for name, text in (
+        ("longest_seconds", "400 d"),
+        ("grid_seconds", ""),
+        ("half_life_seconds", "-3 d"),
+        ("firm_horizon_seconds", "9" * 90),
+        ("quota_gpu_seconds", "many"),
+        ("quota_gpu_seconds", ""),
+        ("gpus_at_once", "x"),
+    ):
+        _, page = post(
+            desk, "manage-policy-one", data | {name: text}, "booking", status=422
+        )
+        # One error by one field, in the units of the page.
+        assert page.count('<span class="error" role="alert">') == 1, (name, page)
+        assert "[&#x27;" not in page
+        assert "1209600" not in page.split('class="error"')[1][:200]
+
+
+def test_no_threshold_of_telemetry_can_be_set_to_nothing(desk) -> None:
+    data = fields(desk, "telemetry")
+    for name in (
+        "intruder_after_seconds", "squatter_after_seconds", "zombie_memory_mib",
+        "thermal_after_seconds", "closes_after_seconds", "least_samples",
+        "warn_after_seconds",
+    ):  # fmt: skip
+        _, text = post(
+            desk, "manage-policy-one", data | {name: 0}, "telemetry", status=422
+        )
+        words = "Choose between" if name.endswith("_seconds") else "or more"
+        assert words in text, name
+    answer, _ = post(
+        desk, "manage-policy-one", data | {"silent_after_seconds": 90}, "telemetry"
+    )
+    save = data | {
+        "silent_after_seconds": 90, "save": 1, "reason": "fast nodes",
+        "seen": answer.context["found"].seen,
+    }  # fmt: skip
+    post(desk, "manage-policy-one", save, "telemetry", status=200)
+    assert TelemetryPolicy.current().silent_after_seconds == 90
+    entry = AuditEntry.objects.get(subject="policy:telemetry")
+    post(desk, "manage-policy-undo", {}, "telemetry", entry.pk, status=200)
+    assert TelemetryPolicy.current().silent_after_seconds == 600

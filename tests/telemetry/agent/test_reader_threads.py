@@ -1,0 +1,145 @@
+"""Reading Gpus of which any may never answer."""
+
+import threading
+import time
+
+import pytest
+
+from telemetry.agent.reader_threads import Lanes
+from telemetry.protocol.sample import GpuReading, Health
+
+pytestmark = pytest.mark.pure
+
+EIGHT = [f"GPU-{n}" for n in range(8)]
+
+
+class Cards:
+    """Gpus of which some hang until they are let go."""
+
+    def __init__(self) -> None:
+        self.hanging: dict[str, threading.Event] = {}
+        self.slow: dict[str, float] = {}
+        self.read_count = 0
+
+    def hang(self, uuid: str) -> None:
+        self.hanging[uuid] = threading.Event()
+
+    def let_go(self, uuid: str) -> None:
+        self.hanging.pop(uuid).set()
+
+    def read(self, uuid: str) -> GpuReading:
+        self.read_count += 1
+        if uuid in self.hanging:
+            self.hanging[uuid].wait(30)
+        time.sleep(self.slow.get(uuid, 0.0))
+        return GpuReading(uuid=uuid, util_pct=50)
+
+
+@pytest.fixture
+def cards():
+    cards = Cards()
+    yield cards
+    for uuid in list(cards.hanging):
+        cards.let_go(uuid)
+
+
+def states(found: dict[str, GpuReading]) -> dict[str, str]:
+    return {uuid: reading.state.value for uuid, reading in found.items()}
+
+
+def test_all_gpus_are_read_in_their_order(cards) -> None:
+    lanes = Lanes(cards.read)
+    for _ in range(3):
+        found = lanes.read(EIGHT, within_seconds=5)
+        assert list(found) == EIGHT
+        assert set(states(found).values()) == {"ok"}
+    assert cards.read_count == 24
+    assert not lanes.stuck
+
+
+def test_one_hung_gpu_never_stops_the_others(cards) -> None:
+    lanes = Lanes(cards.read, hung_seconds=0.6)
+    cards.hang("GPU-3")
+    others = set(EIGHT) - {"GPU-3"}
+    first = lanes.read(EIGHT, within_seconds=0.8)
+    assert set(first) - {"GPU-3"} == others
+    time.sleep(0.3)
+    started = time.monotonic()
+    for _ in range(5):
+        found = lanes.read(EIGHT, within_seconds=0.8)
+        assert found["GPU-3"].state is Health.HUNG
+        assert {uuid for uuid, x in found.items() if x.answers} == others
+    assert time.monotonic() - started < 2.0, "a hung Gpu costs nothing once it is known"
+    assert lanes.stuck
+    assert lanes.hung() == {"GPU-3"}
+
+
+def test_a_hung_gpu_that_comes_back_is_read_again(cards) -> None:
+    lanes = Lanes(cards.read, hung_seconds=0.3)
+    cards.hang("GPU-3")
+    lanes.read(EIGHT, within_seconds=0.5)
+    assert lanes.read(EIGHT, within_seconds=0.5)["GPU-3"].state is Health.HUNG
+    cards.let_go("GPU-3")
+    deadline = time.monotonic() + 5
+    while set(states(lanes.read(EIGHT, within_seconds=0.5)).values()) != {"ok"}:
+        assert time.monotonic() < deadline
+    assert not lanes.stuck
+
+
+def test_when_all_gpus_hang_each_costs_one_thread_and_no_more(cards) -> None:
+    lanes = Lanes(cards.read, hung_seconds=0.4)
+    for uuid in EIGHT:
+        cards.hang(uuid)
+    deadline = time.monotonic() + 15
+    while states(lanes.read(EIGHT, within_seconds=0.5)) != dict.fromkeys(EIGHT, "hung"):
+        assert time.monotonic() < deadline
+    for _ in range(5):
+        assert len(lanes.read(EIGHT, within_seconds=0.1)) == 8
+    assert cards.read_count == 8
+    assert sum(t.name == "lane" for t in threading.enumerate()) <= 8 + 1 + 8
+
+
+def test_a_gpu_that_is_merely_late_is_left_out_and_told_the_next_time(cards) -> None:
+    lanes = Lanes(cards.read, hung_seconds=2.0)
+    cards.slow["GPU-5"] = 0.6
+    first = lanes.read(EIGHT, within_seconds=0.4)
+    assert "GPU-5" not in first
+    assert len(first) == 7
+    time.sleep(0.4)
+    second = lanes.read(EIGHT, within_seconds=0.4)
+    assert second["GPU-5"].state is Health.OK
+
+
+def test_a_probe_that_raises_costs_its_own_gpu_only(capfd) -> None:
+    def read(uuid: str) -> GpuReading:
+        if uuid == "GPU-1":
+            raise RuntimeError("a bug")
+        return GpuReading(uuid=uuid)
+
+    lanes = Lanes(read)
+    for _ in range(2):
+        found = lanes.read(EIGHT[:3], within_seconds=2)
+        assert states(found) == {"GPU-0": "ok", "GPU-1": "error", "GPU-2": "ok"}
+    assert "a bug" in capfd.readouterr().err
+
+
+def test_sixty_four_gpus_are_read_by_a_few_threads_side_by_side(cards) -> None:
+    many = [f"GPU-{n}" for n in range(64)]
+    cards.slow = dict.fromkeys(many, 0.02)  # a real driver takes 8 ms
+    lanes = Lanes(cards.read)
+    lanes.read(many, within_seconds=2)
+    started = time.monotonic()
+    assert len(lanes.read(many, within_seconds=2)) == 64
+    assert time.monotonic() - started < 0.8  # one after the other: 1.3 s and more
+
+
+def test_closed_lanes_leave_no_thread_behind(cards) -> None:
+    before = set(threading.enumerate())
+    lanes = Lanes(cards.read)
+    lanes.read(EIGHT, within_seconds=5)
+    assert set(threading.enumerate()) > before
+    lanes.close()
+    deadline = time.monotonic() + 5
+    while set(threading.enumerate()) - before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,79 @@
+"""A bus on which each call takes a tenth of a second: slow is not hung."""
+
+import time
+
+from telemetry.protocol.hardware import NodeInfo
+from telemetry.protocol.sample import Health, NodeSample
+from tests.telemetry.agent.children import stream
+
+GPUS = 16
+UP_WITHIN_SECONDS = 20.0
+EACH_WITHIN_SECONDS = 10.0
+
+
+def test_a_slow_bus_comes_up_and_shows_every_gpu(start, make_sim, redis_client):
+    sim = make_sim(GPUS)
+    for alias in SLOW:
+        sim.set(**{f"delay__{alias}": "100ms"})
+    began = time.time()
+    start("--backend", "nvml", env=sim.env())
+    seen: dict[str, list[float]] = {}
+    ends_at = time.monotonic() + UP_WITHIN_SECONDS + 2 * EACH_WITHIN_SECONDS
+    up_at = None
+    while time.monotonic() < ends_at:
+        time.sleep(0.5)
+        seen = read(redis_client)
+        if up_at is None and len(seen) == GPUS:
+            up_at = time.time()
+            ends_at = time.monotonic() + 2 * EACH_WITHIN_SECONDS
+    assert up_at is not None, f"{len(seen)} of {GPUS} GPUs came"
+    assert up_at - began < UP_WITHIN_SECONDS
+    for uuid, times in seen.items():
+        gaps = [b - a for a, b in zip(times, [*times[1:], time.time()], strict=True)]
+        assert max(gaps) < EACH_WITHIN_SECONDS, (uuid, gaps)
+    told = [x for x in stream(redis_client) if isinstance(x, NodeSample)]
+    assert {gpu.state for one in told for gpu in one.gpus} == {Health.OK}
+    rosters = [x for x in stream(redis_client) if isinstance(x, NodeInfo)]
+    # How they are joined follows when the driver has said it of all 120 pairs.
+    assert len(rosters[0].gpus) == GPUS
+    assert not rosters[0].links_known
+
+
+def read(client) -> dict[str, list[float]]:
+    """When each Gpu was told as well, by UUID."""
+    found: dict[str, list[float]] = {}
+    for one in stream(client):
+        for gpu in one.gpus if isinstance(one, NodeSample) else ():
+            if gpu.state is Health.OK:
+                found.setdefault(gpu.uuid, []).append(one.at)
+    return found
+
+
+SLOW = (
+    "util",
+    "mem",
+    "temp",
+    "power",
+    "fan",
+    "clocks",
+    "throttle",
+    "procs",
+    "procutil",
+    "ecc",
+    "pcie",
+    "name",
+    "uuid",
+    "pci",
+    "mig",
+    "fields",
+    "energy",
+    "pstate",
+    "handle",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetP2PStatus",
+    "nvmlDeviceGetNvLinkState",
+    "power_limit",
+    "serial",
+    "nvmlDeviceGetEncoderUtilization",
+    "nvmlDeviceGetDecoderUtilization",
+)
