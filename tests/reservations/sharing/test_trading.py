@@ -12,6 +12,7 @@ from reservations.series import series_end
 from reservations.series import service as series
 from reservations.series.recurrence import Repeat, rule_from
 from reservations.sharing import co_use, offers
+from reservations.tick import tick
 from tests.factories import make_membership, make_user
 from tests.reservations.booking.test_invariants import (
     CLOCKS_CHANGE,
@@ -21,7 +22,6 @@ from tests.reservations.booking.test_invariants import (
     check_ledger,
     check_quotas,
     check_sums,
-    services,
     timedelta,
 )
 from tests.reservations.conftest import HOUR, NOW, WEIGHT
@@ -137,7 +137,7 @@ def test_whatever_is_handed_on_cut_and_repeated_the_books_and_quotas_hold(
             check_quotas(users)
             check_decided_again(story)
             for days in (1, 60, 61):
-                services.tick(story.now + timedelta(days=days))
+                tick(story.now + timedelta(days=days))
             check_ledger()
             check_sums()
             done.update(story.done)
