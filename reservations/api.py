@@ -14,8 +14,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Query, Router, Status
 
+from reservations.booking import booking_change as changing
 from reservations.booking import booking_undo as undo_service
-from reservations.booking import change as changing
 from reservations.booking import release as giving
 from reservations.booking import service as booking
 from reservations.booking.overstay_api import rights_json

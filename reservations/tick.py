@@ -48,7 +48,7 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import Window, whole_second
 from reservations.series import service as series
 from reservations.sharing import offers
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.gpu_history import held_in_hour
 from reservations.waitlist import scheduler
@@ -116,7 +116,7 @@ def due_to_start(now: datetime) -> list[int]:
 
 
 def _start(pk: int, now: datetime, policy: Policy) -> bool:
-    row = locking.load_reservation(pk, lock=True)
+    row = locks.load_reservation(pk, lock=True)
     if row.state != State.CONFIRMED or not row.start <= now < row.end:
         return False
     Reservation.objects.move(pk, old=State.CONFIRMED, new=State.ACTIVE)
@@ -139,7 +139,7 @@ def with_lost_gpus(now: datetime) -> list[int]:
 
 def _watch_lost(pk: int, now: datetime, policy: Policy) -> bool:
     """Note since when a Gpu is lost; refund when it stays lost."""
-    row = locking.load_reservation(pk, lock=True)
+    row = locks.load_reservation(pk, lock=True)
     if row.state != State.ACTIVE or row.end <= now:
         return False
     gpus = [a.gpu for a in row.allocations.select_related("gpu")]
@@ -171,7 +171,7 @@ def due_to_end(now: datetime) -> list[int]:
 
 
 def _end(pk: int, now: datetime, policy: Policy) -> bool:
-    row = locking.load_reservation(pk, lock=True)
+    row = locks.load_reservation(pk, lock=True)
     if row.state not in State.live() or row.end > now:
         return False
     if row.state == State.CONFIRMED:
@@ -200,7 +200,7 @@ def _end(pk: int, now: datetime, policy: Policy) -> bool:
 def _mend(pk: int, now: datetime, policy: Policy) -> bool:
     if not unclean_start.mend(pk, now, policy, refund=refund):
         return False
-    row = locking.load_reservation(pk)
+    row = locks.load_reservation(pk)
     publish(row, policy, gone=row.state == State.REFUNDED)
     return True
 

@@ -18,7 +18,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as lazy
 
 from telemetry.alerts.service import acknowledge_alert, close_alert
-from telemetry.history.summaries import usage_of
+from telemetry.history.stored_usage import usage_of
 from telemetry.inventory.xid_counts import clear_xids
 from telemetry.models import (
     Alert,

@@ -19,7 +19,7 @@ from telemetry.alerts.service import (
 )
 from telemetry.history.hourly_rollup import prune_hours, roll_hours
 from telemetry.history.minute_store import prune_minutes
-from telemetry.history.summaries import fill_summaries
+from telemetry.history.stored_usage import fill_summaries
 from telemetry.inventory import broker_log
 from telemetry.inventory.xid_counts import judge_xids
 from telemetry.live.broadcast import FRAME_LATEST

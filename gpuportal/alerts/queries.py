@@ -13,7 +13,7 @@ from django.db.models import Case, IntegerField, Q, Value, When
 from django.utils.translation import gettext, ngettext
 
 from gpuportal.alerts.text import facts_of, reading_rows, sentence
-from gpuportal.board.holdings import Viewer
+from gpuportal.board.board_snapshot import Viewer
 from reservations.models import Allocation, Reservation, User
 from telemetry.models import Alert, AlertQuerySet, Response
 from telemetry.rules.finding_rules import BREAKS, BROKEN_WITH_BOOKINGS, Severity

@@ -29,7 +29,7 @@ from placement.protocol.process_commands import (
 )
 from reservations.models import SitePolicy
 from reservations.presence.escalation import Case, Step, Suspect, next_step
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.alerts.process_responses import (
     NO_ANSWER,
     finish_response,

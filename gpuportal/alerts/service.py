@@ -6,7 +6,7 @@ from django.db import transaction
 
 from reservations.models import User
 from reservations.rules.errors import NotAllowed, NotFound
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.alerts.service import acknowledge_alert, snooze_alert, wake_alert
 from telemetry.inventory import xid_counts
 from telemetry.models import Alert, Gpu

@@ -27,7 +27,7 @@ from gpuportal.alerts.queries import (
     rows_for,
     visible_alerts,
 )
-from gpuportal.board.holdings import viewer_of
+from gpuportal.board.board_snapshot import viewer_of
 from reservations.models import SitePolicy, User
 from telemetry.alerts.service import LONGEST_SNOOZE
 from telemetry.models import AlertQuerySet, Gpu, Node

@@ -10,7 +10,7 @@ from django.utils import timezone
 from ninja import Router
 from redis import Redis, RedisError
 
-from gpuportal.board.holdings import holders_for, load_board, viewer_of
+from gpuportal.board.board_snapshot import holders_for, load_board, viewer_of
 from reservations.models import SitePolicy, User
 from telemetry.inventory.queries import load_cluster, read_live
 from telemetry.protocol.frame import FrameRow

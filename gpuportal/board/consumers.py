@@ -19,7 +19,7 @@ from typing import Any
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 
-from gpuportal.board.holdings import Viewer, viewer_of
+from gpuportal.board.board_snapshot import Viewer, viewer_of
 from gpuportal.board.shared_state import HOLDERS, desk
 from reservations.consumers import NOT_JSON, SIGNED_OUT, user_of_session
 from reservations.models import SitePolicy

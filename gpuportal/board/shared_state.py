@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from channels.db import database_sync_to_async
 from django.db import Error as DatabaseError
 
-from gpuportal.board.holdings import (
+from gpuportal.board.board_snapshot import (
     BoardSnapshot,
     JobOwner,
     Viewer,

@@ -2,8 +2,8 @@
 
 from channels.db import database_sync_to_async
 
+from gpuportal.board.board_snapshot import Viewer
 from gpuportal.board.consumers import BoardConsumer
-from gpuportal.board.holdings import Viewer
 from gpuportal.board.wall_links import viewer_of_link
 from reservations.consumers import NOT_ALLOWED
 

@@ -5,9 +5,9 @@ from datetime import datetime
 
 from django.db import transaction
 
-from gpuportal.board.holdings import Viewer
+from gpuportal.board.board_snapshot import Viewer
 from reservations.models import ApiToken, SitePolicy, User, WallLink
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 
 
 @transaction.atomic(durable=True)

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpuportal.demo.history import Draft
 from gpuportal.demo.lab import LOST
 from gpuportal.demo.minutes import MINUTES_SPAN
-from gpuportal.demo.readings import columns, stretch
+from gpuportal.demo.past_bookings import Draft
+from gpuportal.demo.sample_totals import columns, stretch
 from placement.models import Job
 from reservations.models import Reservation
 from reservations.rules.lifecycle import State

@@ -15,9 +15,9 @@ from pathlib import Path
 from django.db import connection, transaction
 
 from gpuportal import paths
-from gpuportal.demo import cast, nodes
+from gpuportal.demo import cast, simulated_nodes
 from gpuportal.demo.closed import write_closures
-from gpuportal.demo.history import Book, DemoGpu, Draft, draw
+from gpuportal.demo.collaboration import write_people
 from gpuportal.demo.hours import write_hours, write_summaries
 from gpuportal.demo.lab import (
     COMMANDS,
@@ -31,10 +31,10 @@ from gpuportal.demo.lab import (
     ROOT,
 )
 from gpuportal.demo.minutes import write_minutes
+from gpuportal.demo.past_bookings import Book, DemoGpu, Draft, draw
 from gpuportal.demo.past_jobs import write_past_jobs
-from gpuportal.demo.people import write_people
 from gpuportal.demo.taken import write_taken
-from gpuportal.demo.waiting import write_waiting
+from gpuportal.demo.waitlist_requests import write_waiting
 from reservations.models import (
     Account,
     Allocation,
@@ -107,7 +107,7 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> Loaded:
     write_people(members, now=now)
     _count_rows()
     by_draft = dict(zip(book.drafts, rows, strict=True))
-    nodes.write_simulation(
+    simulated_nodes.write_simulation(
         simulation, _actors(book.drafts, members, scenes, now=now), now=now
     )
     return Loaded(
@@ -182,7 +182,7 @@ def _nodes(now: datetime) -> list[DemoGpu]:
     gpus = []
     for node in NODES:
         row = _enroll(node.name, now)
-        record_roster(info=nodes.roster(node, at=now.timestamp()), now=now)
+        record_roster(info=simulated_nodes.roster(node, at=now.timestamp()), now=now)
         Gpu.objects.filter(node=row, index=MAINTENANCE[1]).update(
             maintenance=node.name == MAINTENANCE[0]
         )
@@ -319,16 +319,21 @@ def _actors(
     scenes: list[tuple[cast.Scene, Draft]],
     *,
     now: datetime,
-) -> dict[str, list[nodes.Actor]]:
+) -> dict[str, list[simulated_nodes.Actor]]:
     """Return the scripted processes per node: the scenes', then the calendar's."""
-    actors: dict[str, list[nodes.Actor]] = {node.name: [] for node in NODES}
+    actors: dict[str, list[simulated_nodes.Actor]] = {node.name: [] for node in NODES}
     pid = 40_000
 
     def act(node: str, index: int, **fields: object) -> None:
         nonlocal pid
         pid += 7
         actors[node].append(
-            {"gpu": nodes.gpu_uuid(node, index), "pid": pid, "uid": 2000, "job": None}
+            {
+                "gpu": simulated_nodes.gpu_uuid(node, index),
+                "pid": pid,
+                "uid": 2000,
+                "job": None,
+            }
             | fields
         )
 

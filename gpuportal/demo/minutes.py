@@ -4,9 +4,9 @@ import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from gpuportal.demo.history import Draft
 from gpuportal.demo.lab import LOST
-from gpuportal.demo.readings import columns, stretch
+from gpuportal.demo.past_bookings import Draft
+from gpuportal.demo.sample_totals import columns, stretch
 from reservations.models import Reservation
 from telemetry.models import Gpu, SampleMinute
 

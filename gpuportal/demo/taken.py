@@ -8,8 +8,8 @@ import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from gpuportal.demo.history import DemoGpu
 from gpuportal.demo.lab import NODES, PURPOSES
+from gpuportal.demo.past_bookings import DemoGpu
 from reservations.models import Allocation, LedgerEntry, Membership, Reservation
 from reservations.rules.lifecycle import Kind, State
 

@@ -28,8 +28,7 @@ from gpuportal.http.bodies import (
     admitted,
     refusal,
 )
-from gpuportal.http.sender import sender_of_scope
-from gpuportal.planners import (
+from gpuportal.http.planners import (
     PLANNED,
     PlannerBusy,
     PlannerLost,
@@ -37,6 +36,7 @@ from gpuportal.planners import (
     busy_response,
     lost_response,
 )
+from gpuportal.http.sender import sender_of_scope
 
 log = logging.getLogger(__name__)
 PIECE_BYTES = 256 * 1024

@@ -29,7 +29,7 @@ from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from redis import Redis, RedisError
 
-from gpuportal.board.holdings import Booking, load_board
+from gpuportal.board.board_snapshot import Booking, load_board
 from gpuportal.http import problems
 from gpuportal.http.token_auth import ScopeMissing, bearer, user_of
 from placement.models import Job

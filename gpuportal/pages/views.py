@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from gpuportal.board.energy import booking_energy
+from gpuportal.board.booking_energy import booking_energy
 from gpuportal.http import problems
 from gpuportal.http.middleware import activate_language_of_user, form_page
 from gpuportal.pages.context import read_frames

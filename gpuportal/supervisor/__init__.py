@@ -3,7 +3,7 @@
 ``kernel`` asks Linux for what it can promise (children die with the supervisor,
 orphans come to it, one start per folder), ``logs`` writes and shows what
 processes say, ``core`` is the loop. Which processes there are is decided in
-``gpuportal/process_table.py``.
+``gpuportal/supervisor/process_table.py``.
 """
 
 from gpuportal.supervisor.core import Spec, Supervisor

@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 
 from gpuportal.alerts.text import title
 from gpuportal.pages.glossary import TERMS
-from gpuportal.state_words import state_word
+from gpuportal.pages.state_words import state_word
 from placement.jobs.job_broadcast import progress_facts
 from placement.models import Job
 from placement.planner.values.humanize import error_words, seconds

@@ -40,7 +40,7 @@ from reservations.rules.errors import BookingError, NotAllowed
 from reservations.rules.gaps import OpenGpu
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
-from reservations.store import locking
+from reservations.store import locks
 from reservations.store.booking_snapshot import calendar_gpus, site_policy
 from reservations.store.pool_rows import barred_pools
 from reservations.store.usage import rank_with, usage_by_membership
@@ -203,7 +203,7 @@ def _gap_for(row: Backfill, wants: Wants, look: Look) -> Gap | None:
     until = gap_booking.may_hold_until(
         row.membership, row.gpu_count, now=look.now, policy=look.policy
     )
-    path = locking.read(row.membership, ()).path
+    path = locks.read(row.membership, ()).path
     barred = barred_pools(
         [one.gpu for one in look.free], {account.pk for account in path}
     )

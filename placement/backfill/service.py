@@ -35,7 +35,7 @@ from reservations.models import Membership, SitePolicy, User
 from reservations.notifications import service as notices
 from reservations.rules.errors import BookingError, NotAllowed, NotFound
 from reservations.rules.lifecycle import State
-from reservations.store import locking
+from reservations.store import locks
 from reservations.store.booking_snapshot import calendar_gpus, site_policy
 from reservations.store.pool_rows import barred_pools
 from telemetry.models import Gpu
@@ -84,7 +84,7 @@ def ask(
     """
     launch = waitlist_jobs.check(user, job)
     plan = _plan(user, launch["plan_id"])
-    chosen = locking.choose_membership(user, membership)
+    chosen = locks.choose_membership(user, membership)
     User.objects.select_for_update().get(pk=user.pk)
     live = Backfill.objects.live().filter(owner=user).count()
     if live >= MOST_LIVE:
@@ -154,7 +154,7 @@ def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) ->
 def _possible(row: Backfill) -> bool:
     gpus = calendar_gpus(Gpu.objects.bookable().order_by("pk"))
     uuids = dict(Gpu.objects.values_list("pk", "uuid"))
-    path = locking.read(row.membership, ()).path
+    path = locks.read(row.membership, ()).path
     barred = barred_pools(gpus, {account.pk for account in path})
     pairs = [(gpu, uuids[gpu.pk]) for gpu in gpus]
     return could_ever(pairs, wants_of(row, 1), set(barred))

@@ -4,8 +4,8 @@ from datetime import datetime
 
 from placement.models import Job
 from reservations.models import Allocation
-from telemetry.history import summaries
-from telemetry.history.summaries import count_usage, stored_usage
+from telemetry.history import stored_usage as summaries
+from telemetry.history.stored_usage import count_usage, stored_usage
 from telemetry.rules.usage_summary import Span, Usage
 
 

@@ -13,7 +13,7 @@ from placement.models.plans import (
 )
 from placement.models.results import ResultFile
 from placement.models.serving import Admits, Endpoint, ModelFile, ServedModel
-from placement.models.waiting import WaitingLaunch
+from placement.models.waiting_launches import WaitingLaunch
 
 __all__ = [
     "Admits",

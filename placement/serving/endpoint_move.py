@@ -38,7 +38,7 @@ from reservations.booking.release import release
 from reservations.models import Reservation, User
 from reservations.rules.errors import BookingError, NotFound
 from reservations.rules.lifecycle import State
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
 

@@ -32,7 +32,7 @@ from placement.serving.archive_files import ENDINGS, is_archive, unpack
 from placement.serving.serving_refusals import FileServed, FilesFull
 from reservations.models import User
 from reservations.rules.errors import NotFound
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import sentence
 
 ENDING = ".onnx"

@@ -36,7 +36,7 @@ from placement.serving.serving_refusals import (
 from reservations.booking.service import book
 from reservations.models import Membership, Reservation, User
 from reservations.rules.errors import NotAllowed, NotFound
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.models import Gpu, Node
 from telemetry.protocol.sentences import sentence
 

@@ -23,8 +23,8 @@ from reservations.models import (
     User,
     WaitingRequest,
 )
-from reservations.notifications.membership_text import WARN_DAYS, warn_days
 from reservations.notifications.service import tell
+from reservations.notifications.text.membership_text import WARN_DAYS, warn_days
 from reservations.rules.errors import BookingError
 from reservations.rules.policy import Policy
 from reservations.store.calendar_queries import subtree

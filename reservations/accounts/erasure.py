@@ -43,7 +43,7 @@ from reservations.models import (
     User,
     WaitingRequest,
 )
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from reservations.triggers import STRUCK_JSON, STRUCK_TEXT
 from telemetry.protocol.sentences import counted, sentence
 

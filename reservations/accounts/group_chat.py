@@ -9,7 +9,7 @@ from reservations.models import Account, GroupChat, Notice, NoticeSettings, User
 from reservations.notifications import webhook
 from reservations.notifications.service import tell
 from reservations.rules.errors import NotAllowed, NotFound
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from reservations.store.calendar_queries import headed_accounts
 
 

@@ -23,7 +23,7 @@ from reservations.models import (
     User,
 )
 from reservations.rules.errors import NotAllowed, NotFound
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from reservations.store.calendar_queries import headed_accounts
 from telemetry.protocol.sentences import sentence
 

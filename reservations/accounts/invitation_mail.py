@@ -13,7 +13,7 @@ from reservations.accounts import invitations
 from reservations.models import Invitation, User
 from reservations.notifications import mail as mailing
 from reservations.notifications.reader_language import with_language_of
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 
 PER_TASK = 5
 """People of one task: a slow server must not hold a worker for long."""

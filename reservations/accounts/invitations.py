@@ -13,7 +13,7 @@ from django.db import transaction
 
 from reservations.models import ApiToken, Invitation, User
 from reservations.rules.errors import NotFound
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import sentence
 
 DAYS = 14

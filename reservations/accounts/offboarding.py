@@ -30,8 +30,8 @@ from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.series import series_days
-from reservations.store import ledger, locking
-from reservations.store.audit import audit_act
+from reservations.store import ledger, locks
+from reservations.store.audit_log import audit_act
 
 LIVE = [state.value for state in State.live()]
 MOST_ROWS = 200
@@ -78,7 +78,7 @@ def _release(pk: int, at: datetime, policy: Policy, reason: str) -> None:
 
 def _cancel(pk: int, at: datetime, policy: Policy, reason: str) -> None:
     with transaction.atomic(durable=True):
-        row = locking.load_reservation(pk, lock=True)
+        row = locks.load_reservation(pk, lock=True)
         moved = row.state == State.CONFIRMED and Reservation.objects.move(
             pk, old=State.CONFIRMED, new=State.CANCELLED, cancelled_at=at
         )

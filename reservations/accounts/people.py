@@ -12,7 +12,7 @@ from django.db import transaction
 from reservations.accounts import invitations
 from reservations.models import ApiToken, Invitation, User
 from reservations.rules.errors import NotAllowed, NotFound
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import sentence
 
 AUDITED = ("unix_user", "is_active", "is_superuser")

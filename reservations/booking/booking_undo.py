@@ -12,7 +12,7 @@ from reservations.rules.errors import CannotUndoBooking, NotAllowed
 from reservations.rules.fairness.early_returns import SLIPS_A_DAY
 from reservations.rules.lifecycle import State
 from reservations.rules.window import whole_second
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import site_policy
 from telemetry.protocol.sentences import sentence
 
@@ -34,7 +34,7 @@ def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservati
     """
     at = whole_second(now)
     with transaction.atomic(durable=True):
-        row = locking.load_reservation(reservation_id, lock=True)
+        row = locks.load_reservation(reservation_id, lock=True)
         if row.user_id != user.pk:
             raise NotAllowed(act=sentence("undo someone else's booking"))
         _check(row, now=at)

@@ -14,7 +14,7 @@ from django.db.models import F, Q
 from reservations.models import Allocation, Notice, Reservation
 from reservations.notifications import live
 from reservations.notifications import service as notices
-from reservations.notifications.notice_text import displaced_detail
+from reservations.notifications.text.notice_text import displaced_detail
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.decision import Decision
 from reservations.rules.errors import GpuTaken

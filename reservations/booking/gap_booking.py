@@ -35,7 +35,7 @@ from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
 from reservations.rules.prices import together
 from reservations.rules.window import Window, whole_second
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import right_to_book, site_policy
 from reservations.store.pool_rows import barred_pools
 from reservations.waitlist.free_gaps import open_calendar, whole_holdings
@@ -59,9 +59,9 @@ def may_hold_until(
         TooManyGpus, TooManyReservations: not even now.
         NotAllowed, MembershipNeeded: the Membership cannot pay any more.
     """
-    chosen = locking.choose_membership(membership.user, membership)
+    chosen = locks.choose_membership(membership.user, membership)
     until = now + timedelta(seconds=policy.longest_seconds)
-    right = right_to_book(chosen, locking.read(chosen, ()).path)
+    right = right_to_book(chosen, locks.read(chosen, ()).path)
     if right is not None:
         until = min(until, right.until)
     own = whole_holdings(membership.user_id)
@@ -97,8 +97,8 @@ def take(
     """
     at = whole_second(now)
     policy = site_policy()
-    chosen = locking.choose_membership(membership.user, membership)
-    locked = locking.lock(chosen, gpu_ids)
+    chosen = locks.choose_membership(membership.user, membership)
+    locked = locks.lock(chosen, gpu_ids)
     check_gpus(
         locked.gpus, barred_pools(locked.gpus, {account.pk for account in locked.path})
     )
@@ -128,7 +128,7 @@ def take(
     return made
 
 
-def _hold(locked: locking.Locked, window: Window, purpose: str) -> Reservation:
+def _hold(locked: locks.Locked, window: Window, purpose: str) -> Reservation:
     """Write the Reservation that holds a gap: without booked time, and begun."""
     chosen, at = locked.membership, window.start
     rate = together(gpu.tariff for gpu in locked.gpus)
@@ -161,10 +161,10 @@ def hold_on(
     """
     at = whole_second(now)
     policy = site_policy()
-    before = locking.load_reservation(reservation_id)
+    before = locks.load_reservation(reservation_id)
     gpu_ids = sorted(before.allocations.values_list("gpu_id", flat=True))
-    locked = locking.lock(before.membership, gpu_ids)
-    row = locking.load_reservation(reservation_id, lock=True)
+    locked = locks.lock(before.membership, gpu_ids)
+    row = locks.load_reservation(reservation_id, lock=True)
     if row.state != State.ACTIVE or not is_gap(row.start, row.booked_end):
         return row.end
     latest = latest_end(row.start, at, policy)
@@ -189,7 +189,7 @@ def hold_on(
 def leave(*, reservation_id: int, now: datetime, reason: str) -> bool:
     """Give a gap back; what it was held is charged. False: it is over already."""
     at = whole_second(now)
-    row = locking.load_reservation(reservation_id, lock=True)
+    row = locks.load_reservation(reservation_id, lock=True)
     if row.state != State.ACTIVE or row.end <= at:
         return False
     policy = site_policy()

@@ -14,7 +14,7 @@ from reservations.rules.fairness.quota import PERMILLE
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window, without
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 
 MOST_ROWS = 500
 """Reservations a step takes at most; the next tick takes the next ones."""
@@ -34,7 +34,7 @@ def due(now: datetime) -> list[int]:
 
 def charge(pk: int, now: datetime, policy: Policy) -> bool:
     """Charge the parts that nobody else then held; the rest costs nothing."""
-    row = locking.load_reservation(pk, lock=True)
+    row = locks.load_reservation(pk, lock=True)
     owed = list(row.late_returns.filter(charged_at=None))
     if not owed or any(part.end > now for part in owed):
         return False

@@ -27,7 +27,7 @@ from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import latest_end, notice_end, tail_end
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window, instant, whole_second
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import (
     account_path,
     calendar_gpus,
@@ -59,11 +59,11 @@ def set_overstay(
     """
     at = whole_second(now)
     policy = site_policy()
-    before = locking.load_reservation(reservation_id)
+    before = locks.load_reservation(reservation_id)
     check_may_change(user, before, act=sentence("stay on with"), reason=reason)
     with transaction.atomic(durable=True):
         _lock(before)
-        row = locking.load_reservation(reservation_id, lock=True)
+        row = locks.load_reservation(reservation_id, lock=True)
         if row.state not in State.live() or row.end <= at:
             raise NotChangeable(state=row.state, act=sentence("kept past its end"))
         if wanted and not policy.overstay_seconds:
@@ -87,7 +87,7 @@ def _lock(row: Reservation) -> None:
     membership = load_membership(row.membership_id)
     assert membership is not None
     gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
-    locking.lock(membership, gpu_ids)
+    locks.lock(membership, gpu_ids)
 
 
 # --- the tick -----------------------------------------------------------------------
@@ -103,8 +103,8 @@ def due(now: datetime) -> list[int]:
 
 def stay_on(pk: int, now: datetime, policy: Policy) -> bool:
     """Give time past the end to what may stay on, where it is free."""
-    _lock(locking.load_reservation(pk))
-    row = locking.load_reservation(pk, lock=True)
+    _lock(locks.load_reservation(pk))
+    row = locks.load_reservation(pk, lock=True)
     if not row.overstay or row.end != row.booked_end or row.end <= now:
         return False
     if not grow(row, now=now, policy=policy):
@@ -227,7 +227,7 @@ def make_way(
     )  # fmt: skip
     for pk in sorted({pk for (pk,) in rows}):
         # What is on these Gpus is locked by now; the taker's own elsewhere is not.
-        row = locking.load_reservation(pk, lock=True)
+        row = locks.load_reservation(pk, lock=True)
         if row.state != State.ACTIVE or row.end <= row.booked_end:
             continue
         if row.booked_end >= window.end:
@@ -264,7 +264,7 @@ def clear_gaps(gpu_ids: Iterable[int], start: datetime, *, now: datetime) -> Non
     )
     policy = site_policy()
     for pk in sorted(set(rows.order_by().values_list("pk", flat=True))):
-        row = locking.load_reservation(pk, lock=True)
+        row = locks.load_reservation(pk, lock=True)
         leave_at = max(start, now, row.start)
         if row.state == State.ACTIVE and leave_at < row.end:
             set_end(row, leave_at, now=now, why=sentence("its Gpus are needed"))

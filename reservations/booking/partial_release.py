@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
-from reservations.booking.change import _check_row, change
+from reservations.booking.booking_change import _check_row, change
 from reservations.booking.counted_returns import given_back
 from reservations.booking.release import _release
 from reservations.models import Allocation, Reservation, User
@@ -21,7 +21,7 @@ from reservations.rules.errors import NotChangeable, NotFound
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window, grid_ceil, whole_second
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.permissions import check_may_change
 from telemetry.protocol.sentences import sentence
@@ -65,7 +65,7 @@ def price(
     """
     at = whole_second(now)
     policy = site_policy()
-    row = locking.load_reservation(reservation_id)
+    row = locks.load_reservation(reservation_id)
     check_may_change(user, row, act=sentence("give back"), reason="a look at the price")
     kept, end = _kept(row, gpu_ids, last_seconds, policy=policy, at=at)
     return _price(row, kept, end, policy=policy, at=at)
@@ -90,7 +90,7 @@ def give_back_part(
     """
     at = whole_second(now)
     policy = site_policy()
-    before = locking.load_reservation(reservation_id)
+    before = locks.load_reservation(reservation_id)
     check_may_change(user, before, act=sentence("give back"), reason=reason)
     kept, end = _kept(before, gpu_ids, last_seconds, policy=policy, at=at)
     gone = set(_held(before)) - set(kept)
@@ -99,7 +99,7 @@ def give_back_part(
             before, frozenset(gone), user=user, version=version, at=at, reason=reason
         )
         if end == before.end:
-            return locking.load_reservation(reservation_id)
+            return locks.load_reservation(reservation_id)
     return change(
         reservation_id=reservation_id,
         user=user,
@@ -194,7 +194,7 @@ def _split_off(
     """
     policy = site_policy()
     with transaction.atomic(durable=True):
-        row = locking.load_reservation(before.pk, lock=True)
+        row = locks.load_reservation(before.pk, lock=True)
         _check_row(row, version)
         if row.state != State.ACTIVE or row.end <= at or gone - set(_held(row)):
             raise NotChangeable(state=row.state, act=sentence("given back in part"))

@@ -27,7 +27,7 @@ from reservations.rules.overstay_terms import notice_end
 from reservations.rules.policy import Policy
 from reservations.rules.request import Request
 from reservations.rules.window import Window, whole_second
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import (
     load_membership,
     request_snapshot,
@@ -56,7 +56,7 @@ def cancel(
     at = whole_second(now)
     policy = site_policy()
     with transaction.atomic(durable=True):
-        row = locking.load_reservation(reservation_id, lock=True)
+        row = locks.load_reservation(reservation_id, lock=True)
         check_may_change(user, row, act=sentence("cancel"), reason=reason)
         if row.state != State.CONFIRMED:
             raise NotChangeable(state=row.state, act=sentence("cancelled"))
@@ -86,7 +86,7 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
     """
     at = whole_second(now)
     policy = site_policy()
-    before = locking.load_reservation(reservation_id)
+    before = locks.load_reservation(reservation_id)
     check_may_change(user, before, act=sentence("undo the cancel of"), reason="undo")
     allocations = allocations_of(before)
     gpu_ids = [a.gpu_id for a in allocations]
@@ -94,8 +94,8 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
         with transaction.atomic(durable=True):
             membership = load_membership(before.membership_id)
             assert membership is not None
-            locked = locking.lock(membership, gpu_ids)
-            row = locking.load_reservation(reservation_id, lock=True)
+            locked = locks.lock(membership, gpu_ids)
+            row = locks.load_reservation(reservation_id, lock=True)
             _check_undo(row, now=at)
             _check_again(row, locked, allocations, now=at, policy=policy)
             ledger.hold_again(row, gpu_ids, Window(row.start, row.end))
@@ -122,7 +122,7 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
 
 def _check_again(
     row: Reservation,
-    locked: locking.Locked,
+    locked: locks.Locked,
     allocations: list[Allocation],
     *,
     now: datetime,
@@ -186,7 +186,7 @@ def release(
     at = whole_second(now)
     policy = site_policy()
     with transaction.atomic(durable=True):
-        row = locking.load_reservation(reservation_id, lock=True)
+        row = locks.load_reservation(reservation_id, lock=True)
         if user is not None:
             check_may_change(user, row, act=sentence("release"), reason=reason)
         if row.state != State.ACTIVE or row.end <= at:
@@ -210,7 +210,7 @@ def free_unused(
         NotChangeable: it does not run, or (no-show) somebody came meanwhile.
     """
     at = whole_second(now)
-    row = locking.load_reservation(reservation_id, lock=True)
+    row = locks.load_reservation(reservation_id, lock=True)
     if row.state != State.ACTIVE or row.end <= at:
         raise NotChangeable(state=row.state, act=sentence("released"))
     if no_show:

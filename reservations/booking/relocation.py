@@ -26,7 +26,7 @@ from reservations.rules.errors import NotChangeable
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.window import whole_second
 from reservations.sharing import co_use
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import load_membership, site_policy
 from reservations.store.permissions import check_may_change
 from telemetry.protocol.sentences import sentence
@@ -54,7 +54,7 @@ def move_rest(
         NotAllowed, NotFound.
     """
     at = whole_second(now)
-    before = locking.load_reservation(reservation_id)
+    before = locks.load_reservation(reservation_id)
     if actor is not None:
         check_may_change(actor, before, act=sentence("move"), reason=reason)
     membership = load_membership(before.membership_id)
@@ -62,9 +62,9 @@ def move_rest(
     wanted = set(gpu_ids)
     old = set(before.allocations.values_list("gpu_id", flat=True))
     with transaction.atomic():
-        both = locking.lock(membership, sorted(wanted | old))
+        both = locks.lock(membership, sorted(wanted | old))
         locked = replace(both, gpus=tuple(g for g in both.gpus if g.pk in wanted))
-        row = locking.load_reservation(reservation_id, lock=True)
+        row = locks.load_reservation(reservation_id, lock=True)
         made = _go_on(row, locked, actor=actor, at=at, reason=reason)
         ledger.audit(
             "moved-on", row, actor=actor, now=at, reason=reason, to=made.pk,
@@ -75,7 +75,7 @@ def move_rest(
 
 def _go_on(
     row: Reservation,
-    locked: locking.Locked,
+    locked: locks.Locked,
     *,
     actor: User | None,
     at: datetime,

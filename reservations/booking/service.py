@@ -21,7 +21,7 @@ from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import notice_end, over_before_free
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window, whole_second
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import Taker, request_snapshot, site_policy
 from reservations.store.no_show_history import strike_for
 from reservations.store.permissions import may_change
@@ -63,11 +63,11 @@ def book(
     policy = site_policy()
     if token_id is not None and membership is None:
         membership = vouchers.owed_to(user, token_id)
-    chosen = locking.choose_membership(user, membership)
+    chosen = locks.choose_membership(user, membership)
     try:
         with turn(), transaction.atomic(durable=True):
-            locked = locking.lock(chosen, gpu_ids)
-            locking.check_still(chosen)
+            locked = locks.lock(chosen, gpu_ids)
+            locks.check_still(chosen)
             request = wish_of(locked, start, end, now=now, policy=policy)
             request = _with_token(request, chosen, token_id, policy, lock=True)
             displacement.lock_flex(
@@ -116,7 +116,7 @@ def request_of(
 
 
 def wish_of(
-    locked: locking.Locked,
+    locked: locks.Locked,
     start: datetime,
     end: datetime,
     *,
@@ -170,7 +170,7 @@ def _with_token(
 
 def judge(
     request: Request,
-    locked: locking.Locked,
+    locked: locks.Locked,
     *,
     policy: Policy,
     names: bool,
@@ -226,7 +226,7 @@ def judge(
 def write_decision(
     request: Request,
     decision: Decision,
-    locked: locking.Locked,
+    locked: locks.Locked,
     *,
     purpose: str,
     actor: User | None,
@@ -317,8 +317,8 @@ def preview(
     try:
         if token_id is not None and membership is None:
             membership = vouchers.owed_to(user, token_id)
-        chosen = locking.choose_membership(user, membership)
-        locked = locking.read(chosen, gpu_ids)
+        chosen = locks.choose_membership(user, membership)
+        locked = locks.read(chosen, gpu_ids)
         locked, held = _as_held(locked, before)
         if before is not None and before.state == State.ACTIVE:
             # The part that has passed belongs to the same Window and quota.
@@ -364,8 +364,8 @@ def _to_be_changed(user: User, pk: int | None) -> Reservation | None:
 
 
 def _as_held(
-    locked: locking.Locked, before: Reservation | None
-) -> tuple[locking.Locked, list[Allocation]]:
+    locked: locks.Locked, before: Reservation | None
+) -> tuple[locks.Locked, list[Allocation]]:
     """Return the Gpus at the price of what is changed: what stays keeps it."""
     held = allocations_of(before) if before else []
     return replace(locked, gpus=ledger.as_booked(locked.gpus, held)), held

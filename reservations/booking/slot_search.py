@@ -32,7 +32,7 @@ from reservations.rules.lifecycle import Kind
 from reservations.rules.overstay_terms import OverBeforeFree, notice_end
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window, unix, whole_second
-from reservations.store import locking
+from reservations.store import locks
 from reservations.store.booking_snapshot import (
     Taker,
     account_path,
@@ -102,7 +102,7 @@ def find_slots(
         )
     if count > policy.gpus_at_once:
         raise TooManyGpus(asked=count, held=0, most=policy.gpus_at_once)
-    chosen = locking.choose_membership(user, membership)
+    chosen = locks.choose_membership(user, membership)
     wish = Wish(count, duration_seconds, min_memory_bytes, gpu_class)
     starred = favourite_gpus(user.pk)
     return _search(

@@ -18,7 +18,7 @@ from reservations.models import Allocation, Reservation
 from reservations.notifications import holder_notices
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.pool_rows import closed_gpus
 from telemetry.models import Alert, Gpu
 from telemetry.protocol.sentences import sentence
@@ -49,7 +49,7 @@ def due(now: datetime, policy: Policy) -> list[int]:
 
 def mend(pk: int, now: datetime, policy: Policy, *, refund: Refund) -> bool:
     """Give equal Gpus for those that are not clean, or everything back."""
-    row = locking.load_reservation(pk, lock=True)
+    row = locks.load_reservation(pk, lock=True)
     if row.state != State.ACTIVE or row.checked_in_at is not None or row.end <= now:
         return False
     dirty = [

@@ -1,20 +1,18 @@
 """People and accounts, the calendar, the ledger, the audit log."""
 
 from reservations.models.accounts import Account, ApiToken, Membership, User
-from reservations.models.audit import AuditEntry
+from reservations.models.audit_entry import AuditEntry
 from reservations.models.calendar import (
     Allocation,
     EarlyReturn,
     LateReturn,
     Reservation,
 )
-from reservations.models.change import Invitation, TreeChange, TreeChangeRow
 from reservations.models.favourite import Favourite
-from reservations.models.ledger import KeptUsage, LedgerEntry
+from reservations.models.ledger_entry import KeptUsage, LedgerEntry
 from reservations.models.links import GroupLink, WallLink
 from reservations.models.notice import Delivery, GroupChat, Notice, NoticeSettings
-from reservations.models.policy import SitePolicy
-from reservations.models.pools import Closure, PoolQuota, PoolRule
+from reservations.models.pool_rules import Closure, PoolQuota, PoolRule
 from reservations.models.reports import (
     MonthUse,
     PolicyReplay,
@@ -29,8 +27,10 @@ from reservations.models.sharing import (
     Offer,
     Series,
 )
+from reservations.models.site_policy import SitePolicy
 from reservations.models.token import Token
-from reservations.models.waiting import WaitingRequest, WaitlistLook
+from reservations.models.tree_change import Invitation, TreeChange, TreeChangeRow
+from reservations.models.waiting_requests import WaitingRequest, WaitlistLook
 
 __all__ = [
     "Account",

@@ -13,7 +13,7 @@ from reservations.notifications.delivery_rules import CHANNELS, channels_of
 from reservations.notifications.message_rendering import ALL_KINDS
 from reservations.notifications.service import tell
 from reservations.rules.errors import NotFound
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import sentence
 
 

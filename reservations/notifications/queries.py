@@ -8,9 +8,9 @@ from datetime import datetime, tzinfo
 from django.utils import timezone
 
 from reservations.models import Notice, Reservation, User
-from reservations.notifications.notice_text import SYMBOLS, words
-from reservations.notifications.notice_values import Told
 from reservations.notifications.reader_language import with_language_of
+from reservations.notifications.text.notice_text import SYMBOLS, words
+from reservations.rules.notice_values import Told
 from reservations.rules.time_zones import zone_of
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.calendar_queries import Reader

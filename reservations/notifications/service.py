@@ -32,7 +32,7 @@ def tell(
     Args:
         kind: a value of `Notice.Kind`.
         detail: JSON values that the words are made from
-        (``notifications/notice_text.py``):
+        (``notifications/text/notice_text.py``):
             instants as ISO 8601, amounts as integers. ``by``: a Reservation's
             number whose User is the other side; ``person``: a User's number;
             ``job``: a Job's number; ``url``: a path of this site with more of it.

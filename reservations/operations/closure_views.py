@@ -18,7 +18,7 @@ from django.views.decorators.http import (
 )
 
 from reservations.models import Closure, Reservation
-from reservations.notifications.closure_text import ClosureInvalid, PreviewStale
+from reservations.notifications.text.closure_text import ClosureInvalid, PreviewStale
 from reservations.operations import closures
 from reservations.operations.closures import ClosureDraft, Preview
 from reservations.operations.evacuation import Leaving

@@ -15,7 +15,7 @@ from django.db import DatabaseError, transaction
 
 from reservations.models import Account, Closure, User
 from reservations.notifications import live
-from reservations.notifications.closure_text import (
+from reservations.notifications.text.closure_text import (
     ClosureInvalid,
     PreviewStale,
     check_times,
@@ -27,7 +27,7 @@ from reservations.rules.closed_time import TEACHING, ClosureInfo
 from reservations.rules.errors import BookingError, NotFound, StaleVersion
 from reservations.rules.policy import Policy
 from reservations.rules.window import whole_second
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from reservations.store.booking_snapshot import calendar_gpus, site_policy
 from reservations.store.pool_rows import closures_between
 from telemetry.models import Gpu, Node, Pool

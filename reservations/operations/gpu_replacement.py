@@ -15,7 +15,7 @@ from reservations.booking import refunds
 from reservations.booking.service import OVERLAP
 from reservations.models import Allocation, Reservation, User
 from reservations.notifications import holder_notices
-from reservations.notifications.closure_text import PreviewStale
+from reservations.notifications.text.closure_text import PreviewStale
 from reservations.operations import evacuation
 from reservations.operations.replacement_rules import (
     CannotReplace,
@@ -27,7 +27,7 @@ from reservations.rules.calendar import CalendarGpu
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from reservations.store.booking_snapshot import calendar_gpus, site_policy
 from reservations.store.pool_rows import closures_between
 from telemetry.inventory.operator_actions import retire, set_replaced

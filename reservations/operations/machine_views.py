@@ -17,7 +17,7 @@ from django.views.decorators.http import (
     require_safe,
 )
 
-from reservations.notifications.closure_text import PreviewStale
+from reservations.notifications.text.closure_text import PreviewStale
 from reservations.operations import gpu_replacement, pools
 from reservations.operations.bulk_acts import ACTS, Act, DeskInvalid
 from reservations.operations.closure_views import touched

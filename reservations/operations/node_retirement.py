@@ -5,7 +5,7 @@ from datetime import datetime
 from django.db import transaction
 
 from reservations.models import Allocation, User
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.inventory import enrollment
 from telemetry.models import Gpu, Node
 from telemetry.protocol.errors import NodeHeld, NodeUnknown

@@ -25,7 +25,7 @@ from reservations.operations.policy_fields import (
     words_of,
 )
 from reservations.rules.errors import NotFound
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.inventory.threshold_edit import set_policy
 from telemetry.models import TelemetryPolicy
 from telemetry.protocol.sentences import Sentence, sentence

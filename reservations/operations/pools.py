@@ -20,7 +20,7 @@ from reservations.operations.peak_hours import PeakTextInvalid, peak_words, read
 from reservations.rules.errors import NotFound
 from reservations.rules.prices import MOST_FACTOR, PeakHours, read_peak
 from reservations.rules.window import whole_second
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from reservations.store.booking_snapshot import site_policy
 from telemetry.inventory.operator_actions import (
     make_pool,

@@ -10,7 +10,7 @@ from reservations.notifications import live
 from reservations.rules.errors import KeepUsed, NotAllowed, NotChangeable
 from reservations.rules.lifecycle import State
 from reservations.rules.window import whole_second
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.permissions import check_may_change
 from telemetry.alerts.service import close_alert
@@ -32,7 +32,7 @@ def check_in(*, reservation_id: int, now: datetime, by: str = "process") -> bool
         pk=reservation_id, state=State.ACTIVE, checked_in_at=None
     ).update(checked_in_at=at, version=F("version") + 1)
     if checked:
-        row = locking.load_reservation(reservation_id)
+        row = locks.load_reservation(reservation_id)
         ledger.audit("checked-in", row, actor=None, now=at, by=by)
         _publish(row)
     return checked == 1
@@ -47,13 +47,13 @@ def check_in_by_click(*, reservation_id: int, user: User, now: datetime) -> Rese
         NotChangeable: it does not run.
         NotAllowed, NotFound.
     """
-    row = locking.load_reservation(reservation_id)
+    row = locks.load_reservation(reservation_id)
     if row.user_id != user.pk:
         raise NotAllowed(act=sentence("check in to someone else's reservation"))
     if row.state != State.ACTIVE:
         raise NotChangeable(state=row.state, act=sentence("checked in to"))
     check_in(reservation_id=reservation_id, now=now, by="click")
-    return locking.load_reservation(reservation_id)
+    return locks.load_reservation(reservation_id)
 
 
 @transaction.atomic(durable=True)
@@ -66,7 +66,7 @@ def keep(
         KeepUsed, NotChangeable, NotAllowed, ReasonNeeded, NotFound.
     """
     at = whole_second(now)
-    row = locking.load_reservation(reservation_id, lock=True)
+    row = locks.load_reservation(reservation_id, lock=True)
     check_may_change(user, row, act=sentence("keep"), reason=reason)
     if row.state != State.ACTIVE:
         raise NotChangeable(state=row.state, act=sentence("kept"))

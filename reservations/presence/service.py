@@ -14,7 +14,7 @@ from reservations.presence.rules import MinuteInfo, idle_seconds, watched
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from telemetry.alerts.service import close_alert, open_alert
 from telemetry.models import SampleMinute
 
@@ -125,7 +125,7 @@ def _idle(
         if not running.filter(idle_warned_at=None).update(idle_warned_at=now):
             return ""
         _warn(row, gpu_ids, now, policy)
-        fresh = locking.load_reservation(row.pk)
+        fresh = locks.load_reservation(row.pk)
         ledger.audit("idle-warned", fresh, actor=None, now=now, idle_seconds=idle)
         holder_notices.idle_warned(fresh, idle_seconds=idle, now=now, policy=policy)
         live.publish_reservation(fresh, gpu_ids=list(gpu_ids), policy=policy)
@@ -151,7 +151,7 @@ def _unwarn(
     Reservation.objects.filter(pk=row.pk).update(idle_warned_at=None)
     _close(gpu_ids, now)
     with transaction.atomic(durable=True):
-        fresh = locking.load_reservation(row.pk)
+        fresh = locks.load_reservation(row.pk)
         live.publish_reservation(fresh, gpu_ids=list(gpu_ids), policy=policy)
 
 

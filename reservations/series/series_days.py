@@ -20,7 +20,7 @@ from reservations.rules.errors import Refusal
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window
 from reservations.series.recurrence import PASSING, Repeat, Rule
-from reservations.store import locking
+from reservations.store import locks
 
 BOOKED, LATER, REFUSED, SKIPPED = (
     Occurrence.State.BOOKED,
@@ -84,9 +84,9 @@ def book_days(
 ) -> list[Looked]:
     """Book each day under the locks of them all; a refusal stops no other day."""
     if not days:
-        locking.read(wanted.membership, wanted.gpu_ids)
+        locks.read(wanted.membership, wanted.gpu_ids)
         return []
-    locked = locking.lock(wanted.membership, wanted.gpu_ids)
+    locked = locks.lock(wanted.membership, wanted.gpu_ids)
     windows = [wanted.rule.window(day) for day in days]
     displacement.lock_flex(locked.gpus, windows[0].start, windows[-1].end)
     return [
@@ -99,7 +99,7 @@ def _book_one(
     day: date,
     window: Window,
     wanted: Wish,
-    locked: locking.Locked,
+    locked: locks.Locked,
     policy: Policy,
     at: datetime,
 ) -> Looked:

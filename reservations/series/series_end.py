@@ -22,7 +22,7 @@ from reservations.series.series_days import (
     lock_row,
     rule_of,
 )
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import sentence
 
 log = logging.getLogger(__name__)

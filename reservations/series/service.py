@@ -33,8 +33,8 @@ from reservations.series.series_days import (
     lock_row,
     rule_of,
 )
-from reservations.store import locking
-from reservations.store.audit import audit_act
+from reservations.store import locks
+from reservations.store.audit_log import audit_act
 from reservations.store.booking_snapshot import site_policy
 from telemetry.protocol.sentences import sentence
 
@@ -69,7 +69,7 @@ def wish(
         raise SeriesInvalid(
             field="start", why=sentence("has passed; begin with the next day")
         )
-    chosen = locking.choose_membership(user, membership)
+    chosen = locks.choose_membership(user, membership)
     return Wish(chosen, tuple(dict.fromkeys(gpu_ids)), rule, purpose)
 
 
@@ -208,12 +208,12 @@ def _extend(pk: int, at: datetime, policy: Policy) -> list[Looked]:
     gpu_ids = tuple(row.gpus.order_by("pk").values_list("pk", flat=True))
     with transaction.atomic(durable=True):
         try:
-            chosen = locking.choose_membership(row.user, row.membership)
+            chosen = locks.choose_membership(row.user, row.membership)
         except BookingError as error:
             finish(pk, at)
             _tell(row, {"ended": True, "why": error.text()}, "ended", at)
             return []
-        locking.lock(chosen, gpu_ids)
+        locks.lock(chosen, gpu_ids)
         fresh = lock_row(pk)
         if fresh is None:
             return []

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from reservations.models import CalendarFeed, User
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 
 READ_AGAIN = timedelta(minutes=5)
 """When an address was read last is written at most this often."""

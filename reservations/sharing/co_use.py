@@ -14,13 +14,13 @@ from django.db import connection, transaction
 from reservations.models import CoUser, Membership, Notice, Reservation, User
 from reservations.notifications import live
 from reservations.notifications.service import tell
-from reservations.notifications.sharing_text import MOST_CO_USERS, CannotShare
+from reservations.notifications.text.sharing_text import MOST_CO_USERS, CannotShare
 from reservations.rules.errors import NotAllowed, NotChangeable, NotFound
 from reservations.rules.fairness.limits import most_at_once
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window, whole_second
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.holdings import holdings_of
 from telemetry.protocol.sentences import sentence
@@ -158,13 +158,13 @@ def _own(pk: int, user: User, *, act: str, besides: int | None = None) -> Reserv
 
     The owner is locked first, as whoever books does.
     """
-    before = locking.load_reservation(pk)
+    before = locks.load_reservation(pk)
     if user.pk not in (before.user_id, besides):
         raise NotAllowed(act=act)
     if connection.features.has_select_for_update:
         owner = User.objects.filter(pk=before.user_id)
         list(owner.select_for_update(no_key=True).values_list("pk"))
-    return locking.load_reservation(pk, lock=True)
+    return locks.load_reservation(pk, lock=True)
 
 
 def _member(row: Reservation, username: str) -> User:

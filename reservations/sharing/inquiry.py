@@ -7,7 +7,7 @@ from django.db import transaction
 
 from reservations.models import Notice, Reservation, User
 from reservations.notifications.service import tell
-from reservations.notifications.sharing_text import CannotAsk
+from reservations.notifications.text.sharing_text import CannotAsk
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import State

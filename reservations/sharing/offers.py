@@ -15,7 +15,11 @@ from django.db.models import Q
 from reservations.booking.service import OVERLAP, _taken
 from reservations.models import Membership, Notice, Offer, Reservation, User
 from reservations.notifications.service import tell
-from reservations.notifications.sharing_text import CannotOffer, OfferOver, terms_of
+from reservations.notifications.text.sharing_text import (
+    CannotOffer,
+    OfferOver,
+    terms_of,
+)
 from reservations.rules.decision import Decision
 from reservations.rules.errors import (
     NotAllowed,
@@ -27,8 +31,8 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import whole_second
 from reservations.sharing import swap
 from reservations.sharing.swap import Sides
-from reservations.store import locking
-from reservations.store.audit import audit_act
+from reservations.store import locks
+from reservations.store.audit_log import audit_act
 from reservations.store.booking_snapshot import site_policy
 from telemetry.protocol.sentences import sentence
 
@@ -132,7 +136,7 @@ def accept(*, offer_id: int, user: User, kind: str = "", now: datetime) -> Offer
         if OVERLAP not in str(error):
             raise
         given = swap.terms(found.terms["given"], at)
-        gpu = locking.read(found.taker, given.gpu_ids).gpus[0]
+        gpu = locks.read(found.taker, given.gpu_ids).gpus[0]
         raise _taken(gpu, given.window) from error
     found.refresh_from_db()
     return found
@@ -193,14 +197,14 @@ def _expire(row: Offer, at: datetime) -> bool:
 
 
 def _own(pk: int, user: User) -> Reservation:
-    row = locking.load_reservation(pk)
+    row = locks.load_reservation(pk)
     if row.user_id != user.pk:
         raise NotAllowed(act=sentence("offer someone else's reservation"))
     return row
 
 
 def _wanted(pk: int, user: User) -> Reservation:
-    row = locking.load_reservation(pk)
+    row = locks.load_reservation(pk)
     if row.user_id == user.pk:
         raise CannotOffer(why=sentence("both reservations are yours"))
     if row.state != State.CONFIRMED:

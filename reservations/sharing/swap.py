@@ -21,7 +21,7 @@ from reservations.models import (
     User,
 )
 from reservations.notifications import live
-from reservations.notifications.sharing_text import (
+from reservations.notifications.text.sharing_text import (
     CannotOffer,
     OfferOver,
     OtherSideRefused,
@@ -32,7 +32,7 @@ from reservations.rules.errors import Refusal
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import account_path
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
@@ -153,11 +153,11 @@ def _hand_on(old: Reservation, new: Reservation) -> None:
 class _Both:
     """What both sides hold locked."""
 
-    sides: dict[int, locking.Locked]
+    sides: dict[int, locks.Locked]
     gpus: dict[int, CalendarGpu]
     rows: dict[int, Reservation]
 
-    def of(self, membership_pk: int) -> locking.Locked:
+    def of(self, membership_pk: int) -> locks.Locked:
         return self.sides[membership_pk]
 
     def only(self, gpu_ids: Sequence[int]) -> tuple[CalendarGpu, ...]:
@@ -173,17 +173,17 @@ def _lock(offer: Offer) -> _Both:
     takers = [offer.taker]
     if offer.wanted is not None:
         takers.append(offer.reservation.membership)
-    members = [locking.choose_membership(one.user, one) for one in takers]
+    members = [locks.choose_membership(one.user, one) for one in takers]
     kept = [part for part in offer.terms.values() if part]
     gpu_ids = sorted({pk for part in kept for pk in part["gpu_ids"]})
     paths = [account_path(one) for one in members]
     if connection.features.has_select_for_update:
         users = {one.user_id for one in members} | {offer.made_by_id}
         _lock_rows(paths, users, gpu_ids)
-    sides = {one.pk: locking.read(one, gpu_ids) for one in members}
+    sides = {one.pk: locks.read(one, gpu_ids) for one in members}
     gpus = {gpu.pk: gpu for side in sides.values() for gpu in side.gpus}
     pks = sorted({pk for pk in (offer.reservation_id, offer.wanted_id) if pk})
-    rows = {pk: locking.load_reservation(pk, lock=True) for pk in pks}
+    rows = {pk: locks.load_reservation(pk, lock=True) for pk in pks}
     return _Both(sides, gpus, rows)
 
 
@@ -310,7 +310,7 @@ def _check_other_side(offer: Offer, decision: Decision) -> None:
 
 def _write(
     judged: tuple[Request, Decision],
-    side: locking.Locked,
+    side: locks.Locked,
     actor: User,
     policy: Policy,
 ) -> Reservation:

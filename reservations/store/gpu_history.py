@@ -15,7 +15,7 @@ from reservations.rules.lifecycle import State
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.store.calendar_queries import subtree
 from telemetry.history.queries import Subject
-from telemetry.history.summaries import count_usage, stored_usage
+from telemetry.history.stored_usage import count_usage, stored_usage
 from telemetry.models import AccountHour, SampleHour, SampleMinute
 from telemetry.models.samples import TotalsQuerySet
 from telemetry.rules.rollup import EMPTY, MinuteTotals

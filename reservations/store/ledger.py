@@ -23,7 +23,7 @@ from reservations.rules.fairness.quota import Spend
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.prices import Tariff, read_peak, together
 from reservations.rules.window import Window, unix, without
-from telemetry.history import summaries
+from telemetry.history import stored_usage
 from telemetry.models import Gpu
 from telemetry.rules.usage_summary import Span
 
@@ -307,7 +307,7 @@ def as_booked(
 
 def ask_summary(reservation: Reservation, *, now: datetime) -> None:
     """Have what its Gpus did counted, once it is over: its Allocations are final."""
-    summaries.ask_summary(
+    stored_usage.ask_summary(
         reservation_id=reservation.pk, spans=spans_of(reservation, now=now), now=now
     )
 

@@ -14,7 +14,7 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import Window
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.calendar_queries import Reader, calendar_entry
-from reservations.store.locking import choose_membership
+from reservations.store.locks import choose_membership
 from reservations.waitlist import service as waiting
 from reservations.waitlist.queries import (
     chance_of_decision,

@@ -17,7 +17,7 @@ from reservations.rules.calendar import Plan
 from reservations.rules.decision import Request, Snapshot, decide
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from reservations.waitlist.planned_starts import Expected, beside, expect
 from reservations.waitlist.rules import Choice, choose, offer_until
 from reservations.waitlist.waitlist_snapshot import Look

@@ -7,7 +7,7 @@ from reservations.models import Allocation, Reservation, WaitingRequest
 from reservations.rules.policy import Policy
 from reservations.rules.window import WEEK_SECONDS, unix
 from reservations.store import attached_jobs
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 
 WAITING, PLACED, *_ = WaitingRequest.State
 AGAIN_SECONDS = WEEK_SECONDS

@@ -31,13 +31,13 @@ from reservations.models import (
     WaitingRequest,
     WaitlistLook,
 )
-from reservations.notifications.waitlist_text import OfferLapsed
+from reservations.notifications.text.waitlist_text import OfferLapsed
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window
 from reservations.sharing import co_use
-from reservations.store import locking
+from reservations.store import locks
 from reservations.store.write_queue import turn as in_line
 from reservations.waitlist.estimates import audit_waiting, tell_rest, tell_waiting
 from reservations.waitlist.rules import (
@@ -221,12 +221,12 @@ def place_one(
         TurnLost: somebody placed meanwhile, or it waits no more.
         Refusal: the rules say no now.
     """
-    chosen = locking.choose_membership(row.user, row.membership)
+    chosen = locks.choose_membership(row.user, row.membership)
     with in_line(), transaction.atomic(durable=True):
         first = WaitlistLook.objects.select_for_update(no_key=True).get_or_create(pk=1)
         if turn is not None and first[0].turn != turn:
             raise TurnLost
-        locked = locking.lock(chosen, gpu_ids)
+        locked = locks.lock(chosen, gpu_ids)
         request = booking.wish_of(
             locked, window.start, window.end, now=now, policy=policy
         )

@@ -17,7 +17,7 @@ from reservations.models import (
     WaitingRequest,
 )
 from reservations.notifications import live
-from reservations.notifications.waitlist_text import (
+from reservations.notifications.text.waitlist_text import (
     NeverFits,
     NotDeclinable,
     NotWaiting,
@@ -32,8 +32,8 @@ from reservations.rules.errors import NotFound, Refusal, TooLong, TooManyGpus
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.rules.window import DAY_SECONDS, Window, whole_second
-from reservations.store import attached_jobs, ledger, locking
-from reservations.store.audit import audit_act
+from reservations.store import attached_jobs, ledger, locks
+from reservations.store.audit_log import audit_act
 from reservations.store.booking_snapshot import account_path, calendar_gpus, site_policy
 from reservations.store.pool_rows import barred_pools
 from reservations.waitlist import scheduler
@@ -74,7 +74,7 @@ def ask(
     """
     at = whole_second(now)
     policy = site_policy()
-    chosen = locking.choose_membership(user, membership)
+    chosen = locks.choose_membership(user, membership)
     begin = max(whole_second(earliest), at) if earliest else at
     usual = timedelta(seconds=max(duration_seconds, USUAL_WAIT_SECONDS))
     over = whole_second(latest) if latest else begin + usual
@@ -217,7 +217,7 @@ def _decline_placement(
     row: WaitingRequest, reservation_id: int, *, at: datetime, policy: Policy
 ) -> None:
     with transaction.atomic(durable=True):
-        booked = locking.load_reservation(reservation_id, lock=True)
+        booked = locks.load_reservation(reservation_id, lock=True)
         frozen_at = booked.start - timedelta(seconds=policy.freeze_seconds)
         if booked.state != State.CONFIRMED or at >= frozen_at:
             raise NotDeclinable(frozen_at=frozen_at)

@@ -2,9 +2,9 @@
 
 from telemetry.models.alerts import Alert, AlertQuerySet, Response, XidCount
 from telemetry.models.nodes import Gpu, GpuQuerySet, Node, Pool
-from telemetry.models.policy import TelemetryPolicy
 from telemetry.models.samples import AccountHour, HourDue, SampleHour, SampleMinute
 from telemetry.models.summaries import UsageSummary
+from telemetry.models.telemetry_policy import TelemetryPolicy
 
 __all__ = [
     "AccountHour",

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from gpuportal.planner_process import ended_after, fork_workers
+from gpuportal.http.planner_process import ended_after, fork_workers
 
 
 def serve(sock: socket.socket) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuportal.node_settings import NodeSettings, NodeSettingsError
-from gpuportal.process_table import node_environ
+from gpuportal.supervisor.process_table import node_environ
 from tests.house.walk import ROOT
 
 ENVIRON = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from reservations import tick
 from reservations.booking import partial_release
-from reservations.booking.change import change
+from reservations.booking.booking_change import change
 from reservations.booking.overstay import set_overstay
 from reservations.booking.release import cancel, release
 from reservations.booking.service import book, preview

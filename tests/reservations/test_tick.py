@@ -17,7 +17,7 @@ from reservations.presence.check_in import check_in, keep
 from reservations.presence.service import IDLE_WARNING
 from reservations.rules import errors
 from reservations.rules.lifecycle import State
-from reservations.store import locking
+from reservations.store import locks
 from telemetry.models import Alert
 from tests.factories import make_reservation
 from tests.reservations.conftest import (
@@ -107,14 +107,14 @@ def test_nobody_pays_for_a_window_the_portal_slept_through(lab, alice) -> None:
 def test_one_bad_row_does_not_block_the_rest(lab, alice, bob, monkeypatch) -> None:
     bad = lab.book(alice, lab.gpus[:1], at(10), 1)
     good = lab.book(bob, lab.gpus[1:2], at(10), 1)
-    original = locking.load_reservation
+    original = locks.load_reservation
 
     def load(pk: int, **fields: object) -> Reservation:
         if pk == bad.pk:
             raise errors.NotFound(what="row")
         return original(pk, **fields)
 
-    monkeypatch.setattr(locking, "load_reservation", load)
+    monkeypatch.setattr(locks, "load_reservation", load)
     assert tick.tick(at(10))["started"] == 1
     good.refresh_from_db()
     assert good.state == State.ACTIVE

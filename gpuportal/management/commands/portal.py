@@ -18,8 +18,8 @@ from django.core.management import BaseCommand, CommandError, call_command
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 
-from gpuportal import paths, process_table
-from gpuportal.supervisor import AlreadyRunning, Supervisor, take_lock
+from gpuportal import paths
+from gpuportal.supervisor import AlreadyRunning, Supervisor, process_table, take_lock
 from gpuportal.supervisor.kernel import write_lock
 from gpuportal.supervisor.starter import Starter
 

@@ -31,7 +31,7 @@ from reservations.models import (
     User,
 )
 from reservations.rules.errors import NotFound
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import Sentence, joined, sentence
 
 TREE_LOCK = 0x47505554

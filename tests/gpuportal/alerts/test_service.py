@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from gpuportal.alerts.queries import calling_alerts, people_of, visible_alerts
-from gpuportal.board.holdings import viewer_of
+from gpuportal.board.board_snapshot import viewer_of
 from reservations.models import AuditEntry, SitePolicy
 from reservations.rules.lifecycle import State
 from telemetry.alerts.process_responses import note_response

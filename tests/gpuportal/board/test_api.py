@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from gpuportal.board.holdings import (
+from gpuportal.board.board_snapshot import (
     JobOwner,
     Viewer,
     detail_message,

@@ -312,7 +312,7 @@ async def test_the_database_is_asked_once_for_many_pages(
         asked.append(now)
         return load_board(now)
 
-    from gpuportal.board.holdings import load_board
+    from gpuportal.board.board_snapshot import load_board
 
     monkeypatch.setattr("gpuportal.board.shared_state.load_board", counted)
     pages = [socket(keys["carol"]) for _ in range(10)]

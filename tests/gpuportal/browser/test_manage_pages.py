@@ -8,7 +8,7 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from reservations.models import User
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.models import Alert
 from tests.factories import make_account, make_user
 from tests.gpuportal.browser.conftest import Lab

@@ -9,7 +9,7 @@ from django.template import Context, Template
 from django.test import Client
 from django.utils import formats, timezone, translation
 
-from gpuportal.board.holdings import (
+from gpuportal.board.board_snapshot import (
     audience_key,
     holders_message,
     load_board,

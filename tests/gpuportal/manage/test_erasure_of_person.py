@@ -29,7 +29,7 @@ from reservations.models import (
 from reservations.notifications.queries import notices_in_words
 from reservations.notifications.service import tell
 from reservations.sharing.inquiry import ask_holder
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.alerts.service import open_alert
 from tests.factories import make_account, make_gpus, make_membership, make_user
 

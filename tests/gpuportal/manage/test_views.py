@@ -19,7 +19,7 @@ from reservations.models import (
     TreeChange,
     User,
 )
-from reservations.store.audit import audit_act
+from reservations.store.audit_log import audit_act
 from telemetry.models import Alert
 from tests.factories import (
     make_account,

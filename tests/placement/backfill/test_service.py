@@ -14,7 +14,7 @@ from placement.protocol.commands import OrderKind
 from placement.protocol.job_lifecycle import JobState
 from reservations import tick as tick_service
 from reservations.booking import service as booking
-from reservations.booking.change import change
+from reservations.booking.booking_change import change
 from reservations.models import LedgerEntry, Membership, Notice, Reservation, SitePolicy
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import Kind, State

@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 from playwright.sync_api import Page, expect
 
 from gpuportal.http.handler import OneHopHandler
-from gpuportal.planners import PlannerBusy, Planners
+from gpuportal.http.planners import PlannerBusy, Planners
 from placement.models import StoredPlan
 from reservations.models import Reservation
 

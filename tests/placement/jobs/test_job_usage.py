@@ -11,7 +11,7 @@ from placement.jobs.job_usage import job_usage
 from placement.models import Job
 from placement.protocol.job_lifecycle import JobState
 from telemetry.history.minute_store import record_minutes
-from telemetry.history.summaries import fill_summaries
+from telemetry.history.stored_usage import fill_summaries
 from telemetry.models import SampleMinute, UsageSummary
 from telemetry.rules.rollup import MinuteTotals
 from tests.factories import make_gpus, make_node, make_reservation

@@ -15,7 +15,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 from reservations import tick
-from reservations.booking.change import change
+from reservations.booking.booking_change import change
 from reservations.booking.release import cancel
 from reservations.booking.service import book
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from reservations.booking import displacement
-from reservations.booking.change import change
+from reservations.booking.booking_change import change
 from reservations.booking.release import cancel
 from reservations.booking.service import preview
 from reservations.booking.slot_search import find_slots, next_equal

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from reservations import tick
+from reservations.booking.booking_change import change
 from reservations.booking.booking_undo import undo_booking
-from reservations.booking.change import change
 from reservations.booking.release import cancel, undo_cancel
 from reservations.booking.service import book
 from reservations.models import (
@@ -16,7 +16,7 @@ from reservations.models import (
     Notice,
     Reservation,
 )
-from reservations.notifications.sharing_text import CannotOffer, CannotShare
+from reservations.notifications.text.sharing_text import CannotOffer, CannotShare
 from reservations.rules import errors
 from reservations.rules.closed_time import DisplacementPaused
 from reservations.rules.fairness.early_returns import SLIPS_A_DAY, ReturnedTooMuch

@@ -19,7 +19,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from reservations import tick as tick_service
-from reservations.booking import change as changing
+from reservations.booking import booking_change as changing
 from reservations.booking import release as giving
 from reservations.booking import service as booking
 from reservations.booking.overstay import set_overstay

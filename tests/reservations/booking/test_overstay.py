@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from reservations import tick
-from reservations.booking.change import change
+from reservations.booking.booking_change import change
 from reservations.booking.overstay import set_overstay
 from reservations.booking.release import cancel, release, undo_cancel
 from reservations.booking.service import preview

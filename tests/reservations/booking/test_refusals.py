@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from reservations.accounts.erasure import _drop_own
 from reservations.booking import refusals
-from reservations.booking.change import change
+from reservations.booking.booking_change import change
 from reservations.models import (
     Account,
     Closure,

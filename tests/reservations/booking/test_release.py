@@ -6,7 +6,7 @@ import pytest
 
 from reservations import tick
 from reservations.booking import release as giving
-from reservations.booking.change import change
+from reservations.booking.booking_change import change
 from reservations.booking.release import release, undo_cancel
 from reservations.models import AuditEntry, LateReturn, LedgerEntry, Membership
 from reservations.presence.check_in import keep

@@ -9,7 +9,7 @@ from reservations import tick
 from reservations.booking import service as booking
 from reservations.booking.slot_search import find_slots
 from reservations.models import Allocation, AuditEntry, Notice, Token
-from reservations.notifications.closure_text import ClosureInvalid, PreviewStale
+from reservations.notifications.text.closure_text import ClosureInvalid, PreviewStale
 from reservations.operations import closures
 from reservations.operations.closures import ClosureDraft
 from reservations.operations.evacuation_plan import Fate

@@ -9,7 +9,7 @@ from reservations.booking import service as booking
 from reservations.booking.release import cancel, release
 from reservations.booking.slot_search import find_slots
 from reservations.models import AuditEntry, Notice
-from reservations.notifications.closure_text import PreviewStale
+from reservations.notifications.text.closure_text import PreviewStale
 from reservations.operations import closures, gpu_replacement, pools
 from reservations.operations.bulk_acts import DeskInvalid
 from reservations.operations.pools import PoolEdit

@@ -6,7 +6,7 @@ from typing import Any
 from django.test import Client
 from django.utils import timezone
 
-from gpuportal.board.holdings import holders_for, load_board, viewer_of
+from gpuportal.board.board_snapshot import holders_for, load_board, viewer_of
 from reservations.models import AuditEntry, Reservation, SitePolicy
 from reservations.presence.release_warnings import looming
 from reservations.rules.policy import Policy

@@ -14,7 +14,7 @@ from reservations.models import Account, Reservation
 from reservations.store.gpu_history import held_in_hour, reservation_usage
 from telemetry.history.hourly_rollup import roll_hours
 from telemetry.history.minute_store import record_minutes
-from telemetry.history.summaries import fill_summaries
+from telemetry.history.stored_usage import fill_summaries
 from telemetry.models import AccountHour, SampleMinute, UsageSummary
 from telemetry.rules.rollup import MinuteTotals
 from tests.factories import make_gpus, make_membership, make_node, make_reservation

@@ -4,13 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from gpuportal.board.holdings import holders_for, load_board, viewer_of
-from reservations.booking.change import change
+from gpuportal.board.board_snapshot import holders_for, load_board, viewer_of
+from reservations.booking.booking_change import change
 from reservations.booking.release import cancel, release
 from reservations.booking.relocation import move_rest
 from reservations.models import CoUser, Notice
 from reservations.notifications.queries import notices_of
-from reservations.notifications.sharing_text import MOST_CO_USERS, CannotShare
+from reservations.notifications.text.sharing_text import MOST_CO_USERS, CannotShare
 from reservations.presence.check_in import keep
 from reservations.presence.holders import current_holdings
 from reservations.rules.errors import NotAllowed, NotChangeable, NotFound

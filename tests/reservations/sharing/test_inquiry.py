@@ -7,7 +7,7 @@ from django.test import Client
 
 from reservations.models import Notice
 from reservations.notifications.queries import notices_in_words
-from reservations.notifications.sharing_text import CannotAsk
+from reservations.notifications.text.sharing_text import CannotAsk
 from reservations.rules import errors
 from reservations.sharing.inquiry import MOST_A_DAY, ask_holder
 from tests.factories import make_user

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 
 from reservations import tick
-from reservations.booking.change import change
+from reservations.booking.booking_change import change
 from reservations.booking.release import undo_cancel
 from reservations.models import (
     LateReturn,
@@ -17,7 +17,7 @@ from reservations.models import (
     Offer,
     Reservation,
 )
-from reservations.notifications.sharing_text import (
+from reservations.notifications.text.sharing_text import (
     CannotOffer,
     OfferOver,
     OtherSideRefused,
@@ -32,7 +32,7 @@ from reservations.rules.errors import (
 )
 from reservations.rules.lifecycle import Kind, State
 from reservations.sharing import offers
-from reservations.store import locking
+from reservations.store import locks
 from reservations.store.booking_snapshot import site_policy
 from tests.factories import make_membership, make_user
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance, make_minutes
@@ -115,13 +115,13 @@ def test_handing_on_what_nobody_came_to_does_not_set_the_clock_back(
 def test_a_right_taken_away_while_a_booking_waits_for_its_locks_books_nothing(
     lab, alice, monkeypatch
 ) -> None:
-    lock = locking.lock
+    lock = locks.lock
 
     def late(membership, gpu_ids):
         Membership.objects.filter(pk=membership.pk).update(active=False)
         return lock(membership, gpu_ids)
 
-    monkeypatch.setattr(locking, "lock", late)
+    monkeypatch.setattr(locks, "lock", late)
     with pytest.raises(NotAllowed):
         lab.book(alice, lab.gpus[:1], NOW, 4)
     assert not Reservation.objects.exists()

@@ -5,7 +5,7 @@ from datetime import time, timedelta
 import pytest
 
 from reservations import tick
-from reservations.booking.change import change
+from reservations.booking.booking_change import change
 from reservations.booking.release import release
 from reservations.models import (
     AuditEntry,
@@ -17,7 +17,7 @@ from reservations.models import (
     WaitingRequest,
 )
 from reservations.notifications.queries import notices_of
-from reservations.notifications.waitlist_text import (
+from reservations.notifications.text.waitlist_text import (
     NeverFits,
     NotDeclinable,
     NotWaiting,

@@ -10,7 +10,7 @@ from django.utils import timezone
 from reservations import tick
 from telemetry import tasks
 from telemetry.history.minute_store import record_minutes
-from telemetry.history.summaries import ask_summary, stored_usage
+from telemetry.history.stored_usage import ask_summary, stored_usage
 from telemetry.ingest.intake import MINUTES_DONE
 from telemetry.models import SampleHour, SampleMinute, TelemetryPolicy, UsageSummary
 from telemetry.rules.rollup import MinuteTotals, minute_start

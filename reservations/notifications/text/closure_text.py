@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import ClassVar
 
-from reservations.notifications.notice_values import Told
 from reservations.rules.errors import BookingError
+from reservations.rules.notice_values import Told
 from telemetry.protocol.sentences import joined, sentence
 
 LONGEST = timedelta(days=366)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from telemetry.history.minute_store import record_minutes
-from telemetry.history.summaries import (
+from telemetry.history.stored_usage import (
     FIRST_LOOK,
     LAST_LOOK,
     ask_summary,

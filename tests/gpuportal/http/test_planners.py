@@ -12,9 +12,9 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import connection
 from django.test import Client
 
-from gpuportal import planner_process, planners
+from gpuportal.http import planner_process, planners
 from gpuportal.http.handler import OneHopHandler
-from gpuportal.planners import PlannerBusy, PlannerLost, Planners, PlannerTooLong
+from gpuportal.http.planners import PlannerBusy, PlannerLost, Planners, PlannerTooLong
 from placement.plans import site_slots
 from reservations.accounts.api_tokens import create_token
 from tests.placement.lab import make_lab, send_frame, signed_in

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import Any
 
-from reservations.notifications import act_text, waitlist_text
-from reservations.notifications.closure_text import maintenance_words
-from reservations.notifications.membership_text import ending_words
-from reservations.notifications.notice_values import Told, Words
-from reservations.notifications.sharing_text import (
+from reservations.notifications.text import act_text, waitlist_text
+from reservations.notifications.text.closure_text import maintenance_words
+from reservations.notifications.text.membership_text import ending_words
+from reservations.notifications.text.sharing_text import (
     asked_words,
     couser_words,
     offer_answered_words,
@@ -25,6 +24,7 @@ from reservations.rules.fairness.preemption import Displaced, deciding
 from reservations.rules.fairness.rank_advice import used_ratio
 from reservations.rules.figures import credits_text, time_text
 from reservations.rules.lifecycle import Kind
+from reservations.rules.notice_values import Told, Words
 from reservations.rules.overstay_terms import claimed_words
 from telemetry.protocol.sentences import joined, known, sentence
 

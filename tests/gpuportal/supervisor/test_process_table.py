@@ -2,8 +2,9 @@
 
 import pytest
 
-from gpuportal import paths, process_table
-from gpuportal.process_table import NodeProcess
+from gpuportal import paths
+from gpuportal.supervisor import process_table
+from gpuportal.supervisor.process_table import NodeProcess
 from telemetry.models import Node
 from tests.factories import make_node
 

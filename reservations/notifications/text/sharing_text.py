@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any, ClassVar
 
-from reservations.notifications.notice_values import Told
 from reservations.rules.errors import Refusal, json_ready
 from reservations.rules.figures import time_text
+from reservations.rules.notice_values import Told
 from telemetry.protocol.sentences import joined, known, sentence
 
 MOST_CO_USERS = 8

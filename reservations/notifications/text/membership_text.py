@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from reservations.notifications.notice_values import Told
+from reservations.rules.notice_values import Told
 from telemetry.protocol.sentences import sentence
 
 WARN_DAYS = (7, 1)

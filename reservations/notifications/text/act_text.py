@@ -5,7 +5,7 @@ Each takes what was stored (``Told.detail``): instants as ISO 8601, amounts as i
 
 from __future__ import annotations
 
-from reservations.notifications.notice_values import Told
+from reservations.rules.notice_values import Told
 from telemetry.protocol.sentences import joined, known, sentence
 
 NOBODY_CAME, IDLE = sentence("nobody came"), sentence("idle")

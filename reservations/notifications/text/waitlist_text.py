@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
 
-from reservations.notifications.notice_values import Told
 from reservations.rules.errors import Refusal
 from reservations.rules.figures import time_text
+from reservations.rules.notice_values import Told
 from telemetry.protocol.sentences import joined, known, sentence
 from telemetry.protocol.units import format_duration
 

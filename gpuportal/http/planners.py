@@ -34,7 +34,7 @@ from django.utils import translation
 from django.utils.translation import gettext
 
 from gpuportal.http import problems
-from gpuportal.planner_process import ANSWERED, TOO_LONG
+from gpuportal.http.planner_process import ANSWERED, TOO_LONG
 from placement.plans.site_slots import (
     OUTAGES,
     POLL_SECONDS,
@@ -63,7 +63,7 @@ SPARE_SECONDS = 15.0
 """For the child to end the worker. A child that does not is ended itself."""
 USUAL_SECONDS = 2.0
 """What a request takes, until it is known."""
-CHILD = "gpuportal.planner_process"
+CHILD = "gpuportal.http.planner_process"
 HTTP_SCOPE = (
     *("http_version", "method", "scheme", "path", "query_string", "root_path"),
     *("client", "server"),

@@ -3,7 +3,7 @@
 import pytest
 
 from reservations import tick
-from reservations.booking import change as changing
+from reservations.booking import booking_change as changing
 from reservations.booking.release import cancel
 from reservations.booking.service import preview
 from reservations.models import LateReturn, LedgerEntry

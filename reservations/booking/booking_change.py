@@ -36,7 +36,7 @@ from reservations.rules.prices import Tariff, together
 from reservations.rules.request import Request
 from reservations.rules.window import Window, whole_second
 from reservations.sharing import co_use
-from reservations.store import ledger, locking
+from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import load_membership, site_policy
 from reservations.store.permissions import check_may_change
 from telemetry.protocol.sentences import sentence
@@ -68,7 +68,7 @@ def change(
     """
     now = whole_second(now)
     policy = site_policy()
-    before = locking.load_reservation(reservation_id)
+    before = locks.load_reservation(reservation_id)
     check_may_change(user, before, act=sentence("change"), reason=reason)
     if purpose is not None and start is None and end is None and gpu_ids is None:
         return _rename(
@@ -86,11 +86,11 @@ def change(
         with transaction.atomic(durable=True):
             membership = load_membership(before.membership_id)
             assert membership is not None
-            locked = locking.lock(membership, wanted)
+            locked = locks.lock(membership, wanted)
             displacement.lock_flex(
                 locked.gpus, window.start, window.end, also=reservation_id
             )
-            row = locking.load_reservation(reservation_id, lock=True)
+            row = locks.load_reservation(reservation_id, lock=True)
             _check_row(row, version, wanted)
             # Staying on begins anew after the changed Window.
             row.end = min(row.end, row.booked_end)
@@ -129,7 +129,7 @@ def _rename(
         StaleVersion, NotChangeable.
     """
     with transaction.atomic(durable=True):
-        row = locking.load_reservation(before.pk, lock=True)
+        row = locks.load_reservation(before.pk, lock=True)
         _check_row(row, version)
         row.purpose, row.version = purpose, row.version + 1
         row.save(update_fields=["purpose", "version"])
@@ -141,7 +141,7 @@ def _rename(
 
 def _request(
     row: Reservation,
-    locked: locking.Locked,
+    locked: locks.Locked,
     window: Window,
     held: Sequence[Allocation],
     *,
@@ -246,7 +246,7 @@ def _minute(at: datetime) -> datetime:
 def _judge(
     row: Reservation,
     request: Request,
-    locked: locking.Locked,
+    locked: locks.Locked,
     policy: Policy,
     held: Sequence[Allocation],
 ) -> Decision:

@@ -1,0 +1,1 @@
+"""The words of notices, and of refusals that name what is wrong."""
