@@ -28,7 +28,7 @@ def use_the_sites_logging(**_kwargs: object) -> None:
 @task_success.connect(weak=False)
 def note_tick(sender: object = None, **_kwargs: object) -> None:
     """Note that a periodic task was done."""
-    from gpuportal.monitoring import ticks
+    from gpuportal import ticks
 
     ticks.note(str(getattr(sender, "name", "")))
 
@@ -36,7 +36,7 @@ def note_tick(sender: object = None, **_kwargs: object) -> None:
 @worker_ready.connect(weak=False)
 def say_ready(sender: object = None, **_kwargs: object) -> None:
     """Notify systemd that the worker takes tasks."""
-    from gpuportal.monitoring import ticks
+    from gpuportal import ticks
 
     ticks.begin()
     systemd.ready()

@@ -19,7 +19,8 @@ from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from gpuportal.monitoring import migrations_due, ticks
+from gpuportal import ticks
+from gpuportal.monitoring import migrations_due
 
 logger = logging.getLogger(__name__)
 DISK_SHORT_BYTES = 2**30

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from gpuportal.monitoring import ticks
+from gpuportal import ticks
 from tests.house.walk import ROOT
 
 pytestmark = pytest.mark.browser

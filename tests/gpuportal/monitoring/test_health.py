@@ -8,9 +8,9 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 
-from gpuportal import checks
+from gpuportal import checks, ticks
 from gpuportal.celery import app, note_tick, say_ready
-from gpuportal.monitoring import health, migrations_due, ticks
+from gpuportal.monitoring import health, migrations_due
 from placement.protocol.job_lifecycle import JobState
 from tests.factories import make_reservation
 from tests.placement.jobs.views.test_job_page import make_job
