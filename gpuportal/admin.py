@@ -10,6 +10,8 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as lazy
 
 import telemetry.admin  # noqa: F401  registers what is dressed below
 from reservations.admin import AuditedActs, AuditedAdmin, ReasonForm
@@ -27,7 +29,7 @@ from telemetry.models import (
 from telemetry.protocol.errors import TelemetryError
 
 
-@admin.action(description="Retire (nothing may be booked on it)")
+@admin.action(description=lazy("Retire (nothing may be booked on it)"))
 def retire(page: Any, request: HttpRequest, chosen: QuerySet[Node]) -> None:
     """Take nodes out for good; those that are booked stay, and it says so."""
     actor = request.user
@@ -38,7 +40,8 @@ def retire(page: Any, request: HttpRequest, chosen: QuerySet[Node]) -> None:
         except TelemetryError as error:
             page.message_user(request, str(error), messages.ERROR)
         else:
-            page.message_user(request, f"{node.name} is retired. Its history stays.")
+            told = gettext("%(name)s is retired. Its history stays.")
+            page.message_user(request, told % {"name": node.name})
 
 
 for _model in (Node, Gpu, Pool, Alert, XidCount, Response):

@@ -220,7 +220,7 @@ def _http(request: HttpRequest, error: HttpError) -> HttpResponse:
         HTTPStatus.FORBIDDEN: "not-allowed",
         HTTPStatus.BAD_REQUEST: "bad-request",
     }.get(status, f"http-{int(status)}")
-    said = problems.UNREADABLE if status == 400 else error.message
+    said = gettext(problems.UNREADABLE) if status == 400 else error.message
     return problems.respond(problems.problem(status, code=code, detail=said))
 
 

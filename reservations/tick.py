@@ -187,7 +187,7 @@ def _end(pk: int, now: datetime, policy: Policy) -> bool:
     )
     Reservation.objects.move(pk, old=State.ACTIVE, new=State.ENDED, ended_at=row.end)
     Allocation.objects.filter(reservation=row).update(live=False)
-    ledger.settle(row, settlement, at=row.end, reason="ended")
+    ledger.settle(row, settlement, at=row.end, reason=sentence("ended"))
     ledger.ask_summary(row, now=now)
     ledger.audit("ended", row, actor=None, now=now)
     publish(row, policy)

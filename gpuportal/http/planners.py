@@ -152,8 +152,11 @@ class Planners:
                         return slot
                 elif verdict is Verdict.USER_FULL:
                     raise PlannerBusy(
-                        f"{MOST_PER_USER} of your plans are being computed already. "
-                        f"Wait until they are done, then try again.",
+                        sentence(
+                            "{n} of your plans are being computed already. Wait until "
+                            "they are done, then try again.",
+                            n=MOST_PER_USER,
+                        ),
                         self._retry_seconds(count),
                     )
                 if verdict is Verdict.ALL_FULL or time.monotonic() >= until:

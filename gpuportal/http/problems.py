@@ -144,7 +144,7 @@ PHRASES = (
     *(noop("Too Many Requests"), noop("Service Unavailable"), noop("Unauthorized")),
 )
 """Titles of problems that have none of their own, for the translators."""
-UNREADABLE = "The request's body cannot be read: it must be valid JSON."
+UNREADABLE = noop("The request's body cannot be read: it must be valid JSON.")
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> dict[str, object]:
@@ -240,8 +240,8 @@ def value_problem(request: HttpRequest, error: Exception) -> dict[str, object] |
         return problem(
             HTTPStatus.BAD_REQUEST,
             code="bad-text",
-            title="A text has half of a character",
-            detail="A text ends within a character. Type it again.",
+            title=gettext("A text has half of a character"),
+            detail=gettext("A text ends within a character. Type it again."),
         )
     if any(words in text for words in INSTANT_WORDS) or YEAR.search(text):
         return problem(
@@ -260,8 +260,8 @@ def value_problem(request: HttpRequest, error: Exception) -> dict[str, object] |
         return problem(
             HTTPStatus.BAD_REQUEST,
             code="bad-number",
-            title="A number in the form is too large",
-            detail="Nothing here has such a number. Go back and correct it.",
+            title=gettext("A number in the form is too large"),
+            detail=gettext("Nothing here has such a number. Go back and correct it."),
         )
     return problem(
         HTTPStatus.BAD_REQUEST,

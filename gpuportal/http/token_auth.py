@@ -8,6 +8,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from reservations.models import ApiToken, User
+from telemetry.protocol.sentences import joined, sentence
 
 USED_AGAIN = timedelta(minutes=5)
 """A token's last use is written at most this often."""
@@ -17,10 +18,11 @@ class ScopeMissing(Exception):
     """A good token that may not do this."""
 
     def __init__(self, scope: str, needed: Sequence[str]) -> None:
-        words = f"The token lacks the scope “{scope}”."
+        words = sentence("The token lacks the scope “{scope}”.", scope=scope)
         if len(needed) > 1:
-            both = " and ".join(f"“{one}”" for one in needed)
-            words = f"{words} This request needs {both}."
+            both = joined((f"“{one}”" for one in needed), by=sentence(" and "))
+            all_of_them = sentence("This request needs {scopes}.", scopes=both)
+            words = joined([words, all_of_them])
         super().__init__(words)
 
 

@@ -32,6 +32,7 @@ from reservations.rules.errors import BookingError
 from reservations.store.access import operator_required, reader
 from reservations.store.booking_snapshot import site_policy
 from reservations.web.forms import read
+from telemetry.protocol.sentences import sentence
 from telemetry.web.plain_forms import PlainForm, PlainModelForm
 
 PEOPLE_PER_PAGE = 50
@@ -300,7 +301,7 @@ def person_erase(request: HttpRequest, pk: int) -> HttpResponseBase:
             Membership.objects.filter(user=person),
             at=now,
             policy=site_policy(),
-            reason="ended by the lab admin",
+            reason=sentence("ended by the lab admin"),
         )
         messages.success(
             request,

@@ -9,6 +9,7 @@ from reservations.accounts import invitation_mail, invitations, people
 from reservations.models import Invitation, User
 from reservations.notifications import mail as mailing
 from reservations.rules.errors import NotFound
+from telemetry.protocol.sentences import sentence
 
 
 def mail(*, user_id: int, actor: User, now: datetime) -> None:
@@ -19,7 +20,7 @@ def mail(*, user_id: int, actor: User, now: datetime) -> None:
     """
     user = User.objects.filter(pk=user_id).first()
     if user is None or not user.email or not invitation_mail.possible():
-        raise NotFound(what="way to mail a link to this person")
+        raise NotFound(what=sentence("way to mail a link to this person"))
     text = people.password_link(user_id=user_id, actor=actor, now=now)
     row = Invitation.objects.get(user=user, used_at=None)
     try:
@@ -42,4 +43,6 @@ def mail(*, user_id: int, actor: User, now: datetime) -> None:
         )
     except mailing.MailFailed as error:
         invitations.revoke(invitation_ids=[row.pk])
-        raise NotFound(what=f"mail server that took it ({error.why})") from error
+        raise NotFound(
+            what=sentence("mail server that took it ({why})", why=error.why)
+        ) from error

@@ -205,18 +205,26 @@ def _strangers() -> Iterator[Need]:
         one = refused[name]
         ago = format_duration(one.age_seconds)
         if name in known:
-            why = "It is retired. Stop its worker, or enrol it again with --renew."
-        else:
-            why = (
-                "No node of that name is enrolled. Enrol it on the portal with: "
-                f"sh deploy/enroll {name}"
+            why = gettext(
+                "It is retired. Stop its worker, or enrol it again with --renew."
             )
+        else:
+            why = gettext(
+                "No node of that name is enrolled. Enrol it on the portal with: "
+                "sh deploy/enroll %(name)s"
+            ) % {"name": name}
+        origin = (
+            gettext("It came from %(address)s.") % {"address": one.address}
+            if one.address
+            else gettext("It came from an unknown address.")
+        )
         yield Need(
             "node",
-            f"{name} was refused by the broker {ago} ago",
-            f"{why} It came from {one.address or 'an unknown address'}.",
+            gettext("%(name)s was refused by the broker %(ago)s ago")
+            % {"name": name, "ago": ago},
+            f"{why} {origin}",
             reverse("manage-pools"),
-            "See nodes",
+            gettext("See nodes"),
         )
 
 

@@ -11,6 +11,7 @@ from reservations.notifications.service import tell
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.store.audit_log import audit_act
 from reservations.store.calendar_queries import headed_accounts
+from telemetry.protocol.sentences import sentence
 
 
 def may_set_chat(user: User, account: Account) -> bool:
@@ -102,7 +103,7 @@ def try_chat(*, user: User, account_id: int, now: datetime) -> bool:
 def _own(user: User, account_id: int) -> Account:
     account = Account.objects.filter(pk=account_id).first()
     if account is None or not may_set_chat(user, account):
-        raise NotAllowed(act="choose the chat of this group")
+        raise NotAllowed(act=sentence("choose the chat of this group"))
     return account
 
 

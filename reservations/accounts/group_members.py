@@ -104,7 +104,10 @@ def add(*, user: User, account_id: int, username: str, now: datetime) -> TreeCha
         )
     edits = [*_quota_kept(account), _joins(account, person)]
     return accounts.save(
-        edits=edits, actor=user, reason="member added by the group head", now=now
+        edits=edits,
+        actor=user,
+        reason=sentence("member added by the group head"),
+        now=now,
     )
 
 
@@ -133,7 +136,10 @@ def remove(
         raise NotAllowed(act=sentence("remove a group head: ask the lab admin"))
     edit = Edit("member", member.pk, member.version, {"active": False})
     return accounts.save(
-        edits=[edit], actor=user, reason="member removed by the group head", now=now
+        edits=[edit],
+        actor=user,
+        reason=sentence("member removed by the group head"),
+        now=now,
     )
 
 
@@ -269,7 +275,7 @@ def join(*, text: str, user: User, now: datetime) -> Account:
             accounts.save(
                 edits=[*_quota_kept(account), _joins(account, user)],
                 actor=user,
-                reason=f"joined by a link of {link.made_by}",
+                reason=sentence("joined by a link of {who}", who=link.made_by),
                 now=now,
                 check=claim,
             )

@@ -73,5 +73,8 @@ def set_shares(
     """
     edits = share_edits(user=user, account_id=account_id, shares=shares)
     return accounts.save(
-        edits=edits, actor=user, reason="shares inside the group, by its head", now=now
+        edits=edits,
+        actor=user,
+        reason=sentence("shares inside the group, by its head"),
+        now=now,
     )

@@ -39,7 +39,7 @@ from reservations.sharing import co_use
 from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import load_membership, site_policy
 from reservations.store.permissions import check_may_change
-from telemetry.protocol.sentences import sentence
+from telemetry.protocol.sentences import known, sentence
 
 
 def change(
@@ -211,7 +211,7 @@ def _check_row(row: Reservation, version: int, wanted: list[int] | None = None) 
     if row.version != version:
         raise StaleVersion(shown=version, stored=row.version)
     if wanted is not None and row.state == State.ACTIVE and wanted != _gpu_ids(row):
-        raise NotChangeable(state=row.state, act="moved to other GPUs")
+        raise NotChangeable(state=row.state, act=sentence("moved to other GPUs"))
 
 
 def new_window(
@@ -306,7 +306,7 @@ def _apply(
     )
     # A change that only gives back keeps its kind; else it is the decision's.
     row.kind = decision.kind
-    ledger.release_hold(row, now=now, reason="changed")
+    ledger.release_hold(row, now=now, reason=sentence("changed"))
     row.start, row.end, row.booked_end = window.start, window.end, window.end
     row.cost_gpu_seconds = rate.cost(window)
     row.peaked = any(gpu.peak for gpu in request.gpus)
@@ -317,7 +317,7 @@ def _apply(
     if row.state == State.CONFIRMED and window.start <= now:
         row.state = State.ACTIVE
     row.save()
-    ledger.hold(row, now=now, reason=f"changed, {row.kind}")
+    ledger.hold(row, now=now, reason=sentence("changed, {kind}", kind=known(row.kind)))
     gpu_ids = [gpu.pk for gpu in request.gpus]
     ledger.audit(
         "changed", row, actor=user, now=now, reason=reason, gpus=gpu_ids, was=was,

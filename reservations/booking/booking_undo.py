@@ -43,7 +43,7 @@ def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservati
             gate(row, frozenset(allocation.gpu_id for allocation in allocations))
         Reservation.objects.move(row.pk, old=State(row.state), new=State.CANCELLED)
         Allocation.objects.filter(reservation=row).update(live=False)
-        ledger.release_hold(row, now=at, reason="booking undone")
+        ledger.release_hold(row, now=at, reason=sentence("booking undone"))
         # It is good for as long as it was before.
         if Token.objects.filter(used_for=row).update(used_for=None):
             ledger.audit("token-back", row, actor=None, now=at)

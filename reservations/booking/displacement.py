@@ -23,6 +23,7 @@ from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
 from reservations.store import ledger
 from reservations.waitlist.requeue import wait_again
+from telemetry.protocol.sentences import sentence
 
 
 def lock_flex(
@@ -86,7 +87,9 @@ def _displace(
         first = allocations[0].gpu
         raise GpuTaken(gpu=str(first), start=row.start, end=row.end)
     Allocation.objects.filter(reservation_id=pk).update(live=False)
-    ledger.release_hold(row, now=now, reason=f"displaced by #{made.pk}")
+    ledger.release_hold(
+        row, now=now, reason=sentence("displaced by #{number}", number=made.pk)
+    )
     detail = displaced_detail(one, kind=kind, by=made.pk)
     ledger.audit("displaced", row, actor=None, now=now, **detail)
     notices.tell(

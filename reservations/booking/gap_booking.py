@@ -40,6 +40,7 @@ from reservations.store.booking_snapshot import right_to_book, site_policy
 from reservations.store.pool_rows import barred_pools
 from reservations.waitlist.free_gaps import open_calendar, whole_holdings
 from reservations.waitlist.scheduler import something_new
+from telemetry.protocol.sentences import sentence
 
 
 def waitlist_rests() -> bool:
@@ -121,7 +122,7 @@ def take(
         if OVERLAP not in str(error):
             raise
         raise GapGone(left_seconds=0, shortest_seconds=shortest_seconds) from error
-    ledger.hold(made, now=at, reason="a gap, until someone books")
+    ledger.hold(made, now=at, reason=sentence("a gap, until someone books"))
     gpu_pks = [gpu.pk for gpu in locked.gpus]
     ledger.audit("gap-taken", made, actor=None, now=at, gpus=gpu_pks)
     overstay.publish(made, policy)
@@ -180,7 +181,7 @@ def hold_on(
     calendar = open_calendar(locked.gpus, row.end, latest)
     end = min(open_until(calendar, pk, row.end, latest) for pk in gpu_ids)
     if end > row.end:
-        overstay.set_end(row, end, now=at, why="the gap continues")
+        overstay.set_end(row, end, now=at, why=sentence("the gap continues"))
         overstay.publish(row, policy)
     return end
 

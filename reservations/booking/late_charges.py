@@ -15,6 +15,7 @@ from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window, without
 from reservations.store import ledger, locks
+from telemetry.protocol.sentences import sentence
 
 MOST_ROWS = 500
 """Reservations a step takes at most; the next tick takes the next ones."""
@@ -59,7 +60,7 @@ def charge(pk: int, now: datetime, policy: Policy) -> bool:
             kind=ledger.CHARGE,
             gpu_seconds=amount,
             at=passed,
-            reason="given back too late for others",
+            reason=sentence("given back too late for others"),
         )
     ledger.audit("late-return-charged", row, actor=None, now=now, gpu_seconds=amount)
     return True

@@ -14,6 +14,7 @@ from reservations.rules.lifecycle import State
 from reservations.rules.window import Window
 from reservations.store import ledger
 from telemetry.models import Alert
+from telemetry.protocol.sentences import sentence
 from telemetry.rules.finding_rules import INTRUDER, OVERRUN
 
 JUST_BEFORE = timedelta(hours=1)
@@ -53,7 +54,7 @@ def charge(allocation: Allocation, row: Reservation, *, now: datetime) -> bool:
         kind=ledger.CHARGE,
         gpu_seconds=amount,
         at=now,
-        reason=f"overran into #{row.pk}",
+        reason=sentence("overran into #{number}", number=row.pk),
     )
     ledger.audit(
         "overran", before, actor=None, now=now, into=row.pk, gpu_seconds=amount

@@ -78,7 +78,9 @@ def set_overstay(
         if wanted:
             grow(row, now=at, policy=policy)
         elif row.end > row.booked_end:
-            set_end(row, max(row.booked_end, at), now=at, why="no longer stays on")
+            set_end(
+                row, max(row.booked_end, at), now=at, why=sentence("no longer stays on")
+            )
         publish(row, policy)
     return row
 
@@ -145,7 +147,7 @@ def grow(row: Reservation, *, now: datetime, policy: Policy) -> bool:
     end = tail_end(row.booked_end, latest, taken)
     if end == row.end:
         return False
-    set_end(row, end, now=now, why="stays on")
+    set_end(row, end, now=now, why=sentence("stays on"))
     return True
 
 
@@ -240,7 +242,9 @@ def make_way(
         leave_at = max(window.start, row.booked_end, now)
         if leave_at >= row.end:
             continue
-        set_end(row, leave_at, now=now, why=f"claimed by #{made.pk}")
+        set_end(
+            row, leave_at, now=now, why=sentence("claimed by #{number}", number=made.pk)
+        )
         # The Job in a gap goes on in the next one: no news for its owner.
         if not is_gap(row.start, row.booked_end):
             tell(

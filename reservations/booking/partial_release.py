@@ -209,7 +209,7 @@ def _split_off(
             part,
             user=user,
             at=at,
-            reason=f"part of #{row.pk}",
+            reason=sentence("part of #{number}", number=row.pk),
             permille=policy.late_return_permille,
             policy=policy,
         )
@@ -240,7 +240,7 @@ def _part_of(row: Reservation, gone: frozenset[int], at: datetime) -> Reservatio
         checked_in_at=row.checked_in_at,
         decision=row.decision,
     )
-    ledger.release_hold(row, now=at, reason="cut in two")
+    ledger.release_hold(row, now=at, reason=sentence("cut in two"))
     moved = [a.pk for a in allocations if a.gpu_id in gone]
     Allocation.objects.filter(pk__in=moved).update(reservation=part)
     displaced = Allocation.objects.filter(reservation__displaced_by=row)
@@ -251,6 +251,6 @@ def _part_of(row: Reservation, gone: frozenset[int], at: datetime) -> Reservatio
     row.cost_gpu_seconds = whole - cost
     row.version += 1
     row.save(update_fields=["cost_gpu_seconds", "version"])
-    ledger.hold(row, now=at, reason="cut in two")
-    ledger.hold(part, now=at, reason=f"cut off #{row.pk}")
+    ledger.hold(row, now=at, reason=sentence("cut in two"))
+    ledger.hold(part, now=at, reason=sentence("cut off #{number}", number=row.pk))
     return part

@@ -20,6 +20,7 @@ from reservations.rules.prices import together
 from reservations.rules.window import Window
 from reservations.store import ledger
 from reservations.store.booking_snapshot import site_policy
+from telemetry.protocol.sentences import sentence
 
 
 def refund(
@@ -59,7 +60,12 @@ def refund(
     if never_had:
         pks = [one.pk for one in never_had]
         Allocation.objects.filter(pk__in=pks).update(end=row.start)
-    ledger.settle(row, Settlement(-held, 0, site), at=now, reason=f"refunded: {reason}")
+    ledger.settle(
+        row,
+        Settlement(-held, 0, site),
+        at=now,
+        reason=sentence("refunded: {reason}", reason=reason),
+    )
     ledger.ask_summary(row, now=now)
     ledger.audit("refunded", row, actor=None, now=now, reason=reason)
     if not told:

@@ -65,7 +65,7 @@ def cancel(
             row.pk, old=State.CONFIRMED, new=State.CANCELLED, cancelled_at=at
         )
         Allocation.objects.filter(reservation=row).update(live=False)
-        ledger.release_hold(row, now=at, reason="cancelled")
+        ledger.release_hold(row, now=at, reason=sentence("cancelled"))
         whole = Window(row.start, row.end)
         returned = [(allocation, whole) for allocation in allocations]
         ledger.late_return(row, returned, now=at, permille=policy.late_return_permille)
@@ -108,7 +108,7 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
                 row, locked.gpus, Window(row.start, row.end), now=at, policy=policy
             )
             Allocation.objects.filter(reservation=row).update(live=True)
-            ledger.hold(row, now=at, reason="cancel undone")
+            ledger.hold(row, now=at, reason=sentence("cancel undone"))
             ledger.audit("cancel-undone", row, actor=user, now=at)
             row.refresh_from_db(fields=["state", "version", "cancelled_at"])
             _publish(row, allocations_of(row), policy)

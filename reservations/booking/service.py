@@ -28,6 +28,7 @@ from reservations.store.permissions import may_change
 from reservations.store.return_history import returns_for
 from reservations.store.usage import rank_with, usage_by_membership, with_tree
 from reservations.store.write_queue import turn
+from telemetry.protocol.sentences import known, sentence
 
 OVERLAP = "allocation_no_overlap"
 """Name of the constraint (PostgreSQL) and of the triggers (SQLite)."""
@@ -262,7 +263,9 @@ def write_decision(
     displacement.displace(decision, made, now=now, policy=policy)
     overstaying.make_way(made, request.gpus, window, now=now, policy=policy)
     allocate(made, request.gpus)
-    ledger.hold(made, now=now, reason=f"booked {decision.kind}")
+    ledger.hold(
+        made, now=now, reason=sentence("booked {kind}", kind=known(decision.kind))
+    )
     ledger.audit(
         "booked", made, actor=actor, now=now, gpus=[g.pk for g in request.gpus]
     )

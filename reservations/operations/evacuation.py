@@ -28,6 +28,7 @@ from reservations.store import ledger
 from reservations.store.booking_snapshot import calendar_gpus
 from reservations.store.pool_rows import closures_between
 from telemetry.models import Gpu
+from telemetry.protocol.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +233,15 @@ def _cut(row: Reservation, until: datetime, why: Why) -> None:
     """End a Reservation earlier: what lies before stays as it was booked."""
     was = row.end
     rate = ledger.rate_of(row)
-    ledger.release_hold(row, now=why.now, reason=f"cut: {why.reason}"[:200])
+    ledger.release_hold(
+        row, now=why.now, reason=sentence("cut: {reason}", reason=why.reason)[:200]
+    )
     row.end = until
     row.cost_gpu_seconds = cost_gpu_seconds(Window(row.start, until), rate=rate)
     row.version += 1
     row.save(update_fields=["end", "cost_gpu_seconds", "version"])
     Allocation.objects.filter(reservation=row, live=True).update(end=until)
-    ledger.hold(row, now=why.now, reason="shortened by a closure")
+    ledger.hold(row, now=why.now, reason=sentence("shortened by a closure"))
     ledger.audit(
         "cut", row, actor=why.actor, now=why.now, reason=why.reason,
         was=was.isoformat(), until=until.isoformat(),

@@ -115,7 +115,7 @@ def _retire(pks: list[int], *, now: datetime) -> int:
     for pk in free:
         audit_act(
             verb="gpu.retired", subject=f"gpu:{pk}", actor=None, now=now,
-            reason="replaced, and no booking is left on it",
+            reason=sentence("replaced, and no booking is left on it"),
         )  # fmt: skip
     return retire(gpu_ids=free)
 
@@ -198,7 +198,7 @@ def _carry(
     )
     row.version += 1
     if one.less_gpu_seconds:
-        ledger.release_hold(row, now=now, reason="moved to a lighter GPU")
+        ledger.release_hold(row, now=now, reason=sentence("moved to a lighter GPU"))
         row.cost_gpu_seconds -= one.less_gpu_seconds
     row.save(update_fields=["version", "cost_gpu_seconds"])
     if one.less_gpu_seconds:

@@ -355,7 +355,7 @@ def undo(request: HttpRequest, which: str, pk: int) -> HttpResponseBase:
             entry_id=pk,
             actor=reader(request),
             now=timezone.now(),
-            reason=f"undoes change #{pk}",
+            reason=sentence("undoes change #{number}", number=pk),
         )
     except NotFound as missing:
         raise Http404 from missing

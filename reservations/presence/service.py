@@ -17,6 +17,7 @@ from reservations.rules.policy import Policy
 from reservations.store import ledger, locks
 from telemetry.alerts.service import close_alert, open_alert
 from telemetry.models import SampleMinute
+from telemetry.protocol.sentences import sentence
 
 log = logging.getLogger(__name__)
 _ERRORS = (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError)
@@ -84,7 +85,9 @@ def _absence(
     if not Reservation.objects.filter(pk=row.pk, checked_in_at=None).exists():
         return ""
     # As of then: a late tick writes what one in time would have.
-    free_unused(reservation_id=row.pk, now=gone_at, reason="nobody came", no_show=True)
+    free_unused(
+        reservation_id=row.pk, now=gone_at, reason=sentence("nobody came"), no_show=True
+    )
     return "no_shows"
 
 

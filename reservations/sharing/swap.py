@@ -219,7 +219,7 @@ def _end_both(
                 row,
                 user=row.user,
                 at=at,
-                reason="given away",
+                reason=sentence("given away"),
                 permille=0,
                 policy=policy,
             )
@@ -260,7 +260,7 @@ def _end(
         row.pk, old=State.CONFIRMED, new=State.CANCELLED, ended_at=at
     )
     Allocation.objects.filter(reservation=row).update(live=False)
-    ledger.release_hold(row, now=at, reason="given to another person")
+    ledger.release_hold(row, now=at, reason=sentence("given to another person"))
     row.refresh_from_db(fields=["state", "version", "ended_at"])
     gpu_ids = [allocation.gpu_id for allocation in allocations]
     live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=True)

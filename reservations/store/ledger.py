@@ -25,6 +25,7 @@ from reservations.rules.prices import Tariff, read_peak, together
 from reservations.rules.window import Window, unix, without
 from telemetry.history import stored_usage
 from telemetry.models import Gpu
+from telemetry.protocol.sentences import sentence
 from telemetry.rules.usage_summary import Span
 
 HOLD, RELEASE, CHARGE = LedgerEntry.Kind
@@ -56,7 +57,12 @@ def settle(
     lines = (
         (RELEASE, settlement.release_gpu_seconds, reservation.membership_id, reason),
         (CHARGE, settlement.charge_gpu_seconds, reservation.membership_id, reason),
-        (CHARGE, settlement.site_gpu_seconds, None, f"{reason}: the site pays"),
+        (
+            CHARGE,
+            settlement.site_gpu_seconds,
+            None,
+            sentence("{reason}: the site pays", reason=reason),
+        ),
     )
     LedgerEntry.objects.bulk_create(
         LedgerEntry(

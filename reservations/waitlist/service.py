@@ -226,7 +226,7 @@ def _decline_placement(
             booked.pk, old=State.CONFIRMED, new=State.CANCELLED, cancelled_at=at
         )
         Allocation.objects.filter(reservation=booked).update(live=False)
-        ledger.release_hold(booked, now=at, reason="placement declined")
+        ledger.release_hold(booked, now=at, reason=sentence("placement declined"))
         whole = Window(booked.start, booked.end)
         returned = [(allocation, whole) for allocation in allocations]
         if ledger.displaced_windows(booked) or not _as_placed(row, booked, allocations):

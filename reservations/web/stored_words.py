@@ -53,6 +53,8 @@ WORDS = (
     gettext_noop("expiry"),
     gettext_noop("desk"),
     gettext_noop("undo"),
+    # Reasons that a button gives.
+    gettext_noop("limit lifted"),
     # Names of the rules of booking.
     gettext_noop("grid"),
     gettext_noop("firm horizon"),

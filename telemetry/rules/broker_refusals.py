@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from telemetry.protocol.hardware import NODE_NAME
+from telemetry.protocol.sentences import sentence
 
 USER_PREFIX = "node-"
 OWN_KEYS = ("raw.", "facts.", "log.", "node.")
@@ -43,26 +44,27 @@ class Refusal:
     """The name whose keys it wanted, for NAME."""
 
 
-CAUSES = {
-    Why.PASSWORD: "wrong password",
-    Why.NAME: "it uses the name {used}",
-}
-REMEDIES = {
-    Why.PASSWORD: "Give it a new password: sh deploy/enroll --renew {name} on the "
-    "portal, then sh deploy/join on the node.",
-    Why.NAME: "GPUPORTAL_NODE in its node.env must be the name that it was enrolled "
-    "with. To rename a machine, enrol the new name and retire the old one.",
-}
-
-
 def cause(why: str, used: str = "") -> str:
     """Return in a few words why the broker refused a node; "" for no known cause."""
-    return CAUSES.get(Why(why), "").format(used=used) if why in set(Why) else ""
+    if why == Why.PASSWORD:
+        return sentence("wrong password")
+    return sentence("it uses the name {used}", used=used) if why == Why.NAME else ""
 
 
 def remedy(why: str, name: str) -> str:
     """Return what an operator does about it; "" for no known cause."""
-    return REMEDIES.get(Why(why), "").format(name=name) if why in set(Why) else ""
+    if why == Why.PASSWORD:
+        return sentence(
+            "Give it a new password: sh deploy/enroll --renew {name} on the portal, "
+            "then sh deploy/join on the node.",
+            name=name,
+        )
+    if why == Why.NAME:
+        return sentence(
+            "GPUPORTAL_NODE in its node.env must be the name that it was enrolled "
+            "with. To rename a machine, enrol the new name and retire the old one."
+        )
+    return ""
 
 
 def recent(entries: Iterable[Mapping[str, object]]) -> dict[str, Refusal]:

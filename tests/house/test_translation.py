@@ -25,6 +25,23 @@ CATALOGUES = [(code, domain) for code in OTHERS for domain in ("django", "django
 SINGLE = {"gettext", "gettext_lazy", "gettext_noop", "_", "lazy", "noop", "sentence"}
 PLURAL = {"ngettext", "ngettext_lazy", "counted"}
 CONTEXT = {"pgettext", "pgettext_lazy"}
+OTHER_WORDS = {
+    "de": {
+        "reservieren": r"\b([Gg]e|[Vv]er)?[Bb]uch(e|en|st|t|te|ten|bar\w*|ung\w*)\b",
+        "Meldung": r"\b(Mitteilung|Benachrichtigung)",
+        "Administration": r"\b(Lab-(Verwaltung|Admins?)|Operator(in)?|Betreiber)\b",
+        "Gutschein": r"\b[Vv]oucher",
+        "Knoten": r"\b[Nn]odes?\b(?![-.])",
+        "Kontingent": r"\b[Qq]uot[ae]\b",
+        "Warteliste": r"\b(Warteschlange|[Ww]aitlist)",
+        "Kontobuch": r"\b([Ll]edger|Buch der Credits)\b",
+        "Unix-Konto": r"\bUnix-(Benutzer|[Uu]ser|Account)",
+        "Gruppe": r"\bAccounts?\b",
+        "Warnung": r"\b(Alarme?|[Aa]lerts?)\b",
+        "eintragen": r"\b[Ee]inschreib",
+    }
+}
+"""What a language does not say, by the word that it says instead everywhere."""
 PLACEHOLDER = re.compile(
     r"%\(\w+\)[#0 +-]?[0-9.]*[a-zA-Z]|(?<!\{)\{[\w.]*(?:![a-z])?(?::[^{}]*)?\}(?!\})"
 )
@@ -72,6 +89,20 @@ def test_translations_keep_every_placeholder_and_tag(code, domain):
                 if not least <= have <= most:
                     wrong.append((entry.msgid, text))
     assert wrong == []
+
+
+@pytest.mark.parametrize(("code", "domain"), CATALOGUES)
+def test_one_concept_has_one_word(code, domain):
+    found = []
+    for entry in catalogue(code, domain):
+        for text in texts(entry):
+            said = TAG.sub(" ", PLACEHOLDER.sub(" ", text))
+            found += [
+                (instead, text)
+                for instead, wrong in OTHER_WORDS.get(code, {}).items()
+                if re.search(wrong, said)
+            ]
+    assert found == []
 
 
 def test_what_is_compiled_is_what_is_committed():

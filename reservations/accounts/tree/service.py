@@ -188,7 +188,7 @@ def undo(*, change_id: int, actor: User, now: datetime) -> TreeChange:
         made = write(
             done,
             actor=actor,
-            reason=f"undoes change #{change.pk}",
+            reason=sentence("undoes change #{number}", number=change.pk),
             now=now,
             kind=TreeChange.Kind.UNDO,
         )

@@ -119,7 +119,7 @@ def test_a_mail_is_in_the_language_of_its_reader(german, bob, settings):
 @pytest.mark.django_db
 def test_a_message_outlives_the_redirect_in_german(page, german):
     answer = page.post("/notices/read/", follow=True)
-    assert "0 Mitteilungen als gelesen markiert." in answer.content.decode()
+    assert "0 Meldungen als gelesen markiert." in answer.content.decode()
 
 
 @pytest.mark.django_db
