@@ -48,11 +48,12 @@ class SignIn(LoginView):
 @require_safe
 def board(request: HttpRequest) -> HttpResponse:
     """Every Gpu of every Node, live. The figures come over the websocket."""
-    counts = Counter(Gpu.objects.shown().values_list("node__name", flat=True))
+    gpus = list(Gpu.objects.shown().values_list("pk", "node__name", "draining"))
+    counts = Counter(node for _pk, node, _draining in gpus)
     nodes = list(Node.objects.in_service().values_list("pk", "name", "draining"))
     names = [name for _pk, name, _draining in nodes]
     drained = {pk: name for pk, name, draining in nodes if draining}
-    alone = Gpu.objects.shown().filter(draining=True).values_list("pk", flat=True)
+    alone = [pk for pk, _node, draining in gpus if draining]
     page = {
         "nodes": [(name, range(counts[name])) for name in names if counts[name]],
         "node_names": names,

@@ -14,16 +14,16 @@ import traceback
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from reservations import tick
-from reservations.booking.booking_change import change
-from reservations.booking.release import cancel
-from reservations.booking.service import book
-
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuportal.settings")
 
 import django
 
 django.setup()
+
+from reservations import tick  # noqa: E402
+from reservations.booking.booking_change import change  # noqa: E402
+from reservations.booking.release import cancel  # noqa: E402
+from reservations.booking.service import book  # noqa: E402
 from reservations.models import User  # noqa: E402
 from reservations.rules.errors import Refusal  # noqa: E402
 from telemetry.models import Gpu  # noqa: E402

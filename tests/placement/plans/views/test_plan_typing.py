@@ -41,7 +41,7 @@ def test_what_is_typed_is_answered_without_a_search(student, monkeypatch):
     def search(**_asked: object) -> None:
         raise AssertionError("the closed form alone")
 
-    monkeypatch.setattr(plan_views.services, "make_plans", search)
+    monkeypatch.setattr(plan_views, "make_plans", search)
     answer = student.post("/plan/now/", typed(batch="9"), headers=HTMX)
     html = answer.content.decode()
     assert 'id="now-likely"' in html
