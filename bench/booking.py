@@ -5,7 +5,7 @@
 
 Starts its own broker, database (SQLite in a temporary folder, or a PostgreSQL of its
 own; where nothing is said, that of DATABASE_URL) and web processes, and prints
-one table with the machine and the ratios to DESIGN.md section 7. Clients run in
+one table with the machine and the ratios to the targets below. Clients run in
 processes of their own on the same machine, so on two cores they compete with
 the server: "CPU a request" is the server's alone and the fairer figure.
 """

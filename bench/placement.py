@@ -1,4 +1,6 @@
-"""Splits: how long, how good, and beside what else there is (PLACEMENT.md 7.6, 7.7).
+"""Splits: how long, how good, and beside what else there is.
+
+See docs/design/placement.md#promise-6 and #promise-7.
 
 python -m bench.placement [--instances 300]
 

@@ -1,4 +1,6 @@
-"""The whole strategy search: what is asked and how long it may take (PLACEMENT.md 7.6).
+"""The whole strategy search: what is asked and how long it may take.
+
+See docs/design/placement.md#promise-6.
 
 `cases()` is called by bench/placement.py. By itself: python -m bench.strategies
 """

@@ -3,7 +3,8 @@
 1. follow what moves: it has begun elsewhere, or it could not
 2. carry out what was accepted, one move at a time over the whole site
 3. look at each Job that is due: its Plan where it is, the best Plan elsewhere, the
-   rule of PLACEMENT.md section 4 (`rules/rebalance_rules.py`), and a row that says why
+   rule of docs/design/placement.md#moving (`rules/rebalance_rules.py`), and a row that
+   says why
 4. withdraw proposals of Jobs that have ended
 
 A Job is due when it asks to be looked at and its turn has come, or when an Alert on

@@ -1,9 +1,9 @@
 """How long a step really took, and how much went through it, from what was logged.
 
 The first steps are slow (kernels are chosen, caches filled, data read for the first
-time), so they are left out: PLACEMENT.md section 3 calibrates from the first 20; a run
-of fewer than 80 steps leaves out its first quarter. The median is taken of what is
-left: a checkpoint that is written or a neighbour that wakes up moves a mean.
+time), so they are left out: docs/design/placement.md#time calibrates from the first 20;
+a run of fewer than 80 steps leaves out its first quarter. The median is taken of what
+is left: a checkpoint that is written or a neighbour that wakes up moves a mean.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,8 @@
 """A served model moves: loaded at the new place, asked there, then the old one ends.
 
-PLACEMENT.md section 4. An endpoint moves when its Gpu breaks or a stranger runs on it
-and its owner lets it, or when its owner says so. The steps, each safe to run twice and
-at the same time, each from the rows alone:
+See docs/design/placement.md#moving-endpoints. An endpoint moves when its Gpu breaks or
+a stranger runs on it and its owner lets it, or when its owner says so. The steps, each
+safe to run twice and at the same time, each from the rows alone:
 
 1. ``begin``: a Job with the same models on the best other Gpu: one of the same
    Reservation; else one booked beside it, so that both run for a moment; where the

@@ -20,7 +20,8 @@ FLOW_BYTES_PER_ROW = 2 * 2**20
 """Tensors between operators, for each row of the batch: a guess, on the safe side."""
 LEAST_BYTES = 16 * 2**20
 CONTEXT_BYTES = 500 * 2**20
-"""CUDA context, cuDNN and workspaces of one process (PLACEMENT.md section 1.4)."""
+"""CUDA context, cuDNN and workspaces of one process
+(docs/design/placement.md#outside-the-tensors)."""
 ROOM_RATIO = 0.9
 """Part of what is free on a Gpu that models may take together."""
 ALIKE_PCT = 10.0

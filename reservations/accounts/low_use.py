@@ -1,5 +1,6 @@
 """Who held Gpus and hardly used them? Held time is charged anyway; this is for the
-head of a group to ask about (POLICY.md section 5, "fake load against idle release").
+head of a group to ask about (docs/design/fair-booking.md#gaming, "fake load against
+idle release").
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def change(
 ) -> Reservation:
     """Change what is booked; what is left out stays as it is.
 
-    What is given back is judged like any return (POLICY.md rule 6); what is
-    added is judged like a new request. One that runs can only change its end.
+    What is given back is judged like any return (docs/design/fair-booking.md#rule-6);
+    what is added is judged like a new request. One that runs can only change its end.
 
     Args:
         version: as it was shown; another one means somebody was faster.

@@ -48,7 +48,10 @@ def displaced(
 
 
 def _sides(detail: dict[str, Any]) -> list[Side]:
-    """Return both sides of rule 2; firm within quota compares nobody."""
+    """Return both sides of docs/design/fair-booking.md#rule-2.
+
+    Firm within a quota compares nobody.
+    """
     if not str(detail.get("rule", "")).startswith("2"):
         return []
     own, other = gettext("You, without it"), gettext("The other side, with it")

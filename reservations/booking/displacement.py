@@ -1,4 +1,6 @@
-"""Carry a displacement out: rows, refund, Notices (POLICY.md rules 1, 2 and 4).
+"""Carry a displacement out: rows, refund, Notices.
+
+See docs/design/fair-booking.md#rule-1, #rule-2 and #rule-4.
 
 Inside the transaction and under the locks of whoever books. Order of locks:
 ``store/locking``; the flex in the way and the Reservation that is changed are

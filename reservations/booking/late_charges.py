@@ -1,4 +1,6 @@
-"""Charge hours that came back too late, once they have passed (POLICY.md rule 6).
+"""Charge hours that came back too late, once they have passed.
+
+See docs/design/fair-booking.md#rule-6.
 
 Only the part that nobody else then held is charged. A step of the tick: each
 Reservation's late hours in one transaction, under its lock.
@@ -51,7 +53,8 @@ def charge(pk: int, now: datetime, policy: Policy) -> bool:
         kept += [ledger.late_piece(part, piece, charged_at=passed) for piece in pieces]
     row.late_returns.filter(charged_at=None).delete()
     LateReturn.objects.bulk_create(kept)
-    # Rounded down once and not by the piece: cutting costs the same (I8).
+    # Rounded down once and not by the piece: cutting costs the same
+    # (docs/design/fair-booking.md#i8).
     amount = owes // PERMILLE
     if amount:
         LedgerEntry.objects.create(

@@ -1,4 +1,4 @@
-"""Who overran pays the overrun (POLICY.md rule 7).
+"""Who overran pays the overrun (docs/design/fair-booking.md#rule-7).
 
 Where a Gpu was not clean at the start because the one who held it before was still
 on it, the time from then until the holder was helped is charged to that Reservation

@@ -1,4 +1,6 @@
-"""Stay on past the end until somebody claims the Gpus (POLICY.md rule 3).
+"""Stay on past the end until somebody claims the Gpus.
+
+See docs/design/fair-booking.md#rule-3.
 
 The same Reservation goes on: ``end`` moves past ``booked_end``, so its Jobs and its
 processes run on without a move, and what is past ``booked_end`` is flex that counts in

@@ -219,7 +219,10 @@ def _split_off(
 
 
 def _part_of(row: Reservation, gone: frozenset[int], at: datetime) -> Reservation:
-    """Cut the Reservation in two along its Gpus; cost is additive (I8)."""
+    """Cut the Reservation in two along its Gpus; cost is additive.
+
+    See docs/design/fair-booking.md#i8.
+    """
     allocations = list(row.allocations.select_related("gpu__pool"))
     held = Window(row.start, row.end)
     costs = {a.gpu_id: ledger.tariff_of(a).cost(held) for a in allocations}

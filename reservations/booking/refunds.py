@@ -1,4 +1,6 @@
-"""Everything back: what the site did is never the holder's loss (POLICY.md rule 7).
+"""Everything back: what the site did is never the holder's loss.
+
+See docs/design/fair-booking.md#rule-7.
 
 Full refund, the lost time in the site's own column, and a Token; the Token that was
 spent on the booking comes back too. Inside the transaction and under the lock of

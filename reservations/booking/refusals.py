@@ -4,9 +4,10 @@ Called after a refusal, when its transaction is rolled back. Reports show it as 
 that the Gpus could not serve: a row a day, Membership, Pool and rule. What was only
 asked wrongly (off the grid, in the past) does not count, and a preview never does.
 
-The decision itself is kept too (POLICY.md rule 8, I14): the numbers, the words, and
-what decides it again. Asking costs nothing, so of each Membership only the newest
-``KEPT`` stay, and none longer than ``KEPT_FOR``.
+The decision itself is kept too (docs/design/fair-booking.md#rule-8,
+docs/design/fair-booking.md#i14): the numbers, the words, and what decides it again.
+Asking costs nothing, so of each Membership only the newest ``KEPT`` stay, and none
+longer than ``KEPT_FOR``.
 """
 
 import logging

@@ -201,7 +201,9 @@ def release(
 def free_unused(
     *, reservation_id: int, now: datetime, reason: str, no_show: bool = False
 ) -> Reservation:
-    """Release for a no-show or for idleness: lambda is 1 (POLICY.md rule 6).
+    """Release for a no-show or for idleness: lambda is 1.
+
+    See docs/design/fair-booking.md#rule-6.
 
     Args:
         no_show: nobody came, which counts for the strikes.

@@ -183,7 +183,8 @@ def judge(
     """Read what the request is judged by, and judge it.
 
     Args:
-        taking: whether it may displace unfrozen flex (rules 1 and 2).
+        taking: whether it may displace unfrozen flex
+            (docs/design/fair-booking.md#rule-1 and #rule-2).
         freed_gpu_seconds: what the Membership holds now and not with the request.
     """
     user_pk = locked.membership.user_id

@@ -269,7 +269,10 @@ def _taking(
 def next_equal(
     row: Reservation, gpu_ids: Sequence[int], *, now: datetime
 ) -> Slot | None:
-    """Return the first free slot that equals what a Reservation had (rule 4)."""
+    """Return the first free slot that equals what a Reservation had.
+
+    See docs/design/fair-booking.md#rule-4.
+    """
     policy = site_policy()
     gpus = calendar_gpus()
     seconds = int((row.booked_end - row.start).total_seconds())

@@ -1,4 +1,6 @@
-"""A Gpu that is not clean at the start is the site's failure (POLICY.md rule 7).
+"""A Gpu that is not clean at the start is the site's failure.
+
+See docs/design/fair-booking.md#rule-7.
 
 Somebody else's process was on it when the Window began, and stays: the holder gets
 an equal Gpu of the same Node, free over the whole Window; where there is none,

@@ -1,4 +1,7 @@
-"""Spend a Token on one firm booking (POLICY.md rule 7; see ``rules.voucher_terms``)."""
+"""Spend a Token on one firm booking.
+
+See docs/design/fair-booking.md#rule-7 and ``rules.voucher_terms``.
+"""
 
 from datetime import datetime, timedelta
 

@@ -304,7 +304,9 @@ class EarlyReturn(models.Model):
 
 
 class LateReturn(models.Model):
-    """Hours of one Gpu that came back less than a day ahead (POLICY.md rule 6).
+    """Hours of one Gpu that came back less than a day ahead.
+
+    See docs/design/fair-booking.md#rule-6.
 
     Until they have passed they stand for what may be charged; then the parts
     that nobody else held stay, with ``charged_at``, and a CHARGE is written.

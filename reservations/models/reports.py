@@ -41,7 +41,9 @@ class RefusedDemand(models.Model):
 
 
 class RefusedRequest(models.Model):
-    """One refused booking with its reason and what it was judged by (rule 8, I14).
+    """One refused booking with its reason and what it was judged by.
+
+    See docs/design/fair-booking.md#rule-8, docs/design/fair-booking.md#i14.
 
     Of each Membership the newest are kept, and none for long: see
     ``booking/refusals``. The demand behind them is counted in ``RefusedDemand``.

@@ -49,7 +49,7 @@ def _number(name: str, default: int, meaning: str) -> Any:
 
 
 class SitePolicy(models.Model):
-    """One row. Defaults: POLICY.md section 2; all times in seconds."""
+    """One row. Defaults: docs/design/fair-booking.md#defaults; all times in seconds."""
 
     grid_seconds = _seconds(
         "grid_seconds",

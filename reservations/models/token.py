@@ -1,4 +1,7 @@
-"""Rights given back after a failure of the site (POLICY.md rule 7)."""
+"""Rights given back after a failure of the site.
+
+See docs/design/fair-booking.md#rule-7.
+"""
 
 from django.db import models
 from django.utils import timezone

@@ -25,11 +25,14 @@ class WaitingRequestQuerySet(models.QuerySet["WaitingRequest"]):
 
 
 class WaitingRequest(models.Model):
-    """ "Any 8 h between Tue and Thu, 2 Gpus of at least 24 GiB" (POLICY.md rule 5).
+    """ "Any 8 h between Tue and Thu, 2 Gpus of at least 24 GiB".
+
+    See docs/design/fair-booking.md#rule-5.
 
     ``created_at`` is the time of the request: it stays the original one when a
-    placement is displaced (rule 4). ``expected_*`` is where it would land, told as
-    an estimate; with ``planned`` nobody's later flex may push it back.
+    placement is displaced (docs/design/fair-booking.md#rule-4). ``expected_*`` is where
+    it would land, told as an estimate; with ``planned`` nobody's later flex may push it
+    back.
     """
 
     class State(models.TextChoices):

@@ -1,10 +1,10 @@
 """Which bookings must leave Gpus, and what becomes of each. Pure.
 
-POLICY.md rule 7. In this order: what has not begun goes to equal Gpus (same Pool),
-firm before flex, earlier before later; where there are none it ends where the closed
-time begins, and what begins inside it comes back whole. What runs is never moved: a
-process cannot be. Equal Gpus are looked for on the Node where the others stand, then
-on one Node for all of them, so that a booking of one Node stays on one.
+See docs/design/fair-booking.md#rule-7. In this order: what has not begun goes to equal
+Gpus (same Pool), firm before flex, earlier before later; where there are none it ends
+where the closed time begins, and what begins inside it comes back whole. What runs is
+never moved: a process cannot be. Equal Gpus are looked for on the Node where the others
+stand, then on one Node for all of them, so that a booking of one Node stays on one.
 """
 
 from __future__ import annotations

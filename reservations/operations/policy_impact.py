@@ -16,7 +16,8 @@ KEPT = sentence("they do not change")
 def effects(changes: Changes, now: datetime) -> list[str]:
     """Return sentences about what a change does and does not do.
 
-    What is booked is never taken by a change of the rules (I2, I3).
+    What is booked is never taken by a change of the rules
+    (docs/design/fair-booking.md#i2, #i3).
     """
     found: list[str] = []
     live = Reservation.objects.live()

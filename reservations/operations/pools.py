@@ -127,7 +127,8 @@ def set_pool_quota(
 ) -> bool:
     """Set what a Membership or an Account may hold on a Pool; None: no such limit.
 
-    Below what is held nothing is taken, and nothing more is given (I3).
+    Below what is held nothing is taken, and nothing more is given
+    (docs/design/fair-booking.md#i3).
 
     Raises:
         DeskInvalid: by field.

@@ -1,8 +1,9 @@
 """Whose is a process? From what a node says of it to a User, or to nobody.
 
-Asked in this order: the portal Job it belongs to, the user slice it runs in, the
-label of its container, then its uid (TELEMETRY.md section 4). Nodes run students'
-code: what they say of a process decides who is blamed, never who may do something.
+Asked in this order: the portal Job it belongs to, the user slice it runs in, the label
+of its container, then its uid (docs/design/telemetry.md#attribution). Nodes run
+students' code: what they say of a process decides who is blamed, never who may do
+something.
 """
 
 from __future__ import annotations

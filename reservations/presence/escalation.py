@@ -4,7 +4,7 @@
 
 A pool goes so far up and no further; each step waits for its time and for the step
 below. Pure: who carries it out is gpuportal/alerts/response.py, and the node checks
-again just before it acts. TELEMETRY.md section 4.
+again just before it acts. See docs/design/telemetry.md#escalation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is a Gpu doing, judged with the calendar in hand? And what is wrong?
 
-TELEMETRY.md section 4. One reading proves nothing: a word that accuses
+See docs/design/telemetry.md#findings. One reading proves nothing: a word that accuses
 somebody, and every finding, needs several fresh samples in a row and the time
 that the site's policies ask for. Whose a process is says `attribution.py`.
 

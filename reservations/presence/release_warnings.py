@@ -1,4 +1,6 @@
-"""Is a running Reservation about to be released, and when? (POLICY.md rule 6)
+"""Is a running Reservation about to be released, and when?
+
+See docs/design/fair-booking.md#rule-6.
 
 As far as is known now: time in which nobody could see stops the clock, so a release
 may come later than this says, never earlier.

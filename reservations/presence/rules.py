@@ -1,6 +1,6 @@
 """Did anybody come, and is anything used? Judged on watched minutes only.
 
-POLICY.md section 3, rule 6. Our blindness is never the student's fault: a
+See docs/design/fair-booking.md#rule-6. Our blindness is never the student's fault: a
 minute without enough samples of every Gpu is blind, stops the clock and makes
 no strike.
 """

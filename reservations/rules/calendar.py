@@ -88,12 +88,16 @@ class FlexInfo:
     """The requester displaced its owner before and gave the time back: not before
     this instant again."""
     planned: bool = False
-    """Placed at a planned start: only firm within quota may displace it (rule 5)."""
+    """Placed at a planned start: only firm within quota may displace it
+    (docs/design/fair-booking.md#rule-5)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where a waiting request is to begin; later flex leaves it alone (rule 5)."""
+    """Where a waiting request is to begin; later flex leaves it alone.
+
+    See docs/design/fair-booking.md#rule-5.
+    """
 
     waiting_pk: int
     user_pk: int

@@ -1,12 +1,13 @@
 """What holding costs, and what giving back costs. Amounts only; no rows.
 
-POLICY.md sections 2 and 3, rule 6. Cost is ``weight x Gpus x seconds``, whole
-weighted GPU-seconds, in peak hours times the factor (``prices``). Over the life of a
-Reservation HOLD + RELEASE = 0 and CHARGE is what was paid. An hour given back is judged
-by itself: one that begins 24 h or more after the moment of return is free; a later one
-costs ``weight x lambda`` for the part that nobody else then held, charged when it has
-passed. Time that somebody else's flex was displaced for is never free. Hours are those
-of the UTC clock, so that cutting a Reservation in pieces costs the same (I8).
+See docs/design/fair-booking.md#terms, docs/design/fair-booking.md#rule-6. Cost is
+``weight x Gpus x seconds``, whole weighted GPU-seconds, in peak hours times the factor
+(``prices``). Over the life of a Reservation HOLD + RELEASE = 0 and CHARGE is what was
+paid. An hour given back is judged by itself: one that begins 24 h or more after the
+moment of return is free; a later one costs ``weight x lambda`` for the part that nobody
+else then held, charged when it has passed. Time that somebody else's flex was displaced
+for is never free. Hours are those of the UTC clock, so that cutting a Reservation in
+pieces costs the same (docs/design/fair-booking.md#i8).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Firm, flex or no: one request judged against one Snapshot. Pure.
 
-POLICY.md section 3, rules 1 to 3; who yields to whom is in ``displacement``, what
-nobody may exceed in ``limits``.
+See docs/design/fair-booking.md#rule-1 to #rule-3. Who yields to whom is in
+``displacement``, what nobody may exceed in ``limits``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Decision:
     """Until then somebody worse served may take it; None: nobody can."""
     next_slot: Slot | None = None
     inputs: dict[str, object] | None = None
-    """What it was judged by, as ``stored`` keeps it (I14)."""
+    """What it was judged by, as ``stored`` keeps it
+    (docs/design/fair-booking.md#i14)."""
     rank_before: int | None = None
     rank_after: int | None = None
     of: int | None = None
@@ -59,7 +60,10 @@ class Decision:
     """What of the cost peak hours add; told, not stored: the inputs say it."""
 
     def to_json(self) -> dict[str, object]:
-        """Return what is stored with the Reservation (rule 8)."""
+        """Return what is stored with the Reservation.
+
+        See docs/design/fair-booking.md#rule-8.
+        """
         stored: dict[str, object] = {
             "rule": "1 firm" if self.kind is Kind.FIRM else "2 flex",
             "cost_gpu_seconds": self.cost_gpu_seconds,
@@ -151,7 +155,10 @@ def _flex(
     flex: tuple[FlexInfo, ...],
     why: QuotaExceeded,
 ) -> Decision:
-    """Rule 2: free time inside the flex horizon, or that of somebody better served."""
+    """Take free time inside the flex horizon, or that of a person served better.
+
+    See docs/design/fair-booking.md#rule-2.
+    """
     cost, policy, now = request.cost_gpu_seconds, snapshot.policy, request.now
     # A Token is one for a firm booking: it is not spent on flex.
     if why.flex_from > now or request.token is not None:
@@ -188,8 +195,9 @@ def _flex(
 def flex_ahead(request: Request, snapshot: Snapshot) -> int:
     """Return how many of the requester's flex reservations count beside this one.
 
-    Those that have not begun; none where the request itself begins inside the
-    freeze, because that time is anyone's (rule 3) and hoards nothing.
+    Those that have not begun; none where the request itself begins inside the freeze,
+    because that time is anyone's (docs/design/fair-booking.md#rule-3) and hoards
+    nothing.
     """
     now, start = request.now, request.window.start
     if start <= now or is_frozen(Kind.FLEX, start, now=now, policy=snapshot.policy):

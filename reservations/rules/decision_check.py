@@ -1,4 +1,6 @@
-"""Does a stored decision still follow from the numbers stored with it? (I14)
+"""Does a stored decision still follow from the numbers stored with it?
+
+See docs/design/fair-booking.md#i14.
 
 Rule by rule, from what ``Decision.to_json`` keeps: quotas and what 7 days would
 have held, the instants of the freeze, the two paths down the Fair Tree.

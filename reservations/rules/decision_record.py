@@ -1,11 +1,11 @@
 """The inputs of a decision, small enough to keep, and the decision again from them.
 
-POLICY.md section 3, rule 8 and I14: every decision, a refusal too, is kept with what it
-was judged by (the version of the policy, the request, one's own holdings, what counted
-in each quota within the 7 days around it, the flex in the way, and of the Fair Tree the
-part that decided), so that ``recompute`` gives the same decision, years later and
-without the database. The sums are of the append-only ledger and of the calendar as
-they were.
+See docs/design/fair-booking.md#rule-8, docs/design/fair-booking.md#i14. Every decision,
+a refusal too, is kept with what it was judged by (the version of the policy, the
+request, one's own holdings, what counted in each quota within the 7 days around it, the
+flex in the way, and of the Fair Tree the part that decided), so that ``recompute``
+gives the same decision, years later and without the database. The sums are of the
+append-only ledger and of the calendar as they were.
 
 Of the tree only the paths of those concerned are kept; at each Level all others are
 one Membership with the rest of the shares and of the usage, so that every level_fs on

@@ -1,11 +1,12 @@
 """Gaps between bookings, held for Jobs that give way to everybody. Pure.
 
-POLICY.md rule 3: time that is free inside the freeze is anyone's, outside any quota,
-paid as it is held. What runs in such a gap without having been booked is, from its
-first second, what an overstay is past its end: flex that is never frozen. So a gap is
-held by a Reservation without booked time (``booked_end == start``). In the calendar of
-whoever asks for its Gpus it does not stand at all; who books them for now waits for
-its notice, which is what the Job needs to write its checkpoint and go.
+See docs/design/fair-booking.md#rule-3. Time that is free inside the freeze is anyone's,
+outside any quota, paid as it is held. What runs in such a gap without having been
+booked is, from its first second, what an overstay is past its end: flex that is never
+frozen. So a gap is held by a Reservation without booked time (``booked_end == start``).
+In the calendar of whoever asks for its Gpus it does not stand at all; who books them
+for now waits for its notice, which is what the Job needs to write its checkpoint and
+go.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def is_gap(start: datetime, booked_end: datetime) -> bool:
 def gap_notice_seconds(policy: Policy, grace_seconds: float) -> int:
     """Return how long before its claimed start a gap is left.
 
-    Never more than who stays on past the end has (rule 3).
+    Never more than who stays on past the end has (docs/design/fair-booking.md#rule-3).
     """
     wanted = int(grace_seconds) + LEAVE_SECONDS
     return min(policy.overstay_notice_seconds, wanted)

@@ -33,7 +33,7 @@ class State(StrEnum):
 
 
 class Kind(StrEnum):
-    """What others may do to a Reservation (POLICY.md section 3)."""
+    """What others may do to a Reservation (docs/design/fair-booking.md#rules)."""
 
     FIRM = "firm"
     FLEX = "flex"

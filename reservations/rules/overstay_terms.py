@@ -1,4 +1,6 @@
-"""Staying on past the end: a tail of flex that anybody may claim (rule 3).
+"""Staying on past the end: a tail of flex that anybody may claim.
+
+See docs/design/fair-booking.md#rule-3.
 
 A Reservation whose holder asked for it goes on when it is over, until somebody
 claims one of its Gpus: then there are ten minutes to leave. The tail lies between

@@ -1,4 +1,7 @@
-"""The site's booking rules as one frozen value. Defaults: POLICY.md section 2."""
+"""The site's booking rules as one frozen value.
+
+See docs/design/fair-booking.md#defaults.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +131,8 @@ class Policy:
     names_visible: bool = True
     """Students see who holds a Gpu; off: only the group."""
     version: int = 0
-    """Counts the changes; stored with every decision (rule 8)."""
+    """Counts the changes; stored with every decision
+    (docs/design/fair-booking.md#rule-8)."""
 
     def __post_init__(self) -> None:
         """Check every field, and the fields against each other.

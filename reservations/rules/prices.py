@@ -1,11 +1,12 @@
 """What one second costs, by the hour of the week. Pure.
 
-POLICY.md section 2: cost of holding = ``weight x Gpus x seconds``, with an optional
-peak rate. A peak factor is a whole number, so that costs stay whole weighted
-GPU-seconds and add up (I8): the cost of a Window is the sum, over its pieces of one
-rate, of ``weight x factor x seconds``. Peak hours are hours of the local week, each
-from the full hour of the site's clock; where the clock is set back an hour of the week
-comes twice, where it is set forward one is left out.
+See docs/design/fair-booking.md#terms. Cost of holding = ``weight x Gpus x seconds``,
+with an optional peak rate. A peak factor is a whole number, so that costs stay whole
+weighted GPU-seconds and add up (docs/design/fair-booking.md#i8): the cost of a Window
+is the sum, over its pieces of one rate, of ``weight x factor x seconds``. Peak hours
+are hours of the local week, each from the full hour of the site's clock; where the
+clock is set back an hour of the week comes twice, where it is set forward one is left
+out.
 
 Cost: a day's peak spans are found once and kept; then O(days of the Window).
 """

@@ -1,11 +1,12 @@
-"""What a Token buys, and why one is refused (POLICY.md rule 7).
+"""What a Token buys, and why one is refused (docs/design/fair-booking.md#rule-7).
 
-A Token is one firm booking of the Membership that it is owed to, beyond the horizon
-and beyond the shorter one after no-shows. It ignores horizon limits and nothing else:
-quota, person-wide caps, the grid and the longest booking hold, because every promise
-to others (I3, I4) rests on them. Where the booking would be had without it, it is not
-spent; it buys no flex; it is good until it expires, and its booking begins before.
-What its owner cancels does not bring it back; what the site refunds does.
+A Token is one firm booking of the Membership that it is owed to, beyond the horizon and
+beyond the shorter one after no-shows. It ignores horizon limits and nothing else:
+quota, person-wide caps, the grid and the longest booking hold, because every promise to
+others (docs/design/fair-booking.md#i3, #i4) rests on them. Where the booking would be
+had without it, it is not spent; it buys no flex; it is good until it expires, and its
+booking begins before. What its owner cancels does not bring it back; what the site
+refunds does.
 """
 
 from __future__ import annotations

@@ -132,8 +132,9 @@ def without(window: Window, taken: Iterable[Window]) -> list[Window]:
 def chain(window: Window, own: Iterable[Window]) -> Window:
     """Return the Window joined with those of ``own`` that touch it, back to back.
 
-    Back-to-back reservations of one person on one Gpu count as one (POLICY.md
-    section 2), or the longest reservation could be had in pieces.
+    Back-to-back reservations of one person on one Gpu count as one
+    (docs/design/fair-booking.md#terms), or the longest reservation could be had in
+    pieces.
     """
     for joined in merged([window, *own]):
         if joined.start <= window.start and window.end <= joined.end:

@@ -91,7 +91,10 @@ def late_return(
     now: datetime,
     permille: int,
 ) -> None:
-    """Keep the hours that came back too late to be free (POLICY.md rule 6)."""
+    """Keep the hours that came back too late to be free.
+
+    See docs/design/fair-booking.md#rule-6.
+    """
     if not permille:
         return
     displaced = displaced_windows(reservation)

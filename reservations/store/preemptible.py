@@ -21,7 +21,8 @@ class Taker:
     now: datetime
     freeze_seconds: int
     notice_seconds: int = 600
-    """What who stays on past the end has to leave (rule 3)."""
+    """What who stays on past the end has to leave
+    (docs/design/fair-booking.md#rule-3)."""
 
     pause_seconds: int = 0
     """How long giving displaced time back keeps from displacing its owner again."""
@@ -40,7 +41,8 @@ class Taker:
 def plans_between(start: datetime, end: datetime, taker: Taker) -> tuple[Plan, ...]:
     """Return the starts that others than the taker hold between two instants.
 
-    Those inside the freeze hold nothing: that time is anyone's (POLICY.md rule 3).
+    Those inside the freeze hold nothing: that time is anyone's
+    (docs/design/fair-booking.md#rule-3).
     """
     rows = _planned(
         frozen=taker.frozen_until, start=start, end=end, taker=taker.user_pk

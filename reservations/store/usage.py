@@ -27,7 +27,7 @@ from reservations.store.booking_snapshot import (
 SMALL_LEDGER_ROWS = 20_000
 """Up to here the sums are read anew each time, which takes milliseconds."""
 LOOK_AGAIN_SECONDS = 60
-"""POLICY.md section 2: sums of a larger ledger may be this old."""
+"""docs/design/fair-booking.md#terms: sums of a larger ledger may be this old."""
 UNSETTLED_ROWS = 2_000
 """Of the newest: more than are ever written at once."""
 
@@ -56,8 +56,8 @@ _lock = threading.Lock()
 def usage_by_membership(now: datetime, policy: Policy) -> dict[int, int]:
     """Return the weighed usage of every Membership that has any.
 
-    Decayed past charges plus undecayed commitments (POLICY.md section 2), in
-    the units of ``fairshare.weight_at``.
+    Decayed past charges plus undecayed commitments (docs/design/fair-booking.md#terms),
+    in the units of ``fairshare.weight_at``.
     """
     second = unix(now)
     heavy = weight_at(second, policy.half_life_seconds)

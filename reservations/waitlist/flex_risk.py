@@ -2,10 +2,11 @@
 
 Of those that wait, the ones of other people that could use one of its Gpus count. A
 request whose Membership, with its own cost, would stand strictly above the holder
-without this booking (rule 2) may take it; it weighs with the share of its possible
-starts, every hour from its earliest to its latest, that meet the booking. The chance
-is that at least one of them needs just this time: 1 - the product of (1 - weight).
-It says nothing of who will ask tomorrow: how many members stand above is told beside.
+without this booking (docs/design/fair-booking.md#rule-2) may take it; it weighs with
+the share of its possible starts, every hour from its earliest to its latest, that meet
+the booking. The chance is that at least one of them needs just this time: 1 - the
+product of (1 - weight). It says nothing of who will ask tomorrow: how many members
+stand above is told beside.
 """
 
 from __future__ import annotations

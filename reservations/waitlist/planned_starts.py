@@ -1,13 +1,15 @@
 """Where each waiting request would land, and whose start is held. Pure.
 
-Conservative backfill (POLICY.md rule 5): the first ``planned_requests`` in order hold
-a planned start. Who holds one keeps it, whoever asks later, until it is placed, can
-begin sooner, or firm time of others takes the place; then it gets the next one. A
-newcomer holds one as soon as fewer than that many do. So a wide request is not
-starved by narrow ones: each plan stands, and only quotas' firm time goes before it.
+Conservative backfill (docs/design/fair-booking.md#rule-5): the first
+``planned_requests`` in order hold a planned start. Who holds one keeps it, whoever asks
+later, until it is placed, can begin sooner, or firm time of others takes the place;
+then it gets the next one. A newcomer holds one as soon as fewer than that many do. So a
+wide request is not starved by narrow ones: each plan stands, and only quotas' firm time
+goes before it.
 
 Everybody behind is estimated on top: in order, each takes the earliest room that is
-left. Plans begin after the freeze: time inside it is anyone's (rule 3).
+left. Plans begin after the freeze: time inside it is anyone's
+(docs/design/fair-booking.md#rule-3).
 """
 
 from __future__ import annotations

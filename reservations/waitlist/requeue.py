@@ -1,4 +1,7 @@
-"""A displaced Reservation goes back on the waitlist (POLICY.md rule 4)."""
+"""A displaced Reservation goes back on the waitlist.
+
+See docs/design/fair-booking.md#rule-4.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -29,8 +32,8 @@ def wait_again(
 
     Args:
         allocations: with their Gpus.
-        by_rank: it lost by rule 2: from now on it takes free time only, so that
-            displacing ends (``waitlist.rules``).
+        by_rank: it lost by rank (docs/design/fair-booking.md#rule-2). From now on it
+            takes free time only, so that displacements end (``waitlist.rules``).
     """
     before = WaitingRequest.objects.filter(reservation=row, state=PLACED).first()
     if before is None:

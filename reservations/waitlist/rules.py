@@ -1,14 +1,17 @@
-"""Who of those that wait is placed next, and where. Pure. (POLICY.md rule 5)
+"""Who of those that wait is placed next, and where. Pure.
 
-Order: Fair Tree rank, then older request, then id; nothing else. Whoever is first
-in it and fits anywhere gets the earliest start that the rules grant (``decide``:
-quotas, caps, horizons, rule 2), on the instants at which Gpus come free and the
-full hours between.
+See docs/design/fair-booking.md#rule-5.
 
-Why it ends (I6): with no new request nobody is placed for ever. A request that lost
-flex by rank (``takes`` is off) takes free time only, so each request displaces by
-rank at most once, and once more for every time it yielded to firm; firm never goes.
-Between two displacements every placement adds one, and there are only so many.
+Order: Fair Tree rank, then older request, then id; nothing else. Whoever is first in it
+and fits anywhere gets the earliest start that the rules grant (``decide``: quotas,
+caps, horizons, docs/design/fair-booking.md#rule-2), on the instants at which Gpus come
+free and the full hours between.
+
+Why it ends (docs/design/fair-booking.md#i6): with no new request nobody is placed for
+ever. A request that lost flex by rank (``takes`` is off) takes free time only, so each
+request displaces by rank at most once, and once more for every time it yielded to firm;
+firm never goes. Between two displacements every placement adds one, and there are only
+so many.
 
 With notice shorter than the freeze, or in the person's quiet hours, a slot is only
 offered, unless it was accepted beforehand or a Job waits with the request.
@@ -76,7 +79,7 @@ class Waiting:
     quiet_until: datetime | None = None
     """Its person wants no call before then; None: it is not quiet."""
     takes: bool = True
-    """It may displace by rank (rule 2)."""
+    """It may displace by rank (docs/design/fair-booking.md#rule-2)."""
     plan: Plan | None = None
     """The start it holds."""
 
@@ -237,7 +240,10 @@ _WHATEVER_GPUS = (
 
 
 def _outranked(one: Waiting, request: Request, facts: Snapshot) -> bool:
-    """Say whether rule 2 surely refuses: it would take by rank, and stands below."""
+    """Say whether the rule of rank surely refuses.
+
+    It would take by rank (docs/design/fair-booking.md#rule-2) and ranks below.
+    """
     flex = facts.calendar.flex_in([gpu.pk for gpu in request.gpus], request.window)
     if not flex or facts.tree is None:
         return False
@@ -328,7 +334,10 @@ def windows(
 def reason(
     choice: Choice, queue: Sequence[Waiting], ranks: Mapping[int, Rank]
 ) -> dict[str, Any]:
-    """Return what is kept of a placement (rule 8): the order, and the decision."""
+    """Return what is kept of a placement: the order, and the decision.
+
+    See docs/design/fair-booking.md#rule-8.
+    """
     own = queue.index(choice.waiting)
     return {
         "rule": "5 waitlist",
@@ -350,7 +359,10 @@ def _entry(one: Waiting, ranks: Mapping[int, Rank]) -> dict[str, Any]:
 
 
 def broken_order(stored: Mapping[str, Any]) -> list[str]:
-    """Return what of a stored placement does not follow; nothing: it stands (I14)."""
+    """Return what of a stored placement does not follow; nothing: it stands.
+
+    See docs/design/fair-booking.md#i14.
+    """
     keys = [
         (-entry["rank"], datetime.fromisoformat(entry["asked_at"]), entry["id"])
         for entry in stored["order"]

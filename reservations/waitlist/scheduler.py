@@ -1,4 +1,6 @@
-"""The waitlist's step of the tick: place, offer, plan (POLICY.md rule 5).
+"""The waitlist's step of the tick: place, offer, plan.
+
+See docs/design/fair-booking.md#rule-5.
 
 One look reads everything once, places the first in order that fits, and looks again
 until nobody can be placed; then it makes offers and says where each of the others

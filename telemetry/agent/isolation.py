@@ -1,4 +1,6 @@
-"""How far a node keeps jobs apart: `none`, `watched` or `enforced` (DESIGN.md 5).
+"""How far a node keeps jobs apart: `none`, `watched` or `enforced`.
+
+See docs/design/security.md#isolation.
 
 Asked by the node worker for its roster, and by what starts and refuses jobs there; the
 answer is a fact about this machine and this process.

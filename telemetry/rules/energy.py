@@ -22,7 +22,7 @@ SAMPLE_SECONDS = 1.0
 """What a sample stands for where the one before it is not known."""
 STALE_SECONDS = 3.0
 """Power is taken to have lasted from one sample to the next up to here
-(TELEMETRY.md section 1: stale after 3 missed samples)."""
+(docs/design/telemetry.md#stale: stale after 3 missed samples)."""
 COUNTER_GAP_SECONDS = 60.0
 """A counter's difference over a longer hole is not told: when the energy went
 is not known, and holes stay holes."""

@@ -1,10 +1,10 @@
 """When does what one sees become a finding, and when is it over?
 
-What lasts one sample is noise. Who finds something counts, over fresh samples
-only, for how long its cause stands (`persistence.py`) and says so once the policy's
-threshold is passed; here it opens at once, and closes when its cause was gone for
-some seconds, so that nothing flickers. TELEMETRY.md section 4. Which state a Gpu
-is in, and what the calendar makes of it, is judged on the floor above
+What lasts one sample is noise. Who finds something counts, over fresh samples only, for
+how long its cause stands (`persistence.py`) and says so once the policy's threshold is
+passed; here it opens at once, and closes when its cause was gone for some seconds, so
+that nothing flickers. See docs/design/telemetry.md#findings. Which state a Gpu is in,
+and what the calendar makes of it, is judged on the floor above
 (reservations/presence/gpu_watch.py); what the card itself says, in hardware_rules.py.
 """
 

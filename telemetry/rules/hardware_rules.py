@@ -1,4 +1,6 @@
-"""What a card says of itself that an operator should know. TELEMETRY.md section 4.
+"""What a card reports of itself that an operator should know.
+
+See docs/design/telemetry.md#findings.
 
 Needs no calendar. Counters (ECC, row remapping) are of NVML's "volatile" and
 "pending" kind: they go back when the Gpu is reset, and so do the findings.

@@ -11,7 +11,8 @@ from __future__ import annotations
 from telemetry.protocol.units import GIB_BYTES
 
 WEIGHT_STEP_BYTES = 8 * GIB_BYTES
-"""POLICY.md section 2: a Gpu's default weight is its memory in 8 GiB units."""
+"""docs/design/fair-booking.md#terms: a Gpu's default weight is its memory in 8 GiB
+units."""
 
 TERA = 1e12
 

@@ -1,4 +1,4 @@
-"""How long each tier of samples is kept (TELEMETRY.md section 1, Storage).
+"""How long each tier of samples is kept (docs/design/telemetry.md#storage).
 
 Raw samples lie in the broker's memory, so their time is bounded by it; minutes
 and hours lie in the database. Summaries are kept for ever and have no number.

@@ -20,7 +20,7 @@ from telemetry.protocol.sample import GpuReading
 
 MINUTE_SECONDS = 60
 IDLE_BELOW_PCT = 3
-"""TELEMETRY.md section 4, idle hog: utilization under 3 % counts as idle."""
+"""docs/design/telemetry.md#findings: utilization under 3 % counts as idle."""
 
 
 @dataclass(frozen=True, slots=True)

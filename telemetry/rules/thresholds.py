@@ -2,8 +2,8 @@
 
 Two thresholds are not here, because the calendar's own rules use them too and
 there must be one truth: idleness and absence (`reservations.rules.policy`,
-`idle_seconds`, `idle_util_pct`, `no_show_seconds`). Sources: TELEMETRY.md section
-4; NVIDIA's "XID Errors" (r580) for the lists of codes.
+`idle_seconds`, `idle_util_pct`, `no_show_seconds`). Sources:
+docs/design/telemetry.md#findings; NVIDIA's "XID Errors" (r580) for the lists of codes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What the strict Content-Security-Policy and STYLE.md ask of pages and scripts."""
+"""What the strict Content-Security-Policy asks of pages and scripts.
+
+See docs/design/interface.md#content-security.
+"""
 
 import re
 

@@ -1,4 +1,4 @@
-"""One word per concept in the names of models and their fields (STYLE.md, glossary)."""
+"""One word per concept in the names of models and their fields (docs/glossary.md)."""
 
 import re
 

@@ -306,7 +306,10 @@ class Priced(Story):
 
 
 def check_quotas_plainly(users) -> None:
-    """I3 from the Allocations alone, in windows that begin or end where one does."""
+    """From the Allocations alone, in windows that begin or end where one does.
+
+    See docs/design/fair-booking.md#i3.
+    """
     most = {u.memberships.get(): WEIGHT * 9 * HOUR for u in users}
     held: dict[int, list[Allocation]] = defaultdict(list)
     rows = Allocation.objects.filter(
@@ -331,7 +334,10 @@ def check_quotas_plainly(users) -> None:
 
 
 def check_sums_plainly() -> None:
-    """I10: charges of all and of the site = the price of held time + late charges."""
+    """Charges of all and of the site = the price of held time + late charges.
+
+    See docs/design/fair-booking.md#i10.
+    """
     charges = LedgerEntry.objects.filter(kind=LedgerEntry.Kind.CHARGE)
     charged = charges.aggregate(n=Sum("gpu_seconds"))["n"] or 0
     over = Allocation.objects.filter(

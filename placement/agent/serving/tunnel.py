@@ -6,7 +6,8 @@ down one of them and their answers go up the same one. A call names a Job; only 
 serves here just now is asked, over its own Unix socket (see
 ``agent/process/serving_socket.py``).
 
-One thread of the node worker, with an event loop of its own. See docs/architecture.md.
+One thread of the node worker, with an event loop of its own. See
+docs/design/placement.md#tunnel.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 A student can rename, replace and link everything in a folder of their own while root
 works there. So a folder is finished before it is handed over, and what lies in it later
 is reached by descriptors of real folders only (openat(2) with O_NOFOLLOW), never by a
-path. docs/security.md lists every place where root does this.
+path. docs/design/security.md#job-folder lists every place where root does this.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def _strangers(gpu_ids: Sequence[int]) -> dict[int, str]:
     """Return the Gpus that a stranger is on, with their names.
 
     What begins there would be short of memory, and would check its holder in, who is
-    owed equal Gpus or everything back (POLICY.md rule 7).
+    owed equal Gpus or everything back (docs/design/fair-booking.md#rule-7).
     """
     rows = Alert.objects.open().filter(gpu__in=gpu_ids, rule__in=FOREIGN_RULES)
     found = rows.select_related("gpu__node").order_by("gpu__index")

@@ -1,4 +1,6 @@
-"""How many bytes does one rank need? The closed form of PLACEMENT.md section 1.
+"""How many bytes does one rank need? The closed form.
+
+See docs/design/placement.md#memory.
 
 States are exact. Activations and transients come from replaying each kind of layer
 once (tape.py). The peak is a maximum over phases (end of forward, inside backward,
@@ -21,13 +23,15 @@ from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
 
 CONTEXT_BYTES = 300_000_000
-"""CUDA context of one process, CUDA >= 11.7 (PLACEMENT.md 1.4)."""
+"""CUDA context of one process, CUDA >= 11.7
+(docs/design/placement.md#outside-the-tensors)."""
 OLD_CONTEXT_BYTES = 1000 * 2**20
 """The same before CUDA 11.7 loaded kernels lazily (pytorch/pytorch issue 107667)."""
 WORKSPACE_BYTES = 100 * 2**20
 """cuBLAS and cuDNN workspaces, median 92 MiB of 202 runs, rounded up."""
 LIKELY_RATIO = 1.13
-"""Reserved over allocated, median of replayed traces (PLACEMENT.md 1.4)."""
+"""Reserved over allocated, median of replayed traces
+(docs/design/placement.md#outside-the-tensors)."""
 HIGH_RATIO = 1.26
 """The same, 90th percentile."""
 

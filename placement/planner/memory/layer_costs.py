@@ -198,7 +198,7 @@ def _is_checkpointed(layer: LayerSpec, workload: Workload) -> bool:
 
 
 def _cache_bytes(setting: Replaying, layer: LayerSpec, windowed: bool) -> int:
-    """2 x kv_heads x head_dim per token and block (PLACEMENT.md 1.5).
+    """2 x kv_heads x head_dim per token and block (docs/design/placement.md#inference).
 
     A windowed block keeps its window only; a paged cache comes in whole blocks of
     tokens. A decoder also keeps keys and values of what it attends to.

@@ -1,10 +1,10 @@
 """Bytes per parameter of weights, gradients and optimizer, by precision and optimizer.
 
-PLACEMENT.md 1.1. Weights and gradients are countable to the byte; the optimizers'
-states follow torch.optim 2.13 (Adam's one 4-byte step per tensor included),
-bitsandbytes for 8-bit Adam, and the ZeRO paper (arXiv:1910.02054) for mixed fp16.
-Frozen parameters are weights only; adapters are fp32 in everything (PEFT); quantized
-weights take the bytes that their source says.
+See docs/design/placement.md#states. Weights and gradients are countable to the byte;
+the optimizers' states follow torch.optim 2.13 (Adam's one 4-byte step per tensor
+included), bitsandbytes for 8-bit Adam, and the ZeRO paper (arXiv:1910.02054) for mixed
+fp16. Frozen parameters are weights only; adapters are fp32 in everything (PEFT);
+quantized weights take the bytes that their source says.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""The peak of one rank as a maximum over phases (PLACEMENT.md 1.3), by strategy.
+"""The peak of one rank as a maximum over phases, by strategy.
+
+See docs/design/placement.md#phases.
 
 Every phase has a base (what is alive throughout) and, layer by layer, what earlier
 layers keep, what later layers' gradients hold and what the layer itself needs for a

@@ -68,7 +68,7 @@ class Case:
 def closed_case(
     spec_object: Mapping[str, Any], clock: Callable[[], float] | None = None
 ) -> dict[str, Any]:
-    """Bytes of one case by the closed form, keys as issue 5 names them.
+    """Bytes of one case by the closed form, with the keys of the reference data.
 
     `clock`: a caller's, to add the `seconds` that it took. Raises SpecInvalid,
     UnknownFamily or WorkloadInvalid by field. Below 5 milliseconds.

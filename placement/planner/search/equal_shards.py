@@ -1,11 +1,11 @@
 """Equal shards on unequal Gpus: fewest Gpus first, then the smallest load / free.
 
 NCCL refuses two ranks on one Gpu, so discrete shards of one Gpu are one rank with an
-uneven share (PLACEMENT.md section 2). A used Gpu holds `fixed + n x shard` bytes.
-Taking the Gpus that hold most is optimal for every bound, because shards are equal; the
-bound is bisected between nothing and the best found, snaps to a load that a Gpu really
-has, and the search ends when nothing is strictly below it. Whole numbers throughout, so
-the optimum is exact. Cost: about 30 x G log G.
+uneven share (docs/design/placement.md#one-rank). A used Gpu holds `fixed + n x shard`
+bytes. Taking the Gpus that hold most is optimal for every bound, because shards are
+equal; the bound is bisected between nothing and the best found, snaps to a load that a
+Gpu really has, and the search ends when nothing is strictly below it. Whole numbers
+throughout, so the optimum is exact. Cost: about 30 x G log G.
 """
 
 from collections.abc import Sequence

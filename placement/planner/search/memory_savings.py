@@ -1,10 +1,10 @@
 """What may be changed to make a model fit, cheapest first.
 
-Order of PLACEMENT.md section 3: a fused optimizer step (free), the batch in pieces
-(free but for smaller matrix products), activations recomputed (a third more time),
-8-bit Adam (other numbers), then the optimizer and the weights in the node's memory
-(slow) or on its drive where that memory is too small (slower), last weights in 8 or 4
-bits (other numbers; inference and LoRA only). Each remedy says what it buys.
+Order of docs/design/placement.md#order-of-choice: a fused optimizer step (free), the
+batch in pieces (free but for smaller matrix products), activations recomputed (a third
+more time), 8-bit Adam (other numbers), then the optimizer and the weights in the node's
+memory (slow) or on its drive where that memory is too small (slower), last weights in 8
+or 4 bits (other numbers; inference and LoRA only). Each remedy says what it buys.
 """
 
 from collections.abc import Callable, Iterator, Sequence

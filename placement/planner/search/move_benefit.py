@@ -1,4 +1,4 @@
-"""Is it worth moving a running Job to a better Plan? (PLACEMENT.md section 4)
+"""Is it worth moving a running Job to a better Plan? (docs/design/placement.md#moving)
 
 gain = (seconds a step now - seconds a step then) x steps left;
 cost = pause + bytes that change owner / bandwidth.

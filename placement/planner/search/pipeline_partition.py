@@ -1,9 +1,10 @@
 """Stages of a pipeline over unequal Gpus: the shortest iteration that fits.
 
 Stage i of p keeps min(p - i, m) microbatches of activations (1F1B) or all m (GPipe);
-iteration = sum of stage times + (m - 1) x the largest (PLACEMENT.md section 3). Where
-torch runs it a stage also holds what it gets and what it sends (pipeline_schedule.py):
-the first gets nothing from a stage before, the last sends nothing on.
+iteration = sum of stage times + (m - 1) x the largest (docs/design/placement.md#time).
+Where torch runs it a stage also holds what it gets and what it sends
+(pipeline_schedule.py): the first gets nothing from a stage before, the last sends
+nothing on.
 
 For each p the split with the smallest largest stage is exact (chain_split.py). Where
 Gpus differ in speed the sum depends on the split too; then `pareto_front.py` searches

@@ -3,9 +3,10 @@
 `plan` asks, Node by Node (a Job runs on one Node), for each strategy: does it fit the
 memory that is really free, what must change for it to fit, how long is a step? What
 loses says why. Where the speed of the network between Nodes is known, copies and stages
-may span Nodes too; such Plans say so. Order of choice, PLACEMENT.md section 3: one Gpu
-if it fits; copies before cut models; pipeline before FSDP where links are slow; mild
-remedies before harsh ones. A wish changes the order (objective.py).
+may span Nodes too; such Plans say so. Order of choice,
+docs/design/placement.md#order-of-choice: one Gpu if it fits; copies before cut models;
+pipeline before FSDP where links are slow; mild remedies before harsh ones. A wish
+changes the order (objective.py).
 
 Keys of `Plan.launch`: engine, strategy, nproc, gpu_uuids, nodes, fast_links, task,
 batch, microbatch, sequence_length, accumulation, precision, optimizer, optimizer_loop,

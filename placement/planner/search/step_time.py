@@ -1,11 +1,12 @@
 """How long one step takes: compute, communication, bubble. Priors, not promises.
 
-PLACEMENT.md section 3. Compute = operations / (peak x MFU x share of the card). MFU is
-a prior (0.40; published FSDP runs of 7 to 13 B models reach 0.35 to 0.50) until a job's
-first 20 steps calibrate it. A microbatch of few tokens reaches less of it: a matrix
-product of M rows does M operations per byte of weights, and cards need ROWS_FOR_HALF of
-them before arithmetic, not memory, is what they wait for (roofline; Williams, Waterman,
-Patterson, CACM 52(4), 2009). Ranks by these numbers are stable; the seconds are rough.
+See docs/design/placement.md#time. Compute = operations / (peak x MFU x share of the
+card). MFU is a prior (0.40; published FSDP runs of 7 to 13 B models reach 0.35 to 0.50)
+until a job's first 20 steps calibrate it. A microbatch of few tokens reaches less of
+it: a matrix product of M rows does M operations per byte of weights, and cards need
+ROWS_FOR_HALF of them before arithmetic, not memory, is what they wait for (roofline;
+Williams, Waterman, Patterson, CACM 52(4), 2009). Ranks by these numbers are stable; the
+seconds are rough.
 """
 
 from collections.abc import Sequence

@@ -2,8 +2,8 @@
 
 The closed form (``placement.planner.memory.estimate``) counts by formula. This package
 runs the model's own code, forward, backward, optimizer and zero_grad, on phantoms: CPU
-tensors whose storages have sizes but no memory. No kernel runs; a tracker follows
-each storage from its birth to its end. PLACEMENT.md 1.3, "Way that works".
+tensors whose storages have sizes but no memory. No kernel runs; a tracker follows each
+storage from its birth to its end. See docs/design/placement.md#symbolic.
 
 | file         | what                                                           |
 | ------------ | -------------------------------------------------------------- |

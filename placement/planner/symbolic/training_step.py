@@ -34,7 +34,7 @@ Progress = Callable[[str, float], None]
 def follow(
     case: Case, progress: Progress = lambda _what, _share: None
 ) -> dict[str, Any]:
-    """What one case takes, keys as issue 5 names them.
+    """What one case takes; keys as in ``reference/memory_cases.py``.
 
     `progress` is told what runs and the share of the whole that is behind it.
     `seconds` is processor time without imports.

@@ -14,7 +14,7 @@ kind on (same strategy and class of Gpu; else the whole class), Corrections foll
   Predictions under COUNTS_FROM_SECONDS are not learned from: so short a step waits for
   kernels to be launched, not for arithmetic, and says nothing of longer ones.
 
-The intervals that are moved are those of PLACEMENT.md section 1.4.
+The intervals that are moved are those of docs/design/placement.md#outside-the-tensors.
 """
 
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """Which Plan is best? That depends on what somebody wishes.
 
-Without a wish: the order of choice of PLACEMENT.md section 3. With one, the wish comes
+Without a wish: docs/design/placement.md#order-of-choice. With one, the wish comes
 first and the order of choice decides between equals. A tight Plan (one that may run out
 of memory) is never before a comfortable one, whatever the wish. Every key ends with
 the Gpus' names, so that the order is the same however the Gpus are listed.

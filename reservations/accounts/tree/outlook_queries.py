@@ -23,7 +23,7 @@ from telemetry.models import Gpu
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Everybody's place before and after, and I4's condition by Pool."""
+    """Everybody's place before and after, and the promise of each Pool."""
 
     moved: list[Moved]
     """Those that change come first."""

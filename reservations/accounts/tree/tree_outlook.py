@@ -1,7 +1,8 @@
 """What does an edit of the tree do to everybody's place, and to what was promised?
 
-Places are Fair Tree's (``fairshare``), the promise is ``promise``'s: POLICY.md section
-4, I4. Cost: O(n log n) of n Accounts and Memberships, besides the promise.
+Places are Fair Tree's (``fairshare``), the promise is ``promise``'s:
+docs/design/fair-booking.md#i4. Cost: O(n log n) of n Accounts and
+Memberships, besides the promise.
 """
 
 from __future__ import annotations
@@ -133,7 +134,9 @@ class PoolInfo:
 def promises_of(
     tree: Tree, pools: Sequence[PoolInfo], *, quota_gpu_seconds: int
 ) -> tuple[PoolPromise, ...]:
-    """Return I4's condition for each Pool, as the tree's quotas are.
+    """Return the promise of each Pool, as the tree's quotas are.
+
+    See docs/design/fair-booking.md#i4.
 
     Args:
         quota_gpu_seconds: the site's, of a Membership without one of its own.

@@ -1,11 +1,11 @@
 """Runs a trace against an order: who starts when, on how many free Gpus.
 
-Event by event: what ends, what is submitted, then one look at the queue. The look
-goes through the queue in the order's own order and starts what fits now; the first
+Event by event: what ends, what is submitted, then one look at the queue. The look goes
+through the queue in the order's own order and starts what fits now; the first
 ``planned`` that do not fit get a planned start, which nothing behind them may push
 back. 0 is a strict queue (nobody overtakes), 1 is EASY backfill (Lifka 1995; Mu'alem
-and Feitelson, IEEE TPDS 2001), more is POLICY.md rule 5. Schedulers see requested
-lengths, never real ones.
+and Feitelson, IEEE TPDS 2001), more is docs/design/fair-booking.md#rule-5. Schedulers
+see requested lengths, never real ones.
 
 Gpus that are free and held for a planned start would stand idle. Where some jobs can
 be paused (``pauses``), those that wait run there until the Gpus are needed, as Jobs in

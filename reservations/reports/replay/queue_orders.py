@@ -148,7 +148,9 @@ class MaxMin(Fifo):
 
 
 class FairTree(Fifo):
-    """By Fair Tree's rank, then age (POLICY.md section 2), with EASY backfill.
+    """By Fair Tree's rank, then age, with EASY backfill.
+
+    See docs/design/fair-booking.md#terms.
 
     Usage is decayed past charges and undecayed commitments; groups have equal shares,
     members of a group too, unless a tree says otherwise. Ranks are worked out anew
@@ -242,14 +244,16 @@ class FirmFlex(FairTree):
     """Ours: what the quota allows is firm and goes first; the rest is flex, by rank.
 
     A job is firm if, at its submission, every 7 days that touch it hold at most the
-    quota (POLICY.md rule 1). Nothing that runs is taken away. The first waiting jobs
-    hold planned starts (rule 5). What is given back early costs ``late_return`` of the
-    following day where nobody waits for it (rule 6).
+    quota (docs/design/fair-booking.md#rule-1). Nothing that runs is taken away. The
+    first waiting jobs hold planned starts (docs/design/fair-booking.md#rule-5). What is
+    given back early costs ``late_return`` of the following day where nobody waits for
+    it (docs/design/fair-booking.md#rule-6).
 
     ``keeps_plans``: flex whose planned start is nearer than the freeze is not pushed
-    back by firm any more (rule 3), and no start is planned beyond the horizon of its
-    kind (rules 1 and 2). Of a trace of jobs, which all want to start at once, nobody
-    knows whether they would have planned; of a calendar's bookings, it is known.
+    back by firm any more (docs/design/fair-booking.md#rule-3), and no start is planned
+    beyond the horizon of its kind (docs/design/fair-booking.md#rule-1, #rule-2). Of a
+    trace of jobs, which all want to start at once, nobody knows whether they would have
+    planned; of a calendar's bookings, it is known.
     """
 
     def __init__(

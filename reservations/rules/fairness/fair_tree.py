@@ -1,7 +1,7 @@
 """Who is served worst? Fair Tree: ranks Memberships in the tree of Accounts.
 
-Slurm, "Fair Tree Fairshare Algorithm" (fair_tree.html) and "Multifactor
-Priority Plugin" (priority_multifactor.html); POLICY.md section 1 has the
+Slurm, "Fair Tree Fairshare Algorithm" (fair_tree.html) and "Multifactor Priority
+Plugin" (priority_multifactor.html); docs/design/fair-booking.md#fair-tree has the
 formulas and the rules at the edges, recorded from Slurm 22.05.
 
 What differs from Slurm's code, and follows its published rule: tied sibling
@@ -29,7 +29,8 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 
 FRACTION_BITS = 32
-"""Weights of charges are integers in units of 2**-32 (POLICY.md section 2)."""
+"""Weights of charges are integers in units of 2**-32
+(docs/design/fair-booking.md#terms)."""
 _EPOCH_UNIX = int(datetime(2020, 1, 1, tzinfo=UTC).timestamp())
 
 

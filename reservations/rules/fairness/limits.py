@@ -1,6 +1,7 @@
 """What no request may exceed, whoever asks: Window, Gpus, person, quota. Pure.
 
-POLICY.md section 2. Each check raises the Refusal that says what stands in the way.
+See docs/design/fair-booking.md#terms. Each check raises the Refusal that says what
+stands in the way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""No-shows shorten how far ahead one may book (POLICY.md section 3, rule 6).
+"""No-shows shorten how far ahead one may book (docs/design/fair-booking.md#rule-6).
 
 Three no-shows of a person within 30 days: for 14 days from the third a reservation,
 firm or flex, may begin at most 48 h ahead. It follows from the Reservations that were

@@ -1,12 +1,12 @@
 """Who yields to whom: flex Reservations in the way of a request.
 
-POLICY.md section 3, rules 1 to 4. A firm request displaces whatever unfrozen flex
-is in its way. A flex request of v displaces that of u only if v *with* the new
-commitment still stands strictly above u *without* the displaced one, in the Fair
-Tree of the world after. ("v ranks above u now" would let two of them alternate for
-ever: each stands above the other while the other holds.) Why it ends: whoever
-displaces stands, holding, above those who hold no more; so none of them, asking
-again, can stand above what it would then displace.
+See docs/design/fair-booking.md#rule-1 to #rule-4. A firm request displaces whatever
+unfrozen flex is in its way. A flex request of v displaces that of u only if v *with*
+the new commitment still stands strictly above u *without* the displaced one, in the
+Fair Tree of the world after. ("v ranks above u now" would let two of them alternate for
+ever: each stands above the other while the other holds.) Why it ends: whoever displaces
+stands, holding, above those who hold no more; so none of them, asking again, can stand
+above what it would then displace.
 
 Which Gpus, where several would do: those with the fewest Reservations in the way,
 then those of the lowest-ranked owners, then the newest. The best set is found by
@@ -114,7 +114,10 @@ class Displaced:
         return self.flex.cost_gpu_seconds
 
     def to_json(self) -> dict[str, object]:
-        """Return what is stored with the Reservation that displaced (rule 8)."""
+        """Return what is stored with the Reservation that displaced.
+
+        See docs/design/fair-booking.md#rule-8.
+        """
         return {
             "reservation": self.flex.reservation_pk,
             "membership": self.flex.membership_pk,
@@ -139,7 +142,10 @@ def _step_json(step: PathStep) -> dict[str, object]:
 
 @dataclass(eq=False)
 class FlexHeld(GpuTaken):
-    """The flex in the way is of somebody who is not served better (rule 2)."""
+    """The flex in the way is of somebody who is not served better.
+
+    See docs/design/fair-booking.md#rule-2.
+    """
 
     code: ClassVar[str] = "flex-held"
     title: ClassVar[str] = sentence("Held as flex")
@@ -277,7 +283,7 @@ def check_plans(
     """Refuse flex that would push back a planned start, or what was placed at one.
 
     Raises:
-        PlannedFor: with the first of them (rule 5).
+        PlannedFor: with the first of them (docs/design/fair-booking.md#rule-5).
     """
     plan = calendar.plan_in([gpu.pk for gpu in gpus], window)
     if plan is not None:
@@ -295,7 +301,9 @@ def check_plans(
 
 
 def check_above(displaced: Iterable[Displaced], *, on: Mapping[int, str]) -> None:
-    """Refuse a flex request that does not stand above those in its way (rule 2).
+    """Refuse a flex request that does not stand above those in its way.
+
+    See docs/design/fair-booking.md#rule-2.
 
     Args:
         on: a Gpu of the request, by the Reservation that is in its way there.

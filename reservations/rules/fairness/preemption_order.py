@@ -1,4 +1,6 @@
-"""Who surely stands below the owner of the flex in the way (rule 2)? In integers.
+"""Who surely stands below the owner of the flex in the way? In integers.
+
+See docs/design/fair-booking.md#rule-2.
 
 A look at the waitlist tries thousands of sets of Gpus, and nearly all of them fail
 because who asks does not stand above an owner. Fair Tree compares two people at the

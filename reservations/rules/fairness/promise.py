@@ -1,11 +1,12 @@
-"""What quotas together promise, by pool, and where one's own admits more (I4).
+"""What quotas together promise, by pool, and where one's own admits more.
 
-POLICY.md section 4, I4: without an outage, in every window of 7 days that begins
-after now + freeze + the longest booking, the firm and frozen time of others is at most
-the sum of their quotas (flex that far ahead is not frozen and yields to firm). So where
-the quotas of all who may book a pool add up to no more than its capacity, whoever's own
-headroom admits a block finds that much GPU-time free of others' firm time in each such
-window. Where they add up to more, the pool is oversold: first come, first served.
+See docs/design/fair-booking.md#i4. Without an outage, in every window of 7 days that
+begins after now + freeze + the longest booking, the firm and frozen time of others is
+at most the sum of their quotas (flex that far ahead is not frozen and yields to firm).
+So where the quotas of all who may book a pool add up to no more than its capacity,
+whoever's own headroom admits a block finds that much GPU-time free of others' firm time
+in each such window. Where they add up to more, the pool is oversold: first come, first
+served.
 
 Own headroom in one window alone promises nothing, since rolling windows overlap: a
 block fits where every quota that binds has room in every window the block touches.
@@ -58,7 +59,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class PoolPromise:
-    """I4's condition for one pool."""
+    """The condition of docs/design/fair-booking.md#i4 for one pool."""
 
     pool: PoolCapacity
     claims_gpu_seconds: int
@@ -66,7 +67,7 @@ class PoolPromise:
 
     @property
     def kept(self) -> bool:
-        """Say whether every quota can be had: the promise of I4."""
+        """Say whether every quota can be had (docs/design/fair-booking.md#i4)."""
         return self.claims_gpu_seconds <= self.pool.week_gpu_seconds
 
     @property
@@ -83,7 +84,7 @@ def pool_promises(
     account_pool_quotas: Mapping[tuple[int, int], int] | None = None,
     parents: Mapping[int, int | None] | None = None,
 ) -> tuple[PoolPromise, ...]:
-    """Return I4's condition for each pool.
+    """Return the condition of docs/design/fair-booking.md#i4 for each pool.
 
     A Membership may take its whole quota in one pool, less where a quota of that
     pool or of an Account above says so: an Account counts with its quota where its
@@ -152,7 +153,7 @@ def _depths(
 
 
 def promised_from(now: datetime, policy: Policy) -> datetime:
-    """Return the instant after which I4's windows begin."""
+    """Return the instant after which the windows of the promise begin."""
     return now + timedelta(seconds=policy.freeze_seconds + policy.longest_seconds)
 
 

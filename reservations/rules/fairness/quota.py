@@ -1,9 +1,9 @@
 """How much may still be held, in any rolling 7 days that touch a request?
 
-POLICY.md sections 2 and 3, rule 1: a request is firm if, with it, every window
-of 7 x 24 h that touches it holds at most Q of firm cost. The cost inside the
-window [t, t + 7 d) is piecewise linear in t and bends only where a Spend enters
-or leaves it, so its largest value is found by looking at those t.
+See docs/design/fair-booking.md#terms, docs/design/fair-booking.md#rule-1. A request is
+firm if, with it, every window of 7 x 24 h that touches it holds at most Q of firm cost.
+The cost inside the window [t, t + 7 d) is piecewise linear in t and bends only where a
+Spend enters or leaves it, so its largest value is found by looking at those t.
 
 Cost: O(n log n) of the n Spends within 7 days of the request.
 """

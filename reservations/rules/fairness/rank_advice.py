@@ -1,8 +1,8 @@
 """What would move one up? How far a branch of the tree is above another.
 
 Fair Tree compares siblings by level_fs = norm_shares / effective usage
-(POLICY.md section 1), so two memberships are decided where their paths part:
-one is above the other exactly if its branch has used less for its shares.
+(docs/design/fair-booking.md#fair-tree), so two memberships are decided where their
+paths part: one is above the other exactly if its branch has used less for its shares.
 Time alone changes no rank, because everybody's usage fades alike.
 """
 

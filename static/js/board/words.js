@@ -1,4 +1,4 @@
-// What a card says about a Gpu, in sentences of UI.md.
+// What a card says about a Gpu, see docs/design/interface.md#card-sentences.
 
 import { optionalData } from "../dom.js";
 import { energy } from "../format.js";

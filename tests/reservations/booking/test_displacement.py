@@ -241,7 +241,7 @@ def test_the_next_equal_slot_takes_from_nobody(lab, bob, carol) -> None:
     )  # fmt: skip
 
 
-# --- gaming (POLICY.md section 5) -----------------------------------------------
+# --- gaming (docs/design/fair-booking.md#gaming) --------------------------------
 
 
 def test_a_carpet_of_flex_never_blocks_firm_and_is_two_wide(lab, bob, carol) -> None:

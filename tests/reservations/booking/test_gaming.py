@@ -1,4 +1,5 @@
-"""POLICY.md section 5: each attempt to game the rule, and what stops it."""
+"""See docs/design/fair-booking.md#gaming. Each attempt to game the rule, and what stops
+it."""
 
 from datetime import timedelta
 
@@ -90,7 +91,10 @@ def test_splitting_a_booking_gains_nothing(lab, alice, bob) -> None:
 def test_sock_puppets_have_the_groups_quota_and_place_together(
     lab, alice, bob, carol
 ) -> None:
-    """I11: k identities of one group have together what the group has."""
+    """k identities of one group have together what the group has.
+
+    See docs/design/fair-booking.md#i11.
+    """
     lab.set(flex_horizon_seconds=0)
     Account.objects.filter(name="vision").update(quota_gpu_seconds=WEIGHT * 6 * HOUR)
     puppets = [make_user(f"puppet{n}") for n in range(3)]

@@ -1,12 +1,13 @@
 """Random sequences of acts; after each one the books and the calendar are right.
 
-POLICY.md section 4: I1, I2, I3, I5, I10, I14, with tokens, strikes, staying on and
-samples that come or do not. The others are properties of the pure core: I4 in
-``rules/fairness/test_promise``, I6 in ``rules/fairness/test_preemption_properties``, I7
-and I11 in ``rules/fairness/test_fair_tree_properties``, I8 in
-``rules/fairness/test_quota_properties`` and ``rules/test_charges_properties`` with I9,
-I12 and I13 with the waitlist. Examples are drawn the same each time, so a failure is
-repeatable."""
+See docs/design/fair-booking.md#i1, #i2, #i3, #i5, #i10 and #i14, with vouchers,
+strikes, overstays, and samples that come or do not. The others are properties of the
+pure core. ``rules/fairness/`` tests #i4 in ``test_promise``, #i6 in
+``test_preemption_properties``, #i7 and #i11 in ``test_fair_tree_properties``. #i8 is in
+``rules/fairness/test_quota_properties`` and, with #i9, in
+``rules/test_charges_properties``. #i12 and #i13 are with the waitlist. Examples are
+drawn the same each time, so a failure is repeatable.
+"""
 
 import json
 import random
@@ -71,7 +72,8 @@ class Story:
     def act(self, name: str, number: int) -> None:
         """Do one thing that somebody might do; a refusal is fine.
 
-        I2: whatever somebody does, what others hold firm or frozen stays.
+        See docs/design/fair-booking.md#i2. Whatever a person does, what others hold
+        firm or frozen stays.
         """
         self.chance = random.Random(number)
         self.actor = None
@@ -203,7 +205,7 @@ class Story:
 
 
 def check_calendar() -> None:
-    """I1: no Gpu twice at any instant."""
+    """No Gpu twice at any instant (docs/design/fair-booking.md#i1)."""
     held = Allocation.objects.filter(reservation__state__in=State.holding())
     order = "gpu_id", "start", "end"
     for one, after in pairwise(held.order_by(*order).values_list(*order)):
@@ -224,7 +226,7 @@ def check_ledger() -> None:
 
 
 def check_quotas(users) -> None:
-    """I3: in every window of 7 days, wherever it begins."""
+    """Every window of 7 days, wherever it begins (docs/design/fair-booking.md#i3)."""
     policy = site_policy()
     for user in users:
         member = user.memberships.get()
@@ -240,7 +242,10 @@ def check_quotas(users) -> None:
 
 
 def check_notices() -> None:
-    """I5: whoever was displaced has the whole hold back, and was told once."""
+    """A displaced person got the whole hold back, and one notice.
+
+    See docs/design/fair-booking.md#i5.
+    """
     gone = Reservation.objects.filter(state=State.DISPLACED)
     for row in gone:
         notice = row.notices.get(kind="displaced")
@@ -251,7 +256,10 @@ def check_notices() -> None:
 
 
 def check_sums() -> None:
-    """I10: charges of all and of the site = time held x weight + late charges."""
+    """Charges of all and of the site = time held x weight + late charges.
+
+    See docs/design/fair-booking.md#i10.
+    """
     charges = LedgerEntry.objects.filter(kind=LedgerEntry.Kind.CHARGE)
     charged = charges.aggregate(n=Sum("gpu_seconds"))["n"] or 0
     over = Allocation.objects.filter(
@@ -267,7 +275,10 @@ def check_sums() -> None:
 
 
 def check_decided_again(story: Story) -> None:
-    """I14: what is stored gives the same decision by the rules of its version."""
+    """What is stored gives the same decision by the rules of its version.
+
+    See docs/design/fair-booking.md#i14.
+    """
     for pk, version, decision in Reservation.objects.order_by().values_list(
         "pk", "version", "decision"
     ):
@@ -283,7 +294,10 @@ def check_decided_again(story: Story) -> None:
 
 
 def check_refused_again() -> None:
-    """I14 of refusals: the same rule, and the same numbers without names."""
+    """Refusals too: the same rule, and the same numbers without names.
+
+    See docs/design/fair-booking.md#i14.
+    """
     for row in RefusedRequest.objects.exclude(inputs=None).select_related("membership"):
         policy = SitePolicy.of_version(row.inputs["policy"])
         assert policy is not None

@@ -1,4 +1,7 @@
-"""Past its end a reservation may stay on until somebody claims the Gpu (rule 3)."""
+"""Past its end a reservation may stay on until somebody claims the Gpu.
+
+See docs/design/fair-booking.md#rule-3.
+"""
 
 from datetime import timedelta
 

@@ -1,4 +1,7 @@
-"""What is refused is kept with its reason and decides the same again (I14)."""
+"""What is refused is kept with its reason and decides the same again.
+
+See docs/design/fair-booking.md#i14.
+"""
 
 import json
 from datetime import timedelta

@@ -1,4 +1,7 @@
-"""Giving back: earlier never costs more, never more than keeping (I8 to I10)."""
+"""Giving back: earlier never costs more, never more than keeping.
+
+See docs/design/fair-booking.md#i8 to #i10.
+"""
 
 from datetime import timedelta
 
@@ -40,7 +43,7 @@ def price(window: Window, at, *, permille: int, taken=(), displaced=()) -> int:
 def test_giving_back_earlier_never_costs_more(
     window, minute, earlier, permille, taken, displaced
 ) -> None:
-    """I9, also for hours that somebody else's flex had to go for."""
+    """docs/design/fair-booking.md#i9, also for hours that displaced flex."""
     late = window.start + timedelta(minutes=minute)
     early = late - timedelta(minutes=earlier)
     how = {"permille": permille, "taken": taken, "displaced": displaced}

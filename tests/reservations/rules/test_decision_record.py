@@ -1,4 +1,7 @@
-"""I14: a stored decision follows again from what is stored with it."""
+"""A stored decision follows again from what is stored with it.
+
+See docs/design/fair-booking.md#i14.
+"""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""The rules as one value: POLICY.md's defaults, and no value that breaks the site."""
+"""The rules as one value: the defaults, and no value that breaks the site.
+
+See docs/design/fair-booking.md#defaults.
+"""
 
 import math
 from dataclasses import fields
@@ -13,7 +16,7 @@ NUMBERS = [f.name for f in fields(Policy) if f.type in ("int", "float")]
 
 
 def test_the_defaults_are_those_of_the_policy() -> None:
-    """POLICY.md section 2 and 3."""
+    """docs/design/fair-booking.md#defaults."""
     policy = Policy()
     assert (policy.grid_seconds, policy.longest_seconds) == (HOUR, 24 * HOUR)
     assert policy.firm_horizon_seconds == 14 * DAY

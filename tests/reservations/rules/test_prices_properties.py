@@ -78,7 +78,8 @@ def test_every_minute_counts_at_its_factor_on_the_local_clock(
 def test_cutting_in_time_or_along_the_gpus_costs_the_same(
     window, tariff, other, cut
 ) -> None:
-    """I8, to the second; the pieces of one rate add up too, and cover the Window."""
+    """docs/design/fair-booking.md#i8, to the second; the pieces of one rate add up too,
+    and cover the Window."""
     whole = tariff.cost(window)
     middle = window.start + timedelta(seconds=cut)
     if middle < window.end:
@@ -131,7 +132,7 @@ def price(window: Window, at, *, rate: Rate, permille: int, taken=()) -> int:
 def test_giving_peak_hours_back_earlier_never_costs_more(
     window, tariff, minute, earlier, permille, taken
 ) -> None:
-    """I9: nor more than keeping."""
+    """Nor more than keeping (docs/design/fair-booking.md#i9)."""
     late = window.start + timedelta(minutes=minute)
     how = {"rate": tariff, "permille": permille, "taken": taken}
     cost_late = price(window, late, **how)
@@ -142,7 +143,10 @@ def test_giving_peak_hours_back_earlier_never_costs_more(
 @settings(max_examples=40)
 @given(st.lists(st.tuples(windows(), tariffs), max_size=12), st.integers(0, 200))
 def test_no_seven_days_exceed_the_quota_at_any_price(asked, hours) -> None:
-    """I3; and the part that is said to fit does, one grid step more does not."""
+    """The part that is reported to fit does, one grid step more does not.
+
+    See docs/design/fair-booking.md#i3.
+    """
     quota, granted, spends = hours * 3600, [], []
     for window, tariff in asked:
         info = QuotaInfo("q", quota, tuple(spends))

@@ -49,7 +49,10 @@ class Trade(Story):
         )
 
     def answer(self) -> None:
-        """I2: an exchange touches what it exchanges, and nothing of others."""
+        """An exchange touches what it exchanges, and nothing of others.
+
+        See docs/design/fair-booking.md#i2.
+        """
         one = Offer.objects.filter(state="open").order_by("pk").last()
         if one is None:
             return
@@ -75,7 +78,8 @@ class Trade(Story):
             reservation_id=row.pk, user=row.user, version=row.version, now=self.now,
             **what,
         )  # fmt: skip
-        assert told.late_gpu_seconds <= told.returned_gpu_seconds, "I9"
+        # docs/design/fair-booking.md#i9
+        assert told.late_gpu_seconds <= told.returned_gpu_seconds
 
     def repeat(self) -> None:
         start, end = self.span()

@@ -1,8 +1,9 @@
 """Jobs in gaps never cost anybody a booking: random stories, with and without them.
 
-Before each booking the same is tried in a world without the gaps that are held: what
-is granted there is granted here too, and begins no later than a gap's notice. The
-books stay right (I1, I3, I10, I14), and nobody holds more Gpus than one person may.
+Before each booking the same is tried in a world without the gaps that are held: what is
+granted there is granted here too, and begins no later than a gap's notice. The books
+stay right (docs/design/fair-booking.md#i1, #i3, #i10 and #i14), and nobody holds more
+Gpus than one person may.
 """
 
 import random
@@ -167,7 +168,8 @@ class GapStory(Story):
         with world():
             without_gaps()
             later = self.now + timedelta(seconds=61)
-            assert scheduler.place(later, site_policy())["placed"] == 0, "I13"
+            # docs/design/fair-booking.md#i13
+            assert scheduler.place(later, site_policy())["placed"] == 0
 
     def act(self, name: str, number: int) -> None:
         super().act(name, number)

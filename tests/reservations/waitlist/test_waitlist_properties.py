@@ -1,4 +1,7 @@
-"""I6, I12, I13 with people who wait; and the best choice against trying everything."""
+"""Invariants with people who wait; the best choice against trying everything.
+
+See docs/design/fair-booking.md#i6, #i12 and #i13.
+"""
 
 import random
 from dataclasses import replace
@@ -70,7 +73,10 @@ def lobbies(draw: st.DrawFn, *, most: int = 9) -> Lobby:
 @given(lobbies())
 @settings(max_examples=150, deadline=None)
 def test_placing_ends_and_nobody_takes_back_what_went_by_rank(lobby) -> None:
-    """I6 with the waitlist in the loop; every placement can be followed again (I14)."""
+    """Displacements end with the waitlist in the loop; placements follow again.
+
+    See docs/design/fair-booking.md#i6 and #i14.
+    """
     lobby.plan()
     lost: set[tuple[int, int]] = set()
     for _ in range(MOST_STEPS):
@@ -87,7 +93,7 @@ def test_placing_ends_and_nobody_takes_back_what_went_by_rank(lobby) -> None:
             return
         assert broken_order(reason(found, queue, ranks)) == []
         after = {pk: (h.gpus, h.window) for pk, h in lobby.held.items()}
-        assert frozen.items() <= after.items(), "I2"
+        assert frozen.items() <= after.items(), "docs/design/fair-booking.md#i2"
         for one in found.decision.displaced:
             pair = found.waiting.pk, one.flex.reservation_pk
             if found.decision.kind is Kind.FLEX:
@@ -99,7 +105,7 @@ def test_placing_ends_and_nobody_takes_back_what_went_by_rank(lobby) -> None:
 @given(lobbies(most=5), st.sampled_from((0, 1, waitlist.MOST_TAKEN)))
 @settings(max_examples=60, deadline=None)
 def test_no_free_time_inside_the_freeze_fits_who_may_be_placed(lobby, taken) -> None:
-    """I13, by trying every Window and every set of Gpus.
+    """docs/design/fair-booking.md#i13, by trying every Window and every set of Gpus.
 
     However few Windows are thought of for displacing: free time is looked at in all.
     """
@@ -156,7 +162,10 @@ def test_a_planned_start_is_the_earliest_room_beside_bookings_and_plans(
 @given(lobbies(), st.lists(st.tuples(*[st.integers(0, 40)] * 3), max_size=12))
 @settings(max_examples=40, deadline=None)
 def test_nobodys_flex_pushes_a_planned_start_back(lobby, asks) -> None:
-    """Rule 5: whoever asks by hand meanwhile; firm within quota may."""
+    """Nor does a person who books by hand meanwhile. Firm within a quota may.
+
+    See docs/design/fair-booking.md#rule-5.
+    """
     lobby.plan()
     before = {pk: plan.window.start for pk, plan in lobby.plans().items()}
     members = sorted(lobby.of)
@@ -178,7 +187,10 @@ def test_nobodys_flex_pushes_a_planned_start_back(lobby, asks) -> None:
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=6, deadline=None)
 def test_a_wide_request_is_not_starved_by_narrow_ones(chance) -> None:
-    """I12: others take whatever they may, hour after hour; the plan is kept."""
+    """Others take whatever they may, hour after hour; the plan is kept.
+
+    See docs/design/fair-booking.md#i12.
+    """
     first, placed = _wait_wide(chance, planned_requests=5)
     assert placed is not None and placed <= first
 

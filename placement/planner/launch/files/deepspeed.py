@@ -3,10 +3,10 @@
 Fields: deepspeed.ai, "DeepSpeed Configuration JSON" (0.19). What of it bites:
 train_batch_size = Gpus of a replica x micro batch x accumulation, checked at the start;
 the default buckets of 5e8 elements, which on a small model need more memory than the
-model (PLACEMENT.md 1.1), so they are sized from the model here; gradients are clipped
-to a norm of 1 unless it is told 0; "Adam" is AdamW unless adam_w_mode is false; and its
-own fused optimizers are compiled on the node at the first step, so torch's are named
-(torch_adam), which need no compiler.
+model (docs/design/placement.md#states), so they are sized from the model here;
+gradients are clipped to a norm of 1 unless it is told 0; "Adam" is AdamW unless
+adam_w_mode is false; and its own fused optimizers are compiled on the node at the first
+step, so torch's are named (torch_adam), which need no compiler.
 """
 
 from collections.abc import Mapping

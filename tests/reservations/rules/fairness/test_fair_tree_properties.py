@@ -1,4 +1,5 @@
-"""POLICY.md section 4, I7: what never changes a rank, and what only lowers it."""
+"""See docs/design/fair-booking.md#i7. What never changes a rank, and what only lowers
+it."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -90,7 +91,10 @@ def test_every_membership_gets_a_rank_and_the_best_is_n(tree) -> None:
 
 @given(trees())
 def test_it_agrees_with_the_formulas_written_down_plainly(tree) -> None:
-    """The same recursion with Fractions and no cleverness (POLICY.md section 1)."""
+    """The same recursion with Fractions and no cleverness.
+
+    See docs/design/fair-booking.md#fair-tree.
+    """
     accounts, members = tree
     assert ranks(accounts, members) == plain_ranks(accounts, members)
 
@@ -104,7 +108,7 @@ def plain_ranks(
 
 
 class Plain:
-    """Fair Tree as POLICY.md writes it."""
+    """Fair Tree as docs/design/fair-booking.md#fair-tree defines it."""
 
     def __init__(
         self, accounts: list[AccountShares], members: list[MemberShares]
@@ -181,7 +185,10 @@ class Plain:
 
 @given(trees(parents=False), st.integers(2, 4), st.data())
 def test_many_identities_have_the_groups_place_together(tree, puppets, data) -> None:
-    """I11: however a member is split, the others rank among themselves as before."""
+    """However a member is split, the others rank among themselves as before.
+
+    See docs/design/fair-booking.md#i11.
+    """
     accounts, members = tree
     if not members:
         return

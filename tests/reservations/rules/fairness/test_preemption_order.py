@@ -1,4 +1,4 @@
-"""The quick no of rule 2 against the paths that decide."""
+"""The quick no of docs/design/fair-booking.md#rule-2 against the paths that decide."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""I6 and its neighbours: whatever people ask for, displacing comes to an end."""
+"""Whatever people request, displacements end (docs/design/fair-booking.md#i6)."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -95,8 +95,8 @@ class World:
         for one in decision.displaced:
             victim, kind = self.held.pop(one.flex.reservation_pk)
             assert kind is Kind.FLEX and victim.member != ask.member
-            assert now < one.frozen_at, "I5: only before the freeze"
-            assert one.refund_gpu_seconds == victim.cost, "I9: all of it, no more"
+            assert now < one.frozen_at, "only before the freeze"
+            assert one.refund_gpu_seconds == victim.cost, "all of it, no more"
         self.held[ask.pk] = ask, decision.kind
         return gone
 
@@ -142,7 +142,10 @@ def worlds(draw: st.DrawFn) -> tuple[World, list[Ask]]:
 @given(worlds(), st.randoms(use_true_random=False))
 @settings(max_examples=120, deadline=None)
 def test_displacing_ends_though_everybody_asks_again(drawn, chance) -> None:
-    """I6, and I2 on the way: firm and frozen time never goes."""
+    """Displacements end, and firm and frozen time never goes.
+
+    See docs/design/fair-booking.md#i6 and #i2.
+    """
     world, asks = drawn
     for _step in range(MOST_STEPS):
         waiting = [ask for ask in asks if ask.pk not in world.held]
@@ -152,7 +155,7 @@ def test_displacing_ends_though_everybody_asks_again(drawn, chance) -> None:
             if kind is Kind.FIRM or ask.start <= 12
         }  # fmt: skip
         moved = next((w for w in waiting if world.try_(w) is not None), None)
-        assert kept <= set(world.held), "I2"
+        assert kept <= set(world.held), "docs/design/fair-booking.md#i2"
         if moved is None:
             return
     raise AssertionError(f"still moving after {MOST_STEPS} steps")
@@ -161,7 +164,7 @@ def test_displacing_ends_though_everybody_asks_again(drawn, chance) -> None:
 @given(worlds())
 @settings(max_examples=120, deadline=None)
 def test_who_was_displaced_cannot_take_it_back_at_once(drawn) -> None:
-    """I6: no pair alternates."""
+    """No pair alternates (docs/design/fair-booking.md#i6)."""
     world, asks = drawn
     for ask in asks:
         gone = world.try_(ask) if ask.pk not in world.held else None

@@ -1,4 +1,7 @@
-"""I4: where the quotas fit into the pool, own headroom is time that is really there."""
+"""If the quotas fit into the pool, own headroom is time that is really there.
+
+See docs/design/fair-booking.md#i4.
+"""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

@@ -104,7 +104,7 @@ def test_a_short_request_takes_at_most_its_cost_from_the_headroom(
 
 @given(windows(), st.integers(1, 8), st.integers(1, 5))
 def test_cutting_a_request_in_pieces_holds_the_same(window, rate, pieces) -> None:
-    """I8: cost is additive."""
+    """Cost is additive (docs/design/fair-booking.md#i8)."""
     step = window.seconds // pieces
     if not step:
         return
