@@ -104,6 +104,29 @@ def nodes_are_fit_for_production(
     return found
 
 
+@register(Tags.database)
+def database_can_be_upgraded(
+    databases: Sequence[str] | None = None, **_kwargs: Any
+) -> list[CheckMessage]:
+    """Refuse to migrate a database that a version before the first release made."""
+    if "default" not in (databases or ()):
+        return []
+    try:
+        too_old = migrations_due.made_before_first_release()
+    except DatabaseError:
+        # It is away, and pages say so until it comes back.
+        return []
+    if not too_old:
+        return []
+    return [
+        Error(
+            migrations_due.TOO_OLD,
+            hint=migrations_due.way_to_new_database(),
+            id="gpuportal.E007",
+        )
+    ]
+
+
 @register(Tags.database, deploy=True)
 def database_is_migrated(
     databases: Sequence[str] | None = None, **_kwargs: Any
@@ -115,6 +138,9 @@ def database_is_migrated(
     if "default" not in (databases or ()):
         return []
     try:
+        if migrations_due.made_before_first_release():
+            # The check above refuses it.
+            return []
         waiting, unknown = migrations_due.waiting(), migrations_due.unknown()
     except DatabaseError:
         # It is away, and pages say so until it comes back.

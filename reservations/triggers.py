@@ -1,14 +1,16 @@
-"""Guards only the database can give, installed after every migrate.
+"""Guards that only the database can give, installed after every migrate.
 
-SQLite has no exclusion constraint: a trigger refuses overlapping live
-Allocations under the constraint's own name. Both databases refuse to update or
-delete ledger and audit rows; SQLite must also refuse an insert under a number that is
+PostgreSQL refuses overlapping live Allocations of one Gpu by an exclusion constraint.
+SQLite has none, so a trigger raises the same name. Both databases refuse to update or
+delete ledger and audit rows. SQLite must also refuse an insert under a number that is
 taken, because ``INSERT OR REPLACE`` deletes the old row and fires no DELETE trigger.
-One thing may be done to them: a text that names a
-person who is erased is struck out, once and for good; who, what, when and how much
-stay for ever. They are made after migrate and not by a
-migration: a later AlterField rebuilds the SQLite table and silently drops
-its triggers.
+One change is allowed: a text that names an erased person may be struck out once.
+Who, what, when and how much stay for ever.
+
+The guards are made after migrate and not by a migration, because a later AlterField
+rebuilds the SQLite table and silently drops its triggers. The exclusion constraint is
+not in ``Allocation.Meta``: Django would write it into such a rebuild, and SQLite would
+refuse the statement.
 """
 
 import json
@@ -24,6 +26,17 @@ SQLITE_EVENTS = ("INSERT", "UPDATE", "DELETE")
 TEXTS = ("reason", "detail")
 """Columns in which people write words of their own."""
 
+# A range of one number stands for equality: GiST knows it without btree_gist.
+_POSTGRES_OVERLAP = """
+ALTER TABLE reservations_allocation ADD CONSTRAINT allocation_no_overlap
+EXCLUDE USING gist (
+  tstzrange(start, "end", '[)') WITH &&, int8range(gpu_id, gpu_id, '[]') WITH &&)
+WHERE (live)
+"""
+_POSTGRES_OVERLAP_IS_THERE = """
+SELECT 1 FROM pg_constraint WHERE conname = 'allocation_no_overlap'
+AND conrelid = to_regclass('reservations_allocation')
+"""
 _SQLITE_OVERLAP = """
 CREATE TRIGGER allocation_no_overlap_{when} BEFORE {when} ON reservations_allocation
 WHEN NEW.live AND EXISTS (
@@ -58,7 +71,7 @@ $$ LANGUAGE plpgsql
 
 
 def install(using: str = "default", **_kwargs: object) -> None:
-    """Drop and make the triggers; safe to run any number of times."""
+    """Make the constraint and the triggers; safe to run any number of times."""
     connection = connections[using]
     tables = set(connection.introspection.table_names())
     with connection.cursor() as cursor:
@@ -105,6 +118,11 @@ def _sqlite_unless(cursor: CursorWrapper, table: str, when: str) -> str:
 
 
 def _install_postgresql(cursor: CursorWrapper, tables: set[str]) -> None:
+    if "reservations_allocation" in tables:
+        # Making it again would read the whole table.
+        cursor.execute(_POSTGRES_OVERLAP_IS_THERE)
+        if cursor.fetchone() is None:
+            cursor.execute(_POSTGRES_OVERLAP)
     cursor.execute(_POSTGRES_FUNCTION)
     for table in APPEND_ONLY:
         if table not in tables:

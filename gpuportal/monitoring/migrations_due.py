@@ -5,11 +5,41 @@ import time
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
+
+from gpuportal import paths
 
 OUR_APPS = frozenset({"telemetry", "reservations", "placement"})
+BEFORE_FIRST_RELEASE = frozenset(
+    {
+        ("telemetry", "0002_keeping"),
+        ("reservations", "0002_token"),
+        ("placement", "0002_moves"),
+    }
+)
+"""Migrations that the first release replaced by one for each app."""
+TOO_OLD = "This database was made by a version before 0.1.0. It cannot be upgraded."
 KEPT_SECONDS = 60.0
 """How long a page goes by what it found last: reading the files takes a while."""
 _found: tuple[float, list[str]] | None = None
+
+
+def made_before_first_release(alias: str = DEFAULT_DB_ALIAS) -> bool:
+    """Whether a version before 0.1.0 made the database.
+
+    Raises:
+        DatabaseError: the database does not answer.
+    """
+    applied = MigrationRecorder(connections[alias]).applied_migrations()
+    return not BEFORE_FIRST_RELEASE.isdisjoint(applied)
+
+
+def way_to_new_database(alias: str = DEFAULT_DB_ALIAS) -> str:
+    """Return what to do about a database that is too old, as one sentence."""
+    var = paths.var_dir()
+    if connections[alias].settings_dict["NAME"] == var / "db.sqlite3":
+        return f"Move {var} to another place and start again: a new one is made."
+    return "Make an empty database, as docs/operations.md says, and run migrate."
 
 
 def waiting(alias: str = DEFAULT_DB_ALIAS) -> list[str]:

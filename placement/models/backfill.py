@@ -75,7 +75,7 @@ class Backfill(models.Model):
     state = models.CharField(
         max_length=10,
         choices=[(s.value, s.label) for s in GapState],
-        default=GapState.QUEUED,
+        default=GapState.QUEUED.value,
     )
     reason = models.CharField(max_length=400, blank=True)
     stop_asked_at = models.DateTimeField(null=True, blank=True)

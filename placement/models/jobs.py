@@ -1,6 +1,7 @@
 """Jobs, arrays of them, and their moves from state to state."""
 
 import secrets
+from functools import partial
 
 from django.conf import settings
 from django.db import models
@@ -13,10 +14,8 @@ from placement.protocol.launchers import MOST_FOLDER_CHARACTERS, Launcher
 from placement.rules.rebalance_rules import Restart
 from reservations.models import User
 
-
-def new_key() -> str:
-    """Return a Job's own key: 64 random bits in hexadecimal."""
-    return secrets.token_hex(8)
+KEY_BYTES = 8
+"""Length of a Job's own key: 64 random bits."""
 
 
 class LogDropped(models.TextChoices):
@@ -96,7 +95,7 @@ class Job(models.Model):
     started_with = models.CharField(
         max_length=12,
         blank=True,
-        default=Launcher.OWN,
+        default=Launcher.OWN.value,
         choices=[(way.value, way.label) for way in Launcher],
         help_text="What starts the script; empty: its #! line, else the shell.",
     )
@@ -157,7 +156,7 @@ class Job(models.Model):
     state = models.CharField(
         max_length=10,
         choices=[(s.value, s.label) for s in JobState],
-        default=JobState.QUEUED,
+        default=JobState.QUEUED.value,
     )
     reason = models.CharField(max_length=400, blank=True)
     attempt = models.PositiveSmallIntegerField(default=0)
@@ -169,7 +168,7 @@ class Job(models.Model):
     key = models.CharField(
         max_length=32,
         blank=True,
-        default=new_key,
+        default=partial(secrets.token_hex, KEY_BYTES),
         editable=False,
         help_text="Random: tells it from another job of its number after a restore.",
     )
@@ -213,7 +212,7 @@ class Job(models.Model):
     restart = models.CharField(
         max_length=8,
         choices=[(r.value, r.label) for r in Restart],
-        default=Restart.NOT,
+        default=Restart.NOT.value,
         blank=True,
         help_text="Whether it may be stopped and started again on other GPUs.",
     )

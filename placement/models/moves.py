@@ -25,7 +25,7 @@ class PlacementPolicy(models.Model):
     when_faster = models.CharField(
         max_length=8,
         choices=[(a.value, a.label) for a in Act],
-        default=Act.PROPOSE,
+        default=Act.PROPOSE.value,
         help_text=gettext_lazy(
             "What to do when a job would save more time on other GPUs than a move "
             "costs."
@@ -34,7 +34,7 @@ class PlacementPolicy(models.Model):
     when_in_trouble = models.CharField(
         max_length=8,
         choices=[(a.value, a.label) for a in Act],
-        default=Act.PROPOSE,
+        default=Act.PROPOSE.value,
         help_text=gettext_lazy(
             "What to do when someone else uses a job's GPU, or the GPU fails."
         ),

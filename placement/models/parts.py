@@ -30,7 +30,7 @@ class JobPart(models.Model):
     state = models.CharField(
         max_length=10,
         choices=[(s.value, s.label) for s in JobState],
-        default=JobState.QUEUED,
+        default=JobState.QUEUED.value,
     )
     reason = models.CharField(max_length=400, blank=True)
     pid = models.PositiveIntegerField(null=True, blank=True)

@@ -1,13 +1,8 @@
 """Reservations and the Allocations that the database keeps apart."""
 
 from datetime import datetime, timedelta
-from typing import Any
 
-from django.contrib.postgres.constraints import ExclusionConstraint
-from django.contrib.postgres.fields import DateTimeRangeField, RangeBoundary
-from django.contrib.postgres.fields import RangeOperators as Op
-from django.core.exceptions import ValidationError
-from django.db import connections, models
+from django.db import models
 from django.utils import timezone
 
 from reservations.models.accounts import Membership, User
@@ -84,7 +79,7 @@ class Reservation(models.Model):
     state = models.CharField(
         max_length=12,
         choices=[(s.value, s.label) for s in State],
-        default=State.CONFIRMED,
+        default=State.CONFIRMED.value,
     )
     cost_gpu_seconds = models.BigIntegerField(
         help_text="weight x factor x Gpus x seconds"
@@ -165,80 +160,12 @@ class Reservation(models.Model):
         return f"#{self.pk} {self.user} {self.start:%F %R} to {self.end:%F %R}"
 
 
-class TsTzRange(models.Func):
-    """``tstzrange(start, end, '[)')``: the half-open Window."""
-
-    function = "TSTZRANGE"
-    output_field = DateTimeRangeField()
-
-
-class Int8Range(models.Func):
-    """``int8range(gpu, gpu, '[]')``: equality that GiST knows without btree_gist."""
-
-    function = "INT8RANGE"
-    template = "%(function)s(%(expressions)s, '[]')"
-    output_field = models.Field()
-
-
-class NoOverlap(ExclusionConstraint):
-    """Refuses overlapping live Allocations of one Gpu.
-
-    PostgreSQL: an exclusion constraint. SQLite knows none, so
-    ``reservations/triggers.py`` installs a trigger that raises the same name.
-    """
-
-    def constraint_sql(  # type: ignore[override]
-        self, model: Any, schema_editor: Any
-    ) -> str | None:
-        """Return SQL on PostgreSQL only."""
-        if schema_editor.connection.vendor != "postgresql":
-            return None
-        return super().constraint_sql(model, schema_editor)
-
-    def create_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Return SQL on PostgreSQL only."""
-        if schema_editor.connection.vendor != "postgresql":
-            return None
-        return super().create_sql(model, schema_editor)
-
-    def remove_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Return SQL on PostgreSQL only."""
-        if schema_editor.connection.vendor != "postgresql":
-            return None
-        return super().remove_sql(model, schema_editor)
-
-    def validate(  # type: ignore[override]
-        self,
-        model: type["Allocation"],
-        instance: "Allocation",
-        exclude: Any = None,
-        using: str = "default",
-    ) -> None:
-        """Refuse in forms what the database would refuse.
-
-        Raises:
-            ValidationError: an Allocation of the same Gpu overlaps.
-        """
-        if not instance.live:
-            return
-        clash = (
-            model._default_manager.using(connections[using].alias)
-            .filter(
-                gpu_id=instance.gpu_id,
-                start__lt=instance.end,
-                end__gt=instance.start,
-                live=True,
-            )
-            .exclude(pk=instance.pk)
-        )
-        if clash.exists():
-            raise ValidationError(
-                self.get_violation_error_message(), code=self.violation_error_code
-            )
-
-
 class Allocation(models.Model):
-    """Which exact Gpu serves which Reservation, and when."""
+    """Which exact Gpu serves which Reservation, and when.
+
+    The database refuses live rows of one Gpu that overlap
+    (``reservations.triggers``).
+    """
 
     reservation = models.ForeignKey(
         Reservation, on_delete=models.PROTECT, related_name="allocations"
@@ -268,16 +195,6 @@ class Allocation(models.Model):
             models.Index(fields=["gpu", "end"]),
             models.Index(fields=["start", "end"]),
             models.Index(fields=["end"]),
-        ]
-        constraints = [
-            NoOverlap(
-                name="allocation_no_overlap",
-                condition=models.Q(live=True),
-                expressions=[
-                    (TsTzRange("start", "end", RangeBoundary()), Op.OVERLAPS),
-                    (Int8Range("gpu", "gpu"), Op.OVERLAPS),
-                ],
-            )
         ]
 
     def __str__(self) -> str:

@@ -1,5 +1,10 @@
-"""A migration that was merged is never edited: databases have already run it."""
+"""Migrations are only appended, and say by themselves what they do.
 
+A migration that was merged is never edited, because databases have already run it. It
+imports nothing of the portal, because what it imported would change its meaning later.
+"""
+
+import ast
 import hashlib
 from pathlib import Path
 
@@ -26,6 +31,30 @@ def test_merged_migrations_are_never_edited(folder):
             f"{name} was edited after it was merged. Databases that ran it will never "
             "see the change: undo the edit and add a new migration"
         )
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
+def test_migrations_import_nothing_of_the_portal(folder):
+    imports = {
+        (path.name, name)
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in imported(node)
+    }
+    ours = {*APPS, "tests", ""}
+    wrong = sorted((file, name) for file, name in imports if name in ours)
+    assert not wrong, (
+        f"{wrong}: give the model's default as a literal or a builtin (state.value, "
+        "functools.partial), and make the migration again"
+    )
+
+
+def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Top packages of an import; "" for a relative one."""
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    return ["" if node.level else (node.module or "").partition(".")[0]]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)

@@ -92,19 +92,24 @@ def test_no_row_of_the_ledger_is_replaced_by_another(lab, alice, model) -> None:
 def test_all_guards_are_there_and_the_check_misses_one_that_is_not(db) -> None:
     assert triggers.missing() == []
     assert guards_are_there(databases=["default"]) == []
-    drop = {
-        "sqlite": "DROP TRIGGER reservations_ledgerentry_append_only_DELETE",
+    drops = {
+        "sqlite": (
+            "DROP TRIGGER reservations_ledgerentry_append_only_DELETE",
+            "DROP TRIGGER allocation_no_overlap_UPDATE",
+        ),
         "postgresql": (
             "DROP TRIGGER reservations_ledgerentry_append_only"
-            " ON reservations_ledgerentry"
+            " ON reservations_ledgerentry",
+            "ALTER TABLE reservations_allocation DROP CONSTRAINT allocation_no_overlap",
         ),
     }[connection.vendor]
-    with connection.cursor() as cursor:
-        cursor.execute(drop)
-    errors = guards_are_there(databases=["default"])
-    assert [error.id for error in errors] == ["reservations.E001"]
-    triggers.install()
-    assert triggers.missing() == []
+    for drop in drops:
+        with connection.cursor() as cursor:
+            cursor.execute(drop)
+        errors = guards_are_there(databases=["default"])
+        assert [error.id for error in errors] == ["reservations.E001"]
+        triggers.install()
+        assert triggers.missing() == []
 
 
 @pytest.mark.django_db(transaction=True)

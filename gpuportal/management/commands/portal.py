@@ -19,6 +19,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 
 from gpuportal import paths
+from gpuportal.monitoring import migrations_due
 from gpuportal.supervisor import AlreadyRunning, Supervisor, process_table, take_lock
 from gpuportal.supervisor.kernel import write_lock
 from gpuportal.supervisor.starter import Starter
@@ -208,6 +209,11 @@ class Command(BaseCommand):
             client.close()
 
     def _migrate(self) -> None:
+        if migrations_due.made_before_first_release():
+            raise CommandError(
+                f"{migrations_due.TOO_OLD} {migrations_due.way_to_new_database()}",
+                returncode=2,
+            )
         executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
         if executor.migration_plan(executor.loader.graph.leaf_nodes()):
             self.say("preparing the database ...")

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import time
 from pathlib import Path
 
@@ -175,6 +176,29 @@ def test_a_broker_that_does_not_answer_is_one_line(tmp_path):
     assert done.returncode == 1
     assert "REDIS_URL does not answer" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_database_from_before_the_first_release_is_one_line(tmp_path):
+    assert manage(tmp_path, "migrate", "-v0").returncode == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "db.sqlite3")) as database:
+        database.execute(
+            "INSERT INTO django_migrations (app, name, applied) "
+            "VALUES ('reservations', '0002_token', '2026-11-20')"
+        )
+        database.commit()
+    done = manage(tmp_path, "portal", "--port", "0")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "made by a version before 0.1.0" in done.stderr
+    assert f"Move {tmp_path.resolve()} to another place" in done.stderr
+    done = manage(tmp_path, "migrate")
+    assert done.returncode == 1
+    assert "gpuportal.E007" in done.stderr
+    assert "Traceback" not in done.stderr
+    # As advised: the folder moves away, and a new database is made.
+    tmp_path.rename(tmp_path.with_name("before"))
+    tmp_path.mkdir()
+    assert manage(tmp_path, "migrate", "-v0").returncode == 0
 
 
 def test_production_without_a_secret_key_does_not_start(tmp_path):

@@ -1,5 +1,6 @@
 """A portal that was restored from a backup gives numbers again: no two Jobs mix."""
 
+import secrets
 import time
 from datetime import timedelta
 
@@ -13,7 +14,6 @@ from placement.jobs.nodes import command_queue, event_intake, log_store
 from placement.jobs.nodes.event_intake import record_fact
 from placement.jobs.tick import job_tick
 from placement.models import Job
-from placement.models.jobs import new_key
 from placement.protocol import signing
 from reservations.rules.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
@@ -77,8 +77,9 @@ def test_a_student_never_sees_the_job_that_had_the_number_before(
     # The backup is from before: its next number goes to another Job.
     mine = make_reservation(alice, [desk.gpus[1]], state=State.ACTIVE)
     Job.objects.filter(pk=carols.pk).update(
-        owner=alice, reservation=mine, key=new_key(), script="echo hello alice\n",
-        state="queued", attempt=0, order_nonce="", started_at=None, ordered_at=None,
+        owner=alice, reservation=mine, key=secrets.token_hex(8),
+        script="echo hello alice\n", state="queued",
+        attempt=0, order_nonce="", started_at=None, ordered_at=None,
         log_bytes=0, last_lines=[], seen_at=None, told_end=None,
         started_with="",
     )  # fmt: skip
