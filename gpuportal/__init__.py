@@ -1,0 +1,1 @@
+"""The site: settings, addresses, processes, and the pages that join all apps."""

@@ -1,0 +1,1 @@
+"""People, shares, the calendar and the ledger."""

@@ -1,0 +1,1 @@
+"""Nodes, GPUs, samples and alerts."""

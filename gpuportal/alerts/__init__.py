@@ -1,1 +1,5 @@
-"""Alerts as people see them, and the responses to them."""
+"""Alerts as pages show them, and the responses to them.
+
+The bell, the list of alerts, and the sentences for each finding. Findings are judged in
+``reservations.presence``.
+"""

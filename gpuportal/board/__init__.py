@@ -1,1 +1,1 @@
-"""The board: every GPU of the lab, live."""
+"""The board: every GPU of the laboratory, live, as cards, as a table and as a wall."""

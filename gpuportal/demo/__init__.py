@@ -1,1 +1,1 @@
-"""The demo lab: people, nodes and a fortnight of history, made once."""
+"""The demo lab: people, nodes and two weeks of history, made once."""

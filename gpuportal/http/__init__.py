@@ -1,1 +1,4 @@
-"""The HTTP shell: middleware, tokens, errors as problem+json, served models."""
+"""HTTP for all apps: middleware, API tokens, problem+json, login limits.
+
+The door to served models is here too, because it answers before Django does.
+"""

@@ -1,1 +1,1 @@
-"""The admin's pages: home, audit log, people."""
+"""The admin's pages that belong to no app: home, audit log, people."""

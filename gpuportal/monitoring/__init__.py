@@ -1,1 +1,1 @@
-"""Whether the portal itself is well: health, metrics, ticks."""
+"""Whether the portal itself works: health, Prometheus metrics, ticks."""

@@ -1,1 +1,1 @@
-"""Pages of no app: start page, search, glossary, help."""
+"""Pages that belong to no app: start page, search, glossary, help."""

@@ -1,9 +1,8 @@
 """Starts, watches and stops all processes of one machine. No Django here.
 
-``kernel`` asks Linux for what it can promise (children die with the supervisor,
-orphans come to it, one start per folder), ``logs`` writes and shows what
-processes say, ``core`` is the loop. Which processes there are is decided in
-``gpuportal/supervisor/process_table.py``.
+``core`` is the loop. ``kernel`` arranges with Linux that children die with the
+supervisor and that a folder is started once. ``logs`` writes and shows the output of
+processes. ``process_table`` decides which processes there are.
 """
 
 from gpuportal.supervisor.core import Spec, Supervisor

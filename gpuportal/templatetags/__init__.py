@@ -1,1 +1,1 @@
-"""Template tags of the lobby."""
+"""Template tags of all pages."""

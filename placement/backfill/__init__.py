@@ -1,1 +1,1 @@
-"""Jobs that run in the gaps between reservations."""
+"""Jobs that run in the gaps between reservations, and leave when a GPU is booked."""

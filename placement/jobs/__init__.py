@@ -1,1 +1,1 @@
-"""Jobs: launched, listed, followed and stopped."""
+"""Jobs: launch, list, follow and stop them; commands to nodes and events from them."""

@@ -1,4 +1,4 @@
-"""What the second floor keeps."""
+"""The rows of placement: models, plans, jobs, endpoints, moves."""
 
 from placement.models.backfill import Backfill, BackfillQuerySet
 from placement.models.jobs import Job, JobArray, JobEvent, JobQuerySet, LogDropped

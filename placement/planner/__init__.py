@@ -1,1 +1,1 @@
-"""A library that estimates, splits and places models: no Django, no portal."""
+"""A library that estimates, splits and places models. No Django, no portal."""

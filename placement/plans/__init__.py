@@ -1,1 +1,1 @@
-"""Plans for a model on the lab's GPUs: made, compared, saved, measured."""
+"""Plans for a model on the laboratory's GPUs: make, compare, save and measure them."""

@@ -1,1 +1,1 @@
-"""What the nodes and the web both speak about jobs: commands, events, signatures."""
+"""What nodes and web both speak about jobs: commands, events, signatures."""

@@ -1,1 +1,1 @@
-"""Running jobs compared with better plans: proposals to move, and moves."""
+"""Compares running jobs with better plans, and proposes or makes moves."""

@@ -1,1 +1,1 @@
-"""Pure rules of jobs: refusals, sweeps, backfill, moves, what their logs say."""
+"""Pure rules of jobs: refusals, sweeps, backfill, moves, progress read from logs."""

@@ -1,1 +1,1 @@
-"""Served models: files, endpoints, who may call them, and the way to the node."""
+"""Served models: files, endpoints, access, and the way to the node."""

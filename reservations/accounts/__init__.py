@@ -1,1 +1,1 @@
-"""People, groups, courses, invitations and tokens."""
+"""People, groups, courses, invitations and API tokens."""

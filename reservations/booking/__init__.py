@@ -1,1 +1,1 @@
-"""Reservations: book, change, release, overstay, undo."""
+"""Reservations: book, change, cancel, give back, stay on, undo."""

@@ -1,1 +1,1 @@
-"""Ranks and standings as people see them."""
+"""Ranks and standings as pages show them."""

@@ -1,4 +1,4 @@
-"""People and accounts, the calendar, the ledger, the audit log."""
+"""The rows of reservations: people, calendar, ledger, notices, audit log."""
 
 from reservations.models.accounts import Account, ApiToken, Membership, User
 from reservations.models.audit_entry import AuditEntry

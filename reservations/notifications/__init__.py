@@ -1,1 +1,1 @@
-"""Notices: their texts, and how they reach people."""
+"""Notices: their sentences, and delivery by page, mail and webhook."""

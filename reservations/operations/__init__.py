@@ -1,1 +1,1 @@
-"""The operator's work: pools, closures, policies, machines."""
+"""The admin's work: pools, closures, policies, machines."""

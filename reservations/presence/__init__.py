@@ -1,1 +1,1 @@
-"""Whether people use what they hold: check-in, idle GPUs, foreign processes."""
+"""Whether people use what they hold: check-in, no-shows, idle GPUs, intruders."""

@@ -1,1 +1,1 @@
-"""Reports on use."""
+"""Reports on use, by month, person and GPU."""

@@ -1,1 +1,1 @@
-"""The pure kernel of booking: windows, policy, prices, quotas, decisions."""
+"""The pure kernel of booking: windows, policy, prices, decisions, errors."""

@@ -1,1 +1,1 @@
-"""What several capabilities read and write: snapshots, locks, ledger, audit."""
+"""What several capabilities read and write: snapshots, locks, ledger, audit log."""

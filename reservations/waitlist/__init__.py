@@ -1,1 +1,1 @@
-"""Requests that wait for GPUs: the queue, its estimates, its scheduler."""
+"""Requests that wait for GPUs: queue, planned starts, scheduler, estimates."""

@@ -23,7 +23,7 @@ export function price(text, sum) {
   return el("button", { type: "button", class: "term", "data-sum": sum, text });
 }
 
-/** [{gpu_class, weight, gpu_hours}] -> "8 GPU-hours × 10 (A100) = 80 credits"; as words.py's price_sum. */
+/** [{gpu_class, weight, gpu_hours}] -> "8 GPU-hours × 10 (A100) = 80 credits"; as price_sum in reservations/rules/figures.py. */
 export function priceSum(parts, costCredits) {
   const words = parts.map((part) => `${gpuHours(part.gpu_hours)} × ${part.weight} (${part.gpu_class})`);
   const surcharge = costCredits - parts.reduce((sum, part) => sum + part.gpu_hours * part.weight, 0);

@@ -1,1 +1,1 @@
-"""What runs on a GPU node: it samples the GPUs and sends what it reads."""
+"""What runs on a GPU node: it samples the GPUs and sends what it reads. No Django."""

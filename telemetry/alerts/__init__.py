@@ -1,1 +1,1 @@
-"""Alerts: findings that are open, and what was done about them."""
+"""Alerts: open findings, and what was done about them."""

@@ -1,1 +1,1 @@
-"""Nodes and their GPUs as rows: enrolment, rosters, XID errors, pages."""
+"""Nodes and their GPUs as rows: enrolment, rosters, XID errors, thresholds."""

@@ -1,1 +1,1 @@
-"""From the ingest process to every web process: names of channels, and the hub."""
+"""From the ingest process to every web process: channel names and the hub."""

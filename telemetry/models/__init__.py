@@ -1,4 +1,4 @@
-"""Nodes, their Gpus, what they did minute by minute, and open findings."""
+"""The rows of telemetry: nodes, Gpus, samples by minute and hour, alerts."""
 
 from telemetry.models.alerts import Alert, AlertQuerySet, Response, XidCount
 from telemetry.models.nodes import Gpu, GpuQuerySet, Node, Pool

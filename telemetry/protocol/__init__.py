@@ -1,1 +1,1 @@
-"""What nodes send about their GPUs: samples, hardware, frames. Units and errors."""
+"""What nodes report about their GPUs: samples, hardware, frames, states, units."""

@@ -23,6 +23,10 @@ QUOTED = re.compile(r'"[\w-]+\.md"')
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]*)\)")
 ANCHOR = re.compile(r'<a id="([^"]+)">')
 HOUSE_PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*)`")
+APPS = r"(?:gpuportal|placement|reservations|telemetry|static|tests|docs|bench)"
+SOURCE = re.compile(rf"(?<![\w./-])({APPS}/[\w./-]+\.(?:py|js|md|toml))\b")
+# An example of a file that a translator would add.
+EXAMPLES = {"gpuportal/formats/fr/formats.py"}
 # A rule or an invariant without its page: nobody can look it up.
 KEYLESS = re.compile(r"\bI(?:[1-9]|1[0-4])\b|\b[Rr]ules? [1-9]\b|\bissue \d{1,2}\b")
 # Types of tensors in files of weights are named so, too.
@@ -136,6 +140,15 @@ def test_each_path_that_a_page_names_exists(page) -> None:
     tops = (*apps, "static", "templates", "tests", "docs", "deploy", "bench")
     ours = [one for one in named if one.split("/")[0] in tops]
     assert [one for one in ours if not (ROOT / one).exists()] == []
+
+
+def test_each_source_file_that_a_text_names_exists() -> None:
+    found = []
+    for path in _texts(*TEXTS):
+        named = set(SOURCE.findall(path.read_text())) - EXAMPLES
+        missing = sorted(one for one in named if not (ROOT / one).exists())
+        found += [f"{short(path)}: {one}" for one in missing]
+    assert found == []
 
 
 def test_the_house_that_is_drawn_has_each_capability() -> None:

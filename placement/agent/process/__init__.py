@@ -1,1 +1,1 @@
-"""A job's processes: the shim, the job's user, its unit, its end."""
+"""The processes of a job: shim, Unix user, systemd unit, end."""

@@ -1,1 +1,1 @@
-"""The ready recipes: training as a plan describes it, in torch."""
+"""The ready recipes: training in torch as a plan describes it."""

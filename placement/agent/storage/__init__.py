@@ -1,1 +1,1 @@
-"""A job's files on the node: folders, quotas, logs, results, checkpoints."""
+"""The files of a job on its node: folders, quotas, logs, results, checkpoints."""

@@ -1,1 +1,1 @@
-"""The web's side of the nodes: commands out, events, logs and files in."""
+"""The web's side of the nodes: commands out; events, logs and files in."""

@@ -1,1 +1,1 @@
-"""The ticks of jobs: what should start, run and end now."""
+"""The tick of jobs: what should start, run and end now."""

@@ -1,1 +1,1 @@
-"""From a plan to what each process does, and the recipes that start it."""
+"""From a plan to the processes of each node, and the files that start them."""

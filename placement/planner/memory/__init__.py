@@ -1,1 +1,1 @@
-"""How many bytes a rank needs: tapes of operators, states, phases of a step."""
+"""How many bytes a rank needs: operators, states, phases of a training step."""

@@ -1,1 +1,1 @@
-"""What a model is made of: a ModelSpec, its blocks, its parameters."""
+"""What a model consists of: ModelSpec, layers, blocks, parameters."""

@@ -1,1 +1,1 @@
-"""The reference cases: nets and problems with answers that are known."""
+"""Reference cases: models and split problems with known answers."""

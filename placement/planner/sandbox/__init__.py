@@ -1,1 +1,1 @@
-"""Processes of their own that read files from people, within limits."""
+"""Child processes, with limits, that read the files that people upload."""

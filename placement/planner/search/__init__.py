@@ -1,1 +1,1 @@
-"""The search for plans: exact splits, timing, ranking and refusals."""
+"""The search for plans: exact splits, step times, ranking, refusals."""

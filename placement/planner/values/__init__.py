@@ -1,1 +1,1 @@
-"""What the planner is given and what it answers: workloads, GPUs, plans, errors."""
+"""What the planner takes and returns: workloads, GPUs, plans, errors."""

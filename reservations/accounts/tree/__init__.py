@@ -1,1 +1,1 @@
-"""The account tree: edited, imported, previewed and undone."""
+"""The tree of accounts: edit, import, preview and undo."""

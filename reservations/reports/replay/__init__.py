@@ -1,1 +1,1 @@
-"""Past requests played again under other rules."""
+"""Past requests replayed under other rules."""

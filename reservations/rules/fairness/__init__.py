@@ -1,1 +1,1 @@
-"""Who comes first: fair shares, preemption, quotas, no-shows."""
+"""Who comes first: Fair Tree, preemption, quotas, limits, no-shows."""

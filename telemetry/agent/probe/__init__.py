@@ -1,4 +1,4 @@
-"""NVML to Samples. Nothing outside this room imports pynvml."""
+"""From NVML to readings. No other package imports pynvml."""
 
 from telemetry.agent.probe.nvml import NvmlProbe
 

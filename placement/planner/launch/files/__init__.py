@@ -1,7 +1,7 @@
-"""From a Plan to files that start it: torchrun, DeepSpeed, accelerate, a device map.
+"""From a Plan to the files that start it: torchrun, DeepSpeed, accelerate, device map.
 
-`launch_files` gives all that a Plan can be started with, each with what it is for;
-what a launcher cannot do is left out, with the reason. Pure: text in memory.
+`launch_files` returns every file that can start a Plan, each with its purpose. What a
+launcher cannot do is left out, with the reason. Pure: text in memory.
 """
 
 import json
