@@ -1,4 +1,4 @@
-"""The lobby: pages that mix floors, health and the supervisor."""
+"""Django's configuration of the site: pages that join all apps, health, supervisor."""
 
 from django.apps import AppConfig
 

@@ -1,4 +1,4 @@
-"""The second floor: model to estimate to plan to job."""
+"""Django's configuration of placement: from a model to a plan to a job."""
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate

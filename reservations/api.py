@@ -1,7 +1,7 @@
 """The calendar for programs and for the pages' scripts: /api/v1/...
 
-Every handler parses, calls one service and answers. Refusals leave as
-exceptions; the lobby turns them into problem details.
+Every handler parses, calls one service and answers. Refusals are exceptions, which
+``gpuportal.http`` turns into problem details.
 """
 
 import gzip

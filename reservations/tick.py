@@ -1,29 +1,34 @@
-"""The calendar's tick: small numbered steps, safe to run twice and by many.
+"""The calendar's tick: small numbered steps, safe to run twice and concurrently.
 
-1. begin what is due: CONFIRMED -> ACTIVE; give who asked for it time past the
-   end, where it is free (``overstaying``)
-2. watch over lost Gpus: note since when, refund what stays lost
-3. check in whoever runs something; free what nobody came for
-4. warn about idle Reservations and free them, where the site wants that
-5. end what is over: RELEASE and CHARGE
-6. give equal Gpus, or everything back, where a stranger was there at the start
-7. charge hours that came back too late, once they have passed (``charging``)
-8. clear closed Gpus of what came there since (``closures.due``); take replaced ones
-   out once nothing stands on them (``replacing.due``)
-9. tell of courses and guests that end soon; end what is due (``courses``)
-10. place who waits, in order; offer and plan for the others (``placing``; live, a
-    task of its own, as one look may take seconds)
-11. roll up what each Account's Gpus did, hour by hour, once an hour is over
-12. tell who holds Gpus when their time is over soon (``news.ending``)
-13. close Offers whose time is over; book a Series' days as they come into the
-    horizon, after who waits (``offers.expire``, ``series.extend``)
+1. Begin what is due: CONFIRMED -> ACTIVE. Give time past the end to holders who asked
+   for it, where the Gpus are free (``booking.overstay``).
+2. Note since when a Gpu is lost. Refund Reservations whose Gpu stays lost.
+3. Check in holders whose processes run. Release what nobody came for
+   (``presence.service``).
+4. Warn about idle Reservations and release them, if the site's policy says so.
+5. End what is over: RELEASE and CHARGE.
+6. Where another person's process was on a Gpu at the start, assign equal Gpus or refund
+   everything (``booking.unclean_start``).
+7. Charge hours that were returned too late, once they have passed
+   (``booking.late_charges``).
+8. Clear closed Gpus of Reservations made since (``closures.due``). Take replaced Gpus
+   out of service once nothing is booked on them (``gpu_replacement.due``).
+9. Notify about courses and guests that end soon, and end those that are due
+   (``accounts.courses``).
+10. Place waiting requests in order; offer and plan for the others
+    (``waitlist.scheduler``). In production this is a task of its own, because one look
+    may take seconds.
+11. Roll up what each Account's Gpus did, once an hour is over.
+12. Notify holders whose time is over soon (``holder_notices.ending``).
+13. Close Offers whose time is over. Book the days of a Series as they come into the
+    horizon, after the waitlist (``offers.expire``, ``series.service``).
 
-Every move is one compare-and-set on one locked row, so that a second worker in
-the same step finds nothing to do, and one that dies leaves nothing half done. A row
-that fails is logged and skipped. The order matters: who came in the last minute is
-checked in before the end. What is written bears the instant that it follows from and
-not the tick's, so that a tick that comes late by hours writes what many would have;
-only what began and ended while the portal slept is refunded.
+Every move is one compare-and-set on one locked row. A second worker in the same step
+finds nothing to do, and a worker that dies leaves nothing half done. A row that fails
+is logged and skipped. The order matters: a holder who came in the last minute is
+checked in before the end. Rows carry the instant that they follow from, not the tick's.
+A tick that is hours late therefore writes what many ticks would have written. Only what
+began and ended while the portal was down is refunded.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """What the operator sees and sets of nodes and Gpus.
 
 Facts that nodes tell are read-only here; a node is made by `enroll_node`, which
-gives it its token. Changes are in the admin's own log, bulk ones too; the lobby
-puts them into the audit log besides.
+gives it its token. Changes are in the admin's own log, bulk ones too, and
+gpuportal also writes them into the audit log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ground floor: nodes, Gpus and what they do."""
+"""Django's configuration of telemetry: nodes, Gpus and what they do."""
 
 from django.apps import AppConfig
 

@@ -1,4 +1,4 @@
-"""Websocket addresses of telemetry: none. The board mixes floors: the lobby's."""
+"""Websocket addresses of telemetry: none. Those of the board are in gpuportal."""
 
 from django.urls import URLPattern
 

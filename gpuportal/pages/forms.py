@@ -1,4 +1,4 @@
-"""Forms of the lobby."""
+"""Forms of pages that belong to no app."""
 
 from django import forms
 from django.conf import settings

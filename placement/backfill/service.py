@@ -2,8 +2,8 @@
 
 Each stretch is a Job of its own that goes on from the checkpoint of the one before,
 in a Reservation that holds the gap and gives way to every booking (``gaps``). What a
-gap is, which one is taken and when it is left is in ``rules.backfill_rules``; taking
-them is in ``gap_taking``.
+gap is, which one is taken and when it is left is in ``rules.backfill_rules``.
+``gap_claims`` takes them.
 """
 
 from collections.abc import Iterable, Mapping

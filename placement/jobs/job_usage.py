@@ -1,4 +1,4 @@
-"""What a Job's Gpus did: counted by the ground floor, so far and for ever."""
+"""What a Job's Gpus did: counted by telemetry, so far and in the end."""
 
 from datetime import datetime
 

@@ -4,8 +4,9 @@ A move is one transaction: the Reservation's rest is booked on the new Gpus and 
 others are given back (`reservations.booking.relocation.move_rest`), the Job is told to
 stop, and a new Job of the same making waits in the new Reservation until the old one
 has left. It starts from its beginning or goes on from the checkpoint that the old one
-leaves, as its owner said when allowing it: that travels with it (`carrying`), also to
-another node. TERM reaches a recipe at its next step.
+leaves, as its owner said when allowing it: that travels with it
+(`jobs.nodes.checkpoint_relay`), also to another node. TERM reaches a recipe at its next
+step.
 """
 
 from collections.abc import Iterable

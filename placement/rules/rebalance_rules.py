@@ -3,8 +3,8 @@
 See docs/design/placement.md#moving. Two questions. Is one of its Gpus in trouble (a
 stranger on it, or broken)? Then the Plan that keeps the Job alive is what matters.
 Otherwise, and only where the Job allows it: does a better Plan pay for itself
-(`move.decide_move`)? What may be done about a yes is the site's policy: never, propose,
-do; and nothing is done to a Job that has not said how it may be started again.
+(`move_benefit.decide_move`)? What may be done about a yes is the site's policy: never,
+propose, do; and nothing is done to a Job that has not said how it may be started again.
 """
 
 from dataclasses import dataclass

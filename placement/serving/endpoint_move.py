@@ -12,7 +12,7 @@ safe to run twice and at the same time, each from the rows alone:
    calls to the old address go to the new one. A new Job that ends badly is given up.
 3. ``leave``: some seconds later, what was asked is answered: the old Job stops, and a
    Reservation of its own is given back at no charge for what was not used.
-4. ``serve_states``: who is down and nobody could move is told.
+4. ``model_states``: owners of endpoints that are down and cannot move are notified.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Firm, flex or no: one request judged against one Snapshot. Pure.
 
 See docs/design/fair-booking.md#rule-1 to #rule-3. Who yields to whom is in
-``displacement``, what nobody may exceed in ``limits``.
+``fairness.preemption``, what nobody may exceed in ``fairness.limits``.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ def ask(
     Args:
         latest: last instant at which it must be over; default: in a week.
         any_notice: accepted beforehand, also less than the freeze ahead.
-        job: launched once it is placed, on any notice; as ``carrying`` checks it.
+        job: launched once it is placed, on any notice; ``store.attached_jobs`` checks
+            it.
 
     Raises:
         TooLong, TooManyGpus, NeverFits, SpanTooShort, SpanTooFar, TooManyWaiting.
@@ -208,7 +209,7 @@ def _decline_offer(row: WaitingRequest, *, at: datetime) -> None:
     if row.offer_until is None or row.offer_until <= at:
         raise OfferLapsed
     with transaction.atomic(durable=True):
-        # The end of the offer is when it was answered: see ``expecting.PAUSE_SECONDS``.
+        # The end of the offer is when it was answered: see ``estimates.PAUSE_SECONDS``.
         WaitingRequest.objects.waiting().filter(pk=row.pk).update(offer_until=at)
         _audit("offer-declined", row, actor=row.user, now=at)
 

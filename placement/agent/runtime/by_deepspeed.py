@@ -1,9 +1,9 @@
 """The same training with DeepSpeed: ZeRO 1, 2 and 3, offload, its 1F1B pipeline.
 
-Run with the JSON that ``launchfiles.deepspeed`` makes, which lies as deepspeed.json in
-the Job's folder. Data, log lines and checkpoints are those of the other strategies: a
-checkpoint holds whole tensors by their names, which the first rank gathers one after
-another, so torch goes on from DeepSpeed's and DeepSpeed from torch's.
+Run with the JSON of ``placement.planner.launch.files.deepspeed``, which is
+deepspeed.json in the Job's folder. Data, log lines and checkpoints are those of the
+other strategies: a checkpoint holds whole tensors by their names, which the first rank
+gathers one after another, so torch goes on from DeepSpeed's and DeepSpeed from torch's.
 
 Nothing is compiled: torch's optimizers step, and on the CPU gloo exchanges instead of
 DeepSpeed's shared-memory operator. Only NVMe offload needs an operator of its own

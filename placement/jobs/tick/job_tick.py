@@ -263,7 +263,7 @@ def _without_reservation() -> Iterable[Job]:
         .filter(
             (begun & ~Q(reservation__state=State.ACTIVE))
             | (
-                # Those that follow a displaced Reservation: see ``attaching``.
+                # Those that follow a displaced Reservation: see ``waitlist_jobs``.
                 Q(state=JobState.QUEUED, waits_with=None)
                 & ~Q(reservation__state__in=list(State.live()))
             )

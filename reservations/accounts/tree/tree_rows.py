@@ -1,7 +1,7 @@
 """The tree of Accounts and Memberships as values.
 
-Nothing is read or written here; ``editing`` says what an edit makes of a Tree, and
-``outlook`` what that does to everybody's place.
+Nothing is read or written here. ``tree_edits`` applies edits to a Tree, and
+``tree_outlook`` says how they change everybody's rank.
 """
 
 from __future__ import annotations

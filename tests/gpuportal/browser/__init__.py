@@ -1,1 +1,1 @@
-"""The lobby in a real browser."""
+"""The pages of gpuportal in a real browser."""

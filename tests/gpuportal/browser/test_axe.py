@@ -1,4 +1,4 @@
-"""axe-core finds nothing on the lobby's pages: light, dark, and on a phone."""
+"""axe-core finds nothing on gpuportal's pages: light, dark, and on a phone."""
 
 from collections.abc import Callable
 from datetime import timedelta

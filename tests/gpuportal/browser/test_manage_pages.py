@@ -1,4 +1,4 @@
-"""axe-core finds nothing on the operator's pages of the lobby: light and dark."""
+"""axe-core finds nothing on the admin's pages: light and dark."""
 
 import re
 from datetime import timedelta

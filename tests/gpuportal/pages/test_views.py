@@ -34,7 +34,7 @@ def test_a_visitor_is_sent_to_the_login_page(client: Client, address: str):
 
 
 @pytest.mark.parametrize("address", PAGES)
-def test_alice_opens_every_page_of_the_lobby(client: Client, alice, address: str):
+def test_alice_opens_every_page_of_gpuportal(client: Client, alice, address: str):
     client.force_login(alice)
     answer = client.get(address)
     assert answer.status_code == 200

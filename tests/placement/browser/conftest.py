@@ -1,4 +1,4 @@
-"""The lobby's browser fixtures, a Job that runs, and its node's voice."""
+"""The browser fixtures of gpuportal, a Job that runs, and its node's voice."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
