@@ -167,7 +167,7 @@ def test_what_goes_on_waits_for_room_and_never_begins_anew_beside_a_checkpoint(
     saved = until(lambda: first.log.exists() and first.log.read_text())
     assert not give(job=8, resume_job=7, resume_attempt=1)
     assert (told[-1]["code"], told[-1]["reason"]) == (
-        "busy", "job 7, which it goes on from, has not ended",
+        "busy", "job 7, which it resumes from, has not ended",
     )  # fmt: skip
     runner.stop(first, "moves")
     ended(first)
