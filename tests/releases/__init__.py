@@ -1,0 +1,1 @@
+"""Databases that releases made, and what every later version must find in them."""
