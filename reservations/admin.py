@@ -41,7 +41,8 @@ from reservations.models import (
     Token,
     User,
 )
-from reservations.rules.errors import BookingError, hours_text
+from reservations.rules.errors import BookingError
+from reservations.rules.figures import hours_text
 from reservations.rules.lifecycle import State
 from telemetry.protocol.sentences import joined, sentence
 from telemetry.web.plain_forms import PlainErrors, PlainModelForm

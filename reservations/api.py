@@ -20,7 +20,6 @@ from reservations.booking import release as giving
 from reservations.booking import service as booking
 from reservations.booking.overstay_api import rights_json
 from reservations.booking.overstay_api import router as rules_router
-from reservations.booking.payers import payers
 from reservations.booking.release import UNDO_SECONDS, undo_cancel
 from reservations.booking.slot_search import find_slots
 from reservations.fairshare import service as standing_service
@@ -44,6 +43,7 @@ from reservations.store.calendar_queries import (
 )
 from reservations.store.foreign_use import SOON_SECONDS, foreign_gpus
 from reservations.store.holdings import own_holdings
+from reservations.store.membership_rights import payers
 from reservations.waitlist.api import calendar_extras, preview_chance
 from reservations.waitlist.api import router as waiting_router
 from reservations.web.api_parts import (

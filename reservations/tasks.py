@@ -12,7 +12,7 @@ from reservations.notifications import delivery, live
 from reservations.reports import service as reports
 from reservations.reports.replay import service as replays
 from reservations.rules.window import whole_second
-from reservations.store import usage_sums
+from reservations.store import usage
 from reservations.store.booking_snapshot import site_policy
 from reservations.waitlist import scheduler
 
@@ -82,7 +82,7 @@ def roll_months() -> int:
 @shared_task(name="reservations.tasks.store_usage")  # type: ignore[untyped-decorator]
 def store_usage() -> bool:
     """Store the sums of a large ledger, for processes that start."""
-    return usage_sums.store_usage(timezone.now(), site_policy())
+    return usage.store_usage(timezone.now(), site_policy())
 
 
 @shared_task(name="reservations.tasks.invite")  # type: ignore[untyped-decorator]

@@ -41,7 +41,6 @@ from django.db.models import Q
 from reservations.accounts import courses
 from reservations.booking import late_charges, overstay, unclean_start
 from reservations.booking.refunds import publish, refund
-from reservations.booking.release import rate_of
 from reservations.models import Allocation, Reservation
 from reservations.notifications import holder_notices
 from reservations.operations import closures, gpu_replacement
@@ -56,6 +55,7 @@ from reservations.sharing import offers
 from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.gpu_history import held_in_hour
+from reservations.store.ledger import rate_of
 from reservations.waitlist import scheduler
 from telemetry.history.hourly_rollup import roll_account_hours
 from telemetry.protocol.sentences import sentence

@@ -41,7 +41,8 @@ from reservations.rules.gaps import OpenGpu
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
 from reservations.store import locks
-from reservations.store.booking_snapshot import calendar_gpus, site_policy
+from reservations.store.booking_snapshot import site_policy
+from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.pool_rows import barred_pools
 from reservations.store.usage import rank_with, usage_by_membership
 from reservations.store.write_queue import turn

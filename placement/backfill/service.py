@@ -36,7 +36,8 @@ from reservations.notifications import service as notices
 from reservations.rules.errors import BookingError, NotAllowed, NotFound
 from reservations.rules.lifecycle import State
 from reservations.store import locks
-from reservations.store.booking_snapshot import calendar_gpus, site_policy
+from reservations.store.booking_snapshot import site_policy
+from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.pool_rows import barred_pools
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence

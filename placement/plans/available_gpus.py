@@ -20,9 +20,8 @@ from placement.planner.values.errors import BadInput, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, peak_flops_of
 from placement.plans.gpu_health import WELL, Health, health_of
 from reservations.models import Allocation, Reservation, SitePolicy, User
-from reservations.rules.calendar import window_from
 from reservations.rules.figures import time_text
-from reservations.rules.window import Window, grid_ceil
+from reservations.rules.window import Window, grid_ceil, window_from
 from reservations.store.announced_closures import shut_to
 from reservations.store.co_users import usable_by
 from telemetry.inventory.queries import LiveGpu, read_live

@@ -17,15 +17,8 @@ from itertools import combinations
 from typing import Any
 
 from placement.planner.values.plan import Plan
-from reservations.rules.calendar import (
-    Calendar,
-    CalendarGpu,
-    Search,
-    Wish,
-    starts,
-    window_from,
-)
-from reservations.rules.window import Window
+from reservations.rules.calendar import Calendar, CalendarGpu, Search, Wish, starts
+from reservations.rules.window import Window, window_from
 
 SPEED_TOLERANCE = 0.99
 MOST_STARTS = 500

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
 
-from reservations.rules.errors import Refusal, time_text
+from reservations.rules.errors import Refusal
+from reservations.rules.figures import time_text
 from telemetry.protocol.sentences import sentence
 
 

@@ -33,9 +33,9 @@ from placement.serving.forms import (
     EndpointFilterForm,
     ServeForm,
 )
-from reservations.booking.payers import payers
 from reservations.models import User
 from reservations.rules.errors import BookingError
+from reservations.store.membership_rights import payers
 from reservations.web.rate_limits import check_rate
 from telemetry.web.recognition import shown
 

@@ -37,8 +37,8 @@ from reservations.rules.request import Request
 from reservations.rules.window import Window, whole_second
 from reservations.sharing import co_use
 from reservations.store import ledger, locks
+from reservations.store.access import check_may_change
 from reservations.store.booking_snapshot import load_membership, site_policy
-from reservations.store.permissions import check_may_change
 from telemetry.protocol.sentences import known, sentence
 
 

@@ -1,6 +1,7 @@
-"""Star a GPU or a class, or take the star away."""
+"""The GPUs and classes that a User has starred: read, star, take the star away."""
 
 from django.db import transaction
+from django.db.models import Q
 
 from reservations.models import User
 from reservations.models.favourite import Favourite
@@ -40,3 +41,12 @@ def star_class(*, user: User, gpu_class: str, wanted: bool) -> None:
             Favourite.objects.get_or_create(user=user, pool=pool)
         else:
             Favourite.objects.filter(user=user, pool=pool).delete()
+
+
+def favourite_gpus(user_pk: int) -> frozenset[int]:
+    """Return the Gpus that a User starred, alone or by their Pool; one query."""
+    own = Favourite.objects.filter(user_id=user_pk)
+    starred = Q(pk__in=own.values("gpu_id")) | Q(pool_id__in=own.values("pool_id"))
+    return frozenset(
+        Gpu.objects.filter(starred).order_by().values_list("pk", flat=True)
+    )

@@ -18,7 +18,6 @@ from reservations.models import (
     WaitingRequest,
     WaitlistLook,
 )
-from reservations.rules.charges import cost_gpu_seconds
 from reservations.rules.errors import TooManyGpus, TooManyReservations
 from reservations.rules.fairness.limits import check_gpus
 from reservations.rules.gaps import (
@@ -33,7 +32,7 @@ from reservations.rules.gaps import (
 )
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
-from reservations.rules.prices import together
+from reservations.rules.prices import cost_gpu_seconds, together
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import right_to_book, site_policy

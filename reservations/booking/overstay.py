@@ -22,24 +22,24 @@ from reservations.models import Allocation, Reservation, SitePolicy, User
 from reservations.notifications import live
 from reservations.notifications.service import tell
 from reservations.rules.calendar import CalendarGpu
-from reservations.rules.charges import cost_gpu_seconds
 from reservations.rules.errors import NotChangeable
 from reservations.rules.gaps import gap_notice_seconds, is_gap
 from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import latest_end, notice_end, tail_end
 from reservations.rules.policy import Policy
+from reservations.rules.prices import cost_gpu_seconds
 from reservations.rules.window import Window, instant, whole_second
 from reservations.store import ledger, locks
+from reservations.store.access import check_may_change
 from reservations.store.booking_snapshot import (
     account_path,
-    calendar_gpus,
     calendar_of,
     load_membership,
-    own_holdings,
     right_to_book,
     site_policy,
 )
-from reservations.store.permissions import check_may_change
+from reservations.store.gpu_rows import calendar_gpus
+from reservations.store.holdings import own_holdings
 from reservations.waitlist.free_gaps import whole_holdings
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence

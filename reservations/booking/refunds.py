@@ -10,18 +10,18 @@ whoever calls.
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from reservations.booking.release import rate_of
 from reservations.models import Allocation, Reservation, Token
 from reservations.notifications import live
 from reservations.notifications.service import tell
-from reservations.rules.charges import Settlement, cost_gpu_seconds
+from reservations.rules.charges import Settlement
 from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
-from reservations.rules.prices import together
+from reservations.rules.prices import cost_gpu_seconds, together
 from reservations.rules.window import Window
 from reservations.store import ledger
 from reservations.store.booking_snapshot import site_policy
+from reservations.store.ledger import rate_of
 from telemetry.protocol.sentences import sentence
 
 

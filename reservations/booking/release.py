@@ -9,11 +9,7 @@ from reservations.booking.counted_returns import allocations_of
 from reservations.booking.service import OVERLAP, _taken
 from reservations.models import Allocation, Reservation, User
 from reservations.notifications import holder_notices, live
-from reservations.rules.charges import (
-    FULL_PRICE_PERMILLE,
-    cost_gpu_seconds,
-    settle,
-)
+from reservations.rules.charges import FULL_PRICE_PERMILLE, settle
 from reservations.rules.decision import flex_ahead
 from reservations.rules.errors import NotChangeable, Refusal, TooManyFlex, UndoOver
 from reservations.rules.fairness.limits import (
@@ -25,16 +21,17 @@ from reservations.rules.fairness.limits import (
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.overstay_terms import notice_end
 from reservations.rules.policy import Policy
+from reservations.rules.prices import cost_gpu_seconds
 from reservations.rules.request import Request
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger, locks
+from reservations.store.access import check_may_change
 from reservations.store.booking_snapshot import (
     load_membership,
     request_snapshot,
     site_policy,
 )
-from reservations.store.ledger import rate_of as rate_of
-from reservations.store.permissions import check_may_change
+from reservations.store.ledger import rate_of
 from telemetry.protocol.sentences import sentence
 
 UNDO_SECONDS = 10

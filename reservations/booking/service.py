@@ -13,18 +13,20 @@ from reservations.booking.refusals import count_refusal
 from reservations.models import Allocation, Membership, Reservation, User
 from reservations.notifications import live
 from reservations.rules.calendar import CalendarGpu
-from reservations.rules.decision import Decision, Request, decide
+from reservations.rules.decision import Decision, decide
 from reservations.rules.decision_record import inputs_of
 from reservations.rules.errors import GpuTaken, InThePast, Refusal
 from reservations.rules.fairness.quota import Spend
 from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import notice_end, over_before_free
 from reservations.rules.policy import Policy
+from reservations.rules.request import Request
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger, locks
-from reservations.store.booking_snapshot import Taker, request_snapshot, site_policy
+from reservations.store.access import may_change
+from reservations.store.booking_snapshot import request_snapshot, site_policy
 from reservations.store.no_show_history import strike_for
-from reservations.store.permissions import may_change
+from reservations.store.preemptible import Taker
 from reservations.store.return_history import returns_for
 from reservations.store.usage import rank_with, usage_by_membership, with_tree
 from reservations.store.write_queue import turn

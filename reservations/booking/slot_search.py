@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from reservations.booking.starred_gpus import favourite_gpus
+from reservations.booking.favourites import favourite_gpus
 from reservations.models import Membership, Reservation, User
 from reservations.rules.calendar import (
     CalendarGpu,
@@ -14,7 +14,7 @@ from reservations.rules.calendar import (
     first_slots,
 )
 from reservations.rules.closed_time import PoolNotYours, check_pools
-from reservations.rules.decision import Decision, Request, Snapshot, decide
+from reservations.rules.decision import Decision, decide
 from reservations.rules.errors import (
     BeyondHorizon,
     GpuNotBookable,
@@ -31,21 +31,22 @@ from reservations.rules.fairness.preemption import fewest_displaced
 from reservations.rules.lifecycle import Kind
 from reservations.rules.overstay_terms import OverBeforeFree, notice_end
 from reservations.rules.policy import Policy
+from reservations.rules.request import Request, Snapshot
 from reservations.rules.window import Window, unix, whole_second
 from reservations.store import locks
 from reservations.store.booking_snapshot import (
-    Taker,
     account_path,
-    calendar_gpus,
     calendar_of,
-    own_holdings,
     quota_infos,
     right_to_book,
     site_policy,
 )
 from reservations.store.foreign_use import SOON_SECONDS, foreign_gpus
+from reservations.store.gpu_rows import calendar_gpus
+from reservations.store.holdings import own_holdings
 from reservations.store.no_show_history import user_strike
 from reservations.store.pool_rows import barred_pools
+from reservations.store.preemptible import Taker
 from reservations.store.return_history import returns_for
 from reservations.store.usage import with_tree
 

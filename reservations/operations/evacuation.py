@@ -19,13 +19,13 @@ from reservations.notifications import holder_notices
 from reservations.notifications import service as notices
 from reservations.operations.evacuation_plan import Booked, Fate, Relief, Room
 from reservations.rules.calendar import CalendarGpu
-from reservations.rules.charges import cost_gpu_seconds
 from reservations.rules.closed_time import ClosureInfo
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
+from reservations.rules.prices import cost_gpu_seconds
 from reservations.rules.window import Window
 from reservations.store import ledger
-from reservations.store.booking_snapshot import calendar_gpus
+from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.pool_rows import closures_between
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence

@@ -1,6 +1,6 @@
 """Which Gpus are free when, which to take, and the first slots that fit a wish.
 
-Which of the free Gpus is ``fitting``.
+Which of the free Gpus to take: ``groups_of``.
 
 Cost: an instant is tested by bisection, O(log n) a Gpu; a search visits at
 most the instants at which something becomes free and the full hours between.
@@ -16,20 +16,20 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from reservations.rules.gpu import CalendarGpu as CalendarGpu
-from reservations.rules.gpu_choice import choices as choices
-from reservations.rules.gpu_choice import groups_of as groups_of
 from reservations.rules.lifecycle import Kind
 from reservations.rules.window import (
     HOUR_SECONDS,
     Window,
     instant,
     unix,
+    window_from,
 )
-from reservations.rules.window import window_from as window_from
 
 if TYPE_CHECKING:
     from reservations.rules.closed_time import ClosureInfo
+from typing import TYPE_CHECKING
+
+from reservations.rules.prices import PeakHours, Tariff
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,3 +413,89 @@ def starts(calendar: Calendar, search: Search) -> Iterator[datetime]:
 
 def _ceil(second: int, grid_seconds: int) -> int:
     return -(-second // grid_seconds) * grid_seconds
+
+
+def choices(free: Sequence[CalendarGpu], count: int) -> list[tuple[CalendarGpu, ...]]:
+    """Return the sets of ``count`` Gpus worth taking, best first.
+
+    Sets of one node and one class if there is one; see ``groups_of``.
+    """
+    return [_first(group, count) for group in groups_of(free, count)]
+
+
+def groups_of(free: Sequence[CalendarGpu], count: int) -> list[list[CalendarGpu]]:
+    """Return the groups that have ``count`` Gpus, best fit first.
+
+    The best fit is one node and one class. Of several, the order is: the least memory
+    that is enough (a small task leaves the large cards alone), then the smallest group
+    (large gaps stay whole), then the requester's favourites, then the lowest indices.
+    Only when no node has enough Gpus of one class: one node with several classes, then
+    one class over several nodes, then anything that fits.
+    """
+    if count < 1:
+        raise ValueError(f"cannot choose {count} Gpus")
+    for key in (
+        lambda gpu: (gpu.node, gpu.gpu_class),
+        lambda gpu: (gpu.node,),
+        lambda gpu: (gpu.gpu_class,),
+        lambda _gpu: (),
+    ):
+        groups: dict[tuple[str, ...], list[CalendarGpu]] = defaultdict(list)
+        for gpu in free:
+            groups[key(gpu)].append(gpu)
+        enough = {name: g for name, g in groups.items() if len(g) >= count}
+        if enough:
+            ranked = sorted(enough.items(), key=lambda item: _fit(item[1], item[0]))
+            return [group for _name, group in ranked]
+    return []
+
+
+def _fit(
+    group: Sequence[CalendarGpu], name: tuple[str, ...]
+) -> tuple[int, int, bool, tuple[str, ...]]:
+    liked = any(gpu.favourite for gpu in group)
+    return min(gpu.memory_total_bytes for gpu in group), len(group), not liked, name
+
+
+def _first(group: Sequence[CalendarGpu], count: int) -> tuple[CalendarGpu, ...]:
+    order = sorted(
+        group, key=lambda g: (g.weight, not g.favourite, g.node, g.index, g.pk)
+    )
+    return tuple(order[:count])
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarGpu:
+    """What the calendar knows of a Gpu (a frozen copy of the row)."""
+
+    pk: int
+    node: str
+    index: int
+    gpu_class: str
+    memory_total_bytes: int
+    weight: int
+    """Cost of one second of it, outside peak hours, in weighted GPU-seconds."""
+    bookable: bool = True
+    name: str = ""
+    """Product name, as the driver tells it."""
+    pool_pk: int = 0
+    out: str = ""
+    """Why it cannot be booked, in words; empty where it can."""
+    restricted: bool = False
+    """Its pool is kept for some accounts."""
+    limited: bool = False
+    """Its pool has quotas of its own."""
+    favourite: bool = False
+    """Starred by the requester: taken before others that are as good."""
+    peak: PeakHours | None = None
+    """When it costs more; None: the same at any time."""
+
+    @property
+    def tariff(self) -> Tariff:
+        """Return what a second of it costs, by the hour of the week."""
+        return Tariff.of(self.weight, self.peak)
+
+    @property
+    def label(self) -> str:
+        """Return its name on screen."""
+        return f"{self.node}:{self.index}"

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from reservations.rules.fairness.quota import PERMILLE
-from reservations.rules.prices import Rate
-from reservations.rules.prices import cost_gpu_seconds as cost_gpu_seconds
+from reservations.rules.prices import Rate, cost_gpu_seconds
 from reservations.rules.window import DAY_SECONDS, Window, grid_floor, merged, without
 
 HOUR = 3600

@@ -20,12 +20,8 @@ from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
 
 from reservations.rules.calendar import Busy, CalendarGpu
-from reservations.rules.errors import (
-    GpuNotBookable,
-    GpuTaken,
-    QuotaExceeded,
-    time_text,
-)
+from reservations.rules.errors import GpuNotBookable, GpuTaken, QuotaExceeded
+from reservations.rules.figures import time_text
 from reservations.rules.window import Window, instant, merged, unix, without
 from telemetry.protocol.sentences import Sentence, joined, sentence
 

@@ -29,9 +29,7 @@ from reservations.rules.fairness.preemption import (
 from reservations.rules.fairness.quota import Peak, QuotaInfo
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
-from reservations.rules.request import Holding as Holding
-from reservations.rules.request import Request as Request
-from reservations.rules.request import Snapshot as Snapshot
+from reservations.rules.request import Request, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 from datetime import datetime
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +29,7 @@ from reservations.rules.errors import Refusal
 from reservations.rules.fairness.early_returns import Returns
 from reservations.rules.fairness.fair_tree import AccountShares, MemberShares
 from reservations.rules.fairness.no_shows import Strike
-from reservations.rules.fairness.preemption import FairTree
+from reservations.rules.fairness.preemption import FairTree, Key, stands_above
 from reservations.rules.fairness.quota import QuotaInfo, Spend
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
@@ -403,3 +404,36 @@ def _read_right(kept: Sequence[Any] | None) -> Right | None:
 def decided_at(inputs: Mapping[str, Any]) -> datetime:
     """Return when the decision was made."""
     return instant(inputs["now"])
+
+
+def broken_rules(stored: Mapping[str, Any]) -> list[str]:
+    """Return the rules that a stored decision breaks by its own numbers (I14).
+
+    Checked are the quotas, what the 7 days would have held, the instants of the freeze
+    and the two paths down the Fair Tree. An empty list: the decision is valid.
+    """
+    firm = str(stored.get("rule", "")).startswith("1")
+    found = []
+    for quota in stored.get("quotas", ()):
+        if quota["held_gpu_seconds"] > quota["quota_gpu_seconds"]:
+            found.append(f"1: the quota of {quota['account']} is exceeded")
+    why = stored.get("why_not_firm")
+    if not firm and (
+        why is None or why["would_hold_gpu_seconds"] <= why["quota_gpu_seconds"]
+    ):
+        found.append("2: it would have fitted as firm")
+    for one in stored.get("displaced", ()):
+        name = f"#{one['reservation']}"
+        decided_at = datetime.fromisoformat(str(stored["decided_at"]))
+        if decided_at >= datetime.fromisoformat(one["frozen_at"]):
+            found.append(f"3: {name} was frozen")
+        if not firm and not stands_above(_keys(one["own"]), _keys(one["theirs"])):
+            found.append(f"2: {name} does not stand below")
+    return found
+
+
+def _keys(path: Iterable[Mapping[str, Any]]) -> list[Key]:
+    return [
+        (step["level_fs"] is None, Fraction(step["level_fs"] or 0), "user" in step)
+        for step in path
+    ]

@@ -26,10 +26,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
 
 from reservations.rules.calendar import Slot
-from reservations.rules.figures import credits_text as credits_text
-from reservations.rules.figures import hours_text as hours_text
-from reservations.rules.figures import steps_text as steps_text
-from reservations.rules.figures import time_text as time_text
+from reservations.rules.figures import credits_text, hours_text, steps_text, time_text
 from reservations.rules.window import grid_ceil, grid_floor
 from telemetry.protocol.sentences import joined, known, sentence
 from telemetry.protocol.units import format_duration

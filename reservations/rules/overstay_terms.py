@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import ClassVar
 
-from reservations.rules.errors import InThePast, time_text
+from reservations.rules.errors import InThePast
+from reservations.rules.figures import time_text
 from reservations.rules.notice_values import Told
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.rules.window import instant, unix

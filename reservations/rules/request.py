@@ -7,7 +7,6 @@ from datetime import datetime
 
 from reservations.rules.booking_rights import Right
 from reservations.rules.calendar import Calendar, CalendarGpu
-from reservations.rules.charges import cost_gpu_seconds
 from reservations.rules.closed_time import Barred
 from reservations.rules.fairness.early_returns import Returns
 from reservations.rules.fairness.no_shows import Strike
@@ -15,7 +14,7 @@ from reservations.rules.fairness.preemption import FairTree
 from reservations.rules.fairness.quota import QuotaInfo
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
-from reservations.rules.prices import Tariff, together
+from reservations.rules.prices import Tariff, cost_gpu_seconds, together
 from reservations.rules.window import Window
 
 

@@ -12,7 +12,6 @@ from django.utils.dateparse import parse_date
 from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
 
-from reservations.booking.payers import payers
 from reservations.models import Occurrence, Series
 from reservations.rules.errors import BookingError, NotFound
 from reservations.rules.figures import day_text
@@ -22,7 +21,9 @@ from reservations.series.recurrence import MOST_TIMES, Repeat
 from reservations.series.series_days import rule_of
 from reservations.sharing.forms import SeriesFilterForm
 from reservations.store.access import reader
-from reservations.store.booking_snapshot import calendar_gpus, site_policy
+from reservations.store.booking_snapshot import site_policy
+from reservations.store.gpu_rows import calendar_gpus
+from reservations.store.membership_rights import payers
 from reservations.web.api_parts import counted_now
 from reservations.web.forms import read, read_draft
 from telemetry.protocol.sentences import counted, joined, sentence

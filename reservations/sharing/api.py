@@ -8,7 +8,7 @@ from ninja import Router, Status
 from pydantic import Field, StrictBool, StrictInt
 
 from reservations.booking import favourites, partial_release
-from reservations.booking.starred_gpus import favourite_gpus
+from reservations.booking.favourites import favourite_gpus
 from reservations.models import Offer, User
 from reservations.sharing import co_use, inquiry, offers
 from reservations.store.booking_snapshot import site_policy

@@ -27,10 +27,11 @@ from reservations.notifications.text.sharing_text import (
     OtherSideRefused,
 )
 from reservations.rules.calendar import CalendarGpu
-from reservations.rules.decision import Decision, Request
+from reservations.rules.decision import Decision
 from reservations.rules.errors import Refusal
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
+from reservations.rules.request import Request
 from reservations.rules.window import Window
 from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import account_path

@@ -23,7 +23,8 @@ from reservations.models import (
     Reservation,
     User,
 )
-from reservations.rules.errors import BookingError, time_text
+from reservations.rules.errors import BookingError
+from reservations.rules.figures import time_text
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.sharing import co_use, offers

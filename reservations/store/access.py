@@ -1,4 +1,4 @@
-"""Who may look at whose Reservations and ledger rows.
+"""Who may read or change which Reservations and ledger rows.
 
 One's own, those of Accounts one books under, and of Accounts one steers with
 everything below them. The operator sees all.
@@ -12,11 +12,16 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponseBase
 
-from reservations.models import Account, Membership, User
+from reservations.models import Account, Membership, Reservation, User
+from reservations.rules.errors import NotAllowed, NotChangeable, ReasonNeeded
+from reservations.rules.gaps import is_gap
 from reservations.store.calendar_queries import headed_accounts, subtree
+from telemetry.protocol.sentences import sentence
 
 __all__ = [
     "charted_accounts",
+    "check_may_change",
+    "may_change",
     "operator_required",
     "reader",
     "steered_accounts",
@@ -75,3 +80,30 @@ def visible_reservations(user: User) -> Q:
     own = Membership.objects.filter(user=user, active=True).order_by()
     accounts = set(own.values_list("account_id", flat=True)) | headed_accounts(user)
     return Q(user=user) | Q(membership__account_id__in=accounts)
+
+
+def may_change(user: User, reservation: Reservation) -> bool:
+    """Say whether it is the User's own, in a group they head, or they run the site."""
+    return (
+        reservation.user_id == user.pk
+        or user.is_operator
+        or reservation.membership.account_id in headed_accounts(user)
+    )
+
+
+def check_may_change(
+    user: User, reservation: Reservation, *, act: str, reason: str
+) -> None:
+    """Refuse strangers; ask a head or the operator for a reason.
+
+    Raises:
+        NotAllowed: it is not theirs to change.
+        NotChangeable: it holds a gap, which can only be given back.
+        ReasonNeeded: it is somebody else's, and no reason was given.
+    """
+    if not may_change(user, reservation):
+        raise NotAllowed(act=sentence("{act} someone else's reservation", act=act))
+    if is_gap(reservation.start, reservation.booked_end) and act != "release":
+        raise NotChangeable(state=sentence("held for a job that runs in gaps"), act=act)
+    if reservation.user_id != user.pk and not reason.strip():
+        raise ReasonNeeded

@@ -17,7 +17,6 @@ from reservations.models import (
 from reservations.rules.booking_rights import Right, right_of
 from reservations.rules.calendar import Busy, Calendar, CalendarGpu, FlexInfo
 from reservations.rules.closed_time import closed_spans
-from reservations.rules.decision import Snapshot
 from reservations.rules.fairness.early_returns import Returns
 from reservations.rules.fairness.no_shows import Strike
 from reservations.rules.fairness.quota import PERMILLE, QuotaInfo, Spend
@@ -25,17 +24,15 @@ from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import Kind
 from reservations.rules.overstay_terms import stands_until
 from reservations.rules.policy import Policy
+from reservations.rules.request import Snapshot
 from reservations.rules.window import WEEK_SECONDS, Window, instant, unix
-from reservations.store.gpu_rows import calendar_gpus as calendar_gpus
-from reservations.store.holdings import holdings_of as holdings_of
-from reservations.store.holdings import own_holdings as own_holdings
+from reservations.store.holdings import own_holdings
 from reservations.store.pool_rows import (
     barred_pools,
     closures_between,
     pool_quota_infos,
 )
-from reservations.store.preemptible import Taker as Taker
-from reservations.store.preemptible import plans_between, takeable
+from reservations.store.preemptible import Taker, plans_between, takeable
 from reservations.store.quota_use import person_quota, spends_of
 
 WEEK = timedelta(seconds=WEEK_SECONDS)

@@ -6,9 +6,9 @@ from typing import Any
 from django.db.models import QuerySet
 
 from reservations.models import Allocation, CoUser
-from reservations.rules.decision import Holding
 from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import Kind, State
+from reservations.rules.request import Holding
 from reservations.rules.window import Window
 
 

@@ -5,11 +5,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Max, Q
 
 from reservations.models import Account, KeptUsage, LedgerEntry, Membership
-from reservations.rules.decision import Snapshot
 from reservations.rules.fairness.fair_tree import (
     AccountShares,
     MemberShares,
@@ -18,6 +17,7 @@ from reservations.rules.fairness.fair_tree import (
 )
 from reservations.rules.fairness.preemption import FairTree
 from reservations.rules.policy import Policy
+from reservations.rules.request import Snapshot
 from reservations.rules.window import unix
 from reservations.store.booking_snapshot import (
     committed_gpu_seconds,
@@ -117,7 +117,7 @@ def _before(name: str, half_life_seconds: int, newest: int) -> _Sums:
 
 
 def _stored(half_life_seconds: int) -> _Sums:
-    """Return the sums that ``store.usage_sums`` stored; empty ones where it did not."""
+    """Return the sums that ``store_usage`` stored; empty ones where it did not."""
     row = KeptUsage.objects.filter(half_life_seconds=half_life_seconds).first()
     if row is None:
         return _Sums(half_life_seconds=half_life_seconds)
@@ -246,3 +246,31 @@ def with_tree(snapshot: Snapshot, *, now: datetime) -> Snapshot:
     usage = usage_by_membership(now, snapshot.policy)
     tree = fair_tree(usage, now, snapshot.policy, also=also)
     return replace(snapshot, tree=tree)
+
+
+STORED_EVERY_ROWS = 5_000
+"""What a process that starts reads at most by itself, beside the newest."""
+
+
+def store_usage(now: datetime, policy: Policy) -> bool:
+    """Store the weighed charges that are settled; False: nothing much is new.
+
+    Any number of workers may: whichever row is stored is true, and none goes back.
+    """
+    found = settled_charges(now, policy)
+    if found is None:
+        return False
+    settled_pk, sums = found
+    with transaction.atomic(durable=True):
+        rows = KeptUsage.objects.select_for_update()
+        before = rows.filter(half_life_seconds=policy.half_life_seconds).first()
+        if before and settled_pk - before.settled_pk < STORED_EVERY_ROWS:
+            return False
+        KeptUsage.objects.update_or_create(
+            half_life_seconds=policy.half_life_seconds,
+            defaults={
+                "settled_pk": settled_pk,
+                "sums": {str(pk): hex(total) for pk, total in sums.items()},
+            },
+        )
+    return True

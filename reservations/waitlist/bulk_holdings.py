@@ -6,12 +6,13 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from reservations.models import Account, Membership, Reservation
-from reservations.rules.decision import Holding
 from reservations.rules.fairness.early_returns import Returns
 from reservations.rules.fairness.no_shows import Strike, looks_back_seconds, strike_of
 from reservations.rules.fairness.quota import QuotaInfo, Spend
 from reservations.rules.policy import Policy
-from reservations.store.booking_snapshot import WEEK, holdings_of, quota_infos
+from reservations.rules.request import Holding
+from reservations.store.booking_snapshot import WEEK, quota_infos
+from reservations.store.holdings import holdings_of
 from reservations.store.quota_use import spends_of
 from reservations.store.return_history import returns_of
 

@@ -14,8 +14,9 @@ from django.db.models import F
 from reservations.models import Notice, Reservation, User, WaitingRequest
 from reservations.notifications import service as notices
 from reservations.rules.calendar import Plan
-from reservations.rules.decision import Request, Snapshot, decide
+from reservations.rules.decision import decide
 from reservations.rules.policy import Policy
+from reservations.rules.request import Request, Snapshot
 from reservations.rules.window import Window
 from reservations.store.audit_log import audit_act
 from reservations.waitlist.planned_starts import Expected, beside, expect

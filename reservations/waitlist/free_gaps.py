@@ -11,12 +11,9 @@ from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
 from reservations.rules.request import Holding
 from reservations.rules.window import Window
-from reservations.store.booking_snapshot import (
-    Taker,
-    calendar_gpus,
-    calendar_of,
-)
-from reservations.store.preemptible import plans_between
+from reservations.store.booking_snapshot import calendar_of
+from reservations.store.gpu_rows import calendar_gpus
+from reservations.store.preemptible import Taker, plans_between
 from telemetry.models import Alert, Gpu
 
 UNDO_SECONDS = 15

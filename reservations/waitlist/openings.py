@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from reservations.rules.calendar import Calendar, Wish, window_from
+from reservations.rules.calendar import Calendar, Wish
 from reservations.rules.policy import Policy
-from reservations.rules.window import HOUR_SECONDS, Window, instant, unix
+from reservations.rules.window import HOUR_SECONDS, Window, instant, unix, window_from
 
 if TYPE_CHECKING:
     from reservations.waitlist.rules import Waiting

@@ -14,8 +14,8 @@ from reservations.rules.fairness.preemption import FairTree
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
 from reservations.rules.window import HOUR_SECONDS, Window
-from reservations.store.booking_snapshot import calendar_gpus
 from reservations.store.calendar_queries import Reader, iso
+from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.usage import fair_tree, usage_by_membership
 from reservations.waitlist.flex_risk import Chance, chance_of
 from reservations.waitlist.rules import Waiting, in_order

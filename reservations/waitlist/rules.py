@@ -34,8 +34,8 @@ from reservations.rules.calendar import (
     Slot,
     Wish,
 )
-from reservations.rules.decision import Decision, Request, Snapshot, decide
-from reservations.rules.decision_check import broken_rules
+from reservations.rules.decision import Decision, decide
+from reservations.rules.decision_record import broken_rules
 from reservations.rules.errors import (
     BeyondHorizon,
     GroupQuotaExceeded,
@@ -50,6 +50,7 @@ from reservations.rules.fairness.preemption import fewest_displaced
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
 from reservations.rules.prices import Tariff
+from reservations.rules.request import Request, Snapshot
 from reservations.rules.window import Window, unix
 from reservations.waitlist.openings import has_room, rooms
 

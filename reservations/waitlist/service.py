@@ -26,15 +26,16 @@ from reservations.notifications.text.waitlist_text import (
     SpanTooShort,
     TooManyWaiting,
 )
-from reservations.rules.calendar import CalendarGpu, Wish, window_from
+from reservations.rules.calendar import CalendarGpu, Wish
 from reservations.rules.closed_time import check_pools
 from reservations.rules.errors import NotFound, Refusal, TooLong, TooManyGpus
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
-from reservations.rules.window import DAY_SECONDS, Window, whole_second
+from reservations.rules.window import DAY_SECONDS, Window, whole_second, window_from
 from reservations.store import attached_jobs, ledger, locks
 from reservations.store.audit_log import audit_act
-from reservations.store.booking_snapshot import account_path, calendar_gpus, site_policy
+from reservations.store.booking_snapshot import account_path, site_policy
+from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.pool_rows import barred_pools
 from reservations.waitlist import scheduler
 from telemetry.protocol.sentences import sentence

@@ -11,13 +11,14 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from reservations.booking.payers import payers
 from reservations.models import WaitingRequest
 from reservations.rules.calendar import CalendarGpu
 from reservations.store import attached_jobs
 from reservations.store.access import reader
-from reservations.store.booking_snapshot import calendar_gpus, site_policy
+from reservations.store.booking_snapshot import site_policy
 from reservations.store.calendar_queries import Reader
+from reservations.store.gpu_rows import calendar_gpus
+from reservations.store.membership_rights import payers
 from reservations.waitlist.forms import OVER, WaitForm
 from reservations.waitlist.queries import Request, own_rows, queue_of
 from reservations.web.forms import read, wall

@@ -9,21 +9,17 @@ from django.utils import timezone
 from reservations.models import Closure, NoticeSettings, WaitingRequest
 from reservations.notifications.delivery_rules import quiet_until
 from reservations.rules.calendar import Calendar, CalendarGpu, Plan, Wish
-from reservations.rules.decision import Snapshot
 from reservations.rules.fairness.fair_tree import Rank
 from reservations.rules.fairness.preemption import FairTree
 from reservations.rules.overstay_terms import notice_end
 from reservations.rules.policy import Policy
+from reservations.rules.request import Snapshot
 from reservations.rules.window import Window, unix
-from reservations.store.booking_snapshot import (
-    PATH_UP,
-    Taker,
-    calendar_gpus,
-    calendar_of,
-    right_to_book,
-)
+from reservations.store.booking_snapshot import PATH_UP, calendar_of, right_to_book
 from reservations.store.foreign_use import SOON_SECONDS, foreign_gpus
+from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.pool_rows import barred_pools
+from reservations.store.preemptible import Taker
 from reservations.store.usage import fair_tree, usage_by_membership
 from reservations.waitlist.bulk_holdings import Crowd
 from reservations.waitlist.rules import Waiting, in_order

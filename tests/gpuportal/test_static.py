@@ -16,7 +16,7 @@ IMPORT = re.compile(r"""(?:from|import)\s*\(?\s*["'](\.[^"']+)["']""")
 def collected(tmp_path_factory) -> Path:
     """A folder as ``collectstatic`` fills it for production."""
     root = tmp_path_factory.mktemp("static")
-    backend = "gpuportal.storage.PortalStaticFilesStorage"
+    backend = "gpuportal.static_files.PortalStaticFilesStorage"
     storages = {**settings.STORAGES, "staticfiles": {"BACKEND": backend}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(settings, "STORAGES", storages)

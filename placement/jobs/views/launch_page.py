@@ -28,9 +28,9 @@ from placement.planner.launch.recipes import (
     TINY_TRANSFORMER,
 )
 from placement.planner.values.errors import LaunchInvalid
-from reservations.booking.payers import payers
 from reservations.models import User
 from reservations.rules.errors import BookingError
+from reservations.store.membership_rights import payers
 from telemetry.models import Gpu, Node, Pool
 
 PLAN_GONE = gettext_lazy("This plan does not exist, or is not yours. Make a new plan.")

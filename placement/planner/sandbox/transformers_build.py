@@ -22,8 +22,7 @@ import torch
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from placement.planner.model.config_reader import check_numbers as check_numbers
-from placement.planner.model.config_reader import check_size
+from placement.planner.model.config_reader import check_numbers, check_size
 from placement.planner.values.errors import SpecInvalid, UnknownFamily
 
 version: str = transformers.__version__

@@ -24,8 +24,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from placement.planner.search.count_vectors import Lattice
-from placement.planner.search.equal_shards import Coalesced as Coalesced
-from placement.planner.search.equal_shards import zero_coalesce as zero_coalesce
 
 Load = Callable[[int, int, int, int], float]
 Reach = Callable[[int, int, int, float], int]

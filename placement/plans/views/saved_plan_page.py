@@ -33,10 +33,10 @@ from placement.plans.saved_plans import (
 )
 from placement.plans.views import plan_cards, plan_comparison
 from placement.plans.views.plan_page import WALL
-from reservations.booking.payers import payers
 from reservations.models import Membership
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
+from reservations.store.membership_rights import payers
 
 MOST_KEPT = 100
 MOST_PLACES = 4

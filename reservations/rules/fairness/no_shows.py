@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import ClassVar
 
-from reservations.rules.errors import BeyondHorizon, time_text
+from reservations.rules.errors import BeyondHorizon
+from reservations.rules.figures import time_text
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window
 from telemetry.protocol.sentences import sentence

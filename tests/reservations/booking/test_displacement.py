@@ -20,7 +20,7 @@ from reservations.models import (
 from reservations.notifications import live
 from reservations.notifications.queries import notices_of
 from reservations.rules import errors
-from reservations.rules.decision_check import broken_rules
+from reservations.rules.decision_record import broken_rules
 from reservations.rules.fairness.preemption import FlexHeld
 from reservations.rules.lifecycle import Kind, State
 from tests.factories import make_membership, make_reservation

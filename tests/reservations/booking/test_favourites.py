@@ -2,9 +2,8 @@
 
 import pytest
 
-from reservations.booking.favourites import star_class, star_gpu
+from reservations.booking.favourites import favourite_gpus, star_class, star_gpu
 from reservations.booking.slot_search import find_slots
-from reservations.booking.starred_gpus import favourite_gpus
 from reservations.models import Favourite
 from reservations.rules import errors
 from tests.factories import make_gpu, make_node, make_pool

@@ -13,18 +13,13 @@ from reservations.rules.calendar import (
     Plan,
     Wish,
 )
-from reservations.rules.decision import (
-    Decision,
-    Holding,
-    Request,
-    Snapshot,
-    decide,
-)
+from reservations.rules.decision import Decision, decide
 from reservations.rules.fairness.fair_tree import AccountShares, MemberShares
 from reservations.rules.fairness.preemption import FairTree
 from reservations.rules.fairness.quota import QuotaInfo
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
+from reservations.rules.request import Holding, Request, Snapshot
 from reservations.rules.window import Window, unix
 from reservations.waitlist.planned_starts import expect
 from reservations.waitlist.rules import Choice, Waiting, first_placed, in_order

@@ -15,10 +15,9 @@ from reservations.rules.calendar import (
     Wish,
     choices,
     first_slots,
-    window_from,
 )
 from reservations.rules.lifecycle import Kind
-from reservations.rules.window import Window, unix
+from reservations.rules.window import Window, unix, window_from
 
 GIB = 2**30
 NOW = datetime(2026, 3, 2, 9, 20, tzinfo=UTC)

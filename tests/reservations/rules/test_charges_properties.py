@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reservations.rules.charges import (
-    cost_gpu_seconds,
     late_charge_gpu_seconds,
     late_windows,
     settle,
     unheld,
 )
+from reservations.rules.prices import cost_gpu_seconds
 from reservations.rules.window import Window, unix
 from tests.reservations.rules.strategies import windows
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservations.rules.calendar import Busy, Calendar, CalendarGpu, FlexInfo
-from reservations.rules.decision import Holding, Request, Snapshot, decide
+from reservations.rules.decision import decide
 from reservations.rules.decision_record import (
     inputs_of,
     recompute,
@@ -25,6 +25,7 @@ from reservations.rules.fairness.preemption import FairTree
 from reservations.rules.fairness.quota import QuotaInfo
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
+from reservations.rules.request import Holding, Request, Snapshot
 from reservations.rules.window import Window, unix
 from tests.reservations.rules.strategies import spends, trees
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from reservations.operations.peak_hours import PeakTextInvalid, hours_text, read_hours
 from reservations.rules.charges import (
-    cost_gpu_seconds,
     late_charge_gpu_seconds,
     late_windows,
     settle,
@@ -24,7 +23,14 @@ from reservations.rules.fairness.quota import (
     fitting_gpu_seconds,
     spends_at,
 )
-from reservations.rules.prices import PeakHours, Rate, Tariff, read_peak, together
+from reservations.rules.prices import (
+    PeakHours,
+    Rate,
+    Tariff,
+    cost_gpu_seconds,
+    read_peak,
+    together,
+)
 from reservations.rules.window import WEEK_SECONDS, Window, instant, unix
 from tests.reservations.rules.strategies import windows
 

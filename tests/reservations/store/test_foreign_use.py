@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 
 from reservations import tick
-from reservations.booking.payers import payers
 from reservations.booking.release import release
 from reservations.booking.slot_search import find_slots
 from reservations.rules.lifecycle import State
+from reservations.store.membership_rights import payers
 from reservations.waitlist import service as waiting
 from telemetry.models import Alert
 from telemetry.rules.finding_rules import INTRUDER, SQUATTER

@@ -10,9 +10,10 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reservations.rules.decision import Request, decide
+from reservations.rules.decision import decide
 from reservations.rules.fairness.fair_tree import AccountShares
 from reservations.rules.lifecycle import Kind
+from reservations.rules.request import Request
 from reservations.rules.window import Window
 from reservations.waitlist import rules as waitlist
 from reservations.waitlist.planned_starts import beside, earliest_room

@@ -16,7 +16,7 @@ from placement.planner.search.candidates.data_parallel import (
 )
 from placement.planner.search.candidates.explanation import refusal, too_small
 from placement.planner.search.candidates.search_context import Search, Seat
-from placement.planner.search.chain_split import zero_coalesce
+from placement.planner.search.equal_shards import zero_coalesce
 from placement.planner.search.memory_savings import Fit, Freedom, Setting, search
 from placement.planner.search.step_time import data_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer

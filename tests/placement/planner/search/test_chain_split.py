@@ -14,8 +14,8 @@ from placement.planner.search.chain_split import (
     classes_of,
     split_chain,
     split_fixed_order,
-    zero_coalesce,
 )
+from placement.planner.search.equal_shards import zero_coalesce
 
 pytestmark = pytest.mark.pure
 

@@ -7,14 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservations.rules.calendar import Busy, Calendar, CalendarGpu, FlexInfo
-from reservations.rules.decision import Request, Snapshot, decide
-from reservations.rules.decision_check import broken_rules
-from reservations.rules.decision_record import inputs_of, recompute, without_places
+from reservations.rules.decision import decide
+from reservations.rules.decision_record import (
+    broken_rules,
+    inputs_of,
+    recompute,
+    without_places,
+)
 from reservations.rules.fairness.fair_tree import AccountShares, MemberShares
 from reservations.rules.fairness.preemption import FairTree
 from reservations.rules.fairness.quota import QuotaInfo
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
+from reservations.rules.request import Request, Snapshot
 from reservations.rules.window import Window, unix
 
 NOW = datetime(2026, 3, 28, 1, tzinfo=UTC)

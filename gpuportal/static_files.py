@@ -1,7 +1,7 @@
-"""Serves an explicit list of files from node_modules as static files.
+"""Static files: those of npm packages, and how production stores all of them.
 
-A list and not whole folders: packages ship style sheets that name images they
-do not ship, which makes ``collectstatic`` fail.
+Files of node_modules are an explicit list and not whole folders. Packages ship style
+sheets that name images they do not ship, which makes ``collectstatic`` fail.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,6 +11,7 @@ from django.conf import settings
 from django.contrib.staticfiles.finders import BaseFinder
 from django.core.checks import CheckMessage, Error
 from django.core.files.storage import FileSystemStorage, Storage
+from whitenoise.storage import CompressedManifestStaticFilesStorage
 
 
 class MappedStorage(FileSystemStorage):
@@ -60,3 +61,18 @@ class NpmFinder(BaseFinder):
         """Yield every public name with its storage."""
         for name in self.mapping:
             yield name, self.storage
+
+
+class PortalStaticFilesStorage(CompressedManifestStaticFilesStorage):
+    """Compress files and name them after their content, with imports in our modules.
+
+    Otherwise only a page's first module would carry its hash, and a browser could
+    run one release's page with another release's modules for as long as it caches.
+    Ours only: packages ship modules that import what they do not ship.
+    """
+
+    support_js_module_import_aggregation = True
+    _js_module_import_aggregation_patterns = (
+        "js/*.js",
+        CompressedManifestStaticFilesStorage._js_module_import_aggregation_patterns[1],
+    )
