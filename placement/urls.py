@@ -2,14 +2,9 @@
 
 from django.urls import path
 
+from placement.job_pages import job_list, job_page, launch_page
 from placement.jobs.nodes import checkpoint_channel, node_channel, results_channel
-from placement.jobs.views import (
-    job_list,
-    job_page,
-    launch_page,
-    result_downloads,
-    run_charts,
-)
+from placement.jobs.views import result_downloads, run_charts
 from placement.plans.views import measured_error_page, plan_page, saved_plan_page
 from placement.serving import views as serve
 

@@ -4,12 +4,12 @@ from django.urls import path
 
 from reservations.accounts import urls as account_urls
 from reservations.booking.calendar_views import calendar
-from reservations.booking.reservation_views import reservation
 from reservations.fairshare.views import ledger_csv, standing
 from reservations.notifications import urls as notice_urls
 from reservations.operations import urls as desk_urls
 from reservations.reports import urls as report_urls
 from reservations.reports.history_views import account_history
+from reservations.reservation_page import reservation
 from reservations.sharing import urls as people_urls
 from reservations.waitlist.views import waiting
 

@@ -14,12 +14,12 @@ from django.views.decorators.http import require_safe
 
 from placement.models import Job
 from reservations.booking.node_access import NodeAccess, node_access
-from reservations.booking.reservation_views import price_of
 from reservations.fairshare.service import standing
 from reservations.models import Offer, Reservation, Series, User, WaitingRequest
 from reservations.models.calendar import ReservationQuerySet
 from reservations.presence.queries import looming_for
 from reservations.presence.release_warnings import Looming
+from reservations.reservation_page import price_of
 from reservations.rules.figures import gpus_title, span_text
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from django.db import DatabaseError, transaction
 from django.db.models import Q
 
-from placement.backfill.backfill_transitions import move_gap_job
+from placement.jobs.backfill_transitions import move_gap_job
 from placement.jobs.nodes import checkpoint_relay
 from placement.jobs.service import launch_in
 from placement.models import Backfill, Job
@@ -42,11 +42,11 @@ from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
 from reservations.store import locks
 from reservations.store.booking_snapshot import site_policy
+from reservations.store.free_gaps import HEARD_SECONDS, open_calendar, open_gpus
 from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.pool_rows import barred_pools
 from reservations.store.usage import rank_with, usage_by_membership
 from reservations.store.write_queue import turn
-from reservations.waitlist.free_gaps import HEARD_SECONDS, open_calendar, open_gpus
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
 

@@ -13,9 +13,9 @@ from typing import Any
 from django.db import transaction
 
 from placement.backfill import gap_claims
-from placement.backfill.backfill_transitions import move_gap_job
 from placement.jobs import service as jobs
 from placement.jobs import waitlist_jobs
+from placement.jobs.backfill_transitions import move_gap_job
 from placement.jobs.job_transitions import move
 from placement.models import Backfill, Job, StoredPlan
 from placement.planner.values.errors import LaunchInvalid

@@ -11,7 +11,7 @@ from django import forms
 from django.utils import timezone
 from django.utils.translation import gettext_lazy
 
-from placement.backfill.forms import GapFields
+from placement.jobs.gap_fields import GapFields
 from placement.jobs.number_fields import whole
 from placement.planner.launch.recipes import RECIPES, Recipe, Setting, checked_settings
 from placement.planner.model.well_known import WELL_KNOWN

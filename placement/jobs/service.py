@@ -13,8 +13,8 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from placement.backfill.backfill_transitions import stopped_by_hand
 from placement.jobs import job_broadcast
+from placement.jobs.backfill_transitions import stopped_by_hand
 from placement.jobs.job_transitions import move
 from placement.jobs.launch_checks import (
     check_backend,

@@ -6,10 +6,10 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from reservations.booking.vouchers import good_tokens
 from reservations.models import Account, Membership, SitePolicy, User
 from reservations.store.access import reader
 from reservations.store.membership_rights import payers
+from reservations.store.vouchers import good_tokens
 from reservations.web.forms import read_draft
 
 

@@ -13,6 +13,7 @@ from datetime import datetime
 from django.db import connection
 from django.db.models import F, Q
 
+from reservations.booking.requeue import wait_again
 from reservations.models import Allocation, Notice, Reservation
 from reservations.notifications import live
 from reservations.notifications import service as notices
@@ -24,7 +25,6 @@ from reservations.rules.fairness.preemption import Displaced
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
 from reservations.store import ledger
-from reservations.waitlist.requeue import wait_again
 from telemetry.protocol.sentences import sentence
 
 

@@ -38,9 +38,9 @@ from reservations.store.booking_snapshot import (
     right_to_book,
     site_policy,
 )
+from reservations.store.free_gaps import whole_holdings
 from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.holdings import own_holdings
-from reservations.waitlist.free_gaps import whole_holdings
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
 

@@ -4,10 +4,10 @@ from django.http import HttpRequest
 from ninja import Router
 
 from reservations.booking.overstay import set_overstay
-from reservations.booking.vouchers import expires_at
 from reservations.fairshare.service import Standing
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.calendar_queries import Reader, calendar_entry, iso
+from reservations.store.vouchers import expires_at
 from reservations.web.api_parts import counted_now, signed_in
 from reservations.web.schemas import OverstayIn
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
 
-from reservations.booking import displacement, slot_search, vouchers
+from reservations.booking import displacement, slot_search
 from reservations.booking import overstay as overstaying
 from reservations.booking.counted_returns import allocations_of, given_back_late
 from reservations.booking.refusals import count_refusal
@@ -22,7 +22,7 @@ from reservations.rules.overstay_terms import notice_end, over_before_free
 from reservations.rules.policy import Policy
 from reservations.rules.request import Request
 from reservations.rules.window import Window, whole_second
-from reservations.store import ledger, locks
+from reservations.store import ledger, locks, vouchers
 from reservations.store.access import may_change
 from reservations.store.booking_snapshot import request_snapshot, site_policy
 from reservations.store.no_show_history import strike_for

@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from reservations.booking.vouchers import expires_at
 from reservations.fairshare.service import Standing
 from reservations.rules.figures import time_text
 from reservations.rules.policy import Policy
+from reservations.store.vouchers import expires_at
 from telemetry.protocol.sentences import counted, known, sentence
 from telemetry.protocol.units import format_duration
 

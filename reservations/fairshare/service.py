@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
 
-from reservations.booking.vouchers import good_tokens
 from reservations.models import Account, LedgerEntry, Membership, Token, User
 from reservations.rules.fairness.fair_tree import Level, Ranking, decayed_gpu_seconds
 from reservations.rules.fairness.no_shows import Strike, strike_of
@@ -26,6 +25,7 @@ from reservations.store.booking_snapshot import (
 from reservations.store.membership_rights import paid_by
 from reservations.store.no_show_history import recent_no_shows
 from reservations.store.usage import ranking
+from reservations.store.vouchers import good_tokens
 
 BAND_STEP_SECONDS = 3 * 3600
 BAND_STEPS = 14 * 8

@@ -13,7 +13,7 @@ from gpuportal.celery import app, note_tick, say_ready
 from gpuportal.monitoring import health, migrations_due
 from placement.protocol.job_lifecycle import JobState
 from tests.factories import make_reservation
-from tests.placement.jobs.views.test_job_page import make_job
+from tests.placement.job_pages.test_job_page import make_job
 
 
 @pytest.mark.django_db

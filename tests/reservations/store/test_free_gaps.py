@@ -21,9 +21,9 @@ from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import OverBeforeFree
 from reservations.rules.window import instant, unix
 from reservations.store.booking_snapshot import site_policy
+from reservations.store.free_gaps import whole_holdings
 from reservations.waitlist import scheduler
 from reservations.waitlist import service as waiting
-from reservations.waitlist.free_gaps import whole_holdings
 from telemetry.models import Gpu
 from tests.factories import make_membership, make_user
 from tests.reservations.booking.test_invariants import (

@@ -14,10 +14,10 @@ from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_http_methods
 
-from placement.backfill.forms import FIELD_OF, GAPS
 from placement.backfill.service import ask as ask_for_gaps
 from placement.jobs import service as jobs
 from placement.jobs.forms import SCRIPT, LaunchForm
+from placement.jobs.gap_fields import FIELD_OF, GAPS
 from placement.jobs.job_arrays import launch_array
 from placement.jobs.views.viewer import OwnReservation, own_reservations, reader
 from placement.models import Job, JobArray, StoredPlan

@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from placement.job_pages.job_page import failure_of
 from placement.jobs.nodes import log_store
-from placement.jobs.views.job_page import failure_of
 from placement.models import Job, JobEvent, PlanOutcome, ResultFile
 from placement.plans import plan_outcome
 from placement.protocol.job_lifecycle import JobState

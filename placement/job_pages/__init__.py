@@ -1,0 +1,2 @@
+"""Pages of jobs: the list, one job, the launch form. They join jobs, plans and
+backfill."""
