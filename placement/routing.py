@@ -2,7 +2,11 @@
 
 from django.urls import URLPattern, path
 
-from placement.jobs.consumers import JobConsumer, JobsConsumer, PlanConsumer
+from placement.jobs.consumers import (
+    JobConsumer,
+    JobsConsumer,
+)
+from placement.plans.consumers import PlanConsumer
 from placement.serving.node_tunnel import serve_tunnel
 
 websocket_urlpatterns: list[URLPattern] = [

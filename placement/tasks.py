@@ -6,9 +6,12 @@ from django.utils import timezone
 from placement.jobs.nodes import log_store
 from placement.jobs.tick import job_tick
 from placement.jobs.tick.progress_tick import follow as follow_jobs
-from placement.plans.refinement import follow_in_turn
+from placement.plans.tasks import refine
 from placement.rebalance import rebalance_tick
 from placement.serving.endpoint_move import tick as move_served
+
+# Celery finds the tasks of this module; those of capabilities are among them.
+__all__ = ["follow", "limit_logs", "look_again", "refine", "tick"]
 
 
 @shared_task(name="placement.tasks.tick")
@@ -36,9 +39,3 @@ def follow() -> dict[str, int]:
 def limit_logs() -> dict[str, int]:
     """Keep each person's stored logs within the policy (``logs.keep_within``)."""
     return log_store.keep_within(timezone.now())
-
-
-@shared_task(name="placement.tasks.refine")
-def refine(refinement_id: int) -> str:
-    """Follow one Refinement: whose turn it is. Seconds: on its own queue (settings)."""
-    return follow_in_turn(refinement_id=refinement_id, clock=timezone.now)

@@ -6,15 +6,26 @@ from celery import shared_task
 from django.utils import timezone
 
 from reservations import tick as tick_service
-from reservations.accounts import invitation_mail
+from reservations.accounts.tasks import invite
 from reservations.booking import refusals
 from reservations.notifications import delivery, live
 from reservations.reports import service as reports
-from reservations.reports.replay import service as replays
+from reservations.reports.replay.tasks import replay_past
 from reservations.rules.window import whole_second
 from reservations.store import usage
 from reservations.store.booking_snapshot import site_policy
 from reservations.waitlist import scheduler
+
+# Celery finds the tasks of this module; those of capabilities are among them.
+__all__ = [
+    "deliver",
+    "invite",
+    "place",
+    "replay_past",
+    "roll_months",
+    "store_usage",
+    "tick",
+]
 
 DELIVERING = "reservations.delivering"
 DELIVERING_SECONDS = 60
@@ -83,17 +94,3 @@ def roll_months() -> int:
 def store_usage() -> bool:
     """Store the sums of a large ledger, for processes that start."""
     return usage.store_usage(timezone.now(), site_policy())
-
-
-@shared_task(name="reservations.tasks.invite")  # type: ignore[untyped-decorator]
-def invite(user_ids: list[int], actor_id: int | None) -> int:
-    """Invite people by mail; their links are made here and never queued."""
-    return invitation_mail.send(
-        user_ids=user_ids, actor_id=actor_id, now=timezone.now()
-    )
-
-
-@shared_task(name="reservations.tasks.replay_past")  # type: ignore[untyped-decorator]
-def replay_past(pk: int) -> str:
-    """Compare two policies on the site's own past; gives up by itself."""
-    return replays.make_replay(pk=pk, clock=timezone.now)

@@ -10,6 +10,7 @@ from reservations.operations import urls as desk_urls
 from reservations.reports import urls as report_urls
 from reservations.reports.history_views import account_history
 from reservations.reservation_page import reservation
+from reservations.series import urls as series_urls
 from reservations.sharing import urls as people_urls
 from reservations.waitlist.views import waiting
 
@@ -21,6 +22,7 @@ urlpatterns = [
     *desk_urls.urlpatterns,
     *notice_urls.urlpatterns,
     *people_urls.urlpatterns,
+    *series_urls.urlpatterns,
     *report_urls.urlpatterns,
     path("waiting/", waiting, name="waiting"),
     path("standing/", standing, name="standing"),

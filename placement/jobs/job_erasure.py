@@ -11,6 +11,7 @@ from django.db import transaction
 from django.db.models import CharField, F, Model, Value
 from django.db.models.functions import Cast, Concat
 
+from placement.jobs import model_files
 from placement.jobs.nodes import result_files
 from placement.models import (
     Backfill,
@@ -27,7 +28,6 @@ from placement.models import (
     StoredPlan,
     WaitingLaunch,
 )
-from placement.serving import model_files
 from reservations.accounts.erasure import rewrite
 from reservations.accounts.name_removal import Names, StillHolds
 from reservations.models import User

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from placement.jobs.plan_files import files_for_job
 from placement.models import Job, StoredPlan
 from placement.planner.launch.backends import FIELD, backend_problem
 from placement.planner.launch.recipes import SERVE, checked_settings, runs_by_plan
 from placement.planner.values.errors import LaunchInvalid, PlanInvalid, SpecInvalid
-from placement.plans.saved_plans import files_for_job
 from placement.protocol.launchers import (
     MOST_FILES_BYTES,
     Launcher,

@@ -7,10 +7,10 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from placement.jobs import job_broadcast
+from placement.jobs.site_clock import clock_words
 from placement.models import Job, JobEvent, MoveDecision, ResultFile, StoredPlan
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
-from placement.plans.available_gpus import clock_words
 from placement.protocol.job_lifecycle import JobState
 from placement.rules.rebalance_rules import Restart
 from reservations.models import Reservation

@@ -12,15 +12,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 from redis import Redis
 
+from placement.jobs.site_clock import clock_near
 from placement.models import PlacementPolicy
 from placement.planner.values.errors import BadInput, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, peak_flops_of
 from placement.plans.gpu_health import WELL, Health, health_of
 from reservations.models import Allocation, Reservation, SitePolicy, User
-from reservations.rules.figures import time_text
 from reservations.rules.window import Window, grid_ceil, window_from
 from reservations.store.announced_closures import shut_to
 from reservations.store.co_users import usable_by
@@ -298,10 +297,10 @@ def _booked_words(
     first = others[0] if others else (None if held or not rows else rows[0])
     if first is None:
         return ""
-    until = _clock(first.end, window.start)
+    until = clock_near(first.end, window.start)
     start = None
     if first.start > window.start:
-        start = _clock(first.start, window.start)
+        start = clock_near(first.start, window.start)
     told: dict[str, object] = {
         "until": until,
         "start": start,
@@ -320,20 +319,6 @@ def _booked_words(
     if start is None:
         return sentence("booked by {who} until {until}", **told)
     return sentence("booked by {who} from {start} to {until}", **told)
-
-
-def clock_words(at: datetime) -> str:
-    """Return an instant as the site's clock shows it; with its day if not today."""
-    return _clock(at, timezone.now())
-
-
-def _clock(at: datetime, near: datetime) -> str:
-    """Return an instant as the site's clock shows it, with its day if another."""
-    zone = timezone.get_current_timezone()
-    there, here = at.astimezone(zone), near.astimezone(zone)
-    if there.date() == here.date():
-        return f"{there:%H:%M}"
-    return time_text(at, zone)
 
 
 def link_groups(nodes: set[Node]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Plans that people keep: links to them, copies of them, bookings of their Gpus."""
 
 import io
-import json
 import secrets
 import zipfile
 from dataclasses import dataclass
@@ -10,13 +9,11 @@ from datetime import datetime
 from django.db import transaction
 
 from placement.models import StoredPlan
-from placement.planner.launch.files import LaunchFiles, launch_files
-from placement.planner.model.spec import ModelSpec
+from placement.planner.launch.files import LaunchFiles
 from placement.planner.values.errors import BadInput
 from placement.planner.values.plan import Plan
 from placement.plans.available_gpus import offered
 from placement.plans.service import earliest_start, forget_old_plans
-from placement.protocol.launchers import FILES
 from reservations.booking.service import book
 from reservations.models import Membership, Reservation, User
 from telemetry.models import Gpu
@@ -149,16 +146,3 @@ def zipped(made: LaunchFiles) -> bytes:
             entry.external_attr = (0o755 if file.name.endswith(".sh") else 0o644) << 16
             archive.writestr(entry, file.text, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
-
-
-def files_for_job(plan: StoredPlan) -> bytes:
-    """Return what lies in the folder of a script's Job: texts by name, as JSON.
-
-    The same Plan gives the same bytes: their sum stands in the signed order.
-
-    Raises:
-        PlanInvalid, SpecInvalid: it was kept in a form that is not read any more.
-    """
-    made = launch_files(Plan.from_json(plan.plan), ModelSpec.from_json(plan.spec))
-    texts = {file.name: file.text for file in made.files if file.name in FILES}
-    return json.dumps(texts, sort_keys=True).encode()

@@ -22,20 +22,22 @@ from django.views.decorators.http import (
     require_safe,
 )
 
-from reservations import tasks
-from reservations.accounts import invitation_mail, invitations
+from reservations.accounts import invitation_mail, invitations, tasks
 from reservations.accounts.course_csv import COLUMNS, Course, course_edits, students_of
 from reservations.accounts.invitations import UNUSABLE
 from reservations.accounts.logins import people
 from reservations.accounts.tree import service as accounts
 from reservations.accounts.tree.csv_table import SheetInvalid, read_sheet, written
 from reservations.accounts.tree.draft_views import preview_of
-from reservations.accounts.tree.forms import HoursField, LastDayField
+from reservations.accounts.tree.forms import (
+    LastDayField,
+)
 from reservations.accounts.tree.import_views import ERRORS_SHOWN, read_file
 from reservations.accounts.tree.tree_edits import MOST_SHARES
 from reservations.models import Account, TreeChange, User
 from reservations.rules.errors import BookingError
 from reservations.store.access import operator_required, reader
+from reservations.web.credit_field import HoursField
 from telemetry.web.plain_forms import PlainForm
 
 COURSES_PER_PAGE = 25

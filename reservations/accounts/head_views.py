@@ -22,7 +22,9 @@ from reservations.accounts import group_chat, group_members, head_shares
 from reservations.accounts.low_use import LOW_PCT, HeldUse
 from reservations.accounts.low_use_queries import by_member, held_uses
 from reservations.accounts.tree import service as accounts
-from reservations.accounts.tree.form_rows import Unreadable, read_shares
+from reservations.accounts.tree.form_rows import (
+    read_shares,
+)
 from reservations.accounts.tree.tree_edits import Edit
 from reservations.accounts.tree.tree_outlook import Moved, compare
 from reservations.fairshare.group_use import MemberUse, group_of
@@ -35,6 +37,7 @@ from reservations.store.access import reader
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.calendar_queries import headed_accounts
 from reservations.store.usage import usage_by_membership
+from reservations.web.credit_field import Unreadable
 from reservations.web.forms import read, whole_number
 from telemetry.protocol.sentences import counted
 from telemetry.web.plain_forms import PlainForm

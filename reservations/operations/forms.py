@@ -7,11 +7,11 @@ from django import forms
 from django.db.models import QuerySet
 from django.utils.translation import gettext, gettext_lazy
 
-from reservations.accounts.tree.forms import HoursField
 from reservations.models import Account, Closure, Membership
 from reservations.operations.bulk_acts import ACTS, Act
 from reservations.operations.peak_hours import LONGEST_TEXT
 from reservations.rules.prices import MOST_FACTOR
+from reservations.web.credit_field import HoursField
 from reservations.web.forms import WALL, whole_number
 from telemetry.models import Gpu, Node, Pool
 from telemetry.protocol.sentences import sentence

@@ -18,8 +18,6 @@ from django.views.decorators.http import (
     require_safe,
 )
 
-from reservations.accounts.tree.form_rows import hours
-from reservations.accounts.tree.forms import HoursField
 from reservations.models import AuditEntry
 from reservations.operations import policies
 from reservations.operations.policies import Look
@@ -32,6 +30,7 @@ from reservations.operations.policy_fields import (
 from reservations.operations.policy_impact import effects
 from reservations.rules.errors import NotFound
 from reservations.store.access import operator_required, reader
+from reservations.web.credit_field import HoursField, hours
 from telemetry.protocol.sentences import counted, sentence
 from telemetry.web.plain_forms import PlainModelForm
 

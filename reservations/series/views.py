@@ -17,9 +17,9 @@ from reservations.rules.errors import BookingError, NotFound
 from reservations.rules.figures import day_text
 from reservations.rules.lifecycle import State
 from reservations.series import series_end as series_ending
+from reservations.series.forms import SeriesFilterForm
 from reservations.series.recurrence import MOST_TIMES, Repeat
 from reservations.series.series_days import rule_of
-from reservations.sharing.forms import SeriesFilterForm
 from reservations.store.access import reader
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.gpu_rows import calendar_gpus

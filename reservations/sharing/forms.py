@@ -94,16 +94,6 @@ class OfferFilterForm(PlainForm):
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
 
 
-class SeriesFilterForm(PlainForm):
-    """Which Series, and which page."""
-
-    state = forms.ChoiceField(
-        required=False,
-        choices=[(word, word) for word in ("", "all", "running", "ended")],
-    )
-    page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
-
-
 class PastFilterForm(PlainForm):
     """Which past Reservations, and which page."""
 

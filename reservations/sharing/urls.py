@@ -1,8 +1,7 @@
-"""Addresses of sharing, offers, series, and one's calendar for other programs."""
+"""Addresses of sharing, offers, and a User's calendar for other programs."""
 
 from django.urls import path
 
-from reservations.series import views as series
 from reservations.sharing import feed_views
 from reservations.sharing import views as people
 
@@ -16,12 +15,6 @@ urlpatterns = [
     path("offers/", people.offer_list, name="offers"),
     path("offers/<int:pk>/accept/", people.accept, name="offer-accept"),
     path("offers/<int:pk>/decline/", people.decline, name="offer-decline"),
-    path("series/", series.series_list, name="series"),
-    path("series/new/", series.series_new, name="series-new"),
-    path("series/<int:pk>/", series.series_show, name="series-one"),
-    path("series/<int:pk>/end/", series.series_end, name="series-end"),
-    path("series/<int:pk>/skip/", series.series_skip, name="series-skip"),
-    path("series/<int:pk>/cancel/", series.series_cancel, name="series-cancel"),
     path("ical/<str:address>.ics", feed_views.feed, name="feed"),
     path("me/calendar/", feed_views.feed_make, name="feed-make"),
     path("me/calendar/revoke/", feed_views.feed_revoke, name="feed-revoke"),

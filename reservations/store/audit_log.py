@@ -7,6 +7,12 @@ from datetime import datetime
 
 from reservations.models import AuditEntry, User
 
+NO_REASON = (
+    "booked", "started", "checked-in", "kept", "idle-warned", "shared", "unshared",
+    "waiting.planned", "waiting.offered", "waiting.expired", "gap-taken",
+)  # fmt: skip
+"""Acts that free nothing; a rank that they move counts at the next look."""
+
 VERB_LENGTH, SUBJECT_LENGTH, REASON_LENGTH = 60, 80, 400
 
 
@@ -32,4 +38,14 @@ def audit_act(
         subject=subject[:SUBJECT_LENGTH],
         reason=reason[:REASON_LENGTH],
         detail=detail,
+    )
+
+
+def something_new(seen: int) -> bool:
+    """Say whether something was written since that gives a reason to look."""
+    return (
+        AuditEntry.objects.filter(pk__gt=seen)
+        .exclude(verb__in=NO_REASON)
+        .order_by()
+        .exists()
     )

@@ -40,6 +40,7 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import Window
 from reservations.sharing import co_use
 from reservations.store import locks
+from reservations.store.audit_log import something_new
 from reservations.store.write_queue import turn as in_line
 from reservations.waitlist.estimates import audit_waiting, tell_rest, tell_waiting
 from reservations.waitlist.rules import (
@@ -55,11 +56,6 @@ BUSY_SECONDS = 5.0
 """After so long no further placement is begun in this look."""
 REST_SECONDS = 5
 """Between two looks while things are written all the time."""
-NO_REASON = (
-    "booked", "started", "checked-in", "kept", "idle-warned", "shared", "unshared",
-    "waiting.planned", "waiting.offered", "waiting.expired", "gap-taken",
-)  # fmt: skip
-"""Acts that free nothing; a rank that they move counts at the next look."""
 WAITING, PLACED, DECLINED, CANCELLED, EXPIRED = WaitingRequest.State
 log = logging.getLogger(__name__)
 
@@ -98,16 +94,6 @@ def place(at: datetime, policy: Policy) -> dict[str, int]:
 
 def _newest_entry() -> int:
     return AuditEntry.objects.order_by().aggregate(pk=Max("pk"))["pk"] or 0
-
-
-def something_new(seen: int) -> bool:
-    """Say whether something was written since that gives a reason to look."""
-    return (
-        AuditEntry.objects.filter(pk__gt=seen)
-        .exclude(verb__in=NO_REASON)
-        .order_by()
-        .exists()
-    )
 
 
 def _expire(at: datetime, policy: Policy) -> int:

@@ -11,11 +11,11 @@ import kombu.exceptions
 from celery import current_app
 
 from placement.jobs.nodes import checkpoint_relay, job_nodes
+from placement.jobs.plan_files import files_for_job
 from placement.jobs.service import MOST_PLAN_CHARACTERS
 from placement.jobs.tick.gpu_assignment import held_gpus
 from placement.models import CarriedCheckpoint, Job, JobPart, PlacementPolicy
 from placement.planner.launch.recipes import KNOWN_RECIPES, claim_bytes, runs_by_plan
-from placement.plans.saved_plans import files_for_job
 from placement.protocol import signing
 from placement.protocol.commands import Addressed, Limits, Order, OrderKind
 from placement.protocol.events import Running

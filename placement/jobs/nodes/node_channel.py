@@ -20,12 +20,12 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
 from placement.agent.portal_channel import FILE_PIECE_BYTES, KEY_HEADER
+from placement.jobs import model_files
 from placement.jobs.nodes import log_store
+from placement.jobs.plan_files import files_for_job
 from placement.models import Endpoint, Job, JobPart, JobQuerySet, ServedModel
 from placement.planner.values.errors import LogConflict, LogTooLarge
-from placement.plans.saved_plans import files_for_job
 from placement.protocol import signing
-from placement.serving import model_files
 from placement.serving.model_states import record
 from telemetry.inventory.enrollment import mark_channel
 from telemetry.models import Node

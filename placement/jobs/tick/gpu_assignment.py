@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from django.db.models import Q
 
+from placement.jobs.site_clock import clock_words
 from placement.models import Job, JobPart
-from placement.plans.available_gpus import clock_words
 from placement.protocol.job_lifecycle import JobState
 from reservations.booking.unclean_start import FOREIGN_RULES
 from telemetry.models import Alert, Gpu

@@ -14,6 +14,7 @@ from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST
 
 from placement.jobs.forms import PlanForm
+from placement.jobs.site_clock import clock_words
 from placement.jobs.views.viewer import reader
 from placement.planner.memory.estimate import Estimate, estimate
 from placement.planner.model.spec import ModelSpec
@@ -24,7 +25,6 @@ from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.objective import is_recommendable
 from placement.planner.values.plan import Plan, PlanSet
 from placement.plans import service as planning
-from placement.plans.available_gpus import clock_words
 from placement.plans.service import (
     BOOKED,
     Offered,

@@ -17,8 +17,8 @@ from django.utils.translation import gettext
 
 from reservations.accounts.tree.tree_edits import Edit, Table
 from reservations.models import Account, Membership
+from reservations.web.credit_field import Unreadable, hours, read_quota
 
-HOUR = 3600
 FIELDS: dict[str, tuple[str, ...]] = {
     "account": ("title", "parent", "shares", "quota", "ends"),
     "member": ("shares", "quota", "head", "expires", "sponsor", "leave"),
@@ -31,11 +31,6 @@ STORED = {
     "expires": "expires_at",
     "leave": "active",
 }
-MOST_HOURS = 10**9
-
-
-class Unreadable(ValueError):
-    """What was typed is no such figure."""
 
 
 @dataclass
@@ -110,11 +105,6 @@ def _typed(name: str, fields: Mapping[str, Any], was: str) -> str:
     return "" if value is None else str(value)
 
 
-def hours(gpu_seconds: int | None) -> str:
-    """Return weighted GPU-seconds as the credits that an input shows; "" for none."""
-    return "" if gpu_seconds is None else f"{gpu_seconds / HOUR:.10g}"
-
-
 def last_day(at: datetime | None) -> str:
     """Return the last day before an instant, as an input shows it."""
     if at is None:
@@ -130,19 +120,6 @@ def read_shares(text: str) -> int:
     if not text.strip().isdecimal() or len(text.strip()) > 7:
         raise Unreadable(gettext("enter a whole number"))
     return int(text)
-
-
-def read_quota(text: str) -> int | None:
-    """Read credits; empty: no quota of its own."""
-    if not text.strip():
-        return None
-    try:
-        found = float(text.strip().replace(",", "."))
-    except ValueError as error:
-        raise Unreadable(gettext("enter credits, or leave it empty")) from error
-    if not 0 <= found <= MOST_HOURS:
-        raise Unreadable(gettext("not between 0 and 1,000,000,000 credits"))
-    return round(found * HOUR)
 
 
 def read_day(text: str) -> datetime | None:

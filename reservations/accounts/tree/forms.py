@@ -7,33 +7,17 @@ from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator, validate_slug
 from django.utils.translation import gettext_lazy
 
-from reservations.accounts.tree.form_rows import Unreadable, read_day, read_quota
+from reservations.accounts.tree.form_rows import (
+    read_day,
+)
 from reservations.accounts.tree.tree_edits import LOGIN, MOST_SHARES
+from reservations.web.credit_field import HoursField, Unreadable
 from telemetry.protocol.sentences import sentence
 from telemetry.web.plain_forms import PlainForm
 
 login_valid = RegexValidator(
     rf"^{LOGIN.pattern}$", sentence("Letters, digits and @ . + - _ only.")
 )
-
-
-class HoursField(forms.CharField):
-    """Weighted GPU-hours as typed; whole GPU-seconds, or None for empty."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        kwargs.setdefault("max_length", 20)
-        super().__init__(required=False, **kwargs)
-
-    def clean(self, value: Any) -> Any:
-        """Return seconds.
-
-        Raises:
-            ValidationError: no figure.
-        """
-        try:
-            return read_quota(super().clean(value) or "")
-        except Unreadable as error:
-            raise ValidationError(str(error)) from error
 
 
 class LastDayField(forms.CharField):

@@ -19,7 +19,6 @@ from reservations.accounts.tree.form_rows import (
     FIELDS,
     STORED,
     RowView,
-    hours,
     read_row,
     views_of,
 )
@@ -30,6 +29,7 @@ from reservations.accounts.tree.tree_rows import effective_quotas, nested
 from reservations.models import Account, Membership, User
 from reservations.store.access import operator_required
 from reservations.store.booking_snapshot import site_policy
+from reservations.web.credit_field import hours
 from reservations.web.forms import Asked, read
 from telemetry.web.plain_forms import PlainForm
 

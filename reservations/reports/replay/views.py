@@ -16,9 +16,9 @@ from django.views.decorators.http import (
 )
 from kombu.exceptions import OperationalError
 
-from reservations import tasks
 from reservations.models import PolicyReplay
 from reservations.reports.replay import service as replays
+from reservations.reports.replay import tasks
 from reservations.reports.replay.comparison import EDITABLE, trace_rows
 from reservations.reports.replay.forms import (
     DAYS,

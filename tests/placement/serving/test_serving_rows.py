@@ -9,11 +9,12 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 from onnx import TensorProto, helper
 
+from placement.jobs import model_files
 from placement.jobs.nodes import result_files
 from placement.models import Job, ResultFile
 from placement.planner.values.errors import LaunchInvalid, SpecInvalid
 from placement.protocol.serving_frames import NAME_RULE
-from placement.serving import model_files, model_store
+from placement.serving import model_store
 from placement.serving import service as serving
 from placement.serving.serving_refusals import FitsNowhere, ServesAlready
 from reservations.models import Reservation

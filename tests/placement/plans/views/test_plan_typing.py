@@ -10,12 +10,12 @@ from django.test import Client
 from django.utils import timezone
 
 from placement.jobs import job_broadcast
-from placement.jobs.consumers import adapter_of
 from placement.models import Refinement
 from placement.planner.symbolic.case import Adapter
 from placement.planner.values.errors import BadInput
 from placement.planner.values.workload import Workload
 from placement.plans import refinement
+from placement.plans.consumers import adapter_of
 from placement.plans.views import plan_page as plan_views
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
