@@ -1,0 +1,81 @@
+"""What files and folders of the product may be called, and how full a folder may be."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+from tests.house.walk import APPS, python_files, short, tree
+
+MOST_FILES = 25
+"""Of Python in one folder; migrations only ever grow."""
+# What each app or capability has under the same name: Django's words and ours.
+CONVENTIONAL = {
+    *("admin", "api", "apps", "checks", "consumers", "forms", "routing"),
+    *("schemas", "tasks", "urls", "views"),
+    *("errors", "queries", "rules", "service", "text", "triggers"),
+    "__init__",
+}
+# Both are found by their path: Django looks a format up by its language, and the first
+# migration names the fields of the calendar's model.
+SAME_NAME = {"formats", "calendar"}
+# The last word of a module's name may be one of these: things, in the field's words.
+THINGS = {
+    *("booking", "offboarding", "reading", "rendering", "routing", "serving"),
+    *("sharding", "sharing", "signing"),
+}
+
+
+def modules() -> list[Path]:
+    """Return the product's modules; a command is called what a person types."""
+    return [path for path in python_files(*APPS) if "management" not in path.parts]
+
+
+def test_a_module_has_a_name_of_its_own():
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in modules():
+        if path.stem not in CONVENTIONAL | SAME_NAME:
+            found[path.stem].append(short(path))
+    assert [paths for paths in found.values() if len(paths) > 1] == []
+
+
+def test_a_module_is_named_for_a_thing_not_for_an_activity():
+    last = {path: path.stem.rpartition("_")[2] for path in modules()}
+    found = [short(p) for p, word in last.items() if word.endswith("ing")]
+    assert [one for one in found if Path(one).stem.split("_")[-1] not in THINGS] == []
+
+
+def test_a_folder_can_be_read_at_a_glance():
+    found: dict[Path, int] = defaultdict(int)
+    for path in python_files(*APPS, "tests"):
+        found[path.parent] += 1
+    full = {short(folder): n for folder, n in found.items() if n > MOST_FILES}
+    assert full == {}
+
+
+def test_each_package_says_what_it_holds():
+    silent = [
+        short(path.parent)
+        for path in modules()
+        if path.name == "__init__.py" and not ast.get_docstring(tree(path))
+    ]
+    assert silent == []
+
+
+def test_no_module_only_passes_names_on():
+    """``import x as x`` outside of a package's ``__init__``."""
+    found = [
+        f"{short(path)}:{node.lineno} {alias.name}"
+        for path in modules()
+        if path.name != "__init__.py"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    ]
+    assert found == []
+
+
+def test_conventional_names_are_in_use():
+    used = {path.stem for path in python_files(*APPS)}
+    unused = CONVENTIONAL - used
+    assert sorted(unused) == []
