@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from placement.planner.model.block_shape import TransformerShape
+from placement.planner.model.sharding import Sharding
 from placement.planner.model.spec import LayerSpec, ModelSpec, part
-from placement.planner.values.sharding import Sharding
 from placement.planner.values.workload import Workload
 
 GPT2_VOCAB = 50257

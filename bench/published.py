@@ -17,9 +17,9 @@ from placement.planner.memory.estimate import (
 from placement.planner.model.adaptation import with_lora
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.quantized_weights import Scheme, quantized
+from placement.planner.model.sharding import SINGLE, Sharding
 from placement.planner.model.spec import ModelSpec
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.values.sharding import SINGLE, Sharding
 from placement.planner.values.workload import Workload
 
 CONFIGS: dict[str, dict[str, Any]] = {

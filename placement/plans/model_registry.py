@@ -25,10 +25,10 @@ from django.db import transaction
 
 from placement.models import RegisteredModel
 from placement.planner.model.adaptation import with_lora, with_quantized
-from placement.planner.model.entry_point import EntryPoint
 from placement.planner.model.files.onnx_signature import Signature
 from placement.planner.model.spec import ModelSpec
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import SpecInvalid
 from placement.plans.site_slots import (
     UNBOUNDED,

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
-from reservations.booking import displacement, overstay, slot_search
+from reservations.booking import displacement, overstay, shared_use, slot_search
 from reservations.booking.counted_returns import (
     allocations_of,
     given_back,
@@ -35,7 +35,6 @@ from reservations.rules.policy import Policy
 from reservations.rules.prices import Tariff, together
 from reservations.rules.request import Request
 from reservations.rules.window import Window, whole_second
-from reservations.sharing import co_use
 from reservations.store import ledger, locks
 from reservations.store.access import check_may_change
 from reservations.store.booking_snapshot import load_membership, site_policy
@@ -280,7 +279,7 @@ def _judge(
         raise decision.why_not_firm
     people = [one.user for one in row.co_users.sharing().select_related("user")]
     if people:
-        co_use.check_co_users(row, len(asked), window, people, policy=policy)
+        shared_use.check_co_users(row, len(asked), window, people, policy=policy)
     return decision
 
 

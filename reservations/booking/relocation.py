@@ -13,6 +13,7 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
+from reservations.booking import shared_use
 from reservations.booking.release import _release
 from reservations.booking.service import (
     OVERLAP,
@@ -25,7 +26,6 @@ from reservations.models import Reservation, User
 from reservations.rules.errors import NotChangeable
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.window import whole_second
-from reservations.sharing import co_use
 from reservations.store import ledger, locks
 from reservations.store.access import check_may_change
 from reservations.store.booking_snapshot import load_membership, site_policy
@@ -113,5 +113,5 @@ def _go_on(
     made.overstay, made.created_at = row.overstay, row.created_at
     carried = ["checked_in_at", "keep_used", "kept_at", "overstay", "created_at"]
     made.save(update_fields=carried)
-    co_use.carry(row, made, now=at)
+    shared_use.carry(row, made, now=at)
     return made

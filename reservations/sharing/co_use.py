@@ -6,23 +6,20 @@ portal's Jobs of theirs are stopped by the tick of Jobs, with its usual grace, a
 processes count as a stranger's from then on.
 """
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import connection, transaction
 
+from reservations.booking.shared_use import check_co_users
 from reservations.models import CoUser, Membership, Notice, Reservation, User
 from reservations.notifications import live
 from reservations.notifications.service import tell
 from reservations.notifications.text.sharing_text import MOST_CO_USERS, CannotShare
 from reservations.rules.errors import NotAllowed, NotChangeable, NotFound
-from reservations.rules.fairness.limits import most_at_once
 from reservations.rules.lifecycle import State
-from reservations.rules.policy import Policy
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger, locks
 from reservations.store.booking_snapshot import site_policy
-from reservations.store.holdings import holdings_of
 from telemetry.protocol.sentences import sentence
 
 
@@ -77,38 +74,6 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
     return made
 
 
-def check_co_users(
-    row: Reservation,
-    gpus: int,
-    window: Window,
-    people: Sequence[User],
-    *,
-    policy: Policy,
-) -> None:
-    """Refuse to share so many Gpus with a person who then uses too many at once.
-
-    Own and shared Gpus of a person together stay within the limit of Gpus at once;
-    otherwise friends would lend one another as many as they like.
-
-    Raises:
-        CannotShare: with the person, the numbers and the limit.
-    """
-    held = holdings_of([one.pk for one in people], ignoring=row.pk)
-    for one in people:
-        own = most_at_once(window, held.get(one.pk, ()))
-        if own + gpus > policy.gpus_at_once:
-            raise CannotShare(
-                why=sentence(
-                    "{one} would use {together} GPUs at once, {own} of them in "
-                    "other bookings; the limit is {gpus_at_once}",
-                    one=one,
-                    together=own + gpus,
-                    own=own,
-                    gpus_at_once=policy.gpus_at_once,
-                )
-            )
-
-
 @transaction.atomic(durable=True)
 def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) -> bool:
     """Take a co-user off a Reservation, or leave it; False: nobody was there.
@@ -142,15 +107,6 @@ def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) 
         )
     _publish(row)
     return True
-
-
-def carry(old: Reservation, new: Reservation, *, now: datetime) -> None:
-    """Share with the same people what goes on as another Reservation."""
-    rows = CoUser.objects.sharing().filter(reservation=old)
-    CoUser.objects.bulk_create(
-        CoUser(reservation=new, user_id=user_pk, added_by_id=added_by, added_at=now)
-        for user_pk, added_by in rows.values_list("user_id", "added_by_id")
-    )
 
 
 def _own(pk: int, user: User, *, act: str, besides: int | None = None) -> Reservation:

@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models import F, Max
 
-from reservations.booking import displacement
+from reservations.booking import displacement, shared_use
 from reservations.booking import service as booking
 from reservations.models import (
     AuditEntry,
@@ -38,7 +38,6 @@ from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window
-from reservations.sharing import co_use
 from reservations.store import locks
 from reservations.store.audit_log import something_new
 from reservations.store.write_queue import turn as in_line
@@ -231,7 +230,7 @@ def place_one(
         )
         _note_placed(row, made, gpu_ids, choice, why or {}, now=now)
         if row.displaced_from is not None:
-            co_use.carry(row.displaced_from, made, now=now)
+            shared_use.carry(row.displaced_from, made, now=now)
         WaitlistLook.objects.filter(pk=1).update(turn=F("turn") + 1)
         _tell_placed(row, made, actor, now=now, policy=policy)
     return made

@@ -38,7 +38,7 @@ from placement.planner.launch.execution import (
     execution_of_own,
     execution_without_plan,
 )
-from placement.planner.model.entry_point import EntryPoint
+from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import BadInput, SpecInvalid
 from placement.planner.values.plan import Plan
 

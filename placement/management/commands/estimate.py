@@ -24,12 +24,12 @@ from placement.management.options import (
 from placement.management.sources import Source, find, spec_of_entry
 from placement.management.tables import estimate_table
 from placement.planner.memory.estimate import estimate, interval
+from placement.planner.model.sharding import Sharding, Strategy
 from placement.planner.reference.memory_cases import closed_case
 from placement.planner.symbolic.case import Case, of_workload, partial_input, read_case
 from placement.planner.symbolic.child_process import SymbolicFailed, run
 from placement.planner.symbolic.torch_check import torch_installed
 from placement.planner.values.errors import BadInput, PlacementError, SpecInvalid
-from placement.planner.values.sharding import Sharding, Strategy
 from placement.planner.values.workload import Workload
 
 MOST_FILE_BYTES = 16 * 2**20

@@ -19,7 +19,7 @@ from placement.planner.launch.backends import (
     why_not_deepspeed,
 )
 from placement.planner.launch.execution import STRATEGIES, why_not
-from placement.planner.model.entry_point import EntryPoint
+from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import LaunchInvalid, SpecInvalid
 from telemetry.protocol.sentences import sentence
 

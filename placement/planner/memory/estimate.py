@@ -17,8 +17,8 @@ from typing import Any
 
 from placement.planner.memory.layer_costs import LayerCost, layer_costs
 from placement.planner.memory.step_phases import Phases, rank_phases, stage_layers
+from placement.planner.model.sharding import SINGLE, Sharding, check_fit
 from placement.planner.model.spec import ModelSpec
-from placement.planner.values.sharding import SINGLE, Sharding, check_fit
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
 

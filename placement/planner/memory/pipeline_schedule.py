@@ -28,7 +28,7 @@ from functools import lru_cache
 
 from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.memory.rank_states import Rank
-from placement.planner.values.sharding import Sharding
+from placement.planner.model.sharding import Sharding
 from placement.planner.values.workload import Workload
 
 __all__ = ["Beside", "Turn", "besides_of", "border_bytes", "runs_by_torch", "turns_of"]

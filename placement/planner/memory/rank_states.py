@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.memory.parameter_states import widths
-from placement.planner.values.sharding import Sharding
+from placement.planner.model.sharding import Sharding
 from placement.planner.values.workload import Workload
 
 DEEPSPEED_DEFAULT_BUCKET = 500_000_000

@@ -16,7 +16,7 @@ from placement.planner.memory.parameter_gather import ENDS, Gathers, gathers_of
 from placement.planner.memory.parameter_states import optimizer_temporary_bytes, widths
 from placement.planner.memory.pipeline_schedule import Beside, besides_of, runs_by_torch
 from placement.planner.memory.rank_states import DEEPSPEED_DEFAULT_BUCKET, Rank, rank_of
-from placement.planner.values.sharding import Sharding
+from placement.planner.model.sharding import Sharding
 from placement.planner.values.workload import Workload
 
 __all__ = ["DEEPSPEED_DEFAULT_BUCKET", "Phases", "rank_phases"]

@@ -8,12 +8,12 @@ counts in tests/placement/planner/model/families/test_config_json.py.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from placement.planner.model.block_shape import TransformerShape
 from placement.planner.model.spec import (
     LayerKind,
     LayerSpec,
     Linear,
     Part,
-    TransformerShape,
     part,
 )
 

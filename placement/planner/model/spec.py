@@ -11,9 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from placement.planner.model.block_shape import (
-    TransformerShape as TransformerShape,
-)
-from placement.planner.model.block_shape import (
+    TransformerShape,
     shape_from_json,
     shape_problems,
     shape_to_json,

@@ -18,6 +18,7 @@ from placement.planner.memory.step_phases import rank_phases
 from placement.planner.model.adaptation import with_lora
 from placement.planner.model.families.config_json import FAMILIES, parse_config
 from placement.planner.model.frozen_parameters import with_frozen
+from placement.planner.model.sharding import SINGLE, Sharding
 from placement.planner.model.spec import MAX_LAYERS, ModelSpec
 from placement.planner.reference.plain_networks import plain_net
 from placement.planner.reference.residual_network import (
@@ -26,7 +27,6 @@ from placement.planner.reference.residual_network import (
     residual_costs,
 )
 from placement.planner.values.errors import SpecInvalid
-from placement.planner.values.sharding import SINGLE, Sharding
 from placement.planner.values.workload import Workload
 
 KINDS = {

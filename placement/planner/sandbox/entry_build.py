@@ -19,7 +19,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from placement.planner.model.entry_point import EntryPoint
 from placement.planner.model.spec import ModelSpec
 from placement.planner.sandbox.jail import (
     EXIT_REFUSED,
@@ -29,6 +28,7 @@ from placement.planner.sandbox.jail import (
     problem,
     say,
 )
+from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import BadInput, SpecInvalid
 
 CPU_SECONDS = 300

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from placement.planner.model.config_reader import check_size
-from placement.planner.model.entry_point import EntryPoint
+from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import SpecInvalid
 from placement.planner.values.workload import Workload
 

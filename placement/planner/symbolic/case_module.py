@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placement.planner.model.entry_point import EntryPoint
 from placement.planner.symbolic.adapters import adapt, freeze
 from placement.planner.symbolic.case import TEXT_KINDS, Case
 from placement.planner.symbolic.networks import network
+from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import SpecInvalid
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

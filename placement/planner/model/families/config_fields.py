@@ -3,8 +3,13 @@
 from collections.abc import Sequence
 
 from placement.planner.model.block_layout import Tensors, stack
+from placement.planner.model.block_shape import TransformerShape
 from placement.planner.model.config_reader import Fields
-from placement.planner.model.spec import LayerSpec, Linear, ModelSpec, TransformerShape
+from placement.planner.model.spec import (
+    LayerSpec,
+    Linear,
+    ModelSpec,
+)
 from telemetry.protocol.sentences import sentence
 
 MAX_BLOCKS = 2_000

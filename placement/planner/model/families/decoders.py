@@ -1,6 +1,7 @@
 """Readers for decoders with layer norms: GPT-2, OPT, BLOOM, Phi, GPT-NeoX, Falcon."""
 
 from placement.planner.model.block_layout import Names, Tensors
+from placement.planner.model.block_shape import TransformerShape
 from placement.planner.model.config_reader import Fields
 from placement.planner.model.families.config_fields import (
     ACTIVATIONS,
@@ -11,7 +12,10 @@ from placement.planner.model.families.config_fields import (
     tie,
     vocab,
 )
-from placement.planner.model.spec import Linear, ModelSpec, TransformerShape
+from placement.planner.model.spec import (
+    Linear,
+    ModelSpec,
+)
 from telemetry.protocol.sentences import sentence
 
 _OPT = Names(out="out_proj", up="fc1", down="fc2")

@@ -9,6 +9,7 @@ from placement.planner.model.block_layout import (
     head_layer,
     with_extra,
 )
+from placement.planner.model.block_shape import TransformerShape
 from placement.planner.model.config_reader import Fields
 from placement.planner.model.families.config_fields import (
     ACTIVATIONS,
@@ -18,7 +19,11 @@ from placement.planner.model.families.config_fields import (
     positions,
     vocab,
 )
-from placement.planner.model.spec import LayerSpec, ModelSpec, TransformerShape, part
+from placement.planner.model.spec import (
+    LayerSpec,
+    ModelSpec,
+    part,
+)
 from placement.planner.values.errors import UnknownHead
 from telemetry.protocol.sentences import sentence
 

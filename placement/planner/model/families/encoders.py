@@ -5,6 +5,7 @@ RoBERTa) or the classifier (ViT).
 """
 
 from placement.planner.model.block_layout import Names, Shapes, Tensors, linear
+from placement.planner.model.block_shape import TransformerShape
 from placement.planner.model.config_reader import Fields
 from placement.planner.model.families.config_fields import (
     ACTIVATIONS,
@@ -15,7 +16,10 @@ from placement.planner.model.families.config_fields import (
     positions,
     vocab,
 )
-from placement.planner.model.spec import Linear, ModelSpec, TransformerShape
+from placement.planner.model.spec import (
+    Linear,
+    ModelSpec,
+)
 from placement.planner.values.errors import UnknownHead
 from telemetry.protocol.sentences import sentence
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from placement.planner.model.block_layout import Tensors
+from placement.planner.model.block_shape import TransformerShape
 from placement.planner.model.config_reader import Fields
 from placement.planner.model.families.config_fields import (
     ACTIVATIONS,
@@ -16,7 +17,9 @@ from placement.planner.model.families.config_fields import (
     vocab,
     windowed,
 )
-from placement.planner.model.spec import ModelSpec, TransformerShape
+from placement.planner.model.spec import (
+    ModelSpec,
+)
 from telemetry.protocol.sentences import sentence
 
 

@@ -9,6 +9,7 @@ the N fastest of some set of close Gpus (topology.neighbourhoods).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from placement.planner.model.sharding import Sharding, Strategy
 from placement.planner.search.candidates.explanation import Unfit, refusal, too_small
 from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
@@ -36,7 +37,6 @@ from placement.planner.search.step_time import StepTime, data_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib, gib_at_least, seconds
 from placement.planner.values.plan import Plan, Refusal
-from placement.planner.values.sharding import Sharding, Strategy
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, sentence
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from placement.planner.memory.estimate import Estimate
+from placement.planner.model.sharding import Sharding
 from placement.planner.search.link_bandwidth import joined_by_fast_links
 from placement.planner.search.memory_savings import Setting
 from placement.planner.values.calibration import StepCorrection
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib
 from placement.planner.values.plan import TITLES, Refusal, Shard
-from placement.planner.values.sharding import Sharding
 from telemetry.protocol.sentences import counted, sentence
 
 WORDS = {

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.explanation import Unfit, refusal, too_small
 from placement.planner.search.candidates.pipeline import few_classes, stages_told
 from placement.planner.search.candidates.search_context import Search
@@ -41,7 +42,6 @@ from placement.planner.search.memory_savings import (
 )
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.plan import Plan, Refusal
-from placement.planner.values.sharding import Sharding
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, sentence
 

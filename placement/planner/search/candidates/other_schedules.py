@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, permutations
 
+from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.explanation import refusal, too_small
 from placement.planner.search.candidates.pipeline import few_classes, not_staged
 from placement.planner.search.candidates.search_context import Search, worth_ratio
@@ -28,7 +29,6 @@ from placement.planner.search.step_time import efficiency_ratio, layer_flops
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib, gib_at_least, ranges_told, seconds
 from placement.planner.values.plan import TITLES, Plan, Refusal
-from placement.planner.values.sharding import Sharding
 from telemetry.protocol.sentences import counted, joined, sentence
 
 PIECES = (2, 4)

@@ -7,6 +7,7 @@ that is much faster.
 
 from collections.abc import Sequence
 
+from placement.planner.model.sharding import Schedule, Sharding, Strategy
 from placement.planner.search.candidates.explanation import Unfit, refusal, too_small
 from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
@@ -29,7 +30,6 @@ from placement.planner.search.memory_savings import Setting, stages
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import listed, ranges_told
 from placement.planner.values.plan import Plan, Refusal
-from placement.planner.values.sharding import Schedule, Sharding, Strategy
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, joined, sentence
 

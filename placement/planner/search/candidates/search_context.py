@@ -13,6 +13,7 @@ from placement.planner.memory.estimate import (
 )
 from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.memory.step_phases import rank_phases
+from placement.planner.model.sharding import Sharding
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.candidates.explanation import (
     bound_by,
@@ -44,7 +45,6 @@ from placement.planner.values.calibration import UNCORRECTED, Corrections
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.objective import Wish
 from placement.planner.values.plan import TITLES, Plan, Shard
-from placement.planner.values.sharding import Sharding
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
 

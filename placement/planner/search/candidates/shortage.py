@@ -6,6 +6,7 @@ Only memory is looked at, so one probe (split.py) per number of stages is enough
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.search_context import Search
 from placement.planner.search.candidates.stage_blocks import Block, problem_of
 from placement.planner.search.chain_split import (
@@ -23,7 +24,6 @@ from placement.planner.search.memory_savings import (
 from placement.planner.search.pipeline_partition import Memory, PipelineProblem
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib_at_least
-from placement.planner.values.sharding import Sharding
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
 

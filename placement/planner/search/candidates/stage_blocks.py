@@ -17,6 +17,7 @@ from placement.planner.memory.estimate import LIKELY_RATIO, outside_bytes
 from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.memory.parameter_states import optimizer_temporary_bytes, widths
 from placement.planner.memory.pipeline_schedule import border_bytes
+from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
     Search,
@@ -41,7 +42,6 @@ from placement.planner.search.step_time import (
     tensor_seconds,
 )
 from placement.planner.values.gpu_availability import GpuOffer
-from placement.planner.values.sharding import Sharding
 
 PIECES_PER_STAGE = 4
 """Microbatches per stage to aim for: a bubble of about a fifth."""

@@ -6,6 +6,7 @@ Objective: the mildest remedies, then the fewest Gpus, then the shortest step.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from placement.planner.model.sharding import Sharding
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.candidates.data_parallel import room
 from placement.planner.search.candidates.explanation import refusal, too_small
@@ -15,7 +16,6 @@ from placement.planner.search.memory_savings import Fit, Setting, as_mild, searc
 from placement.planner.search.step_time import StepTime, tensor_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.plan import Plan, Refusal
-from placement.planner.values.sharding import Sharding
 from telemetry.protocol.sentences import sentence
 
 NO_FAST_LINKS = sentence(

@@ -8,6 +8,7 @@ each Gpu decides how many pieces it takes; as few pieces as make it fit.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.data_parallel import (
     counts_of,
     fits_equally,
@@ -21,7 +22,6 @@ from placement.planner.search.memory_savings import Fit, Freedom, Setting, searc
 from placement.planner.search.step_time import data_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.plan import Plan, Refusal
-from placement.planner.values.sharding import Sharding
 from telemetry.protocol.sentences import sentence
 
 MOST_PIECES_PER_GPU = 16

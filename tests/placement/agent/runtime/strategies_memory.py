@@ -18,8 +18,8 @@ from placement.agent.runtime.by_deepspeed import trainer_of
 from placement.agent.runtime.rank_groups import Ranks
 from placement.planner.memory.estimate import estimate
 from placement.planner.model.families.config_json import parse_config
+from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.other_schedules import kept_pieces
-from placement.planner.values.sharding import Sharding
 from placement.planner.values.workload import Workload
 
 SIZES = {

@@ -11,9 +11,9 @@ from placement.planner.model.files.tensor_inventory import (
     TensorInfo,
     spec_from_inventory,
 )
+from placement.planner.model.sharding import Sharding
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.reference.memory_cases import closed_case
-from placement.planner.values.sharding import Sharding
 from placement.planner.values.workload import Workload
 from tests.placement.planner.made import tiny
 

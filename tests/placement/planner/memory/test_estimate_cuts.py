@@ -5,9 +5,9 @@ import pytest
 from placement.planner.memory.estimate import estimate
 from placement.planner.model.adaptation import with_lora, with_quantized
 from placement.planner.model.families.config_json import parse_config
+from placement.planner.model.sharding import Sharding
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.values.errors import WorkloadInvalid
-from placement.planner.values.sharding import Sharding
 from placement.planner.values.workload import Workload
 
 pytestmark = pytest.mark.pure

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from placement.planner.memory.estimate import estimate
 from placement.planner.memory.pipeline_schedule import Turn, turns_of
+from placement.planner.model.sharding import Sharding
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.values.sharding import Sharding
 from placement.planner.values.workload import Workload
 
 pytestmark = pytest.mark.pure

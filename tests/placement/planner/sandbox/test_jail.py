@@ -136,9 +136,9 @@ def test_a_wrong_address_is_refused_before_anything_is_imported(text):
 
 
 def test_the_web_process_never_calls_an_entry_point():
-    from placement.planner.model.entry_point import EntryPoint
     from placement.planner.sandbox.entry_build import built
     from placement.planner.sandbox.jail import Refused
+    from placement.planner.values.entry_point import EntryPoint
 
     assert "django" in sys.modules
     with pytest.raises(Refused, match="as the admin"):

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.planner.memory.estimate import estimate, rank_costs, tape_workload
+from placement.planner.model.sharding import Sharding
 from placement.planner.search.link_bandwidth import joined_by_fast_links, slowest_link
 from placement.planner.search.planner import plan
 from placement.planner.search.step_time import (
@@ -26,7 +27,6 @@ from placement.planner.search.step_time import (
     tensor_seconds,
     work_of,
 )
-from placement.planner.values.sharding import Sharding
 from placement.planner.values.workload import Workload
 from tests.placement.planner.made import GIB
 from tests.placement.planner.small import AS_ASKED, LINKS, cards, model, offers_of
