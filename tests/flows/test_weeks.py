@@ -86,6 +86,8 @@ class Story:
         """Check the page in the state that the story has reached."""
         page = page or self.page
         known = len(self.wrong)
+        # A verdict that is being worked out is faint until the answer is there.
+        expect(page.locator('.verdict[aria-busy="true"]')).to_have_count(0)
         assert violations(page) == [], name
         # axe-core styles nodes while it looks; a list that comes anew copies that.
         self.wrong[known:] = [
@@ -477,7 +479,7 @@ def open_group(story: Story) -> None:
     story.go("Manage")
     story.go("Groups", "Manage")
     page.get_by_label("Account, login or name").fill("vision")
-    story.press("Show")
+    story.press(re.compile("^Show$"))
     page.get_by_role("table").get_by_role(
         "link", name=re.compile("Vision")
     ).first.click()

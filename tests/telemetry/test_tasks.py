@@ -48,6 +48,7 @@ def test_the_tick_closes_marks_and_prunes_and_may_run_twice(redis_client):
         "alerts_closed": 1,
         "nodes_silent": 1,
         "channels_judged": 0,
+        "refusals_judged": 0,
         "xids_judged": 0,
         **dict.fromkeys(KEPT, 0),
         "hours_rolled": 1,
@@ -83,6 +84,7 @@ def test_a_step_that_fails_does_not_stop_the_next(redis_client, monkeypatch, cap
         raise ZeroDivisionError("one bad row")
 
     monkeypatch.setattr(tasks, "close_unseen_alerts", fails)
-    others = dict.fromkeys(("nodes_silent", "channels_judged", "xids_judged", *KEPT), 0)
+    judged = ("nodes_silent", "channels_judged", "refusals_judged", "xids_judged")
+    others = dict.fromkeys((*judged, *KEPT), 0)
     assert tasks.tick() == others
     assert "alerts_closed failed" in caplog.text

@@ -1,5 +1,6 @@
 """A portal in the foreground ends with the shell that it was started from."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,8 @@ def watch(shell: str) -> list[str]:
         text=True,
         timeout=30,
         check=False,
+        # As a terminal's shell begins, also where the suite runs under nohup.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     return done.stdout.splitlines()
 
