@@ -12,8 +12,6 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from reservations.accounts.api_tokens import create_token
-
 BASE = Path(__file__).resolve().parent.parent
 VAR = Path(tempfile.mkdtemp(prefix="gpb-"))
 # WhiteNoise warns of a missing folder at every start.
@@ -151,6 +149,7 @@ def make_lab() -> list[str]:
     from django.utils import timezone
 
     call_command("migrate", verbosity=0)
+    from reservations.accounts.api_tokens import create_token
     from reservations.models import Account, Membership, SitePolicy, User
     from telemetry.models import Gpu, Node, Pool
 

@@ -9,8 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from bench import _cluster
-from placement.plans.service import keep_plan, make_plans, offered
-from reservations.booking.service import book
 
 GPUS = 8
 
@@ -38,7 +36,9 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
     from placement.planner.model.well_known import well_known_spec
     from placement.planner.search.memory_savings import Limits
     from placement.planner.values.workload import Workload
+    from placement.plans.service import keep_plan, make_plans, offered
     from placement.rebalance import rebalance_tick
+    from reservations.booking.service import book
     from reservations.models import Account, Membership, User
     from telemetry.live import broadcast
     from telemetry.models import Gpu

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from reservations.accounts.api_tokens import create_token
-
 HOUR = 3600
 WEIGHT = 10
 WEEK_SECONDS = 7 * 24 * HOUR
@@ -60,6 +58,7 @@ class Told:
 
 def make_course(students: int, gpus: int, *, now: datetime) -> list[Student]:
     """Write the site: Gpus in nodes of 8, groups of students, two of them limited."""
+    from reservations.accounts.api_tokens import create_token
     from reservations.models import Account, Membership, SitePolicy, User
     from telemetry.models import Gpu, Node, Pool
 

@@ -23,8 +23,6 @@ import time
 from collections import Counter
 from typing import Any
 
-from reservations.accounts.api_tokens import create_token
-
 PAGES = ("/jobs/", "/healthz")
 PAUSE_SECONDS = 0.2
 GPUS = 8
@@ -89,6 +87,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
 def _tokens() -> list[str]:
     from django.utils import timezone
 
+    from reservations.accounts.api_tokens import create_token
     from reservations.models import User
 
     users = User.objects.order_by("pk")

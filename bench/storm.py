@@ -34,7 +34,6 @@ from typing import Any
 
 from bench._cluster import ROOT, cpu_seconds, setup, valkey
 from bench._storm import EVERY, Storm, rss_kib
-from telemetry.inventory.enrollment import enroll_node
 
 NODE = "storm"
 WARM_UP_SECONDS = 15.0
@@ -240,6 +239,7 @@ def _prepare(folder: Path) -> None:
     from django.utils import timezone
 
     from placement.protocol import signing
+    from telemetry.inventory.enrollment import enroll_node
 
     call_command("migrate", verbosity=0)
     _node, token = enroll_node(name=NODE, simulated=False, now=timezone.now())

@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 from bench import _booking_lab as lab
-from reservations.booking.release import cancel
 
 GPUS, PEOPLE, NODES, GROUPS = 154, 300, 20, 15
 HOUR = timedelta(hours=1)
@@ -46,6 +45,7 @@ def measure(waiting: int, bookings: int) -> None:
     make_lab(waiting, bookings, now)
     from django.db import connection
 
+    from reservations.booking.release import cancel
     from reservations.models import Reservation, WaitlistLook
     from reservations.store.booking_snapshot import site_policy
     from reservations.waitlist import scheduler

@@ -1,0 +1,24 @@
+"""The benchmarks begin: each brings up a Django of its own, so none may need one."""
+
+import subprocess
+import sys
+
+from tests.house.walk import ROOT
+
+IMPORT_ALL = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def test_every_benchmark_is_imported_before_django_is_set_up():
+    names = [f"bench.{path.stem}" for path in sorted((ROOT / "bench").glob("*.py"))]
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, *names],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert names and not done.returncode, done.stderr
