@@ -6,11 +6,13 @@ here, where both floors may be seen.
 
 from typing import Any
 
+from axes.admin import AccessAttemptAdmin
+from axes.models import AccessAttempt
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 from django.utils.translation import gettext_lazy as lazy
 
 import telemetry.admin  # noqa: F401  registers what is dressed below
@@ -53,6 +55,22 @@ for _model in (Node, Gpu, Pool, Alert, XidCount, Response):
 
 _NodeAdmin: Any = admin.site.get_model_admin(Node)
 _NodeAdmin.actions = [*_NodeAdmin.actions, retire]
+
+admin.site.unregister(AccessAttempt)
+
+
+@admin.register(AccessAttempt)
+class FailedLoginAdmin(AccessAttemptAdmin):  # type: ignore[misc]
+    """Failed logins. To clean up, axes needs a time that it notes at logins only."""
+
+    @admin.action(description=gettext_lazy("Clean up expired attempts"))
+    def cleanup_expired_attempts(
+        self, request: HttpRequest, queryset: QuerySet[AccessAttempt]
+    ) -> None:
+        """Delete the attempts that count no more."""
+        request.axes_attempt_time = timezone.now()  # type: ignore[attr-defined]
+        super().cleanup_expired_attempts(request, queryset)
+
 
 _PolicyAdmin: Any = type(admin.site.get_model_admin(TelemetryPolicy))
 admin.site.unregister(TelemetryPolicy)

@@ -222,8 +222,9 @@ class ProblemMiddleware(MiddlewareMixin):
 
 
 def _value_answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
-    """Answer for a value that no database can hold; None: that is not it."""
+    """Answer for a value that no database can hold or compare; None: no such value."""
     found = problems.value_problem(request, error)
+    found = found or problems.admin_problem(request, error)
     if found is None:
         return None
     if problems.wants_problem(request):

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 import redis
-from django.db import DataError, InterfaceError, OperationalError
+from django.db import DataError, InterfaceError, OperationalError, ProgrammingError
 from django.http import HttpRequest, JsonResponse
 from django.utils import timezone
 from django.utils.translation import gettext
@@ -268,6 +268,45 @@ def value_problem(request: HttpRequest, error: Exception) -> dict[str, object] |
         code="bad-number",
         title=gettext("A number in the address is too large"),
         detail=gettext("Nothing here has such a number. Take it out of the address."),
+    )
+
+
+NO_NUMBER = re.compile(r"Field '\w+' expected a number but got '")
+"""How Django says that a text was compared with the numbers of rows."""
+
+
+def admin_problem(request: HttpRequest, error: Exception) -> dict[str, object] | None:
+    """Return problem details for a wrong address or form of Django's own admin.
+
+    It hands these on unchecked: a row's number that is no number (actions, histories),
+    a range of other than two values, a field to search for that is no field, and a date
+    to begin a form with that is no date. None: the error has another cause.
+    """
+    match = request.resolver_match
+    if match is None or "admin" not in match.namespaces:
+        return None
+    known = (
+        (isinstance(error, ValueError) and NO_NUMBER.match(str(error)))
+        or (
+            isinstance(error, ProgrammingError)
+            and any(name.endswith("__range") for name in request.GET)
+        )
+        or (
+            isinstance(error, AttributeError)
+            and (error.name, type(error.obj)) == ("utcoffset", str)
+        )
+        or (isinstance(error, AttributeError) and error.name == "get_limit_choices_to")
+    )
+    if not known:
+        return None
+    return problem(
+        HTTPStatus.BAD_REQUEST,
+        code="bad-address",
+        title=gettext("There is no such row"),
+        detail=gettext(
+            "The address or the form has something else where a number or a date "
+            "belongs. Go back and correct it."
+        ),
     )
 
 

@@ -1,6 +1,9 @@
 """What the operator does to nodes and Gpus stands in the audit log."""
 
+from datetime import timedelta
+
 import pytest
+from axes.models import AccessAttempt
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import connection
 from django.urls import reverse
@@ -162,3 +165,43 @@ def test_a_number_of_a_form_that_no_database_keeps_is_no_crash(rf) -> None:
     ):
         found = problems.value_problem(request, error)
         assert found is not None and (found["status"], found["code"]) == (400, code)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/admin/telemetry/gpu/?id__range=99999",
+        "/admin/reservations/account/x/history/",
+        "/admin/reservations/account/%C2%B2/history/",
+        "/admin/autocomplete/?app_label=reservations&model_name=user&field_name=history"
+        "&term=x",
+        "/admin/reservations/closure/1/history/x/",
+        "/admin/reservations/user/add/?last_login=yesterday",
+    ],
+)
+def test_an_address_of_the_admin_that_is_wrong_is_no_crash(client, omar, address):
+    client.raise_request_exception = False
+    make_gpu()
+    client.force_login(omar)
+    assert client.get(address).status_code < 500
+
+
+def test_rows_that_are_no_numbers_are_refused_in_words(client, omar) -> None:
+    """An action on a row whose box was tampered with; histories of no row."""
+    client.force_login(omar)
+    for key in ("x", "²", "9" * 5000, "0001-01-01"):
+        sent = {"action": "delete_selected", ACTION_CHECKBOX_NAME: [key]}
+        answer = client.post(reverse("admin:telemetry_gpu_changelist"), sent)
+        assert answer.status_code == 400
+        assert "There is no such row" in answer.content.decode()
+
+
+def test_failed_logins_that_count_no_more_are_cleaned_up(client, omar) -> None:
+    long_ago = timezone.now() - timedelta(days=2)
+    row = AccessAttempt.objects.create(username="x", failures_since_start=1)
+    AccessAttempt.objects.filter(pk=row.pk).update(attempt_time=long_ago)
+    client.force_login(omar)
+    sent = {"action": "cleanup_expired_attempts", ACTION_CHECKBOX_NAME: [row.pk]}
+    answer = client.post(reverse("admin:axes_accessattempt_changelist"), sent)
+    assert answer.status_code == 302
+    assert not AccessAttempt.objects.exists()

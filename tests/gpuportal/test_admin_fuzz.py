@@ -1,84 +1,153 @@
 """Django's own admin, sent what it was not made for: a refusal, never a crash.
 
-Every add, change, delete and password form of every model is sent as the operator,
-with one wrong value at a time. The other fields keep their good values, so that the
-wrong one reaches the database where a check is missing.
+The operator asks for every list, filter, address, action and form of every model, with
+one wrong value at a time. The other fields of a form keep their good values, so that
+the wrong one reaches the database where a check is missing. The suite sends one wrong
+value for every third field, parameter and address, always the same one. To send up to
+twelve for each: ``FUZZ_EXAMPLES=12 pytest tests/gpuportal/test_admin_fuzz.py``.
 """
 
-from collections.abc import Iterator
-from urllib.parse import quote
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.files.uploadedfile import UploadedFile
+from django.db import models
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from placement.models import Job
+from reservations.accounts.api_tokens import create_token
+from reservations.models import Account, Membership
 from reservations.rules.lifecycle import State
+from telemetry.alerts.service import open_alert
+from telemetry.models import TelemetryPolicy, XidCount
 from tests.factories import make_reservation
 from tests.placement.lab import make_lab, send_frame
 
-LONG = "x" * 1_000_000
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
+SECONDS = 3600 if EXAMPLES else 180
+LONG = b"x" * 1_000_000
 NUL = b"nul\0nul"
 SURROGATE = b"\xed\xa0\x80"
 """A lone surrogate, as CESU-8 writes it."""
 DIGITS = b"9" * 30
 NUMBERS = (DIGITS, b"-" + DIGITS, b"-1", b"1e400", b"NaN", "²".encode(), NUL)
-KEYS = (DIGITS, b"-1", b"999999", "²".encode(), NUL, SURROGATE)
+KEYS = (DIGITS, b"-1", b"999999", "²".encode(), NUL, SURROGATE, b"9" * 5000)
 DATES = (
     *(b"9999-12-31", b"0001-01-01", b"10000-01-01", b"2026-13-45", NUL),
     *(b"9999-12-31T23:59:59-15:59", DIGITS),
 )
 TEXTS = (
-    *(b"", NUL, SURROGATE, b"\xff\xfe", LONG.encode(), DIGITS, b"[" * 2000),
+    *(b"", NUL, SURROGATE, b"\xff\xfe", LONG, DIGITS, b"[" * 2000),
     b'{"a": "\\ud800\\u0000"}',
 )
+QUERIES = (
+    *(DIGITS, b"-1", NUL, SURROGATE, "²".encode(), b"1e400", b"0001-01-01"),
+    *(b"x" * 5000, b"9" * 5000, b"99999"),
+)
+IN_PATH = ("9" * 30, "-1", "0", "x", "nul_00", "%00", "%ED%A0%80", "_FF", "1_2F2", "²")
+PARAMETERS = (
+    *("id__in", "id__exact", "pk", "id__gte", "id__range", "id__isnull", "id__year"),
+    *("q", "o", "p", "all", "e", "_facets", "_popup", "_to_field", "nonsense__x"),
+)
+LOOKUPS = ("", "__exact", "__id__exact", "__gte", "__isnull", "__in", "__isempty")
+FORM = "application/x-www-form-urlencoded"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One request of the operator; ``body`` is None for a GET."""
+
+    address: str
+    body: bytes | None = None
+
+
+class Desk:
+    """The operator's client, and what it found."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.groups = 0
+        self.crashes: list[tuple[object, ...]] = []
+
+    def get(self, address: str) -> Any:
+        return self.send(Sent(address))
+
+    def send(self, one: Sent) -> Any:
+        if one.body is None:
+            answer = self.client.get(one.address)
+        else:
+            answer = self.client.post(one.address, one.body, content_type=FORM)
+        if answer.status_code >= 500:
+            error = getattr(answer, "exc_info", None)
+            said = repr(error and error[1])[:120]
+            found = (one.body or b"")[-80:]
+            self.crashes.append((answer.status_code, one.address[:120], found, said))
+        return answer
+
+    def send_some(self, group: Sequence[Sent]) -> None:
+        """Send a part of a group: what is due, or as many as the environment says."""
+        self.groups += 1
+        if not EXAMPLES and self.groups % 3:
+            return
+        first = self.groups // 3 % len(group)
+        for one in [*group[first:], *group[:first]][: EXAMPLES or 1]:
+            self.send(one)
 
 
 @pytest.fixture
-def people(alice, bob, omar, transactional_db, redis_client, settings):
-    """Return a client of the operator, on a site with something in most tables."""
-    gpus = make_lab()
+def desk(alice, bob, omar, transactional_db, redis_client) -> Desk:
+    """The operator, on a site with something in most tables."""
+    gpus, now = make_lab(), timezone.now()
     send_frame(redis_client)
     row = make_reservation(alice, gpus[:1], state=State.ACTIVE)
     Job.objects.create(
         reservation=row, owner=alice, node=gpus[0].node, name="try", kind="recipe",
-        recipe="burn-in", attempt=1, state="running", ordered_at=timezone.now(),
+        recipe="burn-in", attempt=1, state="running", ordered_at=now,
     )  # fmt: skip
+    create_token(user=alice, label="t", scopes=["read"], days=1, now=now)
+    open_alert(rule="lost", gpu_id=gpus[0].pk, now=now)
+    open_alert(rule="no sample", node_id=gpus[0].node_id, now=now)
+    XidCount.objects.create(gpu=gpus[0], code=79, first_at=now, last_at=now)
+    TelemetryPolicy.current()
     client = Client(raise_request_exception=False)
     client.force_login(omar, backend="django.contrib.auth.backends.ModelBackend")
-    return client
+    return Desk(client)
 
 
-def registered() -> list[tuple[type, admin.ModelAdmin]]:
+# --- what is there --------------------------------------------------------------------
+
+
+def registered() -> list[tuple[type[models.Model], admin.ModelAdmin[Any]]]:
     return sorted(admin.site._registry.items(), key=lambda item: item[0].__name__)
 
 
-def address_of(model: type, page: str, *args: object) -> str:
-    meta = model._meta  # type: ignore[attr-defined]
+def address_of(model: type[models.Model], page: str, *args: object) -> str:
+    meta = model._meta
     return reverse(f"admin:{meta.app_label}_{meta.model_name}_{page}", args=args)
 
 
-def broken(answer: object, *about: object) -> Iterator[tuple[object, ...]]:
-    """Yield what was sent where the answer is a crash, or says that one is near."""
-    status = answer.status_code  # type: ignore[attr-defined]
-    if status >= 500:
-        error = getattr(answer, "exc_info", None)
-        yield (status, *(str(one)[:60] for one in about), repr(error and error[1])[:90])
+def newest(model: type[models.Model]) -> models.Model | None:
+    return model._default_manager.order_by("-pk").first()
+
+
+# --- forms ----------------------------------------------------------------------------
 
 
 def body_of(values: dict[str, bytes]) -> bytes:
     return "&".join(
         f"{quote(name)}={quote(value)}" for name, value in values.items()
     ).encode()
-
-
-def post(client: Client, address: str, values: dict[str, bytes]) -> object:
-    kind = "application/x-www-form-urlencoded"
-    return client.post(address, body_of(values), content_type=kind)
 
 
 def good_values(form: forms.BaseForm) -> dict[str, bytes]:
@@ -105,27 +174,26 @@ def good_values(form: forms.BaseForm) -> dict[str, bytes]:
     return found
 
 
-def wrong_values(form: forms.BaseForm) -> Iterator[tuple[str, bytes]]:
+def wrong_values(form: forms.BaseForm) -> Iterator[tuple[str, Sequence[bytes]]]:
     """Yield each field's name, as it is sent, with values of no use to it."""
     for bound in form:
         field = bound.field
-        endings = getattr(field.widget, "widgets_names", [""])
-        values = TEXTS
+        values: Sequence[bytes] = TEXTS
         if isinstance(field, (forms.ModelChoiceField, forms.ChoiceField)):
             values = KEYS
-        elif isinstance(field, (forms.IntegerField, forms.DurationField)):
+        elif isinstance(
+            field, (forms.IntegerField, forms.FloatField, forms.DurationField)
+        ):
             values = NUMBERS
         elif isinstance(field, (forms.DateTimeField, forms.SplitDateTimeField)):
             values = DATES
-        for ending in endings:
-            for value in values:
-                yield bound.html_name + ending, value
+        for ending in getattr(field.widget, "widgets_names", [""]):
+            yield bound.html_name + ending, values
 
 
-def fuzz_form(client: Client, address: str) -> Iterator[tuple[object, ...]]:
-    """Yield what a form crashes of; one wrong value at a time."""
-    answer = client.get(address)
-    yield from broken(answer, address, "GET")
+def fuzz_form(desk: Desk, address: str) -> None:
+    """Send what a form takes, with one wrong value at a time."""
+    answer = desk.get(address)
     if answer.status_code != 200 or answer.context is None:
         return
     found = answer.context.get("adminform") or answer.context.get("form")
@@ -133,26 +201,147 @@ def fuzz_form(client: Client, address: str) -> Iterator[tuple[object, ...]]:
         return
     form = getattr(found, "form", found)
     good, wrong = good_values(form), [*wrong_values(form)]
+    if "reason" in form.fields:
+        good["reason"] = b"because"
     for formset in answer.context.get("inline_admin_formsets") or ():
         management = formset.formset.management_form
         good |= good_values(management)
         wrong += wrong_values(management)
-    for name, value in wrong:
-        sent = good | {name: value, "_continue": b"1"}
-        yield from broken(post(client, address, sent), address, name, value)
+    for name, values in wrong:
+        sent = [body_of(good | {name: value, "_continue": b"1"}) for value in values]
+        desk.send_some([Sent(address, body) for body in sent])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_no_form_of_the_admin_crashes(people):
-    found = []
+@pytest.mark.timeout(SECONDS)
+def test_no_form_of_the_admin_crashes(desk: Desk) -> None:
     for model, _page in registered():
-        found += fuzz_form(people, address_of(model, "add"))
-        row = model._default_manager.order_by("-pk").first()  # type: ignore[attr-defined]
+        fuzz_form(desk, address_of(model, "add"))
+        row = newest(model)
         if row is not None:
-            found += fuzz_form(people, address_of(model, "change", row.pk))
-            found += fuzz_form(people, address_of(model, "delete", row.pk))
-    user = people.session["_auth_user_id"]
-    found += fuzz_form(people, f"/admin/reservations/user/{user}/password/")
-    found += fuzz_form(people, "/admin/password_change/")
-    assert not found
+            fuzz_form(desk, address_of(model, "change", row.pk))
+    user = desk.client.session["_auth_user_id"]
+    fuzz_form(desk, f"/admin/reservations/user/{user}/password/")
+    fuzz_form(desk, "/admin/password_change/")
+    # Rows with a history are put back to what they were.
+    for model in (Account, Membership):
+        first = model.history.earliest()
+        fuzz_form(desk, address_of(model, "simple_history", first.pk, first.history_id))
+    assert desk.crashes == []
+
+
+# --- lists and their actions ----------------------------------------------------------
+
+
+def parameters(page: admin.ModelAdmin[Any]) -> Iterator[str]:
+    """Yield the names that a list's address may have."""
+    yield from PARAMETERS
+    for one in page.list_filter:
+        name = one[0] if isinstance(one, tuple) else one
+        if isinstance(name, str):
+            yield from (name + lookup for lookup in LOOKUPS)
+        else:
+            yield str(name.parameter_name)
+    if page.date_hierarchy:
+        yield from (
+            f"{page.date_hierarchy}__{part}" for part in ("year", "month", "day")
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS)
+def test_no_list_of_the_admin_crashes(desk: Desk) -> None:
+    for model, page in registered():
+        address = address_of(model, "changelist")
+        assert desk.get(address).status_code == 200
+        for name in parameters(page):
+            queries = (f"{address}?{name}={quote(value)}" for value in QUERIES)
+            desk.send_some([Sent(query) for query in queries])
+        if day := page.date_hierarchy:
+            for month, date in (
+                ("13", "1"),
+                ("2", "30"),
+                ("0", "0"),
+                ("9" * 5000, "1"),
+            ):
+                given = {
+                    f"{day}__year": 2026,
+                    f"{day}__month": month,
+                    f"{day}__day": date,
+                }
+                desk.get(f"{address}?{urlencode(given)}")
+    assert desk.crashes == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS)
+def test_no_action_of_the_admin_crashes(desk: Desk) -> None:
+    for model, page in registered():
+        address = address_of(model, "changelist")
+        row = newest(model)
+        rows = [str(row.pk).encode()] if row else []
+        names = [one if isinstance(one, str) else one.__name__ for one in page.actions]
+        for name in (*names, "delete_selected", "nonsense", "\0"):
+            action = {"action": name.encode(), "reason": b"because"}
+            chosen = [body_of(action | {ACTION_CHECKBOX_NAME: key}) for key in QUERIES]
+            desk.send_some([Sent(address, body) for body in chosen])
+            for wrong in ("reason", "select_across", "index"):
+                odd = [action | {ACTION_CHECKBOX_NAME: one} for one in rows or [b"1"]]
+                bodies = [
+                    body_of(one | {wrong: value}) for one in odd for value in TEXTS
+                ]
+                desk.send_some([Sent(address, body) for body in bodies])
+        # As it is meant, in the end: what is deleted is shown first, then goes.
+        for name in (*names, "delete_selected"):
+            for key in rows:
+                meant = {"action": name.encode(), ACTION_CHECKBOX_NAME: key}
+                desk.send(Sent(address, body_of(meant | {"reason": b"because"})))
+                desk.send(Sent(address, body_of(meant | {"post": b"yes"})))
+        for key in (row.pk,) if row else ():
+            desk.send(Sent(address_of(model, "delete", key), b"post=yes"))
+            desk.send(Sent(address_of(model, "delete", key), b"post=yes&_to_field=%00"))
+    assert desk.crashes == []
+
+
+# --- addresses ------------------------------------------------------------------------
+
+
+def addresses() -> Iterator[Sequence[str]]:
+    """Yield groups of addresses below /admin/ with something wrong in each."""
+    yield ["/admin/", "/admin/jsi18n/"]
+    for model, _page in registered():
+        root, row = address_of(model, "changelist"), newest(model)
+        for page in ("change", "delete", "history", "password"):
+            yield [f"{root}{wrong}/{page}/" for wrong in IN_PATH]
+        yield [f"{root}{wrong}/" for wrong in IN_PATH]
+        yield [f"{root}add/?_changelist_filters={wrong}" for wrong in IN_PATH]
+        yield [f"{root}add/?_popup=1&_to_field={wrong}" for wrong in IN_PATH]
+        if row is not None:
+            yield [f"{root}{row.pk}/history/{wrong}/" for wrong in IN_PATH]
+            yield [f"{root}{row.pk}/change/?_to_field={wrong}" for wrong in IN_PATH]
+        for field in model._meta.get_fields():
+            yield [
+                f"{root}add/?{field.name}={'9' * 30}",
+                f"{root}add/?{field.name}=%00²",
+            ]
+    for wrong in IN_PATH:
+        yield [f"/admin/r/{wrong}/{wrong}/", f"/admin/r/1/{wrong}/", f"/admin/{wrong}/"]
+        yield [f"/admin/login/?next={wrong}"]
+    for model, _page in registered():
+        meta = model._meta
+        for name in ("user", "account", "parent", "node", "nonsense"):
+            asked = [
+                {"app_label": meta.app_label, "model_name": str(meta.model_name),
+                 "field_name": name, "term": term, "page": page}
+                for term in ("x", "\0", "9" * 30) for page in ("1", "9" * 30, "last")
+            ]  # fmt: skip
+            yield [f"/admin/autocomplete/?{urlencode(one)}" for one in asked]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS)
+def test_no_address_of_the_admin_crashes(desk: Desk) -> None:
+    for group in addresses():
+        desk.send_some([Sent(one) for one in group])
+        desk.send_some([Sent(one, b"") for one in group])
+    assert desk.crashes == []
