@@ -15,7 +15,7 @@ from reservations.notifications import live
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.decision import Decision, decide
 from reservations.rules.decision_record import inputs_of
-from reservations.rules.errors import GpuTaken, InThePast, Refusal
+from reservations.rules.errors import GpuTaken, InThePast, MembershipNeeded, Refusal
 from reservations.rules.fairness.quota import Spend
 from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import notice_end, over_before_free
@@ -66,9 +66,9 @@ def book(
     policy = site_policy()
     if token_id is not None and membership is None:
         membership = vouchers.owed_to(user, token_id)
-    chosen = locks.choose_membership(user, membership)
     try:
         with turn(), transaction.atomic(durable=True):
+            chosen = locks.choose_membership(user, membership)
             locked = locks.lock(chosen, gpu_ids)
             locks.check_still(chosen)
             request = wish_of(locked, start, end, now=now, policy=policy)
@@ -85,6 +85,8 @@ def book(
                 request, decision, locked, purpose=purpose, actor=actor or user,
                 policy=policy, overstay=overstay,
             )  # fmt: skip
+    except MembershipNeeded:
+        raise
     except IntegrityError as error:
         if OVERLAP not in str(error):
             raise

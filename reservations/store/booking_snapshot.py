@@ -99,22 +99,20 @@ def calendar_of(
 def _held(
     *, gpus: Collection[int], start: datetime, end: datetime, ignoring: int
 ) -> QuerySet[Allocation, Any]:
-    return (
-        Allocation.objects.filter(
-            gpu_id__in=gpus, live=True, start__lt=end, end__gt=start
-        )
-        .exclude(reservation_id=ignoring)
-        .order_by()
-        .values_list(
-            "gpu_id",
-            "start",
-            "end",
-            "reservation__user__display_name",
-            "reservation__user__username",
-            "reservation_id",
-            "reservation__kind",
-            "reservation__booked_end",
-        )
+    rows = Allocation.objects.filter(
+        gpu_id__in=gpus, live=True, start__lt=end, end__gt=start
+    )
+    if ignoring:
+        rows = rows.exclude(reservation_id=ignoring)
+    return rows.order_by().values_list(
+        "gpu_id",
+        "start",
+        "end",
+        "reservation__user__display_name",
+        "reservation__user__username",
+        "reservation_id",
+        "reservation__kind",
+        "reservation__booked_end",
     )
 
 

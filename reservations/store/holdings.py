@@ -52,37 +52,34 @@ def holdings_of(
 
 
 def _live(*, users: Collection[int], ignoring: int) -> QuerySet[Allocation, Any]:
-    return (
-        Allocation.objects.filter(
-            reservation__user_id__in=users, reservation__state__in=State.live()
-        )
-        .exclude(reservation_id=ignoring)
-        .order_by("reservation_id")
-        .values_list(
-            "reservation__user_id",
-            "reservation_id",
-            "reservation__start",
-            "reservation__end",
-            "reservation__booked_end",
-            "reservation__kind",
-            "gpu_id",
-        )
+    rows = Allocation.objects.filter(
+        reservation__user_id__in=users, reservation__state__in=State.live()
+    )
+    if ignoring:
+        rows = rows.exclude(reservation_id=ignoring)
+    return rows.order_by("reservation_id").values_list(
+        "reservation__user_id",
+        "reservation_id",
+        "reservation__start",
+        "reservation__end",
+        "reservation__booked_end",
+        "reservation__kind",
+        "gpu_id",
     )
 
 
 def _shared(*, users: Collection[int], ignoring: int) -> QuerySet[CoUser, Any]:
-    return (
-        CoUser.objects.sharing()
-        .filter(user_id__in=users, reservation__state__in=State.live())
-        .exclude(reservation_id=ignoring)
-        .order_by("reservation_id")
-        .values_list(
-            "user_id",
-            "reservation_id",
-            "reservation__start",
-            "reservation__end",
-            "reservation__booked_end",
-            "reservation__kind",
-            "reservation__allocations__gpu_id",
-        )
+    rows = CoUser.objects.sharing().filter(
+        user_id__in=users, reservation__state__in=State.live()
+    )
+    if ignoring:
+        rows = rows.exclude(reservation_id=ignoring)
+    return rows.order_by("reservation_id").values_list(
+        "user_id",
+        "reservation_id",
+        "reservation__start",
+        "reservation__end",
+        "reservation__booked_end",
+        "reservation__kind",
+        "reservation__allocations__gpu_id",
     )

@@ -73,15 +73,14 @@ def _held(
     ignoring: int,
     by_account: bool,
 ) -> QuerySet[Reservation, Any]:
-    return (
-        Reservation.objects.filter(start__lt=high, start__gt=longest, end__gt=low)
-        .filter(membership_id__in=members)
-        .exclude(pk=ignoring)
-        .order_by()
-        .values_list(
-            *("membership_id", _column(by_account), "start", "end", "booked_end"),
-            *("cost_gpu_seconds", "kind", "state", "peaked", "pk"),
-        )
+    rows = Reservation.objects.filter(
+        start__lt=high, start__gt=longest, end__gt=low, membership_id__in=members
+    )
+    if ignoring:
+        rows = rows.exclude(pk=ignoring)
+    return rows.order_by().values_list(
+        *("membership_id", _column(by_account), "start", "end", "booked_end"),
+        *("cost_gpu_seconds", "kind", "state", "peaked", "pk"),
     )
 
 
@@ -93,16 +92,14 @@ def _late(
     ignoring: int,
     by_account: bool,
 ) -> QuerySet[LateReturn, Any]:
-    return (
-        LateReturn.objects.filter(
-            membership_id__in=members, firm=True, start__lt=high, end__gt=low
-        )
-        .exclude(reservation_id=ignoring)
-        .order_by()
-        .values_list(
-            *("membership_id", _column(by_account)),
-            *("start", "end", "weight", "permille"),
-        )
+    rows = LateReturn.objects.filter(
+        membership_id__in=members, firm=True, start__lt=high, end__gt=low
+    )
+    if ignoring:
+        rows = rows.exclude(reservation_id=ignoring)
+    return rows.order_by().values_list(
+        *("membership_id", _column(by_account)),
+        *("start", "end", "weight", "permille"),
     )
 
 
