@@ -17,7 +17,7 @@ from placement.planner.memory.estimate import (
 from placement.planner.model.adaptation import with_lora
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.quantized_weights import Scheme, quantized
-from placement.planner.model.sharding import SINGLE, Sharding
+from placement.planner.model.sharding import ONE_RANK, Sharding
 from placement.planner.model.spec import ModelSpec
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.values.workload import Workload
@@ -168,7 +168,7 @@ def tensor_row(
     measured: float,
     spec: ModelSpec,
     workload: Workload,
-    sharding: Sharding = SINGLE,
+    sharding: Sharding = ONE_RANK,
     remark: str = "",
 ) -> Row:
     """A run of which the tensors' peak was published."""

@@ -24,6 +24,7 @@ from placement.jobs.launch_checks import (
 from placement.jobs.nodes import checkpoint_relay, job_nodes
 from placement.models import Job, JobEvent, StoredPlan
 from placement.planner.launch.execution import (
+    RUNNABLE_STRATEGIES,
     NotRunnable,
     execution_of,
     execution_of_own,
@@ -33,7 +34,6 @@ from placement.planner.launch.recipes import (
     BY_TORCHRUN,
     OWN_MODEL,
     RECIPES,
-    RUNNABLE_STRATEGIES,
     check_needs_no_plan,
     runs_by_plan,
 )

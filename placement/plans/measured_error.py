@@ -19,7 +19,8 @@ from placement.planner.values.calibration import (
     corrections_of,
     site_errors,
 )
-from placement.planner.values.plan import TITLES, Plan
+from placement.planner.values.plan import Plan
+from placement.planner.values.strategies import TITLES
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import counted, joined
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from django.core.management.base import BaseCommand
 
@@ -24,19 +24,25 @@ from placement.management.options import (
 from placement.management.sources import Source, find, spec_of_entry
 from placement.management.tables import estimate_table
 from placement.planner.memory.estimate import estimate, interval
-from placement.planner.model.sharding import Sharding, Strategy
+from placement.planner.model.sharding import Sharding
 from placement.planner.reference.memory_cases import closed_case
 from placement.planner.symbolic.case import Case, of_workload, partial_input, read_case
 from placement.planner.symbolic.child_process import SymbolicFailed, run
 from placement.planner.symbolic.torch_check import torch_installed
 from placement.planner.values.errors import BadInput, PlacementError, SpecInvalid
+from placement.planner.values.strategies import (
+    DDP,
+    RANK_STRATEGIES,
+    SINGLE,
+    STRATEGIES,
+    Axis,
+)
 from placement.planner.values.workload import Workload
 
 MOST_FILE_BYTES = 16 * 2**20
 """Of JSON, which may take 50 times that in memory."""
 MOST_CASES = 10_000
 METHODS = ("closed", "symbolic")
-DEGREES = {"pipeline": "pipeline_degree", "tensor": "tensor_degree"}
 
 
 class Command(BaseCommand):
@@ -57,7 +63,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="answer in JSON")
         add_workload_options(parser)
         parser.add_argument(
-            "--strategy", choices=get_args(Strategy), default="single", metavar="WORD"
+            "--strategy", choices=RANK_STRATEGIES, default=SINGLE.key, metavar="WORD"
         )
         parser.add_argument("--ranks", type=int, default=1, metavar="N")
         parser.add_argument(
@@ -111,17 +117,18 @@ def one(options: Mapping[str, Any]) -> dict[str, Any]:
 def sharding_of(options: Mapping[str, Any]) -> Sharding:
     """The Sharding of --strategy and --ranks. Raises WorkloadInvalid."""
     strategy, ranks = options["strategy"], options["ranks"]
-    if strategy == "single" and ranks != 1:
+    known = STRATEGIES[strategy]
+    if known.axis is Axis.NONE and ranks != 1:
         raise BadInput({"ranks": "more than one needs a --strategy"})
-    degree = DEGREES.get(strategy, "data_degree")
-    if strategy in ("pipeline", "gpipe", "hybrid"):
+    if known.has_stages:
         detail = (
             f"the ranks of {strategy} differ: `manage.py plan` estimates each of them"
         )
         raise BadInput({"strategy": detail})
+    degree = "tensor_degree" if known.axis is Axis.TENSOR else "data_degree"
     degrees: dict[str, Any] = {degree: ranks}
     # torch's own default: gradients are copied into buckets, not views of them.
-    return Sharding(strategy=strategy, bucket_view=strategy != "ddp", **degrees)
+    return Sharding(strategy=strategy, bucket_view=strategy != DDP.key, **degrees)
 
 
 def _closed(
@@ -155,7 +162,7 @@ def _symbolic(
             "sizes without code cannot be followed: --method closed, or config.json"
         )
         raise SpecInvalid({"method": detail})
-    if options["strategy"] not in ("single", "ddp"):
+    if not STRATEGIES[options["strategy"]].keeps_state_whole:
         raise BadInput({"strategy": "only single and ddp are followed symbolically"})
     sharding_of(options)
     try:

@@ -36,7 +36,8 @@ from placement.planner.values.errors import BadInput, PlacementError
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.gpu_list import offers_from_list
 from placement.planner.values.objective import WISHES
-from placement.planner.values.plan import TITLES, PlanSet
+from placement.planner.values.plan import PlanSet
+from placement.planner.values.strategies import TITLES
 from placement.plans import service as planning
 from placement.plans.model_registry import adapted
 from reservations.models import User

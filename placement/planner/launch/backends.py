@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from placement.planner.values.strategies import Axis, Strategy, strategy_of
 from telemetry.protocol.sentences import sentence
 
 TORCH = "torch"
 DEEPSPEED = "deepspeed"
 BACKENDS = (TORCH, DEEPSPEED)
 FIELD = "recipe_settings.backend"
-BY_STAGE = {"zero1": 1, "zero2": 2, "fsdp": 3}
-"""Strategy -> ZeRO stage."""
-PIPELINE = "pipeline"
-"""DeepSpeed's schedule is 1F1B."""
 PRECISIONS = ("fp32", "autocast_bf16")
 """fp16 and pure bf16 weights get a second, fp32 copy there that no Plan counts."""
 NEEDS_PLAN = sentence(
@@ -38,33 +35,33 @@ def why_not_deepspeed(plan: Mapping[str, Any]) -> str:
     """
     launch = plan.get("launch", {})
     strategy = str(plan.get("strategy", ""))
-    if strategy not in BY_STAGE and strategy != PIPELINE:
+    known = strategy_of(strategy)
+    if DEEPSPEED not in known.backends:
         return sentence(
             "deepspeed shares out evenly (ZeRO-1, 2, 3) or runs stages by 1F1B; the "
             "strategy {strategy} runs with torch",
             strategy=strategy[:40],
         )
     if (precision := launch.get("precision", "fp32")) not in PRECISIONS:
-        known = " and ".join(PRECISIONS)
         return sentence(
             "with deepspeed the recipe runs {known}, not {precision}",
-            known=known,
+            known=" and ".join(PRECISIONS),
             precision=str(precision)[:40],
         )
-    return _why_not_offload(strategy, launch)
+    return _why_not_offload(known, launch)
 
 
-def _why_not_offload(strategy: str, launch: Mapping[str, Any]) -> str:
+def _why_not_offload(strategy: Strategy, launch: Mapping[str, Any]) -> str:
     where = launch.get("offload", "none")
     if where == "none" and not launch.get("offload_optimizer"):
         return ""
-    if strategy == PIPELINE:
+    if strategy.axis is Axis.STAGE:
         return sentence("deepspeed cannot offload in a pipeline; torch can")
-    if strategy != "fsdp" and where == "nvme":
+    if strategy.zero_stage != 3 and where == "nvme":
         return sentence(
             "deepspeed offloads to NVMe with ZeRO-3 only; torch with any strategy"
         )
-    if strategy != "fsdp" and launch.get("offload_parameters"):
+    if strategy.zero_stage != 3 and launch.get("offload_parameters"):
         return sentence("deepspeed offloads weights with ZeRO-3 only")
     return ""
 

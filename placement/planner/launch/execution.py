@@ -15,29 +15,23 @@ from typing import Any
 from placement.planner.launch.backends import DEEPSPEED, TORCH, why_not_deepspeed
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
+from placement.planner.values.strategies import (
+    DDP,
+    SINGLE,
+    STRATEGIES,
+    Axis,
+    Strategy,
+    strategy_of,
+)
 from telemetry.protocol.sentences import sentence
 
-STRATEGIES = (
-    "single",
-    "ddp",
-    "zero1",
-    "zero1_uneven",
-    "zero2",
-    "fsdp",
-    "pipeline",
-    "gpipe",
-    "interleaved",
-    "tensor",
-    "hybrid",
+RUNNABLE_STRATEGIES = tuple(
+    one.key for one in STRATEGIES.values() if TORCH in one.backends
 )
-"""What the recipe's worker runs by a Plan."""
+"""What the recipe runs by a Plan, where `why_not` has nothing against the Plan."""
 PRECISIONS = ("fp32", "bf16", "autocast_bf16", "autocast_fp16")
 OPTIMIZERS = ("adamw", "adam", "sgd", "momentum")
 CHECKPOINTING = ("none", "full")
-KEEPS_WHOLE = ("single", "ddp", "zero1", "zero1_uneven", "zero2", "fsdp")
-"""Strategies that need to know nothing of what is inside a model."""
-BY_FSDP = ("zero2", "fsdp")
-"""Run by torch's FSDP2 unless the recipe is to run with DeepSpeed."""
 OFFLOADS = ("none", "cpu", "nvme")
 
 
@@ -121,7 +115,7 @@ def why_not(plan: Mapping[str, Any]) -> str:
     }
     if launch.get("task", "train") != "train":
         return sentence("it is for inference, and the recipe trains")
-    if strategy not in STRATEGIES:
+    if strategy not in RUNNABLE_STRATEGIES:
         return sentence(
             "no recipe runs the strategy {strategy}", strategy=strategy[:40]
         )
@@ -137,10 +131,10 @@ def why_not(plan: Mapping[str, Any]) -> str:
         return sentence(
             "its weights are quantized ({weights})", weights=str(launch["weights"])[:40]
         )
-    return _why_not_offload(strategy, launch)
+    return _why_not_offload(STRATEGIES[strategy], launch)
 
 
-def _why_not_offload(strategy: str, launch: Mapping[str, Any]) -> str:
+def _why_not_offload(strategy: Strategy, launch: Mapping[str, Any]) -> str:
     where = launch.get("offload", "none")
     if where not in OFFLOADS:
         return sentence("it offloads to {where}", where=str(where)[:40])
@@ -148,7 +142,8 @@ def _why_not_offload(strategy: str, launch: Mapping[str, Any]) -> str:
         return ""
     if int(launch.get("tensor_degree", 1)) > 1:
         return sentence("it offloads what tensor parallelism cuts, and torch does not")
-    if launch.get("offload_parameters") and strategy not in (*BY_FSDP, "single"):
+    kept_away = strategy.shares_gradients or strategy.axis is Axis.NONE
+    if launch.get("offload_parameters") and not kept_away:
         return sentence(
             "it keeps the weights in the node's memory, which the recipe does for "
             "one GPU, or where ZeRO-2 or ZeRO-3 (FSDP) shares them out"
@@ -204,7 +199,7 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
         checkpointing=launch["checkpointing"] == "full",
         offload=bool(launch.get("offload_optimizer")) or where != "none",
         on_drive=where == "nvme",
-        streams=plan.strategy == "single" and bool(launch.get("offload_parameters")),
+        streams=plan.strategy == SINGLE.key and bool(launch.get("offload_parameters")),
         backend=backend,
         keeps_weights_away=bool(launch.get("offload_parameters")),
         scaled_from=own if own != count else None,
@@ -249,7 +244,7 @@ def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
     Raises:
         NotRunnable: stages, cut layers and checkpointing, which need its code.
     """
-    if plan.strategy not in KEEPS_WHOLE:
+    if not strategy_of(plan.strategy).keeps_model_whole:
         raise NotRunnable(
             sentence(
                 "the recipe cannot cut your own model into stages or parts of "
@@ -265,7 +260,7 @@ def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
 def execution_without_plan(replicas: int, *, layers: int = 1) -> Execution:
     """One process, or copies of the model in so many: fp32, AdamW."""
     return Execution(
-        strategy="ddp" if replicas > 1 else "single",
+        strategy=DDP.key if replicas > 1 else SINGLE.key,
         places=tuple(Place(0, replica, 0) for replica in range(replicas)),
         stages=1,
         replicas=replicas,

@@ -18,18 +18,17 @@ from placement.planner.launch.backends import (
     TORCH,
     why_not_deepspeed,
 )
-from placement.planner.launch.execution import STRATEGIES, why_not
+from placement.planner.launch.execution import RUNNABLE_STRATEGIES, why_not
 from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import LaunchInvalid, SpecInvalid
+from placement.planner.values.strategies import SINGLE, STRATEGIES
 from telemetry.protocol.sentences import sentence
 
 GIB = 2**30
 PLAN_FILE = "plan.json"
 """Of the Job's Plan, in the Job's own folder."""
-WITHOUT_PLAN = ("single", "ddp")
+WITHOUT_PLAN = tuple(one.key for one in STRATEGIES.values() if one.keeps_state_whole)
 """Strategies that recipe ``tiny-transformer`` runs with no Plan."""
-RUNNABLE_STRATEGIES = STRATEGIES
-"""Strategies that it runs by a Plan, as far as ``execution.why_not`` says nothing."""
 
 
 UNITS = {"gib": "GiB", "pct": "%"}
@@ -422,7 +421,7 @@ def _by_deepspeed(settings: Mapping[str, Any]) -> bool:
 
 def process_count(settings: Mapping[str, Any], *, gpu_count: int) -> int:
     """Return how many processes train: one per Gpu, or one."""
-    return 1 if settings.get("strategy") == "single" else max(1, gpu_count)
+    return 1 if settings.get("strategy") == SINGLE.key else max(1, gpu_count)
 
 
 def claim_bytes(settings: Mapping[str, Any]) -> int:

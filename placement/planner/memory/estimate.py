@@ -17,7 +17,7 @@ from typing import Any
 
 from placement.planner.memory.layer_costs import LayerCost, layer_costs
 from placement.planner.memory.step_phases import Phases, rank_phases, stage_layers
-from placement.planner.model.sharding import SINGLE, Sharding, check_fit
+from placement.planner.model.sharding import ONE_RANK, Sharding, check_fit
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
@@ -146,7 +146,7 @@ def rank_costs(
 
 
 def estimate(
-    spec: ModelSpec, workload: Workload, sharding: Sharding = SINGLE
+    spec: ModelSpec, workload: Workload, sharding: Sharding = ONE_RANK
 ) -> Estimate:
     """The Estimate of one rank. Pure; deterministic; a few hundred microseconds.
 

@@ -191,7 +191,7 @@ def besides_of(
             Beside(one.first, one.last, passing=standing, standing=standing)
             for one in pieces
         ]
-    gpipe = "gpipe" in (sharding.strategy, sharding.pipeline_schedule)
+    gpipe = sharding.keeps_every_microbatch
     # torch refuses 1F1B then, and the runtime takes the other.
     gpipe = gpipe or (len(pieces) == 1 and count < sharding.pipeline_degree)
     schedule = "gpipe" if gpipe else "1f1b"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.memory.parameter_states import widths
 from placement.planner.model.sharding import Sharding
+from placement.planner.values.strategies import STRATEGIES
 from placement.planner.values.workload import Workload
 
 DEEPSPEED_DEFAULT_BUCKET = 500_000_000
@@ -133,7 +134,7 @@ def _torch(rank: Rank, sharding: Sharding) -> None:
         rank.gradient_share = 1 / degree
         rank.gather = "fsdp"
         return
-    if degree > 1 or sharding.strategy in ("ddp", "zero1"):
+    if degree > 1 or STRATEGIES[sharding.strategy].uses_ddp:
         if sharding.bucket_view:
             rank.held_gradients = True
         else:

@@ -144,7 +144,7 @@ def _earlier(stage: Sequence[LayerCost], sharding: Sharding) -> float:
     others = max(0, sharding.in_flight - pieces) / pieces
     if not others:
         return 0.0
-    waits = "gpipe" in (sharding.strategy, sharding.pipeline_schedule)
+    waits = sharding.keeps_every_microbatch
     kept = sum(c.kept_bytes for c in stage if waits or c.kind != "head")
     return float(others * kept)
 

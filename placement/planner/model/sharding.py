@@ -5,28 +5,20 @@ own numbers contradict each other; `check_fit` says whether a model can be cut s
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.errors import WorkloadInvalid
+from placement.planner.values.strategies import (
+    RANK_STRATEGIES,
+    SINGLE,
+    STRATEGIES,
+    Axis,
+    Engine,
+    Schedule,
+)
 from placement.planner.values.workload import Workload
 
-Strategy = Literal[
-    "single",
-    "ddp",
-    "zero1",
-    "zero2",
-    "zero3",
-    "fsdp",
-    "pipeline",
-    "gpipe",
-    "tensor",
-    "hybrid",
-]
-Engine = Literal["auto", "torch", "deepspeed", "megatron"]
-Schedule = Literal["1f1b", "gpipe", "interleaved"]
-
-STAGES = {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 MAX_DEGREE = 2**20
 
 
@@ -34,7 +26,8 @@ MAX_DEGREE = 2**20
 class Sharding:
     """Which part of the work one rank has."""
 
-    strategy: Strategy = "single"
+    strategy: str = SINGLE.key
+    """One of RANK_STRATEGIES."""
     data_degree: int = 1
     """Replicas that share the batch."""
     tensor_degree: int = 1
@@ -87,7 +80,8 @@ class Sharding:
     @property
     def stage(self) -> int:
         """The ZeRO stage, whatever the strategy is called: 0 to 3."""
-        return STAGES.get(self.strategy, self.zero_stage)
+        known = STRATEGIES[self.strategy].zero_stage
+        return self.zero_stage if known is None else known
 
     @property
     def expert_replicas(self) -> int:
@@ -100,17 +94,24 @@ class Sharding:
         """torch, deepspeed or megatron: whose communication buffers exist."""
         if self.engine != "auto":
             return self.engine
-        return "deepspeed" if self.strategy in ("zero2", "zero3") else "torch"
+        return STRATEGIES[self.strategy].engine
 
     @property
     def is_staged(self) -> bool:
         """True if the rank has a part of the layers only."""
-        return self.strategy in ("pipeline", "gpipe") or self.pipeline_degree > 1
+        staged = STRATEGIES[self.strategy].axis is Axis.STAGE
+        return staged or self.pipeline_degree > 1
+
+    @property
+    def keeps_every_microbatch(self) -> bool:
+        """True if backward begins after the last microbatch's forward (GPipe)."""
+        schedules = (STRATEGIES[self.strategy].schedule, self.pipeline_schedule)
+        return "gpipe" in schedules
 
 
 def _check_words(one: Sharding, problems: dict[str, str]) -> None:
     for name, options in (
-        ("strategy", get_args(Strategy)),
+        ("strategy", RANK_STRATEGIES),
         ("engine", get_args(Engine)),
         ("pipeline_schedule", get_args(Schedule)),
     ):
@@ -141,13 +142,14 @@ def _check_numbers(one: Sharding, problems: dict[str, str]) -> None:
 
 def _check_together(one: Sharding, problems: dict[str, str]) -> None:
     """Fields that exclude each other."""
-    if one.zero_stage and one.strategy != "hybrid":
+    by_degrees = STRATEGIES[one.strategy].zero_stage is None
+    if one.zero_stage and not by_degrees:
         problems["zero_stage"] = "belongs to the hybrid strategy"
     if one.sequence_parallel and one.tensor_degree == 1:
         problems["sequence_parallel"] = "needs a tensor degree above 1"
     if one.virtual_stages > 1 and one.pipeline_schedule != "interleaved":
         problems["virtual_stages"] = "more than 1 needs the interleaved schedule"
-    if one.strategy == "hybrid" and one.zero_stage >= 2 and one.is_staged:
+    if by_degrees and one.zero_stage >= 2 and one.is_staged:
         problems["zero_stage"] = (
             "2 and 3 do not go with a pipeline: each microbatch would reduce and "
             "gather again"
@@ -180,7 +182,7 @@ def check_fit(spec: ModelSpec, workload: Workload, sharding: Sharding) -> None:
         )
     if any(not 0 <= first < end <= count for first, end in sharding.chunks):
         problems["chunks"] = f"a piece is empty or outside the model's {count} layers"
-    if not workload.trains and sharding.strategy in ("zero1", "zero2"):
+    if not workload.trains and STRATEGIES[sharding.strategy].zero_stage in (1, 2):
         problems["strategy"] = (
             f"{sharding.strategy} shares gradients and optimizer state; inference has "
             "none"
@@ -189,4 +191,4 @@ def check_fit(spec: ModelSpec, workload: Workload, sharding: Sharding) -> None:
         raise WorkloadInvalid(problems)
 
 
-SINGLE = Sharding()
+ONE_RANK = Sharding()

@@ -18,7 +18,7 @@ from placement.planner.memory.step_phases import rank_phases
 from placement.planner.model.adaptation import with_lora
 from placement.planner.model.families.config_json import FAMILIES, parse_config
 from placement.planner.model.frozen_parameters import with_frozen
-from placement.planner.model.sharding import SINGLE, Sharding
+from placement.planner.model.sharding import ONE_RANK, Sharding
 from placement.planner.model.spec import MAX_LAYERS, ModelSpec
 from placement.planner.reference.plain_networks import plain_net
 from placement.planner.reference.residual_network import (
@@ -27,6 +27,7 @@ from placement.planner.reference.residual_network import (
     residual_costs,
 )
 from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.strategies import DDP, FSDP, ZERO1, ZERO2, ZERO3
 from placement.planner.values.workload import Workload
 
 KINDS = {
@@ -238,11 +239,11 @@ def _family_answer(case: Case) -> dict[str, Any]:
 
 
 SHARDINGS: dict[str, dict[str, Any]] = {
-    "ddp": {"strategy": "ddp", "bucket_view": False},
-    "fsdp2": {"strategy": "fsdp"},
-    "ds1": {"strategy": "zero1", "engine": "deepspeed"},
-    "ds2": {"strategy": "zero2"},
-    "ds3": {"strategy": "zero3"},
+    "ddp": {"strategy": DDP.key, "bucket_view": False},
+    "fsdp2": {"strategy": FSDP.key},
+    "ds1": {"strategy": ZERO1.key, "engine": "deepspeed"},
+    "ds2": {"strategy": ZERO2.key},
+    "ds3": {"strategy": ZERO3.key},
 }
 SEQUENCES_PER_RANK = 4
 """The batch of the distributed cases."""
@@ -264,7 +265,7 @@ def rank_case(
     if bucket is not None and (type(bucket) is not int or not 0 <= bucket <= 2**40):
         raise SpecInvalid({"bucket_elements": "must be a whole number from 0"})
     changes = dict(SHARDINGS[kind])
-    if changes["strategy"].startswith("zero"):
+    if kind.startswith("ds"):
         default = DEEPSPEED_DEFAULT_BUCKET
         changes["bucket_elements"] = default if bucket is None else bucket
         changes["overlap"] = bool(given.get("overlap", False))
@@ -352,7 +353,7 @@ def _plain_answer(case: Case) -> dict[str, Any]:
         net.tape.ops, net.source, net.loss, accumulates=workload.accumulation > 1
     )
     cost = net_cost("other", net.shapes, walked, workload)
-    made = rank_phases([cost], workload, SINGLE)
+    made = rank_phases([cost], workload, ONE_RANK)
     phases = {
         "fwd": made.phase_bytes["forward"] + fixed,
         "bwd": made.phase_bytes["backward"] + fixed,

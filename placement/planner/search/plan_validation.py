@@ -15,10 +15,8 @@ from placement.planner.model.spec import ModelSpec
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.plan import Plan, Shard
+from placement.planner.values.strategies import STRATEGIES, TITLES, Axis
 
-STAGED = ("pipeline", "gpipe", "interleaved", "hybrid")
-COPIES = ("ddp", "zero1", "zero1_uneven", "zero2", "fsdp")
-ZERO = {"zero1": 1, "zero1_uneven": 1, "zero2": 2, "fsdp": 3}
 SHARE_TOLERANCE = 1e-6
 SECONDS_TOLERANCE = 1e-9
 Seat = tuple[int, int, int]
@@ -39,6 +37,8 @@ def plan_problems(
     """What is wrong with a Plan, in sentences; empty when nothing is."""
     if not plan.shards:
         return ["the plan has no ranks"]
+    if plan.strategy not in TITLES:
+        return [f"{plan.strategy} is no strategy of a plan"]
     by_uuid = {offer.uuid: offer for offer in offers}
     problems = []
     uuids = [shard.gpu_uuid for shard in plan.shards]
@@ -108,20 +108,21 @@ def _launch_problems(plan: Plan) -> list[str]:
         problems.append(
             f"tensor {tensor} x pipeline {stages} x data {copies} are not {count} ranks"
         )
+    known = STRATEGIES[plan.strategy]
     wanted = {
-        "single": (1, 1, 1),
-        "tensor": (count, 1, 1),
-        **dict.fromkeys(COPIES, (1, 1, count)),
-        **dict.fromkeys(("pipeline", "gpipe", "interleaved"), (1, count, 1)),
+        Axis.NONE: (1, 1, 1),
+        Axis.TENSOR: (count, 1, 1),
+        Axis.REPLICA: (1, 1, count),
+        Axis.STAGE: (1, count, 1),
     }
-    if plan.strategy in wanted and degrees != wanted[plan.strategy]:
+    if degrees != wanted.get(known.axis, degrees):
         problems.append(f"these are not the degrees of {plan.strategy}")
-    if plan.strategy == "hybrid" and sum(degree > 1 for degree in degrees) < 2:
+    if known.axis is Axis.SEVERAL and sum(degree > 1 for degree in degrees) < 2:
         problems.append("a hybrid needs two degrees above 1")
     zero = launch.get("zero_stage")
-    if plan.strategy != "hybrid" and zero != ZERO.get(plan.strategy, 0):
+    if known.zero_stage is not None and zero != known.zero_stage:
         problems.append(f"ZeRO stage {zero} is not that of {plan.strategy}")
-    if plan.strategy == "hybrid" and zero not in ((0, 1) if stages > 1 else range(4)):
+    if known.zero_stage is None and zero not in ((0, 1) if stages > 1 else range(4)):
         problems.append("ZeRO 2 and 3 do not go with a pipeline")
     nodes = list(dict.fromkeys(shard.node for shard in plan.shards))
     if nodes != list(plan.nodes) or plan.node not in nodes:
@@ -166,7 +167,7 @@ def _layer_problems(plan: Plan) -> list[str]:
     kinds = {(s.stage, _pieces(s)) for s in plan.shards}
     if len(kinds) != len({stage for stage, _ in kinds}):
         problems.append("ranks of one stage have different layers")
-    if plan.strategy not in STAGED:
+    if not STRATEGIES[plan.strategy].has_stages:
         return problems
     return problems + _bound_problems(plan)
 
@@ -186,11 +187,11 @@ def _bound_problems(plan: Plan) -> list[str]:
     if plan.launch.get("bounds") != bounds:
         problems.append("launches other stages than it shows")
     schedule = plan.launch.get("schedule")
-    wanted = {"pipeline": "1f1b", "gpipe": "gpipe", "interleaved": "interleaved"}
-    if schedule != wanted.get(plan.strategy, schedule):
+    wanted = STRATEGIES[plan.strategy].schedule
+    if wanted is not None and schedule != wanted:
         problems.append(f"{schedule} is not the schedule of {plan.strategy}")
     microbatches = plan.launch.get("microbatches", 0)
-    if plan.strategy == "interleaved" and microbatches % len(rows):
+    if wanted == "interleaved" and microbatches % len(rows):
         problems.append(
             f"{microbatches} microbatches do not go round {len(rows)} stages evenly"
         )
@@ -199,7 +200,7 @@ def _bound_problems(plan: Plan) -> list[str]:
 
 def _share_problems(plan: Plan) -> list[str]:
     """ZeRO-1: the shares of the optimizer state make one whole."""
-    if plan.strategy != "zero1_uneven":
+    if not STRATEGIES[plan.strategy].uneven_shares:
         return []
     shares = [shard.share_ratio for shard in plan.shards]
     if any(share is None or share < 0 for share in shares):

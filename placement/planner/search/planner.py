@@ -37,29 +37,52 @@ from placement.planner.search.plan_validation import validate
 from placement.planner.values.calibration import UNCORRECTED, Corrections
 from placement.planner.values.errors import SpecInvalid, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, check_offers
-from placement.planner.values.objective import SLOW_LINK_ORDER, Wish, rank_key
-from placement.planner.values.plan import TITLES, LeftOut, Plan, PlanSet, Refusal
+from placement.planner.values.objective import Wish, rank_key
+from placement.planner.values.plan import LeftOut, Plan, PlanSet, Refusal
+from placement.planner.values.strategies import (
+    DDP,
+    FSDP,
+    GPIPE,
+    HYBRID,
+    INTERLEAVED,
+    PIPELINE,
+    SINGLE,
+    STRATEGIES,
+    TENSOR,
+    TITLES,
+    ZERO1,
+    ZERO1_UNEVEN,
+    ZERO2,
+    Strategy,
+    search_order,
+)
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, sentence
 
 MOST_OFFERS = 1024
 MOST_ACROSS = 16
 """Gpus of several Nodes that are searched together: the fastest with most room."""
-TRIED = (
-    "single",
-    "ddp",
-    "zero1",
-    "zero1_uneven",
-    "pipeline",
-    "interleaved",
-    "zero2",
-    "fsdp",
-    "tensor",
-    "hybrid",
-)
-"""What is always tried; gpipe only if asked for, since 1F1B is never worse."""
-ACROSS = ("ddp", "zero1", "pipeline", "hybrid")
 Quantize = Callable[[ModelSpec, Weights], ModelSpec]
+Found = list[Plan] | Refusal | Unfit
+Rival = Plan | Refusal | None
+"""What the pipeline search, which comes before, has found."""
+
+
+def _copies(strategy: Strategy) -> Callable[[Search, Rival], Found]:
+    return lambda hunt, _rival: data_parallel(hunt, strategy.key)
+
+
+SEARCHES: dict[Strategy, Callable[[Search, Rival], Found]] = {
+    SINGLE: lambda hunt, _rival: single(hunt),
+    **{one: _copies(one) for one in (DDP, ZERO1, ZERO2, FSDP)},
+    ZERO1_UNEVEN: lambda hunt, _rival: zero1_uneven(hunt),
+    PIPELINE: lambda hunt, _rival: pipeline(hunt),
+    GPIPE: lambda hunt, _rival: pipeline(hunt, GPIPE.key),
+    INTERLEAVED: lambda hunt, rival: interleaved(hunt, rival),
+    TENSOR: lambda hunt, _rival: tensor(hunt),
+    HYBRID: lambda hunt, _rival: hybrid(hunt),
+}
+"""How GPUs are chosen for each strategy of a Plan."""
 
 
 def plan(
@@ -102,7 +125,9 @@ def plan(
     plans, refusals = _everywhere(base, usable)
     if not usable:
         refusals.append(
-            refusal("single", sentence("No GPU is free. See why each one is left out."))
+            refusal(
+                SINGLE.key, sentence("No GPU is free. See why each one is left out.")
+            )
         )
     plans = _without_twins(sorted(plans, key=lambda one: rank_key(one, wish)))
     for one in plans:
@@ -136,11 +161,16 @@ def _everywhere(
     for node in nodes:
         here = tuple(offer for offer in usable if offer.node == node)
         for subset in _subsets(here, base.wish):
-            made, lost = plan_among(replace(base, offers=subset, links={}), TRIED)
+            made, lost = plan_among(
+                replace(base, offers=subset, links={}), search_order()
+            )
             plans += made
             refusals += lost if subset == here else []
     if len(nodes) > 1 and all(offer.network_bytes_per_second for offer in usable):
-        made, _ = plan_among(replace(base, offers=_best(usable), links={}), ACROSS)
+        made, _ = plan_among(
+            replace(base, offers=_best(usable), links={}),
+            search_order(across_nodes=True),
+        )
         plans += [one for one in made if one.spans_nodes]
     return plans, refusals
 
@@ -188,48 +218,29 @@ def plan_among(
     workload = comfortable.asked
     plans: list[Plan] = []
     refusals: list[Refusal] = []
-    rival: Plan | Refusal | None = None
-    for strategy in (*strategies, *(["gpipe"] if "gpipe" in wanted else [])):
-        if wanted and strategy not in wanted:
+    rival: Rival = None
+    for strategy in strategies:
+        known = STRATEGIES[strategy]
+        if strategy not in wanted and (wanted or known.on_request):
             continue
-        found = _try(comfortable, strategy, rival)
+        found = SEARCHES[known](comfortable, rival)
         if isinstance(found, Unfit) or (
             isinstance(found, Refusal) and found.code == "too_small"
         ):
-            by_least = _try(tight, strategy, rival)
+            by_least = SEARCHES[known](tight, rival)
             if isinstance(by_least, list):
                 found = by_least
         if isinstance(found, Unfit):
             found = found.tell()
-        if strategy == "pipeline":
+        if known is PIPELINE:
             rival = found if isinstance(found, Refusal) else found[-1]
         if isinstance(found, Refusal):
             refusals.append(found)
             continue
         plans += found
-        if strategy == "pipeline" and "gpipe" not in wanted and workload.trains:
+        if known is PIPELINE and GPIPE.key not in wanted and workload.trains:
             refusals.append(gpipe_note(comfortable, found[-1]))
     return plans, refusals
-
-
-def _try(
-    hunt: Search, strategy: str, rival: Plan | Refusal | None
-) -> list[Plan] | Refusal | Unfit:
-    """One strategy among some Gpus."""
-    tried: dict[str, Callable[[], list[Plan] | Refusal | Unfit]] = {
-        "single": lambda: single(hunt),
-        "ddp": lambda: data_parallel(hunt, "ddp"),
-        "zero1": lambda: data_parallel(hunt, "zero1"),
-        "zero1_uneven": lambda: zero1_uneven(hunt),
-        "zero2": lambda: data_parallel(hunt, "zero2"),
-        "fsdp": lambda: data_parallel(hunt, "fsdp"),
-        "pipeline": lambda: pipeline(hunt),
-        "gpipe": lambda: pipeline(hunt, "gpipe"),
-        "interleaved": lambda: interleaved(hunt, rival),
-        "tensor": lambda: tensor(hunt),
-        "hybrid": lambda: hybrid(hunt),
-    }
-    return tried[strategy]()
 
 
 def _without_twins(plans: Sequence[Plan]) -> list[Plan]:
@@ -254,7 +265,7 @@ def _merged(refusals: Sequence[Refusal], planned: set[str]) -> tuple[Refusal, ..
         if known is None or _nearness(one) < _nearness(known):
             best[one.strategy] = one
     return tuple(
-        sorted(best.values(), key=lambda one: SLOW_LINK_ORDER.index(one.strategy))
+        sorted(best.values(), key=lambda one: STRATEGIES[one.strategy].slow_link_place)
     )
 
 

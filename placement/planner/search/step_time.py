@@ -21,6 +21,7 @@ from placement.planner.search.link_bandwidth import (
     Link,
 )
 from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.strategies import STRATEGIES
 from placement.planner.values.workload import Workload
 
 MFU_RATIO = 0.40
@@ -182,7 +183,8 @@ def data_parallel_time(
     """
     runs = workload.accumulation
     compute = runs * work.flops / slowest
-    fetches = strategy in ("fsdp", "zero3")
+    zero_stage = STRATEGIES[strategy].zero_stage
+    fetches = zero_stage == 3
     moved = 0.0
     if workload.trains and fetches:
         gathers = 2 * runs * work.weight_bytes
@@ -191,7 +193,7 @@ def data_parallel_time(
         moved = all_reduce_bytes(work.gradient_bytes, degree)
     elif fetches:
         moved = work.weight_bytes * (degree - 1) / degree
-    shares = degree if strategy in ("zero1", "zero2", "zero3", "fsdp") else 1
+    shares = degree if zero_stage else 1
     sent = exposed_seconds(moved if degree > 1 else 0.0, link, compute)
     return StepTime(
         compute, sent + host_seconds(work, workload, share_ratio=1 / shares)

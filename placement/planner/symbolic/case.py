@@ -11,6 +11,7 @@ from typing import Any
 from placement.planner.model.config_reader import check_size
 from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.strategies import DDP
 from placement.planner.values.workload import Workload
 
 TEXT_KINDS = ("lm", "mlm", "seqcls", "lm_plain")
@@ -149,7 +150,7 @@ def read_case(spec: Mapping[str, Any]) -> Case:
         ranks=_whole(problems, "ranks", spec.get("ranks") or 1, MAX_RANK),
         ignored=tuple(sorted(str(key)[:40] for key in spec if key not in READ)),
     )
-    if spec.get("strategy", "ddp") != "ddp":
+    if spec.get("strategy", DDP.key) != DDP.key:
         problems["strategy"] = "only ddp; other strategies have the closed form"
     if problems:
         raise SpecInvalid(problems)

@@ -15,6 +15,7 @@ cheapest           quota that a step costs, in weighted GPU-seconds
 from typing import Literal, get_args
 
 from placement.planner.values.plan import Plan
+from placement.planner.values.strategies import STRATEGIES
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
 
@@ -30,32 +31,6 @@ WORDS: dict[str, str] = {
 }
 """What a wish is called on screen."""
 
-SLOW_LINK_ORDER = (
-    "single",
-    "ddp",
-    "zero1",
-    "zero1_uneven",
-    "pipeline",
-    "interleaved",
-    "gpipe",
-    "zero2",
-    "fsdp",
-    "tensor",
-    "hybrid",
-)
-FAST_LINK_ORDER = (
-    "single",
-    "ddp",
-    "zero1",
-    "zero1_uneven",
-    "zero2",
-    "fsdp",
-    "tensor",
-    "pipeline",
-    "interleaved",
-    "gpipe",
-    "hybrid",
-)
 Key = tuple[object, ...]
 
 
@@ -97,7 +72,6 @@ def _wished(one: Plan, wish: Wish | None) -> Key:
 
 def _order_of_choice(one: Plan) -> Key:
     """Mild remedies, clean Gpus, one node, order of strategies, fewer Gpus, faster."""
-    order = FAST_LINK_ORDER if one.launch["fast_links"] else SLOW_LINK_ORDER
     return (
         one.launch.get("weights", "full") != "full",
         offloads(one),
@@ -106,7 +80,7 @@ def _order_of_choice(one: Plan) -> Key:
         one.troubled > 0,
         one.spans_nodes,
         one.launch["engine"] != "torch",
-        order.index(one.strategy),
+        STRATEGIES[one.strategy].place(fast_links=one.launch["fast_links"]),
         len(one.shards),
         one.workload.checkpointing == "full",
         one.step_seconds,

@@ -13,29 +13,12 @@ from typing import Any
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.humanize import gib, seconds
 from placement.planner.values.plan_v1 import upgraded
+from placement.planner.values.strategies import HYBRID, TITLES
 from placement.planner.values.workload import Workload
-from telemetry.protocol.sentences import sentence
 
 VERSION = 2
 READABLE = (1, 2)
 """Version 1 knew no stages, replicas, wishes or several Nodes; it is read as such."""
-
-TITLES = {
-    "single": sentence("One GPU"),
-    "ddp": sentence("Data parallel (DDP)"),
-    "zero1": sentence("Data parallel, optimizer split (ZeRO-1)"),
-    "zero1_uneven": sentence(
-        "Data parallel, optimizer split by free memory (uneven ZeRO-1)"
-    ),
-    "zero2": sentence("Data parallel, optimizer and gradients split (ZeRO-2)"),
-    "fsdp": sentence("Fully sharded (ZeRO-3 / FSDP)"),
-    "pipeline": sentence("Layers in stages (pipeline, 1F1B)"),
-    "gpipe": sentence("Layers in stages (pipeline, GPipe)"),
-    "interleaved": sentence("Layers in stages (pipeline, interleaved 1F1B)"),
-    "tensor": sentence("Every layer split across GPUs (tensor parallel)"),
-    "hybrid": sentence("Tensor, pipeline and data parallel (hybrid)"),
-}
-"""What each strategy is called on screen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +215,7 @@ class Plan:
                 ("d", shard.replica, "data_degree"),
                 ("t", shard.tensor_rank, "tensor_degree"),
             )
-            if self.strategy == "hybrid" and self.launch.get(key, 1) > 1
+            if self.strategy == HYBRID.key and self.launch.get(key, 1) > 1
         ]
         if shard.share_ratio is not None:
             degrees.append(f"{shard.share_ratio:.0%}")

@@ -7,8 +7,7 @@ that follows from the strategy, which then used one way of cutting at a time.
 from collections.abc import Mapping
 from typing import Any
 
-STAGED = ("pipeline", "gpipe")
-ZERO = {"zero1": 1, "zero1_uneven": 1, "zero2": 2, "fsdp": 3}
+from placement.planner.values.strategies import Axis, strategy_of
 
 
 def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -17,28 +16,27 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
     Raises KeyError or TypeError for what never was a Plan.
     """
     strategy = data["strategy"]
-    seat = "replica"
-    if strategy in STAGED:
-        seat = "stage"
-    elif strategy == "tensor":
-        seat = "tensor_rank"
+    known_strategy = strategy_of(strategy)
+    axis = known_strategy.axis
+    if axis not in (Axis.STAGE, Axis.TENSOR):
+        axis = Axis.REPLICA
     shards = [
-        {"node": data["node"], seat: rank, **shard}
+        {"node": data["node"], axis.value: rank, **shard}
         for rank, shard in enumerate(data["shards"])
     ]
     launch = dict(data["launch"])
     uuids = [shard["gpu_uuid"] for shard in shards]
     count = len(uuids)
     degrees = {
-        "tensor_degree": count if seat == "tensor_rank" else 1,
-        "pipeline_degree": count if seat == "stage" else 1,
-        "data_degree": count if seat == "replica" else 1,
+        "tensor_degree": count if axis is Axis.TENSOR else 1,
+        "pipeline_degree": count if axis is Axis.STAGE else 1,
+        "data_degree": count if axis is Axis.REPLICA else 1,
     }
-    grid = [uuids] if seat == "tensor_rank" else [[uuid] for uuid in uuids]
+    grid = [uuids] if axis is Axis.TENSOR else [[uuid] for uuid in uuids]
     offload = "cpu" if launch.get("offload_optimizer") else "none"
     known = {
         **degrees,
-        "zero_stage": ZERO.get(strategy, 0),
+        "zero_stage": known_strategy.zero_stage or 0,
         "nodes": [data["node"]],
         "rank_grid": grid,
         "weights": "full",

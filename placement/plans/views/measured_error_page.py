@@ -18,7 +18,7 @@ from placement.planner.values.calibration import (
     corrections_of,
     site_errors,
 )
-from placement.planner.values.plan import TITLES
+from placement.planner.values.strategies import TITLES
 from placement.plans import measured_error
 from reservations.store.access import operator_required
 from telemetry.protocol.sentences import sentence

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from django.utils.translation import gettext
 
 from placement.planner.values.plan import Plan, Shard
+from placement.planner.values.strategies import strategy_of
 
 MOST_CELLS = 480
 """More of them on a screen show nothing: fewer microbatches are drawn then."""
@@ -91,8 +92,8 @@ def schedule_of(plan: Plan) -> Schedule | None:
 
 
 def _kind(plan: Plan) -> str:
-    known = {"pipeline": "1f1b", "gpipe": "gpipe", "interleaved": "interleaved"}
-    return str(plan.launch.get("schedule") or known.get(plan.strategy, ""))
+    schedule = plan.launch.get("schedule") or strategy_of(plan.strategy).schedule
+    return str(schedule or "")
 
 
 def _is_staged(plan: Plan) -> bool:

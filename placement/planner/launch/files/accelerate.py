@@ -9,6 +9,7 @@ from typing import Any
 from placement.planner.launch.files.launch_file_error import Made, NoSuchLaunch
 from placement.planner.launch.files.torchrun import PORT, gpus_by_node
 from placement.planner.values.plan import Plan
+from placement.planner.values.strategies import Axis, Strategy, strategy_of
 from telemetry.protocol.sentences import sentence
 
 MIXED = {
@@ -20,8 +21,8 @@ MIXED = {
     "mixed_fp16": "fp16",
     "megatron_bf16": "bf16",
 }
-COPIES = {"single": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP"}
-BY_DEEPSPEED = ("zero1", "zero2")
+BY_ZERO_STAGE = ("MULTI_GPU", "DEEPSPEED", "DEEPSPEED", "FSDP")
+"""The `distributed_type` of copies of the model."""
 
 
 def config(plan: Plan) -> Made:
@@ -31,10 +32,10 @@ def config(plan: Plan) -> Made:
         NoSuchLaunch: pipelines, tensor parallelism, hybrids, uneven shares.
     """
     launch = plan.launch
-    strategy = launch["strategy"]
+    strategy = strategy_of(launch["strategy"])
     nodes = gpus_by_node(plan)
-    by_deepspeed = strategy in BY_DEEPSPEED or launch["offload"] == "nvme"
-    if strategy not in COPIES and not by_deepspeed:
+    kind = "DEEPSPEED" if launch["offload"] == "nvme" else _distributed_type(strategy)
+    if not kind:
         raise NoSuchLaunch(
             sentence(
                 "accelerate has no configuration for “{plan}”: use torchrun and the "
@@ -43,7 +44,6 @@ def config(plan: Plan) -> Made:
             )
         )
     cpu = plan.workload.accelerator == "cpu"
-    kind = "DEEPSPEED" if by_deepspeed else COPIES[strategy]
     if cpu and kind == "MULTI_GPU":
         kind = "MULTI_CPU"
     values: dict[str, Any] = {
@@ -73,7 +73,7 @@ def config(plan: Plan) -> Made:
     if kind == "DEEPSPEED":
         values["deepspeed_config"] = {
             "deepspeed_config_file": "deepspeed.json",
-            "zero3_init_flag": strategy == "fsdp",
+            "zero3_init_flag": strategy.zero_stage == 3,
         }
         if len(nodes) > 1:
             # Started on each node; the default would go to the others by ssh.
@@ -89,6 +89,15 @@ def config(plan: Plan) -> Made:
             )
         )
     return Made(values, tuple(notes))
+
+
+def _distributed_type(strategy: Strategy) -> str:
+    """What accelerate calls a strategy; "": it has no configuration for it."""
+    if "accelerate" not in strategy.launchers:
+        return ""
+    if strategy.axis is Axis.NONE:
+        return "NO"
+    return BY_ZERO_STAGE[strategy.zero_stage or 0]
 
 
 def _fsdp(plan: Plan) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from placement.planner.launch.execution import Execution
 from placement.planner.launch.files.launch_file_error import Made, NoSuchLaunch
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.plan import Plan
+from placement.planner.values.strategies import strategy_of
 from telemetry.protocol.sentences import sentence
 
-STAGES = {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3}
-STAGED = ("pipeline", "gpipe")
 LARGEST_BUCKET = 500_000_000
 """DeepSpeed's default: no larger one was ever of use."""
 KEPT_WHOLE = 100_000
@@ -60,7 +59,7 @@ def config(plan: Plan, spec: ModelSpec) -> Made:
         raise NoSuchLaunch(
             sentence("DeepSpeed's training configuration is not for inference.")
         )
-    if strategy not in STAGES and strategy not in STAGED:
+    if "deepspeed" not in strategy_of(strategy).launchers:
         raise NoSuchLaunch(
             sentence(
                 "DeepSpeed cannot run “{plan}”: it shares out evenly and cuts "
@@ -89,7 +88,7 @@ def config(plan: Plan, spec: ModelSpec) -> Made:
                 optimizer=launch["optimizer"],
             )
         )
-    if strategy in STAGED:
+    if strategy_of(strategy).has_stages:
         notes.append(
             sentence(
                 "In your script: PipelineModule(layers, "
@@ -153,7 +152,7 @@ def config_to_run(
 
 def _values(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
     """The configuration, of what a Plan's ``launch`` says and the size of a bucket."""
-    staged = launch["strategy"] in STAGED
+    staged = strategy_of(launch["strategy"]).has_stages
     pieces = launch["accumulation"]
     if staged:
         pieces *= launch["microbatches"]
@@ -179,7 +178,7 @@ def _values(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
 
 def zero(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
     """The section ``zero_optimization``, with buckets sized from the model."""
-    stage = STAGES[launch["strategy"]]
+    stage = strategy_of(launch["strategy"]).zero_stage or 0
     section: dict[str, Any] = {"stage": stage}
     if stage == 0:
         return section

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from placement.planner.launch.files.launch_file_error import Made, NoSuchLaunch
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.plan import Plan
+from placement.planner.values.strategies import strategy_of
 from telemetry.protocol.sentences import sentence
-
-STAGED = ("single", "pipeline", "gpipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def device_map(plan: Plan, spec: ModelSpec) -> Made:
             not known.
     """
     launch = plan.launch
-    if launch["strategy"] not in STAGED:
+    if "device_map" not in strategy_of(launch["strategy"]).launchers:
         raise NoSuchLaunch(
             sentence(
                 "A device map is for one process that holds each layer once; "

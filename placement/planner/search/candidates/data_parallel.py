@@ -9,7 +9,7 @@ the N fastest of some set of close Gpus (topology.neighbourhoods).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from placement.planner.model.sharding import Sharding, Strategy
+from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.explanation import Unfit, refusal, too_small
 from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
@@ -37,28 +37,12 @@ from placement.planner.search.step_time import StepTime, data_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib, gib_at_least, seconds
 from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.strategies import SINGLE, STRATEGIES
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, sentence
 
 EVERY = 8
 """Up to so many replicas every number is tried."""
-NEEDS_TRAINING = ("zero1", "zero1_uneven", "zero2", "fsdp")
-WHY = {
-    "ddp": sentence(
-        "Each GPU holds the whole model and takes a part of the batch; only "
-        "gradients are averaged between them."
-    ),
-    "zero1": sentence(
-        "Each GPU holds weights and gradients, and 1/N of the optimizer state."
-    ),
-    "zero2": sentence(
-        "Each GPU holds the weights, and 1/N of gradients and optimizer state."
-    ),
-    "fsdp": sentence(
-        "Each GPU keeps 1/N of everything and fetches a layer's weights when it "
-        "runs, so even a model larger than a GPU fits."
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +64,7 @@ def single(hunt: Search) -> list[Plan] | Unfit:
 
     setting, nearest = search(hunt.asked, 1, freedom, fit)
     if setting is None:
-        return Unfit(lambda: refuse(hunt, "single", 1, nearest, freedom, fit))
+        return Unfit(lambda: refuse(hunt, SINGLE.key, 1, nearest, freedom, fit))
     if hunt.greedy:
         options = as_mild(hunt.asked, setting, 1, freedom, fit)
         setting = min(options, key=lambda one: _price(hunt, one))
@@ -120,7 +104,7 @@ def single(hunt: Search) -> list[Plan] | Unfit:
         )
     launch = {"microbatch": setting.workload.microbatch()}
     seat = Seat(offer, sharding, busy_seconds=time.compute_seconds)
-    return [hunt.plan("single", setting, [seat], time, why=why, launch=launch)]
+    return [hunt.plan(SINGLE.key, setting, [seat], time, why=why, launch=launch)]
 
 
 def _alone(hunt: Search, setting: Setting) -> int:
@@ -152,7 +136,7 @@ def _one(hunt: Search, setting: Setting, need_bytes: int) -> GpuOffer:
     return chosen
 
 
-def data_parallel(hunt: Search, strategy: Strategy) -> list[Plan] | Refusal | Unfit:
+def data_parallel(hunt: Search, strategy: str) -> list[Plan] | Refusal | Unfit:
     """DDP, ZeRO-1, ZeRO-2 or FSDP on N equal ranks, the best one or two N."""
     unfit = not_applicable(hunt, strategy)
     if unfit is not None:
@@ -211,7 +195,8 @@ def not_applicable(hunt: Search, strategy: str) -> Refusal | None:
     """Why a strategy makes no sense here, before any memory is counted."""
     if hunt.most_gpus < 2:
         return refusal(strategy, sentence("It needs at least two GPUs of one node."))
-    if strategy in NEEDS_TRAINING and not hunt.asked.trains:
+    zero_stage = STRATEGIES[strategy].zero_stage
+    if zero_stage and not hunt.asked.trains:
         return refusal(
             strategy, sentence("Inference has no gradients or optimizer to share.")
         )
@@ -219,7 +204,7 @@ def not_applicable(hunt: Search, strategy: str) -> Refusal | None:
         return refusal(
             strategy, sentence("A batch of 1 cannot be shared out; it needs 2 or more.")
         )
-    if strategy == "zero1" and hunt.asked.optimizer == "sgd":
+    if zero_stage == 1 and hunt.asked.optimizer == "sgd":
         return refusal(
             strategy, sentence("Plain SGD keeps no optimizer state to share out.")
         )
@@ -228,8 +213,8 @@ def not_applicable(hunt: Search, strategy: str) -> Refusal | None:
 
 def _freedom(hunt: Search, sharding: Sharding) -> Freedom:
     """Copies keep the optimizer once each; FSDP may keep its weights off too."""
-    copies = sharding.data_degree if sharding.strategy == "ddp" else 1
-    return hunt.freedom(parameters=sharding.strategy == "fsdp", copies=copies)
+    copies = sharding.data_degree if not sharding.stage else 1
+    return hunt.freedom(parameters=sharding.stage == 3, copies=copies)
 
 
 def _equal_ranks(hunt: Search, sharding: Sharding) -> tuple[Found | None, Fit]:
@@ -336,7 +321,7 @@ def _data_plan(
     smallest = min(one.chosen, key=lambda offer: (offer.free_bytes, offer.index))
     need = hunt.need_bytes(one.setting, one.sharding)
     why = [
-        WHY[strategy],
+        STRATEGIES[strategy].why,
         sentence(
             "All {count} ranks need about {need}; the smallest, {smallest}, has "
             "{free} free.",
@@ -364,7 +349,7 @@ def _data_plan(
         "microbatch": one.setting.workload.microbatch(count),
         "gradient_as_bucket_view": True,
     }
-    if strategy == "zero2":
+    if STRATEGIES[strategy].engine == "deepspeed":
         costs = hunt.costs(one.setting, one.sharding)
         launch["reduce_bucket_size"] = max(cost.elements for cost in costs)
         why.append(sentence("This plan needs DeepSpeed in your environment."))

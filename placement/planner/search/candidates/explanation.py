@@ -12,7 +12,8 @@ from placement.planner.search.memory_savings import Setting
 from placement.planner.values.calibration import StepCorrection
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib
-from placement.planner.values.plan import TITLES, Refusal, Shard
+from placement.planner.values.plan import Refusal, Shard
+from placement.planner.values.strategies import STRATEGIES, TITLES
 from telemetry.protocol.sentences import counted, sentence
 
 WORDS = {
@@ -121,11 +122,11 @@ def launch_of(
     workload = setting.workload
     offers = [offer for offer, _ in seats]
     first = seats[0][1]
-    deepspeed = strategy == "zero2" or workload.offload == "nvme"
+    engine = "deepspeed" if workload.offload == "nvme" else STRATEGIES[strategy].engine
     uuids = [offer.uuid for offer in offers]
     width = first.tensor_degree
     return {
-        "engine": "deepspeed" if deepspeed else "torch",
+        "engine": engine,
         "strategy": strategy,
         "nproc": len(seats),
         "gpu_uuids": uuids,

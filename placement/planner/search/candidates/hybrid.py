@@ -42,6 +42,7 @@ from placement.planner.search.memory_savings import (
 )
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.strategies import HYBRID
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, sentence
 
@@ -75,16 +76,16 @@ class Degrees:
 def hybrid(hunt: Search) -> list[Plan] | Refusal | Unfit:
     """The degrees with the shortest step."""
     if hunt.most_gpus < 3:
-        return refusal("hybrid", sentence("It needs at least four GPUs."))
+        return refusal(HYBRID.key, sentence("It needs at least four GPUs."))
     if len(hunt.spec.layers) < 2:
         return refusal(
-            "hybrid", sentence("A model of one layer cannot be cut into stages.")
+            HYBRID.key, sentence("A model of one layer cannot be cut into stages.")
         )
     offers = few_classes(hunt.offers)
     shapes = list(_degrees(hunt, offers))
     if not shapes:
         return refusal(
-            "hybrid", sentence("There are too few GPUs to combine two strategies.")
+            HYBRID.key, sentence("There are too few GPUs to combine two strategies.")
         )
     cuts: list[Cut] = []
     for stage in stages(hunt.asked, hunt.freedom()):
@@ -203,7 +204,7 @@ def _base(hunt: Search, shape: Degrees, pieces: int) -> Sharding:
     shares = shape.data > 1 and hunt.asked.trains
     stateful = hunt.asked.optimizer not in STATELESS
     return Sharding(
-        strategy="hybrid",
+        strategy=HYBRID.key,
         tensor_degree=shape.tensor,
         data_degree=shape.data,
         zero_stage=1 if shares and stateful else 0,
@@ -301,7 +302,7 @@ def _plan(hunt: Search, cut: Cut) -> Plan:
     why.append(sentence("No other degrees of these GPUs gave a shorter step."))
     starts = [sharding.first_layer for sharding in cut.shardings]
     return hunt.plan(
-        "hybrid",
+        HYBRID.key,
         cut.setting,
         cut.seats(),
         cut.time,
@@ -330,7 +331,7 @@ def _refuse(hunt: Search, shapes: Sequence[Degrees]) -> Refusal:
         return bool(fewest_stages(among, setting, blocks, base, most=most))
 
     change = cheapest_change(hunt, fits, gpu, missing)
-    return too_small("hybrid", gpu, missing, change)
+    return too_small(HYBRID.key, gpu, missing, change)
 
 
 def _harshest(hunt: Search, asked: Workload, shape: Degrees) -> tuple[Setting, int]:

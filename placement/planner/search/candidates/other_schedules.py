@@ -28,7 +28,8 @@ from placement.planner.search.memory_savings import Fit, Setting, stages
 from placement.planner.search.step_time import efficiency_ratio, layer_flops
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib, gib_at_least, ranges_told, seconds
-from placement.planner.values.plan import TITLES, Plan, Refusal
+from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.strategies import GPIPE, INTERLEAVED, PIPELINE
 from telemetry.protocol.sentences import counted, joined, sentence
 
 PIECES = (2, 4)
@@ -47,7 +48,7 @@ def gpipe_note(hunt: Search, plan: Plan) -> Refusal:
     worst: tuple[int, str, str] | None = None
     for shard in plan.shards:
         sharding = Sharding(
-            strategy="gpipe",
+            strategy=GPIPE.key,
             first_layer=shard.first_layer,
             last_layer=shard.last_layer,
             in_flight=pieces,
@@ -74,8 +75,8 @@ def gpipe_note(hunt: Search, plan: Plan) -> Refusal:
             label=label,
         )
     return Refusal(
-        strategy="gpipe",
-        title=TITLES["gpipe"],
+        strategy=GPIPE.key,
+        title=GPIPE.title,
         code="too_small" if missing > 0 else "not_better",
         reason=reason,
         gpu_label=label if missing > 0 else "",
@@ -94,7 +95,7 @@ def interleaved(
     Objective: the mildest remedies; then, over numbers of Gpus and pieces, cuts whose
     longest piece is as short as can be, the shortest step.
     """
-    strategy = "interleaved"
+    strategy = INTERLEAVED.key
     unfit = not_staged(hunt, strategy)
     if unfit is not None:
         return unfit
@@ -113,7 +114,7 @@ def interleaved(
         return replace(
             rival,
             strategy=strategy,
-            title=TITLES[strategy],
+            title=INTERLEAVED.title,
             reason=sentence(
                 "It keeps more microbatches than 1F1B. {reason}", reason=rival.reason
             ),
@@ -161,9 +162,9 @@ def _against(hunt: Search, rival: Plan) -> list[Plan] | Refusal:
         lacks = [_shortage(hunt, cut) for cut in cuts]
         nearest = min(lacks, key=lambda fit: fit.missing_bytes, default=None)
         if nearest is None:
-            return refusal("interleaved", NOT_EVEN)
+            return refusal(INTERLEAVED.key, NOT_EVEN)
         return refusal(
-            "interleaved",
+            INTERLEAVED.key,
             sentence(
                 "With the remedies that 1F1B needs it keeps too many microbatches: "
                 "{missing} are missing.",
@@ -176,7 +177,7 @@ def _against(hunt: Search, rival: Plan) -> list[Plan] | Refusal:
         )
     if best.time.total_seconds > worth_ratio(hunt) * rival.step_seconds:
         return refusal(
-            "interleaved",
+            INTERLEAVED.key,
             sentence(
                 "It would take {total} a step with {virtual_stages} pieces a GPU, "
                 "1F1B {step}, and keeps more microbatches.",
@@ -246,7 +247,7 @@ def _cut(
     """Cut layers into v x p pieces in turn, the longest of them as short as can be."""
     count = len(chosen)
     base = Sharding(
-        strategy="pipeline",
+        strategy=PIPELINE.key,
         pipeline_degree=count,
         pipeline_schedule="interleaved",
         virtual_stages=virtual,
@@ -352,7 +353,7 @@ def _plan(hunt: Search, cut: Cut) -> Plan:
         ),
     ]
     return hunt.plan(
-        "interleaved",
+        INTERLEAVED.key,
         cut.setting,
         cut.seats(),
         cut.time,

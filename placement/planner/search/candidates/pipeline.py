@@ -7,7 +7,7 @@ that is much faster.
 
 from collections.abc import Sequence
 
-from placement.planner.model.sharding import Schedule, Sharding, Strategy
+from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.explanation import Unfit, refusal, too_small
 from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
@@ -30,6 +30,7 @@ from placement.planner.search.memory_savings import Setting, stages
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import listed, ranges_told
 from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.strategies import GPIPE, PIPELINE, STRATEGIES, Schedule
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, joined, sentence
 
@@ -40,7 +41,7 @@ MOST_STATES = 6000
 
 
 def pipeline(
-    hunt: Search, strategy: Strategy = "pipeline"
+    hunt: Search, strategy: str = PIPELINE.key
 ) -> list[Plan] | Refusal | Unfit:
     """Stages of unequal length over Gpus of unequal room and speed: 1F1B, or GPipe."""
     unfit = not_staged(hunt, strategy)
@@ -64,9 +65,9 @@ def not_staged(hunt: Search, strategy: str) -> Refusal | None:
     return None
 
 
-def base_of(strategy: Strategy, pieces: int) -> Sharding:
+def base_of(strategy: str, pieces: int) -> Sharding:
     """What all stages of a pipeline share."""
-    schedule: Schedule = "gpipe" if strategy == "gpipe" else "1f1b"
+    schedule: Schedule = STRATEGIES[strategy].schedule or "1f1b"
     return Sharding(strategy=strategy, microbatches=pieces, pipeline_schedule=schedule)
 
 
@@ -74,7 +75,7 @@ def pipeline_cuts(
     hunt: Search,
     offers: Sequence[GpuOffer],
     asked: Workload,
-    strategy: Strategy,
+    strategy: str,
 ) -> list[Cut]:
     """On the fewest Gpus, and the fastest if it is worth more; [] if none fits."""
     found: list[list[Cut]] = []
@@ -93,11 +94,11 @@ def pipeline_cuts(
 
 
 def _cuts_with(
-    hunt: Search, offers: Sequence[GpuOffer], stage: Setting, strategy: Strategy
+    hunt: Search, offers: Sequence[GpuOffer], stage: Setting, strategy: str
 ) -> list[Cut]:
     """The same with the remedies of one setting."""
     blocks = [Block(((offer,),)) for offer in offers]
-    gpipe = strategy == "gpipe"
+    gpipe = strategy == GPIPE.key
     most = min(hunt.most_gpus, len(blocks))
     setting, counts = in_pieces(stage, hunt.limits, replicas=1, most_stages=most)
     # Smaller pieces need less: where the smallest do not fit, none do.
@@ -137,7 +138,7 @@ def _best(
             base,
             most=most,
             least=least,
-            gpipe=base.strategy == "gpipe",
+            gpipe=base.strategy == GPIPE.key,
         )
         for base in bases
     ]
@@ -168,7 +169,7 @@ def few_classes(offers: Sequence[GpuOffer]) -> tuple[GpuOffer, ...]:
     return tuple(sorted(kept, key=lambda offer: (offer.node, offer.index, offer.uuid)))
 
 
-def _plan(hunt: Search, strategy: Strategy, cut: Cut) -> Plan:
+def _plan(hunt: Search, strategy: str, cut: Cut) -> Plan:
     starts = [sharding.first_layer for sharding in cut.shardings]
     return hunt.plan(
         strategy,
@@ -211,7 +212,7 @@ def _why(cut: Cut, strategy: str) -> list[str]:
             pieces=counted("{n} piece", "{n} pieces", cut.pieces),
         ),
     ]
-    if strategy == "gpipe":
+    if strategy == GPIPE.key:
         why.append(
             sentence(
                 "Every stage keeps all pieces in memory until the backward pass begins."
@@ -240,10 +241,10 @@ def _why(cut: Cut, strategy: str) -> list[str]:
     return why
 
 
-def _refuse(hunt: Search, offers: Sequence[GpuOffer], strategy: Strategy) -> Refusal:
+def _refuse(hunt: Search, offers: Sequence[GpuOffer], strategy: str) -> Refusal:
     """The least overloaded cut, with every remedy: which Gpu lacks how much."""
     blocks = [Block(((offer,),)) for offer in offers]
-    gpipe = strategy == "gpipe"
+    gpipe = strategy == GPIPE.key
     setting, pieces = _harshest(hunt, hunt.asked)
     gpu, missing = least_overloaded(
         hunt, setting, blocks, base_of(strategy, pieces), gpipe=gpipe

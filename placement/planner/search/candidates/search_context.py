@@ -44,7 +44,8 @@ from placement.planner.search.step_time import (
 from placement.planner.values.calibration import UNCORRECTED, Corrections
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.objective import Wish
-from placement.planner.values.plan import TITLES, Plan, Shard
+from placement.planner.values.plan import Plan, Shard
+from placement.planner.values.strategies import DDP, TITLES
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
 
@@ -240,11 +241,11 @@ class Search:
     def need_bytes(self, setting: Setting, sharding: Sharding) -> int:
         """Bytes that a Gpu must offer to a rank."""
         # Copies need the same however many there are: only their microbatch counts.
-        alike = sharding.strategy == "ddp" and sharding.bucket_view
+        alike = sharding.strategy == DDP.key and sharding.bucket_view
         key = (
             self.cost_key(setting, sharding),
             setting.workload.optimizer_loop,
-            ("ddp", sharding.offload_optimizer) if alike else sharding,
+            (DDP.key, sharding.offload_optimizer) if alike else sharding,
         )
         known = self.caches.needs.get(key)
         if known is None:

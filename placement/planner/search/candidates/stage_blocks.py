@@ -42,6 +42,7 @@ from placement.planner.search.step_time import (
     tensor_seconds,
 )
 from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.strategies import PIPELINE
 
 PIECES_PER_STAGE = 4
 """Microbatches per stage to aim for: a bubble of about a fifth."""
@@ -126,7 +127,7 @@ def least_seconds(hunt: Search, stage: Setting) -> float:
     """No way to train with a setting is faster: every Gpu is busy all the time."""
     whole = in_runs(stage, 1)
     batch = stage.workload.batch
-    costs = hunt.costs(whole, Sharding(strategy="pipeline", microbatches=batch))
+    costs = hunt.costs(whole, Sharding(strategy=PIPELINE.key, microbatches=batch))
     flops = batch * sum(layer_flops(cost, stage.workload) for cost in costs)
     return flops / sum(hunt.speed((offer,), stage) for offer in hunt.offers)
 

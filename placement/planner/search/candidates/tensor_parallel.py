@@ -16,6 +16,7 @@ from placement.planner.search.memory_savings import Fit, Setting, as_mild, searc
 from placement.planner.search.step_time import StepTime, tensor_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.strategies import TENSOR
 from telemetry.protocol.sentences import sentence
 
 NO_FAST_LINKS = sentence(
@@ -27,11 +28,11 @@ NO_FAST_LINKS = sentence(
 def tensor(hunt: Search) -> list[Plan] | Refusal:
     """Every layer cut over t Gpus with fast links, t dividing heads and kv heads."""
     if hunt.most_gpus < 2:
-        return refusal("tensor", sentence("It needs at least two GPUs of one node."))
+        return refusal(TENSOR.key, sentence("It needs at least two GPUs of one node."))
     shape = hunt.spec.shape
     if shape is None:
         return refusal(
-            "tensor",
+            TENSOR.key,
             sentence(
                 "The portal does not know how these layers compute, so it cannot "
                 "cut them."
@@ -40,11 +41,11 @@ def tensor(hunt: Search) -> list[Plan] | Refusal:
     groups = hunt.fast()
     widest = min(max((len(group) for group in groups), default=0), hunt.most_gpus)
     if widest < 2:
-        return refusal("tensor", NO_FAST_LINKS)
+        return refusal(TENSOR.key, NO_FAST_LINKS)
     degrees = tensor_degrees(hunt.spec, widest)
     if not degrees:
         return refusal(
-            "tensor",
+            TENSOR.key,
             sentence(
                 "{heads} heads and {kv_heads} key/value heads cannot be shared "
                 "evenly by 2 to {widest} GPUs.",
@@ -66,7 +67,7 @@ def tensor(hunt: Search) -> list[Plan] | Refusal:
         worth = worth_ratio(hunt) * made[0].step_seconds
         return [made[0], quick] if quick.step_seconds < worth else made[:1]
     fit = nearest or Fit(False)
-    return too_small("tensor", fit.gpu, fit.missing_bytes, room(fit))
+    return too_small(TENSOR.key, fit.gpu, fit.missing_bytes, room(fit))
 
 
 def tensor_degrees(spec: ModelSpec, widest: int) -> list[int]:
@@ -87,7 +88,7 @@ def _tensor_plan(
     hunt: Search, degree: int, groups: Sequence[Sequence[GpuOffer]]
 ) -> tuple[Plan | None, Fit]:
     wide = [group for group in groups if len(group) >= degree]
-    base = Sharding(strategy="tensor", tensor_degree=degree)
+    base = Sharding(strategy=TENSOR.key, tensor_degree=degree)
 
     def sharding_of(setting: Setting) -> Sharding:
         return replace(base, offload_optimizer=setting.offload)
@@ -143,7 +144,8 @@ def _tensor_plan(
         Seat(offer, sharding, tensor_rank=part, busy_seconds=busy)
         for part, offer in enumerate(chosen)
     ]
-    return hunt.plan("tensor", setting, seats, time, why=why, launch=launch), Fit(True)
+    made = hunt.plan(TENSOR.key, setting, seats, time, why=why, launch=launch)
+    return made, Fit(True)
 
 
 def _time(

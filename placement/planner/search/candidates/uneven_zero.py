@@ -22,6 +22,7 @@ from placement.planner.search.memory_savings import Fit, Freedom, Setting, searc
 from placement.planner.search.step_time import data_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.strategies import ZERO1, ZERO1_UNEVEN
 from telemetry.protocol.sentences import sentence
 
 MOST_PIECES_PER_GPU = 16
@@ -29,8 +30,8 @@ MOST_PIECES_PER_GPU = 16
 
 def zero1_uneven(hunt: Search) -> list[Plan] | Refusal:
     """On the fewest of the roomiest Gpus with which it fits."""
-    strategy = "zero1_uneven"
-    unfit = not_applicable(hunt, "zero1")
+    strategy = ZERO1_UNEVEN.key
+    unfit = not_applicable(hunt, ZERO1.key)
     if unfit is not None:
         return refusal(strategy, unfit.reason)
     nearest: Fit | None = None
@@ -41,7 +42,7 @@ def zero1_uneven(hunt: Search) -> list[Plan] | Refusal:
         key=lambda offer: (-offer.free_bytes, offer.node, offer.index, offer.uuid),
     )
     for count in counts_of(hunt, min(hunt.most_gpus, hunt.asked.batch)):
-        even = Sharding(strategy="zero1", data_degree=count)
+        even = Sharding(strategy=ZERO1.key, data_degree=count)
         equal, _ = search(
             hunt.asked,
             count,
@@ -70,7 +71,7 @@ def zero1_uneven(hunt: Search) -> list[Plan] | Refusal:
 
 
 def _with_share(count: int, share_ratio: float) -> Sharding:
-    return Sharding(strategy="zero1", data_degree=count, share_ratio=share_ratio)
+    return Sharding(strategy=ZERO1.key, data_degree=count, share_ratio=share_ratio)
 
 
 def _shares(
@@ -127,7 +128,7 @@ def _plan(hunt: Search, chosen: tuple[GpuOffer, ...], setting: Setting) -> Plan:
         slowest=hunt.speed(chosen, setting),
         degree=count,
         link=hunt.link(chosen),
-        strategy="zero1",
+        strategy=ZERO1.key,
     )
     parts = ", ".join(
         f"{offer.label} {share:.0%}"
@@ -155,4 +156,4 @@ def _plan(hunt: Search, chosen: tuple[GpuOffer, ...], setting: Setting) -> Plan:
         )
         for replica, (offer, share) in enumerate(zip(chosen, shares, strict=True))
     ]
-    return hunt.plan("zero1_uneven", setting, seats, time, why=why, launch=launch)
+    return hunt.plan(ZERO1_UNEVEN.key, setting, seats, time, why=why, launch=launch)
