@@ -407,7 +407,9 @@ def decided_at(inputs: Mapping[str, Any]) -> datetime:
 
 
 def broken_rules(stored: Mapping[str, Any]) -> list[str]:
-    """Return the rules that a stored decision breaks by its own numbers (I14).
+    """Return the rules that a stored decision breaks by its own numbers.
+
+    See docs/design/fair-booking.md#i14.
 
     Checked are the quotas, what the 7 days would have held, the instants of the freeze
     and the two paths down the Fair Tree. An empty list: the decision is valid.

@@ -428,10 +428,11 @@ Node = tuple[bool, int]
 class Scales:
     """The tree's sums by node, and each Membership's path down to it, in integers.
 
-    They tell which requester surely stands below the owner of the flex in the way
-    (rule 2). The waitlist tries thousands of sets of Gpus, and nearly all of them fail
-    because the requester does not stand above an owner. Fair Tree compares two people
-    at the first Level at which their paths part. There the usage of the parent cancels:
+    They tell which requester surely stands below the owner of the flex in the way. See
+    docs/design/fair-booking.md#rule-2. The waitlist tries thousands of sets of Gpus,
+    and nearly all of them fail because the requester does not stand above an owner.
+    Fair Tree compares two people at the first Level at which their paths part. There
+    the usage of the parent cancels:
 
         LF(A) < LF(B)  <=>  shares(A) * usage(B) < shares(B) * usage(A)
 
