@@ -44,7 +44,7 @@ CSRF_FAILED = "CSRF check Failed"
 """django-ninja's answer to a request whose CSRF token is missing or wrong."""
 
 
-class BodyRefused(ValueError):
+class JsonBodyRefused(ValueError):
     """A JSON body that no operation takes; ``fields`` name what is wrong."""
 
     def __init__(self, detail: str, fields: dict[str, str] | None = None) -> None:
@@ -67,15 +67,15 @@ class JsonParser(Parser):
             sent = json.loads(request.body)
             wrong = unstorable(sent)
         except (RecursionError, TooDeep):
-            raise BodyRefused(
+            raise JsonBodyRefused(
                 sentence(
                     "It is nested more than {levels} levels deep.", levels=MOST_DEPTH
                 )
             ) from None
         if sent is not None and not isinstance(sent, dict):
-            raise BodyRefused(sentence("It must be a JSON object."))
+            raise JsonBodyRefused(sentence("It must be a JSON object."))
         if wrong:
-            raise BodyRefused(sentence("Some fields are wrong"), wrong)
+            raise JsonBodyRefused(sentence("Some fields are wrong"), wrong)
         return sent
 
 
@@ -195,7 +195,7 @@ def _unknown(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
 @api.exception_handler(HttpError)
 def _http(request: HttpRequest, error: HttpError) -> HttpResponse:
     refused = error.__cause__
-    if isinstance(refused, BodyRefused):
+    if isinstance(refused, JsonBodyRefused):
         if refused.fields:
             return problems.respond(problems.invalid_fields(refused.fields))
         return problems.respond(

@@ -70,7 +70,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class IntruderScene:
     """A Gpu on which an intruder stands, as it was judged last."""
 
     gpu_id: int
@@ -136,7 +136,7 @@ class CalendarJudge:
         self._logins_at: datetime | None = None
         self._watcher = Watcher(WatchPolicy())
         self._findings: dict[int, tuple[Finding, ...]] = {}
-        self._scenes: dict[int, Scene] = {}
+        self._scenes: dict[int, IntruderScene] = {}
 
     # --- what Ingest asks ---------------------------------------------------------
 
@@ -163,14 +163,14 @@ class CalendarJudge:
         self._findings[gpu_id] = verdict.findings
         if verdict.suspects and holding is not None and reading is not None:
             arrived_at = now - timedelta(seconds=age_seconds)
-            self._scenes[gpu_id] = Scene(
+            self._scenes[gpu_id] = IntruderScene(
                 gpu_id, reading.uuid, holding, verdict.suspects, arrived_at
             )
         else:
             self._scenes.pop(gpu_id, None)
         return verdict.state
 
-    def scenes(self) -> list[Scene]:
+    def scenes(self) -> list[IntruderScene]:
         """Where an intruder stands now. May be asked from any thread."""
         return list(self._scenes.values())
 

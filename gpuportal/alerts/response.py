@@ -17,7 +17,7 @@ from django.db import close_old_connections, transaction
 from django.utils import timezone
 
 from gpuportal.alerts.broken_gpus import judge_broken
-from gpuportal.alerts.calendar_judge import CalendarJudge, Picture, Scene
+from gpuportal.alerts.calendar_judge import CalendarJudge, IntruderScene, Picture
 from placement.jobs.nodes import event_intake
 from placement.jobs.nodes.command_queue import new_nonce, send_process_order
 from placement.planner.values.errors import FactRefused, OrderRefused
@@ -28,7 +28,7 @@ from placement.protocol.process_commands import (
     parse_process_fact,
 )
 from reservations.models import SitePolicy
-from reservations.presence.escalation import Case, Step, Suspect, next_step
+from reservations.presence.escalation import EscalationCase, Step, Suspect, next_step
 from reservations.store.audit_log import audit_act
 from telemetry.alerts.process_responses import (
     NO_ANSWER,
@@ -93,7 +93,9 @@ class Responder:
             taken += self._look(alert, scenes[alert.gpu_id], picture, now)
         return taken
 
-    def _look(self, alert: Alert, scene: Scene, picture: Picture, now: datetime) -> int:
+    def _look(
+        self, alert: Alert, scene: IntruderScene, picture: Picture, now: datetime
+    ) -> int:
         assert alert.gpu is not None
         pool = alert.gpu.pool
         if pool.response == Pool.Response.OBSERVE:
@@ -108,7 +110,7 @@ class Responder:
         taken = 0
         for suspect in scene.suspects:
             one = (suspect.process.pid, suspect.process.started_at)
-            case = Case(
+            case = EscalationCase(
                 suspect=suspect,
                 holding=scene.holding,
                 reach=pool.response,
@@ -134,7 +136,7 @@ class Responder:
 
 
 def take_step(
-    alert: Alert, scene: Scene, suspect: Suspect, step: Step, *, now: datetime
+    alert: Alert, scene: IntruderScene, suspect: Suspect, step: Step, *, now: datetime
 ) -> bool:
     """Note, audit and take one step; False: it was taken before, or not sent."""
     assert alert.gpu is not None
@@ -172,7 +174,7 @@ def take_step(
     return False
 
 
-def _send(row: Response, gpu: Gpu, scene: Scene, now: datetime) -> bool:
+def _send(row: Response, gpu: Gpu, scene: IntruderScene, now: datetime) -> bool:
     issued_at = now.timestamp()
     try:
         order = ProcessOrder(
@@ -202,7 +204,7 @@ def _send(row: Response, gpu: Gpu, scene: Scene, now: datetime) -> bool:
     return send_process_order(order, now=now)
 
 
-def warning(row: Response, gpu: Gpu, scene: Scene) -> str:
+def warning(row: Response, gpu: Gpu, scene: IntruderScene) -> str:
     """What the intruder's terminal is to show; names as the site's setting says."""
     holding = scene.holding
     end = timezone.localtime(holding.end)

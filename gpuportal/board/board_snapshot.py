@@ -64,7 +64,7 @@ Owners = Mapping[int, JobOwner | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
+class LiveBooking:
     """One live Allocation."""
 
     gpu_id: int
@@ -85,8 +85,8 @@ class Booking:
 class GpuHolding:
     """A Gpu's holder now, and what comes."""
 
-    now: Booking | None
-    next: Booking | None
+    now: LiveBooking | None
+    next: LiveBooking | None
     free_from: datetime | None
     """When nobody holds it any more, back to back bookings included; None: now."""
 
@@ -143,7 +143,7 @@ def load_board(now: datetime) -> BoardSnapshot:
     looming = looming_of([(row[3], row[1], *row[10:]) for row in found], now)
     nobody = frozenset[int]()
     bookings = [
-        Booking(
+        LiveBooking(
             gpu, start, end, number, user, display or login, title or name, hue,
             shared.get(number, nobody), looming.get(number),
         )
@@ -164,7 +164,7 @@ def load_board(now: datetime) -> BoardSnapshot:
     )
 
 
-def holding(bookings: list[Booking], now: datetime) -> GpuHolding:
+def holding(bookings: list[LiveBooking], now: datetime) -> GpuHolding:
     """Holder and successor out of one Gpu's Bookings, in order of their start."""
     held = [b for b in bookings if b.start <= now < b.end]
     coming = [b for b in bookings if b.start > now]
@@ -215,7 +215,7 @@ def _holder(found: GpuHolding, viewer: Viewer) -> dict[str, Any]:
     }
 
 
-def _name(booking: Booking, viewer: Viewer) -> str | None:
+def _name(booking: LiveBooking, viewer: Viewer) -> str | None:
     own = booking.user_pk == viewer.user_pk
     return booking.user if viewer.named or own else None
 

@@ -23,7 +23,7 @@ from django.utils import translation
 from gpuportal.http import problems
 from gpuportal.http.socket_language import language_of_browser
 from placement.plans.model_registry import MOST_UPLOAD_BYTES
-from placement.plans.site_slots import OUTAGES, Bounds, SiteSlots, Ticket, Verdict
+from placement.plans.site_slots import OUTAGES, Bounds, SiteSlots, SlotVerdict, Ticket
 from telemetry.protocol.sentences import sentence
 
 Scope = dict[str, Any]
@@ -98,7 +98,7 @@ class Uploads:
         finally:
             await asyncio.shield(self._site.leave(ticket))
 
-    async def _verdict(self, ticket: Ticket) -> Verdict:
+    async def _verdict(self, ticket: Ticket) -> SlotVerdict:
         bounds = Bounds(
             slots=MOST_UPLOADS,
             running_per_user=MOST_UPLOADS_PER_USER,
@@ -108,13 +108,13 @@ class Uploads:
             return (await self._site.enter(ticket, bounds))[0]
         except OUTAGES:
             if self._by_user[ticket.user_pk] >= MOST_UPLOADS_PER_USER:
-                return Verdict.USER_FULL
+                return SlotVerdict.USER_FULL
             full = self._by_user.total() >= MOST_UPLOADS
-            return Verdict.ALL_FULL if full else Verdict.IN
+            return SlotVerdict.ALL_FULL if full else SlotVerdict.IN
 
-    def _check(self, verdict: Verdict) -> None:
+    def _check(self, verdict: SlotVerdict) -> None:
         """Raise BodyRefused unless the file may come."""
-        if verdict is Verdict.USER_FULL:
+        if verdict is SlotVerdict.USER_FULL:
             raise BodyRefused(
                 429,
                 "too-many-uploads",
@@ -126,7 +126,7 @@ class Uploads:
                 ),
                 retry_seconds=10,
             )
-        if verdict is not Verdict.IN:
+        if verdict is not SlotVerdict.IN:
             raise BodyRefused(
                 429,
                 "too-many-uploads",

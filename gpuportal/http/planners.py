@@ -40,8 +40,8 @@ from placement.plans.site_slots import (
     POLL_SECONDS,
     Bounds,
     SiteSlots,
+    SlotVerdict,
     Ticket,
-    Verdict,
 )
 from telemetry.protocol.sentences import sentence
 
@@ -146,11 +146,11 @@ class Planners:
             while True:
                 self._left.clear()
                 verdict, count = await self._verdict(ticket)
-                if verdict is Verdict.IN:
+                if verdict is SlotVerdict.IN:
                     if slot := self._free_slot():
                         self._running[user_pk] += 1
                         return slot
-                elif verdict is Verdict.USER_FULL:
+                elif verdict is SlotVerdict.USER_FULL:
                     raise PlannerBusy(
                         sentence(
                             "{n} of your plans are being computed already. Wait until "
@@ -159,7 +159,7 @@ class Planners:
                         ),
                         self._retry_seconds(count),
                     )
-                if verdict is Verdict.ALL_FULL or time.monotonic() >= until:
+                if verdict is SlotVerdict.ALL_FULL or time.monotonic() >= until:
                     raise self._busy(count)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._left.wait(), POLL_SECONDS)
@@ -170,7 +170,7 @@ class Planners:
             self._waiting[user_pk] -= 1
             self._waiting += Counter()
 
-    async def _verdict(self, ticket: Ticket) -> tuple[Verdict, int]:
+    async def _verdict(self, ticket: Ticket) -> tuple[SlotVerdict, int]:
         """Ask the site, or where the broker is away this process."""
         bounds = Bounds(
             slots=SLOTS,
@@ -184,10 +184,10 @@ class Planners:
             own = self._running[ticket.user_pk]
             waiting = self._waiting.total() - 1
             if own + self._waiting[ticket.user_pk] > MOST_PER_USER:
-                return Verdict.USER_FULL, own
+                return SlotVerdict.USER_FULL, own
             if own < MOST_RUNNING_PER_USER and self._running.total() < SLOTS:
-                return Verdict.IN, waiting
-            return Verdict.WAIT, waiting
+                return SlotVerdict.IN, waiting
+            return SlotVerdict.WAIT, waiting
 
     def _busy(self, waiting: int) -> PlannerBusy:
         seconds = self._retry_seconds(waiting)

@@ -31,8 +31,8 @@ from gpuportal.http.token_auth import ScopeMissing, bearer, user_of
 from placement.protocol.serving_frames import (
     LENGTH_HEADER,
     MOST_REQUEST_BYTES,
-    Answer,
     Call,
+    NodeAnswer,
     allowed_path,
 )
 from placement.protocol.serving_times import quantile
@@ -193,7 +193,7 @@ class ServeDoor:
 
     async def _carried(
         self, scope: Scope, receive: Receive, admitted: Admitted, begun: float
-    ) -> Answer | None:
+    ) -> NodeAnswer | None:
         """Carry one call; None: nobody waits for it any more.
 
         Raises:
@@ -232,7 +232,7 @@ class ServeDoor:
         known = self._ways.get(job_id)
         return quantile(known, WAY_QUANTILE) if known else FIRST_WAY_MS
 
-    def _learn(self, job_id: int, answer: Answer, seconds: float) -> None:
+    def _learn(self, job_id: int, answer: NodeAnswer, seconds: float) -> None:
         """What of the time was not the server's was the way."""
         served = answer.headers.get("x-served-ms")
         if served is None:
@@ -336,7 +336,7 @@ async def _body(receive: Receive, most_bytes: int) -> bytes | None:
         raise Refused(408, "slow", "The body did not come in time.") from None
 
 
-async def _unless_gone(receive: Receive, asking: Any) -> Answer | None:
+async def _unless_gone(receive: Receive, asking: Any) -> NodeAnswer | None:
     """Wait for an answer as long as the client does."""
     asked = asyncio.ensure_future(asking)
     gone = asyncio.ensure_future(_left(receive))

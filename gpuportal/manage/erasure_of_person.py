@@ -8,7 +8,7 @@ from django.db import connection, transaction
 
 from placement.jobs import job_erasure as jobs
 from reservations.accounts import erasure
-from reservations.accounts.name_removal import Names
+from reservations.accounts.name_removal import PersonNames
 from reservations.models import User
 from telemetry.alerts.alert_erasure import forget_names
 
@@ -55,7 +55,7 @@ def _begin_log_anew() -> None:
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _forget_at_the_door(login: str, names: Names) -> None:
+def _forget_at_the_door(login: str, names: PersonNames) -> None:
     """Sign-ins and what was written at Django's admin desk."""
     for model in (AccessAttempt, AccessFailureLog, AccessLog):
         model.objects.filter(username__iexact=login).delete()

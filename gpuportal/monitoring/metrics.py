@@ -29,7 +29,7 @@ from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from redis import Redis, RedisError
 
-from gpuportal.board.board_snapshot import Booking, load_board
+from gpuportal.board.board_snapshot import LiveBooking, load_board
 from gpuportal.http import problems
 from gpuportal.http.token_auth import ScopeMissing, bearer, user_of
 from placement.models import Job
@@ -296,7 +296,7 @@ def read(*, names_visible: bool) -> Iterator[Metric]:
 
 
 def labels_of(
-    gpu: Gpu, booking: Booking | None, *, names_visible: bool
+    gpu: Gpu, booking: LiveBooking | None, *, names_visible: bool
 ) -> dict[str, str]:
     """The labels of one Gpu's samples; what hidden names leave open is empty."""
     values = (

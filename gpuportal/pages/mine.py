@@ -42,7 +42,7 @@ OVER = tuple(sorted(state.value for state in set(State) - State.live()))
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
+class OwnBooking:
     """One own Reservation as the page shows it."""
 
     row: Reservation
@@ -127,10 +127,10 @@ def _own(user: User) -> ReservationQuerySet:
 
 def _booking(
     row: Reservation, jobs: Sequence[Job], user: User, now: datetime, policy: Policy
-) -> Booking:
+) -> OwnBooking:
     freezes_at = row.start - timedelta(seconds=policy.freeze_seconds)
     held = list(row.allocations.all())
-    return Booking(
+    return OwnBooking(
         row=row,
         title=_title(row),
         span=_span(row),

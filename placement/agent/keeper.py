@@ -63,7 +63,7 @@ SHIM_GONE = (
 logger = logging.getLogger(__name__)
 
 
-class Kept:
+class KeptFolder:
     """What the keeper remembers of one folder between its looks."""
 
     def __init__(self, folder: JobFolder) -> None:
@@ -109,7 +109,7 @@ class JobKeeper:
         self.carrier = Carrier(node)
         self.results = ResultCarrier(node)
         self.channel = ChannelWatch(node)
-        self.kept: dict[str, Kept] = {}
+        self.kept: dict[str, KeptFolder] = {}
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._broker_again_at = self._believed_at = self._tidied_at = 0.0
@@ -158,7 +158,7 @@ class JobKeeper:
         """Look once at every folder; one bad folder never blocks the rest."""
         for folder in job_folders(self.runner.jobs):
             try:
-                kept = self.kept.get(folder.name) or Kept(folder)
+                kept = self.kept.get(folder.name) or KeptFolder(folder)
                 self.kept[folder.name] = kept
                 self._look(kept)
             except (OSError, ValueError, KeyError) as error:
@@ -170,7 +170,7 @@ class JobKeeper:
             self._tidied_at = now
             self.tidy(time.time())
 
-    def _look(self, kept: Kept) -> None:
+    def _look(self, kept: KeptFolder) -> None:
         if kept.ended and kept.reported.get("ended"):
             return
         kept.status = kept.folder.read("status")
@@ -184,7 +184,7 @@ class JobKeeper:
 
     # --- shims -----------------------------------------------------------------
 
-    def _revive(self, kept: Kept) -> None:
+    def _revive(self, kept: KeptFolder) -> None:
         """Start a shim that never ran; bury one that did."""
         folder = kept.folder
         if folder.read("shim"):
@@ -207,7 +207,7 @@ class JobKeeper:
         self.runner.start(folder)
         kept.started_at = time.monotonic()
 
-    def _bury(self, kept: Kept, event: str, reason: str, **facts: object) -> None:
+    def _bury(self, kept: KeptFolder, event: str, reason: str, **facts: object) -> None:
         kept.status = {
             **kept.status,
             "event": event,
@@ -225,7 +225,7 @@ class JobKeeper:
 
     # --- telling ---------------------------------------------------------------
 
-    def _pump(self, kept: Kept) -> None:
+    def _pump(self, kept: KeptFolder) -> None:
         """Send what is new; the last lines of an ended Job before its end."""
         for _ in range(LAST_MESSAGES if kept.ended else 1):
             message = kept.pump.next_message(time.monotonic(), ended=kept.ended)
@@ -233,7 +233,7 @@ class JobKeeper:
                 return
             self._add(f"log.{self.node.name}", message, maxlen=LOG_MAXLEN)
 
-    def _report(self, kept: Kept) -> None:
+    def _report(self, kept: KeptFolder) -> None:
         facts = f"facts.{self.node.name}"
         if kept.status.get("started_at") and not kept.reported.get("started"):
             fact = fact_of(kept.folder, {**kept.status, "event": "started"})
@@ -297,14 +297,14 @@ class JobKeeper:
 
     # --- uploads and tidying -----------------------------------------------------
 
-    def _to_upload(self) -> list[Kept]:
+    def _to_upload(self) -> list[KeptFolder]:
         return [
             kept
             for kept in list(self.kept.values())
             if not kept.reported.get("uploaded")
         ]
 
-    def _with_results(self) -> list[Kept]:
+    def _with_results(self) -> list[KeptFolder]:
         return [
             kept
             for kept in list(self.kept.values())

@@ -80,7 +80,7 @@ def each(
 
 
 @dataclass
-class Look:
+class GapSnapshot:
     """What one look is about; read once for everybody."""
 
     now: datetime
@@ -124,7 +124,7 @@ def take_all(now: datetime) -> int:
         )
         return 0
     policy = site_policy()
-    look = Look(
+    look = GapSnapshot(
         now,
         policy,
         float(SitePolicy.current().stop_grace_seconds),
@@ -159,7 +159,7 @@ def _not_in_use(free: Sequence[OpenGpu]) -> list[OpenGpu]:
     return [one for one in free if one.gpu.pk not in busy]
 
 
-def _serve(row: Backfill, look: Look) -> bool:
+def _serve(row: Backfill, look: GapSnapshot) -> bool:
     """Give one row its gap, or say why it waits."""
     left = left_of(row.total_seconds, row.used_seconds)
     before = last_begun(row)
@@ -195,7 +195,7 @@ def _serve(row: Backfill, look: Look) -> bool:
     return True
 
 
-def _gap_for(row: Backfill, wants: Wants, look: Look) -> Gap | None:
+def _gap_for(row: Backfill, wants: Wants, look: GapSnapshot) -> Gap | None:
     """Return the gap to take, of Gpus that its Membership may have.
 
     Raises:
@@ -305,7 +305,7 @@ def _say(rows: Iterable[Backfill], reason: str) -> None:
     found.exclude(reason=reason[:REASON_LENGTH]).update(reason=reason[:REASON_LENGTH])
 
 
-def _expect(row: Backfill, wants: Wants, look: Look) -> None:
+def _expect(row: Backfill, wants: Wants, look: GapSnapshot) -> None:
     """Write when the next gap comes by the calendar as it stands; once a minute."""
     if look.now.timestamp() % LIKELY_SECONDS >= LOOK_SECONDS and row.likely_at:
         return

@@ -13,7 +13,12 @@ from django.utils.translation import gettext_lazy
 
 from placement.jobs.gap_fields import GapFields
 from placement.jobs.number_fields import whole
-from placement.planner.launch.recipes import RECIPES, Recipe, Setting, checked_settings
+from placement.planner.launch.recipes import (
+    RECIPES,
+    Recipe,
+    RecipeSetting,
+    checked_settings,
+)
 from placement.planner.model.well_known import WELL_KNOWN
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.objective import WISHES
@@ -60,7 +65,7 @@ class SettingInput:
     """One setting of a recipe as the page shows it."""
 
     name: str
-    setting: Setting
+    setting: RecipeSetting
     value: str
     errors: Sequence[str]
 
@@ -200,7 +205,7 @@ class LaunchForm(GapFields):
         ]
 
 
-def _number(text: str, setting: Setting) -> object:
+def _number(text: str, setting: RecipeSetting) -> object:
     """Read a number as typed; text that is none goes on to be refused by name."""
     if setting.kind is str:
         return text

@@ -29,7 +29,7 @@ from placement.models import (
     WaitingLaunch,
 )
 from reservations.accounts.erasure import rewrite
-from reservations.accounts.name_removal import Names, StillHolds
+from reservations.accounts.name_removal import PersonNames, StillHolds
 from reservations.models import User
 from telemetry.protocol.sentences import sentence
 
@@ -55,7 +55,7 @@ def check_no_jobs(user: User) -> None:
         raise StillHolds(what=sentence("has a job that runs or waits"))
 
 
-def forget(*, user: User, names: Names) -> None:
+def forget(*, user: User, names: PersonNames) -> None:
     """Blank what a person named, wrote and logged. In the caller's transaction.
 
     Raises:

@@ -115,7 +115,7 @@ return 0
 """  # noqa: E501
 
 
-class Verdict(StrEnum):
+class SlotVerdict(StrEnum):
     """What the site answers to a ticket."""
 
     IN = "in"
@@ -183,7 +183,7 @@ class SiteSlots:
         self._client: redis.asyncio.Redis | None = None
         self._renewal: asyncio.Task[None] | None = None
 
-    async def enter(self, ticket: Ticket, bounds: Bounds) -> tuple[Verdict, int]:
+    async def enter(self, ticket: Ticket, bounds: Bounds) -> tuple[SlotVerdict, int]:
         """Ask for a slot, or ask again.
 
         Returns:
@@ -196,8 +196,8 @@ class SiteSlots:
         word, count = await self._broker().eval(  # type: ignore[misc]
             _ENTER, 3, *self._keys, *_arguments(ticket, bounds, LEASE_SECONDS)
         )
-        verdict = Verdict(word.decode())
-        if verdict is Verdict.IN:
+        verdict = SlotVerdict(word.decode())
+        if verdict is SlotVerdict.IN:
             self._held.add(str(ticket))
             if self._renewal is None or self._renewal.done():
                 self._renewal = asyncio.ensure_future(self._renew())
@@ -292,10 +292,10 @@ def slot_held(
                     word, _ = client.eval(_ENTER, 3, *keys, *arguments)  # type: ignore[misc]
                 except OUTAGES as error:
                     raise SlotsUnknown from error
-                verdict = Verdict(word.decode())
-                if verdict is Verdict.IN:
+                verdict = SlotVerdict(word.decode())
+                if verdict is SlotVerdict.IN:
                     break
-                if verdict is not Verdict.WAIT or time.monotonic() >= until:
+                if verdict is not SlotVerdict.WAIT or time.monotonic() >= until:
                     raise SlotRefused
                 time.sleep(POLL_SECONDS)
             yield

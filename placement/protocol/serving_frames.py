@@ -89,7 +89,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class NodeAnswer:
     """What a node said, as far as it may say it."""
 
     status: int
@@ -97,7 +97,7 @@ class Answer:
     body: bytes = b""
 
 
-def checked_answer(head: Mapping[str, Any], body: bytes) -> Answer:
+def checked_answer(head: Mapping[str, Any], body: bytes) -> NodeAnswer:
     """Return an answer with nothing in it but what a client may be told.
 
     Raises:
@@ -119,7 +119,7 @@ def checked_answer(head: Mapping[str, Any], body: bytes) -> Answer:
     served = said.get("x-served-ms")
     if isinstance(served, str) and re.fullmatch(r"[0-9]{1,9}\.[0-9]{3}", served):
         headers["x-served-ms"] = served
-    return Answer(status, headers, body)
+    return NodeAnswer(status, headers, body)
 
 
 @dataclass(frozen=True, slots=True)

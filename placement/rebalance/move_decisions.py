@@ -27,7 +27,7 @@ from placement.planner.values.plan import Plan
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import plan_evaluation
 from placement.rules.job_refusals import MoveGone, RestartNotAllowed
-from placement.rules.rebalance_rules import Act, Restart, Verdict
+from placement.rules.rebalance_rules import Act, MoveVerdict, Restart
 from reservations.booking.relocation import move_rest
 from reservations.models import User
 from reservations.rules.errors import BookingError, NotAllowed, NotFound
@@ -51,7 +51,7 @@ MOST_REASON = 600
 def write(
     job: Job,
     weighed: plan_evaluation.Weighed,
-    verdict: Verdict,
+    verdict: MoveVerdict,
     cause: str,
     state: str,
     now: datetime,
@@ -87,7 +87,7 @@ def write(
     )
 
 
-def _numbers(weighed: plan_evaluation.Weighed, verdict: Verdict) -> dict[str, Any]:
+def _numbers(weighed: plan_evaluation.Weighed, verdict: MoveVerdict) -> dict[str, Any]:
     return {
         "step_seconds_now": weighed.look.step_seconds_now,
         "step_seconds_new": weighed.look.step_seconds_new,
@@ -119,7 +119,10 @@ def same_offer(row: MoveDecision, weighed: plan_evaluation.Weighed, cause: str) 
 
 
 def refresh(
-    row: MoveDecision, weighed: plan_evaluation.Weighed, verdict: Verdict, now: datetime
+    row: MoveDecision,
+    weighed: plan_evaluation.Weighed,
+    verdict: MoveVerdict,
+    now: datetime,
 ) -> None:
     """A proposal still holds; by a policy that was changed it may be done now."""
     fields = _numbers(weighed, verdict) | {"reason": verdict.reason[:MOST_REASON]}

@@ -27,7 +27,7 @@ from placement.planner.values.workload import Workload
 from placement.plans import service as planning
 from placement.plans.available_gpus import BOOKED
 from placement.rules.nearest_place import moved_bytes, nearest_set, renamed
-from placement.rules.rebalance_rules import Look, Restart, Trouble
+from placement.rules.rebalance_rules import MoveSnapshot, Restart, Trouble
 from reservations.models import Allocation
 from telemetry.live import broadcast
 from telemetry.models import Alert, Gpu
@@ -46,7 +46,7 @@ MOST_ELAPSED_LOOKS = 3
 class Weighed:
     """What one look is judged by, and what a move would need."""
 
-    look: Look
+    look: MoveSnapshot
     spec: ModelSpec
     current: Plan
     plan: Plan | None
@@ -101,7 +101,7 @@ def weigh(
     last = getattr(job, "came_by", None)
     elapsed = (now - looked_at).total_seconds() if looked_at else 0.0
     most = MOST_ELAPSED_LOOKS * max(1, policy.look_again_seconds)
-    look = Look(
+    look = MoveSnapshot(
         rules=policy.rules(),
         may_move=job.may_move,
         restart=Restart(job.restart),

@@ -91,7 +91,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class MoveSnapshot:
     """What one look saw. Seconds."""
 
     rules: Rules
@@ -123,7 +123,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class MoveVerdict:
     """What a look ends in, with the numbers behind it."""
 
     act: Act
@@ -133,7 +133,7 @@ class Verdict:
     regret_seconds: float = 0.0
 
 
-def judge_look(look: Look) -> Verdict:
+def judge_look(look: MoveSnapshot) -> MoveVerdict:
     """Decide. Deterministic; every branch says why in words."""
     if look.trouble is not None:
         return _in_trouble(look, look.trouble)
@@ -155,11 +155,13 @@ def judge_look(look: Look) -> Verdict:
     return _if_it_pays(look, now, new)
 
 
-def _stay(reason: str) -> Verdict:
-    return Verdict(act=Act.NEVER, reason=sentence("Stays: {reason}.", reason=reason))
+def _stay(reason: str) -> MoveVerdict:
+    return MoveVerdict(
+        act=Act.NEVER, reason=sentence("Stays: {reason}.", reason=reason)
+    )
 
 
-def _if_it_pays(look: Look, now: float, new: float) -> Verdict:
+def _if_it_pays(look: MoveSnapshot, now: float, new: float) -> MoveVerdict:
     """The rule of section 4, for a better Plan."""
     regret = regret_after(
         look.regret_seconds,
@@ -204,7 +206,7 @@ def _if_it_pays(look: Look, now: float, new: float) -> Verdict:
     else:
         why = _why_not_done(look.rules.when_faster, look)
         reason = joined([sentence("Moves to {pace}.", pace=pace), why])
-    return Verdict(
+    return MoveVerdict(
         act=act,
         reason=reason,
         gain_seconds=made.gain_seconds,
@@ -213,11 +215,11 @@ def _if_it_pays(look: Look, now: float, new: float) -> Verdict:
     )
 
 
-def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
+def _in_trouble(look: MoveSnapshot, trouble: Trouble) -> MoveVerdict:
     """Keep the Job alive: elsewhere, if there is a place and time for it."""
     words, policy = trouble.words, look.rules.when_in_trouble
     if look.step_seconds_new is None:
-        return Verdict(
+        return MoveVerdict(
             act=Act.NEVER,
             reason=sentence(
                 "{words}; no other GPUs fit: {no_plan}.",
@@ -226,7 +228,7 @@ def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
             ),
         )
     if look.window_seconds <= look.cost_seconds:
-        return Verdict(
+        return MoveVerdict(
             act=Act.NEVER,
             reason=sentence(
                 "{words}; the reservation ends before a move would have paid.",
@@ -255,7 +257,7 @@ def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
         Act.PROPOSE: _why_not_done(policy, look),
         Act.DO: "",
     }[act]
-    return Verdict(
+    return MoveVerdict(
         act=act,
         reason=joined([sentence("{words}; {where}.", words=words, where=where), tail]),
         gain_seconds=gain,
@@ -263,7 +265,7 @@ def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
     )
 
 
-def _allowed(policy: Act, look: Look) -> Act:
+def _allowed(policy: Act, look: MoveSnapshot) -> Act:
     """What the policy comes to for this Job."""
     unheard = look.trouble is not None and look.trouble.unheard
     held_back = look.restart is Restart.NOT or look.dearer or unheard
@@ -272,7 +274,7 @@ def _allowed(policy: Act, look: Look) -> Act:
     return policy
 
 
-def _why_not_done(policy: Act, look: Look) -> str:
+def _why_not_done(policy: Act, look: MoveSnapshot) -> str:
     """Why what the policy would do is only proposed, and what a move would cost."""
     if look.companions:
         jobs = counted("{n} other job", "{n} other jobs", look.companions)

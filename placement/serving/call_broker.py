@@ -30,9 +30,9 @@ import redis.asyncio
 from django.conf import settings
 
 from placement.protocol.serving_frames import (
-    Answer,
     Call,
     FrameInvalid,
+    NodeAnswer,
     checked_answer,
     pack,
     unpack,
@@ -94,7 +94,7 @@ class Desk:
     def __init__(self) -> None:
         self.id = secrets.token_hex(8)
         self.redis = redis.asyncio.Redis.from_url(settings.REDIS_URL)
-        self._waiting: dict[str, asyncio.Future[Answer]] = {}
+        self._waiting: dict[str, asyncio.Future[NodeAnswer]] = {}
         self._reader: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -125,14 +125,14 @@ class Desk:
             with contextlib.suppress(*OUTAGES):
                 await asyncio.shield(self.redis.zrem(FLIGHT, member))
 
-    async def ask(self, target: Target, call: Call) -> Answer:
+    async def ask(self, target: Target, call: Call) -> NodeAnswer:
         """Send one call and wait for its answer.
 
         Raises:
             CallFailed: no tunnel, no answer in time, or none that may be passed on.
         """
         frame = replace(call, expires_at=time.time() + call.within_seconds)
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[NodeAnswer] = asyncio.get_running_loop().create_future()
         self._waiting[call.call] = future
         try:
             await self._send(target.node, frame.frame(reply=ANSWERS + self.id))

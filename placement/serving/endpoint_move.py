@@ -31,7 +31,12 @@ from placement.protocol.job_lifecycle import JobState
 from placement.rebalance.rebalance_tick import alerts_by_uuid
 from placement.rules.rebalance_rules import Trouble
 from placement.serving import model_states
-from placement.serving.endpoint_places import Place, book_beside, find_place, rest_of
+from placement.serving.endpoint_places import (
+    EndpointPlace,
+    book_beside,
+    find_place,
+    rest_of,
+)
 from placement.serving.endpoint_rows import check_alone, put_endpoint
 from placement.serving.serving_refusals import CannotMove, FitsNowhere
 from reservations.booking.release import release
@@ -206,7 +211,7 @@ def _models(endpoint: Endpoint) -> Sequence[ServedModel]:
 def _put(
     endpoint: Endpoint,
     reservation: Reservation,
-    place: Place,
+    place: EndpointPlace,
     why: str,
     now: datetime,
     actor: User | None,

@@ -15,7 +15,7 @@ from telemetry.protocol.sentences import sentence
 
 
 @dataclass(frozen=True)
-class Place:
+class EndpointPlace:
     """Where an endpoint could go."""
 
     offer: GpuOffer
@@ -24,7 +24,7 @@ class Place:
     """It is of the same Reservation."""
 
 
-def find_place(endpoint: Endpoint, now: datetime) -> Place:
+def find_place(endpoint: Endpoint, now: datetime) -> EndpointPlace:
     """The best other Gpu: of the same Reservation, else any. Raises FitsNowhere."""
     job = endpoint.job
     rows = endpoint.models.filter(removed_at=None)
@@ -47,7 +47,7 @@ def find_place(endpoint: Endpoint, now: datetime) -> Place:
         for needs in wishes:
             choice = best_offer(there.offers, needs, without=without)
             if choice.offer is not None:
-                return Place(choice.offer, there.ids[choice.offer.uuid], own)
+                return EndpointPlace(choice.offer, there.ids[choice.offer.uuid], own)
         reasons |= dict.fromkeys(choice.reasons)
     raise FitsNowhere(why=tuple(reasons))
 
@@ -64,7 +64,7 @@ def _offers(job: Job, own: bool, now: datetime) -> Offered:
 
 
 def book_beside(
-    job: Job, place: Place, *, now: datetime, actor: User | None
+    job: Job, place: EndpointPlace, *, now: datetime, actor: User | None
 ) -> Reservation:
     """Book the other Gpu while the old one is held. Raises BookingError."""
     before = job.reservation
@@ -81,7 +81,12 @@ def book_beside(
 
 
 def rest_of(
-    endpoint: Endpoint, place: Place, *, now: datetime, actor: User | None, why: str
+    endpoint: Endpoint,
+    place: EndpointPlace,
+    *,
+    now: datetime,
+    actor: User | None,
+    why: str,
 ) -> Reservation:
     """The Reservation's rest with the other Gpu instead, in the caller's transaction.
 

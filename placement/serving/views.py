@@ -215,7 +215,7 @@ def _store(user: User, uploads: list[UploadedFile], now: datetime) -> ModelFile:
 
 
 @dataclass(frozen=True)
-class Call:
+class CallExample:
     """How a program asks a model once."""
 
     command: str
@@ -225,7 +225,9 @@ class Call:
     """False: the model's inputs are too large for an example in JSON."""
 
 
-def _call(request: HttpRequest, facts: Mapping[str, Any], row: ServedModel) -> Call:
+def _call(
+    request: HttpRequest, facts: Mapping[str, Any], row: ServedModel
+) -> CallExample:
     """Return the command that asks a model once."""
     body = examples.example_request(row.file.signature["inputs"])
     command = examples.curl_command(
@@ -233,7 +235,7 @@ def _call(request: HttpRequest, facts: Mapping[str, Any], row: ServedModel) -> C
     )
     apart = body is not None and not examples.is_inline(body)
     file = reverse("serve-request", args=[facts["job"], row.pk]) if apart else ""
-    return Call(command, file, body is not None)
+    return CallExample(command, file, body is not None)
 
 
 @require_safe

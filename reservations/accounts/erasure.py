@@ -15,7 +15,12 @@ from typing import Any
 from django.db.models import CharField, Model, Q, TextField
 from django.db.models.functions import Cast
 
-from reservations.accounts.name_removal import Names, NotErasable, StillHolds, names_of
+from reservations.accounts.name_removal import (
+    NotErasable,
+    PersonNames,
+    StillHolds,
+    names_of,
+)
 from reservations.accounts.tree import service as accounts
 from reservations.models import (
     Account,
@@ -66,7 +71,7 @@ NAMING: tuple[tuple[type[Model], tuple[str, ...]], ...] = (
 BATCH = 500
 
 
-def names_to_erase(user: User) -> Names:
+def names_to_erase(user: User) -> PersonNames:
     """Return everything a User is called, and the alias."""
     alias = f"erased-{user.pk}"
     while User.objects.filter(username=alias).exclude(pk=user.pk).exists():
@@ -129,7 +134,9 @@ def check_erasable(user: User, *, typed: str, actor: User | None) -> None:
         )
 
 
-def erase(*, user_id: int, typed: str, actor: User | None, now: datetime) -> Names:
+def erase(
+    *, user_id: int, typed: str, actor: User | None, now: datetime
+) -> PersonNames:
     """Take everything away that says who a User was. In the caller's transaction.
 
     Raises:
@@ -173,7 +180,7 @@ def _drop_own(user: User, now: datetime) -> None:
         row.save()
 
 
-def _blank(user: User, names: Names, now: datetime) -> None:
+def _blank(user: User, names: PersonNames, now: datetime) -> None:
     user.username = user.display_name = names.alias
     user.first_name = user.last_name = user.email = user.unix_user = ""
     user.password = "!" + secrets.token_urlsafe(30)
@@ -187,7 +194,9 @@ def _blank(user: User, names: Names, now: datetime) -> None:
     user.user_permissions.clear()
 
 
-def _naming(model: type[Model], fields: Iterable[str], names: Names) -> Iterable[Any]:
+def _naming(
+    model: type[Model], fields: Iterable[str], names: PersonNames
+) -> Iterable[Any]:
     """Return the rows of a table in which a text may name the person."""
     rows = model._default_manager.order_by("pk")
     wanted = Q(pk__in=[])
@@ -201,7 +210,7 @@ def _naming(model: type[Model], fields: Iterable[str], names: Names) -> Iterable
     return rows.filter(wanted).iterator(chunk_size=BATCH) if names.names else ()
 
 
-def rewrite(model: type[Model], fields: tuple[str, ...], names: Names) -> int:
+def rewrite(model: type[Model], fields: tuple[str, ...], names: PersonNames) -> int:
     """Put the alias in place of a person's names in texts; how many rows changed."""
     changed = 0
     for row in list(_naming(model, fields, names)):
@@ -220,7 +229,7 @@ def rewrite(model: type[Model], fields: tuple[str, ...], names: Names) -> int:
     return changed
 
 
-def _rewrite_titles(names: Names) -> None:
+def _rewrite_titles(names: PersonNames) -> None:
     """Rewrite what Accounts were titled; an Account's own name is no text."""
     for row in list(_naming(TreeChangeRow, ("before", "after"), names)):
         for values in (row.before, row.after):
@@ -229,7 +238,7 @@ def _rewrite_titles(names: Names) -> None:
         row.save(update_fields=["before", "after"])
 
 
-def _strike(names: Names) -> None:
+def _strike(names: PersonNames) -> None:
     """Strike texts of the ledger and the audit log that name the person."""
     for entry in list(_naming(LedgerEntry, ("reason",), names)):
         if names.inside(entry.reason):

@@ -44,7 +44,7 @@ class NotErasable(Refusal):
 
 
 @dataclass(frozen=True)
-class Names:
+class PersonNames:
     """Everything a person is called, and what stands in its place."""
 
     alias: str
@@ -83,7 +83,9 @@ class Names:
         return value
 
 
-def names_of(alias: str, words: Iterable[str], exact: Iterable[str] = ()) -> Names:
+def names_of(
+    alias: str, words: Iterable[str], exact: Iterable[str] = ()
+) -> PersonNames:
     """Return what to look for, the longest name first.
 
     Args:
@@ -103,10 +105,10 @@ def names_of(alias: str, words: Iterable[str], exact: Iterable[str] = ()) -> Nam
         key=lambda w: (-len(w), w),
     )
     if not names:
-        return Names(alias, (), None)
+        return PersonNames(alias, (), None)
     joined = "|".join(
         f"(?-i:{re.escape(name)})" if name in strict else re.escape(name)
         for name in names
     )
     pattern = re.compile(rf"(?<!\w)(?:{joined})(?!\w)", re.IGNORECASE)
-    return Names(alias, tuple(names), pattern)
+    return PersonNames(alias, tuple(names), pattern)

@@ -39,7 +39,7 @@ CSV_ROWS = 100_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class StandingRequest:
     """Whose standing a reader asked for, and may see."""
 
     account: Account | None
@@ -50,7 +50,7 @@ class Asked:
     page: int
 
 
-def _asked(request: HttpRequest) -> Asked:
+def _asked(request: HttpRequest) -> StandingRequest:
     """Read the address and refuse what is not the reader's to see.
 
     Raises:
@@ -75,7 +75,7 @@ def _asked(request: HttpRequest) -> Asked:
             own or membership.account_id in steered_accounts(user)
         ):
             raise Http404
-    return Asked(
+    return StandingRequest(
         account=account,
         membership=membership,
         notices=form.notices,
@@ -84,7 +84,9 @@ def _asked(request: HttpRequest) -> Asked:
     )
 
 
-def _rows(asked: Asked, user: User, accounts: set[int]) -> QuerySet[LedgerEntry]:
+def _rows(
+    asked: StandingRequest, user: User, accounts: set[int]
+) -> QuerySet[LedgerEntry]:
     """Return the ledger rows that were asked for, newest first."""
     rows = LedgerEntry.objects.order_by("-at", "-pk")
     if asked.account is not None:
@@ -98,7 +100,7 @@ def _rows(asked: Asked, user: User, accounts: set[int]) -> QuerySet[LedgerEntry]
 
 
 def _chosen(
-    asked: Asked, user: User
+    asked: StandingRequest, user: User
 ) -> tuple[Standing, MembershipStanding | None, tuple[MembershipStanding, ...]]:
     """Return the whole Standing, the one to show and those to choose from."""
     subject = asked.membership.user if asked.membership else user

@@ -12,7 +12,7 @@ from reservations.rules.errors import BookingError
 from telemetry.protocol.sentences import joined, sentence
 
 
-class Act(StrEnum):
+class BulkAct(StrEnum):
     """One thing done to Gpus; the verb of its audit rows."""
 
     POOL = "pool"
@@ -31,30 +31,30 @@ class ActInfo:
     fields: Mapping[str, object] = field(default_factory=dict)
 
 
-ACTS: dict[Act, ActInfo] = {
-    Act.DRAIN: ActInfo(
+ACTS: dict[BulkAct, ActInfo] = {
+    BulkAct.DRAIN: ActInfo(
         sentence("Drain"),
         sentence(
             "No new bookings from now on. Existing bookings and running jobs stay."
         ),
         {"draining": True},
     ),
-    Act.DRAIN_ENDED: ActInfo(
+    BulkAct.DRAIN_ENDED: ActInfo(
         sentence("End the drain"),
         sentence("New bookings are possible again."),
         {"draining": False},
     ),
-    Act.OUT: ActInfo(
+    BulkAct.OUT: ActInfo(
         sentence("Not bookable"),
         sentence("Out of service from now on. Running jobs continue."),
         {"maintenance": True},
     ),
-    Act.BACK: ActInfo(
+    BulkAct.BACK: ActInfo(
         sentence("Bookable again"),
         sentence("Back in service. This also approves a new GPU."),
         {"maintenance": False, "draining": False, "new": False},
     ),
-    Act.POOL: ActInfo(
+    BulkAct.POOL: ActInfo(
         sentence("Move to a pool"),
         sentence(
             "New bookings cost the weight of that pool and follow its rules. "

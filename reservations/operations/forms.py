@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext, gettext_lazy
 
 from reservations.models import Account, Closure, Membership
-from reservations.operations.bulk_acts import ACTS, Act
+from reservations.operations.bulk_acts import ACTS, BulkAct
 from reservations.operations.peak_hours import LONGEST_TEXT
 from reservations.rules.prices import MOST_FACTOR
 from reservations.web.credit_field import HoursField
@@ -152,10 +152,10 @@ class ActForm(PlainForm):
     act = forms.ChoiceField(
         label=gettext_lazy("Do"),
         choices=[
-            (act.value, info.label) for act, info in ACTS.items() if act != Act.POOL
+            (act.value, info.label) for act, info in ACTS.items() if act != BulkAct.POOL
         ]
         + [
-            (Act.POOL.value, ACTS[Act.POOL].label),
+            (BulkAct.POOL.value, ACTS[BulkAct.POOL].label),
             ("maintenance", sentence("Plan maintenance")),
         ],
         widget=forms.Select(attrs={"class": "select"}),

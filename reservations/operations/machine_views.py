@@ -19,7 +19,7 @@ from django.views.decorators.http import (
 
 from reservations.notifications.text.closure_text import PreviewStale
 from reservations.operations import gpu_replacement, pools
-from reservations.operations.bulk_acts import ACTS, Act, DeskInvalid
+from reservations.operations.bulk_acts import ACTS, BulkAct, DeskInvalid
 from reservations.operations.closure_views import touched
 from reservations.operations.forms import ActForm, DrainForm, GpusAsked, ReplaceForm
 from reservations.operations.gpu_replacement import Replacement
@@ -116,7 +116,7 @@ def act(request: HttpRequest) -> HttpResponseBase:
     if values["act"] == "maintenance":
         chosen = urlencode([("gpus", pk) for pk in pks])
         return redirect(f"{reverse('manage-closure-new')}?{chosen}")
-    if values["act"] == Act.POOL and values["pool"] is None:
+    if values["act"] == BulkAct.POOL and values["pool"] is None:
         form.add_error("pool", gettext("Choose a pool."))
         return _list(request, form, status=422)
     if "sure" not in request.POST:
@@ -139,7 +139,7 @@ def act(request: HttpRequest) -> HttpResponseBase:
         return _list(request, form, status=422)
     changed = sentence(
         "{act}: {n} GPUs changed.",
-        act=ACTS[Act(values["act"])].label,
+        act=ACTS[BulkAct(values["act"])].label,
         n=done.changed,
     )
     more = (
@@ -164,8 +164,8 @@ def _sure(
     context = {
         "tab": "pools",
         "form": form,
-        "act": ACTS[Act(values["act"])],
-        "drains": values["act"] == Act.DRAIN,
+        "act": ACTS[BulkAct(values["act"])],
+        "drains": values["act"] == BulkAct.DRAIN,
         "gpus": values["gpus"].select_related("node", "pool"),
         "pool": values["pool"],
         "touched": touched(reliefs, leaving),

@@ -43,7 +43,7 @@ CHANGED, UNDONE = "policy.changed", "policy.undone"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PolicyPreview:
     """What a change would do, or what is wrong with it."""
 
     changes: Changes
@@ -115,7 +115,7 @@ def as_typed(meaning: str) -> str:
     return meaning.removesuffix(" Seconds.")
 
 
-def look(*, which: str, values: Mapping[str, object]) -> Look:
+def look(*, which: str, values: Mapping[str, object]) -> PolicyPreview:
     """Return what these values would change, judged field by field and together.
 
     Raises:
@@ -125,7 +125,9 @@ def look(*, which: str, values: Mapping[str, object]) -> Look:
     return _look(row, values)
 
 
-def _look(row: SitePolicy | TelemetryPolicy, values: Mapping[str, object]) -> Look:
+def _look(
+    row: SitePolicy | TelemetryPolicy, values: Mapping[str, object]
+) -> PolicyPreview:
     known = {field.name for field in _own(row)}
     changes: dict[str, tuple[object, object]] = {}
     for name, value in values.items():
@@ -136,11 +138,11 @@ def _look(row: SitePolicy | TelemetryPolicy, values: Mapping[str, object]) -> Lo
         row.full_clean()
     except ValidationError as error:
         found = error.message_dict
-        return Look(
+        return PolicyPreview(
             changes,
             {("" if name == "__all__" else name): said for name, said in found.items()},
         )
-    return Look(changes, {})
+    return PolicyPreview(changes, {})
 
 
 def save(
@@ -205,7 +207,7 @@ def history(which: str) -> models.QuerySet[AuditEntry]:
     )
 
 
-def undo_look(*, which: str, entry_id: int) -> tuple[AuditEntry, Look]:
+def undo_look(*, which: str, entry_id: int) -> tuple[AuditEntry, PolicyPreview]:
     """Return what undoing a change would do: its fields go back to what was before.
 
     Raises:

@@ -20,7 +20,7 @@ from django.views.decorators.http import (
 
 from reservations.models import AuditEntry
 from reservations.operations import policies
-from reservations.operations.policies import Look
+from reservations.operations.policies import PolicyPreview
 from reservations.operations.policy_fields import (
     PolicyChanged,
     PolicyField,
@@ -299,7 +299,7 @@ def _page(
     rules: list[PolicyField],
     form: Any,
     *,
-    found: Look | None = None,
+    found: PolicyPreview | None = None,
     problem: str = "",
     status: int = 200,
 ) -> HttpResponse:
@@ -326,7 +326,7 @@ def _page(
     )
 
 
-def _effects(which: str, found: Look | None) -> list[str]:
+def _effects(which: str, found: PolicyPreview | None) -> list[str]:
     if found is None or which != "booking":
         return []
     return effects(found.changes, timezone.now())

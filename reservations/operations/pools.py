@@ -14,7 +14,7 @@ from django.db.models import Q
 
 from reservations.models import Account, Membership, PoolQuota, PoolRule, User
 from reservations.operations import evacuation
-from reservations.operations.bulk_acts import ACTS, Act, DeskInvalid
+from reservations.operations.bulk_acts import ACTS, BulkAct, DeskInvalid
 from reservations.operations.evacuation_plan import Fate, Relief, vacate
 from reservations.operations.peak_hours import PeakTextInvalid, peak_words, read_hours
 from reservations.rules.errors import NotFound
@@ -212,7 +212,7 @@ def act_on_gpus(
     at = whole_second(now)
     fields = _fields(act, gpu_ids, pool_id)
     policy = site_policy()
-    moving = act == Act.DRAIN and move_booked
+    moving = act == BulkAct.DRAIN and move_booked
     with transaction.atomic(durable=True):
         # First: it locks every Gpu of the Pools, in pk order.
         found = evacuation.read(gpu_ids, at, None, lock=True) if moving else None
@@ -222,7 +222,7 @@ def act_on_gpus(
                 verb=f"gpu.{act}", subject=f"gpu:{pk}", actor=actor, now=at,
                 reason=reason, changed={k: list(v) for k, v in values.items()},
                 # Everybody sees why a GPU drains; the form says so.
-                **({"shown": True} if act == Act.DRAIN else {}),
+                **({"shown": True} if act == BulkAct.DRAIN else {}),
             )  # fmt: skip
         if found is None:
             return Done(len(changed))
@@ -280,8 +280,8 @@ def _fields(
     known = Gpu.objects.filter(pk__in=gpu_ids, retired=False)
     if known.count() != len(set(gpu_ids)):
         raise DeskInvalid({"gpus": sentence("One of these GPUs is not in service.")})
-    if act != Act.POOL:
-        return ACTS[Act(act)].fields
+    if act != BulkAct.POOL:
+        return ACTS[BulkAct(act)].fields
     if pool_id is None or not Pool.objects.filter(pk=pool_id).exists():
         raise DeskInvalid({"pool": sentence("Choose a pool.")})
     return {"pool_id": pool_id}

@@ -75,7 +75,7 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class EscalationCase:
     """All that a step is decided from."""
 
     suspect: Suspect
@@ -92,7 +92,9 @@ class Case:
     """The operator acknowledged or snoozed the Alert."""
 
 
-def why_never(case: Case, *, owners: Owners, policy: JudgePolicy) -> Never | None:
+def why_never(
+    case: EscalationCase, *, owners: Owners, policy: JudgePolicy
+) -> Never | None:
     """Return what forbids any step; None: nothing does."""
     suspect, process = case.suspect, case.suspect.process
     forbidden = (
@@ -130,7 +132,9 @@ def due_after_seconds(step: Step, policy: JudgePolicy) -> float:
     }[step]
 
 
-def next_step(case: Case, *, owners: Owners, policy: JudgePolicy) -> Step | None:
+def next_step(
+    case: EscalationCase, *, owners: Owners, policy: JudgePolicy
+) -> Step | None:
     """Return the rung to take now; None: none is due, or none ever.
 
     One at a time and none left out: whoever is stopped was told and warned, and

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Sum
 
 from reservations.models import Allocation, LedgerEntry
-from reservations.reports.rules import HELD, Booking, Piece
+from reservations.reports.rules import HELD, ReportedBooking, ReportedGpu
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.rules.prices import read_peak
@@ -38,7 +38,7 @@ Measured = dict[tuple[int, int], tuple[float | None, float, float]]
 """By Reservation and Gpu: utilization, part seen, joules."""
 
 
-def month_bookings(start: int, end: int) -> Iterator[Booking]:
+def month_bookings(start: int, end: int) -> Iterator[ReportedBooking]:
     """Read what was booked in [start, end), Unix seconds; two queries a thousand."""
     begin, over = instant(start), instant(end)
     rows = (
@@ -100,9 +100,9 @@ def _charged(pks: Sequence[int]) -> dict[int, tuple[int, int]]:
 
 def _booking(
     rows: Sequence[Row], measured: Measured, charged: tuple[int, int]
-) -> Booking:
+) -> ReportedBooking:
     _pk, _gpu, _start, _end, _weight, _now, membership, state, no_show, *_ = rows[0]
-    return Booking(
+    return ReportedBooking(
         membership_pk=membership,
         state=State(state),
         no_show=no_show,
@@ -112,13 +112,13 @@ def _booking(
     )
 
 
-def _piece(row: Row, measured: Measured) -> Piece:
+def _piece(row: Row, measured: Measured) -> ReportedGpu:
     pk, gpu, start, end, weight, weight_now, _member, state, _gone, *times, peak = row
     over, booked = times
     util, seen, joules = measured.get((pk, gpu), (None, 0.0, 0.0))
     if state not in HELD:
         util, seen, joules = None, 0.0, 0.0
-    return Piece(
+    return ReportedGpu(
         gpu_pk=gpu,
         start=unix(start),
         end=unix(end),

@@ -76,7 +76,7 @@ _FIELDS = fields(Sums)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ReportedGpu:
     """One Gpu of one Reservation: what was booked, held and measured."""
 
     gpu_pk: int
@@ -99,13 +99,13 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
+class ReportedBooking:
     """One Reservation with all its Gpus, in pk order, and what it was charged."""
 
     membership_pk: int
     state: State
     no_show: bool
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ReportedGpu, ...]
     charged_gpu_seconds: int = 0
     """Of the Membership's own column of the ledger."""
     site_gpu_seconds: int = 0
@@ -117,7 +117,7 @@ Key = tuple[int | None, int]
 
 
 def month_sums(
-    bookings: Iterable[Booking], *, start: int, end: int, now: int
+    bookings: Iterable[ReportedBooking], *, start: int, end: int, now: int
 ) -> dict[Key, Sums]:
     """Add up what lies in [start, end), by Membership and Gpu.
 
@@ -144,7 +144,13 @@ _NOTHING = Sums()
 
 
 def _sums(
-    booking: Booking, piece: Piece, *, first: bool, start: int, end: int, now: int
+    booking: ReportedBooking,
+    piece: ReportedGpu,
+    *,
+    first: bool,
+    start: int,
+    end: int,
+    now: int,
 ) -> Sums:
     """What one Gpu of one Reservation came to in the month, but its cost."""
     began = start <= piece.start < end
@@ -177,7 +183,9 @@ def _overlap(a: int, b: int, start: int, end: int) -> int:
     return max(0, min(b, end) - max(a, start))
 
 
-def _charges(pieces: Sequence[Piece], total: int, start: int, end: int) -> list[int]:
+def _charges(
+    pieces: Sequence[ReportedGpu], total: int, start: int, end: int
+) -> list[int]:
     """Return each Gpu's part, in the month, of what a Reservation was charged.
 
     >>> day = Piece(1, 0, 10, 10, weight=1), Piece(2, 0, 10, 10, weight=2)

@@ -12,7 +12,7 @@ from reservations.models import Occurrence, Series
 from reservations.series import series_end
 from reservations.series import service as series
 from reservations.series.recurrence import MOST_TIMES, Rule, rule_from
-from reservations.series.series_days import Looked, Wish, rule_of
+from reservations.series.series_days import Looked, SeriesWish, rule_of
 from reservations.store.calendar_queries import iso
 from reservations.web.api_parts import (
     counted_now,
@@ -60,7 +60,7 @@ def _rule(what: SeriesPreviewIn) -> Rule:
     )
 
 
-def _wish(request: HttpRequest, what: SeriesPreviewIn, *, writes: bool) -> Wish:
+def _wish(request: HttpRequest, what: SeriesPreviewIn, *, writes: bool) -> SeriesWish:
     user = signed_in(request)
     return series.wish(
         user=user,

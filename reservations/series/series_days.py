@@ -45,7 +45,7 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SeriesWish:
     """What shall be repeated."""
 
     membership: Membership
@@ -80,7 +80,7 @@ def days_ahead(rule: Rule, at: datetime, policy: Policy) -> list[Looked]:
 
 
 def book_days(
-    wanted: Wish, days: Sequence[date], policy: Policy, at: datetime
+    wanted: SeriesWish, days: Sequence[date], policy: Policy, at: datetime
 ) -> list[Looked]:
     """Book each day under the locks of them all; a refusal stops no other day."""
     if not days:
@@ -98,7 +98,7 @@ def book_days(
 def _book_one(
     day: date,
     window: Window,
-    wanted: Wish,
+    wanted: SeriesWish,
     locked: locks.Locked,
     policy: Policy,
     at: datetime,

@@ -25,7 +25,7 @@ from reservations.series.series_days import (
     REFUSED,
     SKIPPED,
     Looked,
-    Wish,
+    SeriesWish,
     book_days,
     days_ahead,
     days_in,
@@ -58,7 +58,7 @@ def wish(
     rule: Rule,
     purpose: str = "",
     now: datetime,
-) -> Wish:
+) -> SeriesWish:
     """Return what is asked for, checked as far as one can without looking.
 
     Raises:
@@ -70,10 +70,10 @@ def wish(
             field="start", why=sentence("has passed; begin with the next day")
         )
     chosen = locks.choose_membership(user, membership)
-    return Wish(chosen, tuple(dict.fromkeys(gpu_ids)), rule, purpose)
+    return SeriesWish(chosen, tuple(dict.fromkeys(gpu_ids)), rule, purpose)
 
 
-def rehearse(wanted: Wish, *, now: datetime) -> list[Looked]:
+def rehearse(wanted: SeriesWish, *, now: datetime) -> list[Looked]:
     """Return what saving would do with each day; everything is taken back.
 
     Raises:
@@ -94,7 +94,7 @@ def rehearse(wanted: Wish, *, now: datetime) -> list[Looked]:
 
 
 def create(
-    wanted: Wish,
+    wanted: SeriesWish,
     *,
     skip_refused: bool = False,
     skip: Collection[date] = (),
@@ -161,7 +161,7 @@ def _conflict(refused: Sequence[Looked], of: int, zone: str) -> SeriesConflict:
     )
 
 
-def _keep(wanted: Wish, *, skip_refused: bool, at: datetime) -> Series:
+def _keep(wanted: SeriesWish, *, skip_refused: bool, at: datetime) -> Series:
     rule = wanted.rule
     made = Series.objects.create(
         membership=wanted.membership,
@@ -223,7 +223,7 @@ def _extend(pk: int, at: datetime, policy: Policy) -> list[Looked]:
         days = [
             day for day in days_in(rule, at, policy) if known.get(day, LATER) == LATER
         ]
-        wanted = Wish(chosen, gpu_ids, rule, row.purpose)
+        wanted = SeriesWish(chosen, gpu_ids, rule, row.purpose)
         looked = book_days(wanted, days, policy, at)
         looked += _missed(rule, known, at)
         _note(row, looked, at)

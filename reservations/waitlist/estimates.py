@@ -21,7 +21,7 @@ from reservations.rules.window import Window
 from reservations.store.audit_log import audit_act
 from reservations.waitlist.planned_starts import Expected, beside, expect
 from reservations.waitlist.rules import Choice, choose, offer_until
-from reservations.waitlist.waitlist_snapshot import Look
+from reservations.waitlist.waitlist_snapshot import WaitlistSnapshot
 
 PAUSE_SECONDS = 2 * 3600
 """After an offer that was not taken, nothing is offered to it for so long."""
@@ -29,7 +29,10 @@ URL = "/waiting/"
 
 
 def tell_rest(
-    found: Look, at: datetime, policy: Policy, chosen: Mapping[int, Choice | None]
+    found: WaitlistSnapshot,
+    at: datetime,
+    policy: Policy,
+    chosen: Mapping[int, Choice | None],
 ) -> int:
     """Offer what needs an answer, and keep where everybody would land.
 

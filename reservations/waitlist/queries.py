@@ -41,7 +41,7 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OwnRequest:
     """One own request, and where it stands."""
 
     row: WaitingRequest
@@ -87,7 +87,7 @@ class PastError:
 class Queue:
     """The waitlist as one person reads it."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[OwnRequest, ...]
     waiting: int
     error: PastError
 
@@ -112,7 +112,7 @@ def queue_of(
     place = {row.pk: number for number, row in enumerate(order)}
     return Queue(
         requests=tuple(
-            Request(
+            OwnRequest(
                 row=row,
                 position=place[row.pk] + 1 if row.pk in place else None,
                 ahead=_ahead(order[: place.get(row.pk, 0)], reader),
@@ -203,7 +203,7 @@ def past_error() -> PastError:
     return PastError(n, sum(abs(x) for x in late) / n, sum(late) / n)
 
 
-def request_json(one: Request) -> dict[str, object]:
+def request_json(one: OwnRequest) -> dict[str, object]:
     """Return one own request as the API tells it."""
     row = one.row
     return {

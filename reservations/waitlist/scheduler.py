@@ -47,7 +47,7 @@ from reservations.waitlist.rules import (
     first_placed,
     reason,
 )
-from reservations.waitlist.waitlist_snapshot import Look, look
+from reservations.waitlist.waitlist_snapshot import WaitlistSnapshot, look
 
 MOST_TRIES = 100
 """Placements a step tries at most; the next tick goes on."""
@@ -124,7 +124,7 @@ def _longest(policy: Policy) -> timedelta:
 
 def _place_all(
     at: datetime, policy: Policy
-) -> tuple[int, Look, dict[int, Choice | None] | None]:
+) -> tuple[int, WaitlistSnapshot, dict[int, Choice | None] | None]:
     """Place the first that fits until nobody does; how many, and the last look.
 
     With it, of those that were looked at on it, what could be offered to them; None:
@@ -179,7 +179,7 @@ def _place_all(
     return placed, found, fresh
 
 
-def _look(at: datetime, policy: Policy) -> tuple[Look, int]:
+def _look(at: datetime, policy: Policy) -> tuple[WaitlistSnapshot, int]:
     """Read the waitlist, and whose turn it was before."""
     turn = WaitlistLook.objects.values_list("turn", flat=True).get(pk=1)
     return look(at, policy), turn

@@ -20,7 +20,7 @@ from reservations.store.calendar_queries import Reader
 from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.membership_rights import payers
 from reservations.waitlist.forms import OVER, WaitForm
-from reservations.waitlist.queries import Request, own_rows, queue_of
+from reservations.waitlist.queries import OwnRequest, own_rows, queue_of
 from reservations.web.forms import read, wall
 
 PAGE_ROWS = 10
@@ -32,7 +32,7 @@ GIB_BYTES = 2**30
 class Card:
     """One own request with the names of its Gpus."""
 
-    request: Request
+    request: OwnRequest
     where: str
     """Where it would land, or was placed."""
     offered_on: str
@@ -80,7 +80,7 @@ def waiting(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _cards(requests: Sequence[Request], gpus: Sequence[CalendarGpu]) -> list[Card]:
+def _cards(requests: Sequence[OwnRequest], gpus: Sequence[CalendarGpu]) -> list[Card]:
     labels = {gpu.pk: gpu.label for gpu in gpus}
 
     def names(pks: Sequence[int]) -> str:

@@ -72,7 +72,7 @@ def waiting_of(
 
 
 @dataclass
-class Look:
+class WaitlistSnapshot:
     """Everything one look at the waitlist is about; facts are read once each."""
 
     now: datetime
@@ -150,7 +150,7 @@ class Look:
         return self._used
 
 
-def look(now: datetime, policy: Policy) -> Look:
+def look(now: datetime, policy: Policy) -> WaitlistSnapshot:
     """Read the waitlist and what it is judged by, in few queries for everybody."""
     chosen = (
         WaitingRequest.objects.waiting()
@@ -168,7 +168,7 @@ def look(now: datetime, policy: Policy) -> Look:
     gpus = calendar_gpus()
     limited = frozenset(gpu.pool_pk for gpu in gpus if gpu.limited)
     people = Crowd([row.membership for row in rows], now, until, policy, limited)
-    return Look(
+    return WaitlistSnapshot(
         now=now,
         policy=policy,
         rows={row.pk: row for row in rows},

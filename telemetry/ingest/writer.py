@@ -31,7 +31,7 @@ from telemetry.models import Alert, Node, TelemetryPolicy
 from telemetry.protocol.errors import TelemetryError
 from telemetry.protocol.hardware import NodeInfo
 from telemetry.protocol.reading import XidEvent
-from telemetry.rules.finding_rules import LOST, Act, Step
+from telemetry.rules.finding_rules import LOST, FindingAct, Step
 from telemetry.rules.rollup import MinuteTotals
 from telemetry.rules.thresholds import JudgePolicy
 
@@ -87,9 +87,13 @@ class Writer:
         """Keep the newest step of a rule on a Gpu, or on a node by its name."""
         with self._lock:
             before = self._steps.get((place, step.finding.rule))
-            if before and before.act is Act.OPEN and step.act is Act.REPEAT:
+            if (
+                before
+                and before.act is FindingAct.OPEN
+                and step.act is FindingAct.REPEAT
+            ):
                 # Not stored yet: it is still to be opened.
-                step = Step(Act.OPEN, step.finding)
+                step = Step(FindingAct.OPEN, step.finding)
             self._steps[place, step.finding.rule] = step
 
     def leave_xids(self, events: Mapping[int, list[XidEvent]]) -> None:
@@ -214,10 +218,10 @@ class Writer:
         covered = finding.of_node or (
             finding.rule == LOST and gpu_id is not None and says_off_the_bus(gpu_id)
         )
-        if step.act is Act.CLOSE or covered:
+        if step.act is FindingAct.CLOSE or covered:
             close_alert(rule=finding.rule, gpu_id=gpu_id, node_id=node_id, now=now)
         else:
-            opens = step.act is Act.OPEN and finding.trail is not None
+            opens = step.act is FindingAct.OPEN and finding.trail is not None
             open_alert(
                 rule=finding.rule,
                 gpu_id=gpu_id,
@@ -227,8 +231,12 @@ class Writer:
                 reservation_id=finding.reservation_id,
                 readings=finding.trail.facts() if opens and finding.trail else None,
             )
-        if finding.rule == LOST and step.act is not Act.REPEAT and gpu_id is not None:
-            set_lost(gpu_ids=[gpu_id], lost=step.act is Act.OPEN)
+        if (
+            finding.rule == LOST
+            and step.act is not FindingAct.REPEAT
+            and gpu_id is not None
+        ):
+            set_lost(gpu_ids=[gpu_id], lost=step.act is FindingAct.OPEN)
 
     def _write_xids(self) -> None:
         with self._lock:

@@ -130,7 +130,7 @@ class Finding:
     """Whether the whole node's Alert tells it: then it is no Alert of its own."""
 
 
-class Act(Enum):
+class FindingAct(Enum):
     """What to do about a finding."""
 
     OPEN = auto()
@@ -142,7 +142,7 @@ class Act(Enum):
 class Step:
     """One thing to do about one finding."""
 
-    act: Act
+    act: FindingAct
     finding: Finding
 
 
@@ -208,20 +208,20 @@ class RuleClock(Generic[Place]):
         for place in self._watches.keys() - places:
             del self._watches[place]
 
-    def _act(self, watch: _Watch, *, seen: bool, at: float) -> Act | None:
+    def _act(self, watch: _Watch, *, seen: bool, at: float) -> FindingAct | None:
         if watch.seen != seen:
             watch.seen, watch.since = seen, at
         if watch.told_at is None:
             if seen:
                 watch.told_at = at
-                return Act.OPEN
+                return FindingAct.OPEN
             return None
         if not seen and at - watch.since >= self._patience_seconds(watch.finding.rule):
             watch.told_at = None
-            return Act.CLOSE
+            return FindingAct.CLOSE
         if seen and at - watch.told_at >= REPEAT_SECONDS:
             watch.told_at = at
-            return Act.REPEAT
+            return FindingAct.REPEAT
         return None
 
     def _patience_seconds(self, rule: str) -> float:

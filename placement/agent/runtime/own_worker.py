@@ -28,7 +28,7 @@ from placement.agent.runtime.by_deepspeed import ByDeepSpeed
 from placement.agent.runtime.plan_worker import CANNOT_RUN, train
 from placement.agent.runtime.rank_groups import Ranks, begin
 from placement.agent.runtime.sharded_model import LOWER, share_out
-from placement.agent.runtime.stop_flag import Asked
+from placement.agent.runtime.stop_flag import StopFlag
 from placement.agent.runtime.trainer import Trainer
 from placement.agent.runtime.training_checkpoint import CheckpointUnusable
 from placement.planner.launch.backends import DEEPSPEED
@@ -156,7 +156,7 @@ class DeepSpeedOwnTrainer(ByDeepSpeed, OwnTrainer):
 
 def main(argv: list[str]) -> int:
     """Train with the settings in argv[1], by the Plan in argv[2] where there is one."""
-    asked = Asked()
+    asked = StopFlag()
     settings = json.loads(argv[1])
     sys.path.insert(0, settings["folder"] or str(Path.home()))
     device = begin()

@@ -27,7 +27,7 @@ from torch import distributed
 
 from placement.agent.runtime.by_deepspeed import trainer_of
 from placement.agent.runtime.rank_groups import Ranks, begin
-from placement.agent.runtime.stop_flag import Asked
+from placement.agent.runtime.stop_flag import StopFlag
 from placement.agent.runtime.trainer import Trainer
 from placement.agent.runtime.training_checkpoint import CheckpointUnusable, resume, save
 from placement.planner.launch.backends import TORCH
@@ -79,7 +79,7 @@ def memory(trainer: Trainer) -> dict[str, int]:
     return {f"{name}_{rank}": size for rank, size in enumerate(sizes)}
 
 
-def train(trainer: Trainer, asked: Asked) -> None:
+def train(trainer: Trainer, asked: StopFlag) -> None:
     """Train from the checkpoint, or from the start, until the last step or TERM.
 
     Raises:
@@ -186,7 +186,7 @@ def tell(plan: Plan | None, trainer: Trainer) -> None:
 
 def main(argv: list[str]) -> int:
     """Train with the settings in argv[1], by the Plan in argv[2] where there is one."""
-    asked = Asked()
+    asked = StopFlag()
     settings = json.loads(argv[1])
     plan: Plan | None = None
     try:

@@ -3,7 +3,7 @@
 import signal
 
 
-class Asked:
+class StopFlag:
     """Notes a SIGTERM instead of dying of it."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-class Answer(Exception):
+class InferenceAnswer(Exception):
     """An answer that ends the request; also raised."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Answer(Exception):
         super().__init__(f"{status}")
 
 
-def problem(status: int, code: str, detail: str, **members: Any) -> Answer:
+def problem(status: int, code: str, detail: str, **members: Any) -> InferenceAnswer:
     """A problem (RFC 9457) that also has the protocol's own `error`."""
     body = {
         "type": f"urn:gpuportal:problem:{code}",
@@ -81,7 +81,7 @@ def problem(status: int, code: str, detail: str, **members: Any) -> Answer:
     headers = {"content-type": "application/problem+json"}
     if status == 503:
         headers["retry-after"] = "1"
-    return Answer(status, body, headers)
+    return InferenceAnswer(status, body, headers)
 
 
 class ServeApp:
@@ -96,7 +96,7 @@ class ServeApp:
             return
         try:
             answer = await self._answer(scope, receive)
-        except Answer as raised:
+        except InferenceAnswer as raised:
             answer = raised
         await send(
             {
@@ -111,7 +111,7 @@ class ServeApp:
         )
         await send({"type": "http.response.body", "body": answer.body})
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def _answer(self, scope: Scope, receive: Receive) -> InferenceAnswer:
         method, path = scope["method"], scope["path"]
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1")
@@ -130,18 +130,18 @@ class ServeApp:
         _only(method, "GET")
         return self._plain(path)
 
-    def _plain(self, path: str) -> Answer:
+    def _plain(self, path: str) -> InferenceAnswer:
         models = self.station.kept.values()
         if path in ("/v2", "/v2/"):
             body = {"name": NAME, "version": VERSION, "extensions": EXTENSIONS}
-            return Answer(200, body)
+            return InferenceAnswer(200, body)
         if path == "/v2/health/live":
-            return Answer(200, {"live": True})
+            return InferenceAnswer(200, {"live": True})
         if path == "/v2/health/ready":
             ready = bool(models) and all(one.state != "loading" for one in models)
-            return Answer(200 if ready else 503, {"ready": ready})
+            return InferenceAnswer(200 if ready else 503, {"ready": ready})
         if path == "/stats":
-            return Answer(200, self.station.to_json())
+            return InferenceAnswer(200, self.station.to_json())
         raise problem(404, "not-found", "There is no such address.")
 
     def _kept(self, name: str) -> Kept:
@@ -150,10 +150,10 @@ class ServeApp:
             raise problem(404, "no-model", f"No model {name} is served here.")
         return kept
 
-    def _ready(self, kept: Kept) -> Answer:
-        return Answer(200 if kept.ready else 503, {"ready": kept.ready})
+    def _ready(self, kept: Kept) -> InferenceAnswer:
+        return InferenceAnswer(200 if kept.ready else 503, {"ready": kept.ready})
 
-    def _model(self, kept: Kept) -> Answer:
+    def _model(self, kept: Kept) -> InferenceAnswer:
         model = kept.model
         if model is None:
             raise self._not_ready(kept)
@@ -164,9 +164,9 @@ class ServeApp:
             "inputs": [one.to_json() for one in model.inputs],
             "outputs": [one.to_json() for one in model.outputs],
         }
-        return Answer(200, body)
+        return InferenceAnswer(200, body)
 
-    def _not_ready(self, kept: Kept) -> Answer:
+    def _not_ready(self, kept: Kept) -> InferenceAnswer:
         words = f": {kept.note}" if kept.note else ""
         return problem(
             503, "not-ready", f"{kept.name} is not ready, it is {kept.state}{words}."
@@ -176,7 +176,7 @@ class ServeApp:
 
     async def _infer(
         self, kept: Kept, headers: Mapping[str, str], receive: Receive
-    ) -> Answer:
+    ) -> InferenceAnswer:
         body = await _body(receive)
         if kept.model is None or not kept.ready:
             raise self._not_ready(kept)
@@ -236,7 +236,7 @@ class ServeApp:
 
     def _done(
         self, kept: Kept, asked: Asked, inference: "asyncio.Future[Any]"
-    ) -> Answer:
+    ) -> InferenceAnswer:
         try:
             answered = inference.result()
         except TurnedAway as away:
@@ -258,13 +258,13 @@ class ServeApp:
         if length is not None:
             headers[LENGTH_HEADER] = str(length)
             headers["content-type"] = "application/octet-stream"
-        return Answer(200, body, headers)
+        return InferenceAnswer(200, body, headers)
 
     # --- the node's own ------------------------------------------------------------
 
-    def _repository(self, name: str, act: str, body: bytes) -> Answer:
+    def _repository(self, name: str, act: str, body: bytes) -> InferenceAnswer:
         if act == "unload":
-            return Answer(200, {"gone": self.station.let_go(name)})
+            return InferenceAnswer(200, {"gone": self.station.let_go(name)})
         try:
             said = json.loads(body)
             kept = Kept(
@@ -282,10 +282,10 @@ class ServeApp:
             self.station.take(kept)
         except ServingError as error:
             raise problem(409, "refused", f"{error}") from None
-        return Answer(200, {"state": kept.state})
+        return InferenceAnswer(200, {"state": kept.state})
 
 
-def _away(away: TurnedAway) -> Answer:
+def _away(away: TurnedAway) -> InferenceAnswer:
     """Why a request is not served."""
     told = {}
     if away.predicted_ms is not None:

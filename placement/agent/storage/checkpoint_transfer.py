@@ -48,7 +48,7 @@ PACK_SECONDS = 3600.0
 logger = logging.getLogger(__name__)
 
 
-class Unreadable(Exception):
+class CheckpointUnreadable(Exception):
     """There is a checkpoint, and its own user cannot read it."""
 
 
@@ -94,7 +94,7 @@ class Carrier:
             outcome, why = LATER, refusal.detail
         except OSError as error:
             outcome, why = LATER, disk_space.why(error)
-        except Unreadable as error:
+        except CheckpointUnreadable as error:
             outcome, why = REFUSED, f"it cannot be read: {error}"
         if outcome == LATER:
             self._again_at[folder.name] = time.monotonic() + ROOM_SECONDS
@@ -161,13 +161,13 @@ def _packed(folder: JobFolder, target: Path, asked: dict[str, Any]) -> str:
     try:
         size = previous_attempt.size_of(source)
     except OrderRefused as refusal:  # no room that may come can mend that
-        raise Unreadable(refusal.detail) from refusal
+        raise CheckpointUnreadable(refusal.detail) from refusal
     if size <= most_bytes:
         previous_attempt.check_room(size, folder.path, folder.job)
     try:
         identity = unix_user.identity_of(parse_order(payload), allow_scripts=True)
     except OrderRefused as refusal:
-        raise Unreadable(refusal.detail) from refusal
+        raise CheckpointUnreadable(refusal.detail) from refusal
     draft = folder.path / ".carry.tar.part"
     with draft.open("wb") as file:
         draft.chmod(0o600)
@@ -187,7 +187,7 @@ def _packed(folder: JobFolder, target: Path, asked: dict[str, Any]) -> str:
     words = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
     if done.returncode == checkpoint_archive.NO_ROOM:
         raise OSError(errno.ENOSPC, words[0])
-    raise Unreadable(" ".join(words)[:200] or f"code {done.returncode}")
+    raise CheckpointUnreadable(" ".join(words)[:200] or f"code {done.returncode}")
 
 
 def fetch(

@@ -36,7 +36,7 @@ CODE_DIR = Path(__file__).resolve().parents[3]
 logger = logging.getLogger(__name__)
 
 
-class Unreadable(Exception):
+class ResultUnreadable(Exception):
     """The Job's user cannot read what was asked for."""
 
 
@@ -88,7 +88,7 @@ class ResultCarrier:
                     if stop.is_set():
                         return
                     self._send(folder, place, identity, row)
-        except (ChannelRefused, OrderRefused, Unreadable) as refusal:
+        except (ChannelRefused, OrderRefused, ResultUnreadable) as refusal:
             logger.warning("results of job %s: %s", folder.name, refusal)
         item.report(results=True)
 
@@ -139,7 +139,7 @@ class ResultCarrier:
         while True:
             data = file.read(min(PIECE_BYTES, size - at))
             if not data and size:
-                raise Unreadable("a file is shorter than it was")
+                raise ResultUnreadable("a file is shorter than it was")
             status, answer = self._request(folder, "PUT", f"/{pk}", data, offset=at)
             have = int(json.loads(answer)["size"])
             if status == 409 and have == at:
@@ -171,7 +171,7 @@ def _listing(
         check=False,
     )
     if done.returncode != 0:
-        raise Unreadable(done.stderr.decode(errors="replace")[-200:].strip())
+        raise ResultUnreadable(done.stderr.decode(errors="replace")[-200:].strip())
     return dict(json.loads(done.stdout))
 
 

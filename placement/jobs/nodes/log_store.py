@@ -50,7 +50,7 @@ MOST_WANTED_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
-class Piece:
+class LogPiece:
     """A part of a log: raw bytes [offset, offset + bytes) as clean text."""
 
     offset: int
@@ -70,7 +70,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Found:
+class LogSearch:
     """What one search came to."""
 
     hits: tuple[Hit, ...]
@@ -266,15 +266,15 @@ def note(job: Job) -> str:
     return ""
 
 
-def read(job: Job, *, offset: int, length: int = TAIL_BYTES, part: int = 0) -> Piece:
+def read(job: Job, *, offset: int, length: int = TAIL_BYTES, part: int = 0) -> LogPiece:
     """Return a range of the log, at most 1 MiB; negative offset: from the end."""
     total = size(job, part=part)
     start = max(0, total + offset) if offset < 0 else min(offset, total)
     data = _bytes(job, start, min(length, MOST_READ_BYTES), part=part)
-    return Piece(start, len(data), clean(data.decode(errors="replace")), total)
+    return LogPiece(start, len(data), clean(data.decode(errors="replace")), total)
 
 
-def tail(job: Job, length: int = TAIL_BYTES, *, part: int = 0) -> Piece:
+def tail(job: Job, length: int = TAIL_BYTES, *, part: int = 0) -> LogPiece:
     """Return the end of the log, from the start of a line where there is one."""
     piece = read(job, offset=-length, length=length, part=part)
     if piece.offset == 0:
@@ -282,7 +282,7 @@ def tail(job: Job, length: int = TAIL_BYTES, *, part: int = 0) -> Piece:
     data = _bytes(job, piece.offset, piece.bytes, part=part)
     head = data.find(b"\n") + 1
     text = clean(data[head:].decode(errors="replace"))
-    return Piece(piece.offset + head, len(data) - head, text, piece.size)
+    return LogPiece(piece.offset + head, len(data) - head, text, piece.size)
 
 
 def last_lines(job: Job, count: int, *, part: int = 0) -> list[str]:
@@ -335,7 +335,7 @@ def _put_by(kept: Path, state: dict[str, Any]) -> None:
         logger.warning("%s is not kept: %s", kept.name, error)
 
 
-def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> Found:
+def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> LogSearch:
     """Return the lines from a byte offset on that hold some text, ASCII case apart.
 
     Reads at most 256 MiB, a mebibyte at a time, and finds at most 100 lines:
@@ -344,13 +344,13 @@ def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> Found:
     total = size(job, part=part)
     needle = wanted.encode(errors="replace").lower()
     if not needle:
-        return Found((), None, total)
+        return LogSearch((), None, total)
     hits: list[Hit] = []
     until = min(total, offset + SEARCH_BYTES)
     while offset < until and len(hits) < MOST_HITS:
         block = _bytes(job, offset, BLOCK_BYTES, part=part)
         if not block:
-            return Found(tuple(hits), None, total)
+            return LogSearch(tuple(hits), None, total)
         low = block.lower()
         at, passed = low.find(needle), 0
         while at >= 0 and len(hits) < MOST_HITS:
@@ -366,7 +366,7 @@ def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> Found:
             )
             passed = max(passed, across, 1)
         offset += passed
-    return Found(tuple(hits), offset if offset < total else None, total)
+    return LogSearch(tuple(hits), offset if offset < total else None, total)
 
 
 def _line_at(job: Job, at: int, length: int, part: int) -> Hit:

@@ -22,7 +22,7 @@ ON_NODE = tuple(sorted(JobState.on_node()))
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class JobTurn:
     """What a due Job gets now."""
 
     gpu_ids: tuple[int, ...] = ()
@@ -31,7 +31,7 @@ class Turn:
     """Why it gets none yet; "": it may start."""
 
 
-def turn_of(job: Job, planned: Sequence[str]) -> Turn:
+def turn_of(job: Job, planned: Sequence[str]) -> JobTurn:
     """Return the Gpus for a due Job, or what it waits for.
 
     Args:
@@ -40,34 +40,34 @@ def turn_of(job: Job, planned: Sequence[str]) -> Turn:
     """
     held = {gpu.uuid: gpu.pk for gpu in held_gpus(job)}
     if job.gpu_count is not None and job.gpu_count > len(held):
-        return Turn(waits=_too_few(job, len(held)))
+        return JobTurn(waits=_too_few(job, len(held)))
     ahead = _ahead(job)
     if ahead is not None:
-        return Turn(
+        return JobTurn(
             waits=sentence(
                 "waits for job {ahead}, which is ahead in the queue", ahead=ahead
             )
         )
     before = Job.objects.filter(moves__next_job=job, state__in=ON_NODE).first()
     if before is not None:
-        return Turn(waits=_waits_for(before))
+        return JobTurn(waits=_waits_for(before))
     taken = _taken(job, set(held.values()))
     wanted = [held[uuid] for uuid in planned if uuid in held] or list(held.values())
     strangers = _strangers(wanted)
     free = [pk for pk in wanted if pk not in taken and pk not in strangers]
     count = job.gpu_count if job.gpu_count and not planned else len(wanted)
     if len(free) >= count:
-        return Turn(tuple(free[:count]))
+        return JobTurn(tuple(free[:count]))
     if not strangers.keys() <= taken.keys():
         where = ", ".join(name for pk, name in strangers.items() if pk not in taken)
-        return Turn(
+        return JobTurn(
             waits=sentence(
                 "waits until another person's process has left {where}", where=where
             )
         )
     first = min(taken[pk] for pk in wanted if pk in taken)
     other = Job.objects.select_related("reservation").get(pk=first)
-    return Turn(
+    return JobTurn(
         waits=_waits_for(other, [pk for pk in wanted if taken.get(pk) == first])
     )
 

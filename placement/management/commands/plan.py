@@ -130,7 +130,7 @@ class Command(BaseCommand):
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlanAnswer:
     """Plans, and where the calendar was asked, when the best could start."""
 
     found: PlanSet
@@ -211,7 +211,7 @@ def question_of(options: Mapping[str, Any]) -> Question:
     )
 
 
-def answered(asked: Question) -> Answer:
+def answered(asked: Question) -> PlanAnswer:
     """Plan on the Gpus of a file, or on the portal's.
 
     Raises:
@@ -230,7 +230,7 @@ def answered(asked: Question) -> Answer:
         limits=asked.limits,
         wish=options["wish"],
     )
-    return Answer(found)
+    return PlanAnswer(found)
 
 
 def read_gpus(source: str) -> Sequence[GpuOffer]:
@@ -251,7 +251,7 @@ def read_gpus(source: str) -> Sequence[GpuOffer]:
         raise BadInput({"gpus": f"is not JSON: {error}"}) from error
 
 
-def _live(asked: Question) -> Answer:
+def _live(asked: Question) -> PlanAnswer:
     """Plan on the portal's Gpus; say when the first Plan could start."""
     options = asked.options
     now = timezone.now()
@@ -283,7 +283,9 @@ def _live(asked: Question) -> Answer:
     if found.best is not None:
         start = planning.earliest_start(plan=found.best, at=at, hours=hours, now=now)
         earliest = None if start is None else start.to_json()
-    return Answer(found, offered.start.isoformat(), offered.end.isoformat(), earliest)
+    return PlanAnswer(
+        found, offered.start.isoformat(), offered.end.isoformat(), earliest
+    )
 
 
 def _instant(text: str | None) -> datetime | None:

@@ -40,7 +40,7 @@ class NotRunnable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """Where one rank stands."""
 
     stage: int
@@ -53,7 +53,7 @@ class Execution:
     """All that a process needs to know of the Plan."""
 
     strategy: str
-    places: tuple[Place, ...]
+    places: tuple[RankPlace, ...]
     """By rank."""
     stages: int
     replicas: int
@@ -180,7 +180,7 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
     made = Execution(
         strategy=plan.strategy,
         places=tuple(
-            Place(shard.stage, shard.replica, shard.tensor_rank)
+            RankPlace(shard.stage, shard.replica, shard.tensor_rank)
             for shard in plan.by_process
         ),
         stages=int(launch.get("pipeline_degree", 1)),
@@ -261,7 +261,7 @@ def execution_without_plan(replicas: int, *, layers: int = 1) -> Execution:
     """One process, or copies of the model in so many: fp32, AdamW."""
     return Execution(
         strategy=DDP.key if replicas > 1 else SINGLE.key,
-        places=tuple(Place(0, replica, 0) for replica in range(replicas)),
+        places=tuple(RankPlace(0, replica, 0) for replica in range(replicas)),
         stages=1,
         replicas=replicas,
         tensor_degree=1,

@@ -40,7 +40,7 @@ FULL_NAMES = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class RecipeSetting:
     """One number or word that a recipe takes."""
 
     name: str
@@ -76,14 +76,14 @@ class Recipe:
     name: str
     title: str
     about: str
-    settings: tuple[Setting, ...]
+    settings: tuple[RecipeSetting, ...]
     needs_torch: bool
     runs_own_code: bool = False
     """It imports its owner's code: where scripts may not run, it may not either."""
 
 
 _SIMULATED = (
-    Setting(
+    RecipeSetting(
         "simulated_memory_gib",
         float,
         8.0,
@@ -91,7 +91,7 @@ _SIMULATED = (
         most=2048,
         help=sentence("memory used on each simulated GPU (real GPUs are measured)"),
     ),
-    Setting(
+    RecipeSetting(
         "simulated_util_pct",
         float,
         85.0,
@@ -100,7 +100,7 @@ _SIMULATED = (
         help=sentence("utilization it shows on each simulated GPU"),
     ),
 )
-_BACKEND = Setting(
+_BACKEND = RecipeSetting(
     "backend",
     str,
     TORCH,
@@ -130,17 +130,19 @@ TINY_TRANSFORMER = Recipe(
         )
     ),
     settings=(
-        Setting(
+        RecipeSetting(
             "layers", int, 2, least=1, most=24, help=sentence("transformer layers")
         ),
-        Setting(
+        RecipeSetting(
             "hidden", int, 64, least=16, most=2048, help=sentence("width of the model")
         ),
-        Setting("heads", int, 4, least=1, most=32, help=sentence("attention heads")),
-        Setting(
+        RecipeSetting(
+            "heads", int, 4, least=1, most=32, help=sentence("attention heads")
+        ),
+        RecipeSetting(
             "seq", int, 64, least=8, most=2048, help=sentence("tokens per sequence")
         ),
-        Setting(
+        RecipeSetting(
             "batch",
             int,
             8,
@@ -148,7 +150,7 @@ TINY_TRANSFORMER = Recipe(
             most=1024,
             help=sentence("sequences per process (with a plan: per microbatch)"),
         ),
-        Setting(
+        RecipeSetting(
             "steps",
             int,
             200,
@@ -156,7 +158,7 @@ TINY_TRANSFORMER = Recipe(
             most=10_000_000,
             help=sentence("optimizer steps"),
         ),
-        Setting(
+        RecipeSetting(
             "learning_rate",
             float,
             3e-3,
@@ -164,10 +166,10 @@ TINY_TRANSFORMER = Recipe(
             most=1,
             help=sentence("learning rate of AdamW"),
         ),
-        Setting(
+        RecipeSetting(
             "dropout", float, 0.0, least=0, most=0.9, help=sentence("while training")
         ),
-        Setting(
+        RecipeSetting(
             "seed",
             int,
             0,
@@ -175,7 +177,7 @@ TINY_TRANSFORMER = Recipe(
             most=2**31 - 1,
             help=sentence("seed for data and weights"),
         ),
-        Setting(
+        RecipeSetting(
             "seconds_per_step",
             float,
             0.0,
@@ -183,7 +185,7 @@ TINY_TRANSFORMER = Recipe(
             most=60,
             help=sentence("slow each step down to this time, for demonstrations"),
         ),
-        Setting(
+        RecipeSetting(
             "checkpoint_seconds",
             float,
             600.0,
@@ -193,7 +195,7 @@ TINY_TRANSFORMER = Recipe(
                 "time between checkpoints; 0: only at the end and before a stop"
             ),
         ),
-        Setting(
+        RecipeSetting(
             "strategy",
             str,
             "auto",
@@ -210,10 +212,10 @@ BURN_IN = Recipe(
     title="Burn-in",
     about=sentence("Counts and prints its progress. Use it to check that jobs run."),
     settings=(
-        Setting(
+        RecipeSetting(
             "seconds", float, 60.0, least=0, most=7 * 86_400, help=sentence("how long")
         ),
-        Setting(
+        RecipeSetting(
             "lines_per_second",
             float,
             1.0,
@@ -221,7 +223,7 @@ BURN_IN = Recipe(
             most=1000,
             help=sentence("lines of progress per second"),
         ),
-        Setting(
+        RecipeSetting(
             "exit_code",
             int,
             0,
@@ -243,28 +245,28 @@ OWN_MODEL = Recipe(
         )
     ),
     settings=(
-        Setting(
+        RecipeSetting(
             "model",
             str,
             "train:model",
             reads="entry",
             help=sentence("returns a torch module"),
         ),
-        Setting(
+        RecipeSetting(
             "data",
             str,
             "train:data",
             reads="entry",
             help=sentence("returns a data set of (input, target)"),
         ),
-        Setting(
+        RecipeSetting(
             "loss",
             str,
             "torch.nn.functional:cross_entropy",
             reads="entry",
             help=sentence("function of (output, target)"),
         ),
-        Setting(
+        RecipeSetting(
             "folder",
             str,
             "",
@@ -282,10 +284,10 @@ SERVE = Recipe(
     title=sentence("Served models"),
     about=sentence("Answers requests for ONNX models within deadlines."),
     settings=(
-        Setting(
+        RecipeSetting(
             "threads", int, 1, least=1, most=64, help=sentence("where the CPU computes")
         ),
-        Setting(
+        RecipeSetting(
             "room_bytes",
             int,
             4 * GIB,
@@ -429,7 +431,7 @@ def claim_bytes(settings: Mapping[str, Any]) -> int:
     return int(float(settings["simulated_memory_gib"]) * GIB)
 
 
-def _checked(setting: Setting, value: object) -> int | float | str:
+def _checked(setting: RecipeSetting, value: object) -> int | float | str:
     if setting.kind is str and not setting.choices:
         return _text(setting, value)
     if setting.kind is str:
@@ -464,7 +466,7 @@ def _figure(bound: float) -> str:
     return f"{bound:.12f}".rstrip("0")
 
 
-def _text(setting: Setting, value: object) -> str:
+def _text(setting: RecipeSetting, value: object) -> str:
     """Free text, as its Setting reads it. Raises ValueError with what it must be."""
     if not isinstance(value, str) or not value.isprintable() or len(value) > 300:
         raise ValueError(sentence("must be at most 300 printable characters"))

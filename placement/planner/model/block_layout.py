@@ -21,7 +21,7 @@ Shapes = list[tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class LinearNames:
     """What a family calls the linear layers of a block: what adapters are put on."""
 
     query: str = "q_proj"
@@ -39,7 +39,7 @@ class Names:
 class Tensors:
     """Which tensors a family has beyond what its TransformerShape says."""
 
-    names: Names = field(default_factory=Names)
+    names: LinearNames = field(default_factory=LinearNames)
     qkv_bias: bool = False
     key_bias: bool | None = None
     """None: as `qkv_bias`."""

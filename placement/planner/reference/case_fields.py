@@ -13,7 +13,7 @@ SMALLEST = 1e-60
 
 
 @dataclass(slots=True)
-class Fields:
+class CaseFields:
     """One object and what is wrong with it so far."""
 
     data: Mapping[str, Any]
@@ -90,7 +90,7 @@ class Fields:
         return max(least, 1)
 
 
-def objects_of(fields: Fields, name: str, *, most: int) -> list[Fields]:
+def objects_of(fields: CaseFields, name: str, *, most: int) -> list[CaseFields]:
     """A list of objects, each with a path of its own and the same problems."""
     made = []
     for index, row in enumerate(fields.rows(name, most=most)):
@@ -98,12 +98,16 @@ def objects_of(fields: Fields, name: str, *, most: int) -> list[Fields]:
         if not isinstance(row, Mapping):
             fields.problems[path] = "must be an object"
             row = {}
-        made.append(Fields(row, fields.problems, f"{path}."))
+        made.append(CaseFields(row, fields.problems, f"{path}."))
     return made
 
 
 def numbers_of(
-    rows: Sequence[Fields], name: str, *, whole: bool = False, above_zero: bool = False
+    rows: Sequence[CaseFields],
+    name: str,
+    *,
+    whole: bool = False,
+    above_zero: bool = False,
 ) -> list[float]:
     """The same field of every object. Whole numbers stay `int`, however large."""
     found = []

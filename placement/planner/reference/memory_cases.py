@@ -57,7 +57,7 @@ READ = {
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class MemoryCase:
     """A case read: the model (one of two ways), its Workload and its batch."""
 
     spec: ModelSpec | None
@@ -93,7 +93,7 @@ def _answer(spec_object: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def read_case(spec_object: Mapping[str, Any]) -> Case:
+def read_case(spec_object: Mapping[str, Any]) -> MemoryCase:
     """The model and Workload of a case."""
     if not isinstance(spec_object, Mapping):
         raise SpecInvalid({"spec": "must be an object"})
@@ -112,7 +112,7 @@ def read_case(spec_object: Mapping[str, Any]) -> Case:
             raise SpecInvalid({"model.args": "must be an object"})
     spec = None if "torch" in model else model_of(spec_object)
     workload = workload_of(spec_object, spec)
-    return Case(spec, workload, spec_object, _input_bytes(given, workload))
+    return MemoryCase(spec, workload, spec_object, _input_bytes(given, workload))
 
 
 def _check_whole(
@@ -217,7 +217,7 @@ def _input_bytes(given: Mapping[str, Any], workload: Workload) -> int:
     return int(batch * 3 * given["size"] ** 2 * width + labels)
 
 
-def _family_answer(case: Case) -> dict[str, Any]:
+def _family_answer(case: MemoryCase) -> dict[str, Any]:
     assert case.spec is not None
     made = estimate(case.spec, case.workload)
     kept = sum(layer.activation_bytes for layer in made.layers)
@@ -338,7 +338,7 @@ def _rank_answer(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plain_answer(case: Case) -> dict[str, Any]:
+def _plain_answer(case: MemoryCase) -> dict[str, Any]:
     """A plain net is one layer whose tape is the whole net."""
     workload = case.workload
     if workload.checkpointing != "none":

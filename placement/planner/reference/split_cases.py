@@ -23,7 +23,7 @@ from typing import Any
 
 from placement.planner.reference.case_fields import (
     SMALLEST,
-    Fields,
+    CaseFields,
     numbers_of,
     objects_of,
 )
@@ -58,10 +58,10 @@ def answer(case: object) -> Answer:
     if solve is None:
         known = ", ".join(_SOLVERS)
         raise BadInput({"kind": f"{str(kind)[:40]!r} is not one of {known}"})
-    return solve(Fields(case))
+    return solve(CaseFields(case))
 
 
-def _contiguous(fields: Fields) -> Answer:
+def _contiguous(fields: CaseFields) -> Answer:
     layers = fields.whole_numbers("layer_bytes", most=MOST_LAYERS)
     frees = fields.whole_numbers("free_bytes", most=MOST_GPUS)
     fields.check()
@@ -94,7 +94,7 @@ def _lack_of_room(layers: Sequence[int], frees: Sequence[int]) -> str:
     )
 
 
-def _pipeline(fields: Fields) -> Answer:
+def _pipeline(fields: CaseFields) -> Answer:
     layers = objects_of(fields, "layers", most=MOST_LAYERS)
     gpus = objects_of(fields, "gpus", most=MOST_GPUS)
     pieces = fields.whole_number("microbatches", least=1)
@@ -130,7 +130,7 @@ def _pipeline(fields: Fields) -> Answer:
     }
 
 
-def _coalesce(fields: Fields) -> Answer:
+def _coalesce(fields: CaseFields) -> Answer:
     state = fields.whole_number("state_bytes")
     shards = fields.whole_number("shards", least=1)
     fixed = fields.whole_number("fixed_bytes_per_used_gpu")
@@ -159,7 +159,7 @@ def _coalesce(fields: Fields) -> Answer:
     }
 
 
-def _move(fields: Fields) -> Answer:
+def _move(fields: CaseFields) -> Answer:
     now = fields.number("iter_s_now")
     new = fields.number("iter_s_new")
     left = fields.whole_number("iters_left", or_none=True)
@@ -185,7 +185,7 @@ def _move(fields: Fields) -> Answer:
     return {"gain_s": made.gain_seconds, "cost_s": cost, "move": made.move}
 
 
-_SOLVERS: Mapping[str, Callable[[Fields], Answer]] = {
+_SOLVERS: Mapping[str, Callable[[CaseFields], Answer]] = {
     "contiguous": _contiguous,
     "pipeline_1f1b": _pipeline,
     "zero_coalesce": _coalesce,

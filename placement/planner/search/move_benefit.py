@@ -20,7 +20,7 @@ HOLD_DOWN_FACTOR = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveDecision:
+class MoveBenefit:
     """Move or stay, with the numbers behind it."""
 
     move: bool
@@ -52,7 +52,7 @@ def decide_move(
     last_move_cost_seconds: float = 0.0,
     margin_ratio: float = MARGIN_RATIO,
     hold_down_factor: float = HOLD_DOWN_FACTOR,
-) -> MoveDecision:
+) -> MoveBenefit:
     """Should a Job move at its next step boundary?
 
     `steps_left` None: unknown; then `regret_seconds` is what staying has already lost.
@@ -96,7 +96,7 @@ def decide_move(
             needed=f"{needed:.0f}",
         )
         move = False
-    return MoveDecision(
+    return MoveBenefit(
         move=move, gain_seconds=gain, cost_seconds=cost_seconds, reason=reason
     )
 

@@ -36,7 +36,7 @@ WORDS: dict[str, Any] = dict((USED, *COMPONENTS, SLACK))
 
 
 @dataclass(frozen=True)
-class Piece:
+class BarPart:
     """One part of a bar."""
 
     key: str
@@ -57,7 +57,7 @@ class Bar:
     label: str
     name: str
     note: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BarPart, ...]
     words: str
     off: str = ""
     """Why nothing more of it may be used: booked, or closed. Hatched then."""
@@ -65,14 +65,14 @@ class Bar:
 
 def pieces_of(
     sizes: Sequence[tuple[str, str, float]], total: float
-) -> tuple[Piece, ...]:
+) -> tuple[BarPart, ...]:
     """Lay (key, words, size) side by side on a bar that stands for ``total``."""
     pieces, x = [], 0.0
     for key, words, size in sizes:
         if size <= 0 or total <= 0:
             continue
         width = min(WIDTH - x, WIDTH * size / total)
-        pieces.append(Piece(key, words, round(x, 2), round(width, 2)))
+        pieces.append(BarPart(key, words, round(x, 2), round(width, 2)))
         x += width
     return tuple(pieces)
 

@@ -36,7 +36,7 @@ from placement.plans.service import (
 from placement.plans.views import bar_chart, plan_cards, plan_comparison
 from placement.plans.views.memory_timeline import timeline
 from placement.plans.views.plan_request import (
-    Asked,
+    PlanRequest,
     add_problems,
     address_of,
     asked_of,
@@ -53,10 +53,10 @@ WALL = "%Y-%m-%dT%H:%M"
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlanResult:
     """What a valid form led to."""
 
-    asked: Asked
+    asked: PlanRequest
     one: Estimate
     found: PlanSet
     offered: Offered
@@ -111,7 +111,7 @@ def plan_now(request: HttpRequest) -> HttpResponse:
     return answer
 
 
-def quick_pictures(asked: Asked, one: Estimate) -> dict[str, object]:
+def quick_pictures(asked: PlanRequest, one: Estimate) -> dict[str, object]:
     """Return what is shown of one Gpu: three figures, a bar, which classes hold it."""
     classes = (
         Gpu.objects.filter(retired=False)
@@ -150,7 +150,7 @@ def _class_words(name: str, total_bytes: int, one: Estimate) -> dict[str, object
 
 
 def _show(
-    request: HttpRequest, form: PlanForm, answer: Answer | None, status: int = 0
+    request: HttpRequest, form: PlanForm, answer: PlanResult | None, status: int = 0
 ) -> HttpResponse:
     """Render the page, or htmx's part of it."""
     # django_htmx puts `htmx` on the request.
@@ -176,7 +176,7 @@ def _show(
     return render(request, template, context, status=200 if part else status or wrong)
 
 
-def _answer(request: HttpRequest, form: PlanForm) -> Answer | None:
+def _answer(request: HttpRequest, form: PlanForm) -> PlanResult | None:
     """Run the planner for a form; None: the form says what is wrong with it."""
     if not form.is_valid():
         return None
@@ -195,7 +195,7 @@ def _answer(request: HttpRequest, form: PlanForm) -> Answer | None:
     return None
 
 
-def _plans(request: HttpRequest, form: PlanForm, asked: Asked) -> Answer:
+def _plans(request: HttpRequest, form: PlanForm, asked: PlanRequest) -> PlanResult:
     data, now, user = form.cleaned_data, timezone.now(), reader(request)
     one = estimate(asked.spec, asked.workload)
     wish = data["wish"] or None
@@ -222,7 +222,7 @@ def _plans(request: HttpRequest, form: PlanForm, asked: Asked) -> Answer:
         answer = soonest(recommendable)
         if answer.first is not None and not _is_known(answer.first):
             answer = answer.first
-        return Answer(asked, one, answer.found, answer.offered, now=answer.first)
+        return PlanResult(asked, one, answer.found, answer.offered, now=answer.first)
     offered = planning.offered(
         user=user,
         at=data["at"],
@@ -242,7 +242,7 @@ def _plans(request: HttpRequest, form: PlanForm, asked: Asked) -> Answer:
     if not found.plans and booked and anywhere:
         first = soonest(lambda _: True)
         later = first if first.found.plans else None
-    return Answer(asked, one, found, offered, later)
+    return PlanResult(asked, one, found, offered, later)
 
 
 def _is_known(one: Soonest) -> bool:
@@ -259,7 +259,7 @@ def _later_key(start: datetime, key: str) -> str:
     return f"{start.isoformat()} {key}"
 
 
-def _pictures(answer: Answer) -> dict[str, object]:
+def _pictures(answer: PlanResult) -> dict[str, object]:
     """Return what the template draws."""
     asked, one, found = answer.asked, answer.one, answer.found
     offered = answer.offered
@@ -302,7 +302,7 @@ def _pictures(answer: Answer) -> dict[str, object]:
     }
 
 
-def _ladder(answer: Answer) -> Ladder | None:
+def _ladder(answer: PlanResult) -> Ladder | None:
     """Return what would make it fit on the one Gpu with most room; None: no Gpu."""
     offers = answer.offered.offers
     if not offers:
@@ -326,7 +326,9 @@ def _marked(request: HttpRequest) -> list[str]:
     return list(dict.fromkeys(said.getlist("compare")))
 
 
-def _compared(wanted: list[str], answer: Answer) -> plan_comparison.Comparison | None:
+def _compared(
+    wanted: list[str], answer: PlanResult
+) -> plan_comparison.Comparison | None:
     """Return the two Plans that were marked, the last two where there are more."""
     best: dict[str, Plan] = {}
     for plan in answer.found.plans:

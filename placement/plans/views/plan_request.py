@@ -27,7 +27,7 @@ NOT_IN_ADDRESS = ("upload",)
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanRequest:
     """What a valid form asks: the model as it would be run, and the Workload."""
 
     spec: ModelSpec
@@ -101,7 +101,7 @@ def address_of(form: PlanForm) -> str:
     return urlencode(said)
 
 
-def asked_of(request: HttpRequest, form: PlanForm) -> Asked:
+def asked_of(request: HttpRequest, form: PlanForm) -> PlanRequest:
     """Return what a valid form asks; a new upload is parsed and kept first.
 
     Raises:
@@ -112,7 +112,7 @@ def asked_of(request: HttpRequest, form: PlanForm) -> Asked:
     rank = data["lora_rank"] or 0
     targets = (data["lora_targets"] or usual_targets(base)) if rank else ()
     weights = data["weights"] or "full"
-    return Asked(
+    return PlanRequest(
         spec=adapted(base, weights=weights, lora_rank=rank, lora_targets=targets),
         workload=form.workload(),
         known=data["known"] if data["source"] == "known" else "",

@@ -27,7 +27,7 @@ TOP = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TreePlace:
     """Where an Account or a Membership stands."""
 
     level_fs: Fraction | None
@@ -42,8 +42,8 @@ class Moved:
 
     table: str
     pk: int
-    before: Place | None
-    after: Place | None
+    before: TreePlace | None
+    after: TreePlace | None
 
     @property
     def changed(self) -> bool:
@@ -85,17 +85,17 @@ def _shares(account: AccountInfo) -> int:
     return 0 if account.archived_at is not None else account.shares
 
 
-def places(tree: Tree, usage: Mapping[int, int]) -> dict[tuple[str, int], Place]:
+def places(tree: Tree, usage: Mapping[int, int]) -> dict[tuple[str, int], TreePlace]:
     """Return where every Account and every active Membership stands."""
     ranking = fair_tree_of(tree, usage).ranked()
     order = sorted(rank.rank for rank in ranking.ranks.values())
-    found: dict[tuple[str, int], Place] = {}
+    found: dict[tuple[str, int], TreePlace] = {}
     for pk, rank in ranking.ranks.items():
         above = len(order) - bisect_right(order, rank.rank)
-        found["member", pk] = Place(ranking.member_level(pk).level_fs, 1 + above)
+        found["member", pk] = TreePlace(ranking.member_level(pk).level_fs, 1 + above)
     for account in tree.accounts.values():
         if account.archived_at is None:
-            found["account", account.pk] = Place(
+            found["account", account.pk] = TreePlace(
                 ranking.account_level(account.pk).level_fs
             )
     return found

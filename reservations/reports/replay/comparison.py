@@ -37,7 +37,7 @@ EDITABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     """Measures of one replay, and its groups' waits."""
 
     measures: dict[str, float]
@@ -53,7 +53,7 @@ class Outcome:
         }
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Outcome:
+    def from_json(cls, stored: Mapping[str, Any]) -> ReplayOutcome:
         """Read it back."""
         groups = tuple(GroupWaits(**group) for group in stored["groups"])
         days = tuple(DayLoad(*day) for day in stored.get("days", ()))
@@ -84,7 +84,7 @@ def outcome(
     weight: int,
     tree: SiteTree | None = None,
     progress: Callable[[float], None] | None = None,
-) -> Outcome:
+) -> ReplayOutcome:
     """Replay a trace under a policy, with its freeze and its horizons.
 
     Args:
@@ -101,7 +101,7 @@ def outcome(
     )
     runs = replay(jobs, gpus=gpus, order=order, progress=progress)
     days = max(job.submit_s for job in jobs) // DAY_SECONDS + 1
-    return Outcome(
+    return ReplayOutcome(
         asdict(measure(runs, gpus=gpus)),
         tuple(waits_by_group(runs)),
         tuple(load_by_day(runs, days=days)),

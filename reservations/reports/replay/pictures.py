@@ -6,7 +6,7 @@ from typing import Any
 from django.utils.translation import gettext
 
 from reservations.models import PolicyReplay
-from reservations.reports.replay.comparison import Outcome
+from reservations.reports.replay.comparison import ReplayOutcome
 from reservations.reports.replay.forms import HOUR, TITLES
 from reservations.reports.replay.measures import DAY_SECONDS
 from reservations.reports.replay.site_rules import AccountEdit
@@ -92,7 +92,10 @@ def shown(row: PolicyReplay) -> dict[str, Any]:
     }
     if row.before is None or row.after is None:
         return found
-    before, after = Outcome.from_json(row.before), Outcome.from_json(row.after)
+    before, after = (
+        ReplayOutcome.from_json(row.before),
+        ReplayOutcome.from_json(row.after),
+    )
     found["figures"] = [
         Figure(title, before.measures[name], after.measures[name], unit, better)
         for title, name, unit, better in MEASURES
@@ -107,7 +110,7 @@ def shown(row: PolicyReplay) -> dict[str, Any]:
     return found
 
 
-def _groups(before: Outcome, after: Outcome) -> list[GroupBars]:
+def _groups(before: ReplayOutcome, after: ReplayOutcome) -> list[GroupBars]:
     later = {one.group: one for one in after.groups}
     waits = [one.wait_mean_hours for one in (*before.groups, *after.groups)]
     most = max(waits, default=0.0) or 1.0
@@ -167,7 +170,7 @@ class DayLines:
     days: int
 
 
-def _days(before: Outcome, after: Outcome, *, gpus: int) -> list[DayLines]:
+def _days(before: ReplayOutcome, after: ReplayOutcome, *, gpus: int) -> list[DayLines]:
     """Return Gpus in use and Gpus waited for, the mean of each day."""
     if len(before.days) < 2 or len(before.days) != len(after.days):
         return []

@@ -55,7 +55,7 @@ def order_of(
         "fifo": lambda: Fifo(planned=0),
         "easy": lambda: Fifo(planned=1),
         "max-min": MaxMin,
-        "fair-tree": lambda: FairTree(jobs, policy),
+        "fair-tree": lambda: FairTreeOrder(jobs, policy),
         "firm-flex": lambda: FirmFlex(
             jobs,
             policy,
@@ -147,7 +147,7 @@ class MaxMin(Fifo):
         return dealt
 
 
-class FairTree(Fifo):
+class FairTreeOrder(Fifo):
     """By Fair Tree's rank, then age, with EASY backfill.
 
     See docs/design/fair-booking.md#terms.
@@ -240,7 +240,7 @@ class FairTree(Fifo):
         return self.ranks
 
 
-class FirmFlex(FairTree):
+class FirmFlex(FairTreeOrder):
     """Ours: what the quota allows is firm and goes first; the rest is flex, by rank.
 
     A job is firm if, at its submission, every 7 days that touch it hold at most the

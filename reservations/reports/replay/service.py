@@ -13,7 +13,12 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from reservations.models import PolicyReplay, User
-from reservations.reports.replay.comparison import EDITABLE, Outcome, edited, outcome
+from reservations.reports.replay.comparison import (
+    EDITABLE,
+    ReplayOutcome,
+    edited,
+    outcome,
+)
 from reservations.reports.replay.site_rules import AccountEdit
 from reservations.reports.replay.site_trace import (
     CountedFrom,
@@ -189,7 +194,7 @@ def _compare(row: PolicyReplay, running) -> dict[str, object]:  # type: ignore[n
     running.update(jobs=len(trace.jobs), gpus=trace.gpus)
     base, tree = site_policy(), site_tree(row.pool)
     watch = _Watch(running)
-    found: dict[str, Outcome] = {}
+    found: dict[str, ReplayOutcome] = {}
     for number, (name, doing) in enumerate(
         (
             ("present", sentence("the current rules")),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pynvml as nvml
 
 from telemetry.agent.probe import old_driver, plausible
-from telemetry.agent.probe.nvml_call import OLD_DRIVER, Asked, Call
+from telemetry.agent.probe.nvml_call import OLD_DRIVER, Call, QueriedGpu
 from telemetry.protocol import hardware
 from telemetry.protocol.hardware import GpuInfo
 from telemetry.protocol.sample import MOST_JOULES, Throttle
@@ -41,7 +41,7 @@ def _process_calls(kind: str) -> list[Call]:
 _process_lists = {kind: _process_calls(kind) for kind in PROCESS_KINDS}
 
 
-class Card(Asked):
+class Card(QueriedGpu):
     """A Gpu that NVML knows, and its calls. Raises GpuLost and DriverGone only."""
 
     __slots__ = (

@@ -50,7 +50,7 @@ class DriverGone(Exception):
     """The driver was unloaded or reloaded under our feet."""
 
 
-class Asked:
+class QueriedGpu:
     """A Gpu's handle and how asking it went. `handle` None: not found (any more).
 
     `ask` and what is built on it raise nothing but GpuLost and DriverGone.

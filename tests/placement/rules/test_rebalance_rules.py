@@ -16,7 +16,7 @@ from placement.planner.values.workload import Workload
 from placement.rules.nearest_place import moved_bytes, nearest_set, renamed
 from placement.rules.rebalance_rules import (
     Act,
-    Look,
+    MoveSnapshot,
     Restart,
     Rules,
     Trouble,
@@ -38,12 +38,12 @@ def look(**changes):
         "steps_left": 1000, "window_seconds": 3600.0, "cost_seconds": 100.0,
         **changes,
     }  # fmt: skip
-    return Look(**fields)
+    return MoveSnapshot(**fields)
 
 
 some_seconds = st.floats(0.001, 1e5)
 looks = st.builds(
-    Look,
+    MoveSnapshot,
     rules=st.builds(Rules, when_faster=st.sampled_from(Act),
                     when_in_trouble=st.sampled_from(Act)),
     may_move=st.booleans(),

@@ -11,7 +11,7 @@ from reservations.presence.attribution import HoldingInfo, Owners
 from reservations.presence.escalation import (
     LADDER,
     REACH,
-    Case,
+    EscalationCase,
     Never,
     Step,
     Suspect,
@@ -31,7 +31,7 @@ BOB = ProcessReading(
     pid=500, uid=1002, user="bob", command="python train.py",
     memory_bytes=2**33, started_at=1_000.0,
 )  # fmt: skip
-CASE = Case(
+CASE = EscalationCase(
     suspect=Suspect(BOB, 20, samples=400, seconds=400.0),
     holding=ALICE,
     reach="stop",
@@ -40,11 +40,13 @@ CASE = Case(
 )
 
 
-def case_of(process=BOB, owner=20, samples=400, seconds=400.0, **changes) -> Case:
+def case_of(
+    process=BOB, owner=20, samples=400, seconds=400.0, **changes
+) -> EscalationCase:
     return replace(CASE, suspect=Suspect(process, owner, samples, seconds), **changes)
 
 
-def step(case: Case) -> Step | None:
+def step(case: EscalationCase) -> Step | None:
     return next_step(case, owners=OWNERS, policy=POLICY)
 
 
@@ -128,7 +130,7 @@ processes = st.builds(
     job=st.sampled_from([None, 77, 78]),
 )
 cases = st.builds(
-    Case,
+    EscalationCase,
     suspect=st.builds(
         Suspect,
         process=processes,

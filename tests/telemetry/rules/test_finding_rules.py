@@ -10,8 +10,8 @@ from telemetry.rules.finding_rules import (
     LOST,
     MISSING,
     SEVERITIES,
-    Act,
     Finding,
+    FindingAct,
     RuleClock,
     Severity,
     severity_of,
@@ -34,7 +34,11 @@ def test_a_finding_opens_at_once_and_is_told_again_each_minute():
     seconds = {at: [OVERRUN] for at in range(130)}
     steps = run(RuleClock(), seconds)
     acts = [(at, act) for at, act, _rule in steps]
-    assert acts == [(0, Act.OPEN), (60, Act.REPEAT), (120, Act.REPEAT)]
+    assert acts == [
+        (0, FindingAct.OPEN),
+        (60, FindingAct.REPEAT),
+        (120, FindingAct.REPEAT),
+    ]
 
 
 def test_it_closes_after_the_policys_time_and_a_cards_takes_longer():
@@ -42,20 +46,22 @@ def test_it_closes_after_the_policys_time_and_a_cards_takes_longer():
     clock = RuleClock(lambda: policy)
     both = [Finding(LOST), Finding(ECC)]
     seconds = {at: both if at < 3 else [] for at in range(40)}
-    closed = [step for step in run(clock, seconds) if step[1] is Act.CLOSE]
-    assert closed == [(8, Act.CLOSE, LOST), (23, Act.CLOSE, ECC)]
+    closed = [step for step in run(clock, seconds) if step[1] is FindingAct.CLOSE]
+    assert closed == [(8, FindingAct.CLOSE, LOST), (23, FindingAct.CLOSE, ECC)]
 
 
 def test_a_gap_shorter_than_its_patience_closes_nothing():
     seconds = {at: [OVERRUN] if at % 14 == 0 else [] for at in range(56)}
-    assert [act for _at, act, _rule in run(RuleClock(), seconds)] == [Act.OPEN]
+    assert [act for _at, act, _rule in run(RuleClock(), seconds)] == [FindingAct.OPEN]
 
 
 def test_an_adopted_finding_closes_when_it_is_not_seen():
     clock = RuleClock()
     clock.adopt(1, "overrun", at=0)
     clock.adopt(1, MISSING, at=0)
-    assert run(clock, {at: [] for at in range(30)}) == [(15, Act.CLOSE, "overrun")]
+    assert run(clock, {at: [] for at in range(30)}) == [
+        (15, FindingAct.CLOSE, "overrun")
+    ]
 
 
 def test_gpus_that_are_gone_are_forgotten():
@@ -80,8 +86,8 @@ def test_open_and_close_take_turns_and_nothing_is_kept_when_all_is_well(seen):
         standing = [OVERRUN] * intruder + [Finding(LOST)] * lost
         for step in clock.see(1, standing, at=at):
             rule = step.finding.rule
-            assert is_open[rule] is (step.act is not Act.OPEN)
-            is_open[rule] = step.act is not Act.CLOSE
+            assert is_open[rule] is (step.act is not FindingAct.OPEN)
+            is_open[rule] = step.act is not FindingAct.CLOSE
         at += 1
     assert not any(is_open.values())
     assert not clock._watches

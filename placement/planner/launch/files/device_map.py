@@ -15,7 +15,7 @@ from telemetry.protocol.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class PartNames:
     """What transformers calls the parts of a family."""
 
     blocks: str
@@ -23,38 +23,38 @@ class Names:
     last: tuple[str, ...]
 
 
-_LLAMA = Names(
+_LLAMA = PartNames(
     "model.layers",
     ("model.embed_tokens", "model.rotary_emb"),
     ("model.norm", "lm_head"),
 )
-NAMES: dict[str, Names] = {
-    "gpt2": Names(
+NAMES: dict[str, PartNames] = {
+    "gpt2": PartNames(
         "transformer.h",
         ("transformer.wte", "transformer.wpe", "transformer.drop"),
         ("transformer.ln_f", "lm_head"),
     ),
-    "opt": Names(
+    "opt": PartNames(
         "model.decoder.layers",
         ("model.decoder.embed_tokens", "model.decoder.embed_positions"),
         ("model.decoder.final_layer_norm", "lm_head"),
     ),
-    "bloom": Names(
+    "bloom": PartNames(
         "transformer.h",
         ("transformer.word_embeddings", "transformer.word_embeddings_layernorm"),
         ("transformer.ln_f", "lm_head"),
     ),
-    "gpt_neox": Names(
+    "gpt_neox": PartNames(
         "gpt_neox.layers",
         ("gpt_neox.embed_in", "gpt_neox.emb_dropout", "gpt_neox.rotary_emb"),
         ("gpt_neox.final_layer_norm", "embed_out"),
     ),
-    "falcon": Names(
+    "falcon": PartNames(
         "transformer.h",
         ("transformer.word_embeddings", "transformer.rotary_emb"),
         ("transformer.ln_f", "lm_head"),
     ),
-    "phi": Names(
+    "phi": PartNames(
         "model.layers",
         ("model.embed_tokens", "model.embed_dropout", "model.rotary_emb"),
         ("model.final_layernorm", "lm_head"),

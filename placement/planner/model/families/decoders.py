@@ -1,6 +1,6 @@
 """Readers for decoders with layer norms: GPT-2, OPT, BLOOM, Phi, GPT-NeoX, Falcon."""
 
-from placement.planner.model.block_layout import Names, Tensors
+from placement.planner.model.block_layout import LinearNames, Tensors
 from placement.planner.model.block_shape import TransformerShape
 from placement.planner.model.config_reader import Fields
 from placement.planner.model.families.config_fields import (
@@ -18,8 +18,8 @@ from placement.planner.model.spec import (
 )
 from telemetry.protocol.sentences import sentence
 
-_OPT = Names(out="out_proj", up="fc1", down="fc2")
-_FUSED = Names(
+_OPT = LinearNames(out="out_proj", up="fc1", down="fc2")
+_FUSED = LinearNames(
     fused="query_key_value", out="dense", up="dense_h_to_4h", down="dense_4h_to_h"
 )
 
@@ -50,7 +50,7 @@ def gpt2(fields: Fields, width: float) -> ModelSpec:
         hidden_dropout_ratio=fields.ratio("resid_pdrop", default=0.1),
     )
     tensors = Tensors(
-        names=Names(fused="c_attn", out="c_proj", up="c_fc", down="c_proj"),
+        names=LinearNames(fused="c_attn", out="c_proj", up="c_fc", down="c_proj"),
         qkv_bias=True,
         out_bias=True,
         mlp_bias=True,
@@ -175,7 +175,7 @@ def phi(fields: Fields, width: float) -> ModelSpec:
         hidden_dropout_ratio=fields.ratio("resid_pdrop"),
     )
     tensors = Tensors(
-        names=Names(out="dense", up="fc1", down="fc2"),
+        names=LinearNames(out="dense", up="fc1", down="fc2"),
         qkv_bias=True,
         out_bias=True,
         mlp_bias=True,
@@ -312,7 +312,7 @@ def gptj(fields: Fields, width: float) -> ModelSpec:
         hidden_dropout_ratio=fields.ratio("resid_pdrop"),
     )
     tensors = Tensors(
-        names=Names(out="out_proj", up="fc_in", down="fc_out"),
+        names=LinearNames(out="out_proj", up="fc_in", down="fc_out"),
         mlp_bias=True,
         norm_bias=True,
         norms=1,

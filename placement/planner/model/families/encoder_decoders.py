@@ -1,7 +1,7 @@
 """Readers for encoder-decoders: T5, mT5 and Whisper."""
 
 from placement.planner.model.block_layout import (
-    Names,
+    LinearNames,
     Shapes,
     Tensors,
     block_parts,
@@ -27,9 +27,11 @@ from placement.planner.model.spec import (
 from placement.planner.values.errors import UnknownHead
 from telemetry.protocol.sentences import sentence
 
-_T5 = Names(query="q", key="k", value="v", out="o", gate="wi_0", up="wi_1", down="wo")
-_T5_PLAIN = Names(query="q", key="k", value="v", out="o", up="wi", down="wo")
-_WHISPER = Names(out="out_proj", up="fc1", down="fc2")
+_T5 = LinearNames(
+    query="q", key="k", value="v", out="o", gate="wi_0", up="wi_1", down="wo"
+)
+_T5_PLAIN = LinearNames(query="q", key="k", value="v", out="o", up="wi", down="wo")
+_WHISPER = LinearNames(out="out_proj", up="fc1", down="fc2")
 
 
 def t5(fields: Fields, width: float) -> ModelSpec:

@@ -4,7 +4,7 @@ The head depends on `architectures[0]`; without it, the masked language model (B
 RoBERTa) or the classifier (ViT).
 """
 
-from placement.planner.model.block_layout import Names, Shapes, Tensors, linear
+from placement.planner.model.block_layout import LinearNames, Shapes, Tensors, linear
 from placement.planner.model.block_shape import TransformerShape
 from placement.planner.model.config_reader import Fields
 from placement.planner.model.families.config_fields import (
@@ -23,13 +23,13 @@ from placement.planner.model.spec import (
 from placement.planner.values.errors import UnknownHead
 from telemetry.protocol.sentences import sentence
 
-_BERT = Names(
+_BERT = LinearNames(
     query="query", key="key", value="value", out="dense", up="dense", down="dense"
 )
-_DISTIL = Names(
+_DISTIL = LinearNames(
     query="q_lin", key="k_lin", value="v_lin", out="out_lin", up="lin1", down="lin2"
 )
-_VIT = Names(out="o_proj", up="fc1", down="fc2")
+_VIT = LinearNames(out="o_proj", up="fc1", down="fc2")
 
 
 def _bert_shape(
@@ -70,7 +70,7 @@ def _bert_shape(
     )
 
 
-def _post_norm(names: Names, embedding: Shapes) -> Tensors:
+def _post_norm(names: LinearNames, embedding: Shapes) -> Tensors:
     """BERT's tensors: biases everywhere, no norm after the last block."""
     return Tensors(
         names=names,

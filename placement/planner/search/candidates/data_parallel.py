@@ -46,7 +46,7 @@ EVERY = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundStrategy:
     """A strategy on chosen Gpus, before it becomes a Plan."""
 
     setting: Setting
@@ -142,7 +142,7 @@ def data_parallel(hunt: Search, strategy: str) -> list[Plan] | Refusal | Unfit:
     if unfit is not None:
         return unfit
     most = min(hunt.most_gpus, hunt.asked.batch)
-    found: list[Found] = []
+    found: list[FoundStrategy] = []
     nearest: tuple[int, Fit] | None = None
     for count in counts_of(hunt, most):
         sharding = Sharding(strategy=strategy, data_degree=count)
@@ -217,7 +217,7 @@ def _freedom(hunt: Search, sharding: Sharding) -> Freedom:
     return hunt.freedom(parameters=sharding.stage == 3, copies=copies)
 
 
-def _equal_ranks(hunt: Search, sharding: Sharding) -> tuple[Found | None, Fit]:
+def _equal_ranks(hunt: Search, sharding: Sharding) -> tuple[FoundStrategy | None, Fit]:
     """The mildest setting with which N Gpus fit, and the N that are fastest."""
     setting, nearest = search(
         hunt.asked,
@@ -243,7 +243,7 @@ def _equal_ranks(hunt: Search, sharding: Sharding) -> tuple[Found | None, Fit]:
     return min(found, key=lambda one: one.time.total_seconds), nearest
 
 
-def equal_group(hunt: Search, setting: Setting, sharding: Sharding) -> Found:
+def equal_group(hunt: Search, setting: Setting, sharding: Sharding) -> FoundStrategy:
     """Of the Gpus with room the N with the shortest step."""
     need = hunt.need_bytes(setting, sharding)
     options: dict[tuple[str, ...], tuple[GpuOffer, ...]] = {}
@@ -253,7 +253,7 @@ def equal_group(hunt: Search, setting: Setting, sharding: Sharding) -> Found:
             chosen = fastest(fitting, sharding.data_degree)
             options.setdefault(tuple(offer.uuid for offer in chosen), chosen)
     tried = [
-        Found(setting, chosen, sharding, _time(hunt, setting, chosen, sharding))
+        FoundStrategy(setting, chosen, sharding, _time(hunt, setting, chosen, sharding))
         for chosen in options.values()
     ]
     return min(
@@ -303,7 +303,7 @@ def _time(
     )
 
 
-def _worth_showing(found: Sequence[Found], worth: float) -> list[Found]:
+def _worth_showing(found: Sequence[FoundStrategy], worth: float) -> list[FoundStrategy]:
     """The fewest Gpus with the mildest remedies, and a much faster one if any."""
     first = min(found, key=lambda one: (one.setting.severity[:4], len(one.chosen)))
     quick = min(
@@ -315,7 +315,7 @@ def _worth_showing(found: Sequence[Found], worth: float) -> list[Found]:
 
 
 def _data_plan(
-    hunt: Search, strategy: str, one: Found, others: Sequence[Found]
+    hunt: Search, strategy: str, one: FoundStrategy, others: Sequence[FoundStrategy]
 ) -> Plan:
     count = len(one.chosen)
     smallest = min(one.chosen, key=lambda offer: (offer.free_bytes, offer.index))

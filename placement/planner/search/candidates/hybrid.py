@@ -26,7 +26,7 @@ from placement.planner.search.candidates.shortage import (
 )
 from placement.planner.search.candidates.stage_blocks import (
     Block,
-    Cut,
+    StageCut,
     cut_stages,
     in_pieces,
     least_seconds,
@@ -87,7 +87,7 @@ def hybrid(hunt: Search) -> list[Plan] | Refusal | Unfit:
         return refusal(
             HYBRID.key, sentence("There are too few GPUs to combine two strategies.")
         )
-    cuts: list[Cut] = []
+    cuts: list[StageCut] = []
     for stage in stages(hunt.asked, hunt.freedom()):
         if cuts and stage.severity[:3] > cuts[0].setting.severity[:3]:
             break
@@ -213,7 +213,7 @@ def _base(hunt: Search, shape: Degrees, pieces: int) -> Sharding:
     )
 
 
-def _cuts(hunt: Search, stage: Setting, shape: Degrees) -> Iterator[Cut]:
+def _cuts(hunt: Search, stage: Setting, shape: Degrees) -> Iterator[StageCut]:
     """What a setting and degrees give, over the ways to group and to cut batches."""
     setting, counts = in_pieces(
         stage, hunt.limits, replicas=shape.data, most_stages=shape.most_stages
@@ -241,7 +241,7 @@ def _cuts(hunt: Search, stage: Setting, shape: Degrees) -> Iterator[Cut]:
 
 def _one_stage(
     hunt: Search, stage: Setting, shape: Degrees, blocks: Sequence[Block]
-) -> Iterator[Cut]:
+) -> Iterator[StageCut]:
     """Tensor x data: the whole model in one Block, in as few pieces as fit."""
     counts = accumulations(stage.workload, shape.data, hunt.limits)
     least = hunt.need_bytes(in_runs(stage, counts[-1]), _base(hunt, shape, 1))
@@ -255,12 +255,12 @@ def _one_stage(
         fitting = [block for block in blocks if block.free_bytes >= need]
         for block in fitting:
             time, busy = staged_time(hunt, setting, (block,), (base,))
-            yield Cut(setting, 1, (block,), (base,), time, busy, exact=True)
+            yield StageCut(setting, 1, (block,), (base,), time, busy, exact=True)
         if fitting:
             return
 
 
-def _plan(hunt: Search, cut: Cut) -> Plan:
+def _plan(hunt: Search, cut: StageCut) -> Plan:
     first = cut.shardings[0]
     degrees = {
         "tensor": first.tensor_degree,

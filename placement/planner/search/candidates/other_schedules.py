@@ -17,7 +17,7 @@ from placement.planner.search.candidates.pipeline import few_classes, not_staged
 from placement.planner.search.candidates.search_context import Search, worth_ratio
 from placement.planner.search.candidates.stage_blocks import (
     Block,
-    Cut,
+    StageCut,
     in_pieces,
     least_seconds,
     staged_time,
@@ -190,7 +190,9 @@ def _against(hunt: Search, rival: Plan) -> list[Plan] | Refusal:
     return [_plan(hunt, best)]
 
 
-def _cuts(hunt: Search, stage: Setting, rival: Plan | None = None) -> Iterator[Cut]:
+def _cuts(
+    hunt: Search, stage: Setting, rival: Plan | None = None
+) -> Iterator[StageCut]:
     """For numbers of Gpus and pieces: the fastest Gpus, roomiest first."""
     offers = few_classes(hunt.offers)
     layers = len(hunt.spec.layers)
@@ -243,7 +245,7 @@ def _cut(
     chosen: Sequence[GpuOffer],
     pieces: int,
     virtual: int,
-) -> Cut:
+) -> StageCut:
     """Cut layers into v x p pieces in turn, the longest of them as short as can be."""
     count = len(chosen)
     base = Sharding(
@@ -268,7 +270,7 @@ def _cut(
     )
     blocks = tuple(Block(((offer,),)) for offer in chosen)
     time, busy = staged_time(hunt, setting, blocks, shardings)
-    return Cut(setting, pieces, blocks, shardings, time, busy, exact=False)
+    return StageCut(setting, pieces, blocks, shardings, time, busy, exact=False)
 
 
 def kept_pieces(rank: int, count: int, virtual: int, pieces: int) -> int:
@@ -309,7 +311,7 @@ def _bounds(
     return bounds
 
 
-def _shortage(hunt: Search, cut: Cut) -> Fit:
+def _shortage(hunt: Search, cut: StageCut) -> Fit:
     """Whether all its ranks fit; if not, the one that lacks most."""
     lacks = [
         (
@@ -323,7 +325,7 @@ def _shortage(hunt: Search, cut: Cut) -> Fit:
     return Fit(True) if missing <= 0 else Fit(False, missing, gpu)
 
 
-def _plan(hunt: Search, cut: Cut) -> Plan:
+def _plan(hunt: Search, cut: StageCut) -> Plan:
     first = cut.shardings[0]
     virtual, count = first.virtual_stages, len(cut.blocks)
     starts = [one.chunks[piece][0] for piece in range(virtual) for one in cut.shardings]

@@ -21,7 +21,7 @@ from placement.planner.search.candidates.shortage import (
 )
 from placement.planner.search.candidates.stage_blocks import (
     Block,
-    Cut,
+    StageCut,
     cut_stages,
     in_pieces,
     least_seconds,
@@ -76,9 +76,9 @@ def pipeline_cuts(
     offers: Sequence[GpuOffer],
     asked: Workload,
     strategy: str,
-) -> list[Cut]:
+) -> list[StageCut]:
     """On the fewest Gpus, and the fastest if it is worth more; [] if none fits."""
-    found: list[list[Cut]] = []
+    found: list[list[StageCut]] = []
     for stage in stages(asked, hunt.freedom()):
         if found and stage.severity[:3] > found[0][0].setting.severity[:3]:
             break
@@ -95,7 +95,7 @@ def pipeline_cuts(
 
 def _cuts_with(
     hunt: Search, offers: Sequence[GpuOffer], stage: Setting, strategy: str
-) -> list[Cut]:
+) -> list[StageCut]:
     """The same with the remedies of one setting."""
     blocks = [Block(((offer,),)) for offer in offers]
     gpipe = strategy == GPIPE.key
@@ -128,7 +128,7 @@ def _best(
     bases: Sequence[Sharding],
     least: int,
     most: int,
-) -> Cut | None:
+) -> StageCut | None:
     """The shortest step of so many stages, over numbers of microbatches."""
     found = [
         cut_stages(
@@ -169,7 +169,7 @@ def few_classes(offers: Sequence[GpuOffer]) -> tuple[GpuOffer, ...]:
     return tuple(sorted(kept, key=lambda offer: (offer.node, offer.index, offer.uuid)))
 
 
-def _plan(hunt: Search, strategy: str, cut: Cut) -> Plan:
+def _plan(hunt: Search, strategy: str, cut: StageCut) -> Plan:
     starts = [sharding.first_layer for sharding in cut.shardings]
     return hunt.plan(
         strategy,
@@ -184,7 +184,7 @@ def _plan(hunt: Search, strategy: str, cut: Cut) -> Plan:
     )
 
 
-def stages_told(cut: Cut) -> str:
+def stages_told(cut: StageCut) -> str:
     """ "lab-a:0 layers 0 to 5, lab-a:1 layers 6 to 13"."""
     return joined(
         (
@@ -199,7 +199,7 @@ def stages_told(cut: Cut) -> str:
     )
 
 
-def _why(cut: Cut, strategy: str) -> list[str]:
+def _why(cut: StageCut, strategy: str) -> list[str]:
     why: list[str] = [
         sentence(
             "The model is cut into {stages}: {cut}.",

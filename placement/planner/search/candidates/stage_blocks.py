@@ -75,7 +75,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class StageCut:
     """Stages on Blocks, before they become a Plan."""
 
     setting: Setting
@@ -247,7 +247,7 @@ def cut_stages(
     most: int,
     least: int,
     gpipe: bool = False,
-) -> Cut | None:
+) -> StageCut | None:
     """The shortest iteration over some of the Blocks, or None where none fits."""
     extra = 0.0
     for _ in range(MOST_CORRECTIONS):
@@ -277,7 +277,7 @@ def cut_of(
     split: PipelineSplit,
     blocks: Sequence[Block],
     base: Sharding,
-) -> Cut:
+) -> StageCut:
     """A split as a Cut: who runs what, and how long a step is."""
     count = len(split.pieces)
     shardings = tuple(
@@ -293,7 +293,7 @@ def cut_of(
     )
     chosen = tuple(blocks[piece.gpu] for piece in split.pieces)
     time, busy = staged_time(hunt, setting, chosen, shardings)
-    return Cut(
+    return StageCut(
         setting, base.microbatches, chosen, shardings, time, busy, exact=split.exact
     )
 

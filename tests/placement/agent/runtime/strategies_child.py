@@ -34,7 +34,7 @@ from placement.agent.runtime.sharded_model import KINDS
 from placement.agent.runtime.tiny_transformer import MarkovText, loss_of
 from placement.agent.runtime.trainer import whole_model
 from placement.agent.runtime.training_checkpoint import CHECKPOINT, resume, save
-from placement.planner.launch.execution import Execution, NotRunnable, Place
+from placement.planner.launch.execution import Execution, NotRunnable, RankPlace
 from tests.placement.agent.runtime.strategies_memory import expected, measured
 
 STEPS = 3
@@ -48,7 +48,7 @@ WHOLE = (0, 6)
 def places(stages, replicas, width):
     """Return the grid as the planner counts ranks: stage, replica, tensor rank."""
     return tuple(
-        Place(s, r, t)
+        RankPlace(s, r, t)
         for s in range(stages)
         for r in range(replicas)
         for t in range(width)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from placement.agent.command_handler import OrderDesk
-from placement.agent.keeper import JobKeeper, Kept
+from placement.agent.keeper import JobKeeper, KeptFolder
 from placement.agent.local_runner import LocalRunner
 from placement.agent.storage import disk_quota
 from placement.agent.storage.disk_quota import FolderSizes
@@ -56,9 +56,9 @@ def tidied(keeper):
     FolderSizes(keeper.runner.jobs).look()
     for folder in disk_quota.job_folders(keeper.runner.jobs):
         if folder.read("status"):
-            keeper._look(keeper.kept.setdefault(folder.name, Kept(folder)))
+            keeper._look(keeper.kept.setdefault(folder.name, KeptFolder(folder)))
         else:
-            keeper.kept.setdefault(folder.name, Kept(folder))
+            keeper.kept.setdefault(folder.name, KeptFolder(folder))
     keeper.tidy(time.time())
     return sorted(int(path.name.split("-")[0]) for path in keeper.runner.jobs.iterdir())
 

@@ -7,7 +7,7 @@ import pytest
 from placement.planner.launch.backends import why_not_deepspeed
 from placement.planner.launch.execution import (
     NotRunnable,
-    Place,
+    RankPlace,
     execution_of,
     parts_by_share,
     scaled,
@@ -49,7 +49,7 @@ def test_the_planners_own_plans_are_runnable(strategy, gpus, grid):
     assert made.ranks == gpus and made.scaled_from is None
     stages, replicas, width = grid
     assert set(made.places) == {
-        Place(s, r, t)
+        RankPlace(s, r, t)
         for s in range(stages)
         for r in range(replicas)
         for t in range(width)

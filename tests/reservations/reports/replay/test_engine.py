@@ -12,7 +12,7 @@ from reservations.reports.replay.engine import Profile, Run, TooWide, replay
 from reservations.reports.replay.measures import max_min, measure
 from reservations.reports.replay.queue_orders import (
     NAMES,
-    FairTree,
+    FairTreeOrder,
     FirmFlex,
     default_half_life_seconds,
     order_of,
@@ -130,7 +130,7 @@ class TestOrders:
 
         def order_after(**edits) -> list[int]:
             now = tree.edited(edits, quota_gpu_seconds=0).of_trace(jobs, weight=4)
-            order = FairTree(jobs, Policy(), now)
+            order = FairTreeOrder(jobs, Policy(), now)
             for one, end in ((jobs[0], 100), (jobs[1], 300)):
                 order.started(one, end - one.duration_s)
                 order.ended(one, end, waiting=True)
