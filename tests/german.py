@@ -1,6 +1,8 @@
 """What is still English on a page that should be German, by the catalogues."""
 
+from collections.abc import Iterable
 from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
 
 import polib
@@ -9,6 +11,9 @@ from playwright.sync_api import Page
 
 from gpuportal import catalogues
 
+SAID = ("aria-label", "title", "placeholder", "data-ask", "data-ask-text")
+"""Attributes that people read or hear, of elements of a page's source."""
+UNREAD = ("script", "style", "code", "textarea", "template")
 TEXTS = """() => {
   const found = [];
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -40,5 +45,34 @@ def english() -> frozenset[str]:
 
 def left_in_english(page: Page) -> list[str]:
     """Return each text of a page that has a German translation and is not in it."""
-    texts = {" ".join(text.split()) for text in page.evaluate(TEXTS)}
-    return sorted(texts & english())
+    return _english_of(page.evaluate(TEXTS))
+
+
+def source_in_english(source: str) -> list[str]:
+    """Return the same of a page's source, as a client without scripts gets it."""
+    return _english_of(_Texts(source).found)
+
+
+def _english_of(texts: Iterable[str]) -> list[str]:
+    return sorted({" ".join(text.split()) for text in texts} & english())
+
+
+class _Texts(HTMLParser):
+    """The texts of a page's source."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.unread = 0
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.unread += tag in UNREAD
+        self.found += [value or "" for name, value in attrs if name in SAID]
+
+    def handle_endtag(self, tag: str) -> None:
+        self.unread -= tag in UNREAD
+
+    def handle_data(self, data: str) -> None:
+        if not self.unread:
+            self.found.append(data)

@@ -300,8 +300,8 @@ def _ledger(rows: Iterable[Reservation]) -> Iterable[LedgerEntry]:
         cost = row.cost_gpu_seconds
         lines = [(hold, cost, row.created_at, "booked firm")]
         if row.state == State.ENDED:
-            lines.append((release, -cost, row.end, "the Window ended"))
-            lines.append((charge, cost, row.end, "held to the end"))
+            lines.append((release, -cost, row.end, "ended"))
+            lines.append((charge, cost, row.end, "ended"))
         for kind, amount, at, reason in lines:
             yield LedgerEntry(
                 membership_id=row.membership_id,

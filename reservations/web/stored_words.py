@@ -53,6 +53,10 @@ WORDS = (
     gettext_noop("expiry"),
     gettext_noop("desk"),
     gettext_noop("undo"),
+    # Kinds of closures within a sentence.
+    gettext_noop("maintenance"),
+    gettext_noop("blackout"),
+    gettext_noop("teaching"),
     # Reasons that a button gives.
     gettext_noop("limit lifted"),
     # Names of the rules of booking.

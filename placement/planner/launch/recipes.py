@@ -35,8 +35,22 @@ UNITS = {"gib": "GiB", "pct": "%"}
 FULL_NAMES = {
     "seq": sentence("sequence length"),
     "simulated_util_pct": sentence("simulated utilization"),
+    "simulated_memory_gib": sentence("Simulated memory"),
+    "learning_rate": sentence("Learning rate"),
+    "seconds_per_step": sentence("Seconds per step"),
+    "checkpoint_seconds": sentence("Checkpoint seconds"),
+    "lines_per_second": sentence("Lines per second"),
+    "exit_code": sentence("Exit code"),
+    "room_bytes": sentence("Room bytes"),
+    "layers": sentence("Layers"),
+    "steps": sentence("Steps"),
+    "seconds": sentence("Seconds"),
+    "strategy": sentence("Strategy"),
+    "model": sentence("Model"),
+    "data": sentence("Data"),
+    "folder": sentence("Folder"),
 }
-"""Of settings whose name is not a word."""
+"""Of settings: what a form calls them. Others are called by their name."""
 
 
 @dataclass(frozen=True)

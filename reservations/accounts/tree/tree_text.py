@@ -109,5 +109,5 @@ def value_words(name: str, value: Any, names: Names) -> str:
         at = datetime.fromisoformat(value) if isinstance(value, str) else value
         return f"{timezone.localtime(at):%d %b %Y %H:%M}"
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return sentence("yes") if value else sentence("no")
     return str(value)

@@ -1,0 +1,113 @@
+"""The reservations' pages in German, without a browser: no English is left."""
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from reservations.models import Notice, Offer, User
+from tests.factories import make_gpus, make_reservation
+from tests.german import source_in_english
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def german(client: Client):
+    """Return what opens pages as a reader of German."""
+
+    def opened(user: User, *paths: str) -> None:
+        user.language = "de"
+        user.save()
+        client.force_login(user)
+        for path in paths:
+            page = client.get(path)
+            assert page.status_code == 200, path
+            assert page.headers["Content-Language"] == "de"
+            assert source_in_english(page.content.decode()) == [], path
+
+    return opened
+
+
+def test_a_student_reads_german(client, german, alice, bob) -> None:
+    now = timezone.now()
+    gpus = make_gpus(4)
+    running = make_reservation(
+        alice,
+        gpus[:2],
+        now - timedelta(minutes=30),
+        now + timedelta(hours=3),
+        state="active",
+        purpose="Ablation",
+    )
+    ahead = now + timedelta(hours=20)
+    flex = make_reservation(
+        alice, gpus[2:3], ahead, ahead + timedelta(hours=2), kind="flex"
+    )
+    Notice.objects.create(user=alice, kind="released", told_at=now)
+    german(alice, f"/reservations/{flex.pk}/")
+    client.post(f"/reservations/{flex.pk}/offer/", {"to": bob.username})
+    assert Offer.objects.get().state == "open"
+    german(
+        alice,
+        "/calendar/",
+        "/series/",
+        "/series/?state=ended",
+        "/series/new/",
+        "/offers/",
+        "/offers/?state=declined",
+        "/waiting/",
+        "/standing/",
+        "/notices/",
+        "/notices/?unread=on",
+        "/me/notices/",
+        f"/reservations/{running.pk}/",
+        f"/reservations/{flex.pk}/",
+    )
+
+
+def test_the_reasons_of_the_ledger_are_read_in_german(client, german, alice) -> None:
+    ahead = timezone.now().replace(minute=0, second=0, microsecond=0)
+    ahead += timedelta(hours=20)
+    wish = {
+        "gpu_ids": [make_gpus(1)[0].pk],
+        "start": ahead.isoformat(),
+        "end": (ahead + timedelta(hours=2)).isoformat(),
+    }
+    german(alice)
+    booked = client.post("/api/v1/reservations", wish, "application/json")
+    assert booked.status_code == 201, booked.content
+    client.post(f"/reservations/{booked.json()['id']}/cancel/")
+    ledger = client.get("/standing/").content.decode()
+    assert "reserviert, garantiert" in ledger
+    assert "booked firm" not in ledger
+    assert ">storniert<" in ledger
+
+
+def test_an_admin_reads_german(german, alice, omar) -> None:
+    pool = make_gpus(2)[0].pool_id
+    account = alice.memberships.first().account_id
+    german(
+        omar,
+        "/manage/accounts/",
+        "/manage/accounts/changes/",
+        "/manage/accounts/draft/",
+        "/manage/accounts/import/",
+        "/manage/courses/",
+        "/manage/courses/new/",
+        "/manage/pools/",
+        "/manage/gpus/",
+        "/manage/gpus/replace/",
+        "/manage/closures/",
+        "/manage/closures/new/",
+        "/manage/policy/booking/",
+        "/manage/policy/telemetry/",
+        "/manage/reports/",
+        "/manage/replay/",
+        f"/manage/pools/{pool}/",
+        f"/manage/accounts/?account={account}",
+        f"/standing/?account={account}",
+        f"/group/?account={account}",
+        f"/group/{account}/report/",
+    )
