@@ -62,6 +62,7 @@ from reservations.web.schemas import (
     SlotsIn,
     SpanIn,
 )
+from telemetry.web.translation import translated_values
 
 router = Router(tags=["calendar"])
 router.add_router("", history_router)
@@ -124,8 +125,11 @@ def calendar(request: HttpRequest, span: Query[SpanIn]) -> HttpResponse:
 
 
 def _json(request: HttpRequest, content: object) -> HttpResponse:
-    """Answer with JSON, compressed where the client can; it holds no secret."""
-    body = json.dumps(content, separators=(",", ":")).encode()
+    """Answer with JSON in the reader's language; it holds no secret.
+
+    It is compressed where the client can read that.
+    """
+    body = json.dumps(translated_values(content), separators=(",", ":")).encode()
     response = HttpResponse(content_type="application/json")
     if len(body) >= _COMPRESS_FROM_BYTES:
         response["Vary"] = "Accept-Encoding"

@@ -65,7 +65,7 @@ DRAINS = _OUT_WORDS[OUT_FIELDS.index("draining")]
 def short_words(out: str) -> str:
     """Return the reason of ``out_words`` in one or two words; empty for none."""
     if out == _MISSING:
-        return "missing"
+        return sentence("missing")
     return dict(zip(_OUT_WORDS, _SHORT_WORDS, strict=True)).get(out, "")
 
 

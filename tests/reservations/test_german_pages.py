@@ -78,11 +78,22 @@ def test_the_reasons_of_the_ledger_are_read_in_german(client, german, alice) -> 
     german(alice)
     booked = client.post("/api/v1/reservations", wish, "application/json")
     assert booked.status_code == 201, booked.content
-    client.post(f"/reservations/{booked.json()['id']}/cancel/")
+    path = f"/api/v1/reservations/{booked.json()['id']}/cancel"
+    assert client.post(path).status_code == 200
     ledger = client.get("/standing/").content.decode()
     assert "reserviert, garantiert" in ledger
     assert "booked firm" not in ledger
     assert ">storniert<" in ledger
+
+
+def test_the_calendar_says_in_german_why_a_gpu_is_out(client, german, alice) -> None:
+    gpu = make_gpus(1)[0]
+    gpu.maintenance = True
+    gpu.save()
+    german(alice)
+    span = {"start": "2026-03-02T00:00:00Z", "end": "2026-03-03T00:00:00Z"}
+    (told,) = client.get("/api/v1/calendar", span).json()["gpus"]
+    assert (told["out"], told["out_reason"]) == ("Wartung", "Sie ist in Wartung.")
 
 
 def test_an_admin_reads_german(german, alice, omar) -> None:
