@@ -79,7 +79,7 @@ def test_the_reasons_of_the_ledger_are_read_in_german(client, german, alice) -> 
     booked = client.post("/api/v1/reservations", wish, "application/json")
     assert booked.status_code == 201, booked.content
     path = f"/api/v1/reservations/{booked.json()['id']}/cancel"
-    assert client.post(path).status_code == 200
+    assert client.post(path, {}, "application/json").status_code == 200
     ledger = client.get("/standing/").content.decode()
     assert "reserviert, garantiert" in ledger
     assert "booked firm" not in ledger
