@@ -16,13 +16,14 @@ from placement.jobs.forms import MOST_DAYS_AHEAD, most_days_ahead
 from placement.models import StoredPlan
 from placement.planner.launch.files import launch_files
 from placement.planner.memory.estimate import estimate
+from placement.planner.model.adaptation import adapted
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.errors import BadInput
 from placement.planner.values.objective import Wish
 from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
 from placement.plans import service as planning
-from placement.plans.model_registry import adapted, chosen_spec, parse_model
+from placement.plans.model_registry import chosen_spec, parse_model
 from placement.plans.saved_plans import may_see, zipped
 from placement.plans.service import keep_plan, make_plans, soonest_plans
 from reservations.models import User

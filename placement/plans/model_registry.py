@@ -7,27 +7,30 @@ pinned transformers in such a process too.
 """
 
 import hashlib
-import json
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
 
-from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
 
 from placement.models import RegisteredModel
-from placement.planner.model.adaptation import with_lora, with_quantized
 from placement.planner.model.files.onnx_signature import Signature
 from placement.planner.model.spec import ModelSpec
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.sandbox.parser_process import (
+    BUILD_SECONDS,
+    PARSE_SECONDS,
+    READER,
+    ParserProblem,
+    Understood,
+    kind_of,
+    parsed_files,
+    printed_answer,
+)
 from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import SpecInvalid
 from placement.plans.site_slots import (
@@ -42,10 +45,6 @@ from telemetry.protocol.sentences import sentence
 
 MOST_UPLOAD_BYTES = 512 * 2**20
 MOST_FILES = 512
-PARSE_SECONDS = 30
-BUILD_SECONDS = 60
-MOST_ANSWER_BYTES = 24 * 2**20
-"""What is read of the parser's answer: ten times the largest ModelSpec met."""
 MODELS_PER_USER = 200
 OWN_WAIT_SECONDS = 3.0
 """For another file of the same User."""
@@ -106,46 +105,8 @@ _builders = _Places(
 )
 """Of families that only transformers knows: half a minute each. They have a place of
 their own, so that nobody's short file waits for one."""
-KINDS = {".json": "json", ".safetensors": "safetensors", ".onnx": "onnx"}
 SOURCES = {"config.json": "config"}
 """ModelSpec.source -> RegisteredModel.source, where they differ."""
-
-
-@dataclass(frozen=True)
-class Understood:
-    """What the parser made of the files."""
-
-    spec: ModelSpec
-    config: Mapping[str, Any] | None
-    """The config.json itself, where it was one: symbolic estimates build it again."""
-
-
-class _Problem(Exception):
-    """The parser's own words."""
-
-    def __init__(self, code: str, field: str, detail: str) -> None:
-        self.code, self.field, self.detail = code, field, detail
-        super().__init__(detail)
-
-
-def kind_of(name: str) -> str:
-    """Return what a file is by the end of its name; json is told apart by content.
-
-    Raises:
-        SpecInvalid: none of the kinds that can be read.
-    """
-    lower = name.lower()
-    for end, kind in KINDS.items():
-        if lower.endswith(end):
-            return kind
-    raise SpecInvalid(
-        {
-            "upload": sentence(
-                "the name must end in .json (config.json, a safetensors index or "
-                "header), .safetensors or .onnx"
-            )
-        }
-    )
 
 
 def parse_model(
@@ -178,7 +139,14 @@ def parse_model(
                     file.write(chunk)
             paths.append(path)
         with _one_at_a_time(user):
-            understood = run_parser(kinds, paths, name=_title(name))
+            understood = parsed_files(
+                kinds,
+                paths,
+                name=_title(name),
+                parse_seconds=PARSE_SECONDS,
+                parser_place=_parsers.taken,
+                builder_place=_builders.taken,
+            )
     return _kept(user, name, digest.hexdigest(), understood, now)
 
 
@@ -270,25 +238,6 @@ def _one_at_a_time(user: User) -> Iterator[None]:
         raise SpecInvalid({"upload": detail}) from None
 
 
-def run_parser(kinds: Sequence[str], paths: Sequence[Path], *, name: str) -> Understood:
-    """Run the parser's process and return what it understood.
-
-    Raises:
-        SpecInvalid: its own words, by field; that it gave up; that others are
-            being read just now.
-    """
-    try:
-        answer = _answer(kinds, paths)
-    except _Problem as problem:
-        raise SpecInvalid({problem.field: problem.detail}) from None
-    config = answer.get("config")
-    spec = ModelSpec.from_json(answer)
-    # The parser saw a neutral file name; people know theirs.
-    if name:
-        spec = replace(spec, name=name)
-    return Understood(spec, config if isinstance(config, dict) else None)
-
-
 def understood_served(
     user: User, path: Path, *, name: str
 ) -> tuple[ModelSpec, Signature, dict[str, int]]:
@@ -303,121 +252,13 @@ def understood_served(
     with _one_at_a_time(user):
         try:
             with _parsers.taken():
-                command = [
-                    "placement.planner.sandbox.model_file_reader",
-                    "served",
-                    str(path),
-                    name,
-                ]
-                answer = _printed(command, PARSE_SECONDS)
-        except _Problem as problem:
+                command = [READER, "served", str(path), name]
+                answer = printed_answer(command, PARSE_SECONDS)
+        except ParserProblem as problem:
             raise SpecInvalid({problem.field: problem.detail}) from None
     signature = Signature.from_json(answer.pop("signature", {}))
     beside = {str(one): int(size) for one, size in answer.pop("beside", {}).items()}
     return replace(ModelSpec.from_json(answer), name=name), signature, beside
-
-
-def _answer(kinds: Sequence[str], paths: Sequence[Path]) -> dict[str, Any]:
-    """What a parser's process printed. Raises _Problem or SpecInvalid."""
-    command = [
-        "placement.planner.sandbox.model_file_reader",
-        kinds[0],
-        str(paths[0]),
-        "config",
-    ]
-    if len(paths) > 1:
-        command = [
-            "placement.planner.sandbox.model_file_reader",
-            "set",
-            "model",
-            *map(str, paths),
-        ]
-    try:
-        with _parsers.taken():
-            return _printed(command, PARSE_SECONDS)
-    except _Problem as problem:
-        if len(paths) > 1 or problem.code != "unknown_family":
-            raise
-    with _builders.taken():
-        return _printed(
-            ["placement.planner.sandbox.config_build", str(paths[0])], BUILD_SECONDS
-        )
-
-
-def _printed(command: Sequence[str], seconds: float) -> dict[str, Any]:
-    """The one line of JSON of a child process. Raises _Problem or SpecInvalid."""
-    with tempfile.TemporaryFile() as output:
-        done = _run(command, output, seconds)
-        output.seek(0)
-        text = output.read(MOST_ANSWER_BYTES + 1)
-    try:
-        if len(text) > MOST_ANSWER_BYTES:
-            raise ValueError
-        answer = json.loads(text)
-    except ValueError:
-        raise SpecInvalid(
-            {
-                "upload": sentence(
-                    "the file could not be read within the parser's memory"
-                )
-            }
-        ) from None
-    if done.returncode != 0 or "error" in answer:
-        raise _Problem(
-            str(answer.get("error") or ""),
-            str(answer.get("field") or "upload")[:80],
-            str(answer.get("detail") or sentence("cannot be read"))[:400],
-        )
-    return dict(answer)
-
-
-def _run(
-    command: Sequence[str], output: IO[bytes], seconds: float
-) -> subprocess.CompletedProcess[bytes]:
-    try:
-        return subprocess.run(
-            [sys.executable, "-m", *command],
-            cwd=settings.BASE_DIR,
-            env={
-                "PATH": os.defpath,
-                "LANG": "C.UTF-8",
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise SpecInvalid(
-            {
-                "upload": sentence(
-                    "reading it took more than {seconds} s", seconds=seconds
-                )
-            }
-        ) from None
-
-
-def adapted(
-    spec: ModelSpec,
-    *,
-    weights: str = "full",
-    lora_rank: int = 0,
-    lora_targets: Sequence[str] = (),
-) -> ModelSpec:
-    """Return the model with quantized weights, adapters, or both (QLoRA).
-
-    Raises:
-        SpecInvalid: by field.
-    """
-    if weights != "full":
-        spec = with_quantized(spec, weights)  # type: ignore[arg-type]
-    if lora_rank:
-        targets = lora_targets or ("q_proj", "v_proj")
-        spec = with_lora(spec, rank=lora_rank, targets=targets)
-    return spec
 
 
 def chosen_spec(*, user: User, well_known: str, model_id: int | None) -> ModelSpec:

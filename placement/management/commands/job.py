@@ -23,8 +23,8 @@ from placement.jobs import service as jobs
 from placement.jobs.job_arrays import launch_array
 from placement.jobs.launch_checks import MOST_SCRIPT_BYTES
 from placement.jobs.nodes import log_store
-from placement.management.options import one_line
 from placement.models import Backfill, Job
+from placement.planner.cli.cli_command import one_line
 from placement.planner.launch.recipes import RECIPES
 from placement.planner.values.errors import BadInput, LaunchInvalid
 from placement.protocol.job_lifecycle import JobState

@@ -148,3 +148,29 @@ def usual_targets(spec: ModelSpec) -> tuple[str, ...]:
         return usual
     heads = set(_names(layer for layer in spec.layers if layer.kind == "head"))
     return tuple(name for name in known if name not in heads)
+
+
+def adapted(
+    spec: ModelSpec,
+    *,
+    weights: str = "full",
+    lora_rank: int = 0,
+    lora_targets: Sequence[str] = (),
+) -> ModelSpec:
+    """Return the model with quantized weights, adapters, or both (QLoRA).
+
+    Args:
+        spec: the model.
+        weights: full, int8 or nf4.
+        lora_rank: of the adapters; 0: none.
+        lora_targets: names of the adapted layers; empty: q_proj and v_proj.
+
+    Raises:
+        SpecInvalid: by field.
+    """
+    if weights != "full":
+        spec = with_quantized(spec, weights)  # type: ignore[arg-type]
+    if lora_rank:
+        targets = lora_targets or ("q_proj", "v_proj")
+        spec = with_lora(spec, rank=lora_rank, targets=targets)
+    return spec

@@ -1,4 +1,4 @@
-"""Splitting problems as JSON objects: read, solve exactly, answer (`manage.py split`).
+"""Splitting problems as JSON objects: read, solved exactly, answered.
 
 * contiguous (or no kind): layer_bytes, free_bytes
   -> max_ratio, device_order, bounds, loads
@@ -45,11 +45,16 @@ MOST_STATES = 2**17
 Answer = dict[str, Any]
 
 
-def answer(case: object) -> Answer:
-    """The optimum of one case.
+def split(case: object) -> Answer:
+    """Return the optimum of one splitting problem.
+
+    Args:
+        case: a mapping with the fields of its kind; see the module's docstring. Sizes
+            are in bytes, times in the unit of the field's name (``_ms``, ``_s``).
 
     Raises:
-        BadInput: it is none, or of a kind that is not known; names each bad field.
+        BadInput: the case is not a mapping or its kind is unknown; or names each bad
+            field.
     """
     if not isinstance(case, Mapping):
         raise BadInput({"case": "must be an object"})

@@ -95,13 +95,22 @@ def plan(
     wish: Wish | None = None,
     learned: Corrections = UNCORRECTED,
 ) -> PlanSet:
-    """Ranked Plans and the strategies that lost. Deterministic.
+    """Return ranked Plans and the strategies that lost. Deterministic.
 
-    `learned`: the site's measured error, which needs and times are corrected by.
+    If no Gpu is usable, the PlanSet has no Plans and one Refusal that says so.
 
-    Raises OffersInvalid for offers that contradict themselves, WorkloadInvalid for a
-    strategy that is none. Without a usable Gpu the answer has no Plans and one Refusal
-    that says so.
+    Args:
+        spec: the model.
+        workload: what to run with it.
+        offers: the Gpus, with their free bytes and their speeds.
+        max_gpus: how many Gpus a Plan may use; None: as many as there are.
+        limits: what may be changed to make the model fit; None: everything.
+        wish: what to rank by; None: the order of choice.
+        learned: the measured error of a site, which corrects bytes and seconds.
+
+    Raises:
+        OffersInvalid: the offers contradict themselves.
+        WorkloadInvalid: a strategy of the limits is unknown.
     """
     check_offers(offers)
     allowed = limits or Limits()

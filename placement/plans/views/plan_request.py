@@ -12,11 +12,11 @@ from django.utils.translation import gettext
 from placement.jobs.forms import PlanForm
 from placement.jobs.views.viewer import own_reservations, reader
 from placement.models import RegisteredModel
-from placement.planner.model.adaptation import usual_targets
+from placement.planner.model.adaptation import adapted, usual_targets
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.errors import BadInput
 from placement.planner.values.workload import Workload
-from placement.plans.model_registry import adapted, chosen_spec, parse_model
+from placement.plans.model_registry import chosen_spec, parse_model
 from reservations.rules.errors import TooFast
 from reservations.web.rate_limits import check_rate
 from telemetry.web.recognition import shown

@@ -6,7 +6,7 @@ import json
 import pytest
 from django.core.management import call_command
 
-from placement.management.commands import estimate
+from placement.planner.cli import estimate_command
 from placement.planner.symbolic.child_process import Outcome, SymbolicFailed
 from placement.planner.values.errors import SpecInvalid
 from tests.placement.planner.symbolic.rows import LLAMA, ROWS
@@ -36,7 +36,7 @@ def child(monkeypatch):
         seen.extend(cases)
         return Outcome([ANSWER] * len(cases), 1.0)
 
-    monkeypatch.setattr(estimate, "run", run)
+    monkeypatch.setattr(estimate_command, "run", run)
     return seen
 
 
@@ -126,7 +126,7 @@ def test_a_file_of_traced_steps_is_followed_as_traced(tmp_path, child):
 
 
 def test_without_torch_specs_have_the_closed_form(tmp_path, child, monkeypatch):
-    monkeypatch.setattr(estimate, "torch_installed", lambda: False)
+    monkeypatch.setattr(estimate_command, "torch_installed", lambda: False)
     path = tmp_path / "one.json"
     path.write_text(json.dumps(ROWS[0]))
     assert json.loads(said("--spec", str(path)))["method"] == "closed"
@@ -177,7 +177,9 @@ def test_a_wrong_file_is_one_line(tmp_path, child, text, word):
     "error", [SymbolicFailed("died", "the child ended"), SpecInvalid({"model": "odd"})]
 )
 def test_a_child_without_an_answer_is_one_line(tmp_path, monkeypatch, error):
-    monkeypatch.setattr(estimate, "run", lambda *_a, **_n: Outcome([error], 0.0))
+    monkeypatch.setattr(
+        estimate_command, "run", lambda *_a, **_n: Outcome([error], 0.0)
+    )
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(ROWS[0]))
     assert ROWS[0]["spec"]["id"] in refused("--spec", str(path))

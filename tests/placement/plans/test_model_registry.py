@@ -12,10 +12,11 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 
 from placement.models import RegisteredModel
+from placement.planner.model.adaptation import adapted
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.errors import SpecInvalid
 from placement.plans import model_registry
-from placement.plans.model_registry import adapted, chosen_spec, parse_model
+from placement.plans.model_registry import chosen_spec, parse_model
 
 pytestmark = pytest.mark.django_db
 GPT2 = json.dumps({"model_type": "gpt2"}).encode()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.planner.reference.split_cases import answer
+from placement.planner.reference.split_cases import split
 from placement.planner.values.errors import BadInput
 
 pytestmark = pytest.mark.pure
@@ -22,7 +22,7 @@ FEW = settings(max_examples=60, deadline=None)
 
 @pytest.mark.parametrize("case", CONTIGUOUS, ids=lambda case: case["id"])
 def test_contiguous_references_reach_their_optimum(case):
-    got = answer(case)
+    got = split(case)
     assert got["max_ratio"] == pytest.approx(case["optimum"]["max_ratio"], rel=1e-12)
     assert set(got) == {"max_ratio", "device_order", "bounds", "loads"}
     check_contiguous(got, case["layer_bytes"], case["free_bytes"])
@@ -71,7 +71,7 @@ def best_contiguous(layers, frees):
 )
 def test_brute_force_agrees_to_the_last_byte(layers, frees, scale):
     layers, frees = [n * scale for n in layers], [n * scale for n in frees]
-    got = answer({"layer_bytes": layers, "free_bytes": frees})
+    got = split({"layer_bytes": layers, "free_bytes": frees})
     expected = best_contiguous(layers, frees)
     if expected is None:
         assert got["feasible"] is False and got["max_ratio"] is None
@@ -83,31 +83,29 @@ def test_brute_force_agrees_to_the_last_byte(layers, frees, scale):
 
 def test_loads_that_differ_by_one_byte_in_10_to_the_40_are_told_apart():
     big = 10**40
-    got = answer({"layer_bytes": [big, 1, big], "free_bytes": [2 * big, 2 * big - 1]})
+    got = split({"layer_bytes": [big, 1, big], "free_bytes": [2 * big, 2 * big - 1]})
     assert got["bounds"] == [0, 2, 3] and got["device_order"][0] == 0
 
 
 def test_more_gpus_than_layers_leaves_gpus_empty():
-    got = answer({"layer_bytes": [5], "free_bytes": [9, 20, 9, 20, 3]})
+    got = split({"layer_bytes": [5], "free_bytes": [9, 20, 9, 20, 3]})
     assert (got["device_order"], got["loads"]) == ([1], {"1": 5})
 
 
 def test_sixteen_gpus_of_three_classes_are_solved():
     frees = [100 + 50 * (gpu % 3) for gpu in range(16)]
     layers = [1 + layer % 7 for layer in range(96)]
-    check_contiguous(
-        answer({"layer_bytes": layers, "free_bytes": frees}), layers, frees
-    )
+    check_contiguous(split({"layer_bytes": layers, "free_bytes": frees}), layers, frees)
 
 
 def test_the_order_of_gpus_is_irrelevant_and_more_room_is_never_worse():
     case = CONTIGUOUS[1]
     layers, frees = case["layer_bytes"], case["free_bytes"]
     ratios = {
-        answer({"layer_bytes": layers, "free_bytes": list(order)})["max_ratio"]
+        split({"layer_bytes": layers, "free_bytes": list(order)})["max_ratio"]
         for order in itertools.permutations(frees)
     }
-    more = answer({"layer_bytes": layers, "free_bytes": [*frees[:2], frees[2] * 2]})
+    more = split({"layer_bytes": layers, "free_bytes": [*frees[:2], frees[2] * 2]})
     assert len(ratios) == 1 and more["max_ratio"] <= ratios.pop()
 
 
@@ -116,7 +114,7 @@ def test_the_order_of_gpus_is_irrelevant_and_more_room_is_never_worse():
 
 def test_the_pipeline_reference_reaches_its_optimum():
     case = OTHER["pipeline_1f1b"]
-    got = answer(case)
+    got = split(case)
     assert set(got) == set(case["optimum"])
     assert got["iteration_ms"] == case["optimum"]["iteration_ms"]
 
@@ -165,7 +163,7 @@ def best_pipeline(layers, gpus, pieces):
     st.integers(1, 6),
 )
 def test_brute_force_agrees_for_pipelines(layers, gpus, pieces):
-    got = answer(
+    got = split(
         {
             "kind": "pipeline_1f1b",
             "layers": layers,
@@ -200,7 +198,7 @@ def test_brute_force_agrees_for_pipelines(layers, gpus, pieces):
 
 def test_the_shard_reference_reaches_its_optimum():
     case = OTHER["zero_coalesce"]
-    got = answer(case)
+    got = split(case)
     assert got["max_ratio"] == pytest.approx(case["optimum"]["max_ratio"], rel=1e-11)
     assert got["shards_per_gpu"] == case["optimum"]["shards_per_gpu"]
     assert got["gpus_used"] == case["optimum"]["gpus_used"]
@@ -214,7 +212,7 @@ def test_the_shard_reference_reaches_its_optimum():
     st.lists(st.integers(0, 60), min_size=1, max_size=4),
 )
 def test_brute_force_agrees_for_shards(shards, state, fixed, frees):
-    got = answer(
+    got = split(
         {
             "kind": "zero_coalesce",
             "state_bytes": state,
@@ -240,9 +238,9 @@ def test_brute_force_agrees_for_shards(shards, state, fixed, frees):
 
 def test_the_move_reference_is_decided_alike():
     case = OTHER["move_decision"]
-    assert answer(case) == {name: case[name] for name in ("gain_s", "cost_s", "move")}
-    assert answer({**case, "iters_left": 194})["move"] is False
-    assert answer({**case, "iters_left": None})["move"] is False
+    assert split(case) == {name: case[name] for name in ("gain_s", "cost_s", "move")}
+    assert split({**case, "iters_left": 194})["move"] is False
+    assert split({**case, "iters_left": None})["move"] is False
 
 
 # --- what is no case ---
@@ -269,5 +267,5 @@ def test_the_move_reference_is_decided_alike():
 )  # fmt: skip
 def test_bad_fields_are_named(case, field):
     with pytest.raises(BadInput) as refused:
-        answer(case)
+        split(case)
     assert field in refused.value.problems

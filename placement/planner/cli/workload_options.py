@@ -1,4 +1,4 @@
-"""Options that say what to run with a model, shared by the commands."""
+"""The options that describe a Workload, shared by ``estimate`` and ``plan``."""
 
 import argparse
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
 
 
 def workload_of(options: Mapping[str, Any]) -> Workload:
-    """The Workload that the options say. Raises WorkloadInvalid."""
+    """Return the Workload that the options describe. Raises WorkloadInvalid."""
     on_cpu = options["accelerator"] == "cpu"
     return Workload(
         task=options["task"],
@@ -46,13 +46,3 @@ def workload_of(options: Mapping[str, Any]) -> Workload:
         accelerator=options["accelerator"],
         optimizer_loop=options["loop"] or ("forloop" if on_cpu else "foreach"),
     )
-
-
-def one_line(text: str) -> str:
-    """An error as one line that a terminal may be shown: it may quote a file.
-
-    >>> one_line("split: \\x1b[2J\\n is no kind")
-    'split: ?[2J is no kind'
-    """
-    plain = (c if c.isprintable() else "?" for c in " ".join(text.split()))
-    return "".join(plain)[:1000]

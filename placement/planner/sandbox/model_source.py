@@ -1,4 +1,4 @@
-"""SOURCE of `manage.py estimate`: a name, a file, or somebody's module:callable."""
+"""Find the model that a SOURCE names: a well-known name, a file or module:callable."""
 
 import json
 import re
@@ -11,29 +11,54 @@ from typing import Any
 
 from placement.planner.model.spec import ModelSpec
 from placement.planner.model.well_known import WELL_KNOWN, well_known_spec
+from placement.planner.sandbox.parser_process import ROOT, kind_of, parsed_files
 from placement.planner.values.errors import SpecInvalid
-from placement.plans.model_registry import kind_of, run_parser
 
-_ENTRY = re.compile(r"[^/\\]+:[^/\\]+\Z")
 ENTRY_SECONDS = 300
-ROOT = Path(__file__).resolve().parents[2]
+_ENTRY = re.compile(r"[^/\\]+:[^/\\]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model, for the closed form and where there is code for it, for the other."""
+    """A model: its layers for the closed form, its code for the symbolic estimate."""
 
     spec: ModelSpec | None
-    """None where only code can say it."""
+    """None where only the code can say it."""
     model: Mapping[str, Any] | None
-    """A Case's model; None: sizes without code (.safetensors, ONNX)."""
+    """A Case's model. None: sizes without code (.safetensors, ONNX)."""
+
+    def closed_spec(self) -> ModelSpec:
+        """Return the ModelSpec. Runs the code of a module:callable, in a child process.
+
+        Raises:
+            SpecInvalid: what the code's process reported.
+        """
+        if self.spec is not None:
+            return self.spec
+        assert self.model is not None
+        return spec_of_entry(self.model["entry"], str(Path.cwd()))
+
+
+def read_model(source: str) -> ModelSpec:
+    """Return the layers of a model, with the bytes and operations of each.
+
+    Args:
+        source: a well-known name such as ``gpt2``, the path of a config.json,
+            .safetensors or .onnx file, or ``module:callable``, which is looked for
+            in the working folder first. A file is parsed, and a callable is run, in
+            a child process.
+
+    Raises:
+        SpecInvalid: there is no such name or file, or it cannot be read; by field.
+    """
+    return find(source).closed_spec()
 
 
 def find(text: str) -> Source:
-    """What a SOURCE is.
+    """Return what a SOURCE is. Parses a file in a child process.
 
     Raises:
-        SpecInvalid: no such name or file, or the file cannot be read; by field.
+        SpecInvalid: there is no such name or file, or it cannot be read; by field.
     """
     if text in WELL_KNOWN:
         config = dict(WELL_KNOWN[text].config)
@@ -47,16 +72,16 @@ def find(text: str) -> Source:
             f"'{text[:80]}' is not a file, not module:callable, and not one of {names}"
         )
         raise SpecInvalid({"source": detail})
-    understood = run_parser([kind_of(path.name)], [path.resolve()], name=path.stem)
+    understood = parsed_files([kind_of(path.name)], [path.resolve()], name=path.stem)
     model = None if understood.config is None else {"config": dict(understood.config)}
     return Source(understood.spec, model)
 
 
 def spec_of_entry(entry: str, folder: str) -> ModelSpec:
-    """The ModelSpec of somebody's module:callable. Runs their code, in a child.
+    """Return the ModelSpec of a user's module:callable. Runs the code, in a child.
 
     Raises:
-        SpecInvalid: what the code's process said.
+        SpecInvalid: what the code's process reported.
     """
     try:
         done = subprocess.run(

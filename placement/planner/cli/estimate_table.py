@@ -15,7 +15,7 @@ PHASES = {"fwd": "forward", "bwd": "backward", "opt": "optimizer", "zero": "zero
 
 
 def estimate_table(title: str, answer: Mapping[str, Any]) -> str:
-    """The answer of `manage.py estimate` for people."""
+    """Return the answer of ``estimate`` as lines of at most 80 columns."""
     how = "followed" if answer["method"] == "symbolic" else "closed form"
     lines = [f"{title}, {how}, {answer['seconds']:.3f} s of processor time", ""]
     lines += [_line(label, answer[key]) for label, key in ROWS]

@@ -1,0 +1,43 @@
+"""Read the arguments of ``python -m placement.planner`` and run a command."""
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from placement.planner.cli.cli_command import EXIT_BAD_INPUT, one_line, run_command
+from placement.planner.cli.estimate_command import ESTIMATE
+from placement.planner.cli.plan_command import PLAN
+from placement.planner.cli.split_command import SPLIT
+
+PROGRAM = "python -m placement.planner"
+COMMANDS = (ESTIMATE, PLAN, SPLIT)
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser that reports a wrong option in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the problem and where help is; exit with status 2."""
+        text = one_line(f"{self.prog.split()[-1]}: {message}; see --help")
+        self.exit(EXIT_BAD_INPUT, f"{text}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    Args:
+        arguments: without the program's name; None: those of this process.
+    """
+    parser = OneLineParser(
+        prog=PROGRAM, description="Estimate, plan and split models over GPUs."
+    )
+    choices = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_arguments(
+            choices.add_parser(
+                command.name, help=command.help, description=command.help
+            )
+        )
+    options = vars(parser.parse_args(arguments))
+    chosen = next(one for one in COMMANDS if one.name == options["command"])
+    return run_command(chosen, options)

@@ -1,0 +1,211 @@
+"""``plan``: where and how a model could run, ranked, with reasons.
+
+SOURCE is a well-known name, a config.json, .safetensors or ONNX file, or
+module:callable (runs that code, in a child process). The form of the file of GPUs is in
+``placement/planner/values/gpu_list.py``. If nothing fits, the answer says which GPU
+lacks how many bytes.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placement.planner.cli.cli_command import CliCommand
+from placement.planner.cli.json_input import json_from
+from placement.planner.cli.workload_options import add_workload_options, workload_of
+from placement.planner.launch.files import launch_files
+from placement.planner.model.adaptation import adapted
+from placement.planner.model.spec import ModelSpec
+from placement.planner.sandbox.model_source import read_model
+from placement.planner.search.memory_savings import Limits
+from placement.planner.search.planner import plan as make_plan_set
+from placement.planner.values.errors import BadInput
+from placement.planner.values.gpu_list import offers_from_list
+from placement.planner.values.objective import WISHES
+from placement.planner.values.plan import PlanSet
+from placement.planner.values.strategies import TITLES
+
+REMEDIES = {
+    "no-fused": "fused_optimizer",
+    "no-accumulation": "accumulation",
+    "no-checkpointing": "checkpointing",
+    "no-small-optimizer": "small_optimizer",
+    "no-offload": "offload",
+    "no-quantization": "quantization",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What was asked, read and checked."""
+
+    spec: ModelSpec
+    options: Mapping[str, Any]
+    limits: Limits
+
+
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--gpus", required=True, metavar="FILE", help="JSON list; - reads stdin"
+    )
+    add_common_options(parser)
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what does not depend on where the GPUs come from."""
+    parser.add_argument(
+        "source",
+        help="well-known name, config.json, .safetensors, .onnx, module:callable",
+    )
+    parser.add_argument("--wish", choices=WISHES, help="what to rank by")
+    parser.add_argument("--max-gpus", type=int, metavar="N")
+    parser.add_argument(
+        "--strategy",
+        action="append",
+        choices=TITLES,
+        metavar="WORD",
+        help=f"only this strategy; can be repeated: {', '.join(TITLES)}",
+    )
+    parser.add_argument(
+        "--lora", type=int, default=0, metavar="RANK", help="train adapters only"
+    )
+    parser.add_argument("--lora-targets", nargs="+", default=(), metavar="NAME")
+    parser.add_argument("--weights", choices=("full", "int8", "nf4"))
+    parser.add_argument(
+        "--files",
+        metavar="DIR",
+        help="write the launch files of the first plan to this folder",
+    )
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
+    for name in REMEDIES:
+        parser.add_argument(f"--{name}", action="store_true")
+    add_workload_options(parser)
+
+
+def plan_answer(options: Mapping[str, Any]) -> str:
+    """Return the Plans for the GPUs of a file.
+
+    Raises:
+        PlacementError: by field.
+        OSError: the launch files cannot be written.
+    """
+    question = question_of(options)
+    return text_of(PlanAnswer(plans_for_file(question)), question)
+
+
+@dataclass(frozen=True)
+class PlanAnswer:
+    """Plans, and where the calendar was asked, when the best could start."""
+
+    found: PlanSet
+    start: str = ""
+    end: str = ""
+    earliest: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict."""
+        more = {"start": self.start, "end": self.end, "earliest": self.earliest}
+        return {**self.found.to_json(), **(more if self.start else {})}
+
+    def table(self) -> str:
+        """All Plans, what lost, and the start."""
+        lines = [self.found.table()]
+        if self.start:
+            lines.append(f"Planned for {self.start} to {self.end}.")
+        if self.earliest is not None:
+            gpus = ", ".join(self.earliest["gpus"])
+            lines.append(
+                f"Earliest start of the first: {self.earliest['start']}, {gpus}."
+            )
+        return "\n".join(lines)
+
+
+def write_files(found: PlanSet, spec: ModelSpec, folder: str | None) -> list[str]:
+    """Write the first Plan's launch files; return what was written, and what not.
+
+    Raises:
+        BadInput: there is no Plan, or the folder is no folder.
+        OSError: it cannot be written.
+    """
+    if folder is None:
+        return []
+    if found.best is None:
+        raise BadInput({"files": "nothing fits, so there is nothing to start"})
+    where = Path(folder)
+    if where.exists() and not where.is_dir():
+        raise BadInput({"files": f"{folder[:200]} is not a folder"})
+    where.mkdir(parents=True, exist_ok=True)
+    made = launch_files(found.best, spec)
+    said = []
+    for file in made.files:
+        path = where / file.name
+        path.write_text(file.text, encoding="utf-8")
+        how = f": {file.command}" if file.command else ""
+        said.append(f"Wrote {path}{how}")
+    said += [f"No {name}: {why}" for name, why in made.left_out.items()]
+    return [*said, *made.notes]
+
+
+def question_of(options: Mapping[str, Any]) -> Question:
+    """Read the model and the limits.
+
+    Raises:
+        BadInput: by field.
+    """
+    spec = adapted(
+        read_model(options["source"]),
+        weights=options["weights"] or "full",
+        lora_rank=options["lora"],
+        lora_targets=options["lora_targets"],
+    )
+    most = options["max_gpus"]
+    if most is not None and most < 1:
+        raise BadInput({"max-gpus": "must be at least 1"})
+    forbidden = {
+        field: not options[name.replace("-", "_")] for name, field in REMEDIES.items()
+    }
+    strategies = tuple(options["strategy"] or ())
+    return Question(
+        spec, options, Limits(max_gpus=most, strategies=strategies, **forbidden)
+    )
+
+
+def plans_for_file(question: Question) -> PlanSet:
+    """Plan on the GPUs of the file that --gpus names.
+
+    Raises:
+        PlacementError: by field.
+    """
+    options = question.options
+    return make_plan_set(
+        question.spec,
+        workload_of(options),
+        offers_from_list(json_from(options["gpus"], "gpus")),
+        limits=question.limits,
+        wish=options["wish"],
+    )
+
+
+def text_of(answer: PlanAnswer, question: Question) -> str:
+    """Return an answer as JSON or tables. Writes the launch files, if asked to.
+
+    Raises:
+        BadInput: the launch files cannot be made.
+        OSError: they cannot be written.
+    """
+    written = write_files(answer.found, question.spec, question.options["files"])
+    if question.options["json"]:
+        return json.dumps(answer.to_json())
+    return "\n".join([answer.table(), *written])
+
+
+PLAN = CliCommand(
+    "plan",
+    "Rank the ways to run a model on the GPUs of a file.",
+    add_plan_options,
+    plan_answer,
+)
