@@ -18,7 +18,6 @@ from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
 
 from placement.models import RegisteredModel
-from placement.planner.model.files.onnx_signature import Signature
 from placement.planner.model.spec import ModelSpec
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.sandbox.parser_process import (
@@ -33,6 +32,7 @@ from placement.planner.sandbox.parser_process import (
 )
 from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.tensor_signature import Signature
 from placement.plans.site_slots import (
     UNBOUNDED,
     Bounds,

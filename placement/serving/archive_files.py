@@ -15,9 +15,9 @@ from typing import IO
 
 from django.conf import settings
 
-from placement.planner.model.files.onnx_external_data import MOST_PARTS, checked_name
 from placement.planner.sandbox.archive import CHUNK_BYTES, MOST_BYTES
 from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.onnx_external_data import MOST_PARTS, checked_name
 from telemetry.protocol.sentences import sentence
 
 UNPACK_SECONDS = 90.0

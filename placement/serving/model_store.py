@@ -16,7 +16,9 @@ from django.db.models import Count, QuerySet, Sum
 from placement.jobs import model_files
 from placement.jobs.nodes import result_files
 from placement.models import Job, ModelFile, RegisteredModel, ResultFile
-from placement.planner.model.files.onnx_external_data import (
+from placement.planner.model.spec import ModelSpec
+from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.onnx_external_data import (
     MOST_PARTS,
     OWN_NAME,
     Part,
@@ -25,8 +27,6 @@ from placement.planner.model.files.onnx_external_data import (
     from_folder_of,
     sum_of,
 )
-from placement.planner.model.spec import ModelSpec
-from placement.planner.values.errors import SpecInvalid
 from placement.plans.model_registry import MOST_UPLOAD_BYTES, understood_served
 from placement.serving.archive_files import ENDINGS, is_archive, unpack
 from placement.serving.serving_refusals import FileServed, FilesFull

@@ -21,8 +21,8 @@ from placement.agent.job_folder import JobFolder, NodeView
 from placement.agent.process import unix_user
 from placement.agent.process.unix_user import Identity
 from placement.agent.serving.server_client import NoAnswer, ask
-from placement.planner.model.files.onnx_external_data import MOST_PARTS, OWN_NAME, Part
 from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.onnx_external_data import MOST_PARTS, OWN_NAME, Part
 from placement.protocol.commands import parse_order
 from placement.protocol.serving_frames import MODEL_NAME
 

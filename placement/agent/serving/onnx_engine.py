@@ -18,7 +18,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _runtime
 
 from placement.agent.serving.model_limits import RunNote, TimeLimits
 from placement.agent.serving.tensors import DATATYPES, OF_ONNX
-from placement.planner.model.files.onnx_signature import Tensor
+from placement.planner.values.tensor_signature import Tensor
 
 WARM_RUNS = 2
 PROFILE_RUNS = 20

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from placement.planner.model.files.onnx_signature import Tensor
+from placement.planner.values.tensor_signature import Tensor
 
 MOST_DIMENSIONS = 16
 MOST_ELEMENTS = 2**26

@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from placement.planner.model.files.onnx_external_data import MOST_PARTS, checked_name
 from placement.planner.sandbox.jail import EXIT_REFUSED, Refused, limit, problem
 from placement.planner.sandbox.model_file_reader import opened
 from placement.planner.values.errors import BadInput
+from placement.planner.values.onnx_external_data import MOST_PARTS, checked_name
 
 MOST_BYTES = 2**30
 """Of all files as they come out."""

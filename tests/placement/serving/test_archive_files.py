@@ -11,13 +11,13 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 
 from placement.jobs import model_files
-from placement.planner.model.files.onnx_external_data import (
+from placement.planner.sandbox import archive as unpack
+from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.onnx_external_data import (
     MOST_PARTS,
     OWN_NAME,
     checked_name,
 )
-from placement.planner.sandbox import archive as unpack
-from placement.planner.values.errors import SpecInvalid
 from placement.serving import model_store
 from tests.placement.lab import signed_in
 from tests.placement.serving.archives import tarred, zipped

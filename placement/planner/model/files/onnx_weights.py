@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from placement.planner.model.files.onnx_external_data import MOST_PARTS, checked_name
 from placement.planner.model.files.protobuf import Span, Wire
 from placement.planner.model.files.tensor_inventory import (
     MAX_DIMENSIONS,
@@ -21,6 +20,7 @@ from placement.planner.model.files.tensor_inventory import (
 )
 from placement.planner.model.spec import DTYPE_BYTES, ModelSpec
 from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.onnx_external_data import MOST_PARTS, checked_name
 from telemetry.protocol.sentences import sentence
 
 MAX_DEPTH = 16

@@ -13,7 +13,7 @@ from placement.agent.serving.tensors import (
     deadline_of,
     read_request,
 )
-from placement.planner.model.files.onnx_signature import Tensor
+from placement.planner.values.tensor_signature import Tensor
 from placement.protocol.serving_frames import (
     FrameInvalid,
     allowed_path,
