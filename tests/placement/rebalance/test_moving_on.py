@@ -21,7 +21,7 @@ def test_a_job_moves_with_its_checkpoint_to_another_node(near, redis_client, set
     saved = near.log(job).splitlines()[-1]
     assert saved.startswith("saved 8 ")
     assert (
-        near.says(after, "gpuportal: goes on") == f"from the checkpoint of job {job.pk}"
+        near.says(after, "gpuportal: resumes") == f"from the checkpoint of job {job.pk}"
     )
     assert near.says(after, "begins at") == saved.removeprefix("saved ")
     look_again(timezone.now())
