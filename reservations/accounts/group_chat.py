@@ -14,11 +14,19 @@ from reservations.store.calendar_queries import headed_accounts
 from telemetry.protocol.sentences import sentence
 
 
-def may_set_chat(user: User, account: Account) -> bool:
-    """Say whether a User chooses the chat of an Account: its heads and the operator."""
+def may_set_chat(
+    user: User, account: Account, headed: frozenset[int] | None = None
+) -> bool:
+    """Say whether a User chooses the chat of an Account: its heads and the operator.
+
+    Args:
+        headed: the Accounts that the User is head of; None: they are read.
+    """
     if account.archived_at is not None:
         return False
-    return user.is_operator or (user.is_active and account.pk in headed_accounts(user))
+    if user.is_operator or not user.is_active:
+        return user.is_operator
+    return account.pk in (headed_accounts(user) if headed is None else headed)
 
 
 def set_chat(

@@ -35,10 +35,15 @@ LINKS_AT_ONCE = 10
 """Working links of one group: more are forgotten rather than used."""
 
 
-def may_change_members(user: User, account: Account) -> bool:
+def may_change_members(
+    user: User, account: Account, headed: frozenset[int] | None = None
+) -> bool:
     """Say whether a User adds and removes members of an Account.
 
     The operator always may. A head may where the site's policy allows it.
+
+    Args:
+        headed: the Accounts that the User is head of; None: they are read.
     """
     if account.archived_at is not None:
         return False
@@ -47,7 +52,7 @@ def may_change_members(user: User, account: Account) -> bool:
     return (
         user.is_active
         and SitePolicy.current().heads_add_members
-        and account.pk in headed_accounts(user)
+        and account.pk in (headed_accounts(user) if headed is None else headed)
     )
 
 

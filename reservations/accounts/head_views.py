@@ -295,10 +295,14 @@ def _moved(edits: list[Edit], now: datetime) -> dict[int, Moved]:
 
 
 def _chat_context(
-    user: User, account: Account, form: WebhookForm | None, secret: str
+    user: User,
+    account: Account,
+    headed: frozenset[int],
+    form: WebhookForm | None,
+    secret: str,
 ) -> dict[str, object]:
     """Return what the section of the group's chat shows; its readers only."""
-    if not group_chat.may_set_chat(user, account):
+    if not group_chat.may_set_chat(user, account, headed):
         return {}
     chat = GroupChat.objects.filter(account=account).first()
     typed = {"url": chat.webhook_url, "format": chat.webhook_format} if chat else {}
@@ -334,6 +338,7 @@ def _page(
     status: int = 200,
 ) -> HttpResponse:
     account: Account = more["account"]
+    headed = headed_accounts(user)
     values = more["asked"].values
     days = values.get("days") or 30
     below = values.get("below") or LOW_PCT
@@ -366,14 +371,14 @@ def _page(
         "page": page,
         "days": days,
         "below": below,
-        "editable": account.pk in headed_accounts(user),
+        "editable": account.pk in headed,
         "previewed": moved is not None,
         "refused": refused,
-        "may_change_members": group_members.may_change_members(user, account),
+        "may_change_members": group_members.may_change_members(user, account, headed),
         "links": [link for link in account.links.all() if link.works(now)],
         "link_form": link_form or LinkForm(),
         "fresh_link": fresh_link,
-        **_chat_context(user, account, chat_form, chat_secret),
+        **_chat_context(user, account, headed, chat_form, chat_secret),
         "quota": account.quota_gpu_seconds
         if account.quota_gpu_seconds is not None
         else group_members.sum_of_members(account),
