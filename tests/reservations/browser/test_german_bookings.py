@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 from playwright.sync_api import ConsoleMessage, Page, expect
 
-from reservations.models import Closure, Notice, Offer, WaitingRequest
+from reservations.models import Closure, Notice, Offer, Series, WaitingRequest
 from tests.factories import make_reservation
 from tests.german import left_in_english
 from tests.pages import fits
@@ -103,6 +103,27 @@ def looked_at(page: Page, path: str = "") -> None:
     assert axe_findings(page) == []
     assert errors == []
     page.remove_listener("console", heard)
+
+
+def test_a_student_books_in_german(open_as, lab):
+    with open_as("alice") as page:
+        looked_at(page, "/calendar/")
+        times = f"start={lab.tomorrow}T14:00&end={lab.tomorrow}T16:00"
+        looked_at(page, f"/calendar/?gpus={lab.gpus[0].pk}&{times}")
+        page.click("#repeat")
+        page.wait_for_url("**/series/new/**")
+        page.fill("#times", "3")
+        page.select_option("#repeat", "daily")
+        looked_at(page)
+        page.click("main form button[type=submit]")
+        expect(page.locator("#day-rows tr")).to_have_count(3)
+        page.click("#save")
+        page.wait_for_url(re.compile(r"/series/\d+/"))
+        expect(page.locator("tbody tr")).to_have_count(3)
+        looked_at(page)
+        assert Series.objects.count() == 1
+        looked_at(page, "/series/")
+        looked_at(page, "/series/?state=ended")
 
 
 def test_a_student_offers_a_booking_in_german(open_as, lab):
