@@ -61,13 +61,9 @@ def choose_membership(user: User, membership: Membership | None) -> Membership:
 def check_still(membership: Membership) -> None:
     """Refuse a right that was taken away between its choice and the locks.
 
-    Both belong to one transaction. On SQLite nobody else writes during it.
-
     Raises:
         NotAllowed: switched off, or its Account archived.
     """
-    if not connection.features.has_select_for_update:
-        return
     if not rights_of(membership.user, membership.pk):
         raise NotAllowed(
             act=sentence("book under {account}", account=membership.account)

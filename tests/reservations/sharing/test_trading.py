@@ -126,7 +126,7 @@ def test_whatever_is_handed_on_cut_and_repeated_the_books_and_quotas_hold(
         ),
     )  # fmt: skip
     @settings(
-        max_examples=3, deadline=None, derandomize=True, database=None,
+        max_examples=12, deadline=None, derandomize=True, database=None,
         phases=[Phase.generate],
     )  # fmt: skip
     def stories(start, acts) -> None:
