@@ -90,12 +90,17 @@ def book_at_once(
         multiprocessing.Process(
             target=client,
             args=(
-                number, servers.ports[number % len(servers.ports)],
-                tokens[number::clients], first.timestamp(), each, bar, out,
+                number,
+                servers.ports[number % len(servers.ports)],
+                tokens[number::clients],
+                first.timestamp(),
+                each,
+                bar,
+                out,
             ),
         )
         for number in range(clients)
-    ]  # fmt: skip
+    ]
     for racer in racers:
         racer.start()
     bar.wait()
@@ -165,9 +170,13 @@ def measure(
             turn = number % len(sizes)
             for size in (*sizes[turn:], *sizes[:turn]):
                 one = _round(
-                    servers[size], tokens, paths, session, each=each,
+                    servers[size],
+                    tokens,
+                    paths,
+                    session,
+                    each=each,
                     first=hour + timedelta(days=2, hours=each * number),
-                )  # fmt: skip
+                )
                 for name, asked in one.items() if number else ():
                     found[size][name].seconds += asked.seconds
                     found[size][name].cpu_seconds += asked.cpu_seconds
@@ -266,11 +275,15 @@ def told(found: Found) -> Iterator[tuple[str, str, str, str]]:
         for name, asked in kinds.items():
             p50, p95 = asked.quantile_ms(50), asked.quantile_ms(95)
             first = found[least][name]
-            ratio = "" if size == least else (
-                f"CPU {asked.cpu_ms / first.cpu_ms:.2f} x, "
-                f"p50 {p50 / first.quantile_ms(50):.2f} x, "
-                f"p95 {p95 / first.quantile_ms(95):.2f} x"
-            )  # fmt: skip
+            ratio = (
+                ""
+                if size == least
+                else (
+                    f"CPU {asked.cpu_ms / first.cpu_ms:.2f} x, "
+                    f"p50 {p50 / first.quantile_ms(50):.2f} x, "
+                    f"p95 {p95 / first.quantile_ms(95):.2f} x"
+                )
+            )
             yield (
                 f"{name}, {size:,} past rows",
                 f"{asked.cpu_ms:.1f} ms CPU, p50 {p50:.0f} ms, p95 {p95:.0f} ms",

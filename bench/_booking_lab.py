@@ -166,9 +166,13 @@ def make_lab() -> list[str]:
         node = Node.objects.create(name=f"bench-{node_number}", simulated=True)
         for index in range(GPUS // 2):
             Gpu.objects.create(
-                uuid=f"GPU-bench-{node_number}-{index}", node=node, pool=pool,
-                index=index, name="bench", memory_total_bytes=80 * 2**30,
-            )  # fmt: skip
+                uuid=f"GPU-bench-{node_number}-{index}",
+                node=node,
+                pool=pool,
+                index=index,
+                name="bench",
+                memory_total_bytes=80 * 2**30,
+            )
     tokens = []
     accounts = [
         Account.objects.create(name=f"group{number}", parent=root)
@@ -180,10 +184,13 @@ def make_lab() -> list[str]:
         Membership.objects.create(user=user, account=account)
         tokens.append(
             create_token(
-                user=user, label="bench", scopes=["read", "book"], days=1,
+                user=user,
+                label="bench",
+                scopes=["read", "book"],
+                days=1,
                 now=timezone.now(),
             )[1]
-        )  # fmt: skip
+        )
     return tokens
 
 
@@ -212,19 +219,33 @@ def add_history(rows: int, *, before: datetime) -> None:
     # Everybody meets every Gpu in time.
     holder = members[(already + already // GPUS) % len(members)]
     row = Reservation.objects.create(
-        user_id=holder.user_id, membership=holder, kind=Kind.FIRM,
-        start=first - timedelta(seconds=SPAN_SECONDS), end=first, booked_end=first,
-        state=State.ENDED, cost_gpu_seconds=20 * HOUR,
-        created_at=first - timedelta(days=1), ended_at=first,
-    )  # fmt: skip
+        user_id=holder.user_id,
+        membership=holder,
+        kind=Kind.FIRM,
+        start=first - timedelta(seconds=SPAN_SECONDS),
+        end=first,
+        booked_end=first,
+        state=State.ENDED,
+        cost_gpu_seconds=20 * HOUR,
+        created_at=first - timedelta(days=1),
+        ended_at=first,
+    )
     allocation = Allocation.objects.create(
-        reservation=row, gpu_id=gpus[already % GPUS], start=row.start, end=row.end,
-        live=False, weight=10,
-    )  # fmt: skip
+        reservation=row,
+        gpu_id=gpus[already % GPUS],
+        start=row.start,
+        end=row.end,
+        live=False,
+        weight=10,
+    )
     entry = LedgerEntry.objects.create(
-        membership_id=row.membership_id, reservation=row, kind="charge",
-        gpu_seconds=row.cost_gpu_seconds, at=row.end, reason="bench",
-    )  # fmt: skip
+        membership_id=row.membership_id,
+        reservation=row,
+        kind="charge",
+        gpu_seconds=row.cost_gpu_seconds,
+        at=row.end,
+        reason="bench",
+    )
     copies = range(already + 1, already + rows)
     user, member = (
         f"{start} + (n + n / {GPUS}) % {len(members)}"

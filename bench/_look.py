@@ -52,20 +52,37 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
     spec = well_known_spec("llama-2-7b")
     gpus = list(Gpu.objects.filter(node__name="node-000").order_by("index"))[:4]
     reservation = book(
-        user=user, membership=None, gpu_ids=[gpu.pk for gpu in gpus], start=now,
-        end=now.replace(minute=0, second=0) + timedelta(hours=9), now=now,
-    )  # fmt: skip
+        user=user,
+        membership=None,
+        gpu_ids=[gpu.pk for gpu in gpus],
+        start=now,
+        end=now.replace(minute=0, second=0) + timedelta(hours=9),
+        now=now,
+    )
     found = offered(user=user, at=None, hours=1, now=now, reservation_id=reservation.pk)
     plans = make_plans(
-        spec=spec, workload=Workload(batch=32, sequence_length=2048),
-        offers=found.offers, limits=Limits(strategies=("pipeline",)), wish="fastest",
-    )  # fmt: skip
+        spec=spec,
+        workload=Workload(batch=32, sequence_length=2048),
+        offers=found.offers,
+        limits=Limits(strategies=("pipeline",)),
+        wish="fastest",
+    )
     stored = keep_plan(user=user, spec=spec, plan=plans.plans[0], now=now)
     job = Job.objects.create(
-        reservation=reservation, owner=user, plan=stored, node=gpus[0].node, name="x",
-        kind="script", script="python train.py", state="running", may_move=True,
-        restart="resumes", started_at=now, seen_at=now, attempt=1,
-    )  # fmt: skip
+        reservation=reservation,
+        owner=user,
+        plan=stored,
+        node=gpus[0].node,
+        name="x",
+        kind="script",
+        script="python train.py",
+        state="running",
+        may_move=True,
+        restart="resumes",
+        started_at=now,
+        seen_at=now,
+        attempt=1,
+    )
     client.set(
         broadcast.DETAIL + "node-000",
         json.dumps({"node": "node-000", "gpus": {}, "at": 0}),

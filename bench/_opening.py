@@ -71,11 +71,15 @@ def make_course(students: int, gpus: int, *, now: datetime) -> list[Student]:
         node = Node.objects.create(name=f"bench-{number:03}", simulated=True)
         Gpu.objects.bulk_create(
             Gpu(
-                uuid=f"GPU-{number:03}-{index}", node=node, pool=pool, index=index,
-                name="bench", memory_total_bytes=80 * 2**30,
+                uuid=f"GPU-{number:03}-{index}",
+                node=node,
+                pool=pool,
+                index=index,
+                name="bench",
+                memory_total_bytes=80 * 2**30,
             )
             for index in range(min(8, gpus - 8 * number))
-        )  # fmt: skip
+        )
     each = -(-students // GROUPS)
     accounts = [
         Account.objects.create(

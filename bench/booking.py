@@ -121,12 +121,16 @@ def measure_contest(
             multiprocessing.Process(
                 target=_contester,
                 args=(
-                    servers.ports[number % 2], tokens[number], rounds,
-                    first.timestamp(), bar, out,
+                    servers.ports[number % 2],
+                    tokens[number],
+                    rounds,
+                    first.timestamp(),
+                    bar,
+                    out,
                 ),
             )
             for number in range(CLIENTS)
-        ]  # fmt: skip
+        ]
         begun = time.monotonic()
         for racer in racers:
             racer.start()
@@ -159,14 +163,18 @@ def run(quick: bool, sizes: tuple[int, ...], rounds: int) -> list[Row]:
     tokens = make_lab()
     connection.close()
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    rows = [] if not sizes else [
-        Row(*line)
-        for line in growth.told(
-            growth.measure(
-                tokens, sizes, hour=hour, rounds=2 if quick else 5, each=12
+    rows = (
+        []
+        if not sizes
+        else [
+            Row(*line)
+            for line in growth.told(
+                growth.measure(
+                    tokens, sizes, hour=hour, rounds=2 if quick else 5, each=12
+                )
             )
-        )
-    ]  # fmt: skip
+        ]
+    )
     stored = max(10_000, *sizes) if sizes else 10_000
     add_history(stored - (max(sizes) if sizes else 0), before=hour)
     rows += rate_rows(tokens, 20 if quick else 100, hour + timedelta(days=20))
@@ -182,9 +190,12 @@ def rate_rows(tokens: list[str], each: int, first: datetime) -> list[Row]:
     rows = []
     for number, (webs, clients) in enumerate([(1, 1), (1, 8), (2, 1), (2, 8)]):
         rate, cpu = measure_booking(
-            tokens, webs=webs, clients=clients, each=each,
+            tokens,
+            webs=webs,
+            clients=clients,
+            each=each,
             first=first + timedelta(days=6 * number),
-        )  # fmt: skip
+        )
         low, high = (rate / peer for peer in TENSORHIVE_PER_SECOND)
         rows.append(
             Row(

@@ -18,9 +18,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 RANGES = {
-    "1 h": 1, "24 h": 24, "7 d": 168, "30 d": 720, "90 d": 2160, "1 y": 8760,
+    "1 h": 1,
+    "24 h": 24,
+    "7 d": 168,
+    "30 d": 720,
+    "90 d": 2160,
+    "1 y": 8760,
     "2 y": 17520,
-}  # fmt: skip
+}
 POINTS = 900
 
 
@@ -75,23 +80,25 @@ def fill(gpus: int, years: float, minute_days: int, now: Any) -> Any:
         SampleHour.objects.bulk_create(
             (
                 SampleHour(
-                    gpu=card, hour_at=hour - timedelta(hours=i),
+                    gpu=card,
+                    hour_at=hour - timedelta(hours=i),
                     **columns(3600, 5 + i % 90),
                 )
                 for i in range(1, int(years * 8760))
             ),
             batch_size=2000,
-        )  # fmt: skip
+        )
         SampleMinute.objects.bulk_create(
             (
                 SampleMinute(
-                    gpu=card, minute_at=now - timedelta(minutes=i),
+                    gpu=card,
+                    minute_at=now - timedelta(minutes=i),
                     **columns(60, 5 + i % 90),
                 )
                 for i in range(1, minute_days * 1440)
             ),
             batch_size=2000,
-        )  # fmt: skip
+        )
     return node
 
 

@@ -116,10 +116,15 @@ def _model(port: int, token: str, layers: int) -> int:
         f"\r\n\r\n{json.dumps(config)}\r\n--b--\r\n"
     )
     status, _, answer = _call(
-        port, "POST", "/api/v1/models", body.encode(),
-        {"Authorization": f"Bearer {token}",
-         "Content-Type": "multipart/form-data; boundary=b"},
-    )  # fmt: skip
+        port,
+        "POST",
+        "/api/v1/models",
+        body.encode(),
+        {
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "multipart/form-data; boundary=b",
+        },
+    )
     assert status == 201, (status, answer[:300])
     return int(json.loads(answer)["id"])
 

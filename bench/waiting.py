@@ -105,10 +105,14 @@ def make_lab(waiting: int, bookings: int, now: datetime) -> None:
         gib = CLASSES[node % 4][1]
         gpus.append(
             Gpu.objects.create(
-                uuid=f"GPU-wait-{number}", node=nodes[node], pool=pools[node % 4],
-                index=number // NODES, name="bench", memory_total_bytes=gib * 2**30,
+                uuid=f"GPU-wait-{number}",
+                node=nodes[node],
+                pool=pools[node % 4],
+                index=number // NODES,
+                name="bench",
+                memory_total_bytes=gib * 2**30,
             )
-        )  # fmt: skip
+        )
     root = Account.objects.get(name="institute")
     groups = [Account.objects.create(name=f"g{n}", parent=root) for n in range(GROUPS)]
     members = []
@@ -137,11 +141,16 @@ def _book(gpus, members, bookings, now, chance) -> None:  # type: ignore[no-unty
             kind = Kind.FLEX if late and chance.random() < 0.5 else Kind.FIRM
             state = State.CONFIRMED if begin > now else State.ACTIVE
             row = Reservation(
-                user=member.user, membership=member, kind=kind, state=state,
-                start=begin, end=end, booked_end=end,
+                user=member.user,
+                membership=member,
+                kind=kind,
+                state=state,
+                start=begin,
+                end=end,
+                booked_end=end,
                 cost_gpu_seconds=gpu.pool.weight * int((end - begin).total_seconds()),
                 created_at=now - chance.randrange(1, 99) * HOUR,
-            )  # fmt: skip
+            )
             rows.append(row)
             allocations.append(
                 Allocation(
@@ -155,12 +164,15 @@ def _book(gpus, members, bookings, now, chance) -> None:  # type: ignore[no-unty
     Allocation.objects.bulk_create(allocations)
     LedgerEntry.objects.bulk_create(
         LedgerEntry(
-            membership=chance.choice(members), kind="charge", reason="bench",
-            gpu_seconds=chance.randrange(3600, 10**6), reservation=rows[0],
+            membership=chance.choice(members),
+            kind="charge",
+            reason="bench",
+            gpu_seconds=chance.randrange(3600, 10**6),
+            reservation=rows[0],
             at=now - chance.randrange(1, 400) * HOUR,
         )
         for _ in range(3000)
-    )  # fmt: skip
+    )
 
 
 def _wait(members, waiting, now, chance) -> None:  # type: ignore[no-untyped-def]
@@ -169,7 +181,8 @@ def _wait(members, waiting, now, chance) -> None:  # type: ignore[no-untyped-def
 
     WaitingRequest.objects.bulk_create(
         WaitingRequest(
-            user=member.user, membership=member,
+            user=member.user,
+            membership=member,
             count=chance.choice((1, 1, 1, 2, 2, 4)),
             min_memory_bytes=chance.choice((0, 0, 20, 40, 79)) * 2**30,
             duration_seconds=chance.choice((2, 4, 8, 8, 12, 20)) * 3600,
@@ -179,7 +192,7 @@ def _wait(members, waiting, now, chance) -> None:  # type: ignore[no-untyped-def
             any_notice=chance.random() < 0.3,
         )
         for member in (members[n % PEOPLE] for n in range(waiting))
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":
