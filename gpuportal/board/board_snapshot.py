@@ -144,11 +144,19 @@ def load_board(now: datetime) -> BoardSnapshot:
     nobody = frozenset[int]()
     bookings = [
         LiveBooking(
-            gpu, start, end, number, user, display or login, title or name, hue,
-            shared.get(number, nobody), looming.get(number),
+            gpu,
+            start,
+            end,
+            number,
+            user,
+            display or login,
+            title or name,
+            hue,
+            shared.get(number, nobody),
+            looming.get(number),
         )
         for gpu, start, end, number, user, display, login, title, name, hue, *_ in found
-    ]  # fmt: skip
+    ]
     moments = [at for b in bookings for at in (b.start, b.end) if at > now]
     holdings = {
         gpu_id: holding(list(part), now)

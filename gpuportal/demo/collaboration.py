@@ -50,17 +50,29 @@ def _accounts(by_login: dict[str, Membership], now: datetime) -> None:
     ends_at = now + timedelta(days=COURSE_DAYS)
     guest = {"username": GUEST[0], "display_name": GUEST[1]}
     edits = [
-        Edit("account", None, None, {
-            "name": name, "title": title, "parent": ROOT, "ends_at": ends_at,
-        }),
-        *(Edit("member", None, None, {"user": login, "account": name})
-          for login in COURSE_STUDENTS),
+        Edit(
+            "account",
+            None,
+            None,
+            {"name": name, "title": title, "parent": ROOT, "ends_at": ends_at},
+        ),
+        *(
+            Edit("member", None, None, {"user": login, "account": name})
+            for login in COURSE_STUDENTS
+        ),
         Edit("user", None, None, guest),
-        Edit("member", None, None, {
-            "user": GUEST[0], "account": "vision", "sponsor": "wei",
-            "expires_at": now + timedelta(days=GUEST_DAYS),
-        }),
-    ]  # fmt: skip
+        Edit(
+            "member",
+            None,
+            None,
+            {
+                "user": GUEST[0],
+                "account": "vision",
+                "sponsor": "wei",
+                "expires_at": now + timedelta(days=GUEST_DAYS),
+            },
+        ),
+    ]
     accounts.save(edits=edits, actor=omar, reason="this term's course", now=now)
     robotics = Account.objects.get(name="robotics")
     more = Edit("account", robotics.pk, robotics.version, {"shares": 3})
@@ -87,9 +99,12 @@ def _offered(by_login: dict[str, Membership], now: datetime) -> None:
     wei = by_login["wei"]
     if (row := _ahead(wei, now)) is not None:
         offers.offer(
-            reservation_id=row.pk, user=wei.user, to="alice",
-            message="I am at a conference: would you use it?", now=now,
-        )  # fmt: skip
+            reservation_id=row.pk,
+            user=wei.user,
+            to="alice",
+            message="I am at a conference: would you use it?",
+            now=now,
+        )
 
 
 def _weekly(by_login: dict[str, Membership], now: datetime) -> None:
@@ -101,17 +116,24 @@ def _weekly(by_login: dict[str, Membership], now: datetime) -> None:
     gpu = Gpu.objects.get(node__name=SPARE[0], index=SPARE[1])
     local = timezone.localtime(now)
     rule = Rule(
-        repeat=Repeat.WEEKLY, first_day=local.date() + timedelta(days=2),
-        local_start=time(10), zone=str(timezone.get_current_timezone()),
-        duration_seconds=3600, times=6,
-    )  # fmt: skip
+        repeat=Repeat.WEEKLY,
+        first_day=local.date() + timedelta(days=2),
+        local_start=time(10),
+        zone=str(timezone.get_current_timezone()),
+        duration_seconds=3600,
+        times=6,
+    )
     for login, member in by_login.items():
         if login in LOGINS:
             continue
         wanted = series.wish(
-            user=member.user, membership=member, gpu_ids=[gpu.pk], rule=rule,
-            purpose="weekly benchmark", now=now,
-        )  # fmt: skip
+            user=member.user,
+            membership=member,
+            gpu_ids=[gpu.pk],
+            rule=rule,
+            purpose="weekly benchmark",
+            now=now,
+        )
         if any(one.state == "booked" for one in series.rehearse(wanted, now=now)):
             series.create(wanted, skip_refused=True, now=now)
             return

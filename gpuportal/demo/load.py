@@ -233,13 +233,23 @@ def _draw(
     ]
     hour = now.replace(minute=0)
     draw(
-        book, gpus, students=len(members), first=hour - PAST, last=hour,
-        tries_per_day=150, chance=chance,
-    )  # fmt: skip
+        book,
+        gpus,
+        students=len(members),
+        first=hour - PAST,
+        last=hour,
+        tries_per_day=150,
+        chance=chance,
+    )
     draw(
-        book, spare, students=len(members), first=hour + timedelta(hours=1),
-        last=hour + AHEAD, tries_per_day=100, chance=chance,
-    )  # fmt: skip
+        book,
+        spare,
+        students=len(members),
+        first=hour + timedelta(hours=1),
+        last=hour + AHEAD,
+        tries_per_day=100,
+        chance=chance,
+    )
     return scenes
 
 
@@ -341,20 +351,29 @@ def _actors(
     for scene, draft in scenes:
         for index in scene.indexes if scene.actor else ():
             act(
-                scene.node, index, user=scene.actor, command=scene.command,
-                memory_bytes=scene.memory_bytes, util_pct=scene.util_pct,
+                scene.node,
+                index,
+                user=scene.actor,
+                command=scene.command,
+                memory_bytes=scene.memory_bytes,
+                util_pct=scene.util_pct,
                 wobble_pct=4 if scene.util_pct else 0,
                 **{"from": draft.start.timestamp(), "until": draft.end.timestamp()},
-            )  # fmt: skip
+            )
     squat = cast.SQUATTER
     act(
-        squat.node, squat.index, user=squat.user, command=squat.command,
-        memory_bytes=squat.memory_bytes, util_pct=squat.util_pct, wobble_pct=8,
+        squat.node,
+        squat.index,
+        user=squat.user,
+        command=squat.command,
+        memory_bytes=squat.memory_bytes,
+        util_pct=squat.util_pct,
+        wobble_pct=8,
         **{
             "from": now.timestamp() - 900,
             "until": (now + timedelta(hours=2)).timestamp(),
         },
-    )  # fmt: skip
+    )
     for number, draft in enumerate(drafts):
         if draft in staged or draft.end <= now:
             continue
@@ -362,12 +381,16 @@ def _actors(
         for gpu in draft.gpus:
             share = 0.35 + 0.05 * (number % 10)
             act(
-                gpu.node, gpu.index, user=name, command=COMMANDS[number % 5],
+                gpu.node,
+                gpu.index,
+                user=name,
+                command=COMMANDS[number % 5],
                 memory_bytes=int(share * (80 if gpu.node == "node-a" else 24) * GIB),
-                util_pct=draft.util_pct, wobble_pct=6,
+                util_pct=draft.util_pct,
+                wobble_pct=6,
                 **{
                     "from": draft.start.timestamp() + 60 + 7 * (number % 30),
                     "until": draft.end.timestamp() - 30,
                 },
-            )  # fmt: skip
+            )
     return actors

@@ -65,13 +65,17 @@ def write_taken(
     hold, release, _charge = LedgerEntry.Kind
     LedgerEntry.objects.bulk_create(
         LedgerEntry(
-            membership_id=row.membership_id, reservation=row, kind=kind,
-            gpu_seconds=sign * row.cost_gpu_seconds, at=at, reason=why,
+            membership_id=row.membership_id,
+            reservation=row,
+            kind=kind,
+            gpu_seconds=sign * row.cost_gpu_seconds,
+            at=at,
+            reason=why,
         )
         for row in rows
         for kind, sign, at, why in (
             (hold, 1, row.created_at, "booked flex"),
             (release, -1, row.start - NOTICE, "displaced: full refund"),
         )
-    )  # fmt: skip
+    )
     return rows
