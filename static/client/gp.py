@@ -201,9 +201,14 @@ def portal():
 def slots_of(args, to):
     """Return the first slots that fit what is asked for."""
     found = to.ask(
-        "GET", "/slots", count=args.gpus, hours=args.hours, min_memory_gib=args.memory,
-        gpu_class=args.gpu_class, earliest=iso(args.at) if args.at else None,
-    )["slots"]  # fmt: skip
+        "GET",
+        "/slots",
+        count=args.gpus,
+        hours=args.hours,
+        min_memory_gib=args.memory,
+        gpu_class=args.gpu_class,
+        earliest=iso(args.at) if args.at else None,
+    )["slots"]
     if not found:
         raise Refused("no free slot; try fewer GPUs or hours, or the waitlist")
     return found
@@ -250,12 +255,20 @@ def what_runs(args):
         if args.set:
             raise Refused("--set is for --recipe", 2)
         script = Path(args.script)
-        return {"name": args.name or script.name, "kind": "script",
-                "script": script.read_text(), "arguments": args.arguments}  # fmt: skip
+        return {
+            "name": args.name or script.name,
+            "kind": "script",
+            "script": script.read_text(),
+            "arguments": args.arguments,
+        }
     if args.arguments:
         raise Refused("a recipe has no arguments; use --set NAME=VALUE", 2)
-    return {"name": args.name or args.recipe, "kind": "recipe", "recipe": args.recipe,
-            "recipe_settings": dict(args.set)}  # fmt: skip
+    return {
+        "name": args.name or args.recipe,
+        "kind": "recipe",
+        "recipe": args.recipe,
+        "recipe_settings": dict(args.set),
+    }
 
 
 def setting(text):
@@ -277,11 +290,16 @@ def run(args):
     if (args.reservation is None) != args.gaps:
         raise Refused("give --reservation NUMBER or --gaps", 2)
     body = what_runs(args) | {
-        "reservation": args.reservation, "gpus": args.gpus, "retries": args.retries,
-    }  # fmt: skip
+        "reservation": args.reservation,
+        "gpus": args.gpus,
+        "retries": args.retries,
+    }
     if args.gaps:
-        wish = {"shortest_minutes": args.shortest, "total_hours": args.total,
-                "min_memory_gib": args.memory}  # fmt: skip
+        wish = {
+            "shortest_minutes": args.shortest,
+            "total_hours": args.total,
+            "min_memory_gib": args.memory,
+        }
         made = to.ask("POST", "/jobs", body | {"backfill": wish})["backfill"]
         print(f"gap job {made['id']}: {made['state']}")
         return
@@ -460,19 +478,26 @@ def parser():
     word(book, **wish).add_argument("--for", dest="purpose", default="")
     word(mine)
     runs = word(
-        run, reservation={"type": int}, name={"default": ""},
-        gpus={"type": int}, retries={"type": int, "default": 0},
+        run,
+        reservation={"type": int},
+        name={"default": ""},
+        gpus={"type": int},
+        retries={"type": int, "default": 0},
         follow={"action": "store_true"},
         gaps={"action": "store_true", "help": "while GPUs are unbooked"},
         shortest={"type": float, "default": 30, "help": "minutes (--gaps)"},
         total={"type": float, "help": "hours in all (--gaps)"},
         memory={"type": float, "default": 0, "help": "GiB of each GPU (--gaps)"},
-    )  # fmt: skip
+    )
     runs.add_argument("--recipe", help="a ready recipe instead: burn-in, ...")
     runs.add_argument(
-        "--set", type=setting, action="append", default=[], metavar="NAME=VALUE",
+        "--set",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
         help="a setting of the recipe",
-    )  # fmt: skip
+    )
     runs.add_argument(
         "script", nargs="?", help="the script; its arguments follow after --"
     )
@@ -481,9 +506,11 @@ def parser():
     word(log, "job", follow={"action": "store_true"})
     word(stop, "job")
     brought = word(
-        files, "job", get={"action": "store_true"},
+        files,
+        "job",
+        get={"action": "store_true"},
         to={"default": ".", "metavar": "FOLDER"},
-    )  # fmt: skip
+    )
     brought.add_argument("name", nargs="*", help="names of the files (default: all)")
     word(extend, "reservation", hours={"type": hours, "required": True})
     word(release, "reservation")
