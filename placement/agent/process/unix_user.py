@@ -48,9 +48,10 @@ def identity_of(order: Order, *, allow_scripts: bool) -> Identity | None:
     if order.recipe == SERVE.name and root and not (allow_scripts or _on_a_laptop()):
         # Its models are anybody's files: root reads none of them.
         raise OrderRefused(
-            "isolation", f"{order.user or 'the owner'} has no Unix user on this node, "
+            "isolation",
+            f"{order.user or 'the owner'} has no Unix user on this node, "
             "so no model of theirs is served here",
-        )  # fmt: skip
+        )
     recipe = RECIPES.get(order.recipe or "")
     own_code = order.recipe is None or (recipe is not None and recipe.runs_own_code)
     if own_code and not allow_scripts:

@@ -99,9 +99,11 @@ class ByDeepSpeed(Trainer):
         whole = self._stages() if how.stages > 1 else self.parts[0]
         with contextlib.redirect_stdout(io.StringIO()):
             self.engine, *_ = self.deepspeed.initialize(
-                model=whole, model_parameters=list(whole.parameters()),
-                config=str(CONFIG), dist_init_required=False,
-            )  # fmt: skip
+                model=whole,
+                model_parameters=list(whole.parameters()),
+                config=str(CONFIG),
+                dist_init_required=False,
+            )
         self.optimizer = self.engine.optimizer
         self.model = self.engine
 

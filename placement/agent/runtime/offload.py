@@ -109,9 +109,13 @@ def _mapped(value: torch.Tensor, file: Path) -> torch.Tensor:
     if isinstance(value, DTensor):
         inner = _mapped(value.to_local(), file)
         whole: torch.Tensor = DTensor.from_local(
-            inner, value.device_mesh, value.placements, run_check=False,
-            shape=value.shape, stride=value.stride(),
-        )  # fmt: skip
+            inner,
+            value.device_mesh,
+            value.placements,
+            run_check=False,
+            shape=value.shape,
+            stride=value.stride(),
+        )
         return whole
     made = torch.from_file(
         str(file), shared=True, size=math.prod(value.shape), dtype=value.dtype

@@ -115,9 +115,12 @@ class OwnTrainer(Trainer):
                 {settings["data"]: f"{count} items; one step needs {wanted}"}
             )
         sampler = Onward(
-            data, replicas, self.ranks.place.replica, seed=settings["seed"],
+            data,
+            replicas,
+            self.ranks.place.replica,
+            seed=settings["seed"],
             drop_last=True,
-        )  # fmt: skip
+        )
         loader = DataLoader(data, settings["batch"], sampler=sampler, drop_last=True)
         epoch, sampler.passed = divmod(first_batch, len(loader))
         sampler.passed *= settings["batch"]

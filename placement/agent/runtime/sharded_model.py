@@ -122,9 +122,12 @@ def share_out(
     blocks = [block for one in reversed(lists) for block in one.children()]
     for part in (*blocks, model):
         fully_shard(
-            part, mesh=mesh, reshard_after_forward=again, offload_policy=offload,
+            part,
+            mesh=mesh,
+            reshard_after_forward=again,
+            offload_policy=offload,
             mp_policy=lower,
-        )  # fmt: skip
+        )
 
 
 class UnevenZero(ZeroRedundancyOptimizer):
