@@ -61,9 +61,13 @@ TOLD_AFTER = timedelta(minutes=5)
 REASON_LENGTH = 400
 log = logging.getLogger(__name__)
 _ERRORS = (
-    BookingError, PlacementError, DatabaseError, ArithmeticError, LookupError,
+    BookingError,
+    PlacementError,
+    DatabaseError,
+    ArithmeticError,
+    LookupError,
     ValueError,
-)  # fmt: skip
+)
 
 
 def each(
