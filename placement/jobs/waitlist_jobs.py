@@ -56,10 +56,16 @@ def check(user: User, job: Mapping[str, Any]) -> dict[str, Any]:
         why = sentence("is not known before the request is placed")
         raise LaunchInvalid(dict.fromkeys(given, why))
     checked = checked_form(
-        wanted.name, wanted.kind, wanted.recipe, wanted.recipe_settings,
-        wanted.script, wanted.arguments, wanted.restart, wanted.launcher,
+        wanted.name,
+        wanted.kind,
+        wanted.recipe,
+        wanted.recipe_settings,
+        wanted.script,
+        wanted.arguments,
+        wanted.restart,
+        wanted.launcher,
         wanted.environment_folder,
-    )  # fmt: skip
+    )
     plan = jobs._plan_of(user, wanted.plan, wanted.kind)
     if plan is None and wanted.recipe in BY_TORCHRUN:
         check_needs_no_plan(checked["recipe_settings"])
@@ -158,9 +164,12 @@ def _plan_again(kept: WaitingLaunch, now: datetime) -> StoredPlan | None:
     if plan_id is None or row.state != PLACED or row.reservation is None:
         return None
     return replanned.plan_for(
-        user=row.user, plan_id=plan_id, reservation=row.reservation,
-        kind=kept.launch["kind"], now=now,
-    )  # fmt: skip
+        user=row.user,
+        plan_id=plan_id,
+        reservation=row.reservation,
+        kind=kept.launch["kind"],
+        now=now,
+    )
 
 
 def _launch(kept: WaitingLaunch, now: datetime) -> None:

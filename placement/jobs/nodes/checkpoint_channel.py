@@ -44,9 +44,13 @@ def about(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
         checkpoint_relay.held_up(Q(pk=row.pk), why)
         return problem(503, why)
     refused = checkpoint_relay.announce(
-        row, size_bytes=size, sha256=sha256, problem=why, now=timezone.now(),
+        row,
+        size_bytes=size,
+        sha256=sha256,
+        problem=why,
+        now=timezone.now(),
         unreadable=outcome == REFUSED,
-    )  # fmt: skip
+    )
     if refused:
         return problem(413, refused)
     row.refresh_from_db()

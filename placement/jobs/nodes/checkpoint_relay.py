@@ -212,9 +212,14 @@ def _ask(before: Job, now: datetime) -> list[CarriedCheckpoint]:
         ignore_conflicts=True,
     )
     before.carried.filter(state=State.DROPPED).update(
-        state=State.WANTED, asked_at=now, ordered_at=None, have_bytes=0,
-        size_bytes=0, sha256="", reason="",
-    )  # fmt: skip
+        state=State.WANTED,
+        asked_at=now,
+        ordered_at=None,
+        have_bytes=0,
+        size_bytes=0,
+        sha256="",
+        reason="",
+    )
     return list(before.carried.select_related("node"))
 
 

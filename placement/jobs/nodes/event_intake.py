@@ -171,9 +171,13 @@ def _note(job: Job, why: str, now: datetime) -> None:
         if not same.exclude(reason=why).update(reason=why):
             return
         JobEvent.objects.create(
-            job=job, at=now, old=job.state, new=job.state, actor=job.node.name,
+            job=job,
+            at=now,
+            old=job.state,
+            new=job.state,
+            actor=job.node.name,
             reason=why,
-        )  # fmt: skip
+        )
     job_broadcast.publish_job(job.pk)
 
 

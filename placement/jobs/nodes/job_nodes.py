@@ -248,9 +248,13 @@ def _note(job: Job, part: JobPart, now: datetime) -> None:
     why = f": {part.reason}" if part.reason else ""
     words = f"{part.node.name} ({ranks}) {part.state}{why}"[:MOST_REASON]
     JobEvent.objects.create(
-        job=job, at=now, old=job.state, new=job.state, actor=part.node.name,
+        job=job,
+        at=now,
+        old=job.state,
+        new=job.state,
+        actor=part.node.name,
         reason=words,
-    )  # fmt: skip
+    )
     job_broadcast.publish_job(job.pk)
 
 
@@ -355,9 +359,13 @@ def _see(part: JobPart, item: Running, now: datetime) -> None:
     if item.started_at is None or part.state == JobState.RUNNING:
         return
     started = JobFact(
-        job=job.pk, attempt=job.attempt, event=Event.STARTED, at=item.started_at,
-        meeting_address=item.meeting_address, meeting_port=item.meeting_port,
-    )  # fmt: skip
+        job=job.pk,
+        attempt=job.attempt,
+        event=Event.STARTED,
+        at=item.started_at,
+        meeting_address=item.meeting_address,
+        meeting_port=item.meeting_port,
+    )
     take(part, started, now, believed=True)
 
 

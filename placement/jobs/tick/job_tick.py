@@ -139,9 +139,13 @@ def _order(job: Job, now: datetime) -> bool:
         with transaction.atomic():
             fields = {"ended_at": now}
             return move(
-                job, JobState.FAILED, now=now, actor=PORTAL, reason=ready.refuses,
+                job,
+                JobState.FAILED,
+                now=now,
+                actor=PORTAL,
+                reason=ready.refuses,
                 fields=fields,
-            )  # fmt: skip
+            )
     turn = gpu_assignment.turn_of(job, command_queue.planned_uuids(job))
     if waits := turn.waits or ready.waits:
         Job.objects.filter(pk=job.pk, state=JobState.QUEUED).exclude(
