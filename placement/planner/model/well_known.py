@@ -189,8 +189,15 @@ def _mistrals_and_phis() -> None:
          (6144, 16384, 56, 48, 8, 32768, 65536)),
     ):  # fmt: skip
         _decoder(name, title, "mixtral", sizes)
-    _add("phi-2", "Phi 2, 2.78 B", "phi", dtype="float16", hidden_size=2560,
-         intermediate_size=10240, num_hidden_layers=32)  # fmt: skip
+    _add(
+        "phi-2",
+        "Phi 2, 2.78 B",
+        "phi",
+        dtype="float16",
+        hidden_size=2560,
+        intermediate_size=10240,
+        num_hidden_layers=32,
+    )
     _decoder(
         "phi-3-mini",
         "Phi 3 mini, 3.82 B",

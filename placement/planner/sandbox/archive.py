@@ -56,8 +56,16 @@ def main(arguments: list[str]) -> int:
         return _refuse(error.code, error.field, error.detail)
     except MemoryError:
         return _refuse("too_large", "upload", "reading it needs too much memory")
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError,
-            NotImplementedError, RuntimeError, ValueError) as error:  # fmt: skip
+    except (
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        zlib.error,
+        EOFError,
+        OSError,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+    ) as error:
         detail = f"is not a complete .zip or .tar file: {error}"[:200]
         return _refuse("unreadable", "upload", detail)
 
