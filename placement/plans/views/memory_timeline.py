@@ -71,10 +71,15 @@ def timeline(one: Estimate, workload: Workload) -> Timeline | None:
         size = one.phase_bytes[name]
         spans.append(
             PhaseSpan(
-                name, str(WORDS[name]), round(x, 1), round(x + width, 1), _y(size, top),
-                gib(size), name == one.peak_phase,
+                name,
+                str(WORDS[name]),
+                round(x, 1),
+                round(x + width, 1),
+                _y(size, top),
+                gib(size),
+                name == one.peak_phase,
             )
-        )  # fmt: skip
+        )
         x += width
     moments = [m for span in spans for m in _moments(one, workload, span)]
     return Timeline(
