@@ -251,9 +251,13 @@ def _put(
                 added_at=now,
             )
         audit_act(
-            verb="endpoint.moves", subject=f"job:{job.pk}", actor=actor, now=now,
-            to=made.job_id, reason=why[:200],
-        )  # fmt: skip
+            verb="endpoint.moves",
+            subject=f"job:{job.pk}",
+            actor=actor,
+            now=now,
+            to=made.job_id,
+            reason=why[:200],
+        )
     job_broadcast.publish_job(job.pk)
     return made
 

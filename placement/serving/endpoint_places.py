@@ -55,9 +55,12 @@ def find_place(endpoint: Endpoint, now: datetime) -> EndpointPlace:
 def _offers(job: Job, own: bool, now: datetime) -> Offered:
     if own:
         return offered(
-            user=job.reservation.user, at=None, hours=1, now=now,
+            user=job.reservation.user,
+            at=None,
+            hours=1,
+            now=now,
             reservation_id=job.reservation_id,
-        )  # fmt: skip
+        )
     return offered(
         user=job.reservation.user, at=None, hours=1, now=now, until=job.reservation.end
     )

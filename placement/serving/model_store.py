@@ -127,9 +127,12 @@ def store_result(*, user: User, result_id: int, now: datetime) -> ModelFile:
             what=sentence("result #{result_id} of a job of yours", result_id=result_id)
         )
     beside = ResultFile.objects.filter(
-        job=row.job_id, attempt=row.attempt, path__startswith=row.path,
-        complete_at__isnull=False, dropped_at=None,
-    ).exclude(pk=row.pk)  # fmt: skip
+        job=row.job_id,
+        attempt=row.attempt,
+        path__startswith=row.path,
+        complete_at__isnull=False,
+        dropped_at=None,
+    ).exclude(pk=row.pk)
     with ExitStack() as opened:
         files = [
             UploadedFile(
