@@ -256,9 +256,13 @@ class _Editor:
                 return None
             values.setdefault("active", True)
             return replace(
-                self.members[pk], shares=1, quota_gpu_seconds=None, is_head=False,
-                expires_at=None, sponsor_pk=None,
-            )  # fmt: skip
+                self.members[pk],
+                shares=1,
+                quota_gpu_seconds=None,
+                is_head=False,
+                expires_at=None,
+                sponsor_pk=None,
+            )
         made = MemberInfo(self.key(), user, account, 1, None)
         self.by_right[user, account] = made.pk
         return made
