@@ -319,9 +319,15 @@ def _apply(
     ledger.hold(row, now=now, reason=sentence("changed, {kind}", kind=known(row.kind)))
     gpu_ids = [gpu.pk for gpu in request.gpus]
     ledger.audit(
-        "changed", row, actor=user, now=now, reason=reason, gpus=gpu_ids, was=was,
+        "changed",
+        row,
+        actor=user,
+        now=now,
+        reason=reason,
+        gpus=gpu_ids,
+        was=was,
         decision=before,
-    )  # fmt: skip
+    )
     live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy)
 
 

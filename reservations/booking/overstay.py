@@ -136,10 +136,8 @@ def grow(row: Reservation, *, now: datetime, policy: Policy) -> bool:
         gpus, window.start, window.end, ignoring=row.pk, asking=asking
     )
     taken = [
-        instant(span.start)
-        for gpu in gpus
-        for span in calendar.clashes(gpu.pk, window)
-    ]  # fmt: skip
+        instant(span.start) for gpu in gpus for span in calendar.clashes(gpu.pk, window)
+    ]
     for own in own_holdings(row.user_id, ignoring=row.pk):
         if own.shared:
             continue
@@ -226,9 +224,7 @@ def make_way(
 ) -> None:
     """Shorten what stays on with these Gpus, or crowds the taker's own limit; tell."""
     asked = {gpu.pk for gpu in gpus}
-    rows = _in_the_way(
-        gpus=asked, user=made.user_id, after=window.start, made=made.pk
-    )  # fmt: skip
+    rows = _in_the_way(gpus=asked, user=made.user_id, after=window.start, made=made.pk)
     for pk in sorted({pk for (pk,) in rows}):
         # What is on these Gpus is locked by now; the taker's own elsewhere is not.
         row = locks.load_reservation(pk, lock=True)

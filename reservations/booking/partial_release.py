@@ -202,9 +202,14 @@ def _split_off(
             gate(row, gone)
         part = _part_of(row, gone, at)
         ledger.audit(
-            "given-back-in-part", row, actor=user, now=at, reason=reason,
-            gpus=sorted(gone), part=part.pk,
-        )  # fmt: skip
+            "given-back-in-part",
+            row,
+            actor=user,
+            now=at,
+            reason=reason,
+            gpus=sorted(gone),
+            part=part.pk,
+        )
         _release(
             part,
             user=user,

@@ -67,9 +67,15 @@ def move_rest(
         row = locks.load_reservation(reservation_id, lock=True)
         made = _go_on(row, locked, actor=actor, at=at, reason=reason)
         ledger.audit(
-            "moved-on", row, actor=actor, now=at, reason=reason, to=made.pk,
-            gpus=sorted(wanted), gave_back=sorted(old - wanted),
-        )  # fmt: skip
+            "moved-on",
+            row,
+            actor=actor,
+            now=at,
+            reason=reason,
+            to=made.pk,
+            gpus=sorted(wanted),
+            gave_back=sorted(old - wanted),
+        )
     return made
 
 

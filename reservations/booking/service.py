@@ -82,9 +82,14 @@ def book(
             if decision.refusal is not None:
                 raise decision.refusal
             return write_decision(
-                request, decision, locked, purpose=purpose, actor=actor or user,
-                policy=policy, overstay=overstay,
-            )  # fmt: skip
+                request,
+                decision,
+                locked,
+                purpose=purpose,
+                actor=actor or user,
+                policy=policy,
+                overstay=overstay,
+            )
     except MembershipNeeded:
         raise
     except IntegrityError as error:
@@ -352,9 +357,15 @@ def preview(
         return Decision(None, 0, refusal=refusal)
     if decision.refusal is not None:
         slot_search.add_next_slot(
-            decision.refusal, chosen, gpu_ids, begin, end,
-            now=now, policy=policy, ignoring=pk,
-        )  # fmt: skip
+            decision.refusal,
+            chosen,
+            gpu_ids,
+            begin,
+            end,
+            now=now,
+            policy=policy,
+            ignoring=pk,
+        )
         return replace(decision, next_slot=decision.refusal.next_slot)
     return _with_ranks(decision, chosen, freed=freed, now=now, policy=policy)
 

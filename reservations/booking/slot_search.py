@@ -208,15 +208,25 @@ def _facts(
             pause_seconds=policy.displacement_pause_seconds,
         )
     calendar = calendar_of(
-        fitting, start, end,
-        ignoring=ignoring, taker=taker, asking=asking, leave_at=leave_at,
-    )  # fmt: skip
+        fitting,
+        start,
+        end,
+        ignoring=ignoring,
+        taker=taker,
+        asking=asking,
+        leave_at=leave_at,
+    )
     if start < now + timedelta(seconds=SOON_SECONDS):
         calendar.foreign = dict.fromkeys(foreign_gpus(), unix(now) + SOON_SECONDS)
     quotas = quota_infos(
-        membership, path, start, end, policy=policy, ignoring=ignoring,
+        membership,
+        path,
+        start,
+        end,
+        policy=policy,
+        ignoring=ignoring,
         pools={gpu.pool_pk for gpu in fitting if gpu.limited},
-    )  # fmt: skip
+    )
     own = own_holdings(membership.user_id, ignoring=ignoring)
     return with_tree(
         Snapshot(
