@@ -38,10 +38,12 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Where the tree comes from, and how it is printed."""
         parser.add_argument(
-            "--from", dest="source", metavar="FILE.json",
+            "--from",
+            dest="source",
+            metavar="FILE.json",
             help="rank the rows of a file (account, user, parent, raw_shares, "
             "raw_usage) instead of the live site's",
-        )  # fmt: skip
+        )
         parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -110,17 +112,25 @@ def _walk(ranks: Ranking, now: datetime, policy: Policy) -> Iterator[ShareRow]:
         account = todo.pop()
         level = ranks.account_level(account.pk)
         yield share_row(
-            account=account.name, user=None,
-            parent=names.get(account.parent_id or 0), raw_shares=_shares(account),
-            raw_usage=gpu_seconds(level), level=level, fairshare=None,
-        )  # fmt: skip
+            account=account.name,
+            user=None,
+            parent=names.get(account.parent_id or 0),
+            raw_shares=_shares(account),
+            raw_usage=gpu_seconds(level),
+            level=level,
+            fairshare=None,
+        )
         for member in members.get(account.pk, []):
             level = ranks.member_level(member.pk)
             yield share_row(
-                account=account.name, user=member.user.username, parent=None,
-                raw_shares=_shares(member), raw_usage=gpu_seconds(level), level=level,
+                account=account.name,
+                user=member.user.username,
+                parent=None,
+                raw_shares=_shares(member),
+                raw_usage=gpu_seconds(level),
+                level=level,
                 fairshare=ranks.ranks[member.pk].fairshare,
-            )  # fmt: skip
+            )
         todo += reversed(children.get(account.pk, []))
 
 

@@ -52,20 +52,29 @@ class Command(BaseCommand):
         parser.add_argument("--gpus", type=int, required=True, metavar="N")
         parser.add_argument("--policy", choices=NAMES, default="firm-flex")
         parser.add_argument(
-            "--half-life", type=float, default=None, metavar="H",
+            "--half-life",
+            type=float,
+            default=None,
+            metavar="H",
             help="hours after which past use counts half (default: 14 d, or a seventh "
             "of a shorter trace)",
-        )  # fmt: skip
+        )
         parser.add_argument(
-            "--quota", type=float, default=None, metavar="H",
+            "--quota",
+            type=float,
+            default=None,
+            metavar="H",
             help="GPU-hours of firm time per member in any 7 days "
             "(default: an equal part of half of what there is)",
-        )  # fmt: skip
+        )
         parser.add_argument(
-            "--gaps", type=float, default=0.0, metavar="PERCENT",
+            "--gaps",
+            type=float,
+            default=0.0,
+            metavar="PERCENT",
             help="percent of the jobs that can be interrupted and so may run on "
-                "GPUs held for others, chosen by a hash of the job_id (default: 0)",
-        )  # fmt: skip
+            "GPUs held for others, chosen by a hash of the job_id (default: 0)",
+        )
         parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
