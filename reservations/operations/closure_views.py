@@ -236,8 +236,10 @@ def _initial(request: HttpRequest, row: Closure | None) -> dict[str, Any]:
 
 def _draft(values: dict[str, Any]) -> ClosureDraft:
     scope = values["scope"]
-    picked = {name: values[name].pk if values[name] else None for name in (
-        "account", "node", "pool")}  # fmt: skip
+    picked = {
+        name: values[name].pk if values[name] else None
+        for name in ("account", "node", "pool")
+    }
     return ClosureDraft(
         kind=values["kind"],
         scope=scope,

@@ -132,9 +132,14 @@ def save(
         _clear(kept, plan, actor=actor, now=at, policy=policy)
         audit_act(
             verb="closure.changed" if pk is not None else "closure.made",
-            subject=f"closure:{kept.pk}", actor=actor, now=at, reason=kept.reason,
-            before=before, after=_said(kept), touched=len(plan.reliefs),
-        )  # fmt: skip
+            subject=f"closure:{kept.pk}",
+            actor=actor,
+            now=at,
+            reason=kept.reason,
+            before=before,
+            after=_said(kept),
+            touched=len(plan.reliefs),
+        )
         live.publish_closures()
     return kept, plan
 
@@ -156,9 +161,14 @@ def cancel(*, pk: int, version: int, actor: User, now: datetime) -> Closure:
         row.version += 1
         row.save(update_fields=["cancelled_at", "end", "version"])
         audit_act(
-            verb="closure.ended", subject=f"closure:{pk}", actor=actor, now=at,
-            reason=row.reason, before=before, after=_said(row),
-        )  # fmt: skip
+            verb="closure.ended",
+            subject=f"closure:{pk}",
+            actor=actor,
+            now=at,
+            reason=row.reason,
+            before=before,
+            after=_said(row),
+        )
         live.publish_closures()
     return row
 

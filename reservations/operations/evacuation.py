@@ -160,8 +160,11 @@ def _room(
     rows = Allocation.objects.filter(
         # Jobs in gaps make way for what is moved to their Gpus.
         reservation__booked_end__gt=F("reservation__start"),
-        gpu_id__in=list(known), live=True, start__lt=high, end__gt=low,
-    )  # fmt: skip
+        gpu_id__in=list(known),
+        live=True,
+        start__lt=high,
+        end__gt=low,
+    )
     for gpu, start, end in rows.order_by().values_list("gpu_id", "start", "end"):
         held.setdefault(gpu, []).append(Window(start, end))
     changed = {one.pk for one in closures}
@@ -243,7 +246,12 @@ def _cut(row: Reservation, until: datetime, why: Why) -> None:
     Allocation.objects.filter(reservation=row, live=True).update(end=until)
     ledger.hold(row, now=why.now, reason=sentence("shortened by a closure"))
     ledger.audit(
-        "cut", row, actor=why.actor, now=why.now, reason=why.reason,
-        was=was.isoformat(), until=until.isoformat(),
-    )  # fmt: skip
+        "cut",
+        row,
+        actor=why.actor,
+        now=why.now,
+        reason=why.reason,
+        was=was.isoformat(),
+        until=until.isoformat(),
+    )
     refunds.publish(row, why.policy)

@@ -114,9 +114,7 @@ class ClosureForm(PlainForm):
     )
     version = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
-    field_order = (
-        "kind", "reason", "start", "end", "account", "scope", "node", "pool",
-    )  # fmt: skip
+    field_order = ("kind", "reason", "start", "end", "account", "scope", "node", "pool")
 
 
 class ClosuresAsked(PlainForm):

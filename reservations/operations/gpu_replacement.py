@@ -87,11 +87,15 @@ def replace(
                     _carry(one, plan, actor=actor, now=at, reason=reason, policy=policy)
             set_replaced(gpu_id=old_id, by_id=new_id)
             audit_act(
-                verb="gpu.replaced", subject=f"gpu:{old_id}", actor=actor, now=at,
-                reason=reason, by=new_id,
+                verb="gpu.replaced",
+                subject=f"gpu:{old_id}",
+                actor=actor,
+                now=at,
+                reason=reason,
+                by=new_id,
                 carried=[c.pk for c in plan.carried if c.what is Carry.CARRIED],
                 stay=[c.pk for c in plan.carried if c.what is not Carry.CARRIED],
-            )  # fmt: skip
+            )
             _retire([old_id], now=at)
     except IntegrityError as error:
         if OVERLAP not in str(error):
@@ -115,9 +119,12 @@ def _retire(pks: list[int], *, now: datetime) -> int:
     free = sorted(set(pks) - set(held.values_list("gpu_id", flat=True)))
     for pk in free:
         audit_act(
-            verb="gpu.retired", subject=f"gpu:{pk}", actor=None, now=now,
+            verb="gpu.retired",
+            subject=f"gpu:{pk}",
+            actor=None,
+            now=now,
             reason=sentence("replaced, and no booking is left on it"),
-        )  # fmt: skip
+        )
     return retire(gpu_ids=free)
 
 

@@ -168,8 +168,9 @@ def save(
         row = MODELS[which].objects.select_for_update().get(pk=1)
         found = _look(row, values)
         if found.wrong:
-            raise ValidationError({name or "__all__": said for name, said in
-                                   found.wrong.items()})  # fmt: skip
+            raise ValidationError(
+                {name or "__all__": said for name, said in found.wrong.items()}
+            )
         if found.seen != seen:
             raise PolicyChanged
         if not found.changes:

@@ -197,9 +197,14 @@ def one(request: HttpRequest, which: str) -> HttpResponseBase:
     reason = request.POST.get("reason", "").strip()[:REASON_LENGTH]
     if not reason:
         return _page(
-            request, which, rules, form, found=found, status=422,
+            request,
+            which,
+            rules,
+            form,
+            found=found,
+            status=422,
             problem=gettext("Give a reason: it is kept with the change."),
-        )  # fmt: skip
+        )
     try:
         changes = policies.save(
             which=which,

@@ -63,11 +63,16 @@ def _list(
 def _pools() -> QuerySet[Pool]:
     standing = Q(gpus__retired=False)
     bookable = standing & Q(
-        gpus__present=True, gpus__lost=False, gpus__maintenance=False,
-        gpus__draining=False, gpus__mig=False, gpus__foreign=False,
+        gpus__present=True,
+        gpus__lost=False,
+        gpus__maintenance=False,
+        gpus__draining=False,
+        gpus__mig=False,
+        gpus__foreign=False,
         gpus__new=False,
-        gpus__node__maintenance=False, gpus__node__draining=False,
-    )  # fmt: skip
+        gpus__node__maintenance=False,
+        gpus__node__draining=False,
+    )
     return (
         Pool.objects.annotate(
             gpu_count=Count("gpus", filter=standing, distinct=True),

@@ -64,9 +64,13 @@ def add_pool(
         with transaction.atomic(durable=True):
             made = make_pool(gpu_class=name, weight=weight)
             audit_act(
-                verb="pool.made", subject=f"pool:{made.pk}", actor=actor, now=now,
-                reason=reason, after={"name": name, "weight": weight},
-            )  # fmt: skip
+                verb="pool.made",
+                subject=f"pool:{made.pk}",
+                actor=actor,
+                now=now,
+                reason=reason,
+                after={"name": name, "weight": weight},
+            )
     except IntegrityError as error:
         raise DeskInvalid({"name": sentence("A pool of this name exists.")}) from error
     return made
@@ -109,9 +113,14 @@ def change_pool(
         rule.peak = peak.to_text() if peak else ""
         rule.save(update_fields=["restricted", "peak"])
         audit_act(
-            verb="pool.changed", subject=f"pool:{pool_id}", actor=actor, now=now,
-            reason=reason, before=before, after=after,
-        )  # fmt: skip
+            verb="pool.changed",
+            subject=f"pool:{pool_id}",
+            actor=actor,
+            now=now,
+            reason=reason,
+            before=before,
+            after=after,
+        )
     return True
 
 
@@ -174,10 +183,16 @@ def set_pool_quota(
         rule.limited = PoolQuota.objects.filter(pool=pool).exists()
         rule.save(update_fields=["limited"])
         audit_act(
-            verb="pool.quota", subject=f"pool:{pool_id}", actor=actor, now=now,
-            reason=reason, membership=membership_id, account=account_id,
-            before=before, after=quota_gpu_seconds,
-        )  # fmt: skip
+            verb="pool.quota",
+            subject=f"pool:{pool_id}",
+            actor=actor,
+            now=now,
+            reason=reason,
+            membership=membership_id,
+            account=account_id,
+            before=before,
+            after=quota_gpu_seconds,
+        )
     return True
 
 
@@ -219,11 +234,15 @@ def act_on_gpus(
         changed = set_gpus(gpu_ids=gpu_ids, fields=fields)
         for pk, values in changed.items():
             audit_act(
-                verb=f"gpu.{act}", subject=f"gpu:{pk}", actor=actor, now=at,
-                reason=reason, changed={k: list(v) for k, v in values.items()},
+                verb=f"gpu.{act}",
+                subject=f"gpu:{pk}",
+                actor=actor,
+                now=at,
+                reason=reason,
+                changed={k: list(v) for k, v in values.items()},
                 # Everybody sees why a GPU drains; the form says so.
                 **({"shown": True} if act == BulkAct.DRAIN else {}),
-            )  # fmt: skip
+            )
         if found is None:
             return Done(len(changed))
         reliefs = list(vacate(found.booked, gpu_ids, found.room))
@@ -260,8 +279,11 @@ def drain_node(
         if changed:
             audit_act(
                 verb="node.drain" if draining else "node.drain-ended",
-                subject=f"node:{node_id}", actor=actor, now=now, reason=reason,
-            )  # fmt: skip
+                subject=f"node:{node_id}",
+                actor=actor,
+                now=now,
+                reason=reason,
+            )
     return changed
 
 
