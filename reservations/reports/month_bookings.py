@@ -74,9 +74,14 @@ def _measured(pks: Sequence[int]) -> Measured:
         kind=UsageSummary.Kind.RESERVATION, reservation_id__in=pks, gpu__isnull=False
     ).order_by()
     fields = (
-        "reservation_id", "gpu_id", "n", "util_n", "util_sum_pct", "energy_joules",
+        "reservation_id",
+        "gpu_id",
+        "n",
+        "util_n",
+        "util_sum_pct",
+        "energy_joules",
         "gpu_seconds",
-    )  # fmt: skip
+    )
     found: Measured = {}
     for pk, gpu, n, util_n, util_sum_pct, joules, seconds in rows.values_list(*fields):
         util = util_sum_pct / util_n / 100 if util_n else None

@@ -124,9 +124,12 @@ def ask_replay(
         old = PolicyReplay.objects.exclude(state__in=PolicyReplay.OPEN)[MOST_KEPT:]
         PolicyReplay.objects.filter(pk__in=[one.pk for one in old]).delete()
         audit_act(
-            verb="replay.asked", subject=f"replay:{row.pk}", actor=user, now=now,
+            verb="replay.asked",
+            subject=f"replay:{row.pk}",
+            actor=user,
+            now=now,
             edited=row.edited,
-        )  # fmt: skip
+        )
     return row
 
 

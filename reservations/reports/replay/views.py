@@ -93,9 +93,12 @@ def _asked(
     user = reader(request)
     try:
         row = replays.ask_replay(
-            user=user, span=form.span(now), fields=form.seconds(),
-            accounts=edits.edits(), now=now,
-        )  # fmt: skip
+            user=user,
+            span=form.span(now),
+            fields=form.seconds(),
+            accounts=edits.edits(),
+            now=now,
+        )
     except PolicyInvalid as invalid:
         form.add_error(invalid.field if invalid.field in TITLES else None, invalid.why)
         return None
