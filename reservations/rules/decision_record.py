@@ -96,9 +96,7 @@ def inputs_of(request: Request, snapshot: Snapshot) -> dict[str, object]:
     }
     if flex and snapshot.tree is not None:
         owners = {one.membership_pk for one in flex.values()}
-        more["tree"] = _tree(
-            reduced(snapshot.tree, owners | {snapshot.membership_pk})
-        )  # fmt: skip
+        more["tree"] = _tree(reduced(snapshot.tree, owners | {snapshot.membership_pk}))
     return kept | {name: value for name, value in more.items() if value}
 
 
@@ -320,11 +318,18 @@ def _request(inputs: Mapping[str, Any]) -> Request:
 def _snapshot(inputs: Mapping[str, Any], request: Request, policy: Policy) -> Snapshot:
     flex = {
         pk: FlexInfo(
-            pk, member, 0, "", instant(start), instant(end), cost, instant(booked),
+            pk,
+            member,
+            0,
+            "",
+            instant(start),
+            instant(end),
+            cost,
+            instant(booked),
             planned=bool(planned),
         )
         for pk, member, start, end, cost, booked, planned in inputs.get("flex", ())
-    }  # fmt: skip
+    }
     closed = {
         at: ClosureInfo(0, kind, reason, instant(start), instant(end), account=account)
         for at, kind, reason, account, start, end in inputs.get("closed", ())

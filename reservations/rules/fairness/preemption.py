@@ -492,9 +492,7 @@ class Scales:
     def _under(
         self, own: tuple[Node, ...], theirs: tuple[Node, ...], change: dict[Node, int]
     ) -> bool:
-        one, two = next(
-            (a, b) for a, b in zip(own, theirs, strict=False) if a != b
-        )  # fmt: skip
+        one, two = next((a, b) for a, b in zip(own, theirs, strict=False) if a != b)
         mine, their = self._shares[one], self._shares[two]
         if mine is None or their is None:
             return False
