@@ -92,9 +92,12 @@ def cancel_from(*, series_id: int, user: User, day: date, now: datetime) -> int:
         if last < _local_day(row, at):
             finish(row.pk, at)
         audit_act(
-            verb="series.cut", subject=f"series:{row.pk}", actor=user, now=at,
+            verb="series.cut",
+            subject=f"series:{row.pk}",
+            actor=user,
+            now=at,
             from_day=day.isoformat(),
-        )  # fmt: skip
+        )
     return _cancel(after.filter(state=BOOKED), user, at)
 
 

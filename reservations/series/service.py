@@ -87,9 +87,14 @@ def rehearse(wanted: SeriesWish, *, now: datetime) -> list[Looked]:
     for one in [one for one in looked if one.refusal is not None][:MOST_NEXT_SLOTS]:
         assert one.refusal is not None
         slot_search.add_next_slot(
-            one.refusal, wanted.membership, wanted.gpu_ids,
-            one.window.start, one.window.end, now=at, policy=policy,
-        )  # fmt: skip
+            one.refusal,
+            wanted.membership,
+            wanted.gpu_ids,
+            one.window.start,
+            one.window.end,
+            now=at,
+            policy=policy,
+        )
     return looked + days_ahead(wanted.rule, at, policy)
 
 

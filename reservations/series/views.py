@@ -104,9 +104,12 @@ def series_show(request: HttpRequest, pk: int) -> HttpResponse:
     asked = read(SeriesFilterForm, request.GET)
     page = Paginator(days, PAGE_ROWS).get_page(asked.values.get("page") or 1)
     context = {
-        "series": row, "rule": rule, "gpus": _gpus(row), "page": page,
+        "series": row,
+        "rule": rule,
+        "gpus": _gpus(row),
+        "page": page,
         "running": row.state == Series.State.RUNNING,
-    }  # fmt: skip
+    }
     return render(request, "reservations/series/series_show.html", context)
 
 
