@@ -69,9 +69,12 @@ def listed(request: HttpRequest, open_only: bool = True) -> dict[str, object]:
     if open_only:
         rows = rows.filter(state=Offer.State.OPEN)
     rows = rows.select_related(
-        "made_by", "taker__user", "taker__account",
-        "reservation__membership__account", "wanted",
-    )  # fmt: skip
+        "made_by",
+        "taker__user",
+        "taker__account",
+        "reservation__membership__account",
+        "wanted",
+    )
     return {"offers": [_offer(one, user) for one in rows[:MOST_OFFERS]]}
 
 

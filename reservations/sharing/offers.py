@@ -283,9 +283,12 @@ def _load(pk: int, user: User) -> Offer:
         NotFound: none of that number, or somebody else's.
     """
     rows = Offer.objects.select_related(
-        "made_by", "reservation__membership__account", "taker__user",
-        "taker__account", "wanted__membership__account",
-    )  # fmt: skip
+        "made_by",
+        "reservation__membership__account",
+        "taker__user",
+        "taker__account",
+        "wanted__membership__account",
+    )
     mine = Q(made_by=user) | Q(taker__user=user)
     found = rows.filter(mine, pk=pk).first()
     if found is None:

@@ -354,12 +354,18 @@ def offer_list(request: HttpRequest) -> HttpResponse:
     if state != "all":
         rows = rows.filter(state=state)
     rows = rows.select_related(
-        "made_by", "taker__user", "taker__account",
-        "reservation__user", "reservation__membership__account",
-        "wanted__user", "wanted__membership__account", "given", "given_back",
+        "made_by",
+        "taker__user",
+        "taker__account",
+        "reservation__user",
+        "reservation__membership__account",
+        "wanted__user",
+        "wanted__membership__account",
+        "given",
+        "given_back",
     ).prefetch_related(
         "reservation__allocations__gpu__node", "wanted__allocations__gpu__node"
-    )  # fmt: skip
+    )
     page = Paginator(rows, PAGE_ROWS).get_page(asked.values.get("page") or 1)
     eyes = Reader.of(user, site_policy())
     return render(
