@@ -193,14 +193,25 @@ def quota_infos(
     ]
     if pools is None or pools:
         infos += pool_quota_infos(
-            membership, path, start - WEEK, end + WEEK, pools=pools,
-            ignoring=ignoring, ignoring_late=ignoring_late, extra=extra,
-        )  # fmt: skip
+            membership,
+            path,
+            start - WEEK,
+            end + WEEK,
+            pools=pools,
+            ignoring=ignoring,
+            ignoring_late=ignoring_late,
+            extra=extra,
+        )
     person = person_quota(
-        membership, start - WEEK, end + WEEK, policy=policy,
-        ignoring=ignoring, ignoring_late=ignoring_late, extra=extra,
+        membership,
+        start - WEEK,
+        end + WEEK,
+        policy=policy,
+        ignoring=ignoring,
+        ignoring_late=ignoring_late,
+        extra=extra,
         known=[spend for pk, _, spend in rows if pk == membership.pk],
-    )  # fmt: skip
+    )
     return (*infos, person) if person is not None else tuple(infos)
 
 
@@ -262,9 +273,13 @@ def _spend_rows(
         inside = Membership.objects.filter(account_id__in=wide).order_by()
         members = list(inside.values_list("pk", flat=True))
     return spends_of(
-        members, low, high,
-        account=account, ignoring=ignoring, ignoring_late=ignoring_late,
-    )  # fmt: skip
+        members,
+        low,
+        high,
+        account=account,
+        ignoring=ignoring,
+        ignoring_late=ignoring_late,
+    )
 
 
 def request_snapshot(

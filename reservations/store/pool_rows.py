@@ -129,9 +129,13 @@ def pool_quota_infos(
     inside = _members_inside(groups)
     members = {membership.pk}.union(*inside.values())
     spends = _pool_spends(
-        {row.pool_id for row in quotas}, members, low, high,
-        ignoring=ignoring, ignoring_late=ignoring_late,
-    )  # fmt: skip
+        {row.pool_id for row in quotas},
+        members,
+        low,
+        high,
+        ignoring=ignoring,
+        ignoring_late=ignoring_late,
+    )
     found = []
     for row in quotas:
         counts = {membership.pk} if row.account_id is None else inside[row.account_id]
@@ -197,15 +201,18 @@ def _pool_spends(
     )  # fmt: skip
     late = (
         LateReturn.objects.filter(
-            membership_id__in=members, gpu__pool_id__in=pools, firm=True,
-            start__lt=high, end__gt=low,
+            membership_id__in=members,
+            gpu__pool_id__in=pools,
+            firm=True,
+            start__lt=high,
+            end__gt=low,
         )
         .exclude(reservation_id=ignoring_late or 0)
         .order_by()
         .values_list(
             "membership_id", "gpu__pool_id", "start", "end", "weight", "permille"
         )
-    )  # fmt: skip
+    )
     holding, found = State.holding(), []
     for owner, pool, begin, over, booked, weight, kind, state, until, peak in held:
         first, last = unix(begin), unix(min(over, until))

@@ -38,13 +38,20 @@ def spends_of(
     """
     members, by_account = list(members), account != "membership_id"
     held = _held(
-        members=members, low=low, high=high, longest=low - LONGEST,
-        ignoring=ignoring or 0, by_account=by_account,
-    )  # fmt: skip
+        members=members,
+        low=low,
+        high=high,
+        longest=low - LONGEST,
+        ignoring=ignoring or 0,
+        by_account=by_account,
+    )
     late = _late(
-        members=members, low=low, high=high,
-        ignoring=ignoring_late or 0, by_account=by_account,
-    )  # fmt: skip
+        members=members,
+        low=low,
+        high=high,
+        ignoring=ignoring_late or 0,
+        by_account=by_account,
+    )
     found = [
         (pk, group, Spend(unix(begin), unix(over), weight * part))
         for pk, group, begin, over, weight, part in late
@@ -116,14 +123,20 @@ def _by_the_hour(pks: Collection[int]) -> Iterator[tuple[int, Spend]]:
         return
     rows = Allocation.objects.filter(reservation_id__in=pks).order_by()
     for pk, pool, begin, over, booked, weight, weight_now, peak in rows.values_list(
-        "reservation_id", "gpu__pool_id", "start", "end", "reservation__booked_end",
-        "weight", "gpu__pool__weight", "peak",
-    ):  # fmt: skip
+        "reservation_id",
+        "gpu__pool_id",
+        "start",
+        "end",
+        "reservation__booked_end",
+        "weight",
+        "gpu__pool__weight",
+        "peak",
+    ):
         first, last = unix(begin), unix(min(over, booked))
         if last > first:
             tariff = Tariff.of(
                 weight_now if weight is None else weight, read_peak(peak)
-            )  # fmt: skip
+            )
             for spend in spends_at(first, last, rate=tariff, pool_pk=pool):
                 yield pk, spend
 
@@ -154,9 +167,13 @@ def person_quota(
     if together <= most:
         return None
     others = [pk for pk in own if pk != membership.pk]
-    found = [] if not others else spends_of(
-        others, low, high, ignoring=ignoring, ignoring_late=ignoring_late
-    )  # fmt: skip
+    found = (
+        []
+        if not others
+        else spends_of(
+            others, low, high, ignoring=ignoring, ignoring_late=ignoring_late
+        )
+    )
     return QuotaInfo(
         account=sentence("All your accounts"),
         quota_gpu_seconds=most,
