@@ -98,9 +98,13 @@ class Crowd:
         most = policy.person_quota_gpu_seconds
         if limited or self._pools or self._together[membership.user_id] > most:
             return quota_infos(
-                membership, path, self._start, self._end,
-                policy=policy, pools=self._pools,
-            )  # fmt: skip
+                membership,
+                path,
+                self._start,
+                self._end,
+                policy=policy,
+                pools=self._pools,
+            )
         return (
             QuotaInfo(
                 account=str(membership.account),

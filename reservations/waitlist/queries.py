@@ -292,9 +292,15 @@ def chance_of_decision(
     if tree is None or not gpus:
         return None
     return chance_of(
-        gpus, window, member_pk=member_pk, user_pk=user_pk,
-        cost_gpu_seconds=decision.cost_gpu_seconds, queue=queue, tree=tree, held=False,
-    )  # fmt: skip
+        gpus,
+        window,
+        member_pk=member_pk,
+        user_pk=user_pk,
+        cost_gpu_seconds=decision.cost_gpu_seconds,
+        queue=queue,
+        tree=tree,
+        held=False,
+    )
 
 
 def own_chances(user_pk: int, *, policy: Policy, now: datetime) -> dict[int, Chance]:
@@ -319,10 +325,15 @@ def own_chances(user_pk: int, *, policy: Policy, now: datetime) -> dict[int, Cha
         gpus = _gpus(row, known)
         if gpus:
             found[row.pk] = chance_of(
-                gpus, Window(row.start, row.end), member_pk=row.membership_id,
-                user_pk=user_pk, cost_gpu_seconds=row.cost_gpu_seconds, queue=queue,
-                tree=tree, held=True,
-            )  # fmt: skip
+                gpus,
+                Window(row.start, row.end),
+                member_pk=row.membership_id,
+                user_pk=user_pk,
+                cost_gpu_seconds=row.cost_gpu_seconds,
+                queue=queue,
+                tree=tree,
+                held=True,
+            )
     return found
 
 
