@@ -117,12 +117,19 @@ def job(alice, redis_client) -> Job:
     now = timezone.now()
     row = make_node("red", last_seen_at=now)
     held = book(
-        user=alice, membership=None, gpu_ids=[gpu.pk for gpu in make_gpus(1, row)],
-        start=now, end=now.replace(minute=0, second=0, microsecond=0)
-        + timedelta(hours=6), now=now,
-    )  # fmt: skip
+        user=alice,
+        membership=None,
+        gpu_ids=[gpu.pk for gpu in make_gpus(1, row)],
+        start=now,
+        end=now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=6),
+        now=now,
+    )
     Reservation.objects.filter(pk=held.pk).update(checked_in_at=now)
     return jobs.launch(
-        user=alice, reservation_id=held.pk, name="try", kind="recipe",
-        recipe="burn-in", now=now,
-    )  # fmt: skip
+        user=alice,
+        reservation_id=held.pk,
+        name="try",
+        kind="recipe",
+        recipe="burn-in",
+        now=now,
+    )

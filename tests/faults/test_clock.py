@@ -152,20 +152,32 @@ def moving(job):
     with transaction.atomic():
         gpu_ids = list(job.reservation.allocations.values_list("gpu_id", flat=True))
         held = move_rest(
-            reservation_id=job.reservation_id, gpu_ids=gpu_ids, actor=None, now=now,
+            reservation_id=job.reservation_id,
+            gpu_ids=gpu_ids,
+            actor=None,
+            now=now,
             reason="moves",
-        )  # fmt: skip
+        )
         told = {"stop_at": now, "ordered_at": None}
         move(job, JobState.MOVING, now=now, actor="portal", reason="moves", fields=told)
         after = launch_in(
-            user=job.owner, reservation_id=held.pk, name="goes on", kind="recipe",
-            recipe="burn-in", now=now,
-        )  # fmt: skip
+            user=job.owner,
+            reservation_id=held.pk,
+            name="goes on",
+            kind="recipe",
+            recipe="burn-in",
+            now=now,
+        )
         Job.objects.filter(pk=after.pk).update(resume_from=job)
         row = MoveDecision.objects.create(
-            job=job, seen_at=now, cause="look", state="moving", reason="faster",
-            moved_at=now, next_job=after,
-        )  # fmt: skip
+            job=job,
+            seen_at=now,
+            cause="look",
+            state="moving",
+            reason="faster",
+            moved_at=now,
+            next_job=after,
+        )
     assert job_tick.tick(now + timedelta(seconds=1))["stops_sent"] == 1
     return after, row
 
@@ -263,9 +275,10 @@ def test_beat_ticks_on_after_its_clock_was_set(monkeypatch):
     monkeypatch.setattr(app, "now", lambda: now() + timedelta(seconds=off[0]))
     sent = []
     monkeypatch.setattr(
-        beat.SteadyScheduler, "apply_async",
+        beat.SteadyScheduler,
+        "apply_async",
         lambda _self, entry, **_more: sent.append(entry.name),
-    )  # fmt: skip
+    )
     scheduler = beat.SteadyScheduler(app)
 
     def both_within(seconds):

@@ -66,10 +66,14 @@ def test_a_tick_that_is_killed_half_way_orders_nothing_and_the_next_does(
 
 @pytest.mark.parametrize(
     ("state", "event", "after"),
-    [("starting", "started", "running"), ("running", "exited", "failed"),
-     ("moving", "exited", "stopped"), ("stopping", "exited", "stopped"),
-     ("running", "lost", "lost")],
-)  # fmt: skip
+    [
+        ("starting", "started", "running"),
+        ("running", "exited", "failed"),
+        ("moving", "exited", "stopped"),
+        ("stopping", "exited", "stopped"),
+        ("running", "lost", "lost"),
+    ],
+)
 def test_a_fact_whose_reader_is_killed_half_way_moves_once(job, state, event, after):
     job_tick.tick(timezone.now())
     Job.objects.filter(pk=job.pk).update(state=state)

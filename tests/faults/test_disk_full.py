@@ -163,9 +163,13 @@ def test_a_full_storage_of_the_portal_refuses_uploads_and_lets_logs_wait(
     row = make_node("node1")
     held = make_reservation(alice, make_gpus(1, row), state=State.ACTIVE)
     job = jobs.launch(
-        user=alice, reservation_id=held.pk, name="try", kind="recipe",
-        recipe="burn-in", now=held.start,
-    )  # fmt: skip
+        user=alice,
+        reservation_id=held.pk,
+        name="try",
+        kind="recipe",
+        recipe="burn-in",
+        now=held.start,
+    )
     type(job).objects.update(attempt=1)
     job.refresh_from_db()
     row.token_hash = type(row).hash_token("secret")
@@ -175,9 +179,10 @@ def test_a_full_storage_of_the_portal_refuses_uploads_and_lets_logs_wait(
 
     def put(offset):
         return web.put(
-            f"/node/v1/jobs/{job.pk}/log?attempt=1&offset={offset}", log[offset:],
+            f"/node/v1/jobs/{job.pk}/log?attempt=1&offset={offset}",
+            log[offset:],
             content_type="application/octet-stream",
-        )  # fmt: skip
+        )
 
     half = small_disk / "half"
     half.write_bytes(bytes(800_000))

@@ -41,9 +41,13 @@ def test_a_large_log_goes_up_is_searched_and_fetched_in_little_memory(
     )
     held = make_reservation(alice, make_gpus(1, row), state=State.ACTIVE)
     job = jobs.launch(
-        user=alice, reservation_id=held.pk, name="talks", kind="recipe",
-        recipe="burn-in", now=timezone.now(),
-    )  # fmt: skip
+        user=alice,
+        reservation_id=held.pk,
+        name="talks",
+        kind="recipe",
+        recipe="burn-in",
+        now=timezone.now(),
+    )
     Job.objects.filter(pk=job.pk).update(attempt=1)
     job.refresh_from_db()
     folder = JobFolder.of(tmp_path, job.pk, 1, job.key)

@@ -63,10 +63,16 @@ def state_of(job):
 
 def launched_again(job, **more):
     return jobs.launch(
-        user=job.owner, reservation_id=job.reservation_id, name="again", kind="script",
-        script=job.script, plan_id=job.plan_id, resume_from=job.pk, now=timezone.now(),
+        user=job.owner,
+        reservation_id=job.reservation_id,
+        name="again",
+        kind="script",
+        script=job.script,
+        plan_id=job.plan_id,
+        resume_from=job.pk,
+        now=timezone.now(),
         **more,
-    )  # fmt: skip
+    )
 
 
 @root
@@ -167,8 +173,9 @@ def test_what_goes_on_waits_for_room_and_never_begins_anew_beside_a_checkpoint(
     saved = until(lambda: first.log.exists() and first.log.read_text())
     assert not give(job=8, resume_job=7, resume_attempt=1)
     assert (told[-1]["code"], told[-1]["reason"]) == (
-        "busy", "job 7, which it resumes from, has not ended",
-    )  # fmt: skip
+        "busy",
+        "job 7, which it resumes from, has not ended",
+    )
     runner.stop(first, "moves")
     ended(first)
     rest = small_disk / "rest"

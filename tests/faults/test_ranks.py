@@ -50,9 +50,13 @@ def test_a_job_whose_first_process_is_killed_ends_with_all_of_it(
 def test_a_rank_that_is_killed_ends_the_whole_training(node, serve, marker):
     web = serve(TORCHRUN)
     order = script_order(
-        web, argv=(marker,), launcher=Launcher.TORCHRUN, gpu_uuids=("a", "b"),
-        gpu_indexes=(0, 1), environment_folder=str(Path(sys.executable).parent),
-    )  # fmt: skip
+        web,
+        argv=(marker,),
+        launcher=Launcher.TORCHRUN,
+        gpu_uuids=("a", "b"),
+        gpu_indexes=(0, 1),
+        environment_folder=str(Path(sys.executable).parent),
+    )
     folder = start(replace(node, web_url=web.url), order)
 
     def ranks():
