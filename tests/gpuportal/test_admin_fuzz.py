@@ -112,9 +112,16 @@ def desk(alice, bob, omar, transactional_db, redis_client) -> Desk:
     send_frame(redis_client)
     row = make_reservation(alice, gpus[:1], state=State.ACTIVE)
     Job.objects.create(
-        reservation=row, owner=alice, node=gpus[0].node, name="try", kind="recipe",
-        recipe="burn-in", attempt=1, state="running", ordered_at=now,
-    )  # fmt: skip
+        reservation=row,
+        owner=alice,
+        node=gpus[0].node,
+        name="try",
+        kind="recipe",
+        recipe="burn-in",
+        attempt=1,
+        state="running",
+        ordered_at=now,
+    )
     create_token(user=alice, label="t", scopes=["read"], days=1, now=now)
     open_alert(rule="lost", gpu_id=gpus[0].pk, now=now)
     open_alert(rule="no sample", node_id=gpus[0].node_id, now=now)
@@ -331,10 +338,16 @@ def addresses() -> Iterator[Sequence[str]]:
         meta = model._meta
         for name in ("user", "account", "parent", "node", "nonsense"):
             asked = [
-                {"app_label": meta.app_label, "model_name": str(meta.model_name),
-                 "field_name": name, "term": term, "page": page}
-                for term in ("x", "\0", "9" * 30) for page in ("1", "9" * 30, "last")
-            ]  # fmt: skip
+                {
+                    "app_label": meta.app_label,
+                    "model_name": str(meta.model_name),
+                    "field_name": name,
+                    "term": term,
+                    "page": page,
+                }
+                for term in ("x", "\0", "9" * 30)
+                for page in ("1", "9" * 30, "last")
+            ]
             yield [f"/admin/autocomplete/?{urlencode(one)}" for one in asked]
 
 

@@ -24,8 +24,11 @@ def gp(folder, *words, **more):
     env = {"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(folder), "TZ": "UTC"}
     done = subprocess.run(
         [sys.executable, "-S", str(CLIENT), *map(str, words)],
-        env=env | more, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        env=env | more,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout + done.stderr
 
@@ -37,9 +40,12 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     make_gpus(2, make_node("node-a"))
     _, token = create_token(
-        user=alice, label="laptop", scopes=["read", "book", "job"], days=1,
+        user=alice,
+        label="laptop",
+        scopes=["read", "book", "job"],
+        days=1,
         now=timezone.now(),
-    )  # fmt: skip
+    )
     assert gp(tmp_path, "mine") == (
         2,
         "gp.py: not signed in: gp.py login https://your.portal\n",
@@ -95,9 +101,13 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
 def _files_come_back(tmp_path, job):
     """What a job left is listed and brought, never over what is there."""
     left = ResultFile.objects.create(
-        job=job, attempt=0, path="plots/loss.svg", size_bytes=4,
-        sha256=hashlib.sha256(b"<svg").hexdigest(), complete_at=timezone.now(),
-    )  # fmt: skip
+        job=job,
+        attempt=0,
+        path="plots/loss.svg",
+        size_bytes=4,
+        sha256=hashlib.sha256(b"<svg").hexdigest(),
+        complete_at=timezone.now(),
+    )
     result_files.path_of(left).parent.mkdir(parents=True)
     result_files.path_of(left).write_bytes(b"<svg")
     assert "plots/loss.svg  here" in gp(tmp_path, "files", job.pk)[1]
@@ -126,9 +136,12 @@ def test_a_ready_recipe_is_launched_from_a_shell(live_server, alice, tmp_path):
     """Own scripts are refused on this site; the recipes are there for everybody."""
     booked = make_reservation(alice, make_gpus(1, make_node("node-a")), state="active")
     _, token = create_token(
-        user=alice, label="laptop", scopes=["read", "book", "job"], days=1,
+        user=alice,
+        label="laptop",
+        scopes=["read", "book", "job"],
+        days=1,
         now=timezone.now(),
-    )  # fmt: skip
+    )
     here = {"GPUPORTAL_URL": live_server.url, "GPUPORTAL_TOKEN": token}
     run = ("run", "--reservation", booked.pk, "--recipe")
     status, text = gp(
@@ -137,8 +150,10 @@ def test_a_ready_recipe_is_launched_from_a_shell(live_server, alice, tmp_path):
     assert status == 0, text
     job = Job.objects.get()
     assert (job.recipe, job.name, job.recipe_settings["seconds"]) == (
-        "burn-in", "try", 30.0,
-    )  # fmt: skip
+        "burn-in",
+        "try",
+        30.0,
+    )
     assert "waits for" in gp(tmp_path, "jobs", **here)[1]
     script = tmp_path / "train.sh"
     script.write_text("id\n")

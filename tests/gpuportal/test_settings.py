@@ -154,8 +154,12 @@ def test_djangos_own_deploy_checks_find_nothing_in_production(tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
-        cwd=site.BASE_DIR, env=environ, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=site.BASE_DIR,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.splitlines()[-2:] == ["[]", "31536000 True"], done.stderr
 
 
@@ -187,6 +191,9 @@ def test_the_servers_own_request_log_is_off_and_its_errors_are_not():
     )
     done = subprocess.run(
         [sys.executable, "-c", look],
-        cwd=site.BASE_DIR, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=site.BASE_DIR,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout.split() == ["False", "True", "False", "True"], done.stderr

@@ -32,9 +32,12 @@ def busy_site(lab: Lab, omar: User) -> User:
         ("alert.acknowledged", "alert:1"),
     ):
         audit_act(
-            verb=verb, subject=subject, actor=omar, now=now - timedelta(hours=2),
+            verb=verb,
+            subject=subject,
+            actor=omar,
+            now=now - timedelta(hours=2),
             reason="new fans for the left side",
-        )  # fmt: skip
+        )
     return nora
 
 

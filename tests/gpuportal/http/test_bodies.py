@@ -43,9 +43,12 @@ def ask(
         sent.append(message)
 
     scope = {
-        "type": "http", "method": "POST", "path": path, "query_string": b"",
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
         "headers": [(b"host", b"127.0.0.1"), *headers],
-    }  # fmt: skip
+    }
     handler = handler or OneHopHandler()
     asyncio.run(asyncio.wait_for(handler(scope, receive, send), wait_seconds))
     handler.pool.shutdown()

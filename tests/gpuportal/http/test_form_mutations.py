@@ -110,10 +110,17 @@ def test_no_form_crashes(
     for number, user in enumerate((alice, bob)):
         row = make_reservation(user, [gpus[number]], state=State.ACTIVE)
         Job.objects.create(
-            reservation=row, owner=user, node=gpus[number].node, name="try",
-            kind="recipe", recipe="burn-in", attempt=1, state="running",
-            ordered_at=timezone.now(), started_at=timezone.now(),
-        )  # fmt: skip
+            reservation=row,
+            owner=user,
+            node=gpus[number].node,
+            name="try",
+            kind="recipe",
+            recipe="burn-in",
+            attempt=1,
+            state="running",
+            ordered_at=timezone.now(),
+            started_at=timezone.now(),
+        )
     client = Client(raise_request_exception=False)
     user = {"alice": alice, "bob": bob, "omar": omar}[who]
     backend = "django.contrib.auth.backends.ModelBackend"

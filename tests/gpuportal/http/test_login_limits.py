@@ -94,6 +94,7 @@ def test_ended_sessions_and_old_logins_are_cleared(people):
     assert told == {"sessions": 1, "logins": 1, "failures": 1}
     assert Session.objects.get() == kept
     assert set(AccessLog.objects.values_list("username", flat=True)) == {
-        "old", "student0",
-    }  # fmt: skip
+        "old",
+        "student0",
+    }
     assert AccessAttempt.objects.get().username == "nobody"

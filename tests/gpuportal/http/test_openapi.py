@@ -80,14 +80,24 @@ def world(alice, bob, carol, omar, redis_client, settings, monkeypatch):
     for number, user in enumerate((alice, bob, carol)):
         begin = now - timedelta(hours=1)
         row = make_reservation(
-            user, [gpus[number]], state=State.ACTIVE,
-            start=begin, end=begin + timedelta(hours=5),
-        )  # fmt: skip
+            user,
+            [gpus[number]],
+            state=State.ACTIVE,
+            start=begin,
+            end=begin + timedelta(hours=5),
+        )
         Job.objects.create(
-            reservation=row, owner=user, node=gpus[number].node, name="try",
-            kind="recipe", recipe="burn-in", attempt=1, state="running",
-            ordered_at=now, started_at=now,
-        )  # fmt: skip
+            reservation=row,
+            owner=user,
+            node=gpus[number].node,
+            name="try",
+            kind="recipe",
+            recipe="burn-in",
+            attempt=1,
+            state="running",
+            ordered_at=now,
+            started_at=now,
+        )
     return {"student": alice, "head": bob, "operator": omar}
 
 
@@ -101,9 +111,12 @@ def credentials(role: str, world: dict[str, Any]) -> dict[str, dict[str, str]]:
         cookies = {"sessionid": key, "csrftoken": token}
         return {"headers": {"X-CSRFToken": token}, "cookies": cookies}
     _, text = create_token(
-        user=world[role], label="t", scopes=["read", "book", "job"], days=1,
+        user=world[role],
+        label="t",
+        scopes=["read", "book", "job"],
+        days=1,
         now=timezone.now(),
-    )  # fmt: skip
+    )
     return {"headers": {"Authorization": f"Bearer {text}"}, "cookies": {}}
 
 

@@ -51,14 +51,22 @@ def boss(db):
     make_membership(made, "vision", is_head=True)
     node = make_node("red", isolation=Node.Isolation.WATCHED)
     booked = make_reservation(
-        made, make_gpus(1, node), start=timezone.now() - timedelta(hours=1),
-        end=timezone.now() + timedelta(hours=3), state=State.ACTIVE,
-    )  # fmt: skip
+        made,
+        make_gpus(1, node),
+        start=timezone.now() - timedelta(hours=1),
+        end=timezone.now() + timedelta(hours=3),
+        state=State.ACTIVE,
+    )
     made.booked = booked
     made.job = Job.objects.create(
-        owner=made, reservation=booked, node=node, name="one", state=JobState.DONE,
-        kind=Job.Kind.RECIPE, recipe="burn-in",
-    )  # fmt: skip
+        owner=made,
+        reservation=booked,
+        node=node,
+        name="one",
+        state=JobState.DONE,
+        kind=Job.Kind.RECIPE,
+        recipe="burn-in",
+    )
     return made
 
 

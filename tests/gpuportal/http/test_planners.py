@@ -34,9 +34,12 @@ def request(milliseconds: object = 0, body: bytes = b"") -> ASGIRequest:
     stream.write(body)
     stream.seek(0)
     scope = {
-        "type": "http", "method": "POST", "path": "/plan/", "headers": [],
+        "type": "http",
+        "method": "POST",
+        "path": "/plan/",
+        "headers": [],
         "query_string": str(milliseconds).encode(),
-    }  # fmt: skip
+    }
     return ASGIRequest(scope, stream)
 
 
@@ -331,12 +334,19 @@ async def ask(handler, method, path, body=b"", **headers):
 
     told = {"host": "127.0.0.1", "content-length": str(len(body)), **headers}
     scope = {
-        "type": "http", "method": method, "path": path, "query_string": b"",
-        "http_version": "1.1", "scheme": "http", "root_path": "",
-        "client": ["127.0.0.1", 1], "server": ["127.0.0.1", 80],
-        "headers": [(k.replace("_", "-").encode(), v.encode())
-                    for k, v in told.items()],
-    }  # fmt: skip
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "http_version": "1.1",
+        "scheme": "http",
+        "root_path": "",
+        "client": ["127.0.0.1", 1],
+        "server": ["127.0.0.1", 80],
+        "headers": [
+            (k.replace("_", "-").encode(), v.encode()) for k, v in told.items()
+        ],
+    }
     await asyncio.wait_for(handler(scope, receive, send), 120)
     content = b"".join(message.get("body", b"") for message in sent[1:])
     return sent[0]["status"], dict(sent[0]["headers"]), content
@@ -391,13 +401,27 @@ def test_too_many_plans_are_refused_in_words_on_the_page_and_over_the_api(
 
     async def all_of_them():
         return [
-            await ask(portal, "POST", "/plan/", cookie=cookie, accept="text/html",
-                      hx_request="true", hx_target="plan-result"),
-            await ask(portal, "POST", "/plan/now/", cookie=cookie, accept="text/html",
-                      hx_request="true", hx_target="plan-now"),
+            await ask(
+                portal,
+                "POST",
+                "/plan/",
+                cookie=cookie,
+                accept="text/html",
+                hx_request="true",
+                hx_target="plan-result",
+            ),
+            await ask(
+                portal,
+                "POST",
+                "/plan/now/",
+                cookie=cookie,
+                accept="text/html",
+                hx_request="true",
+                hx_target="plan-now",
+            ),
             await ask(portal, "GET", "/plan/", cookie=cookie, accept="text/html"),
             await ask(portal, "POST", "/api/v1/plans", b"{}", cookie=cookie),
-        ]  # fmt: skip
+        ]
 
     part, typed, page, program = asyncio.run(all_of_them())
     for status, headers, content in (part, typed, page, program):

@@ -76,32 +76,51 @@ def live_past(person: User, omar: User) -> None:
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
     gpus = make_gpus(2)
     made = book(
-        user=person, membership=None, gpu_ids=[gpus[0].pk], start=now,
-        end=now + timedelta(hours=4), purpose="zebulon's thesis", now=now,
-    )  # fmt: skip
+        user=person,
+        membership=None,
+        gpu_ids=[gpus[0].pk],
+        start=now,
+        end=now + timedelta(hours=4),
+        purpose="zebulon's thesis",
+        now=now,
+    )
     tick.tick(now)
     release(
-        reservation_id=made.pk, user=omar, now=now + timedelta(hours=1),
+        reservation_id=made.pk,
+        user=omar,
+        now=now + timedelta(hours=1),
         reason="asked by Zebulon Ångström",
-    )  # fmt: skip
+    )
     made.refresh_from_db()
     plan = StoredPlan.objects.create(
         owner=person, title="zebulon's plan", spec={}, workload={}, plan={}
     )
     job = Job.objects.create(
-        reservation=made, owner=person, plan=plan, name="zebulon 1", kind="script",
-        script="print('zebulon')", last_lines=["hello zebulon"], node=gpus[0].node,
+        reservation=made,
+        owner=person,
+        plan=plan,
+        name="zebulon 1",
+        kind="script",
+        script="print('zebulon')",
+        last_lines=["hello zebulon"],
+        node=gpus[0].node,
         state="done",
-    )  # fmt: skip
+    )
     JobEvent.objects.create(job=job, new="done", actor="zebulon")
     audit_act(
-        verb="response.tell", subject="alert:1", actor=None, now=now,
-        holder="zebulon", login="zeb_unix",
-    )  # fmt: skip
+        verb="response.tell",
+        subject="alert:1",
+        actor=None,
+        now=now,
+        holder="zebulon",
+        login="zeb_unix",
+    )
     open_alert(
-        gpu_id=gpus[0].pk, rule="intruder", now=now,
+        gpu_id=gpus[0].pk,
+        rule="intruder",
+        now=now,
         detail={"login": "zeb_unix", "others": ["zeb_unix", "zebulonia"]},
-    )  # fmt: skip
+    )
     vision = Account.objects.get(name="vision")
     edit = Edit(
         "account",
@@ -224,9 +243,13 @@ def test_who_holds_something_or_runs_the_site_is_not_erased(person, omar) -> Non
     gpus = make_gpus(1)
     hour = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=2)
     book(
-        user=person, membership=None, gpu_ids=[gpus[0].pk], start=hour,
-        end=hour + timedelta(hours=1), now=now,
-    )  # fmt: skip
+        user=person,
+        membership=None,
+        gpu_ids=[gpus[0].pk],
+        start=hour,
+        end=hour + timedelta(hours=1),
+        now=now,
+    )
     with pytest.raises(StillHolds, match="holds 1 reservation"):
         erase_in_test(person, omar)
     with pytest.raises(CommandError, match="holds 1 reservation"):
@@ -242,9 +265,13 @@ def test_the_operator_ends_what_is_held_then_types_the_login(
     now = timezone.now()
     hour = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=2)
     book(
-        user=person, membership=None, gpu_ids=[make_gpus(1)[0].pk], start=hour,
-        end=hour + timedelta(hours=1), now=now,
-    )  # fmt: skip
+        user=person,
+        membership=None,
+        gpu_ids=[make_gpus(1)[0].pk],
+        start=hour,
+        end=hour + timedelta(hours=1),
+        now=now,
+    )
     url = f"/manage/people/{person.pk}/erase/"
     client.force_login(person)
     assert client.get(url).status_code == client.post(url).status_code == 403

@@ -100,13 +100,18 @@ def test_the_audit_log_speaks_in_sentences_and_is_filtered(client, alice, omar) 
     client.force_login(omar)
     node, now = make_node("node-b"), timezone.now()
     audit_act(
-        verb="node.drain", subject=f"node:{node.pk}", actor=omar, now=now,
+        verb="node.drain",
+        subject=f"node:{node.pk}",
+        actor=omar,
+        now=now,
         reason="=new fans",
-    )  # fmt: skip
+    )
     audit_act(
-        verb="reservation.ended", subject="reservation:7", actor=None,
+        verb="reservation.ended",
+        subject="reservation:7",
+        actor=None,
         now=now - timedelta(days=3),
-    )  # fmt: skip
+    )
     audit_act(verb="job.turned-blue", subject="job:3", actor=alice, now=now)
     url = reverse("manage-audit")
     page = client.get(url).content.decode()
@@ -200,9 +205,12 @@ def test_a_person_is_added_changed_linked_and_signed_out(client, omar) -> None:
     assert client.post(own, {"act": "sign-out"}).status_code == 302
     assert other.get(reverse("me")).status_code == 302
     form = {
-        "act": "save", "display_name": "Zoë", "email": "zoe@example.org",
-        "unix_user": "zoe", "is_active": "on",
-    }  # fmt: skip
+        "act": "save",
+        "display_name": "Zoë",
+        "email": "zoe@example.org",
+        "unix_user": "zoe",
+        "is_active": "on",
+    }
     assert client.post(own, form).status_code == 302
     zoe.refresh_from_db()
     assert (zoe.display_name, zoe.unix_user, zoe.is_superuser) == ("Zoë", "zoe", False)

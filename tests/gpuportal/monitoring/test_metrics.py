@@ -118,9 +118,12 @@ def test_what_nvidias_board_asks_for_is_there(client, lab, alice, query):
 def test_values_are_in_dcgms_units_and_the_booking_is_told(client, lab, alice):
     now = timezone.now()
     held = make_reservation(
-        alice, [lab[0]], now - timedelta(hours=1), now + timedelta(hours=1),
+        alice,
+        [lab[0]],
+        now - timedelta(hours=1),
+        now + timedelta(hours=1),
         state=State.ACTIVE,
-    )  # fmt: skip
+    )
     found = samples(client.get("/metrics", **bearer(alice, "metrics")))
     by_name = {name: rows[0].value for name, rows in found.items() if rows}
     assert by_name["DCGM_FI_DEV_GPU_UTIL"] == 93
