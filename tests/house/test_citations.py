@@ -130,10 +130,16 @@ def test_each_rule_and_invariant_has_an_anchor() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/architecture.md", *(f"docs/design/{n}.md" for n in (
-        "fair-booking", "interface", "placement", "security", "telemetry"
-    )), "docs/glossary.md"],
-)  # fmt: skip
+    "page",
+    [
+        "docs/architecture.md",
+        *(
+            f"docs/design/{n}.md"
+            for n in ("fair-booking", "interface", "placement", "security", "telemetry")
+        ),
+        "docs/glossary.md",
+    ],
+)
 def test_each_path_that_a_page_names_exists(page) -> None:
     named = HOUSE_PATH.findall((ROOT / page).read_text())
     apps = ("gpuportal", "placement", "reservations", "telemetry")
