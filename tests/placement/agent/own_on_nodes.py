@@ -55,11 +55,14 @@ def plan_of_two(user: User) -> StoredPlan:
     first = Gpu.objects.select_related("node").filter(index=0).order_by("node__name")
     offers = [
         make_offer(
-            0, node=gpu.node.name, uuid=gpu.uuid, network_bytes_per_second=1e9,
+            0,
+            node=gpu.node.name,
+            uuid=gpu.uuid,
+            network_bytes_per_second=1e9,
             free_gib=3,
         )
         for gpu in first
-    ]  # fmt: skip
+    ]
     spec = well_known_spec("gpt2")
     plans = make_plans(spec, Workload(precision="fp32"), offers).plans
     chosen = next(one for one in plans if one.strategy == "ddp" and one.spans_nodes)
@@ -73,11 +76,17 @@ def own_script_stops_goes_on_and_fails(lab: TwoNodes, booking: Reservation) -> N
 
     def launched(**more: object) -> Job:
         return jobs.launch(
-            user=alice, reservation_id=booking.pk, name="mine", kind="script",
-            script=SCRIPT, launcher=Launcher.PYTHON, plan_id=plan.pk,
+            user=alice,
+            reservation_id=booking.pk,
+            name="mine",
+            kind="script",
+            script=SCRIPT,
+            launcher=Launcher.PYTHON,
+            plan_id=plan.pk,
             environment_folder=str(Path(sys.executable).parent),
-            now=timezone.now(), **more,
-        )  # fmt: skip
+            now=timezone.now(),
+            **more,
+        )
 
     def came(job: Job) -> bool:
         texts = [stored(alice, job, part) for part in (0, 1)]

@@ -154,8 +154,11 @@ def test_without_its_settings_the_node_app_names_the_missing_one(environment):
     del environment["GPUPORTAL_NODE_TOKEN_FILE"]
     done = subprocess.run(
         [sys.executable, "-c", "import gpuportal.node"],
-        cwd=CODE, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=CODE,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode != 0
     assert "GPUPORTAL_NODE_TOKEN_FILE is not set" in done.stderr
 
@@ -171,8 +174,10 @@ def test_order_to_job_to_stop_over_the_broker(worker, send, redis_client, folder
     until(lambda: "exited" in events(redis_client))
     exited = next(f for f in facts(redis_client) if f.get("event") == "exited")
     assert (exited["stopped"], exited["reason"], exited["exit_code"]) == (
-        True, "enough", 0,
-    )  # fmt: skip
+        True,
+        "enough",
+        0,
+    )
     # The sampler runs beside it and shows what the Job held.
     until(lambda: redis_client.xlen("raw.node1"), 20)
 
@@ -180,14 +185,21 @@ def test_order_to_job_to_stop_over_the_broker(worker, send, redis_client, folder
 def pipeline_plan():
     """Return the planner's own Plan of two stages, the node's second Gpu first."""
     rows = [
-        {"name": "NVIDIA A100 80GB", "free_bytes": 80 * 10**9, "node": "node1",
-         "uuid": f"GPU-node1-{1 - place}", "index": place}
+        {
+            "name": "NVIDIA A100 80GB",
+            "free_bytes": 80 * 10**9,
+            "node": "node1",
+            "uuid": f"GPU-node1-{1 - place}",
+            "index": place,
+        }
         for place in (0, 1)
-    ]  # fmt: skip
+    ]
     found = make_plans(
-        well_known_spec("gpt2"), Workload(batch=16), offers_from_list(rows),
+        well_known_spec("gpt2"),
+        Workload(batch=16),
+        offers_from_list(rows),
         limits=Limits(strategies=("pipeline",)),
-    )  # fmt: skip
+    )
     return json.loads(json.dumps(found.plans[0].to_json()))
 
 
@@ -198,18 +210,30 @@ def test_a_planned_pipeline_trains_on_two_gpus_in_the_plans_order(
     plan = pipeline_plan()
     settings = checked_settings(
         "tiny-transformer",
-        {"steps": 12, "layers": 2, "hidden": 32, "seq": 16, "batch": 2,
-         "strategy": "pipeline"},
-    )  # fmt: skip
+        {
+            "steps": 12,
+            "layers": 2,
+            "hidden": 32,
+            "seq": 16,
+            "batch": 2,
+            "strategy": "pipeline",
+        },
+    )
     uuids = tuple(shard["gpu_uuid"] for shard in plan["shards"])
     assert uuids == ("GPU-node1-1", "GPU-node1-0")
     send(
         make_order(
-            recipe="tiny-transformer", settings=settings, plan=plan, gpu_uuids=uuids,
-            gpu_indexes=(1, 0), simulated=True, claim_bytes_per_gpu=2**30,
-            claim_util_pct=80.0, deadline_at=time.time() + 300,
+            recipe="tiny-transformer",
+            settings=settings,
+            plan=plan,
+            gpu_uuids=uuids,
+            gpu_indexes=(1, 0),
+            simulated=True,
+            claim_bytes_per_gpu=2**30,
+            claim_util_pct=80.0,
+            deadline_at=time.time() + 300,
         )
-    )  # fmt: skip
+    )
     until(lambda: "exited" in events(redis_client), 180)
     job = JobFolder.of(folder / "node" / "jobs", 7, 1)
     log = job.log.read_text()
@@ -273,9 +297,14 @@ def test_no_remote_control_no_gossip_and_keys_of_its_own(worker, send, redis_cli
     assert not [key for key in keys if "pidbox" in key or "celeryev" in key], keys
     assert "unacked" not in keys
     allowed = {
-        "facts.node1", "log.node1", "raw.node1", "node.node1",
-        "unacked.node1", "unacked_index.node1", "unacked_mutex.node1",
-    }  # fmt: skip
+        "facts.node1",
+        "log.node1",
+        "raw.node1",
+        "node.node1",
+        "unacked.node1",
+        "unacked_index.node1",
+        "unacked_mutex.node1",
+    }
     assert {k for k in keys if not k.startswith("_kombu")} <= allowed
     channels = redis_client.pubsub_channels("*")
     assert not channels, channels
@@ -287,8 +316,12 @@ def test_the_worker_refuses_another_queue_than_its_own(environment):
             *(sys.executable, "-m", "celery", "-A", "gpuportal.node", "worker"),
             *("-Q", "control", "-P", "solo"),
         ],
-        cwd=CODE, env=environment, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=CODE,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode != 0
     assert "control" in done.stderr + done.stdout
 

@@ -83,11 +83,17 @@ class Both:
         """What the portal makes of what both say."""
         parts = [
             PartInfo(
-                number, NAMES[number], number, 1, JobState.FAILED, status["reason"],
-                status["last_lines"], status["ended_at"],
+                number,
+                NAMES[number],
+                number,
+                1,
+                JobState.FAILED,
+                status["reason"],
+                status["last_lines"],
+                status["ended_at"],
             )
             for number, status in enumerate(self.ends())
-        ]  # fmt: skip
+        ]
         return reason_of(culprit(parts))
 
 
@@ -105,17 +111,23 @@ def launched(tmp_path):
 
     def launch(launcher, *arguments):
         known = {
-            "launcher": launcher, "environment_folder": BIN, "simulated": True,
+            "launcher": launcher,
+            "environment_folder": BIN,
+            "simulated": True,
             "files_sha256": hashlib.sha256(web.files).hexdigest(),
-            "argv": arguments, "env": {"OMP_NUM_THREADS": "1"},
-        }  # fmt: skip
+            "argv": arguments,
+            "env": {"OMP_NUM_THREADS": "1"},
+        }
         folders, address, port = [], "", 0
         for number, node in enumerate(nodes):
             met = Meeting(number, (1, 1), address, port, TOKEN)
             order = script_order(
-                web, node=node.name, meeting=met, gpu_uuids=(f"GPU-{node.name}",),
+                web,
+                node=node.name,
+                meeting=met,
+                gpu_uuids=(f"GPU-{node.name}",),
                 **known,
-            )  # fmt: skip
+            )
             folders.append(folder := start(node, order))
             until(lambda folder=folder: folder.read("status"), what="its start")
             status = folder.read("status")
@@ -132,10 +144,11 @@ def launched(tmp_path):
 def plan_files():
     """The files of a Plan with one Gpu on each node, as they lie in a folder."""
     offers = [
-        make_offer(0, node=name, uuid=f"GPU-{name}", network_bytes_per_second=1e9,
-                   free_gib=2)
+        make_offer(
+            0, node=name, uuid=f"GPU-{name}", network_bytes_per_second=1e9, free_gib=2
+        )
         for name in NAMES
-    ]  # fmt: skip
+    ]
     spec = well_known_spec("gpt2")
     plans = make_plans(spec, Workload(precision="fp32"), offers).plans
     plan = next(one for one in plans if one.strategy == "ddp" and one.spans_nodes)

@@ -52,9 +52,13 @@ def ordered(desk, job):
 def launch(desk, user, gpu, script):
     held = make_reservation(user, [gpu], state=State.ACTIVE)
     return jobs_service.launch(
-        user=user, reservation_id=held.pk, name="try", kind="script",
-        script=script, now=timezone.now(),
-    )  # fmt: skip
+        user=user,
+        reservation_id=held.pk,
+        name="try",
+        kind="script",
+        script=script,
+        now=timezone.now(),
+    )
 
 
 def told(desk, condition, seconds=30):
@@ -77,12 +81,21 @@ def test_a_student_never_sees_the_job_that_had_the_number_before(
     # The backup is from before: its next number goes to another Job.
     mine = make_reservation(alice, [desk.gpus[1]], state=State.ACTIVE)
     Job.objects.filter(pk=carols.pk).update(
-        owner=alice, reservation=mine, key=secrets.token_hex(8),
-        script="echo hello alice\n", state="queued",
-        attempt=0, order_nonce="", started_at=None, ordered_at=None,
-        log_bytes=0, last_lines=[], seen_at=None, told_end=None,
+        owner=alice,
+        reservation=mine,
+        key=secrets.token_hex(8),
+        script="echo hello alice\n",
+        state="queued",
+        attempt=0,
+        order_nonce="",
+        started_at=None,
+        ordered_at=None,
+        log_bytes=0,
+        last_lines=[],
+        seen_at=None,
+        told_end=None,
         started_with="",
-    )  # fmt: skip
+    )
     job = Job.objects.get(pk=carols.pk)
     assert log_store.tail(job).data == ""
     ordered(desk, job)
@@ -127,10 +140,14 @@ def test_what_a_node_keeps_of_another_job_of_that_number_is_refused(desk, alice)
     job = launch(desk, alice, desk.gpus[0], "true\n")
     Job.objects.filter(pk=job.pk).update(attempt=1, state="running")
     up = {
-        "web_url": desk.settings.web_url, "node": "node1",
-        "token": desk.settings.token(), "job": job.pk, "attempt": 1,
-        "offset_bytes": 0, "data": b"secret\n",
-    }  # fmt: skip
+        "web_url": desk.settings.web_url,
+        "node": "node1",
+        "token": desk.settings.token(),
+        "job": job.pk,
+        "attempt": 1,
+        "offset_bytes": 0,
+        "data": b"secret\n",
+    }
     for strange in ("", "ab" * 8):
         with pytest.raises(portal_channel.ChannelRefused, match="another job"):
             portal_channel.upload_log(**up, key=strange)
@@ -143,13 +160,29 @@ def test_a_fact_or_belief_of_another_job_of_that_number_moves_nothing(desk, alic
     Job.objects.filter(pk=job.pk).update(attempt=1, state="starting")
     now = timezone.now()
     fact = {
-        "v": 1, "kind": "job", "job": job.pk, "attempt": 1, "key": "ab" * 8,
-        "event": "exited", "at": now.timestamp(), "last_lines": ["secret"],
-    }  # fmt: skip
-    running = {"job": job.pk, "attempt": 1, "key": "ab" * 8, "started_at": 1.0,
-               "deadline_at": 2.0}  # fmt: skip
-    belief = {"v": 1, "kind": "jobs", "at": now.timestamp(), "running": [running],
-              "ended": [fact]}  # fmt: skip
+        "v": 1,
+        "kind": "job",
+        "job": job.pk,
+        "attempt": 1,
+        "key": "ab" * 8,
+        "event": "exited",
+        "at": now.timestamp(),
+        "last_lines": ["secret"],
+    }
+    running = {
+        "job": job.pk,
+        "attempt": 1,
+        "key": "ab" * 8,
+        "started_at": 1.0,
+        "deadline_at": 2.0,
+    }
+    belief = {
+        "v": 1,
+        "kind": "jobs",
+        "at": now.timestamp(),
+        "running": [running],
+        "ended": [fact],
+    }
     assert not record_fact("node1", fact, now)
     assert not record_fact("node1", belief, now + timedelta(seconds=1))
     job.refresh_from_db()
@@ -171,15 +204,15 @@ def test_a_node_that_names_a_thousand_unknown_jobs_gets_few_stop_orders(
     def belief(jobs, at):
         running = [
             {
-                "job": job, "attempt": 1, "key": "0" * 16,
+                "job": job,
+                "attempt": 1,
+                "key": "0" * 16,
                 "started_at": at.timestamp() - 3600,
             }
             for job in jobs
-        ]  # fmt: skip
+        ]
         at_unix = at.timestamp()
-        return {
-            "v": 1, "kind": "jobs", "at": at_unix, "running": running, "ended": [],
-        }  # fmt: skip
+        return {"v": 1, "kind": "jobs", "at": at_unix, "running": running, "ended": []}
 
     for second in range(10):
         at = now + timedelta(seconds=second)

@@ -42,10 +42,15 @@ SAYS_EVERY_STEP = (
     "worker.PRINT_EVERY_SECONDS = 0; sys.exit(worker.main(sys.argv))"
 )
 SETTINGS = {
-    "layers": 2, "hidden": 16, "heads": 2, "seq": 8, "steps": STEPS,
-    "seconds_per_step": 0.55, "checkpoint_seconds": 1,
+    "layers": 2,
+    "hidden": 16,
+    "heads": 2,
+    "seq": 8,
+    "steps": STEPS,
+    "seconds_per_step": 0.55,
+    "checkpoint_seconds": 1,
     "simulated_memory_gib": 0.5,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -68,14 +73,19 @@ def alone(tmp_path):
         [sys.executable, "-c", SAYS_EVERY_STEP, json.dumps(settings)],
         cwd=tmp_path,
         env={
-            "PATH": os.environ["PATH"], "PYTHONPATH": str(CODE), "OMP_NUM_THREADS": "1",
-            "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(CODE),
+            "OMP_NUM_THREADS": "1",
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )  # fmt: skip
+    )
     yield child
     child.kill()
     child.wait()
@@ -91,9 +101,12 @@ def launched(user, reservation, name, **more):
 def booked(user, gpus):
     now = timezone.now()
     return make_reservation(
-        user, gpus, now - timedelta(minutes=1), now + timedelta(hours=1),
+        user,
+        gpus,
+        now - timedelta(minutes=1),
+        now + timedelta(hours=1),
         state=State.ACTIVE,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.timeout(600)  # many processes import torch: slow where much else runs
@@ -112,8 +125,9 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     lab.until(lambda: len(lab.losses(first)) >= 3, "three steps")
     blue, red = first.parts.select_related("node")
     assert [(p.node.name, p.first_rank, len(p.gpu_ids)) for p in (blue, red)] == [
-        ("blue", 0, 1), ("red", 1, 2),
-    ]  # fmt: skip
+        ("blue", 0, 1),
+        ("red", 1, 2),
+    ]
     assert len(lab.ranks_of(first)) == 3
     jobs.stop(job_id=first.pk, user=alice, now=timezone.now())
     lab.until_state(first, "stopped")
@@ -143,10 +157,15 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
 
     # The whole model on one Gpu of red: every stage's part came along.
     third = launched(
-        alice, both, "ends", resume_from=second.pk, node="red", gpu_count=1,
+        alice,
+        both,
+        "ends",
+        resume_from=second.pk,
+        node="red",
+        gpu_count=1,
         recipe_settings=SETTINGS
         | {"batch": 8, "strategy": "single", "seconds_per_step": 0},
-    )  # fmt: skip
+    )
     lab.until_state(third, "done")
     text = lab.log(third)
     assert f"resumes from the checkpoint of job {second.pk}" in text

@@ -205,9 +205,13 @@ def test_the_driver_is_asked_in_a_process_of_its_own(node, intruder):
     script = {"epoch": 0, "gpus": [scripted_gpu(0), scripted_gpu(1)], "actors": []}
     (node.sim_dir / "node1.json").write_text(json.dumps(script))
     write_claim(
-        node.sim_dir, "node1", pid=child.pid, gpu="GPU-0",
-        memory_bytes=2**30, util_pct=50,
-    )  # fmt: skip
+        node.sim_dir,
+        "node1",
+        pid=child.pid,
+        gpu="GPU-0",
+        memory_bytes=2**30,
+        util_pct=50,
+    )
     assert pids_on(node, "GPU-0") == {child.pid}
     assert pids_on(node, "GPU-1") == set()
 

@@ -217,11 +217,17 @@ def test_the_shim_outlives_whoever_started_it(node, serve, marker):
     settings = replace(node, web_url=web.url)
     folder = LocalRunner(settings).accept(order, order.payload())
     starter = subprocess.Popen(
-        [sys.executable, "-c", code, str(node.token_file.parent), web.url,
-         str(folder.path)],
+        [
+            sys.executable,
+            "-c",
+            code,
+            str(node.token_file.parent),
+            web.url,
+            str(folder.path),
+        ],
         stdout=subprocess.PIPE,
         start_new_session=True,
-    )  # fmt: skip
+    )
     assert starter.stdout is not None
     assert starter.stdout.readline() == b"started\n"
     until(lambda: living(marker))

@@ -136,8 +136,14 @@ def test_models_are_served_by_a_process_of_their_owners_unix_user(
 ):
     data, web = mlp_bytes(), serve()
     digest = hashlib.sha256(data).hexdigest()
-    model = {"id": 3, "name": "mlp", "sha256": digest, "memory_bytes": 2**20,
-             "most_batch": 1, "deadline_ms": 5000}  # fmt: skip
+    model = {
+        "id": 3,
+        "name": "mlp",
+        "sha256": digest,
+        "memory_bytes": 2**20,
+        "most_batch": 1,
+        "deadline_ms": 5000,
+    }
     listed = json.dumps({"models": [model]}).encode()
     web.pages = {"/node/v1/jobs/7/models": listed, "/node/v1/jobs/7/models/3": data}
     settings = {"threads": 1, "room_bytes": 2**30}
@@ -145,8 +151,14 @@ def test_models_are_served_by_a_process_of_their_owners_unix_user(
     with pytest.raises(OrderRefused, match="no model of theirs is served here"):
         unix_user.identity_of(order, allow_scripts=False)
     monkeypatch.setattr(test_shim_user, "SHIM", OPEN + test_shim_user.SHIM)
-    folder = run(node, web, env=enforced if level == "enforced" else {},
-                 recipe="serve-onnx", settings=settings, simulated=True)  # fmt: skip
+    folder = run(
+        node,
+        web,
+        env=enforced if level == "enforced" else {},
+        recipe="serve-onnx",
+        settings=settings,
+        simulated=True,
+    )
     attendant = Attendant(replace(node, web_url=web.url), folder)
     me = unix_user.Identity("student", UID, UID, (UID,), Path("/nonexistent"))
     monkeypatch.setattr(unix_user, "identity_of", lambda *_, **__: me)
@@ -198,8 +210,13 @@ def test_a_job_that_looks_everywhere_finds_no_secret(node, serve, enforced, leve
     secrets.mkdir(mode=0o700)
     (secrets / "secret_key").write_text("the-portals-key")
     (secrets / "secret_key").chmod(0o600)
-    bobs = run(node, serve("echo bobs-words; echo bobs-words > made; sleep 30\n"),
-               uid=BOB, job=5, argv=("bobs-argument",))  # fmt: skip
+    bobs = run(
+        node,
+        serve("echo bobs-words; echo bobs-words > made; sleep 30\n"),
+        uid=BOB,
+        job=5,
+        argv=("bobs-argument",),
+    )
     until(lambda: (bobs.work / "made").exists())
     (bobs.models).mkdir(mode=0o711)
     (bobs.models / "a.onnx").write_text("bobs-model")
@@ -208,16 +225,22 @@ def test_a_job_that_looks_everywhere_finds_no_secret(node, serve, enforced, leve
     broker = {"GPUPORTAL_NODE_REDIS_URL": "redis://node:broker-word@broker/0"}
     env = broker | (enforced if level == "enforced" else {})
     places = (secrets, node.token_file, bobs.path, bobs.work, bobs.models / "a.onnx")
-    folder = run(node, serve(SEARCH), env=env, simulated=True,
-                 argv=tuple(map(str, places)))  # fmt: skip
+    folder = run(
+        node, serve(SEARCH), env=env, simulated=True, argv=tuple(map(str, places))
+    )
     ended(folder)
     found = folder.log.read_bytes().decode(errors="replace")
     assert found.rstrip().endswith("searched")
     assert f"GPUPORTAL_JOB={folder.job}" in found, "its own environment it sees"
     for secret in (
-        "token-of-node1", "the-portals-key", "bobs-words", "bobs-model",
-        "broker-word", "nonce", "payload",
-    ):  # fmt: skip
+        "token-of-node1",
+        "the-portals-key",
+        "bobs-words",
+        "bobs-model",
+        "broker-word",
+        "nonce",
+        "payload",
+    ):
         assert secret not in found, secret
 
 

@@ -39,9 +39,15 @@ from tests.placement.agent.runtime.strategies_memory import expected, measured
 
 STEPS = 3
 SETTINGS = {
-    "layers": 4, "hidden": 32, "heads": 4, "seq": 16, "batch": 2, "seed": 7,
-    "learning_rate": 3e-3, "dropout": 0.0,
-}  # fmt: skip
+    "layers": 4,
+    "hidden": 32,
+    "heads": 4,
+    "seq": 16,
+    "batch": 2,
+    "seed": 7,
+    "learning_rate": 3e-3,
+    "dropout": 0.0,
+}
 WHOLE = (0, 6)
 
 
@@ -111,9 +117,14 @@ TWO = {
 }
 """Names of TOLERANCE in the test."""
 HYBRID = execution(
-    "hybrid", stages=2, replicas=2, width=2, schedule="1f1b", bounds=(0, 2, 6),
+    "hybrid",
+    stages=2,
+    replicas=2,
+    width=2,
+    schedule="1f1b",
+    bounds=(0, 2, 6),
     microbatches=4,
-)  # fmt: skip
+)
 EIGHT = {
     "tensor x pipeline x copies": HYBRID,
     "the same with ZeRO-1, sequences cut": replace(
@@ -123,10 +134,15 @@ EIGHT = {
         "hybrid", replicas=4, width=2, zero_stage=1, sequence_parallel=True
     ),
     "pipeline x copies": execution(
-        "hybrid", stages=4, replicas=2, schedule="gpipe", bounds=(0, 1, 2, 4, 6),
-        microbatches=4, accumulation=2,
+        "hybrid",
+        stages=4,
+        replicas=2,
+        schedule="gpipe",
+        bounds=(0, 1, 2, 4, 6),
+        microbatches=4,
+        accumulation=2,
     ),
-}  # fmt: skip
+}
 ENGINE = replace(DDP, backend="deepspeed")
 BY_DEEPSPEED = {
     "zero1": replace(ENGINE, strategy="zero1", zero_stage=1),
@@ -172,12 +188,16 @@ CHAINS = {
 """Each step by another strategy, going on from the checkpoint of the one before."""
 DEEPSPEED_CHAINS = {
     "copies": [
-        TWO["zero1"], BY_DEEPSPEED["zero1"], BY_DEEPSPEED["zero3"], TWO["zero3"],
-        replace(BY_DEEPSPEED["zero2"], accumulation=1), BY_DEEPSPEED["zero3 offloaded"],
+        TWO["zero1"],
+        BY_DEEPSPEED["zero1"],
+        BY_DEEPSPEED["zero3"],
+        TWO["zero3"],
+        replace(BY_DEEPSPEED["zero2"], accumulation=1),
+        BY_DEEPSPEED["zero3 offloaded"],
         DDP,
     ],
     "stages": [STAGED, BY_DEEPSPEED["1f1b"], STAGED],
-}  # fmt: skip
+}
 """The same from torch to DeepSpeed and back."""
 HANDED_ON = {"two": CHAINS, "deepspeed": DEEPSPEED_CHAINS}
 
@@ -297,9 +317,10 @@ def own_losses(how, device):
     """Return losses of a model that is somebody's own."""
     here = "tests.placement.agent.runtime.strategies_child"
     settings = SETTINGS | {
-        "model": f"{here}:normed", "data": f"{here}:items",
+        "model": f"{here}:normed",
+        "data": f"{here}:items",
         "loss": "torch.nn.functional:cross_entropy",
-    }  # fmt: skip
+    }
     trainer = OwnTrainer(how, settings, Ranks(how, device))
     return [trainer.step() for _ in range(STEPS)]
 
@@ -327,10 +348,12 @@ def rank_main(names, path, environ):
         losses, state_bytes, left_out = together(how, device)
         gc.collect()
         seen[name] = {
-            "losses": losses, "state_bytes": state_bytes, "left_out": left_out,
+            "losses": losses,
+            "state_bytes": state_bytes,
+            "left_out": left_out,
             "alone": alone(how) if distributed.get_rank() == 0 else None,
             "seconds": time.monotonic() - began,
-        }  # fmt: skip
+        }
         if distributed.get_rank() == 0:
             print(name, seen[name], flush=True)
     if names in HANDED_ON:

@@ -23,9 +23,15 @@ from placement.planner.search.candidates.other_schedules import kept_pieces
 from placement.planner.values.workload import Workload
 
 SIZES = {
-    "layers": 4, "hidden": 128, "heads": 4, "seq": 64, "batch": 4, "seed": 7,
-    "learning_rate": 1e-3, "dropout": 0.0,
-}  # fmt: skip
+    "layers": 4,
+    "hidden": 128,
+    "heads": 4,
+    "seq": 64,
+    "batch": 4,
+    "seed": 7,
+    "learning_rate": 1e-3,
+    "dropout": 0.0,
+}
 """Large enough that the weights outweigh the counters beside them."""
 
 
@@ -102,16 +108,23 @@ def expected(how):
     """Return what the estimate says of every rank. OPT's blocks are the recipe's."""
     spec = parse_config(
         {
-            "model_type": "opt", "vocab_size": 64, "hidden_size": SIZES["hidden"],
-            "ffn_dim": 4 * SIZES["hidden"], "num_hidden_layers": SIZES["layers"],
-            "num_attention_heads": SIZES["heads"], "activation_function": "gelu",
+            "model_type": "opt",
+            "vocab_size": 64,
+            "hidden_size": SIZES["hidden"],
+            "ffn_dim": 4 * SIZES["hidden"],
+            "num_hidden_layers": SIZES["layers"],
+            "num_attention_heads": SIZES["heads"],
+            "activation_function": "gelu",
             # Its table has two places more.
             "max_position_embeddings": SIZES["seq"] - 2,
-            "word_embed_proj_dim": SIZES["hidden"], "do_layer_norm_before": True,
-            "dropout": 0, "attention_dropout": 0, "activation_dropout": 0,
+            "word_embed_proj_dim": SIZES["hidden"],
+            "do_layer_norm_before": True,
+            "dropout": 0,
+            "attention_dropout": 0,
+            "activation_dropout": 0,
             "tie_word_embeddings": False,
         }
-    )  # fmt: skip
+    )
     pieces = how.microbatches * how.accumulation * how.replicas
     workload = Workload(
         batch=SIZES["batch"] * pieces,

@@ -35,9 +35,11 @@ pytestmark = [
     ),
 ]
 TOLERANCES = {
-    "1f1b": ROUNDING, "1f1b accumulated autocast bf16": MIXED,
-    "zero2 autocast bf16": MIXED, "zero3 autocast bf16": MIXED,
-}  # fmt: skip
+    "1f1b": ROUNDING,
+    "1f1b accumulated autocast bf16": MIXED,
+    "zero2 autocast bf16": MIXED,
+    "zero3 autocast bf16": MIXED,
+}
 LAST_PLACE = 5e-7
 """Where not named: ZeRO adds the same sums in the same order, but beside other work a
 forward pass may add its own in another: the last place of a loss near 4 in float32."""
@@ -90,18 +92,26 @@ def started(folder, plan, **settings):
     (folder / "mine.py").write_text(OWN_CODE)
     (folder / "plan.json").write_text(json.dumps(plan))
     given = {
-        "model": "mine:Net", "data": "mine:data", "folder": str(folder), "batch": 8,
-        "learning_rate": 0.01, "backend": "deepspeed", **settings,
-    }  # fmt: skip
+        "model": "mine:Net",
+        "data": "mine:data",
+        "folder": str(folder),
+        "batch": 8,
+        "learning_rate": 0.01,
+        "backend": "deepspeed",
+        **settings,
+    }
     # No compiler, no ninja: nothing may have to be built.
     path = os.path.dirname(sys.executable)  # noqa: PTH120
     return subprocess.Popen(
         recipe_command(
             "own-model", given, gpu_count=2, python=sys.executable, plan=plan
         ),
-        cwd=folder, env={"PATH": path, "PYTHONPATH": str(CODE), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        cwd=folder,
+        env={"PATH": path, "PYTHONPATH": str(CODE), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def test_somebodys_own_model_is_shared_out_and_saved_when_asked_to_stop(tmp_path):
@@ -146,7 +156,10 @@ def test_the_node_refuses_it_too(plan, words):
     made = plan and plan_for(plan, 2)
     with pytest.raises(LaunchInvalid) as refused:
         recipe_command(
-            "tiny-transformer", {"backend": "deepspeed"}, gpu_count=2, python="py",
+            "tiny-transformer",
+            {"backend": "deepspeed"},
+            gpu_count=2,
+            python="py",
             plan=made,
-        )  # fmt: skip
+        )
     assert words in refused.value.problems["recipe_settings.backend"]

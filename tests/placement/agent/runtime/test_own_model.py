@@ -45,18 +45,30 @@ def trained(folder, plan, gpu_count, batch, **changes):
     (folder / "mine.py").write_text(OWN_CODE)
     (folder / "plan.json").write_text(json.dumps(plan))
     settings = {
-        "model": "mine:Net", "data": "mine:data", "folder": str(folder),
-        "batch": batch, "steps": 6, "learning_rate": 0.01, "seconds_per_step": 0.6,
+        "model": "mine:Net",
+        "data": "mine:data",
+        "folder": str(folder),
+        "batch": batch,
+        "steps": 6,
+        "learning_rate": 0.01,
+        "seconds_per_step": 0.6,
         **changes,
-    }  # fmt: skip
+    }
     argv = recipe_command(
         "own-model", settings, gpu_count=gpu_count, python=sys.executable, plan=plan
     )
     done = subprocess.run(
-        argv, cwd=folder, capture_output=True, text=True, timeout=120,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(CODE),
-             "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        argv,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(CODE),
+            "OMP_NUM_THREADS": "1",
+        },
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -110,10 +122,15 @@ def test_stages_and_checkpointing_of_unknown_code_are_refused_in_words():
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [({"model": "no colon"}, "module:callable"), ({"data": 5}, "printable"),
-     ({"folder": "relative"}, "absolute path"), ({"model": "a:b\n"}, "printable"),
-     ({"loss": ""}, "module:callable"), ({"folder": "/x" * 200}, "300")],
-)  # fmt: skip
+    [
+        ({"model": "no colon"}, "module:callable"),
+        ({"data": 5}, "printable"),
+        ({"folder": "relative"}, "absolute path"),
+        ({"model": "a:b\n"}, "printable"),
+        ({"loss": ""}, "module:callable"),
+        ({"folder": "/x" * 200}, "300"),
+    ],
+)
 def test_texts_that_cannot_be_are_refused_by_field(given, words):
     with pytest.raises(LaunchInvalid) as refused:
         checked_settings("own-model", given)

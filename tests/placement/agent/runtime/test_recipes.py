@@ -50,9 +50,11 @@ def plan_for(strategy, gpus):
     """Return the planner's own Plan for gpt2, as JSON."""
     rows = [{"name": "NVIDIA A100 80GB", "free_bytes": 80 * 10**9}] * gpus
     found = make_plans(
-        well_known_spec("gpt2"), Workload(batch=16), offers_from_list(rows),
+        well_known_spec("gpt2"),
+        Workload(batch=16),
+        offers_from_list(rows),
         limits=Limits(strategies=(strategy,)),
-    )  # fmt: skip
+    )
     return json.loads(json.dumps(found.plans[0].to_json()))
 
 
@@ -78,9 +80,13 @@ def test_term_saves_a_checkpoint_that_another_number_of_processes_goes_on_from(
 ):
     small = {"hidden": 32, "seq": 16, "checkpoint_seconds": 0.5}
     process = start(
-        tmp_path, "tiny-transformer", gpu_count=2, steps=100_000,
-        seconds_per_step=0.05, **small,
-    )  # fmt: skip
+        tmp_path,
+        "tiny-transformer",
+        gpu_count=2,
+        steps=100_000,
+        seconds_per_step=0.05,
+        **small,
+    )
     assert process.stdout is not None
     seen = ""
     while "saved to checkpoint/" not in seen:
@@ -97,9 +103,11 @@ def test_term_saves_a_checkpoint_that_another_number_of_processes_goes_on_from(
     # One process, which has each layer's weights at hand only while it runs it.
     plan = plan_for("single", 1)
     plan["launch"] |= {
-        "offload": "nvme", "offload_parameters": True, "precision": "fp32",
+        "offload": "nvme",
+        "offload_parameters": True,
+        "precision": "fp32",
         "checkpointing": "full",
-    }  # fmt: skip
+    }
     process = start(tmp_path, "tiny-transformer", plan=plan, steps=step + 30, **small)
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 0, text
@@ -115,9 +123,15 @@ def test_term_saves_a_checkpoint_that_another_number_of_processes_goes_on_from(
 
 def test_term_saves_what_fsdp_shared_out_so_that_one_process_can_read_it(tmp_path):
     process = start(
-        tmp_path, "tiny-transformer", gpu_count=2, plan=plan_for("fsdp", 2),
-        steps=100_000, seconds_per_step=0.05, hidden=32, seq=16,
-    )  # fmt: skip
+        tmp_path,
+        "tiny-transformer",
+        gpu_count=2,
+        plan=plan_for("fsdp", 2),
+        steps=100_000,
+        seconds_per_step=0.05,
+        hidden=32,
+        seq=16,
+    )
     seen = ""
     while '"step": ' not in seen:
         line = process.stdout.readline()
@@ -147,12 +161,19 @@ def test_a_plan_that_the_model_cannot_follow_ends_with_the_reason(tmp_path):
     settings = checked_settings("tiny-transformer", {"layers": 1})
     # What each rank runs: it is refused before it looks for the others.
     done = subprocess.run(
-        [sys.executable, "-m", "placement.agent.runtime.plan_worker",
-         json.dumps(settings),
-         str(tmp_path / "plan.json")],
-        cwd=CODE, env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "placement.agent.runtime.plan_worker",
+            json.dumps(settings),
+            str(tmp_path / "plan.json"),
+        ],
+        cwd=CODE,
+        env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode != 0
     said = "the plan cannot be run: the plan cuts the model into 5 pieces"
     assert said in done.stdout, done.stdout + done.stderr
@@ -198,11 +219,18 @@ def test_one_process_per_gpu_or_one(strategy, gpus, processes):
 
 @pytest.mark.parametrize(
     "given",
-    [{"steps": 0}, {"steps": 1.5}, {"steps": "many"}, {"steps": True},
-     {"layers": 10**9},
-     {"learning_rate": float("inf")}, {"strategy": "fsdp"},
-     {"strategy": "nosuch"}, {"extra": 1}],
-)  # fmt: skip
+    [
+        {"steps": 0},
+        {"steps": 1.5},
+        {"steps": "many"},
+        {"steps": True},
+        {"layers": 10**9},
+        {"learning_rate": float("inf")},
+        {"strategy": "fsdp"},
+        {"strategy": "nosuch"},
+        {"extra": 1},
+    ],
+)
 def test_settings_that_cannot_be_are_refused(given):
     with pytest.raises(LaunchInvalid):
         recipe_command("tiny-transformer", given, gpu_count=1, python="python")

@@ -212,9 +212,14 @@ def test_goodput_stays_flat_past_saturation_with_admission_and_only_with_it(most
         times = timing(one, more, most=most_batch)
         gpu.place(Placed("a", GIB, times, most_rows=most_batch), loaded=True)
         return open_loop(
-            gpu, model="a", per_second=capacity * percent / 100, seconds=10,
-            deadline_seconds=0.1, run_seconds=uneven(7, one, more), seed=3,
-        )  # fmt: skip
+            gpu,
+            model="a",
+            per_second=capacity * percent / 100,
+            seconds=10,
+            deadline_seconds=0.1,
+            run_seconds=uneven(7, one, more),
+            seed=3,
+        )
 
     with_it = {percent: fates(percent, True) for percent in (50, 75, 100, 150, 300)}
     assert with_it[50]["in time"] > 0.99 * sum(with_it[50].values())

@@ -181,11 +181,17 @@ def test_the_guard_serves_and_ends_with_its_server(tmp_path):
     listener.bind(str(tmp_path / "s"))
     listener.listen(8)
     guard = subprocess.Popen(
-        [sys.executable, "-m", "placement.agent.serving.server_guard",
-         json.dumps({"room_bytes": 2**28, "threads": 1})],
-        preexec_fn=lambda: os.dup2(listener.fileno(), 3), pass_fds=(3,),
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "placement.agent.serving.server_guard",
+            json.dumps({"room_bytes": 2**28, "threads": 1}),
+        ],
+        preexec_fn=lambda: os.dup2(listener.fileno(), 3),
+        pass_fds=(3,),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert guard.stdout.readline() == "serving on cpu\n"
         asking = socket.socket(socket.AF_UNIX)

@@ -20,9 +20,7 @@ def models():
 
 
 def walk_over(queue, *, at, greedy, loaded=("a",)):
-    walk = Walk(
-        queue, models(), room_bytes=ROOM, loaded=loaded, at=at, greedy=greedy
-    )  # fmt: skip
+    walk = Walk(queue, models(), room_bytes=ROOM, loaded=loaded, at=at, greedy=greedy)
     walk.go_on(queue.groups)
     return walk
 

@@ -35,9 +35,11 @@ def one(info, **changes):
     shape = [1 if size == -1 else size for size in info.shape]
     data = {"FP32": [1.5, 2], "BYTES": ["é"], "BOOL": [True], "UINT8": [0, 255]}
     good = {
-        "name": info.name, "shape": shape, "datatype": info.datatype,
+        "name": info.name,
+        "shape": shape,
+        "datatype": info.datatype,
         "data": data.get(info.datatype, [1.0]),
-    }  # fmt: skip
+    }
     return {**good, **changes}
 
 
@@ -126,9 +128,15 @@ def test_what_is_wrong_beside_the_inputs_is_named(more, field):
 
 def test_bodies_that_are_none_are_refused():
     for body, length in (
-        (b"", None), (b"[]", None), (b"{", None), (b"[" * 100_000, None),
-        (b'{"inputs": NaN}', None), (b"{}", 9), (b"{}", 0), (b"\xff\xfe", None),
-    ):  # fmt: skip
+        (b"", None),
+        (b"[]", None),
+        (b"{", None),
+        (b"[" * 100_000, None),
+        (b'{"inputs": NaN}', None),
+        (b"{}", 9),
+        (b"{}", 0),
+        (b"\xff\xfe", None),
+    ):
         with pytest.raises(TensorInvalid):
             read_request(body, length, (X,), ())
     with pytest.raises(TensorInvalid, match="missing"):
@@ -160,19 +168,28 @@ def test_a_frame_comes_back_as_it_was_and_broken_ones_do_not():
     head, body = unpack(pack({"kind": "answer", "call": CALL}, b"\0rest"))
     assert (head["call"], body) == (CALL, b"\0rest")
     for broken in (
-        b"", b"\0\0", b"\xff\xff\xff\xff{}", pack({"kind": 1, "call": CALL}),
-        pack({"kind": "answer", "call": "../x"}), b"\0\0\0\2[]", b"\0\0\0\1{",
-    ):  # fmt: skip
+        b"",
+        b"\0\0",
+        b"\xff\xff\xff\xff{}",
+        pack({"kind": 1, "call": CALL}),
+        pack({"kind": "answer", "call": "../x"}),
+        b"\0\0\0\2[]",
+        b"\0\0\0\1{",
+    ):
         with pytest.raises(FrameInvalid):
             unpack(broken)
 
 
 def test_an_answer_carries_no_redirect_no_cookie_and_no_header_of_its_own():
     said = {
-        "content-type": "text/html", "set-cookie": "sessionid=x", "location": "//evil",
-        "retry-after": "1\r\nX: y", "inference-header-content-length": "12",
-        "x-served-ms": "1.250", "access-control-allow-origin": "*",
-    }  # fmt: skip
+        "content-type": "text/html",
+        "set-cookie": "sessionid=x",
+        "location": "//evil",
+        "retry-after": "1\r\nX: y",
+        "inference-header-content-length": "12",
+        "x-served-ms": "1.250",
+        "access-control-allow-origin": "*",
+    }
     answer = checked_answer({"status": 200, "headers": said}, b"<script>")
     assert answer.headers == {
         "content-type": "application/octet-stream",
@@ -199,14 +216,24 @@ def test_only_the_protocols_own_addresses_reach_a_node(path):
 
 def test_a_call_is_read_with_its_four_headers_only():
     head = {
-        "kind": "call", "call": CALL, "job": 1, "attempt": 1, "method": "POST",
-        "path": "/v2", "within_seconds": 1, "expires_at": 0,
+        "kind": "call",
+        "call": CALL,
+        "job": 1,
+        "attempt": 1,
+        "method": "POST",
+        "path": "/v2",
+        "within_seconds": 1,
+        "expires_at": 0,
         "headers": {"content-type": "application/json", "cookie": "x", "te": "y"},
-    }  # fmt: skip
+    }
     assert checked_call(head, b"").headers == {"content-type": "application/json"}
     for wrong in (
-        {"method": "CONNECT"}, {"path": "http://evil/"}, {"within_seconds": 0},
-        {"job": "x"}, {"headers": {"x-way-ms": "1\r\nA: b"}}, {"headers": None},
-    ):  # fmt: skip
+        {"method": "CONNECT"},
+        {"path": "http://evil/"},
+        {"within_seconds": 0},
+        {"job": "x"},
+        {"headers": {"x-way-ms": "1\r\nA: b"}},
+        {"headers": None},
+    ):
         with pytest.raises(FrameInvalid):
             checked_call({**head, **wrong}, b"")

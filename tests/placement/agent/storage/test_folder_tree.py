@@ -233,9 +233,14 @@ def test_a_link_in_the_place_of_results_is_not_followed(race, monkeypatch):
 def begin(race: Race) -> Begin:
     """What is left to do for a Job in a unit."""
     return Begin(
-        argv=("/bin/true",), env={}, work=race.work, identity=STUDENT,
-        limits=Limits(), shim_pid=os.getpid(), private_tmp=race.path / "tmp",
-    )  # fmt: skip
+        argv=("/bin/true",),
+        env={},
+        work=race.work,
+        identity=STUDENT,
+        limits=Limits(),
+        shim_pid=os.getpid(),
+        private_tmp=race.path / "tmp",
+    )
 
 
 def test_a_link_in_the_place_of_the_private_tmp_is_not_followed(race):

@@ -48,8 +48,10 @@ def test_only_regular_files_are_listed_and_no_link_is_followed(tmp_path, capsys)
     place = left_by_a_job(tmp_path)
     told = results_reader.listing(str(place), 10, 10**9)
     assert [row["path"] for row in told["files"]] == [
-        "empty", "model.bin", "plots/loss ä.svg",
-    ]  # fmt: skip
+        "empty",
+        "model.bin",
+        "plots/loss ä.svg",
+    ]
     assert told["files"][1]["sha256"] == hashlib.sha256(BIG).hexdigest()
     why = {row["path"]: row["why"] for row in told["left_out"]}
     assert why["link"] == why["out"] == "is a link"
@@ -123,9 +125,16 @@ def ended(db, alice, tmp_path, settings):
     held = make_reservation(alice, make_gpus(1, node), state=State.ACTIVE)
     now = timezone.now()
     job = Job.objects.create(
-        reservation=held, owner=alice, node=node, name="run", kind="script",
-        state="done", attempt=1, started_at=now, ended_at=now,
-    )  # fmt: skip
+        reservation=held,
+        owner=alice,
+        node=node,
+        name="run",
+        kind="script",
+        state="done",
+        attempt=1,
+        started_at=now,
+        ended_at=now,
+    )
     folder = JobFolder.of(view.node_dir / "jobs", job.pk, 1, job.key)
     folder.path.mkdir(parents=True)
     order = nodes.make_order(job=job.pk, key=job.key)
@@ -232,9 +241,13 @@ def test_a_job_without_results_costs_nothing_and_an_erased_one_leaves_none(
     carrier.carry(item, threading.Event())
     assert item.reported == {"results": True}
     file = ResultFile.objects.create(
-        job=job, attempt=1, path="thesis.pdf", size_bytes=1, sha256="0" * 64,
+        job=job,
+        attempt=1,
+        path="thesis.pdf",
+        size_bytes=1,
+        sha256="0" * 64,
         complete_at=timezone.now(),
-    )  # fmt: skip
+    )
     result_files.path_of(file).parent.mkdir(parents=True)
     result_files.path_of(file).write_bytes(b"x")
     with django_capture_on_commit_callbacks(execute=True):
