@@ -39,9 +39,13 @@ def test_a_job_in_gaps_is_asked_for_shown_and_stopped_by_every_door(
     gpus = make_gpus(2, node)
     page, call = signed_in(alice), Caller(alice)
     form = {
-        "where": "gaps", "name": "night sweep", "what": "burn-in",
-        "burn-in.seconds": "30", "gap_minutes": "20", "gap_hours": "5",
-    }  # fmt: skip
+        "where": "gaps",
+        "name": "night sweep",
+        "what": "burn-in",
+        "burn-in.seconds": "30",
+        "gap_minutes": "20",
+        "gap_hours": "5",
+    }
     for wrong, field in (
         ({"gap_minutes": "0"}, "gap_minutes"),
         ({"gap_memory_gib": "4000"}, "gpu_count"),
@@ -52,9 +56,12 @@ def test_a_job_in_gaps_is_asked_for_shown_and_stopped_by_every_door(
         answer = page.post("/jobs/new/", form | wrong)
         assert answer.status_code == 422 and field in answer.context["form"].errors
     held = make_reservation(
-        bob, gpus, start=now - timedelta(hours=1), end=now + timedelta(hours=2),
+        bob,
+        gpus,
+        start=now - timedelta(hours=1),
+        end=now + timedelta(hours=2),
         state=State.ACTIVE,
-    )  # fmt: skip
+    )
     answer = page.post("/jobs/new/", form)
     row = Backfill.objects.get()
     assert answer["Location"] == "/jobs/#gaps"

@@ -31,9 +31,11 @@ pytestmark = pytest.mark.django_db
 NOW = STAGE.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 JOB = {
-    "name": "sweep", "kind": "recipe", "recipe": "burn-in",
+    "name": "sweep",
+    "kind": "recipe",
+    "recipe": "burn-in",
     "recipe_settings": {"seconds": 5},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -56,9 +58,13 @@ def tick(now) -> dict[str, int]:
 
 def book(user, gpus, start, hours=1.0, now=NOW) -> Reservation:
     return booking.book(
-        user=user, membership=None, gpu_ids=[gpu.pk for gpu in gpus], start=start,
-        end=start + timedelta(hours=hours), now=now,
-    )  # fmt: skip
+        user=user,
+        membership=None,
+        gpu_ids=[gpu.pk for gpu in gpus],
+        start=start,
+        end=start + timedelta(hours=hours),
+        now=now,
+    )
 
 
 def stretch_of(row) -> Job:
@@ -206,9 +212,15 @@ def test_gaps_go_to_sound_free_gpus_in_fair_order_after_the_waitlist(
     # Who waits comes first: the Gpu that is sound again is Bob's, not Alice's.
     Alert.objects.update(closed_at=NOW)
     waiting.ask(
-        user=bob, membership=None, count=1, duration_seconds=3600, any_notice=True,
-        earliest=NOW, latest=NOW + 5 * HOUR, now=NOW + MINUTE,
-    )  # fmt: skip
+        user=bob,
+        membership=None,
+        count=1,
+        duration_seconds=3600,
+        any_notice=True,
+        earliest=NOW,
+        latest=NOW + 5 * HOUR,
+        now=NOW + MINUTE,
+    )
     job_tick.tick(NOW + 2 * MINUTE)
     mine.refresh_from_db()
     assert "waitlist" in mine.reason
@@ -223,14 +235,19 @@ def test_gaps_go_to_sound_free_gpus_in_fair_order_after_the_waitlist(
     assert gap.end == NOW + 6 * HOUR, "until the next booking of its Gpu"
     with pytest.raises(BookingError, match="job that runs in gaps"):
         change(
-            reservation_id=gap.pk, user=alice, end=NOW + 9 * HOUR,
-            version=gap.version, now=NOW + 2 * HOUR,
-        )  # fmt: skip
+            reservation_id=gap.pk,
+            user=alice,
+            end=NOW + 9 * HOUR,
+            version=gap.version,
+            now=NOW + 2 * HOUR,
+        )
     with pytest.raises(LaunchInvalid):
         jobs.launch(
-            user=alice, reservation_id=gap.pk, now=NOW + 2 * HOUR,
+            user=alice,
+            reservation_id=gap.pk,
+            now=NOW + 2 * HOUR,
             **{**JOB, "name": "more"},
-        )  # fmt: skip
+        )
     more = ask(alice, now=NOW + 2 * HOUR, gpu_class="", job={"gpus": 2})
     tick(NOW + 2 * HOUR + MINUTE)
     more.refresh_from_db()
