@@ -51,9 +51,13 @@ class Voice:
             log_store.append(self.job, attempt=1, offset=self.offset, data=data)
         if told:
             message = {
-                "v": 1, "job": self.job.pk, "attempt": 1, "offset": self.offset,
-                "bytes": len(data), "data": text,
-            }  # fmt: skip
+                "v": 1,
+                "job": self.job.pk,
+                "attempt": 1,
+                "offset": self.offset,
+                "bytes": len(data),
+                "data": text,
+            }
             assert elsewhere(job_broadcast.publish_log, self.job.node.name, message)
         self.offset += len(data)
 
@@ -66,10 +70,18 @@ def running(lab, alice) -> Job:  # noqa: F811
         alice, lab.gpus[:2], now, now + timedelta(hours=3), state=State.ACTIVE
     )
     job = Job.objects.create(
-        reservation=held, owner=alice, name="first run", kind=Job.Kind.RECIPE,
-        recipe="burn-in", recipe_settings={"seconds": 60.0}, node=lab.gpus[0].node,
-        state=JobState.RUNNING, attempt=1, started_at=now, seen_at=now,
-    )  # fmt: skip
+        reservation=held,
+        owner=alice,
+        name="first run",
+        kind=Job.Kind.RECIPE,
+        recipe="burn-in",
+        recipe_settings={"seconds": 60.0},
+        node=lab.gpus[0].node,
+        state=JobState.RUNNING,
+        attempt=1,
+        started_at=now,
+        seen_at=now,
+    )
     for old, new in (("", "queued"), ("queued", "starting"), ("starting", "running")):
         JobEvent.objects.create(job=job, old=old, new=new, actor="node-a")
     return job

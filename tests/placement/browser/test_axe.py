@@ -40,22 +40,44 @@ def in_gaps_and_measured(job: Job) -> None:
     """Make a Job the last of two stretches in gaps, with an outcome of its plan."""
     now = timezone.now()
     row = Backfill.objects.create(
-        owner=job.owner, membership=job.reservation.membership, name=job.name,
-        launch={}, shortest_seconds=600, attempt=2, state=GapState.RUNNING,
-    )  # fmt: skip
+        owner=job.owner,
+        membership=job.reservation.membership,
+        name=job.name,
+        launch={},
+        shortest_seconds=600,
+        attempt=2,
+        state=GapState.RUNNING,
+    )
     Job.objects.create(
-        reservation=job.reservation, owner=job.owner, name=job.name, kind=job.kind,
-        recipe=job.recipe, node=job.node, backfill=row, state=JobState.DONE,
+        reservation=job.reservation,
+        owner=job.owner,
+        name=job.name,
+        kind=job.kind,
+        recipe=job.recipe,
+        node=job.node,
+        backfill=row,
+        state=JobState.DONE,
         ended_at=now,
-    )  # fmt: skip
+    )
     Job.objects.filter(pk=job.pk).update(backfill=row)
     PlanOutcome.objects.create(
-        job=job, strategy="ddp", gpu_class="A100 80 GB", precision="bf16",
-        simulated=False, predicted_step_seconds=0.2, prior_step_seconds=0.2,
-        predicted_units_per_second=1e4, step_seconds=0.22, step_ratio=1.1,
-        units_per_second=9e3, memory_ratio=0.97, high_ratio=0.9, settled_at=now,
-        gpus=[{"label": "node-a:0"}], steps_seen=90,
-    )  # fmt: skip
+        job=job,
+        strategy="ddp",
+        gpu_class="A100 80 GB",
+        precision="bf16",
+        simulated=False,
+        predicted_step_seconds=0.2,
+        prior_step_seconds=0.2,
+        predicted_units_per_second=1e4,
+        step_seconds=0.22,
+        step_ratio=1.1,
+        units_per_second=9e3,
+        memory_ratio=0.97,
+        high_ratio=0.9,
+        settled_at=now,
+        gpus=[{"label": "node-a:0"}],
+        steps_seen=90,
+    )
 
 
 @looks
@@ -92,14 +114,21 @@ def test_a_job_in_every_tab(
     voice.says("".join(f"step={n} loss={n}\n" for n in range(90)))
     now = timezone.now()
     Job.objects.update(
-        progress_done=30, progress_total=90, progress_at=now, progress_from=0,
+        progress_done=30,
+        progress_total=90,
+        progress_at=now,
+        progress_from=0,
         progress_from_at=now - timedelta(seconds=30),
-    )  # fmt: skip
+    )
     for name, refused in (("loss.svg", ""), ("out", "is a link")):
         ResultFile.objects.create(
-            job=running, attempt=1, path=name, size_bytes=9, refused=refused,
+            job=running,
+            attempt=1,
+            path=name,
+            size_bytes=9,
+            refused=refused,
             complete_at=now,
-        )  # fmt: skip
+        )
     sign_in(alice, theme)
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.goto(f"{live_asgi}/jobs/{running.pk}/")
@@ -114,9 +143,12 @@ def test_a_job_in_every_tab(
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_failed_job(page: Page, live_asgi, running, alice, sign_in, axe, theme):
     Job.objects.update(
-        state=JobState.FAILED, exit_code=1, reason="disk full", ended_at=timezone.now(),
+        state=JobState.FAILED,
+        exit_code=1,
+        reason="disk full",
+        ended_at=timezone.now(),
         last_lines=["Traceback", "boom"],
-    )  # fmt: skip
+    )
     sign_in(alice, theme)
     page.goto(f"{live_asgi}/jobs/{running.pk}/")
     expect(page.locator("#failure-lines")).to_contain_text("boom")

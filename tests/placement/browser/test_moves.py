@@ -26,10 +26,17 @@ def planned(running, alice):
 def propose(job):
     now = timezone.now()
     MoveDecision.objects.create(
-        job=job, at=now, seen_at=now, cause="intruder", state="proposed",
-        reason=REASON, from_gpus=["node-a:0"], to_gpus=["node-a:1"],
-        gain_seconds=600.0, cost_seconds=90.0,
-    )  # fmt: skip
+        job=job,
+        at=now,
+        seen_at=now,
+        cause="intruder",
+        state="proposed",
+        reason=REASON,
+        from_gpus=["node-a:0"],
+        to_gpus=["node-a:1"],
+        gain_seconds=600.0,
+        cost_seconds=90.0,
+    )
     job_broadcast.publish_job(job.pk)
 
 

@@ -25,10 +25,15 @@ def picture(page: Page, name: str) -> None:
 
 def lines(count: int) -> str:
     made = [
-        {"step": n, "steps": count, "loss": 9 / (n + 1) + (n % 3) / 10,
-         "tokens_per_s": 12_345_678 + n, "state_bytes": 0}
+        {
+            "step": n,
+            "steps": count,
+            "loss": 9 / (n + 1) + (n % 3) / 10,
+            "tokens_per_s": 12_345_678 + n,
+            "state_bytes": 0,
+        }
         for n in range(count)
-    ]  # fmt: skip
+    ]
     return "".join(json.dumps(one) + "\n" for one in made)
 
 
@@ -79,10 +84,16 @@ def test_runs_are_chosen_in_the_list_and_laid_over_each_other(
 
     def second() -> None:
         Job.objects.create(
-            reservation=running.reservation, owner=alice, name="second run",
-            kind="recipe", recipe="burn-in", recipe_settings={"seconds": 5.0},
-            node=running.node, state="done", attempt=1,
-        )  # fmt: skip
+            reservation=running.reservation,
+            owner=alice,
+            name="second run",
+            kind="recipe",
+            recipe="burn-in",
+            recipe_settings={"seconds": 5.0},
+            node=running.node,
+            state="done",
+            attempt=1,
+        )
 
     elsewhere(second)
     sign_in(alice)
