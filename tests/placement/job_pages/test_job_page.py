@@ -50,11 +50,16 @@ def make_job(reservation, **fields: object) -> Job:
     """Write a running Job of a Reservation, with its events."""
     now = timezone.now()
     known: dict[str, object] = {
-        "owner": reservation.user, "name": "first run", "kind": Job.Kind.RECIPE,
-        "recipe": "burn-in", "state": JobState.RUNNING, "attempt": 1,
+        "owner": reservation.user,
+        "name": "first run",
+        "kind": Job.Kind.RECIPE,
+        "recipe": "burn-in",
+        "state": JobState.RUNNING,
+        "attempt": 1,
         "node": reservation.allocations.first().gpu.node,
-        "started_at": now, "seen_at": now,
-    }  # fmt: skip
+        "started_at": now,
+        "seen_at": now,
+    }
     made = Job.objects.create(reservation=reservation, **known | fields)
     for old, new in (("", "queued"), ("queued", "starting"), ("starting", "running")):
         JobEvent.objects.create(job=made, old=old, new=new, actor="node-a")
@@ -79,8 +84,12 @@ def test_a_job_is_its_owners_its_heads_and_the_operators(job, alice, bob, carol,
     head = make_user("heidi")
     make_membership(head, "vision", is_head=True)
     for user, status in (
-        (alice, 200), (bob, 404), (carol, 404), (head, 200), (omar, 200),
-    ):  # fmt: skip
+        (alice, 200),
+        (bob, 404),
+        (carol, 404),
+        (head, 200),
+        (omar, 200),
+    ):
         client = signed_in(user)
         for page in PAGES:
             answer = client.get(f"/jobs/{job.pk}/{page}")
@@ -211,9 +220,12 @@ def test_the_utilization_of_a_jobs_own_time_is_told(student, job):
 
 def test_what_runs_can_be_read(student, reservation):
     script = make_job(
-        reservation, kind="script", recipe="", script="echo <b>hello</b>",
+        reservation,
+        kind="script",
+        recipe="",
+        script="echo <b>hello</b>",
         arguments=["--name", "my run"],
-    )  # fmt: skip
+    )
     html = text_of(student, f"/jobs/{script.pk}/")
     assert "echo &lt;b&gt;hello&lt;/b&gt;" in html
     assert "<code>my run</code>" in html
@@ -281,11 +293,14 @@ def test_a_nonsense_address_is_a_page_and_no_crash(student, job, query):
 def test_long_lists_have_pages(student, reservation):
     Job.objects.bulk_create(
         Job(
-            reservation=reservation, owner=reservation.user, name=f"run {number:02d}",
-            kind="recipe", node=reservation.allocations.first().gpu.node,
+            reservation=reservation,
+            owner=reservation.user,
+            name=f"run {number:02d}",
+            kind="recipe",
+            node=reservation.allocations.first().gpu.node,
         )
         for number in range(53)
-    )  # fmt: skip
+    )
     assert "Page 1 of 2, 53 jobs" in text_of(student, "/jobs/?sort=name")
     last = text_of(student, "/jobs/?sort=name&page=2")
     assert "run 52" in last and "run 01" not in last
@@ -328,9 +343,12 @@ def test_others_jobs_are_told_as_far_as_the_site_lets(reservation, bob, carol):
 def test_the_list_and_the_page_tell_how_far_a_job_is(student, job):
     now = timezone.now()
     Job.objects.update(
-        progress_done=30, progress_total=120, progress_at=now, progress_from=0,
+        progress_done=30,
+        progress_total=120,
+        progress_at=now,
+        progress_from=0,
         progress_from_at=now - timedelta(seconds=30),
-    )  # fmt: skip
+    )
     html = text_of(student, "/jobs/")
     assert 'data-done="30.0" data-total="120.0"' in html and 'value="30.0"' in html
     told = student.get(f"/jobs/{job.pk}/state").json()["progress"]
@@ -343,9 +361,13 @@ def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(
 ):
     for name, refused in (("<b>loss</b>.svg", ""), ("out", "is a link")):
         ResultFile.objects.create(
-            job=job, attempt=1, path=name, size_bytes=9, refused=refused,
+            job=job,
+            attempt=1,
+            path=name,
+            size_bytes=9,
+            refused=refused,
             complete_at=timezone.now(),
-        )  # fmt: skip
+        )
     html = text_of(student, f"/jobs/{job.pk}/files")
     assert "&lt;b&gt;loss&lt;/b&gt;.svg" in html and "left out: is a link" in html
     assert f"/jobs/{job.pk}/files/" in html
@@ -357,8 +379,9 @@ def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(
     plan_it(job, redis_client)
     shard = job.plan.plan["shards"][0]
     outcome = plan_outcome.begin(job, now=timezone.now())
-    plan_outcome.look(outcome, {shard["gpu_uuid"]: shard["high_bytes"] * 2}, None,
-                  timezone.now())  # fmt: skip
+    plan_outcome.look(
+        outcome, {shard["gpu_uuid"]: shard["high_bytes"] * 2}, None, timezone.now()
+    )
     html = text_of(student, f"/jobs/{job.pk}/")
     assert "Predicted and actual" in html and "above the maximum" in html
     assert "so far" in text_of(student, f"/jobs/{job.pk}/measured")

@@ -36,9 +36,11 @@ def text_of(client: Client, address: str) -> str:
 
 def launching(booked, /, **changes: object) -> dict[str, object]:
     known: dict[str, object] = {
-        "reservation": booked.pk, "name": "try it", "what": "burn-in",
+        "reservation": booked.pk,
+        "name": "try it",
+        "what": "burn-in",
         "burn-in.seconds": "30",
-    }  # fmt: skip
+    }
     return known | changes
 
 
@@ -51,8 +53,10 @@ def test_a_recipe_is_launched_with_its_settings(student, reservation):
     job = Job.objects.get()
     assert answer["Location"] == f"/jobs/{job.pk}/"
     assert (job.name, job.recipe, job.recipe_settings["seconds"]) == (
-        "try it", "burn-in", 30.0,
-    )  # fmt: skip
+        "try it",
+        "burn-in",
+        30.0,
+    )
 
 
 def test_a_sweep_is_one_row_that_opens_and_can_be_stopped(student, bob, reservation):
@@ -208,9 +212,8 @@ def test_a_plan_that_no_recipe_runs_is_refused_in_words(student, alice, redis_cl
     html = text_of(student, f"/jobs/new/?reservation={booked.pk}&plan={stored.pk}")
     assert "No ready-made recipe runs this plan: the recipe runs precision" in html
     data = launching(
-        booked, what="tiny-transformer", plan=str(stored.pk),
-        node=stored.plan["node"],
-    )  # fmt: skip
+        booked, what="tiny-transformer", plan=str(stored.pk), node=stored.plan["node"]
+    )
     answer = student.post("/jobs/new/", data)
     assert "not mixed_fp16" in answer.content.decode()
     assert "script of your own" in answer.content.decode()
@@ -244,9 +247,11 @@ def test_deepspeed_is_chosen_where_it_is_installed_and_refused_at_its_field(
     stored.save()
     booked = make_reservation(alice, gpus, state=State.ACTIVE)
     data = launching(
-        booked, what="tiny-transformer", node=stored.plan["node"],
+        booked,
+        what="tiny-transformer",
+        node=stored.plan["node"],
         **{"tiny-transformer.backend": "deepspeed"},
-    )  # fmt: skip
+    )
     html = student.post("/jobs/new/", data).content.decode()
     at_field = 'id="e-tiny-transformer.backend">'
     assert f"{at_field}deepspeed runs by a plan" in html
@@ -256,10 +261,13 @@ def test_deepspeed_is_chosen_where_it_is_installed_and_refused_at_its_field(
     assert f"{at_field}deepspeed is not installed on {stored.plan['node']}" in html
     assert "<option selected>deepspeed" in html and not Job.objects.exists()
     given = {
-        "reservation": booked.pk, "name": "by the API", "kind": "recipe",
-        "recipe": "tiny-transformer", "recipe_settings": {"backend": "deepspeed"},
+        "reservation": booked.pk,
+        "name": "by the API",
+        "kind": "recipe",
+        "recipe": "tiny-transformer",
+        "recipe_settings": {"backend": "deepspeed"},
         "plan": stored.pk,
-    }  # fmt: skip
+    }
     refused = student.post("/api/v1/jobs", given, content_type="application/json")
     assert refused.status_code == 422
     assert "recipe_settings.backend" in refused.json()["fields"]
@@ -292,9 +300,12 @@ def test_a_job_is_run_again_in_its_reservation_or_where_it_begins_first(
     student.post("/jobs/new/", launching(reservation))
     first = Job.objects.get()
     early = make_reservation(
-        alice, make_gpus(1, node), now - timedelta(hours=5), now + timedelta(hours=9),
+        alice,
+        make_gpus(1, node),
+        now - timedelta(hours=5),
+        now + timedelta(hours=9),
         state=State.ACTIVE,
-    )  # fmt: skip
+    )
     page = student.get(f"/jobs/new/?again={first.pk}")
     assert page.context["form"]["reservation"].value() == reservation.pk
     reservation.state = State.ENDED
