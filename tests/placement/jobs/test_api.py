@@ -38,9 +38,10 @@ def program(alice):
 @pytest.fixture
 def job(program, reservation):
     answer = post(
-        program, "/jobs",
+        program,
+        "/jobs",
         {"reservation": reservation.pk, "name": "try", "recipe": "burn-in"},
-    )  # fmt: skip
+    )
     assert answer.status_code == 201, answer.content
     return Job.objects.get(pk=answer.json()["id"])
 
@@ -58,19 +59,25 @@ def test_a_job_is_launched_looked_at_and_stopped(program, job):
 
 def test_a_refusal_is_a_problem_with_its_code_and_words(program, reservation):
     answer = post(
-        program, "/jobs",
+        program,
+        "/jobs",
         {"reservation": reservation.pk, "name": "x", "kind": "script", "script": "id"},
-    )  # fmt: skip
+    )
     assert (answer.status_code, answer.json()["code"]) == (409, "scripts-not-allowed")
     assert "Only ready recipes" in answer.json()["detail"]
 
 
 def test_wrong_fields_are_named(program, reservation):
     answer = post(
-        program, "/jobs",
-        {"reservation": reservation.pk, "name": "", "recipe": "burn-in",
-         "recipe_settings": {"seconds": -5}},
-    )  # fmt: skip
+        program,
+        "/jobs",
+        {
+            "reservation": reservation.pk,
+            "name": "",
+            "recipe": "burn-in",
+            "recipe_settings": {"seconds": -5},
+        },
+    )
     assert answer.status_code == 422
     assert set(answer.json()["fields"]) == {"name", "recipe_settings.seconds"}
 
@@ -98,14 +105,20 @@ def test_a_checkpoint_of_another_program_is_refused_at_the_field(
 
 
 def test_an_array_is_launched_looked_at_and_stopped(program, bob, reservation):
-    body = {"reservation": reservation.pk, "name": "all", "recipe": "burn-in",
-            "sweep": {"seconds": [1, 2]}, "retries": 1}  # fmt: skip
+    body = {
+        "reservation": reservation.pk,
+        "name": "all",
+        "recipe": "burn-in",
+        "sweep": {"seconds": [1, 2]},
+        "retries": 1,
+    }
     made = post(program, "/jobs/arrays", body)
     assert made.status_code == 201, made.content
     array = made.json()["array"]
     assert [row["parameters"] for row in made.json()["jobs"]] == [
-        {"seconds": 1}, {"seconds": 2},
-    ]  # fmt: skip
+        {"seconds": 1},
+        {"seconds": 2},
+    ]
     assert program.get(f"/api/v1/jobs/arrays/{array}").json()["name"] == "all"
     assert signed_in(bob).get(f"/api/v1/jobs/arrays/{array}").status_code == 404
     assert post(program, f"/jobs/arrays/{array}/stop").json()["stopped"] == 2
@@ -165,7 +178,11 @@ def test_the_list_asks_the_database_as_often_for_many_as_for_one(
     one = count()
     for number in range(10):
         Job.objects.create(
-            reservation=job.reservation, owner=alice, node=job.node,
-            name=f"more {number}", kind="recipe", recipe="burn-in",
-        )  # fmt: skip
+            reservation=job.reservation,
+            owner=alice,
+            node=job.node,
+            name=f"more {number}",
+            kind="recipe",
+            recipe="burn-in",
+        )
     assert count() == one

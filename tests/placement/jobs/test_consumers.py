@@ -26,9 +26,13 @@ def job(alice):
     node = make_node("red")
     reservation = make_reservation(alice, make_gpus(1, node), state=State.ACTIVE)
     made = jobs.launch(
-        user=alice, reservation_id=reservation.pk, name="try", kind="recipe",
-        recipe="burn-in", now=timezone.now(),
-    )  # fmt: skip
+        user=alice,
+        reservation_id=reservation.pk,
+        name="try",
+        kind="recipe",
+        recipe="burn-in",
+        now=timezone.now(),
+    )
     Job.objects.filter(pk=made.pk).update(attempt=1, state="running")
     made.refresh_from_db()
     return made
@@ -130,13 +134,14 @@ async def test_a_right_that_is_taken_away_closes_the_socket(bob, job, monkeypatc
 @pytest.mark.parametrize(
     "message",
     [
-        {}, {"job": "x"},
+        {},
+        {"job": "x"},
         {"job": -1, "attempt": 1, "offset": 0, "bytes": 1, "data": ""},
         {"attempt": 1, "offset": 0, "bytes": 10**9, "data": "x"},
         {"attempt": 2, "offset": 0, "bytes": 1, "data": "x"},
         {"attempt": 1, "offset": 0, "bytes": 1, "data": 5},
     ],
-)  # fmt: skip
+)
 def test_log_messages_that_are_none_are_not_passed_on(job, message):
     assert not job_broadcast.LogGate().publish("red", {"job": job.pk, **message})
 
@@ -174,9 +179,12 @@ async def test_the_list_hears_of_its_own_jobs_alone(alice, bob, omar, job):
     ]
     now = timezone.now()
     await sync_to_async(Job.objects.update)(
-        progress_done=3, progress_total=9, progress_at=now, progress_from=0,
+        progress_done=3,
+        progress_total=9,
+        progress_at=now,
+        progress_from=0,
         progress_from_at=now - timedelta(seconds=6),
-    )  # fmt: skip
+    )
     rows = Job.objects.select_related("reservation__membership")
     row = await sync_to_async(rows.get)(pk=job.pk)
     await sync_to_async(job_broadcast.publish_progress)(row)

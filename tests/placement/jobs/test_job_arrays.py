@@ -13,9 +13,15 @@ from tests.placement.stage import NOW, fact, record
 
 def launch(alice, reservation, sweep, **more):
     return launch_array(
-        user=alice, reservation_id=reservation.pk, name="sweep", kind="recipe",
-        recipe="burn-in", sweep=sweep, now=NOW, **more,
-    )  # fmt: skip
+        user=alice,
+        reservation_id=reservation.pk,
+        name="sweep",
+        kind="recipe",
+        recipe="burn-in",
+        sweep=sweep,
+        now=NOW,
+        **more,
+    )
 
 
 def test_the_tasks_of_an_array_fill_the_gpus_and_each_knows_its_values(
@@ -30,8 +36,10 @@ def test_the_tasks_of_an_array_fill_the_gpus_and_each_knows_its_values(
     assert [order.job for order in sent] == [tasks[0].pk, tasks[1].pk]
     assert sent[0].gpu_uuids != sent[1].gpu_uuids
     assert sent[1].env == {
-        "GPUPORTAL_ARRAY_INDEX": "1", "SWEEP_SECONDS": "2", "SWEEP_EXIT_CODE": "0"
-    }  # fmt: skip
+        "GPUPORTAL_ARRAY_INDEX": "1",
+        "SWEEP_SECONDS": "2",
+        "SWEEP_EXIT_CODE": "0",
+    }
     tasks[0].refresh_from_db()
     record(fact(tasks[0], "exited", exit_code=0))
     job_tick.tick(NOW)
@@ -48,9 +56,15 @@ def test_the_tasks_of_an_array_fill_the_gpus_and_each_knows_its_values(
 def test_a_scripts_arguments_take_the_values(alice, reservation, settings):
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     array = launch_array(
-        user=alice, reservation_id=reservation.pk, name="s", kind="script",
-        script="echo", arguments=["--lr={lr}", "{x}"], sweep={"lr": [0.1]}, now=NOW,
-    )  # fmt: skip
+        user=alice,
+        reservation_id=reservation.pk,
+        name="s",
+        kind="script",
+        script="echo",
+        arguments=["--lr={lr}", "{x}"],
+        sweep={"lr": [0.1]},
+        now=NOW,
+    )
     assert array.tasks.get().arguments == ["--lr=0.1", "{x}"]
 
 

@@ -32,8 +32,17 @@ def job(*words):
 
 def test_a_job_is_submitted_listed_read_and_stopped(reservation):
     common = ("submit", "--user", "alice", "--reservation", reservation.pk)
-    status, text = job(*common, "--name", "one", "--recipe", "burn-in",
-                       "--set", "seconds=5", "--gpus", 1)  # fmt: skip
+    status, text = job(
+        *common,
+        "--name",
+        "one",
+        "--recipe",
+        "burn-in",
+        "--set",
+        "seconds=5",
+        "--gpus",
+        1,
+    )
     made = Job.objects.get()
     assert (status, text.strip()) == (0, str(made.pk))
     assert (made.recipe_settings["seconds"], made.gpu_count) == (5.0, 1)

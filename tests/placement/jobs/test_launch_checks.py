@@ -65,9 +65,7 @@ def test_every_door_takes_the_launcher_and_refuses_a_wrong_one_by_its_field(
 ):
     reservation = make_reservation(alice, cards[:2], start=NOW, state=State.ACTIVE)
     given = {"launcher": "accelerate", "environment_folder": BIN}
-    body = {
-        "reservation": reservation.pk, "name": "a", "kind": "script", "script": "x",
-    }  # fmt: skip
+    body = {"reservation": reservation.pk, "name": "a", "kind": "script", "script": "x"}
     student = signed_in(alice)
 
     def post(**changes):

@@ -33,10 +33,15 @@ def reservation(alice, redis_client):
 def job(alice, reservation):
     stored = plan_on(alice, "single")
     made = jobs.launch(
-        user=alice, reservation_id=reservation.pk, name="train", kind="recipe",
-        recipe="tiny-transformer", plan_id=stored.pk, node=stored.plan["node"],
+        user=alice,
+        reservation_id=reservation.pk,
+        name="train",
+        kind="recipe",
+        recipe="tiny-transformer",
+        plan_id=stored.pk,
+        node=stored.plan["node"],
         now=timezone.now(),
-    )  # fmt: skip
+    )
     Job.objects.filter(pk=made.pk).update(state="running", restart=Restart.FRESH)
     made.refresh_from_db()
     return made
@@ -46,11 +51,20 @@ def job(alice, reservation):
 def proposal(job):
     now = timezone.now()
     return MoveDecision.objects.create(
-        job=job, at=now, seen_at=now, cause="intruder", state=M.PROPOSED,
-        reason="Someone else uses node-a:0; it can move to node-a:1.", plan=job.plan,
-        from_gpus=["node-a:0"], to_gpus=["node-a:1"], gain_seconds=600.0,
-        cost_seconds=90.0, step_seconds_now=2.0, step_seconds_new=1.0,
-    )  # fmt: skip
+        job=job,
+        at=now,
+        seen_at=now,
+        cause="intruder",
+        state=M.PROPOSED,
+        reason="Someone else uses node-a:0; it can move to node-a:1.",
+        plan=job.plan,
+        from_gpus=["node-a:0"],
+        to_gpus=["node-a:1"],
+        gain_seconds=600.0,
+        cost_seconds=90.0,
+        step_seconds_now=2.0,
+        step_seconds_new=1.0,
+    )
 
 
 def page(user, job):
@@ -79,9 +93,14 @@ def test_who_may_look_but_not_stop_gets_no_buttons(job, proposal, bob):
 
 def test_a_job_without_a_plan_has_no_moves(alice, reservation):
     made = jobs.launch(
-        user=alice, reservation_id=reservation.pk, name="plain", kind="recipe",
-        recipe="burn-in", node="node-a", now=timezone.now(),
-    )  # fmt: skip
+        user=alice,
+        reservation_id=reservation.pk,
+        name="plain",
+        kind="recipe",
+        recipe="burn-in",
+        node="node-a",
+        now=timezone.now(),
+    )
     assert "panel-moves" not in page(alice, made)
 
 
@@ -156,10 +175,16 @@ def test_the_launch_form_asks_what_may_happen_to_a_job_with_a_plan(alice, reserv
     assert 'name="restart"' in form.content.decode()
     client.post(
         "/jobs/new/",
-        {"reservation": reservation.pk, "name": "x", "what": "tiny-transformer",
-         "plan": stored.pk, "node": stored.plan["node"], "may_move": "on",
-         "restart": "fresh"},
-    )  # fmt: skip
+        {
+            "reservation": reservation.pk,
+            "name": "x",
+            "what": "tiny-transformer",
+            "plan": stored.pk,
+            "node": stored.plan["node"],
+            "may_move": "on",
+            "restart": "fresh",
+        },
+    )
     made = Job.objects.get(name="x")
     assert (made.may_move, made.restart) == (True, Restart.FRESH)
 

@@ -177,9 +177,12 @@ def test_more_gpus_than_are_held_and_too_many_retries_are_refused_by_field(
 
 def make_plan(user, strategy, task="train"):
     return StoredPlan.objects.create(
-        owner=user, title="p", spec={}, workload={},
+        owner=user,
+        title="p",
+        spec={},
+        workload={},
         plan={"strategy": strategy, "launch": {"task": task}},
-    )  # fmt: skip
+    )
 
 
 def test_a_plan_that_runs_today_gives_the_recipe_its_strategy(alice, reservation):
@@ -191,10 +194,13 @@ def test_a_plan_that_runs_today_gives_the_recipe_its_strategy(alice, reservation
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"precision": "mixed_fp16"}, "not mixed_fp16"),
-     ({"optimizer": "adafactor"}, "not adafactor"),
-     ({"offload": "moon"}, "moon"), ({"x": "y" * 50_000}, "too long")],
-)  # fmt: skip
+    [
+        ({"precision": "mixed_fp16"}, "not mixed_fp16"),
+        ({"optimizer": "adafactor"}, "not adafactor"),
+        ({"offload": "moon"}, "moon"),
+        ({"x": "y" * 50_000}, "too long"),
+    ],
+)
 def test_a_plan_that_nothing_runs_is_refused_with_the_reason(
     alice, reservation, changes, words
 ):
@@ -211,15 +217,23 @@ def real_plan(user, reservation, strategy, **changes):
     gpus = [row.gpu for row in reservation.allocations.order_by("-gpu__index")]
     offers = offers_from_list(
         [
-            {"name": "NVIDIA A100 80GB", "free_bytes": 80 * 10**9, "uuid": gpu.uuid,
-             "node": gpu.node.name, "index": place, "link_group": "a"}
+            {
+                "name": "NVIDIA A100 80GB",
+                "free_bytes": 80 * 10**9,
+                "uuid": gpu.uuid,
+                "node": gpu.node.name,
+                "index": place,
+                "link_group": "a",
+            }
             for place, gpu in enumerate(gpus)
         ]
-    )  # fmt: skip
+    )
     found = make_plans(
-        well_known_spec("gpt2"), Workload(batch=16), offers,
+        well_known_spec("gpt2"),
+        Workload(batch=16),
+        offers,
         limits=Limits(strategies=(strategy,)),
-    )  # fmt: skip
+    )
     plan = json.loads(json.dumps(found.plans[0].to_json()))
     plan["launch"] |= changes
     return StoredPlan.objects.create(
@@ -257,9 +271,12 @@ def test_a_model_too_small_for_the_plan_is_refused_in_words(alice, reservation):
     plan = real_plan(alice, reservation, "pipeline", bounds=[0, 2, 4, 6, 8, 14])
     with pytest.raises(StrategyNotRunnable, match="set at least 3 blocks"):
         launch(
-            alice, reservation, recipe="tiny-transformer", plan_id=plan.pk,
+            alice,
+            reservation,
+            recipe="tiny-transformer",
+            plan_id=plan.pk,
             recipe_settings={"layers": 1},
-        )  # fmt: skip
+        )
 
 
 def test_a_strategy_of_shares_and_stages_needs_its_plan(alice, reservation):
@@ -306,9 +323,7 @@ def stop(user, job, **changes):
 
 def test_a_queued_job_is_stopped_at_once(alice, reservation):
     job = stop(alice, launch(alice, reservation), reason="wrong one")
-    assert (job.state, job.reason, job.ended_at) == (
-        JobState.STOPPED, "wrong one", NOW,
-    )  # fmt: skip
+    assert (job.state, job.reason, job.ended_at) == (JobState.STOPPED, "wrong one", NOW)
 
 
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING])

@@ -22,9 +22,14 @@ pytestmark = pytest.mark.django_db
 
 def launch(user, reservation, **more):
     return jobs.launch(
-        user=user, reservation_id=reservation.pk, name="try", kind="recipe",
-        recipe="burn-in", now=NOW, **more,
-    )  # fmt: skip
+        user=user,
+        reservation_id=reservation.pk,
+        name="try",
+        kind="recipe",
+        recipe="burn-in",
+        now=NOW,
+        **more,
+    )
 
 
 def test_a_co_user_runs_as_themselves_without_checking_in_until_taken_off(

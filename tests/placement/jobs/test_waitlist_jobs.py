@@ -31,9 +31,12 @@ pytestmark = pytest.mark.django_db
 NOW = STAGE.replace(minute=0, second=0, microsecond=0)
 HOUR = timedelta(hours=1)
 JOB = {
-    "name": "train", "kind": "recipe", "recipe": "burn-in",
-    "recipe_settings": {"seconds": 5}, "restart": "",
-}  # fmt: skip
+    "name": "train",
+    "kind": "recipe",
+    "recipe": "burn-in",
+    "recipe_settings": {"seconds": 5},
+    "restart": "",
+}
 
 
 def ask(user, *, job=None, **fields) -> WaitingRequest:
@@ -104,8 +107,10 @@ def test_a_job_that_waits_with_a_request_is_queued_where_it_is_placed(
     assert job_tick.tick(NOW + HOUR)["brought"] == 1, "and it is ordered at once"
     job = Job.objects.get()
     assert (job.reservation, job.state, job.name) == (
-        row.reservation, JobState.STARTING, "train",
-    )  # fmt: skip
+        row.reservation,
+        JobState.STARTING,
+        "train",
+    )
     assert not WaitingLaunch.objects.exists()
 
     late = {"now": NOW + HOUR, "earliest": NOW + 9 * HOUR, "gpu_class": ""}
@@ -163,9 +168,13 @@ def test_queued_jobs_and_co_users_follow_a_displaced_reservation(
     one, two = make_gpus(2, node)
     start = NOW + 20 * HOUR
     flex = book(
-        user=alice, membership=None, gpu_ids=[one.pk], start=start,
-        end=start + 2 * HOUR, now=NOW,
-    )  # fmt: skip
+        user=alice,
+        membership=None,
+        gpu_ids=[one.pk],
+        start=start,
+        end=start + 2 * HOUR,
+        now=NOW,
+    )
     assert flex.kind == Kind.FLEX
     co_use.share(reservation_id=flex.pk, user=alice, username="bob", now=NOW)
     own, shared = (
@@ -174,9 +183,13 @@ def test_queued_jobs_and_co_users_follow_a_displaced_reservation(
     )
     later = NOW + HOUR
     book(
-        user=bob, membership=None, gpu_ids=[one.pk], start=start,
-        end=start + 2 * HOUR, now=later,
-    )  # fmt: skip
+        user=bob,
+        membership=None,
+        gpu_ids=[one.pk],
+        start=start,
+        end=start + 2 * HOUR,
+        now=later,
+    )
     row = WaitingRequest.objects.get()
     assert (row.displaced_from, row.has_job, row.state) == (flex, True, "waiting")
     job_tick.tick(later)
@@ -196,9 +209,13 @@ def test_queued_jobs_and_co_users_follow_a_displaced_reservation(
     assert f"follows to #{made.pk}" in own.events.last().reason
 
     book(
-        user=bob, membership=None, gpu_ids=[two.pk], start=start,
-        end=start + 2 * HOUR, now=later,
-    )  # fmt: skip
+        user=bob,
+        membership=None,
+        gpu_ids=[two.pk],
+        start=start,
+        end=start + 2 * HOUR,
+        now=later,
+    )
     row.refresh_from_db()
     assert row.has_job and row.state == "waiting"
     jobs.stop(job_id=own.pk, user=alice, now=later)

@@ -40,26 +40,42 @@ def lab(alice, settings, tmp_path, redis_client):
         made[name] = (make_gpus(1, node), f"Node {name}:{token}")
     ended = Job.objects.create(
         reservation=make_reservation(alice, made["red"][0], start=NOW),
-        owner=alice, node=made["red"][0][0].node, name="before", kind="recipe",
-        recipe="burn-in", state="stopped", attempt=1, ended_at=NOW,
-    )  # fmt: skip
+        owner=alice,
+        node=made["red"][0][0].node,
+        name="before",
+        kind="recipe",
+        recipe="burn-in",
+        state="stopped",
+        attempt=1,
+        ended_at=NOW,
+    )
     booked = make_reservation(alice, made["blue"][0], start=NOW, state=State.ACTIVE)
 
     def launch(**more):
         return jobs.launch(
-            user=alice, reservation_id=booked.pk, name="after", kind="recipe",
-            recipe="burn-in", now=NOW, **({"resume_from": ended.pk} | more),
-        )  # fmt: skip
+            user=alice,
+            reservation_id=booked.pk,
+            name="after",
+            kind="recipe",
+            recipe="burn-in",
+            now=NOW,
+            **({"resume_from": ended.pk} | more),
+        )
 
     def call(method, job, part, node, body=b"", **headers):
-        return getattr(Client(), method)(
-            f"/node/v1/jobs/{job.pk}/checkpoint{part}",
-            body, "application/octet-stream",
-            headers={"Authorization": made[node][1], **headers},
-        ) if method == "put" else Client().get(
-            f"/node/v1/jobs/{job.pk}/checkpoint{part}",
-            headers={"Authorization": made[node][1]},
-        )  # fmt: skip
+        return (
+            getattr(Client(), method)(
+                f"/node/v1/jobs/{job.pk}/checkpoint{part}",
+                body,
+                "application/octet-stream",
+                headers={"Authorization": made[node][1], **headers},
+            )
+            if method == "put"
+            else Client().get(
+                f"/node/v1/jobs/{job.pk}/checkpoint{part}",
+                headers={"Authorization": made[node][1]},
+            )
+        )
 
     return ended, launch, call
 

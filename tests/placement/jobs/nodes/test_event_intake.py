@@ -31,9 +31,11 @@ def test_started_then_exited_well_is_done(job):
     assert job.log_bytes == 10
     words = list(job.events.values_list("old", "new", "actor"))
     assert words == [
-        ("", "queued", "alice"), ("queued", "starting", "portal"),
-        ("starting", "running", "red"), ("running", "done", "red"),
-    ]  # fmt: skip
+        ("", "queued", "alice"),
+        ("queued", "starting", "portal"),
+        ("starting", "running", "red"),
+        ("running", "done", "red"),
+    ]
 
 
 def test_text_that_a_database_cannot_hold_does_not_cost_the_fact(job):
@@ -67,11 +69,14 @@ def test_a_short_jobs_end_may_come_before_its_start_was_heard(job, reservation):
     [
         ({"exit_code": 7}, JobState.FAILED, "exit code 7"),
         ({"signal": 9}, JobState.FAILED, "ended by SIGKILL"),
-        ({"signal": 15, "stopped": True, "reason": "the reservation's end"},
-         JobState.STOPPED, "the reservation's end"),
+        (
+            {"signal": 15, "stopped": True, "reason": "the reservation's end"},
+            JobState.STOPPED,
+            "the reservation's end",
+        ),
         ({"exit_code": 1, "reason": "out of memory"}, JobState.FAILED, "out of memory"),
     ],
-)  # fmt: skip
+)
 def test_how_it_ended_decides_the_state(running, more, state, reason):
     record(fact(running, "exited", **more))
     assert (now_is(running), running.reason) == (state, reason)
@@ -105,12 +110,15 @@ def test_unknown_jobs_and_attempts_are_ignored(running):
 @pytest.mark.parametrize(
     "message",
     [
-        {}, {"v": 1}, {"v": 1, "kind": "job"}, {"v": 1, "kind": "jobs", "at": "now"},
+        {},
+        {"v": 1},
+        {"v": 1, "kind": "job"},
+        {"v": 1, "kind": "jobs", "at": "now"},
         {"v": 1, "kind": "jobs", "at": 1, "running": {}},
         {"v": 1, "kind": "jobs", "at": 1, "running": [{"job": "x"}]},
         {"v": 1, "kind": "jobs", "at": float("nan"), "running": []},
     ],
-)  # fmt: skip
+)
 def test_garbage_is_refused(message):
     assert not record(message)
 
@@ -207,9 +215,14 @@ def test_one_bad_row_never_blocks_the_rest(
     job, alice, reservation, orders, monkeypatch
 ):
     second = jobs_service.launch(
-        user=alice, reservation_id=reservation.pk, name="two", kind="recipe",
-        recipe="burn-in", gpu_count=1, now=NOW,
-    )  # fmt: skip
+        user=alice,
+        reservation_id=reservation.pk,
+        name="two",
+        kind="recipe",
+        recipe="burn-in",
+        gpu_count=1,
+        now=NOW,
+    )
     Job.objects.filter(pk=job.pk).update(recipe_settings={"broken": 1}, gpu_count=1)
     job_tick.tick(NOW)
     assert [order.job for order in orders()] == [second.pk]

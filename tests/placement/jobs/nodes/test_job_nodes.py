@@ -33,11 +33,14 @@ def wide(alice, node):
     gpus = make_gpus(2, node) + make_gpus(1, blue)
     offers = [
         make_offer(
-            gpu.index, node=gpu.node.name, uuid=gpu.uuid, free_gib=2,
+            gpu.index,
+            node=gpu.node.name,
+            uuid=gpu.uuid,
+            free_gib=2,
             network_bytes_per_second=1e9,
         )
         for gpu in gpus
-    ]  # fmt: skip
+    ]
     spec = well_known_spec("gpt2")
     made = make_plans(spec, Workload(precision="fp32"), offers)
     plan = next(one for one in made.plans if one.spans_nodes)
@@ -46,9 +49,15 @@ def wide(alice, node):
     )
     booked = make_reservation(alice, gpus, start=NOW, state=State.ACTIVE)
     return jobs.launch(
-        user=alice, reservation_id=booked.pk, name="wide", kind="recipe",
-        recipe="tiny-transformer", plan_id=stored.pk, retries=1, now=NOW,
-    )  # fmt: skip
+        user=alice,
+        reservation_id=booked.pk,
+        name="wide",
+        kind="recipe",
+        recipe="tiny-transformer",
+        plan_id=stored.pk,
+        retries=1,
+        now=NOW,
+    )
 
 
 def states(job):
@@ -202,9 +211,13 @@ def test_what_cannot_run_over_several_nodes_is_refused_in_words(wide, alice, set
             jobs.launch(**given, **script, launcher=launcher)
     with pytest.raises(LaunchInvalid, match="several nodes"):
         jobs.launch(
-            **given, kind="recipe", recipe="tiny-transformer", plan_id=wide.plan_id,
-            may_move=True, now=NOW,
-        )  # fmt: skip
+            **given,
+            kind="recipe",
+            recipe="tiny-transformer",
+            plan_id=wide.plan_id,
+            may_move=True,
+            now=NOW,
+        )
     Node.objects.filter(name="blue").update(isolation="watched")
     alice.unix_user = "alice"
     alice.save()

@@ -16,9 +16,13 @@ from tests.placement.lab import signed_in
 @pytest.fixture
 def job(alice):
     return Job.objects.create(
-        reservation=make_reservation(alice), owner=alice, node=make_node(), name="try",
-        kind="recipe", attempt=1,
-    )  # fmt: skip
+        reservation=make_reservation(alice),
+        owner=alice,
+        node=make_node(),
+        name="try",
+        kind="recipe",
+        attempt=1,
+    )
 
 
 def write(job, data):
@@ -121,9 +125,14 @@ def test_logs_of_jobs_that_ended_long_ago_are_deleted(job, alice):
     now = timezone.now()
     write(job, b"old\n")
     newer = Job.objects.create(
-        reservation=job.reservation, owner=alice, node=job.node, name="newer",
-        kind="recipe", attempt=1, ended_at=now - timedelta(days=89),
-    )  # fmt: skip
+        reservation=job.reservation,
+        owner=alice,
+        node=job.node,
+        name="newer",
+        kind="recipe",
+        attempt=1,
+        ended_at=now - timedelta(days=89),
+    )
     write(newer, b"new\n")
     log_store.numbers(job)
     assert log_store.drop_due(now) == 0, "it has not ended"
@@ -147,9 +156,14 @@ def limit_of(most_bytes):
 
 def another(job, owner, **fields):
     return Job.objects.create(
-        reservation=job.reservation, owner=owner, node=job.node, name="another",
-        kind="recipe", attempt=1, **fields,
-    )  # fmt: skip
+        reservation=job.reservation,
+        owner=owner,
+        node=job.node,
+        name="another",
+        kind="recipe",
+        attempt=1,
+        **fields,
+    )
 
 
 def test_the_logs_of_jobs_that_ended_first_go_where_a_person_has_too_many(

@@ -31,9 +31,16 @@ def node(db):
 def job(alice, node):
     reservation = make_reservation(alice, make_gpus(1, node), state=State.ACTIVE)
     return Job.objects.create(
-        reservation=reservation, owner=alice, node=node, name="try", kind="script",
-        script="echo ä\n", attempt=1, state="running", ordered_at=timezone.now(),
-    )  # fmt: skip
+        reservation=reservation,
+        owner=alice,
+        node=node,
+        name="try",
+        kind="script",
+        script="echo ä\n",
+        attempt=1,
+        state="running",
+        ordered_at=timezone.now(),
+    )
 
 
 @pytest.fixture
@@ -44,8 +51,9 @@ def as_node(node):
 def put(client, job, data=b"hello\n", offset=0, attempt=1):
     return client.put(
         f"/node/v1/jobs/{job.pk}/log?attempt={attempt}&offset={offset}",
-        data, content_type="application/octet-stream",
-    )  # fmt: skip
+        data,
+        content_type="application/octet-stream",
+    )
 
 
 def test_a_node_fetches_its_script_with_its_sum(as_node, job):
@@ -56,9 +64,16 @@ def test_a_node_fetches_its_script_with_its_sum(as_node, job):
 
 @pytest.mark.parametrize(
     "header",
-    ["", "Node red:wrong", "Node red", "Node :x", "Node blue:x", "Bearer x",
-     "Node red:" + "x" * 9000],
-)  # fmt: skip
+    [
+        "",
+        "Node red:wrong",
+        "Node red",
+        "Node :x",
+        "Node blue:x",
+        "Bearer x",
+        "Node red:" + "x" * 9000,
+    ],
+)
 def test_without_the_token_nothing_is_said(job, header):
     client = Client(headers={"Authorization": header} if header else {})
     for answer in (client.get(f"/node/v1/jobs/{job.pk}/script"), put(client, job)):
@@ -172,9 +187,13 @@ def test_the_nodes_side_and_the_webs_side_understand_each_other(
     token_file.write_text(node.token)
     web = {"web_url": live_asgi, "node": "red", "job": job.pk, "key": job.key}
     script = download_part(
-        "script", **web, token_file=token_file, until=0, given_up=lambda: False,
+        "script",
+        **web,
+        token_file=token_file,
+        until=0,
+        given_up=lambda: False,
         sha256=hashlib.sha256(job.script.encode()).hexdigest(),
-    )  # fmt: skip
+    )
     assert script.decode() == job.script
     up = {**web, "attempt": 1, "token": node.token}
     assert upload_log(**up, offset_bytes=0, data=b"hello\n") == 6

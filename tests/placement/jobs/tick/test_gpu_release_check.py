@@ -41,10 +41,18 @@ def job(alice, gpu):
         alice, [gpu], start=NOW - timedelta(minutes=30), state=State.ACTIVE
     )
     return Job.objects.create(
-        reservation=ran, owner=alice, node=gpu.node, name="try", kind="recipe",
-        recipe="burn-in", attempt=1, state="done", gpu_ids=[gpu.pk],
-        started_at=NOW - timedelta(minutes=5), ended_at=NOW - timedelta(seconds=10),
-    )  # fmt: skip
+        reservation=ran,
+        owner=alice,
+        node=gpu.node,
+        name="try",
+        kind="recipe",
+        recipe="burn-in",
+        attempt=1,
+        state="done",
+        gpu_ids=[gpu.pk],
+        started_at=NOW - timedelta(minutes=5),
+        ended_at=NOW - timedelta(seconds=10),
+    )
 
 
 @pytest.fixture
@@ -59,9 +67,14 @@ def tell(tmp_path, redis_client):
         used = reading["memory_used_bytes"] // 2**20 if used_mib is None else used_mib
         for _ in range(frames):
             send_frame(redis_client, {0: used})
-        detail = {"node": "node1", "at": time.time(), "load1": None, "gpus": {
-            "GPU-node1-0": {key: reading[key] for key in ("processes", "throttle")}
-        }}  # fmt: skip
+        detail = {
+            "node": "node1",
+            "at": time.time(),
+            "load1": None,
+            "gpus": {
+                "GPU-node1-0": {key: reading[key] for key in ("processes", "throttle")}
+            },
+        }
         redis_client.set(broadcast.DETAIL + "node1", json.dumps(detail))
 
     return send
@@ -73,9 +86,15 @@ def after(seconds):
 
 def claim(tmp_path, job):
     return write_claim(
-        tmp_path, "node1", pid=os.getpid(), gpu="GPU-node1-0",
-        memory_bytes=8 * GIB, util_pct=50.0, user="alice", job=job.pk,
-    )  # fmt: skip
+        tmp_path,
+        "node1",
+        pid=os.getpid(),
+        gpu="GPU-node1-0",
+        memory_bytes=8 * GIB,
+        util_pct=50.0,
+        user="alice",
+        job=job.pk,
+    )
 
 
 def test_a_process_of_an_ended_job_is_an_alert_until_it_is_gone(
@@ -125,9 +144,15 @@ def test_memory_that_no_process_shows_is_the_last_jobs(
     tell(used_mib=8192, frames=1)
     Job.objects.filter(pk=job.pk).update(ended_at=after(-30))
     running = Job.objects.create(
-        reservation=job.reservation, owner=alice, node=gpu.node, name="next",
-        kind="recipe", recipe="burn-in", state="running", gpu_ids=[gpu.pk],
-    )  # fmt: skip
+        reservation=job.reservation,
+        owner=alice,
+        node=gpu.node,
+        name="next",
+        kind="recipe",
+        recipe="burn-in",
+        state="running",
+        gpu_ids=[gpu.pk],
+    )
     assert gpu_release_check.look(after(15)) == 0, "it may be the running job's"
     Job.objects.filter(pk=running.pk).update(state="failed", ended_at=after(-10))
     assert gpu_release_check.look(after(15)) == 1

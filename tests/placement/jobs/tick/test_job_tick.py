@@ -53,10 +53,18 @@ def test_a_job_waits_until_the_last_ones_job_has_left_the_gpus(
         bob, gpus, start=NOW - timedelta(hours=1), end=NOW, state=State.ENDED
     )
     other = Job.objects.create(
-        reservation=before, owner=bob, node=job.node, name="late", kind="recipe",
-        recipe="burn-in", state=JobState.STOPPING, stop_at=NOW, ordered_at=NOW,
-        seen_at=NOW, attempt=1,
-    )  # fmt: skip
+        reservation=before,
+        owner=bob,
+        node=job.node,
+        name="late",
+        kind="recipe",
+        recipe="burn-in",
+        state=JobState.STOPPING,
+        stop_at=NOW,
+        ordered_at=NOW,
+        seen_at=NOW,
+        attempt=1,
+    )
     assert job_tick.tick(NOW)["ordered"] == 0
     job.refresh_from_db()
     assert job.reason.startswith(f"waits for job {other.pk}, which uses "), job.reason
@@ -167,9 +175,13 @@ def test_jobs_of_one_reservation_run_one_after_the_other(
     job, orders, reservation, alice
 ):
     second = jobs_service.launch(
-        user=alice, reservation_id=reservation.pk, name="next", kind="recipe",
-        recipe="burn-in", now=NOW,
-    )  # fmt: skip
+        user=alice,
+        reservation_id=reservation.pk,
+        name="next",
+        kind="recipe",
+        recipe="burn-in",
+        now=NOW,
+    )
     job_tick.tick(NOW)
     assert [order.job for order in orders()] == [job.pk]
     second.refresh_from_db()
@@ -185,11 +197,16 @@ def test_narrow_jobs_share_the_gpus_and_none_overtakes_a_wide_one(
 ):
     jobs = [
         jobs_service.launch(
-            user=alice, reservation_id=reservation.pk, name=f"{number}", kind="recipe",
-            recipe="burn-in", gpu_count=count, now=NOW,
+            user=alice,
+            reservation_id=reservation.pk,
+            name=f"{number}",
+            kind="recipe",
+            recipe="burn-in",
+            gpu_count=count,
+            now=NOW,
         )
         for number, count in enumerate([1, 2, 1])
-    ]  # fmt: skip
+    ]
     job_tick.tick(NOW)
     (first,) = orders()
     assert first.job == jobs[0].pk and len(first.gpu_uuids) == 1
@@ -243,9 +260,14 @@ def test_owners_hear_how_their_jobs_ended_and_of_an_array_once(
     failed = Notice.objects.get(kind="job_failed")
     assert failed.user == alice and failed.detail["url"] == f"/jobs/{job.pk}/"
     launch_array(
-        user=alice, reservation_id=reservation.pk, name="all", kind="recipe",
-        recipe="burn-in", sweep={"seconds": [1, 2]}, now=NOW,
-    )  # fmt: skip
+        user=alice,
+        reservation_id=reservation.pk,
+        name="all",
+        kind="recipe",
+        recipe="burn-in",
+        sweep={"seconds": [1, 2]},
+        now=NOW,
+    )
     job_tick.tick(NOW)
     for task in Job.objects.filter(array__isnull=False):
         record(fact(task, "exited", exit_code=0))

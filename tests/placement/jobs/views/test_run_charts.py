@@ -21,15 +21,21 @@ def sweep(alice, settings, tmp_path):
     """Three Jobs of one sweep over the learning rate, each with losses in its log."""
     settings.MEDIA_ROOT = tmp_path
     held = make_reservation(
-        alice, make_gpus(1, make_node("node-a")), state=State.ACTIVE,
+        alice,
+        make_gpus(1, make_node("node-a")),
+        state=State.ACTIVE,
         end=timezone.now() + timedelta(hours=3),
-    )  # fmt: skip
+    )
     student = signed_in(alice)
     answer = student.post(
         "/jobs/new/",
-        {"reservation": held.pk, "name": "lr", "what": "burn-in",
-         "sweep": "seconds = 1, 2, 10"},
-    )  # fmt: skip
+        {
+            "reservation": held.pk,
+            "name": "lr",
+            "what": "burn-in",
+            "sweep": "seconds = 1, 2, 10",
+        },
+    )
     assert answer.status_code == 302, answer.context["form"].errors
     found = list(Job.objects.order_by("array_index"))
     for job, losses in zip(found, ([3, 2, 2.5], [3, 1.5, 4], []), strict=True):
@@ -61,8 +67,10 @@ def test_a_sweep_is_a_table_with_parameters_final_and_best(sweep):
     rows = rows_of(page)
     assert [row[2] for row in rows] == ["1", "2", "10"], "as numbers, not as text"
     assert [row[3:6] for row in rows] == [
-        ["2.5", "2", "1"], ["4", "1.5", "1"], ["–", "–", "–"],
-    ]  # fmt: skip
+        ["2.5", "2", "1"],
+        ["4", "1.5", "1"],
+        ["–", "–", "–"],
+    ]
     assert [" best" in row[0] for row in rows] == [False, True, False]
     page = student.get(f"/jobs/compare/?array={array}&sort=best")
     assert [row[4] for row in rows_of(page)] == ["1.5", "2", "–"]
