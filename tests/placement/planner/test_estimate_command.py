@@ -142,14 +142,16 @@ def test_without_torch_specs_have_the_closed_form(tmp_path, child, monkeypatch):
         (("gpt2", "--batch", "0"), "batch"),
         (("gpt2", "--ranks", "2"), "ranks"),
         (("gpt2", "--strategy", "pipeline", "--ranks", "2"), "strategy"),
-        (("gpt2", "--strategy", "zero2", "--ranks", "2", "--method", "symbolic"),
-         "strategy"),
+        (
+            ("gpt2", "--strategy", "zero2", "--ranks", "2", "--method", "symbolic"),
+            "strategy",
+        ),
         (("gpt2", "--precision", "megatron_bf16", "--method", "symbolic"), "precision"),
         (("gpt2", "--method", "symbolic", "--input", "{"), "input"),
         (("gpt2", "--method", "symbolic", "--input", '{"batch": 3}'), "input"),
         (("--spec", "/no/such/file.json"), "spec"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_one_line(words, word):
     assert word in refused(*words)
 

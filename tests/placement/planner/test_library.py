@@ -49,9 +49,13 @@ BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 def alone(folder):
     """Copy the planner and the two modules that it imports; return the folder."""
-    for name in ("placement/__init__.py", "telemetry/__init__.py",
-                 "telemetry/protocol/__init__.py", "telemetry/protocol/sentences.py",
-                 "telemetry/protocol/units.py"):  # fmt: skip
+    for name in (
+        "placement/__init__.py",
+        "telemetry/__init__.py",
+        "telemetry/protocol/__init__.py",
+        "telemetry/protocol/sentences.py",
+        "telemetry/protocol/units.py",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     ignored = shutil.ignore_patterns("__pycache__")
@@ -101,9 +105,12 @@ def test_one_module_does_not_load_the_others():
         "print([n for n in sys.modules if n.startswith('placement.planner.search')])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         check=True,
-    )  # fmt: skip
+    )
     assert done.stdout == "[]\n"
 
 

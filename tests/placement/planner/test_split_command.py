@@ -51,9 +51,15 @@ def test_without_json_it_speaks_to_people(tmp_path):
 
 @pytest.mark.parametrize(
     "data",
-    ["{", "[" * 5000, "3", json.dumps({"kind": "tree"}),
-     json.dumps([CASE, {"layer_bytes": [1]}]), json.dumps({"cases": 4})],
-)  # fmt: skip
+    [
+        "{",
+        "[" * 5000,
+        "3",
+        json.dumps({"kind": "tree"}),
+        json.dumps([CASE, {"layer_bytes": [1]}]),
+        json.dumps({"cases": 4}),
+    ],
+)
 def test_bad_input_is_one_line_and_exit_status_2(tmp_path, data):
     err = io.StringIO()
     with pytest.raises(SystemExit) as ended:
@@ -69,11 +75,22 @@ def test_it_works_without_database_and_broker(tmp_path):
         "GPUPORTAL_VAR": str(tmp_path),
     }
     done = subprocess.run(
-        [sys.executable, "manage.py", "split", "--json", "--from",
-         str(DATA / "other.json")],
-        cwd=ROOT, env={**os.environ, **nowhere}, capture_output=True, text=True,
+        [
+            sys.executable,
+            "manage.py",
+            "split",
+            "--json",
+            "--from",
+            str(DATA / "other.json"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, **nowhere},
+        capture_output=True,
+        text=True,
         check=True,
-    )  # fmt: skip
+    )
     assert [one["id"] for one in json.loads(done.stdout)] == [
-        "pipe-a", "zero-a", "move-a",
-    ]  # fmt: skip
+        "pipe-a",
+        "zero-a",
+        "move-a",
+    ]

@@ -125,10 +125,15 @@ def test_bad_input_is_one_line_and_exit_status_2(capsys, words, problem):
 
 @pytest.mark.parametrize(
     ("data", "problem"),
-    [(b"{", "is not JSON"), (b"[" * 5000, "is not JSON"), (b'"\xff"', "is not JSON"),
-     (b"3", "gpus: must be a JSON list"), (b" " * 50, "larger than 40 bytes"),
-     (b'[{"free_bytes": -3}]', "gpus[0].free_bytes")],
-)  # fmt: skip
+    [
+        (b"{", "is not JSON"),
+        (b"[" * 5000, "is not JSON"),
+        (b'"\xff"', "is not JSON"),
+        (b"3", "gpus: must be a JSON list"),
+        (b" " * 50, "larger than 40 bytes"),
+        (b'[{"free_bytes": -3}]', "gpus[0].free_bytes"),
+    ],
+)
 def test_a_bad_file_is_one_line(capsys, tmp_path, monkeypatch, data, problem):
     if len(data) == 50:
         monkeypatch.setattr(json_input, "MOST_FILE_BYTES", 40)

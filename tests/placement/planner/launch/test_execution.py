@@ -29,10 +29,11 @@ SPEC = well_known_spec("gpt2")
 def planned(strategy, gpus=2, **workload):
     rows = [{"free_bytes": 80 * 10**9, "link_group": "a"} for _ in range(gpus)]
     found = make_plans(
-        SPEC, Workload(batch=64, **workload),
+        SPEC,
+        Workload(batch=64, **workload),
         offers_from_list([{"name": "NVIDIA A100 80GB", **row} for row in rows]),
         limits=Limits(strategies=(strategy,)),
-    )  # fmt: skip
+    )
     return max(found.plans, key=lambda plan: len(plan.shards))
 
 
@@ -86,13 +87,17 @@ def test_no_piece_is_ever_empty():
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"task": "infer"}, "inference"), ({"precision": "mixed_fp16"}, "not mixed_fp16"),
-     ({"optimizer": "adafactor"}, "not adafactor"),
-     ({"checkpointing": "selective"}, "not selective"),
-     ({"weights": "nf4"}, "quantized"), ({"offload": "moon"}, "moon"),
-     ({"offload": "cpu", "tensor_degree": 2}, "tensor parallelism cuts"),
-     ({"offload": "cpu", "offload_parameters": True}, "for one GPU")],
-)  # fmt: skip
+    [
+        ({"task": "infer"}, "inference"),
+        ({"precision": "mixed_fp16"}, "not mixed_fp16"),
+        ({"optimizer": "adafactor"}, "not adafactor"),
+        ({"checkpointing": "selective"}, "not selective"),
+        ({"weights": "nf4"}, "quantized"),
+        ({"offload": "moon"}, "moon"),
+        ({"offload": "cpu", "tensor_degree": 2}, "tensor parallelism cuts"),
+        ({"offload": "cpu", "offload_parameters": True}, "for one GPU"),
+    ],
+)
 def test_what_the_runtime_cannot_do_is_refused_in_words(changes, words):
     plan = planned("ddp")
     assert why_not(plan.to_json()) == ""
@@ -116,13 +121,15 @@ def test_fsdp_runs_what_was_planned_for_deepspeed_and_offloads():
 
 @pytest.mark.parametrize(
     ("strategy", "changes", "words"),
-    [("ddp", {}, "the strategy ddp runs with torch"),
-     ("interleaved", {}, "or runs stages by 1F1B"),
-     ("zero2", {"precision": "bf16"}, "fp32 and autocast_bf16, not bf16"),
-     ("pipeline", {"offload": "cpu"}, "cannot offload in a pipeline"),
-     ("zero2", {"offload": "nvme"}, "with ZeRO-3 only"),
-     ("zero2", {"offload": "cpu", "offload_parameters": True}, "offloads weights")],
-)  # fmt: skip
+    [
+        ("ddp", {}, "the strategy ddp runs with torch"),
+        ("interleaved", {}, "or runs stages by 1F1B"),
+        ("zero2", {"precision": "bf16"}, "fp32 and autocast_bf16, not bf16"),
+        ("pipeline", {"offload": "cpu"}, "cannot offload in a pipeline"),
+        ("zero2", {"offload": "nvme"}, "with ZeRO-3 only"),
+        ("zero2", {"offload": "cpu", "offload_parameters": True}, "offloads weights"),
+    ],
+)
 def test_what_deepspeed_does_not_do_is_refused_in_words(strategy, changes, words):
     plan = planned(strategy)
     asked = replace(plan, launch=plan.launch | {"precision": "fp32"} | changes)

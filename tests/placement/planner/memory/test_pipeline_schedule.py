@@ -66,9 +66,13 @@ def test_receive_buffers_are_of_the_whole_batch_and_megatron_has_none():
         batch=16, sequence_length=512, precision="bf16", optimizer_loop="fused"
     )
     between = Sharding(
-        strategy="pipeline", pipeline_degree=3, first_layer=5, last_layer=9,
-        microbatches=8, in_flight=2,
-    )  # fmt: skip
+        strategy="pipeline",
+        pipeline_degree=3,
+        first_layer=5,
+        last_layer=9,
+        microbatches=8,
+        in_flight=2,
+    )
     theirs = replace(between, engine="megatron")
     border = 2 * 512 * 768 * 2
 

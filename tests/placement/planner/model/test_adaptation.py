@@ -232,8 +232,9 @@ def test_a_bad_quantization_config_names_its_field(given, field):
 
 
 def test_an_adapted_and_quantized_model_survives_json():
-    spec = with_lora(with_quantized(well_known_spec("gpt2"), "nf4"), rank=4,
-                     targets=["c_attn"])  # fmt: skip
+    spec = with_lora(
+        with_quantized(well_known_spec("gpt2"), "nf4"), rank=4, targets=["c_attn"]
+    )
 
     text = json.dumps(spec.to_json())
     assert ModelSpec.from_json(json.loads(text)) == spec

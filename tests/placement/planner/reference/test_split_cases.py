@@ -249,7 +249,9 @@ def test_the_move_reference_is_decided_alike():
 @pytest.mark.parametrize(
     ("case", "field"),
     [
-        ([], "case"), ({}, "layer_bytes"), ({"kind": "tree"}, "kind"),
+        ([], "case"),
+        ({}, "layer_bytes"),
+        ({"kind": "tree"}, "kind"),
         ({"layer_bytes": [1], "free_bytes": []}, "free_bytes"),
         ({"layer_bytes": [1, -1], "free_bytes": [1]}, "layer_bytes[1]"),
         ({"layer_bytes": [True], "free_bytes": [1]}, "layer_bytes[0]"),
@@ -257,14 +259,16 @@ def test_the_move_reference_is_decided_alike():
         ({"layer_bytes": [float("nan")], "free_bytes": [1]}, "layer_bytes[0]"),
         ({"layer_bytes": [10**61], "free_bytes": [1]}, "layer_bytes[0]"),
         ({"layer_bytes": [1], "free_bytes": list(range(40))}, "gpus"),
-        ({**OTHER["pipeline_1f1b"], "gpus": [{"free_bytes": 1, "speed": 0}]},
-         "gpus[0].speed"),
+        (
+            {**OTHER["pipeline_1f1b"], "gpus": [{"free_bytes": 1, "speed": 0}]},
+            "gpus[0].speed",
+        ),
         ({**OTHER["pipeline_1f1b"], "layers": [3]}, "layers[0]"),
         ({**OTHER["zero_coalesce"], "shards": 0}, "shards"),
         ({**OTHER["move_decision"], "bytes_per_s": 0}, "bytes_per_s"),
         ({**OTHER["move_decision"], "iters_left": "many"}, "iters_left"),
     ],
-)  # fmt: skip
+)
 def test_bad_fields_are_named(case, field):
     with pytest.raises(BadInput) as refused:
         split(case)

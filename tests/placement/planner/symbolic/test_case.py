@@ -21,15 +21,19 @@ def test_every_row_is_read_and_survives_its_way_to_the_child():
     [
         ({"model": 3}, "model"),
         ({"model": {"torch": ["x"]}}, "model.torch"),
-        ({"model": {"hf_class": "__import__", "config_class": "A", "config": {}}},
-         "model.hf_class"),
+        (
+            {"model": {"hf_class": "__import__", "config_class": "A", "config": {}}},
+            "model.hf_class",
+        ),
         ({"model": {"config": {}, "attn": "ring"}}, "model.attn"),
         ({"model": {"entry": "no colon"}}, "entry"),
         ({"input": {"kind": "smell"}}, "input.kind"),
         ({"input": {"kind": "lm", "batch": -1, "seq": 4, "vocab": 9}}, "input.batch"),
         ({"input": {"kind": "lm", "batch": 1, "seq": True, "vocab": 9}}, "input.seq"),
-        ({"input": {"kind": "lm", "batch": 2**40, "seq": 4, "vocab": 9}},
-         "input.batch"),
+        (
+            {"input": {"kind": "lm", "batch": 2**40, "seq": 4, "vocab": 9}},
+            "input.batch",
+        ),
         ({"precision": "fp8"}, "precision"),
         ({"optimizer": {"name": "lion"}}, "optimizer.name"),
         ({"optimizer": {"name": "sgd", "momentum": "much"}}, "optimizer.momentum"),
@@ -41,7 +45,7 @@ def test_every_row_is_read_and_survives_its_way_to_the_child():
         ({"strategy": "zero3"}, "strategy"),
         ({"accelerator": "abacus"}, "accelerator"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_field_is_named(change, field):
     with pytest.raises(SpecInvalid) as refused:
         read_case(LLAMA | change)

@@ -39,10 +39,16 @@ ONE = OutcomeInfo(
 
 def offer(index: int = 0, free_gib: int = 79) -> GpuOffer:
     return GpuOffer(
-        uuid=f"GPU-{index}", node="node-a", index=index, name="A100",
-        gpu_class="A100", memory_total_bytes=80 * GIB, used_bytes=0,
-        free_bytes=free_gib * GIB, peak_flops=312e12,
-    )  # fmt: skip
+        uuid=f"GPU-{index}",
+        node="node-a",
+        index=index,
+        name="A100",
+        gpu_class="A100",
+        memory_total_bytes=80 * GIB,
+        used_bytes=0,
+        free_bytes=free_gib * GIB,
+        peak_flops=312e12,
+    )
 
 
 def test_errors_are_counted_by_class_and_strategy():

@@ -20,9 +20,13 @@ from tests.placement.planner.made import make_offers, tiny
 
 ROOT = Path(__file__).resolve().parents[5]
 TINY_LLAMA = {
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 6,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
-}  # fmt: skip
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+}
 TINY_GPT2 = {"n_embd": 64, "n_layer": 6, "n_head": 4, "vocab_size": 256}
 
 
@@ -43,11 +47,19 @@ def ask(*questions: tuple[str, ...]) -> list[dict]:
     """Let the libraries read; one process for all questions."""
     told = [{"check": check, "with": list(values)} for check, *values in questions]
     done = subprocess.run(
-        [sys.executable, "-m",
-         "tests.placement.planner.launch.files.launch_file_check"],
-        input=json.dumps(told), capture_output=True, text=True, cwd=ROOT, check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}, timeout=120,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "tests.placement.planner.launch.files.launch_file_check",
+        ],
+        input=json.dumps(told),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        timeout=120,
+    )
     return json.loads(done.stdout)
 
 
@@ -156,8 +168,11 @@ class TestTorchrun:
         fake.chmod(0o755)
         done = subprocess.run(
             ["sh", "launch.sh", "my train.py", "--lr", "0.1"],
-            cwd=tmp_path, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert done.stdout.split(" ", 1)[0] == "GPU-lab-a-0,GPU-lab-a-1"
         assert done.stdout.endswith("my train.py --lr 0.1\n")

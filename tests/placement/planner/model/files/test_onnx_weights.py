@@ -52,10 +52,14 @@ def test_shapes_and_texts_are_no_parameters():
 
 def test_nodes_tell_the_layer_of_a_weight_without_a_name():
     nodes = [
-        helper.make_node("MatMul", ["x", f"onnx::MatMul_{i}"], ["y"],
-                         name=f"/model/layers.{i}/mlp/fc/MatMul")
+        helper.make_node(
+            "MatMul",
+            ["x", f"onnx::MatMul_{i}"],
+            ["y"],
+            name=f"/model/layers.{i}/mlp/fc/MatMul",
+        )
         for i in range(3)
-    ]  # fmt: skip
+    ]
     spec = read(saved(nodes, [array(f"onnx::MatMul_{i}", 4, 4) for i in range(3)]))
 
     assert [layer.name for layer in spec.layers] == [
