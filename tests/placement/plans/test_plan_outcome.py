@@ -50,9 +50,17 @@ def planned(alice, redis_client):
     held = make_reservation(alice, [gpu], state=State.ACTIVE)
     now = timezone.now()
     job = Job.objects.create(
-        reservation=held, owner=alice, plan=stored, name="run", kind=Job.Kind.SCRIPT,
-        node=gpu.node, state=JobState.RUNNING, attempt=1, started_at=now, seen_at=now,
-    )  # fmt: skip
+        reservation=held,
+        owner=alice,
+        plan=stored,
+        name="run",
+        kind=Job.Kind.SCRIPT,
+        node=gpu.node,
+        state=JobState.RUNNING,
+        attempt=1,
+        started_at=now,
+        seen_at=now,
+    )
     return job, gpu
 
 
@@ -104,21 +112,33 @@ def follows_what_ran(job, row, gpu_class) -> None:
     others = [
         PlanOutcome(
             job=Job.objects.create(
-                reservation=job.reservation, owner=alice, plan=job.plan, name=str(n),
-                kind=Job.Kind.SCRIPT, node=job.node, state=JobState.DONE, attempt=1,
+                reservation=job.reservation,
+                owner=alice,
+                plan=job.plan,
+                name=str(n),
+                kind=Job.Kind.SCRIPT,
+                node=job.node,
+                state=JobState.DONE,
+                attempt=1,
             ),
             **{
                 name: getattr(row, name)
                 for name in (
-                    "strategy", "gpu_class", "precision", "predicted_step_seconds",
-                    "predicted_units_per_second", "step_ratio", "memory_ratio",
-                    "high_ratio", "settled_at",
+                    "strategy",
+                    "gpu_class",
+                    "precision",
+                    "predicted_step_seconds",
+                    "predicted_units_per_second",
+                    "step_ratio",
+                    "memory_ratio",
+                    "high_ratio",
+                    "settled_at",
                 )
             },
             prior_step_seconds=1.0,
         )
         for n in range(ENOUGH)
-    ]  # fmt: skip
+    ]
     PlanOutcome.objects.bulk_create(others)
     found = measured_error.learned(placement_policy())
     assert found.step([gpu_class]).ratio == pytest.approx(2.0)
@@ -160,17 +180,26 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
     job.refresh_from_db()
     # It ran between two looks; its node could not say whose the memory was.
     assert follow(now + timedelta(seconds=30)) == {
-        "progress": 0, "measured": 0, "missed": 1, "settled": 1, "dropped": 0,
+        "progress": 0,
+        "measured": 0,
+        "missed": 1,
+        "settled": 1,
+        "dropped": 0,
         "logs_dropped": 0,
-    }  # fmt: skip
+    }
     row = job.outcome
     assert row.not_counted == "the job failed"
     row.settled_at = None
     row.save()
     summary = UsageSummary.objects.create(
-        kind="job", reservation_id=job.reservation_id, job_id=job.pk, gpu=gpu,
-        from_at=now, to_at=now, next_at=now,
-    )  # fmt: skip
+        kind="job",
+        reservation_id=job.reservation_id,
+        job_id=job.pk,
+        gpu=gpu,
+        from_at=now,
+        to_at=now,
+        next_at=now,
+    )
     assert follow(now + timedelta(seconds=2))["settled"] == 0  # not counted yet
     UsageSummary.objects.filter(pk=summary.pk).update(
         n=9, memory_max_bytes=row.gpus[0]["others_bytes"] + 500, next_at=None

@@ -72,9 +72,14 @@ def test_the_oldest_plans_of_one_person_go_and_what_a_job_names_stays(
     run = plan_on(alice, "ddp")
     row = make_reservation(alice, gpus[:1], state=State.ACTIVE)
     Job.objects.create(
-        reservation=row, owner=alice, node=gpus[0].node, name="try", kind="recipe",
-        recipe="burn-in", plan=run,
-    )  # fmt: skip
+        reservation=row,
+        owner=alice,
+        node=gpus[0].node,
+        name="try",
+        kind="recipe",
+        recipe="burn-in",
+        plan=run,
+    )
     html = signed_in(alice).get("/plan/").content.decode()
     for _ in range(4):
         fields = typed(keep=choice_of(html), batch="8")
@@ -174,9 +179,13 @@ def test_other_gpus_that_suit_sooner_are_named(kept, alice, bob, gpus):
 
 @pytest.mark.parametrize(
     ("asked", "field"),
-    [({"hours": "0"}, "hours"), ({"hours": "x"}, "hours"),
-     ({"hours": "2", "at": "soon"}, "at"), ({"hours": "1e999"}, "hours")],
-)  # fmt: skip
+    [
+        ({"hours": "0"}, "hours"),
+        ({"hours": "x"}, "hours"),
+        ({"hours": "2", "at": "soon"}, "at"),
+        ({"hours": "1e999"}, "hours"),
+    ],
+)
 def test_a_wrong_booking_is_named_at_its_field(kept, alice, asked, field):
     answer = signed_in(alice).post(f"/plan/{kept.pk}/book/", asked)
     assert answer.status_code == 422

@@ -120,9 +120,10 @@ def test_a_larger_batch_changes_the_result(student):
 
 def test_inference_counts_the_cache_of_keys_and_values(student):
     html = student.post(
-        "/plan/", typed(task="infer", known="llama-3.2-1b", sequence_length="4096"),
+        "/plan/",
+        typed(task="infer", known="llama-3.2-1b", sequence_length="4096"),
         headers=HTMX,
-    ).content.decode()  # fmt: skip
+    ).content.decode()
     assert "mem-kv_cache" in html
     assert "KV cache" in html
     assert "Optimizer states" not in html
@@ -205,9 +206,11 @@ def test_a_model_too_large_names_gpu_bytes_and_the_cheapest_change(
         gpu.maintenance = True
         gpu.save()
     send_frame(redis_client)
-    html = signed_in(alice).post(
-        "/plan/", typed(known="llama-3-70b", max_gpus="1"), headers=HTMX
-    ).content.decode()  # fmt: skip
+    html = (
+        signed_in(alice)
+        .post("/plan/", typed(known="llama-3-70b", max_gpus="1"), headers=HTMX)
+        .content.decode()
+    )
     assert re.search(r"It does not fit. Nearest: One GPU, where node-b:\d lacks", html)
     assert re.search(r"[0-9.]+ GiB missing", html)
     assert "under maintenance" in html
@@ -264,9 +267,14 @@ def test_a_chosen_plan_leads_to_a_booking_that_the_calendar_accepts(
         for edge in ("start", "end")
     )
     made = book(
-        user=alice, membership=None, gpu_ids=draft["gpu_ids"], start=start, end=end,
-        purpose=draft["purpose"], now=timezone.now(),
-    )  # fmt: skip
+        user=alice,
+        membership=None,
+        gpu_ids=draft["gpu_ids"],
+        start=start,
+        end=end,
+        purpose=draft["purpose"],
+        now=timezone.now(),
+    )
     assert made.state == State.ACTIVE
     launch = student.get(f"/jobs/new/?reservation={made.pk}&plan={stored.pk}")
     assert "With the plan" in launch.content.decode()
@@ -284,9 +292,13 @@ def test_a_later_booking_lies_on_the_calendars_grid(student, alice):
         for edge in ("start", "end")
     )
     made = book(
-        user=alice, membership=None, gpu_ids=draft["gpu_ids"], start=start, end=end,
+        user=alice,
+        membership=None,
+        gpu_ids=draft["gpu_ids"],
+        start=start,
+        end=end,
         now=timezone.now(),
-    )  # fmt: skip
+    )
     assert made.state == State.CONFIRMED
 
 
