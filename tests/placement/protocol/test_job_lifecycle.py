@@ -28,9 +28,12 @@ def test_every_move_of_a_job_is_of_the_table_with_reason_and_time(alice) -> None
     ), "what has ended moves no more"
     held = make_reservation(alice, make_gpus(1, make_node("red")), state=State.ACTIVE)
     row = {
-        "reservation": held, "owner": alice, "node": held.allocations.get().gpu.node,
-        "kind": "recipe", "recipe": "burn-in",
-    }  # fmt: skip
+        "reservation": held,
+        "owner": alice,
+        "node": held.allocations.get().gpu.node,
+        "kind": "recipe",
+        "recipe": "burn-in",
+    }
     now = timezone.now()
     for old in JobState:
         for new in set(JobState) - {old}:

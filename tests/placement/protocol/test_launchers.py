@@ -26,8 +26,12 @@ def command(launcher, *arguments, files=(), gpus=REAL.gpu_uuids, simulated=False
 
 def test_each_launcher_starts_one_rank_per_gpu_and_ends_with_the_script():
     assert command(Launcher.TORCHRUN, "-x") == [
-        "torchrun", "--standalone", "--nproc-per-node=2", "/job/script", "-x",
-    ]  # fmt: skip
+        "torchrun",
+        "--standalone",
+        "--nproc-per-node=2",
+        "/job/script",
+        "-x",
+    ]
     assert command(Launcher.PYTHON, "-x") == ["python", "/job/script", "-x"]
     plain = command(Launcher.ACCELERATE)
     assert plain[:4] == [
@@ -39,9 +43,13 @@ def test_each_launcher_starts_one_rank_per_gpu_and_ends_with_the_script():
     assert {"--multi_gpu", "--main_process_port=0"} < set(plain)
     assert "--multi_gpu" not in command(Launcher.ACCELERATE, gpus=("GPU-a",))
     assert command(Launcher.ACCELERATE, "-x", files=["accelerate.json"]) == [
-        "accelerate", "launch", "--config_file=/job/accelerate.json",
-        "--main_process_port=0", "/job/script", "-x",
-    ]  # fmt: skip
+        "accelerate",
+        "launch",
+        "--config_file=/job/accelerate.json",
+        "--main_process_port=0",
+        "/job/script",
+        "-x",
+    ]
 
 
 def test_deepspeed_is_shown_exactly_the_reserved_gpus_by_rank():

@@ -39,9 +39,14 @@ TWO = {"gpu_uuids": ("GPU-a", "GPU-b"), "gpu_indexes": (0, 1)}
 
 def part(number, state, *lines, node="", **more):
     return PartInfo(
-        number, node or f"lab-{number}", number * 2, 2, JobState(state),
-        last_lines=lines, **more,
-    )  # fmt: skip
+        number,
+        node or f"lab-{number}",
+        number * 2,
+        2,
+        JobState(state),
+        last_lines=lines,
+        **more,
+    )
 
 
 def test_the_whole_ends_as_the_worst_of_its_parts():
@@ -92,8 +97,9 @@ GLOO = "[/third_party/gloo/transport/tcp/pair.cc:553] Connection closed by peer 
 
 
 def test_launchers_of_others_are_understood_and_lost_connections_are_what_follows():
-    first = part(0, "failed", *TABLE.format(1).splitlines(), ended_at=1.0,
-                 reason=LOST_PEERS)  # fmt: skip
+    first = part(
+        0, "failed", *TABLE.format(1).splitlines(), ended_at=1.0, reason=LOST_PEERS
+    )
     second = part(1, "failed", *TABLE.format(-11).splitlines(), ended_at=9.0)
     assert reason_of(second) == "lab-1: rank 3 ended by SIGSEGV"
     code = part(1, "failed", *TABLE.format(2).splitlines(), ended_at=9.0)
@@ -136,10 +142,15 @@ def test_a_meeting_that_is_none_is_refused_by_field(changes, word):
 
 
 @pytest.mark.parametrize(
-    "given", [{}, [{}], [{"number": 0, "size_bytes": 0, "sha256": "0" * 64}],
-              [{"number": 0, "size_bytes": 1, "sha256": "../x"}],
-              [{"number": "0", "size_bytes": 1, "sha256": "0" * 64}]],
-)  # fmt: skip
+    "given",
+    [
+        {},
+        [{}],
+        [{"number": 0, "size_bytes": 0, "sha256": "0" * 64}],
+        [{"number": 0, "size_bytes": 1, "sha256": "../x"}],
+        [{"number": "0", "size_bytes": 1, "sha256": "0" * 64}],
+    ],
+)
 def test_checkpoints_that_are_none_are_refused(given):
     body = json.loads(make_order(checkpoints=(Carried(1, 7, "0" * 64),)).payload())
     with pytest.raises(OrderRefused, match="checkpoints"):
@@ -150,8 +161,12 @@ def test_a_node_cannot_send_the_others_to_what_is_no_address():
     fact = {"v": 1, "kind": "job", "job": 1, "attempt": 1, "event": "started", "at": 1}
     good = parse_fact(fact | {"meeting_address": "lab-a", "meeting_port": 29500})
     assert (good.meeting_address, good.meeting_port) == ("lab-a", 29500)
-    for bad in ({"meeting_address": "a b"}, {"meeting_address": ["x"]},
-                {"meeting_port": -1}, {"meeting_port": "1"}):  # fmt: skip
+    for bad in (
+        {"meeting_address": "a b"},
+        {"meeting_address": ["x"]},
+        {"meeting_port": -1},
+        {"meeting_port": "1"},
+    ):
         with pytest.raises(FactRefused):
             parse_fact(fact | bad)
 
@@ -197,8 +212,9 @@ def test_each_launcher_is_told_of_the_other_nodes_or_refuses_in_words():
     (world,) = [word for word in deepspeed if word.startswith("--world_info=")]
     # Rank 1 counts itself there as local rank 1 % 2, and 2 as 0.
     assert json.loads(base64.urlsafe_b64decode(world[13:])) == {
-        "node0": [0], "node1": ["GPU-b", "GPU-a"],
-    }  # fmt: skip
+        "node0": [0],
+        "node1": ["GPU-b", "GPU-a"],
+    }
     assert "--node_rank=1" in deepspeed and "--master_addr=10.0.0.1" in deepspeed
     assert not any("f" * 32 in word for word in torchrun + accelerate + deepspeed)
     assert "1, 2" in why_not_on_nodes(Launcher.ACCELERATE, (1, 2))
