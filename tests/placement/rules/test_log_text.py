@@ -51,10 +51,16 @@ def test_a_very_long_line_is_broken():
 
 @pytest.mark.parametrize(
     "text",
-    ["\x1b]" * 200_000, "\x1b[" * 200_000, "\x1b]" + "a" * 400_000,
-     "\x1b[" + "1;" * 200_000, "\x1bP" * 100_000 + "x" * 100_000, "a" * 2_000_000],
+    [
+        "\x1b]" * 200_000,
+        "\x1b[" * 200_000,
+        "\x1b]" + "a" * 400_000,
+        "\x1b[" + "1;" * 200_000,
+        "\x1bP" * 100_000 + "x" * 100_000,
+        "a" * 2_000_000,
+    ],
     ids=["osc", "csi", "long osc", "long csi", "dcs", "plain"],
-)  # fmt: skip
+)
 def test_hostile_text_takes_linear_time(text):
     began = time.process_time()
     clean(text)
@@ -64,8 +70,10 @@ def test_hostile_text_takes_linear_time(text):
 @pytest.mark.parametrize(
     ("line", "numbers"),
     [
-        ("step=10 loss=3.2 tokens_per_s=1.5e3", {"step": 10, "loss": 3.2,
-                                                "tokens_per_s": 1500}),
+        (
+            "step=10 loss=3.2 tokens_per_s=1.5e3",
+            {"step": 10, "loss": 3.2, "tokens_per_s": 1500},
+        ),
         ("Step: 4, Loss: -0.5", {"step": 4, "loss": -0.5}),
         ("epoch 1 | step=3 | loss=2 |", {"step": 3, "loss": 2}),
         ('{"step": 1, "loss": 2.5, "ok": true, "who": "x"}', {"step": 1, "loss": 2.5}),
@@ -80,13 +88,14 @@ def test_hostile_text_takes_linear_time(text):
         ("{" * 5000, None),
         ('{"a":' * 900 + "1" + "}" * 900, None),
     ],
-)  # fmt: skip
+)
 def test_numbers_of_a_line(line, numbers):
     assert numbers_of(line) == numbers
 
 
-@pytest.mark.parametrize("line", ["a=" * 1000, "=1" * 1000, "step=" + "1" * 1990,
-                                  "a.b/c_d-" * 240])  # fmt: skip
+@pytest.mark.parametrize(
+    "line", ["a=" * 1000, "=1" * 1000, "step=" + "1" * 1990, "a.b/c_d-" * 240]
+)
 def test_hostile_lines_take_no_time(line):
     began = time.process_time()
     for _ in range(200):

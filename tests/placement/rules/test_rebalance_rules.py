@@ -33,19 +33,26 @@ INTRUDER = Trouble(rule="intruder", gpu_label="red:0", breaks=False)
 
 def look(**changes):
     fields = {
-        "rules": DO, "may_move": True, "restart": Restart.RESUMES,
-        "step_seconds_now": 1.0, "step_seconds_new": 0.5, "places": "red:1",
-        "steps_left": 1000, "window_seconds": 3600.0, "cost_seconds": 100.0,
+        "rules": DO,
+        "may_move": True,
+        "restart": Restart.RESUMES,
+        "step_seconds_now": 1.0,
+        "step_seconds_new": 0.5,
+        "places": "red:1",
+        "steps_left": 1000,
+        "window_seconds": 3600.0,
+        "cost_seconds": 100.0,
         **changes,
-    }  # fmt: skip
+    }
     return MoveSnapshot(**fields)
 
 
 some_seconds = st.floats(0.001, 1e5)
 looks = st.builds(
     MoveSnapshot,
-    rules=st.builds(Rules, when_faster=st.sampled_from(Act),
-                    when_in_trouble=st.sampled_from(Act)),
+    rules=st.builds(
+        Rules, when_faster=st.sampled_from(Act), when_in_trouble=st.sampled_from(Act)
+    ),
     may_move=st.booleans(),
     restart=st.sampled_from(Restart),
     trouble=st.sampled_from([None, LOST, INTRUDER, SILENT]),
@@ -59,7 +66,7 @@ looks = st.builds(
     seconds_since_last_move=st.one_of(st.none(), st.floats(0, 1e6)),
     last_move_cost_seconds=st.floats(0, 1e5),
     dearer=st.booleans(),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -130,14 +137,20 @@ def test_starting_again_from_the_beginning_costs_what_was_done():
 def offers_of(rows):
     return {
         f"GPU-{index}": GpuOffer(
-            uuid=f"GPU-{index}", node="red", index=index, name="A100",
-            gpu_class="a100" if fast else "old", memory_total_bytes=80 * GIB,
-            used_bytes=used * GIB, free_bytes=(80 - used) * GIB,
-            peak_flops=312e12 if fast else 70e12, compute_processes=busy,
+            uuid=f"GPU-{index}",
+            node="red",
+            index=index,
+            name="A100",
+            gpu_class="a100" if fast else "old",
+            memory_total_bytes=80 * GIB,
+            used_bytes=used * GIB,
+            free_bytes=(80 - used) * GIB,
+            peak_flops=312e12 if fast else 70e12,
+            compute_processes=busy,
             util_pct=50.0 * busy,
         )
         for index, (used, fast, busy) in enumerate(rows)
-    }  # fmt: skip
+    }
 
 
 cards = st.lists(
@@ -150,9 +163,13 @@ SPEC, WORK = well_known_spec("gpt2"), Workload(batch=16)
 
 def fastest(offers, strategy, count):
     found = plan(
-        SPEC, WORK, list(offers.values()), max_gpus=count, wish="fastest",
+        SPEC,
+        WORK,
+        list(offers.values()),
+        max_gpus=count,
+        wish="fastest",
         limits=Limits(strategies=(strategy,)),
-    )  # fmt: skip
+    )
     return [one for one in found.plans if len(one.shards) == count]
 
 
