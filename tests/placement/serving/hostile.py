@@ -20,13 +20,15 @@ def model_bytes(nodes, inputs, constants):
 def loop_bytes(*, rounds=None):
     """Adds 1 so often; ``rounds`` None: as often as the input ``n`` says."""
     body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["on"]),
-         helper.make_node("Add", ["a", "one"], ["b"])],
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Add", ["a", "one"], ["b"]),
+        ],
         "body",
         [value("i", ROUND, ()), value("go", TensorProto.BOOL, ()), value("a")],
         [value("on", TensorProto.BOOL, ()), value("b")],
         [helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])],
-    )  # fmt: skip
+    )
     constants = [helper.make_tensor("true", TensorProto.BOOL, [], [True])]
     inputs = [value("x")]
     if rounds is None:

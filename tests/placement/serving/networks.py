@@ -52,9 +52,10 @@ def outside_files(data: bytes, location: str = "weights/w.data") -> dict[str, by
         weight.ClearField("raw_data")
         weight.data_location = onnx.TensorProto.EXTERNAL
         for key, value in (
-            ("location", location), ("offset", str(len(beside))),
+            ("location", location),
+            ("offset", str(len(beside))),
             ("length", str(len(raw))),
-        ):  # fmt: skip
+        ):
             weight.external_data.add(key=key, value=value)
         beside += raw
     return {"net.onnx": model.SerializeToString(), location: beside}

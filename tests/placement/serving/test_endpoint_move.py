@@ -43,9 +43,12 @@ class Stage:
             alice, self.gpus[:1], start=now, end=end, state=State.ACTIVE
         )
         self.job = serving.deploy(
-            user=alice, file_id=self.file.pk, said=said,
-            reservation_id=self.reservation.pk, now=now,
-        )  # fmt: skip
+            user=alice,
+            file_id=self.file.pk,
+            said=said,
+            reservation_id=self.reservation.pk,
+            now=now,
+        )
 
     def run(self, job, state=JobState.RUNNING, **fields):
         Job.objects.filter(pk=job.pk).update(
@@ -60,10 +63,11 @@ class Stage:
             for row in job.endpoint.models.all()
         ]
         answer = client.put(
-            f"/node/v1/jobs/{job.pk}/models", json.dumps({"models": models}),
+            f"/node/v1/jobs/{job.pk}/models",
+            json.dumps({"models": models}),
             content_type="application/json",
             headers={"Authorization": self.keys[job.node.name]},
-        )  # fmt: skip
+        )
         assert answer.status_code == 204, answer.content
 
 
@@ -99,9 +103,12 @@ def test_an_endpoint_moves_when_asked_and_its_address_stays(
     assert (again.status_code, again.json()["code"]) == (409, "endpoint-stays")
     with pytest.raises(Exception, match="bring a model"):
         serving.bring(
-            user=alice, job_id=old.pk, file_id=stage.file.pk, said={"name": "b"},
+            user=alice,
+            job_id=old.pk,
+            file_id=stage.file.pk,
+            said={"name": "b"},
             now=timezone.now(),
-        )  # fmt: skip
+        )
 
     now = timezone.now()
     assert endpoint_move.tick(now)["serves_switched"] == 0

@@ -47,9 +47,11 @@ def test_a_shell_sends_what_the_command_says(tmp_path, echo, inputs):
     (tmp_path / "request.json").write_text(json.dumps(body))
     done = subprocess.run(
         ["sh", "-c", curl_command(endpoint, "mlp", body)],
-        cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "TOKEN": "gp_x"},
-        capture_output=True, timeout=30,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "TOKEN": "gp_x"},
+        capture_output=True,
+        timeout=30,
+    )
     assert done.returncode == 0, done.stderr
     path, headers, sent = got[0]
     assert path == "/serve/1/v2/models/mlp/infer"

@@ -58,9 +58,12 @@ async def test_what_a_job_answers_is_bounded_and_must_be_http(folder):
     with pytest.raises(FrameInvalid, match="302"):
         checked_answer({"status": moved.status, "headers": {}}, b"")
     for bad in (
-        b"", b"hello\r\n\r\n", OK[:-1], b"HTTP/1.1 200 OK\r\nX: " + b"y" * 40_000,
+        b"",
+        b"hello\r\n\r\n",
+        OK[:-1],
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 40_000,
         b"HTTP/1.1 200 OK\r\n\r\n" + bytes(MOST_ANSWER_BYTES + 1),
-    ):  # fmt: skip
+    ):
         said = bad
         with pytest.raises(NoAnswer):
             await ask(folder, "GET", "/v2", within_seconds=5)
@@ -79,9 +82,10 @@ async def test_a_node_answers_only_what_it_was_asked_over_this_very_tunnel(
 
     def tunnel(shown):
         headers = [
-            (b"host", b"127.0.0.1"), (b"origin", b"http://127.0.0.1"),
+            (b"host", b"127.0.0.1"),
+            (b"origin", b"http://127.0.0.1"),
             (b"authorization", f"Node {shown}".encode()),
-        ]  # fmt: skip
+        ]
         return WebsocketCommunicator(application, "/ws/node/serve/", headers)
 
     for shown in ("node1:wrong", "other:" + token, ""):

@@ -73,15 +73,27 @@ def nobody_is_served_by_root(web, upload):
     """Where jobs have users of their own, and Alice has none."""
     Node.objects.update(isolation="watched")
     upload.seek(0)
-    form = {"upload": upload, "place": "book", "hours": "2", "most_batch": "4",
-            "deadline_ms": "50", "admits": "owner"}  # fmt: skip
+    form = {
+        "upload": upload,
+        "place": "book",
+        "hours": "2",
+        "most_batch": "4",
+        "deadline_ms": "50",
+        "admits": "owner",
+    }
     assert b"no Unix user in the portal" in web.post("/serve/new/", form).content
     assert not Job.objects.exists() and not Reservation.objects.exists()
     Node.objects.update(isolation="none")
 
 
-WRONG = {"name": "two words", "place": "book", "hours": "400", "most_batch": "0",
-         "deadline_ms": "50", "admits": "account"}  # fmt: skip
+WRONG = {
+    "name": "two words",
+    "place": "book",
+    "hours": "400",
+    "most_batch": "0",
+    "deadline_ms": "50",
+    "admits": "account",
+}
 
 
 def a_wrong_form_keeps_what_has_arrived(web, upload, alice):
@@ -99,9 +111,12 @@ def a_wrong_form_keeps_what_has_arrived(web, upload, alice):
 
 def what_a_job_left_is_offered(web, job, stranger):
     left = ResultFile.objects.create(
-        job=job, attempt=1, path="export/mlp.onnx", size_bytes=len(mlp_bytes()),
+        job=job,
+        attempt=1,
+        path="export/mlp.onnx",
+        size_bytes=len(mlp_bytes()),
         complete_at=timezone.now(),
-    )  # fmt: skip
+    )
     result_files.path_of(left).parent.mkdir(parents=True)
     result_files.path_of(left).write_bytes(mlp_bytes())
     offered = (
@@ -137,9 +152,15 @@ def test_a_model_is_booked_served_shown_and_given_to_its_own_node_only(
     upload.seek(0)
     page = web.post(
         "/serve/new/",
-        {"upload": upload, "place": "book", "hours": "2", "most_batch": "4",
-         "deadline_ms": "50", "admits": "owner"},
-    )  # fmt: skip
+        {
+            "upload": upload,
+            "place": "book",
+            "hours": "2",
+            "most_batch": "4",
+            "deadline_ms": "50",
+            "admits": "owner",
+        },
+    )
     assert page.status_code == 302, page.content
     job = Job.objects.get()
     endpoint = job.endpoint
@@ -187,10 +208,12 @@ def test_one_server_per_gpu_and_only_where_the_model_fits(alice, redis_client):
         )
 
     for said, field in (
-        ({"name": "../x"}, "name"), ({"most_batch": "many"}, "most_batch"),
-        ({"deadline_ms": 0}, "deadline_ms"), ({"admits": "all"}, "admits"),
+        ({"name": "../x"}, "name"),
+        ({"most_batch": "many"}, "most_batch"),
+        ({"deadline_ms": 0}, "deadline_ms"),
+        ({"admits": "all"}, "admits"),
         ({"threads": 10**12}, "threads"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(LaunchInvalid) as caught:
             deploy(**said)
         assert list(caught.value.problems) == [field]

@@ -102,12 +102,21 @@ def other_web(transactional_db):
         place = f"postgres://{who}@{quote(host, safe=':')}/{known['NAME']}"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         web = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "gpuportal.asgi:application",
-             "--lifespan", "off", "--fd", str(listener.fileno()),
-             "--log-level", "warning"],
+            [
+                sys.executable,
+                "-m",
+                "uvicorn",
+                "gpuportal.asgi:application",
+                "--lifespan",
+                "off",
+                "--fd",
+                str(listener.fileno()),
+                "--log-level",
+                "warning",
+            ],
             env=os.environ | {"DATABASE_URL": place, "REDIS_URL": settings.REDIS_URL},
             pass_fds=[listener.fileno()],
-        )  # fmt: skip
+        )
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         web.terminate()
         web.wait(20)
@@ -124,9 +133,11 @@ def binary_body(rows):
     """The binary form, with the answer wanted in it too."""
     raw = np.asarray(rows, dtype="<f4").tobytes()
     one = {
-        "name": "x", "datatype": "FP32", "shape": [len(rows), len(rows[0])],
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [len(rows), len(rows[0])],
         "parameters": {"binary_data_size": len(raw)},
-    }  # fmt: skip
+    }
     head = {"inputs": [one], "parameters": {"binary_data_output": True}}
     text = json.dumps(head).encode()
     headers = {
@@ -162,9 +173,12 @@ def test_a_model_is_uploaded_placed_asked_shared_moved_and_stopped(
     assert upload(alice, data).pk == file.pk, "the same bytes are kept once"
     reservation = make_reservation(alice, kitchen.gpus, state=State.ACTIVE)
     job = serving.deploy(
-        user=alice, file_id=file.pk, said={"name": "mlp", "deadline_ms": "5000"},
-        reservation_id=reservation.pk, now=timezone.now(),
-    )  # fmt: skip
+        user=alice,
+        file_id=file.pk,
+        said={"name": "mlp", "deadline_ms": "5000"},
+        reservation_id=reservation.pk,
+        now=timezone.now(),
+    )
     assert job.endpoint.gpu == kitchen.gpus[1], "the one that nothing runs on"
     mine = token(alice, f"serve:{job.pk}")
     base = f"{live_asgi}/serve/{job.pk}/v2"
@@ -271,11 +285,14 @@ def closed_to_others(live_asgi, base, job, alice, bob, carol):
 
 def crooked_requests_go_nowhere(live_asgi, base, job, mine):
     for path in (
-        "v2/../stats", "v2/repository/models/mlp/unload",
+        "v2/../stats",
+        "v2/repository/models/mlp/unload",
         "v2/models/..%2f..%2frepository%2fmodels%2fmlp/unload",
         "v2/models/mlp/infer/../../../../repository/models/mlp/unload",
-        "v2//models/mlp/infer", "v2/models/mlp/infer?x=/repository", "v2/models/%00",
-    ):  # fmt: skip
+        "v2//models/mlp/infer",
+        "v2/models/mlp/infer?x=/repository",
+        "v2/models/%00",
+    ):
         status, _, body = ask(
             f"{live_asgi}/serve/{job.pk}/{path}", mine, infer_body([[1.0]])
         )
@@ -309,8 +326,11 @@ def asked_as_the_page_prints_it(live_asgi, job, alice, mine):
     assert "X-Deadline-Ms" not in command, "it has to work on a busy day"
     done = subprocess.run(
         ["bash", "-c", f"{command} --silent --show-error"],
-        env=os.environ | {"TOKEN": mine}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        env=os.environ | {"TOKEN": mine},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["outputs"][0]["shape"] == [1, 3], done.stdout
 
@@ -350,9 +370,12 @@ def shared_within_the_account(kitchen, live_asgi, base, job, alice, bob, carol):
     )
     with pytest.raises(LaunchInvalid):
         serving.bring(
-            user=alice, job_id=job.pk, file_id=job.endpoint.models.first().file_id,
-            said={"name": "small"}, now=now,
-        )  # fmt: skip
+            user=alice,
+            job_id=job.pk,
+            file_id=job.endpoint.models.first().file_id,
+            said={"name": "small"},
+            now=now,
+        )
     shown = token(bob, "serve")
     until_ready(f"{base}/models/small", shown)
     status, _, body = ask(f"{base}/models/small/infer", shown, infer_body([[1.0, 2.0]]))
@@ -394,8 +417,9 @@ def asked_at_another_process(live_asgi, other_web, job, mine):
     assert answer[0] == 200, answer[2]
     assert ask(f"{url}/v2/models/mlp/infer", mine, infer_body(ROWS))[0] == 200
     assert json.loads(ask(f"{url}/stats", mine)[2])["models"]
-    late = ask(f"{url}/v2/models/mlp/infer", mine, infer_body(ROWS),
-               {"X-Deadline-Ms": "0.01"})  # fmt: skip
+    late = ask(
+        f"{url}/v2/models/mlp/infer", mine, infer_body(ROWS), {"X-Deadline-Ms": "0.01"}
+    )
     assert (late[0], json.loads(late[2])["code"]) == (503, "deadline")
 
 
@@ -435,9 +459,12 @@ def test_a_model_that_hangs_or_kills_the_server_costs_the_others_seconds(
 ):
     reservation = make_reservation(alice, kitchen.gpus, state=State.ACTIVE)
     job = serving.deploy(
-        user=alice, file_id=upload(alice, mlp_bytes()).pk, said={"name": "mlp"},
-        reservation_id=reservation.pk, now=timezone.now(),
-    )  # fmt: skip
+        user=alice,
+        file_id=upload(alice, mlp_bytes()).pk,
+        said={"name": "mlp"},
+        reservation_id=reservation.pk,
+        now=timezone.now(),
+    )
     base, now = f"{live_asgi}/serve/{job.pk}/v2/models", timezone.now()
     mine = token(alice, f"serve:{job.pk}")
     kitchen.order(job)
