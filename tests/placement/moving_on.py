@@ -97,17 +97,27 @@ def runs_on_blue(lab: NearNodes, client: redis.Redis, **script: object) -> Job:
     send_frame(client)
     gpus = list(Gpu.objects.filter(node__name="blue"))
     held = book(
-        user=alice, membership=None, gpu_ids=[gpu.pk for gpu in gpus], start=now,
-        end=end, now=now,
-    )  # fmt: skip
+        user=alice,
+        membership=None,
+        gpu_ids=[gpu.pk for gpu in gpus],
+        start=now,
+        end=end,
+        now=now,
+    )
     plan = keep_plan(
         user=alice, spec=well_known_spec("gpt2"), plan=plan_on(gpus), now=now
     )
     job = jobs.launch(
-        user=alice, reservation_id=held.pk, name="train", kind="script",
-        script=SCRIPT % ({"size": 20_000, "asked": ""} | script), plan_id=plan.pk,
-        restart=Restart.RESUMES, retries=2, now=now,
-    )  # fmt: skip
+        user=alice,
+        reservation_id=held.pk,
+        name="train",
+        kind="script",
+        script=SCRIPT % ({"size": 20_000, "asked": ""} | script),
+        plan_id=plan.pk,
+        restart=Restart.RESUMES,
+        retries=2,
+        now=now,
+    )
     lab.until_state(job, "running")
     lab.says(job, "saved")
     return job

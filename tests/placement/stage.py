@@ -17,21 +17,33 @@ def after(seconds):
 
 def fact(job, event, at=None, **more):
     return {
-        "v": 1, "kind": "job", "job": job.pk, "attempt": max(job.attempt, 1),
-        "event": event, "at": at or time.time(), **more,
-    }  # fmt: skip
+        "v": 1,
+        "kind": "job",
+        "job": job.pk,
+        "attempt": max(job.attempt, 1),
+        "event": event,
+        "at": at or time.time(),
+        **more,
+    }
 
 
 def belief(*running, at=None, ended=()):
     items = [
-        {"job": job.pk, "attempt": 1, "started_at": NOW.timestamp(),
-         "deadline_at": job.reservation.end.timestamp()}
+        {
+            "job": job.pk,
+            "attempt": 1,
+            "started_at": NOW.timestamp(),
+            "deadline_at": job.reservation.end.timestamp(),
+        }
         for job in running
-    ]  # fmt: skip
+    ]
     return {
-        "v": 1, "kind": "jobs", "at": at or time.time(), "running": items,
+        "v": 1,
+        "kind": "jobs",
+        "at": at or time.time(),
+        "running": items,
         "ended": list(ended),
-    }  # fmt: skip
+    }
 
 
 def record(message, now=None, node="red"):

@@ -37,9 +37,14 @@ def reservation(alice, node):
 @pytest.fixture
 def job(alice, reservation):
     return jobs.launch(
-        user=alice, reservation_id=reservation.pk, name="try", kind="recipe",
-        recipe="burn-in", recipe_settings={"seconds": 5}, now=NOW,
-    )  # fmt: skip
+        user=alice,
+        reservation_id=reservation.pk,
+        name="try",
+        kind="recipe",
+        recipe="burn-in",
+        recipe_settings={"seconds": 5},
+        now=NOW,
+    )
 
 
 @pytest.fixture

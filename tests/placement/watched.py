@@ -58,22 +58,32 @@ def booked(user, gpus, hours=10):
     """Book until a full hour, so that the rest of it can be booked again."""
     grid = NOW.replace(minute=0, second=0)
     return book(
-        user=user, membership=None, gpu_ids=[gpu.pk for gpu in gpus],
-        start=NOW, end=grid + timedelta(hours=hours), now=NOW,
-    )  # fmt: skip
+        user=user,
+        membership=None,
+        gpu_ids=[gpu.pk for gpu in gpus],
+        start=NOW,
+        end=grid + timedelta(hours=hours),
+        now=NOW,
+    )
 
 
 def plan_on(gpus, strategy="single"):
     """The planner's Plan for gpt2 on exactly these Gpus, all idle."""
     offers = [
         GpuOffer(
-            uuid=gpu.uuid, node=gpu.node.name, index=gpu.index, name=gpu.name,
-            gpu_class=gpu.pool.gpu_class, memory_total_bytes=gpu.memory_total_bytes,
-            used_bytes=400 * 2**20, free_bytes=gpu.memory_total_bytes - 400 * 2**20,
-            util_pct=3.0, peak_flops=312e12 if "A100" in gpu.name else 71e12,
+            uuid=gpu.uuid,
+            node=gpu.node.name,
+            index=gpu.index,
+            name=gpu.name,
+            gpu_class=gpu.pool.gpu_class,
+            memory_total_bytes=gpu.memory_total_bytes,
+            used_bytes=400 * 2**20,
+            free_bytes=gpu.memory_total_bytes - 400 * 2**20,
+            util_pct=3.0,
+            peak_flops=312e12 if "A100" in gpu.name else 71e12,
         )
         for gpu in gpus
-    ]  # fmt: skip
+    ]
     found = make_plans(
         spec=well_known_spec("gpt2"), workload=Workload(batch=16), offers=offers
     )
@@ -89,10 +99,17 @@ def running(user, reservation, gpus, strategy="single", **more):
     stored = keep_plan(user=user, spec=spec, plan=plan_on(gpus, strategy), now=NOW)
     fields = {"may_move": True, "restart": Restart.FRESH, **more}
     made = jobs.launch(
-        user=user, reservation_id=reservation.pk, name="train", kind="recipe",
-        recipe="tiny-transformer", recipe_settings={"steps": 100_000},
-        plan_id=stored.pk, node=gpus[0].node.name, now=NOW, **fields,
-    )  # fmt: skip
+        user=user,
+        reservation_id=reservation.pk,
+        name="train",
+        kind="recipe",
+        recipe="tiny-transformer",
+        recipe_settings={"steps": 100_000},
+        plan_id=stored.pk,
+        node=gpus[0].node.name,
+        now=NOW,
+        **fields,
+    )
     Job.objects.filter(pk=made.pk).update(
         state=JobState.RUNNING, attempt=1, started_at=NOW, seen_at=NOW
     )
@@ -114,17 +131,29 @@ def moves(job):
 def busy(redis_client, gpu, *, job=None, others=0, memory=2 * GIB):
     """Tell the details of a Gpu's node: the Job's own process and others'."""
     process = {
-        "pid": 1, "uid": 1, "user": "x", "command": "python", "memory_bytes": memory,
-        "sm_pct": 50, "started_at": 1.0, "job": job.pk if job else None,
-    }  # fmt: skip
+        "pid": 1,
+        "uid": 1,
+        "user": "x",
+        "command": "python",
+        "memory_bytes": memory,
+        "sm_pct": 50,
+        "started_at": 1.0,
+        "job": job.pk if job else None,
+    }
     processes = [process] if job else []
     processes += [{**process, "job": None} for _ in range(others)]
     detail = {
-        "node": gpu.node.name, "at": time.time(), "load1": 0.1,
-        "gpus": {gpu.uuid: {
-            "processes": processes, "throttle": [], "memory_reserved_bytes": 0,
-        }},
-    }  # fmt: skip
+        "node": gpu.node.name,
+        "at": time.time(),
+        "load1": 0.1,
+        "gpus": {
+            gpu.uuid: {
+                "processes": processes,
+                "throttle": [],
+                "memory_reserved_bytes": 0,
+            }
+        },
+    }
     redis_client.set(broadcast.DETAIL + gpu.node.name, json.dumps(detail))
 
 

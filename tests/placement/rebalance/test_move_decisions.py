@@ -46,9 +46,12 @@ def test_a_no_is_heard_and_not_asked_again(slow):
     assert last.state == M.STAYS and "declined" in last.reason
     with pytest.raises(MoveGone):
         move_decisions.decide(
-            job_id=slow.pk, move_id=moves(slow)[0].pk, user=slow.owner, accept=True,
+            job_id=slow.pk,
+            move_id=moves(slow)[0].pk,
+            user=slow.owner,
+            accept=True,
             now=NOW,
-        )  # fmt: skip
+        )
 
 
 def test_only_the_owner_and_the_operator_decide(slow, bob, carol, omar):
@@ -69,9 +72,12 @@ def test_only_the_owner_and_the_operator_decide(slow, bob, carol, omar):
 
 def test_a_yes_books_gives_back_stops_and_launches_in_one_step(slow, cards, alice):
     sweep = JobArray.objects.create(
-        owner=alice, reservation=slow.reservation, name="s", sweep={"lr": [1, 2]},
+        owner=alice,
+        reservation=slow.reservation,
+        name="s",
+        sweep={"lr": [1, 2]},
         created_at=slow.created_at,
-    )  # fmt: skip
+    )
     of_sweep = {"array": sweep, "array_index": 1, "parameters": {"lr": 2}}
     Job.objects.filter(pk=slow.pk).update(**of_sweep)
     look()
@@ -79,8 +85,10 @@ def test_a_yes_books_gives_back_stops_and_launches_in_one_step(slow, cards, alic
     assert look_again(after(5))["carried_out"] == 1
     old, new = Reservation.objects.filter(user=alice).order_by("pk")
     assert (old.state, new.state, new.end) == (
-        State.RELEASED, State.ACTIVE, old.booked_end,
-    )  # fmt: skip
+        State.RELEASED,
+        State.ACTIVE,
+        old.booked_end,
+    )
     assert [a.gpu for a in new.allocations.all()] == [cards[0]]
     assert not Allocation.objects.filter(gpu=cards[4], live=True).exists()
     slow.refresh_from_db()
@@ -141,8 +149,11 @@ def test_a_job_that_just_moved_is_held_down(slow, cards):
         Job.objects.select_related("plan", "owner", "node", "reservation").get(
             pk=row.next_job_id
         ),
-        None, policy=PlacementPolicy.current(), looked_at=None, now=after(65),
-    )  # fmt: skip
+        None,
+        policy=PlacementPolicy.current(),
+        looked_at=None,
+        now=after(65),
+    )
     assert weighed.look.seconds_since_last_move == 60
     assert weighed.look.last_move_cost_seconds == 35
 
@@ -252,9 +263,12 @@ def test_without_another_gpu_the_words_say_so(watched, cards, bob, carol):
 
 def test_ones_other_reservations_are_not_moved_onto(watched, alice, cards):
     make_reservation(
-        alice, cards[1:2], NOW - timedelta(hours=1), NOW + timedelta(hours=30),
+        alice,
+        cards[1:2],
+        NOW - timedelta(hours=1),
+        NOW + timedelta(hours=30),
         state=State.ACTIVE,
-    )  # fmt: skip
+    )
     offer = plan_evaluation.offers_for(watched, NOW)[cards[1].uuid]
     assert not offer.usable and "in your reservation" in offer.reason
 
