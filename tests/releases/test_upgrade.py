@@ -59,9 +59,11 @@ def restored(release: str, db, tmp_path: Path) -> Iterator[dict[str, str]]:
     given = connection.settings_dict
     name = sql.Identifier(made := f"upgrade_{os.getpid()}")
     server: dict[str, Any] = {
-        "host": given["HOST"], "port": given["PORT"] or 5432,
-        "user": given["USER"], "password": given["PASSWORD"],
-    }  # fmt: skip
+        "host": given["HOST"],
+        "port": given["PORT"] or 5432,
+        "user": given["USER"],
+        "password": given["PASSWORD"],
+    }
     with psycopg.connect(**server, dbname="postgres", autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(name))
         try:
