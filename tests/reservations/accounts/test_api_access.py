@@ -73,9 +73,10 @@ def test_a_page_needs_the_csrf_token(gpus, alice, hour) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(alice)
     answer = client.post(
-        f"{BASE}/reservations", json.dumps(wish(gpus[:1], hour)),
+        f"{BASE}/reservations",
+        json.dumps(wish(gpus[:1], hour)),
         content_type="application/json",
-    )  # fmt: skip
+    )
     assert answer.status_code == 403
     assert not Reservation.objects.exists()
 

@@ -35,10 +35,14 @@ def failed(lab, user) -> Token:
 def book_far(lab, user, token, start=FAR, hours=2, now=None, **fields):
     fields.setdefault("membership", None)
     return book(
-        user=user, gpu_ids=[lab.gpus[1].pk], start=start,
-        end=start + timedelta(hours=hours), now=now or at(10), token_id=token.pk,
+        user=user,
+        gpu_ids=[lab.gpus[1].pk],
+        start=start,
+        end=start + timedelta(hours=hours),
+        now=now or at(10),
+        token_id=token.pk,
         **fields,
-    )  # fmt: skip
+    )
 
 
 def test_a_token_is_one_firm_booking_beyond_the_horizon(lab, alice) -> None:
@@ -131,9 +135,12 @@ def test_the_api_takes_and_lists_tokens(lab, alice) -> None:
     assert (told["id"], told["account"]) == (token.pk, "vision")
     start = now.replace(minute=0, second=0, microsecond=0) + timedelta(days=30)
     wish = {
-        "membership": None, "gpu_ids": [lab.gpus[1].pk], "purpose": "",
-        "start": start.isoformat(), "end": (start + timedelta(hours=1)).isoformat(),
-    }  # fmt: skip
+        "membership": None,
+        "gpu_ids": [lab.gpus[1].pk],
+        "purpose": "",
+        "start": start.isoformat(),
+        "end": (start + timedelta(hours=1)).isoformat(),
+    }
     seen = call("POST", "/reservations/preview", wish).body
     assert seen["refusal"]["code"] == "beyond-horizon"
     assert call("POST", "/reservations/preview", wish | {"token": token.pk}).body["ok"]

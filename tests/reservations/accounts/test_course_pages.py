@@ -17,10 +17,15 @@ from tests.factories import make_user
 pytestmark = pytest.mark.django_db
 NEW = "/manage/courses/new/"
 FORM = {
-    "name": "cs-101", "title": "Learning", "parent": "institute", "shares": "20",
-    "quota_gpu_seconds": "1000", "member_quota_gpu_seconds": "8", "head": "alice",
+    "name": "cs-101",
+    "title": "Learning",
+    "parent": "institute",
+    "shares": "20",
+    "quota_gpu_seconds": "1000",
+    "member_quota_gpu_seconds": "8",
+    "head": "alice",
     "ends_at": "2099-07-31",
-}  # fmt: skip
+}
 GOOD = "a much longer sentence"
 
 
@@ -146,6 +151,10 @@ def test_students_are_matched_by_login_then_mail_and_errors_name_their_row() -> 
     logins = [(one.username, one.new) for one in found.students]
     assert logins == [("anna", False), ("anna.o", True), ("anna2", True)]
     assert [str(error).split(": ")[0] for error in found.errors] == [
-        "Row 3, mail", "Row 4, user", "Row 5, mail", "Row 8, mail",
-        "Row 9, user", "Row 10, mail",
-    ]  # fmt: skip
+        "Row 3, mail",
+        "Row 4, user",
+        "Row 5, mail",
+        "Row 8, mail",
+        "Row 9, user",
+        "Row 10, mail",
+    ]

@@ -44,9 +44,13 @@ def test_a_course_is_told_of_its_end_then_ends_and_can_be_brought_back(
         membership=bob.memberships.get(), given_for=ahead, reason="lost GPU"
     )
     waits = waiting.ask(
-        user=alice, membership=None, count=1, duration_seconds=3600,
-        earliest=at(1, day=14), now=at(11, day=12),
-    )  # fmt: skip
+        user=alice,
+        membership=None,
+        count=1,
+        duration_seconds=3600,
+        earliest=at(1, day=14),
+        now=at(11, day=12),
+    )
     Account.objects.filter(pk=vision.pk).update(ends_at=END)
 
     assert end_due(END - timedelta(days=7, seconds=1))["endings_told"] == 0
@@ -89,9 +93,11 @@ def test_a_course_is_told_of_its_end_then_ends_and_can_be_brought_back(
 
 def test_a_guest_ends_and_their_sponsor_is_told_before(lab, alice, bob, carol) -> None:
     guest = Membership.objects.create(
-        user=carol, account=Account.objects.get(name="vision"),
-        sponsor=alice, expires_at=END,
-    )  # fmt: skip
+        user=carol,
+        account=Account.objects.get(name="vision"),
+        sponsor=alice,
+        expires_at=END,
+    )
     booked = lab.book(
         carol, lab.gpus[:1], at(10, day=12), 2, membership=guest, now=at(9, day=12)
     )

@@ -62,10 +62,15 @@ def test_a_hostile_head_reaches_no_other_group_no_quota_and_no_rights(
     assert client.post(f"/group/?account={nlp.pk}", stolen).status_code == 403
     assert client.post("/group/", stolen).status_code == 409
     more = {
-        f"was-{bobs.pk}": "1:1", f"shares-{bobs.pk}": "5", "act": "save",
-        f"quota-{bobs.pk}": "99", f"member-{bobs.pk}-quota": "99", "is_head": "on",
-        f"account-{vision.pk}-quota": "9999", f"account-{vision.pk}-shares": "9999",
-    }  # fmt: skip
+        f"was-{bobs.pk}": "1:1",
+        f"shares-{bobs.pk}": "5",
+        "act": "save",
+        f"quota-{bobs.pk}": "99",
+        f"member-{bobs.pk}-quota": "99",
+        "is_head": "on",
+        f"account-{vision.pk}-quota": "9999",
+        f"account-{vision.pk}-shares": "9999",
+    }
     assert client.post("/group/", more).status_code == 302
     for row in (carols, bobs, vision):
         row.refresh_from_db()
@@ -120,10 +125,15 @@ def test_low_use_is_what_was_held_seen_and_hardly_used(
             bob, lab.gpus[:1], start, start + timedelta(hours=4), state=State.ENDED
         )
         UsageSummary.objects.create(
-            kind="reservation", reservation_id=row.pk, from_at=row.start,
-            to_at=row.end, n=seen, util_n=seen, util_sum_pct=util * seen,
+            kind="reservation",
+            reservation_id=row.pk,
+            from_at=row.start,
+            to_at=row.end,
+            n=seen,
+            util_n=seen,
+            util_sum_pct=util * seen,
             gpu_seconds=4 * 3600,
-        )  # fmt: skip
+        )
     client.force_login(head)
     with django_assert_max_num_queries(32):
         page = client.get("/group/")

@@ -206,10 +206,13 @@ def test_the_whole_tree_is_one_list(client, lab, omar) -> None:
     page = client.get(reverse("manage-accounts"))
     key = f"account-{robots.pk}"
     form = {
-        f"{key}-was": shown(page, key), f"{key}-title": "Robots",
-        f"{key}-parent": "vision", f"{key}-shares": "7", f"{key}-quota": "",
+        f"{key}-was": shown(page, key),
+        f"{key}-title": "Robots",
+        f"{key}-parent": "vision",
+        f"{key}-shares": "7",
+        f"{key}-quota": "",
         f"{key}-ends": "",
-    }  # fmt: skip
+    }
     client.post(reverse("manage-collect"), form)
     (edit,) = client.session["tree_draft"]
     assert edit["fields"] == {"shares": 7}

@@ -77,10 +77,14 @@ def test_all_or_none_and_every_problem_is_named(lab, alice, omar) -> None:
         )
     text = caught.value.text()
     for part in (
-        "there is no account “nowhere”", "an account “nlp” already",
-        "“two words” is not a valid name", "is a member of this account already",
-        "no login “ghost”", "no such account", "not between 0",
-    ):  # fmt: skip
+        "there is no account “nowhere”",
+        "an account “nlp” already",
+        "“two words” is not a valid name",
+        "is a member of this account already",
+        "no login “ghost”",
+        "no such account",
+        "not between 0",
+    ):
         assert part in text
     nlp.refresh_from_db()
     assert nlp.shares == 1
