@@ -69,9 +69,14 @@ def _act(user: User, gpus: list[int], mine: list, chance: random.Random) -> str:
     if mine and dice < 0.4:
         number = chance.randrange(len(mine))
         mine[number] = change(
-            reservation_id=mine[number].pk, user=user, start=start, end=end,
-            gpu_ids=wanted, version=mine[number].version, now=NOW,
-        )  # fmt: skip
+            reservation_id=mine[number].pk,
+            user=user,
+            start=start,
+            end=end,
+            gpu_ids=wanted,
+            version=mine[number].version,
+            now=NOW,
+        )
         return "changed"
     mine.append(
         book(user=user, membership=None, gpu_ids=wanted, start=start, end=end, now=NOW)

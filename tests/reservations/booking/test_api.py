@@ -202,9 +202,7 @@ def test_the_standing_has_path_quota_and_ledger(gpus, alice, bob, hour) -> None:
     seen = call("GET", "/standing").body
     own = seen["memberships"][0]
     assert (own["account"], own["rank"], own["of"]) == ("vision", 2, 2)
-    assert [level["name"] for level in own["path"]] == [
-        "institute", "vision", "alice",
-    ]  # fmt: skip
+    assert [level["name"] for level in own["path"]] == ["institute", "vision", "alice"]
     assert own["path"][-1]["usage_gpu_hours"] == 40
     assert own["quotas"][0]["left_gpu_hours"] == 360
     assert min(p["left_gpu_hours"] for p in own["quotas"][0]["band"]) == 360
@@ -233,8 +231,9 @@ def test_what_is_booked_is_told_to_both_audiences(
     plain = async_to_sync(layer.receive)(names[live.PLAIN])
     assert named["type"] == plain["type"] == "reservation.changed"
     assert (named["reservation"]["user"], plain["reservation"]["user"]) == (
-        "Alice", None,
-    )  # fmt: skip
+        "Alice",
+        None,
+    )
     assert named["reservation"]["id"] == made["id"]
     told = listener.get_message(timeout=1)
     assert told is not None and json.loads(told["data"]) == {"id": made["id"]}

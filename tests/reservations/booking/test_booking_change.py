@@ -27,8 +27,10 @@ def test_lengthening_holds_more(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14, day=4), 2)
     after = change(made, alice, end=at(18, day=4))
     assert (after.end, after.booked_end, after.version) == (
-        at(18, day=4), at(18, day=4), 2,
-    )  # fmt: skip
+        at(18, day=4),
+        at(18, day=4),
+        2,
+    )
     assert balance(made) == (WEIGHT * 4 * HOUR, 0)
     kinds = LedgerEntry.objects.order_by("pk").values_list("kind", "gpu_seconds")
     cost = WEIGHT * 2 * HOUR
@@ -166,7 +168,12 @@ def test_the_quota_counts_what_has_run_when_the_end_moves(lab, alice) -> None:
     with pytest.raises(errors.QuotaExceeded):
         change(made, alice, end=at(14), now=at(11, 30))
     seen = preview(
-        user=alice, membership=None, gpu_ids=[lab.gpus[0].pk], start=NOW,
-        end=at(13), now=at(11, 30), ignoring=made.pk,
-    )  # fmt: skip
+        user=alice,
+        membership=None,
+        gpu_ids=[lab.gpus[0].pk],
+        start=NOW,
+        end=at(13),
+        now=at(11, 30),
+        ignoring=made.pk,
+    )
     assert (seen.kind, seen.quota_left_gpu_seconds) == (Kind.FIRM, 0)

@@ -90,9 +90,12 @@ def test_a_token_comes_back(lab, alice) -> None:
     membership = alice.memberships.get()
     failed = lab.book(alice, lab.gpus[3:], at(9, day=4), 1)
     token = Token.objects.create(
-        membership=membership, given_for=failed, reason="lost GPU", given_at=NOW,
+        membership=membership,
+        given_for=failed,
+        reason="lost GPU",
+        given_at=NOW,
         expires_at=NOW + timedelta(days=90),
-    )  # fmt: skip
+    )
     start = NOW + timedelta(days=20)
     made = book(
         user=alice,

@@ -155,9 +155,12 @@ def test_a_change_displaces_by_the_same_rules(lab, bob, carol) -> None:
     flex = lab.book(bob, lab.gpus[:1], TUESDAY, 2)
     made = lab.book(carol, lab.gpus[1:2], TUESDAY, 2)
     change(
-        reservation_id=made.pk, user=carol, gpu_ids=[lab.gpus[0].pk],
-        version=made.version, now=NOW,
-    )  # fmt: skip
+        reservation_id=made.pk,
+        user=carol,
+        gpu_ids=[lab.gpus[0].pk],
+        version=made.version,
+        now=NOW,
+    )
     flex.refresh_from_db()
     assert flex.state == State.DISPLACED
     assert Notice.objects.get().detail["by"] == made.pk
@@ -167,9 +170,12 @@ def test_a_change_that_only_gives_back_displaces_nobody(lab, bob, carol) -> None
     made = lab.book(carol, lab.gpus[:1], TUESDAY, 4)
     lab.book(bob, lab.gpus[1:2], TUESDAY, 2)
     change(
-        reservation_id=made.pk, user=carol, end=TUESDAY + timedelta(hours=3),
-        version=made.version, now=NOW,
-    )  # fmt: skip
+        reservation_id=made.pk,
+        user=carol,
+        end=TUESDAY + timedelta(hours=3),
+        version=made.version,
+        now=NOW,
+    )
     assert not Notice.objects.exists()
 
 
@@ -193,9 +199,13 @@ def test_a_victim_that_moved_meanwhile_leaves_nothing_written(
 def test_the_preview_says_what_would_go_and_changes_nothing(lab, bob, carol) -> None:
     flex = lab.book(bob, lab.gpus[:1], TUESDAY, 2)
     decision = preview(
-        user=carol, membership=None, gpu_ids=[lab.gpus[0].pk], start=TUESDAY,
-        end=TUESDAY + timedelta(hours=1), now=NOW,
-    )  # fmt: skip
+        user=carol,
+        membership=None,
+        gpu_ids=[lab.gpus[0].pk],
+        start=TUESDAY,
+        end=TUESDAY + timedelta(hours=1),
+        now=NOW,
+    )
     (gone,) = decision.displaced
     assert (gone.flex.reservation_pk, gone.flex.user) == (flex.pk, "Bob")
     assert (decision.rank_before, decision.of) == (1, 3)
@@ -206,9 +216,13 @@ def test_the_preview_says_what_would_go_and_changes_nothing(lab, bob, carol) -> 
 def test_flex_says_until_when_it_can_be_taken(lab, bob) -> None:
     def ask(start):
         return preview(
-            user=bob, membership=None, gpu_ids=[lab.gpus[0].pk], start=start,
-            end=start + timedelta(hours=1), now=NOW,
-        )  # fmt: skip
+            user=bob,
+            membership=None,
+            gpu_ids=[lab.gpus[0].pk],
+            start=start,
+            end=start + timedelta(hours=1),
+            now=NOW,
+        )
 
     assert ask(TUESDAY).taken_until == TUESDAY - timedelta(hours=12)
     assert ask(at(12)).taken_until is None, "frozen at once"
@@ -222,10 +236,16 @@ def test_the_search_takes_the_gpu_with_the_fewest_in_the_way(
     lab.book(bob, lab.gpus[1:4], TUESDAY, 2)
     lab.book(alice, lab.gpus[:1], TUESDAY + timedelta(hours=1), 1)
     (slot,) = find_slots(
-        user=carol, membership=None, count=1, min_memory_bytes=0,
-        duration_seconds=2 * HOUR, earliest=TUESDAY,
-        latest=TUESDAY + timedelta(hours=2), now=NOW, limit=1,
-    )  # fmt: skip
+        user=carol,
+        membership=None,
+        count=1,
+        min_memory_bytes=0,
+        duration_seconds=2 * HOUR,
+        earliest=TUESDAY,
+        latest=TUESDAY + timedelta(hours=2),
+        now=NOW,
+        limit=1,
+    )
     assert (slot.gpu_ids, slot.displaces) == ((lab.gpus[1].pk,), 1)
     assert slot.kind == Kind.FIRM
 
@@ -237,8 +257,10 @@ def test_the_next_equal_slot_takes_from_nobody(lab, bob, carol) -> None:
     slot = next_equal(flex, [lab.gpus[0].pk], now=NOW)
     assert slot is not None
     assert (slot.start, slot.kind, slot.displaces) == (
-        TUESDAY + timedelta(hours=3), Kind.FLEX, 0,
-    )  # fmt: skip
+        TUESDAY + timedelta(hours=3),
+        Kind.FLEX,
+        0,
+    )
 
 
 # --- gaming (docs/design/fair-booking.md#gaming) --------------------------------
@@ -266,9 +288,11 @@ def test_hoarding_prime_time_costs_quota_place_and_late_hours(
         lab.book(carol, lab.gpus[:3], far, 12)
     with pytest.raises(errors.QuotaExceeded):
         lab.book(carol, lab.gpus[:2], far + timedelta(days=1), 12)
-    places = {one.membership.user_id: one.place
-              for user in (alice, carol)
-              for one in standing(user=user, now=NOW).memberships}  # fmt: skip
+    places = {
+        one.membership.user_id: one.place
+        for user in (alice, carol)
+        for one in standing(user=user, now=NOW).memberships
+    }
     assert places[carol.pk] > places[alice.pk], "booking ahead is use at once"
     late = far - timedelta(hours=2)
     cancel(reservation_id=first.pk, user=carol, now=late)

@@ -127,9 +127,7 @@ def test_one_person_in_several_groups_is_one_person(lab, alice) -> None:
     assert "over all accounts" in refused.value.text()
     with pytest.raises(errors.TooManyGpus):
         lab.book(alice, lab.gpus[1:3], FAR, 1, membership=other)
-    assert lab.book(
-        alice, lab.gpus[1:2], FAR + timedelta(days=1), 2, membership=other
-    )  # fmt: skip
+    assert lab.book(alice, lab.gpus[1:2], FAR + timedelta(days=1), 2, membership=other)
 
 
 def test_who_books_for_a_friend_pays_and_the_friend_does_not_check_in(
@@ -175,9 +173,12 @@ def test_pushing_somebodys_flex_out_and_cancelling_early_is_not_free(
     assert (flex.state, flex.displaced_by) == (State.DISPLACED, taken)
     # Through a change in between, too: what was displaced is remembered by the rows.
     taken = change(
-        reservation_id=taken.pk, user=carol, version=1, end=start + timedelta(hours=7),
+        reservation_id=taken.pk,
+        user=carol,
+        version=1,
+        end=start + timedelta(hours=7),
         now=NOW,
-    )  # fmt: skip
+    )
     cancel(reservation_id=taken.pk, user=carol, now=at(9, 5))
     assert balance(taken) == (0, 0), "51 hours ahead"
     late = taken.late_returns.get()
@@ -329,9 +330,13 @@ def test_moving_a_booking_away_is_giving_it_back_and_a_slip_is_not(lab, alice) -
     assert not EarlyReturn.objects.exists(), "within ten minutes of booking"
     held = lab.book(alice, lab.gpus[:1], at(12, day=6), 4)
     change(
-        reservation_id=held.pk, user=alice, version=1, start=at(14, day=7),
-        end=at(18, day=7), now=at(11),
-    )  # fmt: skip
+        reservation_id=held.pk,
+        user=alice,
+        version=1,
+        start=at(14, day=7),
+        end=at(18, day=7),
+        now=at(11),
+    )
     assert EarlyReturn.objects.get().gpu_seconds == held.cost_gpu_seconds
     cancel(reservation_id=held.pk, user=alice, now=at(12))
     assert EarlyReturn.objects.count() == 2
@@ -382,9 +387,14 @@ def test_shared_bookings_count_for_the_limit_of_gpus_at_once(lab, alice, bob) ->
     # Nor by lengthening what is shared until it meets what she holds.
     with pytest.raises(CannotShare):
         change(
-            reservation_id=later.pk, user=bob, version=1, start=start, now=NOW,
-            end=start + timedelta(hours=6), gpu_ids=[g.pk for g in lab.gpus[2:4]],
-        )  # fmt: skip
+            reservation_id=later.pk,
+            user=bob,
+            version=1,
+            start=start,
+            now=NOW,
+            end=start + timedelta(hours=6),
+            gpu_ids=[g.pk for g in lab.gpus[2:4]],
+        )
     # She may leave what is shared, and book then.
     co_use.unshare(reservation_id=later.pk, user=alice, co_user_id=alice.pk, now=NOW)
     assert lab.book(alice, lab.gpus[:1], start + timedelta(hours=4), 1)

@@ -136,10 +136,15 @@ class Story:
         if token is not None:
             start, end = (at + timedelta(days=14) for at in (start, end))
         made = booking.book(
-            user=user, membership=None, gpu_ids=self.gpus(), start=start, end=end,
-            now=self.now, token_id=token.pk if token else None,
+            user=user,
+            membership=None,
+            gpu_ids=self.gpus(),
+            start=start,
+            end=end,
+            now=self.now,
+            token_id=token.pk if token else None,
             overstay=self.chance.random() < 0.2,
-        )  # fmt: skip
+        )
         self.done["by token"] += Token.objects.filter(used_for=made).count()
 
     def stay(self) -> None:
@@ -187,9 +192,12 @@ class Story:
         if row.state == State.CONFIRMED:
             fields |= {"start": start, "gpu_ids": self.gpus()}
         changing.change(
-            reservation_id=row.pk, user=self.by(row.user), version=row.version,
-            now=self.now, **fields,
-        )  # fmt: skip
+            reservation_id=row.pk,
+            user=self.by(row.user),
+            version=row.version,
+            now=self.now,
+            **fields,
+        )
 
     def release(self) -> None:
         row = self.some(State.ACTIVE)
@@ -343,13 +351,17 @@ def test_books_calendar_and_quotas_hold_whatever_people_do(
         st.sampled_from((NOW, CLOCKS_CHANGE)),
         st.lists(
             st.tuples(st.sampled_from(ACTS), st.integers(0, 2**32)),
-            min_size=50, max_size=50,
+            min_size=50,
+            max_size=50,
         ),
-    )  # fmt: skip
+    )
     @settings(
-        max_examples=5, deadline=None, derandomize=True, database=None,
+        max_examples=5,
+        deadline=None,
+        derandomize=True,
+        database=None,
         phases=[Phase.generate],
-    )  # fmt: skip
+    )
     def stories(start: datetime, acts: list[tuple[str, int]]) -> None:
         with world():
             story = Story(lab, users, start)

@@ -53,9 +53,13 @@ def test_who_claims_the_gpu_has_it_after_ten_minutes(lab, alice, bob) -> None:
     tick.tick(at(12))
     now = at(12, 7)
     seen = preview(
-        user=bob, membership=None, gpu_ids=[lab.gpus[0].pk], start=now, end=at(14),
+        user=bob,
+        membership=None,
+        gpu_ids=[lab.gpus[0].pk],
+        start=now,
+        end=at(14),
         now=now,
-    )  # fmt: skip
+    )
     assert seen.kind is Kind.FIRM
     claimed = lab.book(bob, lab.gpus[:1], now, 1 + 53 / 60, now=now)
     assert (claimed.start, claimed.state) == (at(12, 17), State.CONFIRMED)
@@ -133,13 +137,15 @@ def test_making_it_longer_is_judged_like_any_request(lab, alice, bob) -> None:
     with pytest.raises(errors.QuotaExceeded):
         # Inside what it may stay on for; as firm time it does not fit.
         change(
-            reservation_id=made.pk, user=alice, end=at(14), version=made.version,
+            reservation_id=made.pk,
+            user=alice,
+            end=at(14),
+            version=made.version,
             now=at(10),
-        )  # fmt: skip
+        )
     longer = change(
-        reservation_id=made.pk, user=alice, end=at(13), version=made.version,
-        now=at(10),
-    )  # fmt: skip
+        reservation_id=made.pk, user=alice, end=at(13), version=made.version, now=at(10)
+    )
     assert (longer.kind, longer.end, longer.booked_end) == (Kind.FIRM, at(13), at(13))
     assert balance(made)[0] == WEIGHT * 4 * HOUR
     tick.tick(at(10, 1))

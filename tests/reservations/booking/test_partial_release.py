@@ -29,8 +29,10 @@ def test_one_gpu_of_a_running_reservation_goes_and_the_other_runs_on(
 
     left = partial_release.give_back_part(**act, version=row.version, now=later)
     assert (left.pk, left.state, left.cost_gpu_seconds) == (
-        row.pk, State.ACTIVE, WEIGHT * 4 * HOUR,
-    )  # fmt: skip
+        row.pk,
+        State.ACTIVE,
+        WEIGHT * 4 * HOUR,
+    )
     assert left.checked_in_at == NOW
     part = Reservation.objects.exclude(pk=row.pk).get()
     assert (part.state, part.end) == (State.RELEASED, later)
@@ -49,9 +51,11 @@ def test_the_last_hours_and_a_gpu_of_what_is_ahead_go_at_the_price_that_was_told
 ) -> None:
     row = lab.book(alice, lab.gpus[:2], at(12), 4)
     act = {
-        "reservation_id": row.pk, "user": alice, "gpu_ids": [lab.gpus[1].pk],
+        "reservation_id": row.pk,
+        "user": alice,
+        "gpu_ids": [lab.gpus[1].pk],
         "last_seconds": 90 * 60,
-    }  # fmt: skip
+    }
     told = partial_release.price(**act, now=NOW)
     assert told.end == at(15), "on the grid, for the holder's good"
     # Gpu 1 for four hours, Gpu 0 for one.

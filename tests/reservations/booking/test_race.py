@@ -39,14 +39,20 @@ def run_racers(names: list[str], requests: int) -> list[dict]:
     racers = [
         subprocess.Popen(
             [
-                sys.executable, "-m", "tests.reservations.booking.racer", name,
+                sys.executable,
+                "-m",
+                "tests.reservations.booking.racer",
+                name,
                 str(requests),
                 str(number),
             ],
-            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for number, name in enumerate(names)
-    ]  # fmt: skip
+    ]
     reports = []
     for racer in racers:
         out, err = racer.communicate(timeout=300)

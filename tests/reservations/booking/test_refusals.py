@@ -45,15 +45,24 @@ def test_every_refusal_is_kept_without_names_and_decides_the_same_again(
     special = make_gpus(1, make_node("node-h"), pool=make_pool("H200", weight=18))
     vision = Account.objects.get(name="vision")
     pools.change_pool(
-        pool_id=special[0].pool_id, actor=omar, now=NOW, reason="theirs",
+        pool_id=special[0].pool_id,
+        actor=omar,
+        now=NOW,
+        reason="theirs",
         edit=PoolEdit(weight=18, account_ids=(vision.pk,)),
-    )  # fmt: skip
+    )
     WaitingRequest.objects.create(
-        user=alice, membership=alice.memberships.get(), count=1, planned=True,
-        duration_seconds=4 * HOUR, earliest=NOW, latest=at(9, day=9),
-        expected_start=at(20, day=3), expected_end=at(23, day=3),
+        user=alice,
+        membership=alice.memberships.get(),
+        count=1,
+        planned=True,
+        duration_seconds=4 * HOUR,
+        earliest=NOW,
+        latest=at(9, day=9),
+        expected_start=at(20, day=3),
+        expected_end=at(23, day=3),
         expected_gpu_ids=[three.pk],
-    )  # fmt: skip
+    )
     lab.set(quota_gpu_seconds=WEIGHT * 2 * HOUR)
     asked = [
         ([one], at(13), 2, "gpu-taken"),
@@ -91,15 +100,24 @@ def check_changes(lab, carol, one, four) -> None:
     mine = lab.book(carol, [four], at(15), 1)
     with pytest.raises(Refusal):
         change(
-            reservation_id=mine.pk, user=carol, start=at(12), end=at(14),
-            gpu_ids=[one.pk], version=mine.version, now=NOW,
-        )  # fmt: skip
+            reservation_id=mine.pk,
+            user=carol,
+            start=at(12),
+            end=at(14),
+            gpu_ids=[one.pk],
+            version=mine.version,
+            now=NOW,
+        )
     assert RefusedRequest.objects.first().rule == "gpu-taken"
     with pytest.raises(Refusal):
         change(
-            reservation_id=mine.pk, user=carol, start=at(12), end=at(14),
-            version=mine.version + 1, now=NOW,
-        )  # fmt: skip
+            reservation_id=mine.pk,
+            user=carol,
+            start=at(12),
+            end=at(14),
+            version=mine.version + 1,
+            now=NOW,
+        )
     ask(lab, carol, [four], at(1), 1)
     assert RefusedRequest.objects.count() == before + 1
 

@@ -127,17 +127,19 @@ def test_carol_and_bob_cannot_cancel_what_alice_booked(lab, alice, bob, carol) -
             lambda user: release(
                 reservation_id=made.pk, user=user, now=NOW, reason="because"
             ),
-            lambda user: undo_cancel(
-                reservation_id=made.pk, user=user, now=NOW
-            ),
+            lambda user: undo_cancel(reservation_id=made.pk, user=user, now=NOW),
             lambda user: keep(
                 reservation_id=made.pk, user=user, now=NOW, reason="because"
             ),
             lambda user: change(
-                reservation_id=made.pk, user=user, end=at(13), version=1, now=NOW,
+                reservation_id=made.pk,
+                user=user,
+                end=at(13),
+                version=1,
+                now=NOW,
                 reason="because",
             ),
-        ):  # fmt: skip
+        ):
             with pytest.raises(errors.NotAllowed):
                 act(stranger)
     made.refresh_from_db()
@@ -169,8 +171,10 @@ def test_what_runs_is_released_and_charged_to_the_second(lab, alice, bob) -> Non
         cancel(made, alice)
     gone = release(reservation_id=made.pk, user=alice, now=at(10, 30), reason="")
     assert (gone.state, gone.end, gone.booked_end) == (
-        State.RELEASED, at(10, 30), at(13),
-    )  # fmt: skip
+        State.RELEASED,
+        at(10, 30),
+        at(13),
+    )
     assert balance(made) == (0, WEIGHT * 90 * 60)
     # The rest is free for others at once, and half of it may still be charged.
     assert lab.book(bob, lab.gpus[:1], at(10, 30), 0.5, now=at(10, 30))
@@ -211,13 +215,24 @@ def test_a_move_counts_the_hours_it_gives_back_late(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     with pytest.raises(errors.QuotaExceeded):
         change(
-            reservation_id=made.pk, user=alice, start=at(18), end=at(22), version=1,
+            reservation_id=made.pk,
+            user=alice,
+            start=at(18),
+            end=at(22),
+            version=1,
             now=NOW,
-        )  # fmt: skip
-    assert change(
-        reservation_id=made.pk, user=alice, start=at(18), end=at(20), version=1,
-        now=NOW,
-    ).kind == "firm"  # fmt: skip
+        )
+    assert (
+        change(
+            reservation_id=made.pk,
+            user=alice,
+            start=at(18),
+            end=at(20),
+            version=1,
+            now=NOW,
+        ).kind
+        == "firm"
+    )
 
 
 def test_undoing_flex_keeps_the_limit_of_flex_ahead(lab, alice) -> None:

@@ -34,17 +34,25 @@ def gpus():
 def held(alice, gpus):
     """Alice's Reservation of two Gpus, 9 to 15 o'clock; it is 9."""
     return book(
-        user=alice, membership=None, gpu_ids=[gpus[0].pk, gpus[1].pk],
-        start=at(9), end=at(15), purpose="train", now=at(9),
-    )  # fmt: skip
+        user=alice,
+        membership=None,
+        gpu_ids=[gpus[0].pk, gpus[1].pk],
+        start=at(9),
+        end=at(15),
+        purpose="train",
+        now=at(9),
+    )
 
 
 def rest(held, gpus, *, now=None, actor=None):
     with transaction.atomic():
         return move_rest(
-            reservation_id=held.pk, gpu_ids=[gpu.pk for gpu in gpus], actor=actor,
-            now=now or at(11), reason="test",
-        )  # fmt: skip
+            reservation_id=held.pk,
+            gpu_ids=[gpu.pk for gpu in gpus],
+            actor=actor,
+            now=now or at(11),
+            reason="test",
+        )
 
 
 def test_the_rest_goes_on_elsewhere_and_costs_the_same(held, gpus, alice):
@@ -74,8 +82,10 @@ def test_it_stands_in_the_audit_log(held, gpus, alice):
     entry = AuditEntry.objects.get(verb="reservation.moved-on")
     assert (entry.actor, entry.subject) == (alice, f"reservation:{held.pk}")
     assert entry.detail == {
-        "to": made.pk, "gpus": [gpus[1].pk, gpus[2].pk], "gave_back": [gpus[0].pk],
-    }  # fmt: skip
+        "to": made.pk,
+        "gpus": [gpus[1].pk, gpus[2].pk],
+        "gave_back": [gpus[0].pk],
+    }
 
 
 def unchanged(held, gpus):
@@ -86,9 +96,13 @@ def unchanged(held, gpus):
 
 def test_a_gpu_that_somebody_holds_changes_nothing(held, gpus, bob):
     book(
-        user=bob, membership=None, gpu_ids=[gpus[2].pk], start=at(13), end=at(14),
+        user=bob,
+        membership=None,
+        gpu_ids=[gpus[2].pk],
+        start=at(13),
+        end=at(14),
         now=at(10),
-    )  # fmt: skip
+    )
     with pytest.raises(GpuTaken):
         rest(held, [gpus[1], gpus[2]])
     assert unchanged(held, gpus)

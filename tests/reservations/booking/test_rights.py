@@ -21,14 +21,23 @@ def test_nobody_books_past_the_end_of_their_right(lab, alice, bob) -> None:
     with pytest.raises(RightEnds, match="with Vision until"):
         lab.book(alice, lab.gpus[:1], at(20), 1)
     seen = preview(
-        user=alice, membership=None, gpu_ids=[lab.gpus[1].pk],
-        start=at(17), end=at(19), now=NOW,
-    )  # fmt: skip
+        user=alice,
+        membership=None,
+        gpu_ids=[lab.gpus[1].pk],
+        start=at(17),
+        end=at(19),
+        now=NOW,
+    )
     assert seen.refusal is not None and seen.refusal.code == "right-ends"
     slots = find_slots(
-        user=alice, membership=None, count=1, min_memory_bytes=0,
-        duration_seconds=3 * 3600, now=NOW, limit=9,
-    )  # fmt: skip
+        user=alice,
+        membership=None,
+        count=1,
+        min_memory_bytes=0,
+        duration_seconds=3 * 3600,
+        now=NOW,
+        limit=9,
+    )
     assert slots and max(slot.end for slot in slots) <= at(18)
     # A course's end binds whoever books in it or below it.
     Account.objects.filter(name="vision").update(ends_at=at(12))

@@ -26,9 +26,13 @@ def test_alice_books_two_gpus_as_one_reservation(lab, alice) -> None:
 def test_now_starts_at_once_off_the_grid_and_ends_on_it(lab, alice) -> None:
     now = at(9, 17) + timedelta(seconds=12, microseconds=345)
     made = book(
-        user=alice, membership=None, gpu_ids=[lab.gpus[0].pk], start=now, end=at(10),
+        user=alice,
+        membership=None,
+        gpu_ids=[lab.gpus[0].pk],
+        start=now,
+        end=at(10),
         now=now,
-    )  # fmt: skip
+    )
     assert made.state == State.ACTIVE
     assert made.start == now.replace(microsecond=0)
     assert made.cost_gpu_seconds == WEIGHT * (42 * 60 + 48)
@@ -221,9 +225,13 @@ def test_who_has_two_accounts_must_choose_and_who_has_none_cannot_book(
 def test_an_unknown_gpu_is_not_found_and_none_is_refused(lab, alice) -> None:
     with pytest.raises(errors.NotFound):
         book(
-            user=alice, membership=None, gpu_ids=[10**9], start=at(14), end=at(15),
+            user=alice,
+            membership=None,
+            gpu_ids=[10**9],
+            start=at(14),
+            end=at(15),
             now=NOW,
-        )  # fmt: skip
+        )
     with pytest.raises(errors.NoGpus):
         lab.book(alice, [], at(14), 1)
 
@@ -244,9 +252,13 @@ def test_a_preview_says_what_booking_would_do_and_writes_nothing(
     lab, alice, bob, carol
 ) -> None:
     asked = {
-        "user": alice, "membership": None, "gpu_ids": [lab.gpus[0].pk],
-        "start": at(14), "end": at(16), "now": NOW,
-    }  # fmt: skip
+        "user": alice,
+        "membership": None,
+        "gpu_ids": [lab.gpus[0].pk],
+        "start": at(14),
+        "end": at(16),
+        "now": NOW,
+    }
     seen = preview(**asked)
     assert seen.kind is Kind.FIRM
     assert seen.cost_gpu_seconds == WEIGHT * 2 * HOUR
@@ -264,9 +276,13 @@ def test_a_preview_says_what_booking_would_do_and_writes_nothing(
 def test_a_preview_of_a_change_ignores_what_would_change(lab, alice, bob) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
     asked = {
-        "membership": None, "gpu_ids": [lab.gpus[0].pk], "start": at(15),
-        "end": at(17), "now": NOW, "ignoring": made.pk,
-    }  # fmt: skip
+        "membership": None,
+        "gpu_ids": [lab.gpus[0].pk],
+        "start": at(15),
+        "end": at(17),
+        "now": NOW,
+        "ignoring": made.pk,
+    }
     assert preview(user=alice, **asked).kind is Kind.FIRM
     # Bob cannot talk Alice's reservation away.
     assert preview(user=bob, **asked).refusal is not None

@@ -118,9 +118,14 @@ def day(lab, alice, bob, carol) -> list[tuple[datetime, datetime]]:
     returned = lab.book(alice, lab.gpus[3:], at(14), 4)
     cancel(reservation_id=returned.pk, user=alice, now=at(9, 1))
     takes = book(
-        user=bob, membership=None, gpu_ids=[lab.gpus[3].pk], start=at(15), end=at(16),
-        now=at(9, 2), overstay=True,
-    )  # fmt: skip
+        user=bob,
+        membership=None,
+        gpu_ids=[lab.gpus[3].pk],
+        start=at(15),
+        end=at(16),
+        now=at(9, 2),
+        overstay=True,
+    )
     make_minutes(lab.gpus[3], at(15), 9, process_n=60, util_pct=90)
     # Long enough that bob's no-show hours are taken in part.
     after = lab.book(alice, lab.gpus[2:3], at(14), 2)

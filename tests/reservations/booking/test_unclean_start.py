@@ -107,9 +107,12 @@ def test_an_overrun_is_paid_where_an_equal_gpu_helped(lab, alice, bob) -> None:
     lab.book(alice, lab.gpus[:1], at(10), 2)
     tick.tick(at(10))
     Alert.objects.create(
-        rule="overrun", gpu=lab.gpus[0], opened_at=at(10, 1), last_seen_at=at(10, 1),
+        rule="overrun",
+        gpu=lab.gpus[0],
+        opened_at=at(10, 1),
+        last_seen_at=at(10, 1),
         reservation_id=before.pk,
-    )  # fmt: skip
+    )
     assert tick.tick(at(10, 4))["unclean"] == 1
     assert balance(before) == (0, 10 * (3600 + 4 * 60))
     assert not Token.objects.exists()
