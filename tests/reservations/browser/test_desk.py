@@ -54,9 +54,12 @@ def test_the_desk_by_hand(
         close_and_reopen(page, booked)
         drain(page)
         for path in (
-            "pools/", f"pools/{gpus[0].pool_id}/", "gpus/replace/",
-            "policy/booking/", "policy/telemetry/",
-        ):  # fmt: skip
+            "pools/",
+            f"pools/{gpus[0].pool_id}/",
+            "gpus/replace/",
+            "policy/booking/",
+            "policy/telemetry/",
+        ):
             page.goto(f"/manage/{path}")
             # On a phone the tabs wait behind a button.
             tabs = page.get_by_role("navigation", name="Manage")
