@@ -76,8 +76,9 @@ def test_the_groups_quota_is_shown_beside_ones_own(lab, alice) -> None:
     Account.objects.filter(name="vision").update(quota_gpu_seconds=WEIGHT * HOUR)
     quotas = standing(user=alice, now=NOW).memberships[0].quotas
     assert [(quota.account, quota.own) for quota in quotas] == [
-        ("Vision", True), ("Vision", False),
-    ]  # fmt: skip
+        ("Vision", True),
+        ("Vision", False),
+    ]
 
 
 def test_a_standing_costs_the_same_queries_for_any_history(
@@ -101,9 +102,13 @@ def test_a_large_ledger_is_summed_once_a_minute(lab, alice, monkeypatch) -> None
     own = alice.memberships.get().pk
     first = usage_by_membership(at(10), policy)[own]
     LedgerEntry.objects.create(
-        membership_id=own, reservation=Reservation.objects.get(),
-        kind="charge", gpu_seconds=999, at=at(10), reason="later",
-    )  # fmt: skip
+        membership_id=own,
+        reservation=Reservation.objects.get(),
+        kind="charge",
+        gpu_seconds=999,
+        at=at(10),
+        reason="later",
+    )
     assert usage_by_membership(at(10, 0), policy)[own] == first
     assert usage_by_membership(at(10, 2), policy)[own] > first
     usage._kept.clear()
@@ -112,11 +117,15 @@ def test_a_large_ledger_is_summed_once_a_minute(lab, alice, monkeypatch) -> None
 def find(user, *, count=1, hours=1.0, **fields):
     return find_slots(
         **{
-            "user": user, "membership": None, "count": count, "min_memory_bytes": 0,
-            "duration_seconds": int(hours * HOUR), "now": NOW,
+            "user": user,
+            "membership": None,
+            "count": count,
+            "min_memory_bytes": 0,
+            "duration_seconds": int(hours * HOUR),
+            "now": NOW,
         }
         | fields
-    )  # fmt: skip
+    )
 
 
 def test_sums_of_a_large_ledger_go_on_from_those_before(lab, alice, bob, monkeypatch):
@@ -142,9 +151,13 @@ def test_every_slot_that_is_found_can_be_booked(lab, alice, bob) -> None:
     assert slots[0].start == at(15)
     for slot in slots:
         made = book(
-            user=alice, membership=None, gpu_ids=list(slot.gpu_ids), start=slot.start,
-            end=slot.end, now=at(9, 10),
-        )  # fmt: skip
+            user=alice,
+            membership=None,
+            gpu_ids=list(slot.gpu_ids),
+            start=slot.start,
+            end=slot.end,
+            now=at(9, 10),
+        )
         assert made.kind == slot.kind
         cancel(reservation_id=made.pk, user=alice, now=at(9, 10))
 
@@ -159,9 +172,11 @@ def test_slots_skip_what_the_quota_forbids(lab, alice) -> None:
 
 def test_slots_respect_memory_class_and_times(lab, alice) -> None:
     small = make_gpus(
-        2, make_node("node-b"), pool=make_pool("small", weight=3),
+        2,
+        make_node("node-b"),
+        pool=make_pool("small", weight=3),
         memory_total_bytes=24 * GIB,
-    )  # fmt: skip
+    )
     assert set(find(alice)[0].gpu_ids) <= {gpu.pk for gpu in small}
     large = find(alice, min_memory_bytes=40 * GIB)[0]
     assert set(large.gpu_ids) <= {gpu.pk for gpu in lab.gpus}
@@ -190,8 +205,10 @@ def test_holders_are_known_at_every_instant(lab, alice, bob) -> None:
     pk = lab.gpus[0].pk
     held = current_holdings(at(10))[pk]
     assert (held.username, held.unix_user, held.account) == (
-        "alice", "alice1", "vision",
-    )  # fmt: skip
+        "alice",
+        "alice1",
+        "vision",
+    )
     assert next_holdings(at(10))[pk].start == at(11)
     # By the Window: no tick has run yet.
     assert current_holdings(at(11))[pk].username == "bob"

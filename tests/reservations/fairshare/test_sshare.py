@@ -67,7 +67,7 @@ def test_the_table_is_indented_by_depth_and_leaves_out_what_slurm_does():
         ([{"account": 3}], "must be names"),
         ([{"account": "a\x1b[2J"}], r"row 1 .a.x1b.2J.: account, user"),
     ],
-)  # fmt: skip
+)
 def test_rows_that_form_no_tree_are_named(rows, said):
     with pytest.raises(RowsInvalid, match=said):
         rank_rows(rows)
