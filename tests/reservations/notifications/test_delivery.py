@@ -133,8 +133,11 @@ def test_quiet_hours_hold_back_and_end_in_one_digest(alice, mail):
     assert sum(delivery.due(now=night + 120 * MINUTE).values()) == 0
     morning = datetime(2026, 3, 3, 7, tzinfo=UTC)
     assert delivery.due(now=morning) == {
-        "sent": 2, "retried": 0, "failed": 0, "dropped": 0,
-    }  # fmt: skip
+        "sent": 2,
+        "retried": 0,
+        "failed": 0,
+        "dropped": 0,
+    }
     assert sorted(s for _, s, _ in states()) == ["dropped", "sent", "sent"]
     ((_, letter),) = mail.mails
     assert letter["Subject"].startswith("[GPU Portal] 2 notices: ")

@@ -111,11 +111,16 @@ def test_the_preview_names_what_goes_or_only_the_group(flex, alice, carol) -> No
     gone = Caller(carol)("POST", "/reservations/preview", wish).body["displaces"]
     assert gone == [
         {
-            "user": "Alice", "account": "Vision", "gpu_hours": 10,
-            "start": wish["start"], "end": wish["end"], "of_group": True,
-            "own_level_fs": pytest.approx(0.5), "their_level_fs": None,
+            "user": "Alice",
+            "account": "Vision",
+            "gpu_hours": 10,
+            "start": wish["start"],
+            "end": wish["end"],
+            "of_group": True,
+            "own_level_fs": pytest.approx(0.5),
+            "their_level_fs": None,
         }
-    ]  # fmt: skip
+    ]
     policy = SitePolicy.current()
     policy.names_visible = False
     policy.save()
