@@ -101,15 +101,24 @@ def test_booking_into_a_closure_is_refused_with_its_reason_and_the_next_slot(
     assert refused.value.next_slot is not None
     assert refused.value.next_slot.start == at(14)
     preview = booking.preview(
-        user=alice, membership=None, gpu_ids=[lab.gpus[0].pk], start=at(11),
-        end=at(13), now=NOW,
-    )  # fmt: skip
+        user=alice,
+        membership=None,
+        gpu_ids=[lab.gpus[0].pk],
+        start=at(11),
+        end=at(13),
+        now=NOW,
+    )
     assert preview.refusal is not None
     assert preview.refusal.code == "closed-then"
     found = find_slots(
-        user=alice, membership=None, count=1, min_memory_bytes=0,
-        duration_seconds=4 * HOUR, earliest=at(11), now=NOW,
-    )  # fmt: skip
+        user=alice,
+        membership=None,
+        count=1,
+        min_memory_bytes=0,
+        duration_seconds=4 * HOUR,
+        earliest=at(11),
+        now=NOW,
+    )
     assert found[0].start == at(14)
     # Up to its first instant and from its last one on the time is anybody's.
     lab.book(alice, lab.gpus[:1], at(11), 1)
@@ -138,8 +147,18 @@ def test_a_teaching_slot_is_its_courses_alone(lab, alice, carol, omar) -> None:
 def test_a_closure_that_begins_now_ends_what_runs(lab, alice, omar) -> None:
     running = lab.book(alice, lab.gpus[:1], NOW, 6)
     later = NOW + timedelta(hours=1)
-    close(draft((), later, at(20), scope="node", node_id=lab.gpus[0].node_id,
-                kind="blackout"), omar, now=later)  # fmt: skip
+    close(
+        draft(
+            (),
+            later,
+            at(20),
+            scope="node",
+            node_id=lab.gpus[0].node_id,
+            kind="blackout",
+        ),
+        omar,
+        now=later,
+    )
     running.refresh_from_db()
     assert running.state == State.RELEASED
     assert balance(running) == (0, WEIGHT * HOUR)
@@ -167,8 +186,10 @@ def test_a_changed_or_ended_closure_gives_time_back_and_undoes_no_refund(
         closures.cancel(pk=row.pk, version=3, actor=omar, now=at(14))
     verbs = AuditEntry.objects.filter(subject=f"closure:{row.pk}").order_by("pk")
     assert [entry.verb for entry in verbs] == [
-        "closure.made", "closure.changed", "closure.ended",
-    ]  # fmt: skip
+        "closure.made",
+        "closure.changed",
+        "closure.ended",
+    ]
 
 
 def test_what_changed_since_the_preview_is_shown_again(lab, alice, omar) -> None:

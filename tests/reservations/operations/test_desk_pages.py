@@ -15,11 +15,16 @@ from telemetry.models import Gpu, Pool, TelemetryPolicy
 from tests.factories import make_gpus, make_node, make_pool, make_reservation
 
 PAGES = [
-    ("manage-pools", ()), ("manage-pool", (1,)), ("manage-gpus", ()),
-    ("manage-replace-gpu", ()), ("manage-closures", ()), ("manage-closure-new", ()),
-    ("manage-closure", (1,)), ("manage-policy", ()),
+    ("manage-pools", ()),
+    ("manage-pool", (1,)),
+    ("manage-gpus", ()),
+    ("manage-replace-gpu", ()),
+    ("manage-closures", ()),
+    ("manage-closure-new", ()),
+    ("manage-closure", (1,)),
+    ("manage-policy", ()),
     ("manage-policy-one", ("telemetry",)),
-]  # fmt: skip
+]
 POSTS = [
     ("manage-pool-new", ()), ("manage-pool", (1,)), ("manage-pool-quota", (1,)),
     ("manage-gpus-act", ()), ("manage-replace-gpu", ()), ("manage-drain", (1,)),
@@ -65,14 +70,17 @@ def test_nobody_but_the_operator_reaches_any_of_these_pages(
 
 def test_strange_addresses_are_404_or_a_page_and_never_a_crash(desk) -> None:
     for name, args, status in (
-        ("manage-pool", (10**9,), 404), ("manage-closure", (10**9,), 404),
+        ("manage-pool", (10**9,), 404),
+        ("manage-closure", (10**9,), 404),
         ("manage-policy-one", ("weather",), 404),
-    ):  # fmt: skip
+    ):
         assert desk.get(reverse(name, args=args)).status_code == status
     for name, args in (
-        ("manage-closure-end", (10**9,)), ("manage-policy-undo", ("booking", 10**9)),
-        ("manage-policy-undo", ("weather", 1)), ("manage-pool-quota", (10**9,)),
-    ):  # fmt: skip
+        ("manage-closure-end", (10**9,)),
+        ("manage-policy-undo", ("booking", 10**9)),
+        ("manage-policy-undo", ("weather", 1)),
+        ("manage-pool-quota", (10**9,)),
+    ):
         assert desk.post(reverse(name, args=args), {}).status_code == 404
     for name, query in (
         ("manage-gpus", "node=x&pool=-1&state=moon&sort=%00&page=zz&q=%27"),
@@ -86,9 +94,13 @@ def test_strange_addresses_are_404_or_a_page_and_never_a_crash(desk) -> None:
     assert desk.post(reverse("manage-pool-new"), {}).status_code == 422
     pool = Pool.objects.first() or make_pool("A4000")
     row = Closure.objects.create(
-        kind="blackout", scope="pool", pool=pool, start=timezone.now(), reason="r",
+        kind="blackout",
+        scope="pool",
+        pool=pool,
+        start=timezone.now(),
+        reason="r",
         end=timezone.now() + timedelta(hours=1),
-    )  # fmt: skip
+    )
     for huge in ("9" * 5000, str(2**63), "\u00b2"):
         for name, args, data, status in (
             ("manage-closure-new", (), {"gpus": [huge]}, 422),
@@ -109,9 +121,13 @@ def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -
         alice, gpus, start + timedelta(hours=30), start + timedelta(hours=32)
     )
     data = {
-        "kind": "maintenance", "reason": "<b>new fans</b>", "start": wall(29),
-        "end": wall(40), "scope": "node", "node": gpus[0].node_id,
-    }  # fmt: skip
+        "kind": "maintenance",
+        "reason": "<b>new fans</b>",
+        "start": wall(29),
+        "end": wall(40),
+        "scope": "node",
+        "node": gpus[0].node_id,
+    }
     answer, text = post(desk, "manage-closure-new", data, status=200)
     assert not Closure.objects.exists()
     assert "1 affected booking" in text
@@ -154,13 +170,21 @@ def test_near_maintenance_is_on_every_page_and_closures_in_the_calendar(
     node, hour = gpus[0].node, timedelta(hours=1)
     vision = alice.memberships.get().account
     Closure.objects.create(
-        kind="maintenance", scope="node", node=node, reason="<i>fans</i>",
-        start=now + 3 * hour, end=now + 5 * hour,
-    )  # fmt: skip
+        kind="maintenance",
+        scope="node",
+        node=node,
+        reason="<i>fans</i>",
+        start=now + 3 * hour,
+        end=now + 5 * hour,
+    )
     course = Closure.objects.create(
-        kind="teaching", scope="site", reason="lab", account=vision,
-        start=now + 30 * hour, end=now + 32 * hour,
-    )  # fmt: skip
+        kind="teaching",
+        scope="site",
+        reason="lab",
+        account=vision,
+        start=now + 30 * hour,
+        end=now + 32 * hour,
+    )
     span = {
         "start": now.isoformat(),
         "end": (now + timedelta(days=3)).isoformat(),
@@ -174,12 +198,15 @@ def test_near_maintenance_is_on_every_page_and_closures_in_the_calendar(
         told = client.get("/api/v1/calendar", span).json()["closures"]
         assert [one["kind"] for one in told] == ["maintenance", "teaching"]
         assert told[1] == {
-            "id": course.pk, "kind": "teaching", "reason": "lab",
+            "id": course.pk,
+            "kind": "teaching",
+            "reason": "lab",
             "start": f"{now + 30 * hour:%Y-%m-%dT%H:%M:%SZ}",
             "end": f"{now + 32 * hour:%Y-%m-%dT%H:%M:%SZ}",
-            "gpu_ids": [gpu.pk for gpu in gpus], "account": "vision",
+            "gpu_ids": [gpu.pk for gpu in gpus],
+            "account": "vision",
             "open": admitted,
-        }  # fmt: skip
+        }
         assert [one["open"] for one in told] == [False, admitted]
 
 
@@ -190,13 +217,18 @@ def test_a_pool_is_priced_kept_and_limited_with_its_history(desk, alice, gpus) -
     _, text = post(desk, "manage-pool", data, pool.pk, status=200)
     assert "Saved." in text
     assert "dearer" in text
-    data = {"account": vision.pk, "login": "alice", "quota_gpu_seconds": "10",
-            "reason": "fair"}  # fmt: skip
+    data = {
+        "account": vision.pk,
+        "login": "alice",
+        "quota_gpu_seconds": "10",
+        "reason": "fair",
+    }
     post(desk, "manage-pool-quota", data, pool.pk, status=200)
     quota = PoolQuota.objects.get()
     assert (quota.membership, quota.quota_gpu_seconds) == (
-        alice.memberships.get(), 36_000,
-    )  # fmt: skip
+        alice.memberships.get(),
+        36_000,
+    )
     _, text = post(desk, "manage-pool-quota", data | {"login": "eve"}, pool.pk)
     assert "no member of this login" in text
     post(desk, "manage-pool-quota", data | {"quota_gpu_seconds": ""}, pool.pk)
@@ -377,10 +409,14 @@ def test_rules_are_typed_as_people_say_them_and_grouped(desk) -> None:
 def test_no_threshold_of_telemetry_can_be_set_to_nothing(desk) -> None:
     data = fields(desk, "telemetry")
     for name in (
-        "intruder_after_seconds", "squatter_after_seconds", "zombie_memory_mib",
-        "thermal_after_seconds", "closes_after_seconds", "least_samples",
+        "intruder_after_seconds",
+        "squatter_after_seconds",
+        "zombie_memory_mib",
+        "thermal_after_seconds",
+        "closes_after_seconds",
+        "least_samples",
         "warn_after_seconds",
-    ):  # fmt: skip
+    ):
         _, text = post(
             desk, "manage-policy-one", data | {name: 0}, "telemetry", status=422
         )
@@ -390,9 +426,11 @@ def test_no_threshold_of_telemetry_can_be_set_to_nothing(desk) -> None:
         desk, "manage-policy-one", data | {"silent_after_seconds": 90}, "telemetry"
     )
     save = data | {
-        "silent_after_seconds": 90, "save": 1, "reason": "fast nodes",
+        "silent_after_seconds": 90,
+        "save": 1,
+        "reason": "fast nodes",
         "seen": answer.context["found"].seen,
-    }  # fmt: skip
+    }
     post(desk, "manage-policy-one", save, "telemetry", status=200)
     assert TelemetryPolicy.current().silent_after_seconds == 90
     entry = AuditEntry.objects.get(subject="policy:telemetry")

@@ -35,9 +35,15 @@ def account_of(user):
 
 def find(user, **wish):
     return find_slots(
-        user=user, membership=None, count=wish.pop("count", 1), min_memory_bytes=0,
-        duration_seconds=HOUR, earliest=at(12), now=NOW, **wish,
-    )  # fmt: skip
+        user=user,
+        membership=None,
+        count=wish.pop("count", 1),
+        min_memory_bytes=0,
+        duration_seconds=HOUR,
+        earliest=at(12),
+        now=NOW,
+        **wish,
+    )
 
 
 def test_a_pool_kept_for_one_account_is_refused_to_others_by_name(
@@ -77,9 +83,14 @@ def test_what_could_not_be_booked_is_said_before_a_plan_is_made(
     pools.change_pool(pool_id=other.pk, edit=edit, **desk)
     pools.act_on_gpus(act="drain", gpu_ids=[first.pk], **desk)
     closed = closures.ClosureDraft(
-        kind="teaching", scope="gpus", start=at(12), end=at(14), reason="lab course",
-        gpu_ids=(second.pk,), account_id=account_of(carol).pk,
-    )  # fmt: skip
+        kind="teaching",
+        scope="gpus",
+        start=at(12),
+        end=at(14),
+        reason="lab course",
+        gpu_ids=(second.pk,),
+        account_id=account_of(carol).pk,
+    )
     seen = closures.preview(draft=closed, now=NOW).seen
     closures.save(draft=closed, actor=omar, now=NOW, seen=seen)
     rows = list(Gpu.objects.select_related("node", "pool__rule"))
@@ -186,8 +197,9 @@ def test_a_replaced_gpu_hands_its_bookings_on_and_names_conflicts(
     gpu_replacement.replace(old_id=old.pk, new_id=new.pk, seen=plan.seen, **desk)
     carried.refresh_from_db()
     assert set(carried.allocations.values_list("gpu_id", flat=True)) == {
-        taken.pk, new.pk,
-    }  # fmt: skip
+        taken.pk,
+        new.pk,
+    }
     # The lower of the two weights: nobody pays more for it.
     assert carried.cost_gpu_seconds == 2 * HOUR * (WEIGHT + 4)
     assert balance(carried) == (carried.cost_gpu_seconds, 0)
@@ -226,8 +238,10 @@ def test_what_cannot_be_meant_is_refused_by_field(lab, alice, desk) -> None:
             call()
         assert list(refused.value.wrong) == [wrong]
     for old, new, field in (
-        (gpu.pk, gpu.pk, "new"), (10**9, gpu.pk, "old"), (gpu.pk, 10**9, "new"),
-    ):  # fmt: skip
+        (gpu.pk, gpu.pk, "new"),
+        (10**9, gpu.pk, "old"),
+        (gpu.pk, 10**9, "new"),
+    ):
         with pytest.raises(CannotReplace) as no:
             gpu_replacement.preview(old_id=old, new_id=new, now=NOW)
         assert no.value.field == field

@@ -36,10 +36,14 @@ def calendars(draw) -> list[Booked]:
             taken.setdefault(gpu, []).append(window)
         found.append(
             Booked(
-                pk, window, window.start <= NOW, draw(st.booleans()),
-                tuple(GPUS[n] for n in sorted(wanted)), 10 * len(wanted),
+                pk,
+                window,
+                window.start <= NOW,
+                draw(st.booleans()),
+                tuple(GPUS[n] for n in sorted(wanted)),
+                10 * len(wanted),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -93,13 +97,15 @@ def test_a_closure_leaves_nobody_inside_it_and_no_two_on_one_gpu(
         1, "maintenance", "fans", window.start, window.end, gpu_pks=frozenset(shut)
     )
     there = [
-        one for one in booked
+        one
+        for one in booked
         if one.window.meets(window) and {g.pk for g in one.gpus} & shut
-    ]  # fmt: skip
+    ]
     reliefs = list(
-        relieve(there, shut, room_of(booked, (closure,)), closed_from=window.start,
-                now=NOW)
-    )  # fmt: skip
+        relieve(
+            there, shut, room_of(booked, (closure,)), closed_from=window.start, now=NOW
+        )
+    )
     assert sorted(one.pk for one in reliefs) == [one.pk for one in there]
     by_pk = {one.pk: one for one in booked}
     for one in reliefs:
