@@ -22,15 +22,17 @@ from telemetry.protocol.reading import ProcessReading
 from telemetry.rules.thresholds import JudgePolicy
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
-ALICE = HoldingInfo(
-    1, 10, "alice", "alice1", "vision", NOW, NOW + timedelta(hours=1)
-)  # fmt: skip
+ALICE = HoldingInfo(1, 10, "alice", "alice1", "vision", NOW, NOW + timedelta(hours=1))
 OWNERS = Owners(jobs={77: 10}, logins={"alice1": 10, "bob": 20})
 POLICY = JudgePolicy()
 BOB = ProcessReading(
-    pid=500, uid=1002, user="bob", command="python train.py",
-    memory_bytes=2**33, started_at=1_000.0,
-)  # fmt: skip
+    pid=500,
+    uid=1002,
+    user="bob",
+    command="python train.py",
+    memory_bytes=2**33,
+    started_at=1_000.0,
+)
 CASE = EscalationCase(
     suspect=Suspect(BOB, 20, samples=400, seconds=400.0),
     holding=ALICE,
@@ -74,9 +76,10 @@ def test_each_step_waits_for_its_time() -> None:
 def test_after_a_late_warning_there_is_as_much_time_as_after_one_in_time() -> None:
     late = {Step.NOTIFY: 900.0, Step.WARN: 100.0}
     assert step(case_of(seconds=1000, stood_seconds=1000, done=late)) is None
-    assert step(
-        case_of(seconds=1000, stood_seconds=1000, done=late | {Step.WARN: 240.0})
-    ) is Step.STOP  # fmt: skip
+    assert (
+        step(case_of(seconds=1000, stood_seconds=1000, done=late | {Step.WARN: 240.0}))
+        is Step.STOP
+    )
 
 
 def test_a_process_that_came_late_has_its_own_time() -> None:

@@ -14,9 +14,14 @@ from telemetry.rules.thresholds import JudgePolicy
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 ALICE = HoldingInfo(
-    1, 10, "alice", "alice1", "vision", NOW - timedelta(hours=1),
+    1,
+    10,
+    "alice",
+    "alice1",
+    "vision",
+    NOW - timedelta(hours=1),
     NOW + timedelta(hours=1),
-)  # fmt: skip
+)
 OWNERS = Owners(jobs={77: 10, 78: 20}, logins={"alice1": 10, "bob": 20})
 
 
@@ -44,14 +49,20 @@ def run(
     now=NOW,
     policy=None,
 ):
-    """Judge the same reading once a second; the last verdict."""  # fmt: skip
+    """Judge the same reading once a second; the last verdict."""
     watcher = Watcher(policy or WatchPolicy())
     verdict = None
     for second in range(seconds):
         verdict = watcher.judge(
-            7, seen, age_seconds=age, now=now + timedelta(seconds=second),
-            facts=facts or GpuFacts(), owners=OWNERS, holding=holding, before=before,
-        )  # fmt: skip
+            7,
+            seen,
+            age_seconds=age,
+            now=now + timedelta(seconds=second),
+            facts=facts or GpuFacts(),
+            owners=OWNERS,
+            holding=holding,
+            before=before,
+        )
     return verdict
 
 
@@ -126,10 +137,14 @@ def test_time_in_which_the_portal_was_blind_does_not_count() -> None:
 
     def look(second: float, age: float) -> GpuState:
         return watcher.judge(
-            7, reading(process("bob", 1002)), age_seconds=age,
-            now=NOW + timedelta(seconds=second), facts=GpuFacts(), owners=OWNERS,
+            7,
+            reading(process("bob", 1002)),
+            age_seconds=age,
+            now=NOW + timedelta(seconds=second),
+            facts=GpuFacts(),
+            owners=OWNERS,
             holding=ALICE,
-        ).state  # fmt: skip
+        ).state
 
     assert look(0, 0.1) is GpuState.BUSY
     assert look(5, 9.0) is GpuState.STALE
@@ -175,9 +190,14 @@ def test_a_new_holder_starts_with_a_clean_slate() -> None:
     bob = replace(ALICE, reservation_pk=2, user_pk=20, username="bob", unix_user="bob")
     for second in range(20):
         found = watcher.judge(
-            7, IDLE_ROOM, age_seconds=0, now=NOW + timedelta(seconds=second),
-            facts=GpuFacts(), owners=OWNERS, holding=ALICE if second < 18 else bob,
-        )  # fmt: skip
+            7,
+            IDLE_ROOM,
+            age_seconds=0,
+            now=NOW + timedelta(seconds=second),
+            facts=GpuFacts(),
+            owners=OWNERS,
+            holding=ALICE if second < 18 else bob,
+        )
     assert not found.findings
 
 
@@ -237,10 +257,14 @@ def test_each_rule_opens_at_its_threshold_and_closes_when_its_cause_is_gone(
     first = None
     for second in range(60):
         verdict = watcher.judge(
-            7, seen if second < 50 else IDLE_ROOM, age_seconds=0.2,
-            now=NOW + timedelta(seconds=second), facts=GpuFacts(), owners=OWNERS,
+            7,
+            seen if second < 50 else IDLE_ROOM,
+            age_seconds=0.2,
+            now=NOW + timedelta(seconds=second),
+            facts=GpuFacts(),
+            owners=OWNERS,
             holding=holding,
-        )  # fmt: skip
+        )
         if rule in rules_of(verdict) and first is None:
             first = second
     assert first == opens_at
@@ -249,9 +273,14 @@ def test_each_rule_opens_at_its_threshold_and_closes_when_its_cause_is_gone(
 
 def test_who_held_it_until_a_moment_ago_is_no_intruder_during_the_grace() -> None:
     bob = HoldingInfo(
-        3, 20, "bob", "bob", "vision", NOW - timedelta(hours=2),
+        3,
+        20,
+        "bob",
+        "bob",
+        "vision",
+        NOW - timedelta(hours=2),
         NOW - timedelta(seconds=5),
-    )  # fmt: skip
+    )
     seen = reading(process("bob", 1002))
     assert run(seen, before=bob, seconds=20).state is GpuState.BUSY
     assert run(seen, before=bob, seconds=40).state is GpuState.INTRUDER
@@ -271,9 +300,8 @@ def test_an_overrun_beside_a_squatter_is_two_findings() -> None:
 
 def test_display_servers_and_monitors_of_the_whitelist_are_nobodys() -> None:
     xorg = ProcessReading(
-        pid=5, uid=1002, user="bob", command="/usr/lib/xorg/Xorg :0",
-        memory_bytes=2**26,
-    )  # fmt: skip
+        pid=5, uid=1002, user="bob", command="/usr/lib/xorg/Xorg :0", memory_bytes=2**26
+    )
     assert run(reading(xorg)).state is not GpuState.INTRUDER
     assert run(reading(xorg, util=0), holding=None).state is GpuState.FREE
     big = replace(xorg, memory_bytes=2**33)
@@ -299,9 +327,14 @@ def test_a_finding_of_before_the_restart_stands_on_for_the_same_reservation_only
         watcher = Watcher(WatchPolicy())
         watcher.adopt(7, finding_rules.IDLE_HOG, number)
         verdict = watcher.judge(
-            7, quiet, age_seconds=0.2, now=NOW, facts=GpuFacts(), owners=OWNERS,
+            7,
+            quiet,
+            age_seconds=0.2,
+            now=NOW,
+            facts=GpuFacts(),
+            owners=OWNERS,
             holding=ALICE,
-        )  # fmt: skip
+        )
         return rules_of(verdict)
 
     assert first_look(ALICE.reservation_pk) == [finding_rules.IDLE_HOG]
@@ -315,9 +348,14 @@ def test_each_process_of_a_stranger_has_its_own_time() -> None:
     for second in range(20):
         seen = reading(old, new) if second >= 15 else reading(old)
         verdict = watcher.judge(
-            7, seen, age_seconds=0.2, now=NOW + timedelta(seconds=second),
-            facts=GpuFacts(), owners=OWNERS, holding=ALICE,
-        )  # fmt: skip
+            7,
+            seen,
+            age_seconds=0.2,
+            now=NOW + timedelta(seconds=second),
+            facts=GpuFacts(),
+            owners=OWNERS,
+            holding=ALICE,
+        )
     told = {one.process.pid: (one.seconds, one.samples) for one in verdict.suspects}
     assert told == {5: (19.0, 20), 6: (4.0, 5)}
 
@@ -327,8 +365,10 @@ def test_a_co_users_process_is_no_strangers_and_no_sign_of_the_holder():
     bobs = reading(process("bob", 1002))
     verdict = run(bobs, holding=shared, seconds=60)
     assert (verdict.state, verdict.findings, verdict.suspects) == (
-        GpuState.BUSY, (), (),
-    )  # fmt: skip
+        GpuState.BUSY,
+        (),
+        (),
+    )
     assert run(bobs, seconds=60).state is GpuState.INTRUDER
     assert not holder_present(bobs, shared, OWNERS), "only the owner checks in"
     over = replace(shared, end=NOW - timedelta(seconds=10))

@@ -46,13 +46,15 @@ def test_the_third_no_show_shortens_the_horizon_for_a_fortnight(lab, alice) -> N
     with pytest.raises(StruckHorizon):
         lab.book(alice, lab.gpus[:1], far, 2, now=now, membership=second)
     first = alice.memberships.get(account__name="vision")
+    assert lab.book(alice, lab.gpus[:1], now + 2 * DAY, 2, now=now, membership=first)
     assert lab.book(
-        alice, lab.gpus[:1], now + 2 * DAY, 2, now=now, membership=first
-    )  # fmt: skip
-    assert lab.book(
-        alice, lab.gpus[:1], until + 3 * DAY - timedelta(minutes=15), 1,
-        now=until, membership=first,
-    )  # fmt: skip
+        alice,
+        lab.gpus[:1],
+        until + 3 * DAY - timedelta(minutes=15),
+        1,
+        now=until,
+        membership=first,
+    )
     standing = standing_service.standing(user=alice, now=now)
     assert standing.strike is not None and standing.strike.until == until
     assert standing_service.standing(user=alice, now=until).strike is None

@@ -19,9 +19,13 @@ MINUTE = timedelta(minutes=1)
 
 def test_a_release_looms_by_the_rules_that_are_on():
     known: dict[str, Any] = {
-        "start": NOW, "checked_in_at": None, "blind_seconds": 120,
-        "idle_warned_at": None, "keep_used": False, "now": NOW + MINUTE,
-    }  # fmt: skip
+        "start": NOW,
+        "checked_in_at": None,
+        "blind_seconds": 120,
+        "idle_warned_at": None,
+        "keep_used": False,
+        "now": NOW + MINUTE,
+    }
     first = looming(**known, policy=Policy())
     assert first is not None and first.release_at == NOW + 17 * MINUTE
     assert first.unless == "unless a job starts or you press “I’m here”"
