@@ -36,9 +36,13 @@ def job(number: int, submit_s: int, gpus: int, ran_s: int, **fields) -> TraceJob
     fields.setdefault("user", "alice")
     fields.setdefault("group", "vision")
     return TraceJob(
-        number=number, job_id=f"j{number}", submit_s=submit_s, gpus=gpus,
-        duration_s=min(ran_s, fields["req_s"]), **fields,
-    )  # fmt: skip
+        number=number,
+        job_id=f"j{number}",
+        submit_s=submit_s,
+        gpus=gpus,
+        duration_s=min(ran_s, fields["req_s"]),
+        **fields,
+    )
 
 
 def starts(name: str, jobs: list[TraceJob], gpus: int, **options) -> dict[int, int]:
@@ -195,8 +199,12 @@ class TestOrders:
 
 jobs_strategy = st.lists(
     st.tuples(
-        st.integers(0, 50), st.integers(1, 4), st.integers(0, 30), st.integers(1, 40),
-        st.sampled_from("abc"), st.sampled_from("xy"),
+        st.integers(0, 50),
+        st.integers(1, 4),
+        st.integers(0, 30),
+        st.integers(1, 40),
+        st.sampled_from("abc"),
+        st.sampled_from("xy"),
     ),
     min_size=1,
     max_size=12,
@@ -208,7 +216,7 @@ jobs_strategy = st.lists(
         ),
         key=lambda one: (one.submit_s, one.number),
     )
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -376,13 +384,17 @@ class TestGaps:
     @given(
         st.lists(
             st.tuples(
-                st.integers(0, 3000), st.integers(1, 4), st.integers(0, 2000),
-                st.integers(0, 2000), st.booleans(),
+                st.integers(0, 3000),
+                st.integers(1, 4),
+                st.integers(0, 2000),
+                st.integers(0, 2000),
+                st.booleans(),
             ),
-            min_size=1, max_size=25,
+            min_size=1,
+            max_size=25,
         ),
         st.sampled_from(NAMES),
-    )  # fmt: skip
+    )
     @settings(max_examples=100, deadline=None)
     def test_all_work_is_done_once_and_never_on_more_gpus_than_there_are(
         self, drawn, name

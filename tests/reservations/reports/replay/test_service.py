@@ -14,10 +14,15 @@ from tests.factories import make_reservation
 from tests.reservations.conftest import HOUR
 
 QUESTION = {
-    "days": 30, "counted_from": "start", "pool": "", "quota_gpu_seconds": 400,
-    "half_life_seconds": 336, "freeze_seconds": 12, "firm_horizon_seconds": 336,
+    "days": 30,
+    "counted_from": "start",
+    "pool": "",
+    "quota_gpu_seconds": 400,
+    "half_life_seconds": 336,
+    "freeze_seconds": 12,
+    "firm_horizon_seconds": 336,
     "flex_horizon_seconds": 72,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -75,8 +80,9 @@ def test_a_replay_is_asked_for_made_and_compared(past, omar, alice, client, sent
     assert row.edited["accounts"] == {"nlp": [3, 9000, 1000]}
     assert "1 → 3" in page.content.decode()
     assert {line.title for line in page.context["days"]} == {
-        "GPUs in use", "GPUs waited for",
-    }  # fmt: skip
+        "GPUs in use",
+        "GPUs waited for",
+    }
     used = page.context["parts"][0]
     assert used.widths[0] == round(1000 * used.before)
     assert page.content.count(b"<polyline") == 4
