@@ -80,10 +80,16 @@ class Lobby:
 
     def calendar(self) -> Calendar:
         spans = [
-            Busy(gpu, unix(one.window.start), unix(one.window.end), "",
-                 self.flex(pk, one))
-            for pk, one in self.held.items() for gpu in one.gpus
-        ]  # fmt: skip
+            Busy(
+                gpu,
+                unix(one.window.start),
+                unix(one.window.end),
+                "",
+                self.flex(pk, one),
+            )
+            for pk, one in self.held.items()
+            for gpu in one.gpus
+        ]
         plans = [
             one.plan
             for one in self.waiting.values()
@@ -95,9 +101,17 @@ class Lobby:
         if one.kind is Kind.FIRM or one.window.start <= self.frozen_until():
             return None
         return FlexInfo(
-            pk, one.member, 1, "", one.window.start, one.window.end, one.cost, NOW,
-            user_pk=one.member, planned=one.planned,
-        )  # fmt: skip
+            pk,
+            one.member,
+            1,
+            "",
+            one.window.start,
+            one.window.end,
+            one.cost,
+            NOW,
+            user_pk=one.member,
+            planned=one.planned,
+        )
 
     def facts(self, one: Waiting) -> Snapshot:
         quota = 10**9 if one.member_pk in self.firm else 0
@@ -122,8 +136,13 @@ class Lobby:
         """Place the first that fits; what it displaces waits again."""
         found = first_placed(self.queue(), self.facts, now=self.now)
         if found is not None:
-            self.book(found.waiting, found.slot.gpu_ids, found.slot.window,
-                      found.decision, planned=found.keeps_plan)  # fmt: skip
+            self.book(
+                found.waiting,
+                found.slot.gpu_ids,
+                found.slot.window,
+                found.decision,
+                planned=found.keeps_plan,
+            )
         return found
 
     def book(
@@ -195,7 +214,7 @@ def request(
     asked: int = 0,
     **fields: object,
 ) -> Waiting:
-    """Return a request by whole hours from ``NOW``."""  # fmt: skip
+    """Return a request by whole hours from ``NOW``."""
     fields.setdefault("consents", True)
     return Waiting(
         pk=pk,

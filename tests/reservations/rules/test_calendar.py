@@ -38,11 +38,13 @@ def busy(pk: int, start: datetime, end: datetime) -> Busy:
 def search(**fields) -> Search:
     return Search(
         **{
-            "earliest": NOW, "latest": at(9, day=16), "grid_seconds": 3600,
+            "earliest": NOW,
+            "latest": at(9, day=16),
+            "grid_seconds": 3600,
             "longest_seconds": 86_400,
         }
         | fields
-    )  # fmt: skip
+    )
 
 
 def firm(window: Window, gpus: tuple[CalendarGpu, ...]) -> Kind:

@@ -36,10 +36,13 @@ def price(window: Window, at, *, permille: int, taken=(), displaced=()) -> int:
 
 
 @given(
-    windows(), st.integers(-72 * 60, 48 * 60), st.integers(0, 24 * 60),
-    st.sampled_from((0, 250, 500, 1000)), st.lists(windows(), max_size=3),
+    windows(),
+    st.integers(-72 * 60, 48 * 60),
+    st.integers(0, 24 * 60),
+    st.sampled_from((0, 250, 500, 1000)),
+    st.lists(windows(), max_size=3),
     st.lists(windows(), max_size=2),
-)  # fmt: skip
+)
 def test_giving_back_earlier_never_costs_more(
     window, minute, earlier, permille, taken, displaced
 ) -> None:

@@ -38,10 +38,15 @@ POLICY = Policy(quota_gpu_seconds=40 * 3600, version=7)
 def flexes(start: datetime, owners: list[int]) -> st.SearchStrategy[FlexInfo]:
     return st.builds(
         FlexInfo,
-        st.integers(1, 3), st.sampled_from(owners), st.just(0), st.just(""),
-        st.just(start), st.just(start + HOUR), st.sampled_from((3600, 7200)),
+        st.integers(1, 3),
+        st.sampled_from(owners),
+        st.just(0),
+        st.just(""),
+        st.just(start),
+        st.just(start + HOUR),
+        st.sampled_from((3600, 7200)),
         st.just(NOW),
-    )  # fmt: skip
+    )
 
 
 @st.composite

@@ -41,13 +41,12 @@ masks = st.one_of(
     st.integers(1, (1 << 168) - 1),
     st.sampled_from([read_hours(text) for text in ("Mon-Fri 9-18", "Sun 1-4", "0-24")]),
 )
-peaks = st.builds(
-    PeakHours, st.integers(2, 10), masks, st.sampled_from((*ZONES, ODD))
-)  # fmt: skip
+peaks = st.builds(PeakHours, st.integers(2, 10), masks, st.sampled_from((*ZONES, ODD)))
 tariffs = st.lists(
     st.builds(Tariff.of, st.integers(1, 20), st.one_of(st.none(), peaks)),
-    min_size=1, max_size=3,
-).map(together)  # fmt: skip
+    min_size=1,
+    max_size=3,
+).map(together)
 CHANGES = (datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 4, 4, 15, tzinfo=UTC))
 clock_windows = st.one_of(
     windows(),
@@ -132,9 +131,13 @@ def price(window: Window, at, *, rate: Rate, permille: int, taken=()) -> int:
 
 @settings(max_examples=60)
 @given(
-    windows(), tariffs, st.integers(-72 * 60, 48 * 60), st.integers(0, 24 * 60),
-    st.sampled_from((0, 250, 500, 1000)), st.lists(windows(), max_size=3),
-)  # fmt: skip
+    windows(),
+    tariffs,
+    st.integers(-72 * 60, 48 * 60),
+    st.integers(0, 24 * 60),
+    st.sampled_from((0, 250, 500, 1000)),
+    st.lists(windows(), max_size=3),
+)
 def test_giving_peak_hours_back_earlier_never_costs_more(
     window, tariff, minute, earlier, permille, taken
 ) -> None:
@@ -188,9 +191,11 @@ def cost_of(window: Window, tariff: Tariff, steps: int) -> int:
 
 
 def test_one_rate_is_one_spend_as_ever() -> None:
-    assert spends_at(0, 60, rate=7) == spends_at(0, 60, rate=Tariff(7)) == [
-        Spend(0, 60, 7000)
-    ]  # fmt: skip
+    assert (
+        spends_at(0, 60, rate=7)
+        == spends_at(0, 60, rate=Tariff(7))
+        == [Spend(0, 60, 7000)]
+    )
 
 
 @given(masks)

@@ -125,8 +125,11 @@ def test_a_user_that_ties_with_an_account_shares_its_first_childrens_rank() -> N
     ]
     ranking = rank_tree(accounts, members)
     assert {pk: rank.rank for pk, rank in ranking.ranks.items()} == {
-        10: 4, 11: 4, 12: 4, 13: 1,
-    }  # fmt: skip
+        10: 4,
+        11: 4,
+        12: 4,
+        13: 1,
+    }
     assert ranking.ranks[12].fairshare == 1
 
 

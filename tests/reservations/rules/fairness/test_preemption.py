@@ -35,10 +35,15 @@ def gpu(pk: int, node: str = "n", weight: int = 1) -> CalendarGpu:
 
 def flex(pk: int, member: int, *, hours: int = 1, minute: int = 0) -> FlexInfo:
     return FlexInfo(
-        reservation_pk=pk, membership_pk=member, account_pk=2, account="vision",
-        start=NOON, end=NOON + timedelta(hours=hours),
-        cost_gpu_seconds=hours * HOUR, booked_at=NOON + timedelta(minutes=minute),
-    )  # fmt: skip
+        reservation_pk=pk,
+        membership_pk=member,
+        account_pk=2,
+        account="vision",
+        start=NOON,
+        end=NOON + timedelta(hours=hours),
+        cost_gpu_seconds=hours * HOUR,
+        booked_at=NOON + timedelta(minutes=minute),
+    )
 
 
 def busy(gpu_pk: int, held: FlexInfo | None) -> Busy:
@@ -159,7 +164,7 @@ def test_brute_force_finds_no_better_victims(on_gpus, count, owners) -> None:
         Busy(pk, noon + place * HOUR, noon + (place + 1) * HOUR, "", victims[v])
         for pk, held in enumerate(on_gpus)
         for place, v in enumerate(dict.fromkeys(held))
-    ]  # fmt: skip
+    ]
     found = fewest_displaced(
         Calendar(gpus, spans), window(2), Wish(count, 2 * HOUR), ranks=ranks
     )

@@ -76,10 +76,16 @@ class World:
         """Book it; return who had to go, None where it was refused."""
         policy = Policy(gpus_at_once=9, future_flex=9, live_reservations=99)
         spans = [
-            Busy(gpu, unix(other.window.start), unix(other.window.end), "",
-                 self.info(other, kind, ask, now, policy))
-            for other, kind in self.held.values() for gpu in other.gpus
-        ]  # fmt: skip
+            Busy(
+                gpu,
+                unix(other.window.start),
+                unix(other.window.end),
+                "",
+                self.info(other, kind, ask, now, policy),
+            )
+            for other, kind in self.held.values()
+            for gpu in other.gpus
+        ]
         gpus = tuple(CalendarGpu(pk, "n", pk, "A30", 2**34, 1) for pk in range(3))
         quota = 10**9 if ask.member in self.firm else 0
         snapshot = Snapshot(
@@ -110,9 +116,15 @@ class World:
         if kind is Kind.FIRM or frozen or other.member == ask.member:
             return None
         return FlexInfo(
-            other.pk, other.member, 1, "", other.window.start, other.window.end,
-            other.cost, NOW,
-        )  # fmt: skip
+            other.pk,
+            other.member,
+            1,
+            "",
+            other.window.start,
+            other.window.end,
+            other.cost,
+            NOW,
+        )
 
 
 @st.composite
@@ -156,9 +168,10 @@ def test_displacing_ends_though_everybody_asks_again(drawn, chance) -> None:
         waiting = [ask for ask in asks if ask.pk not in world.held]
         chance.shuffle(waiting)
         kept = {
-            pk for pk, (ask, kind) in world.held.items()
+            pk
+            for pk, (ask, kind) in world.held.items()
             if kind is Kind.FIRM or ask.start <= 12
-        }  # fmt: skip
+        }
         moved = next((w for w in waiting if world.try_(w) is not None), None)
         assert kept <= set(world.held), "docs/design/fair-booking.md#i2"
         if moved is None:

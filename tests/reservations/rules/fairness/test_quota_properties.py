@@ -72,8 +72,9 @@ def test_the_part_said_to_fit_does_fit_and_one_grid_step_more_does_not(
 
 @given(
     st.lists(st.lists(spends(), max_size=4), min_size=1, max_size=3),
-    windows(most_hours=24), st.integers(1, 8),
-)  # fmt: skip
+    windows(most_hours=24),
+    st.integers(1, 8),
+)
 @settings(max_examples=30)
 def test_brute_force_finds_no_longer_beginning_that_fits(found, window, rate) -> None:
     grid, steps = 3600, -(-window.seconds // 3600)
