@@ -26,16 +26,24 @@ BERLIN = "Europe/Berlin"
 
 def rule(start, hours=1, repeat="daily", **end) -> Rule:
     return rule_from(
-        repeat=repeat, start=start, end=start + timedelta(hours=hours), zone=BERLIN,
-        until=end.get("until"), times=end.get("times"),
-    )  # fmt: skip
+        repeat=repeat,
+        start=start,
+        end=start + timedelta(hours=hours),
+        zone=BERLIN,
+        until=end.get("until"),
+        times=end.get("times"),
+    )
 
 
 def wish(lab, user, wanted: Rule, gpus=1):
     return series.wish(
-        user=user, membership=None, gpu_ids=[g.pk for g in lab.gpus[:gpus]],
-        rule=wanted, purpose="lecture", now=NOW,
-    )  # fmt: skip
+        user=user,
+        membership=None,
+        gpu_ids=[g.pk for g in lab.gpus[:gpus]],
+        rule=wanted,
+        purpose="lecture",
+        now=NOW,
+    )
 
 
 def test_local_time_stays_over_the_change_of_the_clock() -> None:
