@@ -96,8 +96,10 @@ def test_board_calendar_and_nodes_know_who_shares_a_running_one(
         for user in (alice, bob, carol)
     }
     assert [holders[n]["shared"] for n in ("alice", "bob", "carol")] == [
-        False, True, False,
-    ]  # fmt: skip
+        False,
+        True,
+        False,
+    ]
     assert not holders["bob"]["mine"]
 
     def entry(user):
@@ -114,9 +116,12 @@ def test_board_calendar_and_nodes_know_who_shares_a_running_one(
     assert "co_users" not in entry(carol)
 
     moved = move_rest(
-        reservation_id=row.pk, gpu_ids=[lab.gpus[1].pk], actor=alice, now=soon,
+        reservation_id=row.pk,
+        gpu_ids=[lab.gpus[1].pk],
+        actor=alice,
+        now=soon,
         reason="look again",
-    )  # fmt: skip
+    )
     assert CoUser.objects.sharing().filter(reservation=moved, user=bob).exists()
     bob.memberships.update(active=False)
     assert not current_holdings(soon)[lab.gpus[1].pk].co_users, "he left the group"

@@ -247,9 +247,11 @@ def test_two_accepts_and_a_withdrawal_at_once_end_in_one_exchange(
     threads = [
         threading.Thread(target=act, args=args)
         for args in (
-            (carol, offers.accept), (carol, offers.accept), (alice, offers.decline)
+            (carol, offers.accept),
+            (carol, offers.accept),
+            (alice, offers.decline),
         )
-    ]  # fmt: skip
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

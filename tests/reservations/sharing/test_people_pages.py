@@ -32,9 +32,13 @@ def said(answer) -> str:
 
 def book(user, gpus, start, hours=2) -> Reservation:
     return booking.book(
-        user=user, membership=None, gpu_ids=[gpu.pk for gpu in gpus], start=start,
-        end=start + timedelta(hours=hours), now=timezone.now(),
-    )  # fmt: skip
+        user=user,
+        membership=None,
+        gpu_ids=[gpu.pk for gpu in gpus],
+        start=start,
+        end=start + timedelta(hours=hours),
+        now=timezone.now(),
+    )
 
 
 def test_the_page_shares_offers_and_gives_back_and_says_refusals(
@@ -120,8 +124,10 @@ def test_an_offer_is_looked_at_accepted_and_listed(gpus, alice, carol, hour) -> 
     call = Caller(carol)
     (listed,) = call("GET", "/offers").body["offers"]
     assert (listed["id"], listed["from"], listed["to_me"]) == (
-        made.body["id"], "Alice", True,
-    )  # fmt: skip
+        made.body["id"],
+        "Alice",
+        True,
+    )
     seen = call("POST", f"/offers/{made.body['id']}/preview").body
     assert (seen["ok"], seen["kind"]) == (True, "firm")
     shown = page(carol).get("/offers/").content.decode()
@@ -206,8 +212,9 @@ def test_a_series_is_previewed_saved_listed_and_ended(gpus, alice, bob, hour) ->
     assert 'value="2026-03-02T09:00"' in draft.content.decode()
     for wrong in ({"times": None}, {"repeat": "hourly"}, {"times": 0}):
         assert call("POST", "/series/preview", {**body, **wrong}).status_code in (
-            409, 422,
-        )  # fmt: skip
+            409,
+            422,
+        )
 
 
 def test_the_feed_is_secret_revocable_and_without_names(

@@ -75,22 +75,32 @@ class Trade(Story):
             reservation_id=row.pk, user=row.user, now=self.now, **what
         )
         partial_release.give_back_part(
-            reservation_id=row.pk, user=row.user, version=row.version, now=self.now,
+            reservation_id=row.pk,
+            user=row.user,
+            version=row.version,
+            now=self.now,
             **what,
-        )  # fmt: skip
+        )
         # docs/design/fair-booking.md#i9
         assert told.late_gpu_seconds <= told.returned_gpu_seconds
 
     def repeat(self) -> None:
         start, end = self.span()
         rule = rule_from(
-            repeat=self.chance.choice(list(Repeat)), start=start, end=end,
-            zone="Europe/Berlin", until=None, times=self.chance.choice((2, 5, 20)),
-        )  # fmt: skip
+            repeat=self.chance.choice(list(Repeat)),
+            start=start,
+            end=end,
+            zone="Europe/Berlin",
+            until=None,
+            times=self.chance.choice((2, 5, 20)),
+        )
         wanted = series.wish(
-            user=self.chance.choice(self.users), membership=None,
-            gpu_ids=self.gpus(), rule=rule, now=self.now,
-        )  # fmt: skip
+            user=self.chance.choice(self.users),
+            membership=None,
+            gpu_ids=self.gpus(),
+            rule=rule,
+            now=self.now,
+        )
         shown = [one.state for one in series.rehearse(wanted, now=self.now)]
         _, looked = series.create(wanted, skip_refused=True, now=self.now)
         assert shown[: len(looked)] == [one.state for one in looked]
@@ -99,9 +109,8 @@ class Trade(Story):
         one = Occurrence.objects.order_by("pk").last()
         if one is not None:
             series_end.cancel_from(
-                series_id=one.series_id, user=one.series.user, day=one.day,
-                now=self.now,
-            )  # fmt: skip
+                series_id=one.series_id, user=one.series.user, day=one.day, now=self.now
+            )
 
     def share(self) -> None:
         row = self.some(State.CONFIRMED, State.ACTIVE)
@@ -122,13 +131,17 @@ def test_whatever_is_handed_on_cut_and_repeated_the_books_and_quotas_hold(
         st.sampled_from((NOW, CLOCKS_CHANGE)),
         st.lists(
             st.tuples(st.sampled_from(ACTS), st.integers(0, 2**32)),
-            min_size=50, max_size=60,
+            min_size=50,
+            max_size=60,
         ),
-    )  # fmt: skip
+    )
     @settings(
-        max_examples=12, deadline=None, derandomize=True, database=None,
+        max_examples=12,
+        deadline=None,
+        derandomize=True,
+        database=None,
         phases=[Phase.generate],
-    )  # fmt: skip
+    )
     def stories(start, acts) -> None:
         with world():
             story = Trade(lab, users, start)
