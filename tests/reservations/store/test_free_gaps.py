@@ -120,9 +120,13 @@ class GapStory(Story):
         """Book as any story does; return what came of it."""
         try:
             return booking.book(
-                user=user, membership=None, gpu_ids=gpu_ids, start=start, end=end,
+                user=user,
+                membership=None,
+                gpu_ids=gpu_ids,
+                start=start,
+                end=end,
                 now=self.now,
-            )  # fmt: skip
+            )
         except BookingError as refusal:
             return refusal
 
@@ -137,9 +141,11 @@ class GapStory(Story):
         made = gap_booking.take(
             membership=user.memberships.get(),
             gpu_ids=[gpu.pk for gpu in free] or self.gpus(),
-            shortest_seconds=self.chance.choice((60, 60, 1800)), purpose="sweep",
-            most_seconds=self.chance.choice((None, 3000)), now=self.now,
-        )  # fmt: skip
+            shortest_seconds=self.chance.choice((60, 60, 1800)),
+            purpose="sweep",
+            most_seconds=self.chance.choice((None, 3000)),
+            now=self.now,
+        )
         assert made.booked_end == made.start == self.now.replace(microsecond=0)
         self.done["gaps"] += 1
 
@@ -160,10 +166,15 @@ class GapStory(Story):
         user = self.by(self.chance.choice(self.users))
         earliest = self.now + timedelta(hours=self.chance.choice((0, 0, 3, 24)))
         waiting.ask(
-            user=user, membership=None, count=self.chance.choice((1, 2)),
-            duration_seconds=HOUR * self.chance.choice((1, 4)), any_notice=True,
-            earliest=earliest, latest=earliest + timedelta(hours=12), now=self.now,
-        )  # fmt: skip
+            user=user,
+            membership=None,
+            count=self.chance.choice((1, 2)),
+            duration_seconds=HOUR * self.chance.choice((1, 4)),
+            any_notice=True,
+            earliest=earliest,
+            latest=earliest + timedelta(hours=12),
+            now=self.now,
+        )
         self.done["placed"] += scheduler.place(self.now, site_policy())["placed"]
         with world():
             without_gaps()

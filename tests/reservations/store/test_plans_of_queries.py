@@ -60,9 +60,14 @@ def test_booking_searches_by_index(lab, alice, bob) -> None:
     with CaptureQueriesContext(connection) as seen:
         made = lab.book(alice, lab.gpus[1:2], at(12), 2)
         preview(
-            user=alice, membership=None, gpu_ids=[lab.gpus[2].pk], start=at(12),
-            end=at(13), now=NOW, ignoring=made.pk,
-        )  # fmt: skip
+            user=alice,
+            membership=None,
+            gpu_ids=[lab.gpus[2].pk],
+            start=at(12),
+            end=at(13),
+            now=NOW,
+            ignoring=made.pk,
+        )
         cancel(reservation_id=made.pk, user=alice, now=NOW)
     # Ranking reads the sum of all live ones, and all charges: see usage.py.
     own = [q for q in seen.captured_queries if "SUM(" not in q["sql"]]
@@ -75,9 +80,12 @@ def test_reading_the_calendar_and_the_holders_searches_by_index(lab, alice) -> N
     policy = site_policy()
     with CaptureQueriesContext(connection) as seen:
         page = calendar_page(
-            NOW, NOW + timedelta(days=7), reader=Reader.of(alice, policy),
-            policy=policy, now=NOW,
-        )  # fmt: skip
+            NOW,
+            NOW + timedelta(days=7),
+            reader=Reader.of(alice, policy),
+            policy=policy,
+            now=NOW,
+        )
         current_holdings(NOW)
         recent_holdings(NOW, within_seconds=900)
         next_holdings(NOW)

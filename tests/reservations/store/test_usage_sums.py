@@ -14,9 +14,13 @@ def test_a_process_that_starts_goes_on_from_the_stored_sums(
 ) -> None:
     def spend(hour: int) -> None:
         made = book(
-            user=alice, membership=None, gpu_ids=[lab.gpus[0].pk],
-            start=at(hour), end=at(hour + 2), now=at(hour),
-        )  # fmt: skip
+            user=alice,
+            membership=None,
+            gpu_ids=[lab.gpus[0].pk],
+            start=at(hour),
+            end=at(hour + 2),
+            now=at(hour),
+        )
         release(reservation_id=made.pk, user=alice, now=at(hour + 1), reason="")
 
     policy = site_policy()
@@ -41,10 +45,10 @@ def test_a_process_that_starts_goes_on_from_the_stored_sums(
     read: list[int] = []
     add = usage._add
     monkeypatch.setattr(
-        usage, "_add", lambda sums, rows, half: read.append(rows.count()) or add(
-            sums, rows, half
-        )
-    )  # fmt: skip
+        usage,
+        "_add",
+        lambda sums, rows, half: read.append(rows.count()) or add(sums, rows, half),
+    )
     assert usage.past_usage(at(13), policy) == whole
     assert sum(read) <= 2
 
