@@ -134,9 +134,12 @@ def test_what_the_holder_made_of_a_placement_is_not_declined_at_no_cost(
     assert tick.tick(NOW)["placed"] == 1
     row.refresh_from_db()
     made = change(
-        reservation_id=row.reservation_id, user=alice, version=1, now=NOW,
+        reservation_id=row.reservation_id,
+        user=alice,
+        version=1,
+        now=NOW,
         end=row.reservation.end + timedelta(hours=8),
-    )  # fmt: skip
+    )
     waiting.decline(waiting_id=row.pk, user=alice, now=NOW)
     late = LateReturn.objects.get(reservation=made)
     assert (late.start, late.end) == (made.start, made.end)
@@ -169,8 +172,10 @@ def test_who_is_displaced_waits_again_from_the_original_time_of_request(
     row = WaitingRequest.objects.get()
     assert (row.user, row.created_at, row.count) == (bob, flex.created_at, 2)
     assert (row.displaced_from, row.may_take, row.duration_seconds) == (
-        flex, False, 3 * HOUR,
-    )  # fmt: skip
+        flex,
+        False,
+        3 * HOUR,
+    )
     tick.tick(later)
     row.refresh_from_db()
     again = row.reservation

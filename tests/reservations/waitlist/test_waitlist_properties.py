@@ -154,9 +154,10 @@ def test_a_planned_start_is_the_earliest_room_beside_bookings_and_plans(
     taken = beside(facts.calendar, plans)
     first = lobby.frozen_until() + HOUR
     tried = [
-        w for w in lobby.free_windows(one, first, one.latest)
+        w
+        for w in lobby.free_windows(one, first, one.latest)
         if len(taken.free(w, one.wish)) >= count
-    ]  # fmt: skip
+    ]
     assert (found.window if found else None) == (tried[0] if tried else None)
 
 
