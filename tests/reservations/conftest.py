@@ -84,7 +84,7 @@ def make_minutes(
     process_n: int = 0,
     util_pct: float = 0.0,
 ) -> None:
-    """Write minutes as ingest would have seen them."""  # fmt: skip
+    """Write minutes as ingest would have seen them."""
     SampleMinute.objects.bulk_create(
         SampleMinute(
             gpu=gpu,

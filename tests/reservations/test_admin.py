@@ -68,8 +68,9 @@ def test_a_quota_is_edited_in_hours_with_a_reason_and_history(lab, alice, desk) 
     assert (entry.actor.username, entry.reason) == ("omar", "thesis")
     newest = own.history.first()
     assert (newest.quota_gpu_seconds, newest.history_change_reason) == (
-        45_000, "thesis",
-    )  # fmt: skip
+        45_000,
+        "thesis",
+    )
     assert form_of(desk.get(page))["quota_gpu_seconds"] == 12.5
 
 
@@ -94,8 +95,9 @@ def test_accounts_cannot_form_a_ring(lab, desk) -> None:
 def test_a_unix_login_must_look_like_one(lab, alice, desk) -> None:
     page = reverse("admin:reservations_user_change", args=[alice.pk])
     form = form_of(desk.get(page)) | {
-        "date_joined_0": "2026-01-01", "date_joined_1": "00:00:00",
-    }  # fmt: skip
+        "date_joined_0": "2026-01-01",
+        "date_joined_1": "00:00:00",
+    }
     form.pop("password", None)
     wrong = desk.post(page, form | {"unix_user": "../root"})
     assert "unix_user" in wrong.context["adminform"].form.errors

@@ -20,8 +20,12 @@ def test_the_tree_is_printed_as_sshare_prints_it(lab, alice, carol) -> None:
     assert lines[0].split()[0] == "Account"
     names = [line.split()[:2] for line in lines[1:]]
     assert [first for first, _ in names] == [
-        "institute", "nlp", "nlp", "vision", "vision"
-    ]  # fmt: skip
+        "institute",
+        "nlp",
+        "nlp",
+        "vision",
+        "vision",
+    ]
     assert (names[2][1], names[4][1]) == ("carol", "alice")
     assert lines[3].split()[-1] == "1.000000"
     assert lines[5].split()[-1] == "0.500000"
@@ -69,9 +73,12 @@ def test_books_that_add_up_are_said_to(lab, alice) -> None:
 def test_books_that_do_not_are_named(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
     LedgerEntry.objects.create(
-        membership=made.membership, reservation=made, kind="release",
-        gpu_seconds=-5, reason="forged",
-    )  # fmt: skip
+        membership=made.membership,
+        reservation=made,
+        kind="release",
+        gpu_seconds=-5,
+        reason="forged",
+    )
     make_reservation(alice, lab.gpus[1:2], at(9), at(10), state="ended")
     made.allocations.update(live=True)
     stray = make_reservation(alice, lab.gpus[2:3], at(9), at(10), state="ended")

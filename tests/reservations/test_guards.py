@@ -23,9 +23,12 @@ def test_an_overlap_is_refused_by_the_database_itself(lab, alice, bob) -> None:
     make_reservation(alice, lab.gpus[:1], at(10), at(12))
     other = make_reservation(bob, [], at(9), at(13))
     for start, end in (
-        (at(11), at(13)), (at(9), at(11)), (at(10), at(12)), (at(9), at(13)),
+        (at(11), at(13)),
+        (at(9), at(11)),
+        (at(10), at(12)),
+        (at(9), at(13)),
         (at(10, 30), at(11)),
-    ):  # fmt: skip
+    ):
         with pytest.raises(IntegrityError, match="allocation_no_overlap"):
             allocate(other, lab.gpus[0], start, end)
     assert allocate(other, lab.gpus[0], at(12), at(13))

@@ -97,9 +97,13 @@ def test_peak_hours_count_at_their_factor_in_cost_and_quota(lab, alice) -> None:
     set_peak(pool, 3, "Mon-Fri 12-14")
     # 12:00 to 14:00 in Berlin is 11:00 to 13:00 UTC.
     seen = preview(
-        user=alice, membership=None, gpu_ids=[lab.gpus[0].pk], start=at(10, day=4),
-        end=at(13, day=4), now=NOW,
-    )  # fmt: skip
+        user=alice,
+        membership=None,
+        gpu_ids=[lab.gpus[0].pk],
+        start=at(10, day=4),
+        end=at(13, day=4),
+        now=NOW,
+    )
     assert seen.cost_gpu_seconds == 7 * HOUR * WEIGHT
     assert seen.peak_gpu_seconds == 4 * HOUR * WEIGHT
     assert seen.quota_left_gpu_seconds == 5 * HOUR * WEIGHT
@@ -125,9 +129,13 @@ def test_what_was_booked_keeps_its_price_when_it_is_changed_returned_and_charged
     set_peak(pool, 5, "0-24")
     Pool.objects.filter(pk=pool.pk).update(weight=2 * WEIGHT)
     row = change(
-        reservation_id=row.pk, user=alice, start=at(11, day=3), end=at(14, day=3),
-        version=row.version, now=NOW,
-    )  # fmt: skip
+        reservation_id=row.pk,
+        user=alice,
+        start=at(11, day=3),
+        end=at(14, day=3),
+        version=row.version,
+        now=NOW,
+    )
     assert row.cost_gpu_seconds == 7 * HOUR * WEIGHT
     assert row.decision["quotas"][0]["held_gpu_seconds"] == 7 * HOUR * WEIGHT
     new = lab.book(bob, lab.gpus[1:2], at(22, day=10), 1)
@@ -144,14 +152,18 @@ def test_what_was_booked_keeps_its_price_when_it_is_changed_returned_and_charged
     assert told.returned_gpu_seconds == 4 * HOUR * WEIGHT
     assert told.late_gpu_seconds == 2 * HOUR * WEIGHT
     row = partial_release.give_back_part(
-        reservation_id=row.pk, user=alice, last_seconds=2 * HOUR, version=row.version,
+        reservation_id=row.pk,
+        user=alice,
+        last_seconds=2 * HOUR,
+        version=row.version,
         now=soon,
-    )  # fmt: skip
+    )
     assert row.cost_gpu_seconds == 3 * HOUR * WEIGHT
     parts = row.late_returns.order_by("start").values_list("start", "weight")
     assert [(start.hour, weight) for start, weight in parts] == [
-        (12, 3 * WEIGHT), (13, WEIGHT),
-    ]  # fmt: skip
+        (12, 3 * WEIGHT),
+        (13, WEIGHT),
+    ]
     assert pending_late_gpu_seconds()[row.membership_id] == 2 * HOUR * WEIGHT
     # Bob takes the peak hour of it: that one costs Alice nothing.
     other = lab.book(bob, lab.gpus[:1], at(12, day=3), 1, now=soon)
@@ -188,9 +200,12 @@ def test_cut_in_two_carried_over_closed_and_stayed_on_at_the_booked_price(
     check_in(reservation_id=row.pk, now=NOW)
     row.refresh_from_db()
     left = partial_release.give_back_part(
-        reservation_id=row.pk, user=alice, gpu_ids=[lab.gpus[0].pk],
-        version=row.version, now=at(11),
-    )  # fmt: skip
+        reservation_id=row.pk,
+        user=alice,
+        gpu_ids=[lab.gpus[0].pk],
+        version=row.version,
+        now=at(11),
+    )
     assert left.cost_gpu_seconds == 4 * 4 * HOUR
     part = Reservation.objects.exclude(pk=row.pk).get()
     assert balance(part) == (0, 2 * WEIGHT * HOUR)
@@ -212,9 +227,12 @@ def test_cut_in_two_carried_over_closed_and_stayed_on_at_the_booked_price(
     closed = lab.book(alice, lab.gpus[2:3], at(11, day=5), 2)
     assert closed.cost_gpu_seconds == 4 * WEIGHT * HOUR
     draft = closures.ClosureDraft(
-        kind="maintenance", scope="site", start=at(12, day=5), end=at(20, day=5),
+        kind="maintenance",
+        scope="site",
+        start=at(12, day=5),
+        end=at(20, day=5),
         reason="power",
-    )  # fmt: skip
+    )
     found = closures.preview(draft=draft, now=NOW)
     assert [r.back_gpu_seconds for r in found.reliefs] == [2 * WEIGHT * HOUR]
     closures.save(draft=draft, actor=omar, now=NOW, seen=found.seen)
@@ -244,11 +262,13 @@ def test_an_operator_sets_peak_hours_sees_them_and_is_told_what_is_wrong(
     client.force_login(omar)
     form = {"weight": WEIGHT, "reason": "busy days"}
     for factor, hours, said in (
-        ("2", "", "Enter the hours"), ("1", "Mon 9-18", "Choose 2 or more"),
-        ("", "Mon 9-18", "Choose 2 or more"), ("3", "Monday 9-18", "is not understood"),
+        ("2", "", "Enter the hours"),
+        ("1", "Mon 9-18", "Choose 2 or more"),
+        ("", "Mon 9-18", "Choose 2 or more"),
+        ("3", "Monday 9-18", "is not understood"),
         ("11", "Mon 9-18", "Enter a whole number from 1 to 10"),
         ("2.5", "Mon 9-18", "Enter a whole number"),
-    ):  # fmt: skip
+    ):
         wrong = form | {"peak_factor": factor, "peak_hours": hours}
         answer = client.post(page, wrong)
         assert answer.status_code == 422
@@ -264,14 +284,20 @@ def test_an_operator_sets_peak_hours_sees_them_and_is_told_what_is_wrong(
     assert entry.detail["before"]["peak"] == "none"
     assert entry.detail["after"]["peak"].startswith("2 times in Mon-Fri 9-18")
     assert not pools.change_pool(
-        pool_id=pool.pk, actor=omar, now=NOW, reason="again",
+        pool_id=pool.pk,
+        actor=omar,
+        now=NOW,
+        reason="again",
         edit=PoolEdit(WEIGHT, peak_factor=2, peak_hours=good["peak_hours"]),
-    )  # fmt: skip
+    )
     with pytest.raises(DeskInvalid):
         pools.change_pool(
-            pool_id=pool.pk, actor=omar, now=NOW, reason="x",
+            pool_id=pool.pk,
+            actor=omar,
+            now=NOW,
+            reason="x",
             edit=PoolEdit(WEIGHT, peak_factor=0),
-        )  # fmt: skip
+        )
     client.post(page, form)
     assert PoolRule.objects.get(pool=pool).peak == ""
     assert "count 2 times" not in client.get(page).content.decode()
@@ -298,9 +324,13 @@ class Priced(Story):
         start = instant((unix(self.now) // HOUR + self.chance.choice((2, 3))) * HOUR)
         user = self.by(self.chance.choice(self.users))
         row = book(
-            user=user, membership=None, gpu_ids=self.gpus()[:1], start=start,
-            end=start + timedelta(hours=1), now=self.now,
-        )  # fmt: skip
+            user=user,
+            membership=None,
+            gpu_ids=self.gpus()[:1],
+            start=start,
+            end=start + timedelta(hours=1),
+            now=self.now,
+        )
         cancel(reservation_id=row.pk, user=user, now=self.now)
         set_peak(pool, 1, "")
 
@@ -370,13 +400,17 @@ def test_books_and_quotas_hold_to_the_second_while_prices_change(
                 st.sampled_from((*ACTS, "set_prices", "return_late")),
                 st.integers(0, 2**32),
             ),
-            min_size=36, max_size=36,
+            min_size=36,
+            max_size=36,
         ),
-    )  # fmt: skip
+    )
     @settings(
-        max_examples=3, deadline=None, derandomize=True, database=None,
+        max_examples=3,
+        deadline=None,
+        derandomize=True,
+        database=None,
         phases=[Phase.generate],
-    )  # fmt: skip
+    )
     def stories(start: datetime, acts: list[tuple[str, int]]) -> None:
         with world():
             story = Priced(lab, users, start)

@@ -280,9 +280,12 @@ def test_the_task_runs_the_tick(lab, alice) -> None:
 
     now = timezone.now()
     made = make_reservation(
-        alice, lab.gpus[:1], now - timedelta(hours=2), now - timedelta(hours=1),
+        alice,
+        lab.gpus[:1],
+        now - timedelta(hours=2),
+        now - timedelta(hours=1),
         state=State.ACTIVE,
-    )  # fmt: skip
+    )
     assert tasks.tick()["ended"] == 1
     made.refresh_from_db()
     assert made.state == State.ENDED
