@@ -82,8 +82,12 @@ def record(node: Node, *gpus: dict, now=None) -> None:
 
 def test_a_card_without_its_memory_keeps_what_was_known_and_its_pool():
     node = make_node("node-a")
-    known = gpu_info("GPU-1", name="NVIDIA GeForce RTX 3090", gpu_class="RTX 3090 24GB",
-                     memory_total_bytes=24 * GIB)  # fmt: skip
+    known = gpu_info(
+        "GPU-1",
+        name="NVIDIA GeForce RTX 3090",
+        gpu_class="RTX 3090 24GB",
+        memory_total_bytes=24 * GIB,
+    )
     record(node, known)
     record(node, known | {"memory_total_bytes": 0, "gpu_class": "RTX 3090"})
     gpu = Gpu.objects.get()
@@ -93,8 +97,12 @@ def test_a_card_without_its_memory_keeps_what_was_known_and_its_pool():
 
 def test_a_card_whose_memory_was_never_known_is_booked_by_nobody(client):
     node = make_node("node-a")
-    known = gpu_info("GPU-1", name="NVIDIA GeForce RTX 3090", gpu_class="RTX 3090 24GB",
-                     memory_total_bytes=24 * GIB)  # fmt: skip
+    known = gpu_info(
+        "GPU-1",
+        name="NVIDIA GeForce RTX 3090",
+        gpu_class="RTX 3090 24GB",
+        memory_total_bytes=24 * GIB,
+    )
     unknown = known | {
         "uuid": "GPU-2",
         "memory_total_bytes": 0,
@@ -176,8 +184,9 @@ def test_a_driver_that_is_gone_is_one_alert_of_its_node(redis_client, said):
         clock.second(*(reading(x.uuid, state="error") for x in gpus), trouble=trouble)
     assert open_rules() == [(DRIVER, "node-a")]
     reason = Alert.objects.open().get().detail["reason"]
-    assert reason == ("driver and library versions differ" if said else
-                      "none of 4 GPUs answers")  # fmt: skip
+    assert reason == (
+        "driver and library versions differ" if said else "none of 4 GPUs answers"
+    )
     # They are out of service all the same, and come back with the driver.
     assert Gpu.objects.filter(lost=True).count() == 4
     well = NodeTrouble("node-a", TroubleState.OK, "", time.time())

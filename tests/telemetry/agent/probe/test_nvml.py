@@ -323,8 +323,12 @@ def test_a_split_card_cannot_say_and_its_instances_are_listed(make_probe) -> Non
     asked = [part.uuid for part in parts] + [parent.uuid, "MIG-gone"]
     done = subprocess.run(
         [sys.executable, "-m", "telemetry.agent.probe.mig_places", *asked],
-        cwd=BASE_DIR, env=probe.sim.env(), capture_output=True, check=True, timeout=20,
-    )  # fmt: skip
+        cwd=BASE_DIR,
+        env=probe.sim.env(),
+        capture_output=True,
+        check=True,
+        timeout=20,
+    )
     places = json.loads(done.stdout)
     assert set(places) == {part.uuid for part in parts}, "and where each is"
     assert [place[0] for place in places.values()] == [0, 0]
