@@ -88,7 +88,11 @@ class Story:
         known = len(self.wrong)
         # A verdict that is being worked out is faint until the answer is there.
         expect(page.locator('.verdict[aria-busy="true"]')).to_have_count(0)
-        assert violations(page) == [], name
+        dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+        here, other = ("dark", "light") if dark else ("light", "dark")
+        for scheme in (other, here):
+            page.emulate_media(color_scheme=scheme)
+            assert violations(page) == [], f"{name}, {scheme}"
         # axe-core styles nodes while it looks; a list that comes anew copies that.
         self.wrong[known:] = [
             line for line in self.wrong[known:] if "Applying inline style" not in line
