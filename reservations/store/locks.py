@@ -20,7 +20,7 @@ from reservations.rules.calendar import CalendarGpu
 from reservations.rules.errors import MembershipNeeded, NotAllowed, NotFound
 from reservations.store.booking_snapshot import account_path
 from reservations.store.gpu_rows import gpus_named
-from reservations.store.membership_rights import rights_of
+from reservations.store.membership_rights import is_in_force, rights_of
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
 
@@ -64,7 +64,7 @@ def check_still(membership: Membership) -> None:
     Raises:
         NotAllowed: switched off, or its Account archived.
     """
-    if not rights_of(membership.user, membership.pk):
+    if not is_in_force(membership):
         raise NotAllowed(
             act=sentence("book under {account}", account=membership.account)
         )
