@@ -96,7 +96,7 @@ def test_the_portals_processes_are_confined():
 
 
 def test_the_units_start_what_the_supervisor_starts():
-    table = (ROOT / "gpuportal" / "process_table.py").read_text()
+    table = (ROOT / "gpuportal" / "supervisor" / "process_table.py").read_text()
     for path in UNITS:
         words = unit(path)["ExecStart"]
         for part in re.findall(r"gpuportal(?:\.\w+)*(?::\w+)?|manage\.py \w+", words):
