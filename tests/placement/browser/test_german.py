@@ -167,3 +167,6 @@ def test_served_models_are_read_in_german(
         german(path)
         page.wait_for_load_state("networkidle")
         looked_at(name)
+    # No server runs behind the endpoint: the browser logs that its figures are away.
+    assert all("503" in line for line in console), console
+    console.clear()
