@@ -8,8 +8,8 @@ import { gettext, ngettext } from "../words.js";
 const AGAIN_MS = 60_000;
 const SOONEST_MS = 1_000;
 const WORDS = {
-  connecting: ["connecting", "live live-wait"],
-  open: ["live", "live live-ok"],
+  connecting: [gettext("connecting"), "live live-wait"],
+  open: [gettext("live"), "live live-ok"],
   waiting: [gettext("not live: reconnecting"), "live live-off"],
   paused: [gettext("paused while hidden"), "live live-wait"],
   refused: [gettext("not live"), "live live-off"],

@@ -35,6 +35,7 @@ def test_a_page_has_no_english_sentence_left(
     expect(page.locator("html")).to_have_attribute("lang", "de")
     if path in {"/", "/?view=table"}:
         expect(page.locator("#live")).to_contain_text("live")
+    page.wait_for_load_state("networkidle")
     assert left_in_english(page) == []
     if path == "/no/such/page/":
         console.clear()  # the browser logs the 404 itself
