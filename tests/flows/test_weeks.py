@@ -116,7 +116,9 @@ class Story:
 
     def press(self, name: str | re.Pattern[str], under: Locator | None = None) -> None:
         """Press the one button with a name."""
-        button = (under or self.page).get_by_role("button", name=name)
+        # The banners' own "Show all messages in full" is never meant.
+        other = self.page.locator("button:not(#banners-more)")
+        button = (under or self.page).get_by_role("button", name=name).and_(other)
         button.wait_for()
         # The scripts of the page have run by then, and hear the press.
         self.page.wait_for_load_state("domcontentloaded")
