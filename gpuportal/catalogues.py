@@ -23,7 +23,7 @@ def compiled(base: Path) -> dict[Path, bytes]:
 
     Raises:
         KeyError: a catalogue lacks one of the headers ``READ``.
-        ValueError: the formula for plurals is none.
+        ValueError: the plural formula is invalid.
         OSError: a .po file is not valid.
     """
     found: dict[Path, bytes] = {}

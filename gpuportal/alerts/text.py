@@ -124,12 +124,12 @@ CHANNEL_TROUBLE = {
 
 
 def sentence(rule: str) -> str:
-    """What a rule means, in one sentence; "" for one that this page is too old for."""
+    """Return a rule's meaning in one sentence, or "" for an unknown rule."""
     return gettext(SENTENCES[rule]) if rule in SENTENCES else ""
 
 
 def facts_of(alert: Alert, *, people: str) -> list[tuple[str, str]]:
-    """What the Alert's detail says, as label and text."""
+    """Return the detail of the Alert as pairs of label and text."""
     detail: dict[str, Any] = alert.detail
     found: list[tuple[str, str]] = []
     if people:

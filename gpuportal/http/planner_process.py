@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 FAILED = b'{"status": 500, "headers": [], "cookies": []}\n'
 """Head of the answer to a request that failed outside of Django's chain."""
 ANSWERED, ENDED, TOO_LONG = b"!", b"x", b"t"
-"""What is sent back: an answer with its file, or that the request's worker ended."""
+"""The reply: an answer with its file, or a note that the worker has ended."""
 NICE = 10
 """Pages come first."""
 IDLE_SECONDS = 60.0
@@ -157,7 +157,7 @@ def _fork(
 
 
 def _give_up(sock: socket.socket, status: int) -> None:
-    """Say that the worker ended; a request that it had not taken goes with it."""
+    """Report the worker's end, and discard a request that it had not taken."""
     too_long = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
     if not too_long:
         log.error("a worker of the planner ended with status %s", status)

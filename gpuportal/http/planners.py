@@ -239,7 +239,7 @@ class Planners:
         if child is self._child:
             self._child, self._free = None, []
         if child.poll() is None:
-            # It and its workers: it began a session of its own.
+            # Signal the child and its workers: they share a session.
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 

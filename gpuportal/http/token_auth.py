@@ -33,7 +33,7 @@ def user_of(text: str, *, scopes: Sequence[str]) -> User | None:
         text: the token.
         scopes: what the request needs, every one of them.
 
-    A token is never an operator's, whoever made it (docs/design/security.md#tokens).
+    A token never has an admin's rights (docs/design/security.md#tokens).
 
     Raises:
         ScopeMissing: the token lacks one of the scopes.

@@ -27,7 +27,7 @@ LIFETIMES = (
 
 
 class TokenForm(PlainForm):
-    """What a new API token may do, and for how long."""
+    """The scopes and the lifetime of a new API token."""
 
     label = forms.CharField(
         max_length=60,

@@ -1,4 +1,4 @@
-"""What states are called: the words that pages show beside a sign and a colour."""
+"""Labels of states: the words that pages show beside an icon and a colour."""
 
 from django.utils.text import capfirst
 from django.utils.translation import gettext

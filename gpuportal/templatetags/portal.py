@@ -39,7 +39,7 @@ register.filter("percent", units.format_pct)
 register.filter("share", units.format_ratio)
 register.filter("kwh", units.format_kwh)
 # For texts that the database keeps in English, for filters that take strings, and where
-# nothing is escaped, such as in mails. Elsewhere {{ }} translates a Sentence by itself.
+# nothing is escaped, such as in mails. Elsewhere {{ }} translates a Sentence.
 register.filter("translated", shown)
 
 

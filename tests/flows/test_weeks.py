@@ -62,8 +62,6 @@ class Story:
                 if line.type in ("error", "warning")
                 # The answer itself is judged, with its address.
                 and not line.text.startswith("Failed to load resource: the server")
-                # A list that refreshes itself is cut off by the next click.
-                and "net::ERR_CONTENT_LENGTH_MISMATCH" not in line.text
                 else None
             ),
         )
