@@ -34,7 +34,7 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
 
     from placement.models import Job, PlacementPolicy
     from placement.planner.model.well_known import well_known_spec
-    from placement.planner.search.memory_savings import Limits
+    from placement.planner.search.memory_savings import PlanLimits
     from placement.planner.values.workload import Workload
     from placement.plans.service import keep_plan, make_plans, offered
     from placement.rebalance import rebalance_tick
@@ -64,7 +64,7 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
         spec=spec,
         workload=Workload(batch=32, sequence_length=2048),
         offers=found.offers,
-        limits=Limits(strategies=("pipeline",)),
+        limits=PlanLimits(strategies=("pipeline",)),
         wish="fastest",
     )
     stored = keep_plan(user=user, spec=spec, plan=plans.plans[0], now=now)

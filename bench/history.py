@@ -106,7 +106,7 @@ def measure(node: Any, hours: int, now: Any) -> str:
     """One range, three times: the middle one."""
     from telemetry.history import queries as history
 
-    asked = history.Asked(
+    asked = history.HistoryRange(
         int(now.timestamp()) - hours * 3600, int(now.timestamp()), POINTS
     )
     walls = []

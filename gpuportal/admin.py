@@ -16,7 +16,7 @@ from django.utils.translation import gettext, gettext_lazy
 from django.utils.translation import gettext_lazy as lazy
 
 import telemetry.admin  # noqa: F401  registers what is dressed below
-from reservations.admin import AuditedActs, AuditedAdmin, ReasonForm
+from reservations.admin import AuditedActs, AuditedAdmin, ReasonAdminForm
 from reservations.models import User
 from reservations.operations.node_retirement import retire_node
 from telemetry.models import (
@@ -80,7 +80,7 @@ admin.site.unregister(TelemetryPolicy)
 class AuditedTelemetryPolicyAdmin(_PolicyAdmin, AuditedAdmin):  # type: ignore[misc]
     """Thresholds: changed with a reason, and audited with what they were before."""
 
-    form: Any = ReasonForm
+    form: Any = ReasonAdminForm
 
     def save_model(
         self, request: HttpRequest, obj: TelemetryPolicy, form: Any, change: bool

@@ -34,7 +34,7 @@ from gpuportal.http.token_auth import ScopeMissing, user_of
 from gpuportal.http.token_scopes import scopes_needed
 from reservations.models import User
 from telemetry.protocol.sentences import sentence
-from telemetry.web.json_values import MOST_DEPTH, TooDeep, unstorable
+from telemetry.web.json_values import MOST_DEPTH, JsonTooDeep, unstorable
 from telemetry.web.translation import translated_values
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class JsonParser(Parser):
         try:
             sent = json.loads(request.body)
             wrong = unstorable(sent)
-        except (RecursionError, TooDeep):
+        except (RecursionError, JsonTooDeep):
             raise JsonBodyRefused(
                 sentence(
                     "It is nested more than {levels} levels deep.", levels=MOST_DEPTH

@@ -71,7 +71,7 @@ class GpuHoursField(forms.FloatField):
             return True
 
 
-class ReasonForm(PlainModelForm):
+class ReasonAdminForm(PlainModelForm):
     """Asks why; the answer goes into the history and the audit log."""
 
     reason = forms.CharField(
@@ -103,7 +103,7 @@ class AuditedActs(admin.ModelAdmin):  # type: ignore[type-arg]
 class AuditedAdmin(AuditedActs):
     """Asks for a reason besides, and edits quotas in hours."""
 
-    form: Any = ReasonForm
+    form: Any = ReasonAdminForm
 
     def formfield_for_dbfield(
         self, db_field: models.Field[Any, Any], request: HttpRequest, **kw: Any
@@ -169,11 +169,11 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return False
 
 
-class PersonForm(PlainErrors, UserChangeForm):  # type: ignore[misc,type-arg]
+class UserChangeAdminForm(PlainErrors, UserChangeForm):  # type: ignore[misc,type-arg]
     """A login, as Django edits it, with plain errors."""
 
 
-class NewPersonForm(PlainErrors, DjangoUserAdmin.add_form):  # type: ignore[misc,name-defined]
+class UserCreationAdminForm(PlainErrors, DjangoUserAdmin.add_form):  # type: ignore[misc,name-defined]
     """A new login, as Django asks for it, with plain errors."""
 
 
@@ -181,8 +181,8 @@ class NewPersonForm(PlainErrors, DjangoUserAdmin.add_form):  # type: ignore[misc
 class UserAdmin(DjangoUserAdmin, AuditedAdmin):  # type: ignore[type-arg]
     """Logins. Without a field for reasons: Django's own forms stay."""
 
-    form: Any = PersonForm
-    add_form = NewPersonForm
+    form: Any = UserChangeAdminForm
+    add_form = UserCreationAdminForm
     list_display = ("username", "display_name", "unix_user", "is_active", "is_staff")
     fieldsets = (
         *DjangoUserAdmin.fieldsets,  # type: ignore[misc]

@@ -18,7 +18,7 @@ from redis import Redis, RedisError
 
 from placement.models import Job
 from reservations.models import SitePolicy, User
-from reservations.presence.attribution import HoldingInfo, Owners, holder_present
+from reservations.presence.attribution import HoldingInfo, OwnerLookup, holder_present
 from reservations.presence.escalation import Suspect
 from reservations.presence.gpu_watch import GpuFacts, Watcher, WatchPolicy
 from reservations.presence.holders import (
@@ -51,7 +51,7 @@ class Picture:
 
     holdings: dict[int, tuple[HoldingInfo, ...]] = field(default_factory=dict)
     """By Gpu: the one that ended lately, the one that runs, the next one."""
-    owners: Owners = field(default_factory=Owners)
+    owners: OwnerLookup = field(default_factory=OwnerLookup)
     policy: WatchPolicy = field(default_factory=WatchPolicy)
     foreign: frozenset[int] = frozenset()
     """Gpus that another system manages."""
@@ -94,7 +94,7 @@ def load_picture(now: datetime, logins: dict[str, int]) -> Picture:
             gpu_id: tuple(part[gpu_id] for part in parts if gpu_id in part)
             for gpu_id in gpu_ids
         },
-        owners=Owners(
+        owners=OwnerLookup(
             jobs=dict(jobs.values_list("pk", "owner_id")),
             logins=logins,
             whitelist=policy.judge.whitelist,

@@ -28,7 +28,12 @@ from placement.protocol.process_commands import (
     parse_process_fact,
 )
 from reservations.models import SitePolicy
-from reservations.presence.escalation import EscalationCase, Step, Suspect, next_step
+from reservations.presence.escalation import (
+    EscalationCase,
+    EscalationStep,
+    Suspect,
+    next_step,
+)
 from reservations.store.audit_log import audit_act
 from telemetry.alerts.process_responses import (
     NO_ANSWER,
@@ -47,7 +52,10 @@ ORDER_SECONDS = 60.0
 """An order that a node did not read by then is stale."""
 ANSWER_SECONDS = 120.0
 """From an order's expiry and grace to giving up on its answer."""
-SENT = {Step.WARN: ProcessOrderKind.WARN, Step.STOP: ProcessOrderKind.STOP}
+SENT = {
+    EscalationStep.WARN: ProcessOrderKind.WARN,
+    EscalationStep.STOP: ProcessOrderKind.STOP,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +125,7 @@ class Responder:
                 age_seconds=(now - scene.arrived_at).total_seconds(),
                 stood_seconds=(now - alert.opened_at).total_seconds(),
                 done={
-                    Step(step): (now - at).total_seconds()
+                    EscalationStep(step): (now - at).total_seconds()
                     for pid, started_at, step, at in steps
                     if (pid, started_at) == one
                 },
@@ -136,7 +144,12 @@ class Responder:
 
 
 def take_step(
-    alert: Alert, scene: IntruderScene, suspect: Suspect, step: Step, *, now: datetime
+    alert: Alert,
+    scene: IntruderScene,
+    suspect: Suspect,
+    step: EscalationStep,
+    *,
+    now: datetime,
 ) -> bool:
     """Note, audit and take one step; False: it was taken before, or not sent."""
     assert alert.gpu is not None
@@ -178,7 +191,7 @@ def _send(row: Response, gpu: Gpu, scene: IntruderScene, now: datetime) -> bool:
     issued_at = now.timestamp()
     try:
         order = ProcessOrder(
-            kind=SENT[Step(row.step)],
+            kind=SENT[EscalationStep(row.step)],
             node=gpu.node.name,
             nonce=row.nonce,
             issued_at=issued_at,
@@ -188,7 +201,7 @@ def _send(row: Response, gpu: Gpu, scene: IntruderScene, now: datetime) -> bool:
             started_at=row.process_started_at,
             gpu_uuid=gpu.uuid,
             grace_seconds=float(SitePolicy.current().stop_grace_seconds),
-            text=warning(row, gpu, scene) if row.step == Step.WARN else "",
+            text=warning(row, gpu, scene) if row.step == EscalationStep.WARN else "",
         )
     except OrderRefused as refusal:
         # Such as a scripted process of a simulated Gpu, which no signal reaches.

@@ -54,7 +54,7 @@ class FreeHoursForm(PlainForm):
 
 
 @dataclass(frozen=True)
-class Cell:
+class HourCell:
     """One hour of the week as the page draws it."""
 
     hour: WeekHour
@@ -153,13 +153,13 @@ def _gpu_hours(start: datetime, end: datetime, pool: Pool | None) -> Any:
     return rows.order_by().values("hour_at")
 
 
-def _rows(week: list[WeekHour], now: datetime) -> list[tuple[str, list[Cell]]]:
+def _rows(week: list[WeekHour], now: datetime) -> list[tuple[str, list[HourCell]]]:
     """One row per hour of the day, one cell per day: upright fits a telephone."""
     return [
         (
             f"{hour:02}:00",
             [
-                Cell(
+                HourCell(
                     hour=one,
                     level=None
                     if one.free_ratio is None

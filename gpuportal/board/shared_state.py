@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Kept:
+class _NodeDetails:
     """One node's newest details, and the texts made of them."""
 
     raw: bytes
@@ -53,7 +53,7 @@ class _Kept:
     texts: dict[tuple[bool, bool, int | None], str] = field(default_factory=dict)
 
 
-class Desk:
+class BoardState:
     """Holders and details for the sockets of one event loop. `desk()` gives it."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Desk:
         self._task: asyncio.Task[None] | None = None
         self._holders: dict[tuple[bool, int | None, str | None], str] = {}
         self._owners: dict[int, JobOwner | None] = {}
-        self._details: dict[str, _Kept] = {}
+        self._details: dict[str, _NodeDetails] = {}
         self._lock = asyncio.Lock()
 
     def join(self, box: Mailbox) -> None:
@@ -99,7 +99,7 @@ class Desk:
             if kept is None or kept.raw is not raw:
                 detail: Detail = json.loads(raw)
                 await self._know_owners(jobs_in(detail))
-                kept = _Kept(raw, detail, runners_in(detail, self._owners))
+                kept = _NodeDetails(raw, detail, runners_in(detail, self._owners))
                 self._details[channel] = kept
         runs = not kept.runners.isdisjoint(
             (viewer.user_pk, viewer.unix_user or viewer.username)
@@ -161,9 +161,9 @@ class Desk:
         return min(max(left_seconds, 0.0), LONGEST_SECONDS)
 
 
-_desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()
+_desks: WeakKeyDictionary[asyncio.AbstractEventLoop, BoardState] = WeakKeyDictionary()
 
 
-def desk() -> Desk:
+def desk() -> BoardState:
     """The desk of the running event loop."""
-    return _desks.setdefault(asyncio.get_running_loop(), Desk())
+    return _desks.setdefault(asyncio.get_running_loop(), BoardState())

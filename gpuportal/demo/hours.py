@@ -26,7 +26,7 @@ Booked = Sequence[tuple[Draft, Reservation]]
 
 
 @dataclass(frozen=True)
-class Part:
+class HourPart:
     """What one Gpu did in a part of an hour, and for whom."""
 
     account: int
@@ -81,9 +81,9 @@ def _parts(
     first: datetime,
     last: datetime,
     chance: random.Random,
-) -> dict[tuple[int, datetime], list[Part]]:
+) -> dict[tuple[int, datetime], list[HourPart]]:
     """By Gpu and hour: the parts of the hour that somebody held."""
-    found: dict[tuple[int, datetime], list[Part]] = defaultdict(list)
+    found: dict[tuple[int, datetime], list[HourPart]] = defaultdict(list)
     for draft, row in booked:
         for hour, seconds in _hours(max(draft.start, first), min(draft.end, last)):
             for held in draft.gpus:
@@ -91,7 +91,7 @@ def _parts(
                 shown = min(100.0, max(0.0, util + chance.gauss(0, 3) if util else 0.0))
                 totals = stretch(gpus[held.pk], shown, seconds)
                 account = row.membership.account_id
-                found[held.pk, hour].append(Part(account, totals, seconds))
+                found[held.pk, hour].append(HourPart(account, totals, seconds))
     return found
 
 

@@ -13,7 +13,7 @@ OPERATOR = ("omar", "Omar Haddad")
 
 
 @dataclass(frozen=True)
-class Group:
+class DemoGroup:
     """An account with its students; the first one is its head."""
 
     name: str
@@ -42,7 +42,7 @@ LOGINS = ("omar", "alice", "bob", "carol")
 """Only these can sign in at first; the operator gives the others a password."""
 
 GROUPS = (
-    Group(
+    DemoGroup(
         "vision",
         "Vision",
         4,
@@ -54,7 +54,7 @@ GROUPS = (
             ("ines", "Ines Costa"),
         ),
     ),
-    Group(
+    DemoGroup(
         "nlp",
         "Language",
         4,
@@ -67,7 +67,7 @@ GROUPS = (
             ("mei", "Mei Tanaka"),
         ),
     ),
-    Group(
+    DemoGroup(
         "robotics",
         "Robotics",
         2,
@@ -79,7 +79,7 @@ GROUPS = (
             ("tom", "Tom Becker"),
         ),
     ),
-    Group(
+    DemoGroup(
         "bio",
         "Biology",
         2,

@@ -56,7 +56,7 @@ GRID_SECONDS = 300
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedLab:
     """What was made: logins (name, password) and the scenes' reservations."""
 
     logins: list[tuple[str, str]]
@@ -64,7 +64,7 @@ class Loaded:
     reservations: int
 
 
-def load(*, now: datetime, simulation: Path, seed: int = 51) -> Loaded:
+def load(*, now: datetime, simulation: Path, seed: int = 51) -> LoadedLab:
     """Make people, nodes, history and what runs now.
 
     Args:
@@ -110,7 +110,7 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> Loaded:
     simulated_nodes.write_simulation(
         simulation, _actors(book.drafts, members, scenes, now=now), now=now
     )
-    return Loaded(
+    return LoadedLab(
         logins, [(scene, by_draft[d]) for scene, d in scenes], len(book.drafts)
     )
 

@@ -23,7 +23,13 @@ from django.utils import translation
 from gpuportal.http import problems
 from gpuportal.http.socket_language import language_of_browser
 from placement.plans.model_registry import MOST_UPLOAD_BYTES
-from placement.plans.site_slots import OUTAGES, Bounds, SiteSlots, SlotVerdict, Ticket
+from placement.plans.site_slots import (
+    OUTAGES,
+    SiteSlots,
+    SlotLimits,
+    SlotVerdict,
+    Ticket,
+)
 from telemetry.protocol.sentences import sentence
 
 Scope = dict[str, Any]
@@ -99,7 +105,7 @@ class Uploads:
             await asyncio.shield(self._site.leave(ticket))
 
     async def _verdict(self, ticket: Ticket) -> SlotVerdict:
-        bounds = Bounds(
+        bounds = SlotLimits(
             slots=MOST_UPLOADS,
             running_per_user=MOST_UPLOADS_PER_USER,
             per_user=MOST_UPLOADS_PER_USER,

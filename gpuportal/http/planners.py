@@ -38,8 +38,8 @@ from gpuportal.http.planner_process import ANSWERED, TOO_LONG
 from placement.plans.site_slots import (
     OUTAGES,
     POLL_SECONDS,
-    Bounds,
     SiteSlots,
+    SlotLimits,
     SlotVerdict,
     Ticket,
 )
@@ -172,7 +172,7 @@ class Planners:
 
     async def _verdict(self, ticket: Ticket) -> tuple[SlotVerdict, int]:
         """Ask the site, or where the broker is away this process."""
-        bounds = Bounds(
+        bounds = SlotLimits(
             slots=SLOTS,
             running_per_user=MOST_RUNNING_PER_USER,
             per_user=MOST_PER_USER,

@@ -36,7 +36,7 @@ from placement.protocol.serving_frames import (
     allowed_path,
 )
 from placement.protocol.serving_times import quantile
-from placement.serving.call_access import NotServing, Target, may_ask, may_look
+from placement.serving.call_access import CallTarget, NotServing, may_ask, may_look
 from placement.serving.call_broker import CallFailed, desk
 from reservations.models import User
 from reservations.web.rate_limits import check_rate
@@ -57,7 +57,7 @@ MOST_WAYS = 1000
 class Admitted(HttpResponse):
     """Django's word that a request may go on, and where to."""
 
-    def __init__(self, target: Target, path: str) -> None:
+    def __init__(self, target: CallTarget, path: str) -> None:
         # Seen only where Django is asked past the door; an error would be logged.
         super().__init__(b"Served models are answered by the ASGI door.", status=202)
         self.target, self.path_there = target, path

@@ -48,7 +48,7 @@ NAMES_SHOWN = 6
 
 
 @dataclass(frozen=True)
-class Need:
+class OperatorTask:
     """One thing that wants the operator."""
 
     icon: str
@@ -99,14 +99,14 @@ def figures(now: datetime) -> list[tuple[str, str, str]]:
     ]
 
 
-def needs_of(now: datetime, *, alerts: int) -> Iterator[Need]:
+def needs_of(now: datetime, *, alerts: int) -> Iterator[OperatorTask]:
     """Look at everything that may want the operator.
 
     Args:
         alerts: how many open alerts are neither acknowledged nor snoozed.
     """
     if alerts:
-        yield Need(
+        yield OperatorTask(
             "alert",
             ngettext("%(n)s open alert", "%(n)s open alerts", alerts) % {"n": alerts},
             gettext("Not acknowledged yet."),
@@ -116,7 +116,7 @@ def needs_of(now: datetime, *, alerts: int) -> Iterator[Need]:
         )
     for trouble in health.look(from_a_page=True).troubles():
         title, _, text = trouble.partition(": ")
-        yield Need(
+        yield OperatorTask(
             "alert",
             title.rstrip("."),
             text[:1].upper() + text[1:],
@@ -132,7 +132,7 @@ def needs_of(now: datetime, *, alerts: int) -> Iterator[Need]:
     yield from _deliveries(now)
 
 
-def _machines(now: datetime) -> Iterator[Need]:
+def _machines(now: datetime) -> Iterator[OperatorTask]:
     """Nodes that do not report, late live data, Gpus that are lost or missing."""
     nodes = list(
         Node.objects.in_service().values_list("name", "last_seen_at", "maintenance")
@@ -144,7 +144,7 @@ def _machines(now: datetime) -> Iterator[Need]:
         if not maintenance and (seen is None or seen < limit)
     ]
     if silent:
-        yield Need(
+        yield OperatorTask(
             "stale",
             ngettext("%(n)s node not live", "%(n)s nodes not live", len(silent))
             % {"n": len(silent)},
@@ -155,7 +155,7 @@ def _machines(now: datetime) -> Iterator[Need]:
             urgent=True,
         )
     if not nodes:
-        yield Need(
+        yield OperatorTask(
             "node",
             gettext("No node is enrolled"),
             gettext("Enrol a machine on the portal with: sh deploy/enroll NAME"),
@@ -164,7 +164,7 @@ def _machines(now: datetime) -> Iterator[Need]:
         )
     age_seconds = frame_age_seconds() if nodes else None
     if age_seconds is not None and age_seconds > LATE_FRAME_SECONDS:
-        yield Need(
+        yield OperatorTask(
             "clock",
             gettext("Live data is late"),
             gettext("The newest reading is %(age)s old. Is the ingest process running?")
@@ -179,7 +179,7 @@ def _machines(now: datetime) -> Iterator[Need]:
         if (gpu.lost or not gpu.present) and gpu.replaced_by_id is None
     ]
     if gone:
-        yield Need(
+        yield OperatorTask(
             "lost",
             ngettext(
                 "%(n)s GPU lost or missing", "%(n)s GPUs lost or missing", len(gone)
@@ -193,7 +193,7 @@ def _machines(now: datetime) -> Iterator[Need]:
         )
 
 
-def _strangers() -> Iterator[Need]:
+def _strangers() -> Iterator[OperatorTask]:
     """Names that the broker refuses and that are no node in service: a renamed
     machine, one that was never enrolled, one that was retired. Enrolled nodes have an
     Alert."""
@@ -218,7 +218,7 @@ def _strangers() -> Iterator[Need]:
             if one.address
             else gettext("It came from an unknown address.")
         )
-        yield Need(
+        yield OperatorTask(
             "node",
             gettext("%(name)s was refused by the broker %(ago)s ago")
             % {"name": name, "ago": ago},
@@ -228,12 +228,12 @@ def _strangers() -> Iterator[Need]:
         )
 
 
-def _requests(now: datetime) -> Iterator[Need]:
+def _requests(now: datetime) -> Iterator[OperatorTask]:
     """Requests that have waited for long."""
     old = WaitingRequest.objects.waiting().filter(created_at__lte=now - WAITING_LONG)
     count = old.count()
     if count:
-        yield Need(
+        yield OperatorTask(
             "queued",
             ngettext(
                 "%(n)s request waiting for more than a day",
@@ -249,10 +249,10 @@ def _requests(now: datetime) -> Iterator[Need]:
         )
 
 
-def _people() -> Iterator[Need]:
+def _people() -> Iterator[OperatorTask]:
     """No group at all; people who cannot sign in or have no group or Unix user."""
     if not Account.objects.exists():
-        yield Need(
+        yield OperatorTask(
             "users",
             gettext("No group yet"),
             gettext("Make a group, then add its people: nobody can book without one."),
@@ -297,7 +297,7 @@ def _people() -> Iterator[Need]:
         names = list(rows.values_list("username", flat=True)[: NAMES_SHOWN + 1])
         if names:
             count = len(names) if len(names) <= NAMES_SHOWN else rows.count()
-            yield Need(
+            yield OperatorTask(
                 "users",
                 what % {"n": count},
                 f"{_some(names, count)}. {why}",
@@ -306,7 +306,7 @@ def _people() -> Iterator[Need]:
             )
 
 
-def _oversold() -> Iterator[Need]:
+def _oversold() -> Iterator[OperatorTask]:
     """Pools whose quotas add up to more than they hold."""
     policy = site_policy()
     found = promises_of(
@@ -314,7 +314,7 @@ def _oversold() -> Iterator[Need]:
     )
     oversold = [one.pool.name for one in found if not one.kept]
     if oversold:
-        yield Need(
+        yield OperatorTask(
             "standing",
             ngettext(
                 "Quotas exceed %(n)s pool", "Quotas exceed %(n)s pools", len(oversold)
@@ -330,7 +330,7 @@ def _oversold() -> Iterator[Need]:
         )
 
 
-def _deliveries(now: datetime) -> Iterator[Need]:
+def _deliveries(now: datetime) -> Iterator[OperatorTask]:
     """Mails and webhook calls that were not taken."""
     failed = Delivery.objects.filter(
         state=Delivery.State.FAILED, done_at__gte=now - FAILED_SINCE
@@ -338,7 +338,7 @@ def _deliveries(now: datetime) -> Iterator[Need]:
     count = failed.count()
     if count:
         why = failed.order_by("-done_at").values_list("error", flat=True).first()
-        yield Need(
+        yield OperatorTask(
             "bell",
             ngettext(
                 "%(n)s notice not delivered since yesterday",
@@ -352,7 +352,7 @@ def _deliveries(now: datetime) -> Iterator[Need]:
         )
     off = NoticeSettings.objects.exclude(webhook_disabled_at=None).count()
     if off:
-        yield Need(
+        yield OperatorTask(
             "link",
             ngettext(
                 "%(n)s webhook switched off after failures",

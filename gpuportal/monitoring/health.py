@@ -76,7 +76,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class PortalHealth:
     """What was found of the portal's parts."""
 
     database: bool
@@ -155,7 +155,7 @@ class State:
         return " ".join(words)
 
 
-def look(*, from_a_page: bool = False) -> State:
+def look(*, from_a_page: bool = False) -> PortalHealth:
     """Ask every part of the portal.
 
     Args:
@@ -175,7 +175,7 @@ def look(*, from_a_page: bool = False) -> State:
         except DatabaseError as error:
             logger.warning("database: %s", error)
             database = False
-    return State(
+    return PortalHealth(
         database=database,
         broker=broker,
         tick_ages=ages,

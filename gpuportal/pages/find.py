@@ -51,7 +51,7 @@ PAGE_WORDS = {
 
 
 @dataclass(frozen=True)
-class Hit:
+class FoundItem:
     """One thing found."""
 
     kind: str
@@ -61,7 +61,7 @@ class Hit:
     url: str
 
 
-def find(query: str, user: User) -> list[Hit]:
+def find(query: str, user: User) -> list[FoundItem]:
     """Everything the User may see that the query names, pages first."""
     query = query.strip()[:LONGEST_QUERY]
     if not query:
@@ -76,27 +76,27 @@ def find(query: str, user: User) -> list[Hit]:
     ]
 
 
-def as_json(hits: Iterable[Hit]) -> list[dict[str, str]]:
+def as_json(hits: Iterable[FoundItem]) -> list[dict[str, str]]:
     """Hits for the search box."""
     return [asdict(hit) for hit in hits]
 
 
-def _pages(query: str) -> Iterator[Hit]:
+def _pages(query: str) -> Iterator[FoundItem]:
     asked = query.lower().split()
     for name, label in (*MAIN_PAGES, *MORE_PAGES):
         shown = gettext(label)
         words = f"{shown} {label} {PAGE_WORDS[name]}".lower().split()
         if all(any(each.startswith(word) for each in words) for word in asked):
-            yield Hit("page", shown, gettext("page"), reverse(name))
+            yield FoundItem("page", shown, gettext("page"), reverse(name))
 
 
-def _nodes(query: str) -> Iterator[Hit]:
+def _nodes(query: str) -> Iterator[FoundItem]:
     for node in Node.objects.in_service().filter(name__icontains=query)[:PER_KIND]:
         url = f"{reverse('board')}?q={node.name}"
-        yield Hit("node", node.name, gettext("node"), url)
+        yield FoundItem("node", node.name, gettext("node"), url)
 
 
-def _gpus(query: str) -> Iterator[Hit]:
+def _gpus(query: str) -> Iterator[FoundItem]:
     wanted = (
         Q(name__icontains=query)
         | Q(uuid__icontains=query)
@@ -108,10 +108,12 @@ def _gpus(query: str) -> Iterator[Hit]:
         wanted = Q(node__name__iexact=one[1], index=int(one[2]))
     gpus: QuerySet[Gpu] = Gpu.objects.filter(wanted).select_related("node", "pool")
     for gpu in gpus[:PER_KIND]:
-        yield Hit("gpu", str(gpu), gpu.pool.gpu_class, reverse("gpu", args=[gpu.pk]))
+        yield FoundItem(
+            "gpu", str(gpu), gpu.pool.gpu_class, reverse("gpu", args=[gpu.pk])
+        )
 
 
-def _people(query: str, user: User) -> Iterator[Hit]:
+def _people(query: str, user: User) -> Iterator[FoundItem]:
     people = User.objects.filter(
         Q(username__icontains=query) | Q(display_name__icontains=query), is_active=True
     )
@@ -122,10 +124,10 @@ def _people(query: str, user: User) -> Iterator[Hit]:
     ]:
         groups = ", ".join(str(m.account) for m in person.memberships.all() if m.active)
         url = f"{reverse('board')}?q={person.username}"
-        yield Hit("person", str(person), groups or gettext("no group"), url)
+        yield FoundItem("person", str(person), groups or gettext("no group"), url)
 
 
-def _reservations(query: str, user: User) -> Iterator[Hit]:
+def _reservations(query: str, user: User) -> Iterator[FoundItem]:
     """Find one by its number: "387", "#387" or "reservation 387"."""
     number = re.fullmatch(r"(?:reservation\s*|booking\s*)?#?(\d{1,17})", query.lower())
     if number is None:
@@ -137,16 +139,16 @@ def _reservations(query: str, user: User) -> Iterator[Hit]:
         gpus = gpus_title([(one.gpu.pool.gpu_class, one.gpu.node.name) for one in held])
         when = span_text(row.start, row.end, timezone.get_current_timezone())
         url = reverse("reservation", args=[row.pk])
-        yield Hit("reservation", joined([f"#{row.pk}", gpus]), when, url)
+        yield FoundItem("reservation", joined([f"#{row.pk}", gpus]), when, url)
 
 
-def _jobs(query: str, user: User) -> Iterator[Hit]:
+def _jobs(query: str, user: User) -> Iterator[FoundItem]:
     jobs: QuerySet[Job] = Job.objects.visible_to(user)
     number = query.removeprefix("#")
     wanted = Q(name__icontains=query)
     if number.isdecimal() and len(number) < 18:
         wanted |= Q(pk=int(number))
     for job in jobs.filter(wanted)[:PER_KIND]:
-        yield Hit(
+        yield FoundItem(
             "job", f"#{job.pk} {job.name}", job.state, reverse("job", args=[job.pk])
         )

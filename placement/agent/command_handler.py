@@ -28,8 +28,8 @@ from placement.planner.values.errors import LaunchInvalid, OrderRefused
 from placement.protocol import signing
 from placement.protocol.commands import Order, OrderKind, check_order, parse_order
 from placement.protocol.process_commands import (
-    Outcome,
     ProcessFact,
+    ResponseOutcome,
     kind_of,
     parse_process_order,
 )
@@ -188,7 +188,7 @@ class OrderDesk:
         # Who can write into the queue can send anything, or what was sent before:
         # the web hears only of its own orders, and once.
         if refusal.code in TOLD_REFUSALS and nonce.isalnum():
-            fact = ProcessFact(nonce, Outcome.REFUSED, now, refusal.detail)
+            fact = ProcessFact(nonce, ResponseOutcome.REFUSED, now, refusal.detail)
             self.publish(fact.message())
 
     def _check(self, order: Order) -> None:

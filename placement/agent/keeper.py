@@ -33,7 +33,7 @@ from placement.agent.job_folder import ENDS, JobFolder, NodeView, job_folders
 from placement.agent.local_runner import LocalRunner
 from placement.agent.process.enforcement import Enforcer
 from placement.agent.storage import disk_quota, folder_tree
-from placement.agent.storage.checkpoint_transfer import Carrier
+from placement.agent.storage.checkpoint_transfer import CheckpointTransfer
 from placement.agent.storage.live_log import LogPump
 from placement.agent.storage.log_upload import Uploader
 from placement.agent.storage.results_upload import ResultCarrier
@@ -106,7 +106,7 @@ class JobKeeper:
         self.enforcer = Enforcer(node)
         self.redis = connect(node.redis_url)
         self.uploader = Uploader(node)
-        self.carrier = Carrier(node)
+        self.carrier = CheckpointTransfer(node)
         self.results = ResultCarrier(node)
         self.channel = ChannelWatch(node)
         self.kept: dict[str, KeptFolder] = {}

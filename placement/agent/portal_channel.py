@@ -38,12 +38,14 @@ class ChannelRefused(Exception):
         super().__init__(f"{status}: {detail}")
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
+class _NoRedirectHandler(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_args: object) -> None:
         return None
 
 
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+_opener = urllib.request.build_opener(
+    urllib.request.ProxyHandler({}), _NoRedirectHandler()
+)
 
 
 def request(

@@ -22,8 +22,8 @@ from placement.planner.values.errors import PlacementError
 from placement.protocol.job_lifecycle import JobState
 from placement.rules.backfill_rules import (
     Gap,
+    GapRequest,
     GapState,
-    Standing,
     Wants,
     best_gap,
     in_order,
@@ -35,7 +35,7 @@ from placement.rules.backfill_rules import (
 from reservations.booking import gap_booking
 from reservations.models import SitePolicy
 from reservations.notifications import service as notices
-from reservations.rules.calendar import Calendar, Search, Wish, first_slots
+from reservations.rules.calendar import Calendar, SlotSearch, Wish, first_slots
 from reservations.rules.errors import BookingError, NotAllowed
 from reservations.rules.gaps import OpenGpu
 from reservations.rules.lifecycle import Kind
@@ -142,8 +142,8 @@ def take_all(now: datetime) -> int:
     return taken
 
 
-def _standings(rows: Iterable[Backfill]) -> list[Standing]:
-    return [Standing(row.pk, row.membership_id, row.created_at) for row in rows]
+def _standings(rows: Iterable[Backfill]) -> list[GapRequest]:
+    return [GapRequest(row.pk, row.membership_id, row.created_at) for row in rows]
 
 
 def _ranks(now: datetime, policy: Policy) -> dict[int, int]:
@@ -316,7 +316,7 @@ def _expect(row: Backfill, wants: Wants, look: GapSnapshot) -> None:
     calendar, uuids = look.ahead()
     good = [gpu for gpu in calendar.gpus if wants.suits(gpu, uuids.get(gpu.pk, ""))]
     latest = look.now + timedelta(days=LIKELY_DAYS)
-    search = Search(
+    search = SlotSearch(
         earliest=look.now,
         latest=latest - timedelta(seconds=wants.shortest_seconds),
         grid_seconds=GRID_SECONDS,

@@ -231,7 +231,7 @@ def _signal_name(number: int) -> str:
         return sentence("signal {number}", number=number)
 
 
-def _plan_card(stored: StoredPlan | None) -> tuple[plan_cards.Card | None, str]:
+def _plan_card(stored: StoredPlan | None) -> tuple[plan_cards.PlanCard | None, str]:
     """Return a stored Plan's picture and its units; None: none, or of an old form."""
     if stored is None:
         return None, ""
@@ -244,7 +244,7 @@ def _plan_card(stored: StoredPlan | None) -> tuple[plan_cards.Card | None, str]:
     return plan_cards.with_records([card])[0], units
 
 
-def _legend(card: plan_cards.Card | None) -> list[tuple[str, str]]:
+def _legend(card: plan_cards.PlanCard | None) -> list[tuple[str, str]]:
     """Return the legend of a stored Plan: its "now" is past."""
     words = plan_cards.legend(card.bars) if card else []
     return [

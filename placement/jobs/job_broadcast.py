@@ -24,7 +24,7 @@ from django.db import transaction
 from placement.models import Job, JobPart, Refinement
 from placement.planner.memory.estimate import interval
 from placement.planner.values.workload import Workload
-from placement.rules.log_progress import Seen, Told
+from placement.rules.log_progress import ProgressCount, ProgressReading
 from placement.rules.log_text import clean
 
 MOST_LOG_BYTES = 64 * 1024
@@ -95,13 +95,13 @@ def list_groups(job: Job) -> tuple[str, ...]:
     return ALL_JOBS, owner_group(job.owner_id), account_group(account)
 
 
-def seen_of(job: Job) -> Seen | None:
+def seen_of(job: Job) -> ProgressReading | None:
     """Return how far a Job was when it was looked at last; None: it never said."""
     at, first_at = job.progress_at, job.progress_from_at
     if at is None or first_at is None or not job.progress_total:
         return None
-    return Seen(
-        Told(job.progress_done or 0.0, job.progress_total),
+    return ProgressReading(
+        ProgressCount(job.progress_done or 0.0, job.progress_total),
         at.timestamp(),
         job.progress_from or 0.0,
         first_at.timestamp(),

@@ -6,10 +6,10 @@ from placement.models import Job
 from reservations.models import Allocation
 from telemetry.history import stored_usage as summaries
 from telemetry.history.stored_usage import count_usage, stored_usage
-from telemetry.rules.usage_summary import Span, Usage
+from telemetry.rules.usage_summary import GpuSpan, Usage
 
 
-def spans_of(job: Job, *, now: datetime) -> list[Span]:
+def spans_of(job: Job, *, now: datetime) -> list[GpuSpan]:
     """The Job's Gpus while it ran, until now where it still runs.
 
     Never outside the Reservation's Allocations: what a Gpu does for the next
@@ -22,7 +22,7 @@ def spans_of(job: Job, *, now: datetime) -> list[Span]:
         reservation=job.reservation_id, gpu__node__in=job.node_ids()
     ).order_by("gpu_id")
     return [
-        Span(gpu_id, max(start, job.started_at), min(until, end))
+        GpuSpan(gpu_id, max(start, job.started_at), min(until, end))
         for gpu_id, start, until in rows.values_list("gpu_id", "start", "end")
     ]
 

@@ -29,7 +29,7 @@ from placement.protocol.job_lifecycle import JobState
 from reservations.models import Reservation, User, WaitingRequest
 from reservations.notifications import service as notices
 from reservations.rules.errors import BookingError
-from reservations.store.attached_jobs import Carrier, JobChoices
+from reservations.store.attached_jobs import JobChoices, WaitingJobHooks
 from telemetry.protocol.sentences import sentence
 from telemetry.web.field_errors import field_sentences
 
@@ -122,7 +122,7 @@ def starts(row: Reservation) -> bool:
     return Job.objects.filter(reservation=row, state=JobState.QUEUED).exists()
 
 
-CARRIER = Carrier(
+CARRIER = WaitingJobHooks(
     check=check, attach=attach, follow=follow, choices=choices, starts=starts
 )
 

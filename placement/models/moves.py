@@ -9,7 +9,7 @@ from simple_history.models import HistoricalRecords
 from placement.models.jobs import Job
 from placement.models.plans import StoredPlan
 from placement.planner.search.move_benefit import HOLD_DOWN_FACTOR, MARGIN_RATIO
-from placement.rules.rebalance_rules import Act, Rules
+from placement.rules.rebalance_rules import RebalanceAction, Rules
 
 
 class PlacementPolicy(models.Model):
@@ -24,8 +24,8 @@ class PlacementPolicy(models.Model):
     )
     when_faster = models.CharField(
         max_length=8,
-        choices=[(a.value, a.label) for a in Act],
-        default=Act.PROPOSE.value,
+        choices=[(a.value, a.label) for a in RebalanceAction],
+        default=RebalanceAction.PROPOSE.value,
         help_text=gettext_lazy(
             "What to do when a job would save more time on other GPUs than a move "
             "costs."
@@ -33,8 +33,8 @@ class PlacementPolicy(models.Model):
     )
     when_in_trouble = models.CharField(
         max_length=8,
-        choices=[(a.value, a.label) for a in Act],
-        default=Act.PROPOSE.value,
+        choices=[(a.value, a.label) for a in RebalanceAction],
+        default=RebalanceAction.PROPOSE.value,
         help_text=gettext_lazy(
             "What to do when someone else uses a job's GPU, or the GPU fails."
         ),
@@ -138,8 +138,8 @@ class PlacementPolicy(models.Model):
     def rules(self) -> Rules:
         """Return the rules as the frozen value that decisions take."""
         return Rules(
-            when_faster=Act(self.when_faster),
-            when_in_trouble=Act(self.when_in_trouble),
+            when_faster=RebalanceAction(self.when_faster),
+            when_in_trouble=RebalanceAction(self.when_in_trouble),
             margin_ratio=self.margin_ratio,
             hold_down_factor=self.hold_down_factor,
         )

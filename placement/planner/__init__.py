@@ -19,7 +19,7 @@ Memory:
 Plans:
     offers_from_list(rows): GPUs as a list of plain objects -> list of GpuOffer.
     plan(spec, workload, offers): ranked Plans, and why the others lost -> PlanSet.
-    Limits: what the planner may change to make a model fit.
+    PlanLimits: what the planner may change to make a model fit.
     launch_files(plan, spec): files for torchrun, DeepSpeed and accelerate.
 
 Splits:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from placement.planner.model.spec import ModelSpec as ModelSpec
     from placement.planner.reference.split_cases import split as split
     from placement.planner.sandbox.model_source import read_model as read_model
-    from placement.planner.search.memory_savings import Limits as Limits
+    from placement.planner.search.memory_savings import PlanLimits as PlanLimits
     from placement.planner.search.planner import plan as plan
     from placement.planner.values.errors import BadInput as BadInput
     from placement.planner.values.errors import PlacementError as PlacementError
@@ -54,7 +54,7 @@ _HOMES = {
     "BadInput": "values.errors",
     "Estimate": "memory.estimate",
     "GpuOffer": "values.gpu_availability",
-    "Limits": "search.memory_savings",
+    "PlanLimits": "search.memory_savings",
     "ModelSpec": "model.spec",
     "PlacementError": "values.errors",
     "Plan": "values.plan",
@@ -74,10 +74,10 @@ __all__ = [
     "BadInput",
     "Estimate",
     "GpuOffer",
-    "Limits",
     "ModelSpec",
     "PlacementError",
     "Plan",
+    "PlanLimits",
     "PlanSet",
     "Sharding",
     "Workload",

@@ -18,7 +18,7 @@ from placement.jobs.site_clock import clock_near
 from placement.models import PlacementPolicy
 from placement.planner.values.errors import BadInput, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, peak_flops_of
-from placement.plans.gpu_health import WELL, Health, health_of
+from placement.plans.gpu_health import WELL, GpuUsability, health_of
 from reservations.models import Allocation, Reservation, SitePolicy, User
 from reservations.rules.window import Window, grid_ceil, window_from
 from reservations.store.announced_closures import shut_to
@@ -160,7 +160,7 @@ def _gpus(held: Reservation | None) -> Iterable[Gpu]:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _OccupiedGpu:
     """What is on one Gpu now."""
 
     state: GpuState
@@ -175,14 +175,14 @@ class _Seen:
 class _Looked:
     """What was read of all Gpus, by UUID (rules of open findings: by primary key)."""
 
-    seen: Mapping[str, _Seen]
+    seen: Mapping[str, _OccupiedGpu]
     rules: Mapping[int, set[str]]
     groups: Mapping[str, str]
     links: Mapping[str, tuple[tuple[str, str], ...]]
     network: float
     later: bool
 
-    def health(self, gpu: Gpu) -> Health:
+    def health(self, gpu: Gpu) -> GpuUsability:
         """Return what is wrong with a Gpu, as far as it is wrong in the Window."""
         seen = self.seen.get(gpu.uuid)
         rules = self.rules.get(gpu.pk, ())
@@ -226,7 +226,7 @@ def _offer(gpu: Gpu, looked: _Looked, booked: str) -> GpuOffer:
     )
 
 
-def _live(now: datetime) -> dict[str, _Seen]:
+def _live(now: datetime) -> dict[str, _OccupiedGpu]:
     """Return what ingest told last, by UUID; {} where it told nothing of late."""
     with Redis.from_url(settings.REDIS_URL) as client:
         at, rows = read_live(client)
@@ -242,10 +242,10 @@ def _live(now: datetime) -> dict[str, _Seen]:
     return {row.tag["uuid"]: _seen(row, told.get(row.tag["uuid"], {})) for row in rows}
 
 
-def _seen(row: LiveGpu, told: Mapping[str, Any]) -> _Seen:
+def _seen(row: LiveGpu, told: Mapping[str, Any]) -> _OccupiedGpu:
     mib = row.row.memory_used_mib
     reserved = told.get("memory_reserved_bytes") or 0
-    return _Seen(
+    return _OccupiedGpu(
         state=GpuState(row.row.state),
         used_bytes=(
             # Without a figure all of it counts as used; without a total none is.
@@ -271,7 +271,7 @@ def _booked(window: Window) -> dict[int, list[Allocation]]:
     return found
 
 
-def _reason(gpu: Gpu, seen: _Seen | None, *, later: bool) -> str:
+def _reason(gpu: Gpu, seen: _OccupiedGpu | None, *, later: bool) -> str:
     """Return why nobody may use a Gpu, or ""."""
     if gpu.lost:
         return sentence("the driver lost it")

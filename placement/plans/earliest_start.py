@@ -17,7 +17,7 @@ from itertools import combinations
 from typing import Any
 
 from placement.planner.values.plan import Plan
-from reservations.rules.calendar import Calendar, CalendarGpu, Search, Wish, starts
+from reservations.rules.calendar import Calendar, CalendarGpu, SlotSearch, Wish, starts
 from reservations.rules.window import Window, window_from
 
 SPEED_TOLERANCE = 0.99
@@ -37,7 +37,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class RankRequirement:
     """What one rank asks of a Gpu."""
 
     memory_bytes: int
@@ -68,7 +68,7 @@ class Start:
         }
 
 
-def needs_of(plan: Plan, peak_flops: Mapping[str, float]) -> list[Need]:
+def needs_of(plan: Plan, peak_flops: Mapping[str, float]) -> list[RankRequirement]:
     """What the ranks of a Plan ask for; `peak_flops` of its Gpus by UUID."""
     cut = int(plan.launch.get("tensor_degree", 1)) > 1
     teams: dict[tuple[int, int], int] = {}
@@ -77,15 +77,15 @@ def needs_of(plan: Plan, peak_flops: Mapping[str, float]) -> list[Need]:
         seat = (shard.stage, shard.replica)
         team = teams.setdefault(seat, len(teams)) if cut else -1
         speed = peak_flops.get(shard.gpu_uuid, 0.0)
-        needs.append(Need(shard.likely_bytes, speed, team, shard.gpu_uuid))
+        needs.append(RankRequirement(shard.likely_bytes, speed, team, shard.gpu_uuid))
     return needs
 
 
 def first_start(
     calendar: Calendar,
     candidates: Sequence[Candidate],
-    needs: Sequence[Need],
-    search: Search,
+    needs: Sequence[RankRequirement],
+    search: SlotSearch,
     *,
     duration_seconds: int,
     nodes: int = 1,
@@ -115,7 +115,7 @@ def first_start(
 
 
 def match(
-    free: Sequence[Candidate], needs: Sequence[Need], *, nodes: int = 1
+    free: Sequence[Candidate], needs: Sequence[RankRequirement], *, nodes: int = 1
 ) -> list[Candidate] | None:
     """A Gpu for every rank, on so many Nodes; None where there is none."""
     by_node: dict[str, list[Candidate]] = {}
@@ -136,7 +136,7 @@ def match(
 
 
 def _match_teams(
-    free: Sequence[Candidate], needs: Sequence[Need]
+    free: Sequence[Candidate], needs: Sequence[RankRequirement]
 ) -> list[Candidate] | None:
     """Teams into groups of fast links, the neediest first; without teams, all."""
     teams: dict[int, list[int]] = {}
@@ -171,7 +171,9 @@ def _groups(free: Iterable[Candidate]) -> list[list[Candidate]]:
     return sorted(groups.values(), key=lambda group: (len(group), group[0].uuid))
 
 
-def _match(needs: Sequence[Need], free: Sequence[Candidate]) -> list[Candidate] | None:
+def _match(
+    needs: Sequence[RankRequirement], free: Sequence[Candidate]
+) -> list[Candidate] | None:
     """Kuhn's augmenting paths; each rank tries its own Gpu first."""
     if len(free) < len(needs):
         return None
@@ -194,7 +196,7 @@ def _match(needs: Sequence[Need], free: Sequence[Candidate]) -> list[Candidate] 
     return [free[spots[rank]] for rank in range(len(needs))]
 
 
-def _suitable(need: Need, free: Sequence[Candidate]) -> list[int]:
+def _suitable(need: RankRequirement, free: Sequence[Candidate]) -> list[int]:
     """Gpus that a rank may have, the best first."""
     enough = [
         spot
@@ -214,7 +216,7 @@ def _suitable(need: Need, free: Sequence[Candidate]) -> list[int]:
     )
 
 
-def later_starts(calendar: Calendar, search: Search, most: int) -> list[datetime]:
+def later_starts(calendar: Calendar, search: SlotSearch, most: int) -> list[datetime]:
     """Starts worth planning for: the first, and every one at which a Gpu comes free."""
     found = []
     for start in starts(calendar, search):

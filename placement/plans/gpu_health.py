@@ -32,7 +32,7 @@ HARMFUL = frozenset(word.value for word in HARM)
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class GpuUsability:
     """What placement makes of a Gpu's troubles."""
 
     unusable: str = ""
@@ -41,7 +41,7 @@ class Health:
     speed_ratio: float = 1.0
 
 
-WELL = Health()
+WELL = GpuUsability()
 
 
 def health_of(
@@ -51,20 +51,23 @@ def health_of(
     sm_clock_mhz: float | None = None,
     sm_clock_max_mhz: float | None = None,
     later: bool = False,
-) -> Health:
+) -> GpuUsability:
     """Judge one Gpu by the rules of its open findings and what slows it down now.
 
     `later`: the Plan starts at another time; what is passing is forgotten.
 
     >>> health_of(["uncorrectable ECC"]).unusable
     'uncorrectable ECC: a job on it would fail'
-    >>> health_of([], throttle=["hw_thermal"], sm_clock_mhz=600, sm_clock_max_mhz=1500)
-    Health(unusable='', troubles=('slowed down to 40 % (hw thermal)',), speed_ratio=0.4)
+    >>> slow = health_of(
+    ...     [], throttle=["hw_thermal"], sm_clock_mhz=600, sm_clock_max_mhz=1500
+    ... )
+    >>> slow.troubles, slow.speed_ratio
+    (('slowed down to 40 % (hw thermal)',), 0.4)
     """
     known = set(rules)
     deadly = [rule for rule in DEADLY if rule in known]
     if deadly:
-        return Health(
+        return GpuUsability(
             unusable=sentence("{deadly}: a job on it would fail", deadly=deadly[0])
         )
     troubles = [
@@ -83,4 +86,4 @@ def health_of(
                 words=words,
             )
         )
-    return Health(troubles=tuple(troubles), speed_ratio=ratio)
+    return GpuUsability(troubles=tuple(troubles), speed_ratio=ratio)

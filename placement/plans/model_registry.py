@@ -35,7 +35,7 @@ from placement.planner.values.errors import SpecInvalid
 from placement.planner.values.tensor_signature import Signature
 from placement.plans.site_slots import (
     UNBOUNDED,
-    Bounds,
+    SlotLimits,
     SlotRefused,
     SlotsUnknown,
     slot_held,
@@ -76,7 +76,7 @@ class _Places:
         try:
             with slot_held(
                 self.name,
-                Bounds(slots=self.count, waiting=self.most_waiting),
+                SlotLimits(slots=self.count, waiting=self.most_waiting),
                 wait_seconds=self.wait_seconds,
                 hold_seconds=self.hold_seconds,
             ):
@@ -224,7 +224,7 @@ def _one_at_a_time(user: User) -> Iterator[None]:
     try:
         with slot_held(
             f"reading.{user.pk}",
-            Bounds(slots=1, waiting=UNBOUNDED),
+            SlotLimits(slots=1, waiting=UNBOUNDED),
             wait_seconds=OWN_WAIT_SECONDS,
             hold_seconds=OWN_HOLD_SECONDS,
         ):

@@ -15,7 +15,7 @@ from django.db.models import Exists, OuterRef
 
 from placement.models import Backfill, StoredPlan, WaitingLaunch
 from placement.planner.model.spec import ModelSpec
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plan_set
 from placement.planner.values.errors import WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, peak_flops_of
@@ -39,7 +39,7 @@ from placement.plans.earliest_start import (
 )
 from placement.plans.measured_error import learned
 from reservations.models import User
-from reservations.rules.calendar import Search
+from reservations.rules.calendar import SlotSearch
 from reservations.rules.window import grid_ceil
 from reservations.store.booking_snapshot import calendar_of, site_policy
 from reservations.store.gpu_rows import calendar_gpus
@@ -68,7 +68,7 @@ def make_plans(
     workload: Workload,
     offers: Sequence[GpuOffer],
     max_gpus: int | None = None,
-    limits: Limits | None = None,
+    limits: PlanLimits | None = None,
     wish: Wish | None = None,
 ) -> PlanSet:
     """Return ranked Plans and what lost, each with its reason.
@@ -76,7 +76,7 @@ def make_plans(
     Needs and times are corrected by what Jobs measured here, as far as the site's
     policy lets them be (`measured_error.py`).
     """
-    allowed, policy = limits or Limits(), placement_policy()
+    allowed, policy = limits or PlanLimits(), placement_policy()
     if allowed.offload_memory_bytes is None:
         known = policy.offload_memory_bytes
         allowed = replace(allowed, offload_memory_bytes=known)
@@ -110,7 +110,7 @@ def soonest_plans(
     hours: float,
     now: datetime,
     max_gpus: int | None = None,
-    limits: Limits | None = None,
+    limits: PlanLimits | None = None,
     wish: Wish | None = "soonest",
     accept: Callable[[Plan], bool] = lambda _: True,
 ) -> Soonest:
@@ -172,11 +172,11 @@ def _later(at: datetime | None, hours: float, now: datetime) -> list[datetime]:
     return later_starts(calendar, search, MOST_STARTS)[1:]
 
 
-def _search(at: datetime | None, now: datetime) -> Search:
+def _search(at: datetime | None, now: datetime) -> SlotSearch:
     """Return where the calendar is searched: from a start to the horizon."""
     policy = site_policy()
     begin = now if at is None or at <= now else grid_ceil(at, policy.grid_seconds)
-    return Search(
+    return SlotSearch(
         earliest=begin,
         latest=max(begin, now + timedelta(seconds=policy.firm_horizon_seconds)),
         grid_seconds=policy.grid_seconds,

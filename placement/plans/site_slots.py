@@ -128,7 +128,7 @@ class SlotVerdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Bounds:
+class SlotLimits:
     """Of one kind of thing, for the whole site."""
 
     slots: int
@@ -163,7 +163,7 @@ def _keys(name: str) -> tuple[str, str, str]:
 
 
 def _arguments(
-    ticket: Ticket, bounds: Bounds, hold_seconds: float
+    ticket: Ticket, bounds: SlotLimits, hold_seconds: float
 ) -> tuple[str | int, ...]:
     return (
         *(str(ticket), ticket.user_pk, bounds.slots, bounds.running_per_user),
@@ -183,7 +183,9 @@ class SiteSlots:
         self._client: redis.asyncio.Redis | None = None
         self._renewal: asyncio.Task[None] | None = None
 
-    async def enter(self, ticket: Ticket, bounds: Bounds) -> tuple[SlotVerdict, int]:
+    async def enter(
+        self, ticket: Ticket, bounds: SlotLimits
+    ) -> tuple[SlotVerdict, int]:
         """Ask for a slot, or ask again.
 
         Returns:
@@ -260,7 +262,7 @@ class SlotsUnknown(SlotRefused):
 @contextmanager
 def slot_held(
     name: str,
-    bounds: Bounds,
+    bounds: SlotLimits,
     *,
     wait_seconds: float,
     hold_seconds: float,

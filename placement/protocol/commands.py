@@ -18,7 +18,12 @@ from typing import Any, Protocol
 
 from placement.planner.values.errors import OrderRefused
 from placement.protocol.launchers import Launcher, folder_problem
-from placement.protocol.rendezvous import Carried, Meeting, checkpoints_of, meeting_of
+from placement.protocol.rendezvous import (
+    Meeting,
+    StartCheckpoint,
+    checkpoints_of,
+    meeting_of,
+)
 
 VERSION = 3
 SINCE: dict[int, dict[str, Any]] = {
@@ -42,7 +47,7 @@ class OrderKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class JobLimits:
     """Ceilings on one Job; 0: none."""
 
     memory_bytes: int = 0
@@ -103,7 +108,7 @@ class Order:
     files_sha256: str = ""
     """Of the Plan's launch files, fetched like the script; "": none."""
     env: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: JobLimits = field(default_factory=JobLimits)
     simulated: bool = False
     claim_bytes_per_gpu: int = 0
     """What the Job occupies on each simulated Gpu; 0 on real ones."""
@@ -116,7 +121,7 @@ class Order:
     resume_attempt: int = 0
     meeting: Meeting | None = None
     """How the ranks of several nodes meet; None: all are on this one."""
-    checkpoints: tuple[Carried, ...] = ()
+    checkpoints: tuple[StartCheckpoint, ...] = ()
     """Fetched before the start, instead of what lies on this node."""
     carry_most_bytes: int = 0
     """The largest checkpoint that the web takes; of an order to carry."""
@@ -301,14 +306,14 @@ def _tuple_of(body: Mapping[str, Any], name: str, kind: type) -> tuple[Any, ...]
     return tuple(values)
 
 
-def _limits(body: object) -> Limits:
-    known = {item.name for item in fields(Limits)}
+def _limits(body: object) -> JobLimits:
+    known = {item.name for item in fields(JobLimits)}
     if isinstance(body, dict):
         # What a web of before these limits sends.
         body = {"disk_bytes": 0, "person_bytes": 0, **body}
     if not isinstance(body, dict) or set(body) != known:
         raise OrderRefused("malformed", f"limits must hold exactly {sorted(known)}")
-    return Limits(**body)
+    return JobLimits(**body)
 
 
 def _env(body: object) -> dict[str, str]:

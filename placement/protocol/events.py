@@ -23,7 +23,7 @@ MOST_ENDED = 50
 MOST_INTEGER = 2**53
 
 
-class Event(StrEnum):
+class JobEventKind(StrEnum):
     """What happened to a Job on its node."""
 
     STARTED = "started"
@@ -38,7 +38,7 @@ class JobFact:
 
     job: int
     attempt: int
-    event: Event
+    event: JobEventKind
     at: float
     """Unix time by the node's clock."""
     started_at: float | None = None
@@ -152,7 +152,7 @@ def _channel_fact(body: Mapping[str, Any]) -> ChannelFact:
 
 def _job_fact(body: Mapping[str, Any]) -> JobFact:
     try:
-        event = Event(body.get("event"))  # type: ignore[arg-type]
+        event = JobEventKind(body.get("event"))  # type: ignore[arg-type]
     except ValueError as error:
         raise FactRefused("event", "unknown") from error
     lines = body.get("last_lines") or []

@@ -56,7 +56,7 @@ _LABELS = {
 
 
 @dataclass(frozen=True)
-class Ranks:
+class LaunchPlace:
     """What a launcher needs to know of the place."""
 
     gpu_uuids: Sequence[str]
@@ -73,7 +73,7 @@ class Ranks:
 
 
 def script_command(
-    launcher: Launcher, script: str, arguments: Sequence[str], ranks: Ranks
+    launcher: Launcher, script: str, arguments: Sequence[str], ranks: LaunchPlace
 ) -> list[str]:
     """Return the argv of a script that does not start itself; argv[0] is looked up.
 
@@ -132,7 +132,7 @@ def why_not_on_nodes(launcher: Launcher, counts: Sequence[int]) -> str:
     return ""
 
 
-def _accelerate(ranks: Ranks) -> list[str]:
+def _accelerate(ranks: LaunchPlace) -> list[str]:
     count = len(ranks.gpu_uuids)
     if (meeting := ranks.meeting) is not None:
         # With a file its own distributed_type says what is run (FSDP, DeepSpeed):
@@ -160,7 +160,7 @@ def _accelerate(ranks: Ranks) -> list[str]:
     return [*given, *(["--multi_gpu", *several] if count > 1 else [])]
 
 
-def _deepspeed(ranks: Ranks) -> list[str]:
+def _deepspeed(ranks: LaunchPlace) -> list[str]:
     """The second half of program ``deepspeed``, which starts a node's ranks.
 
     The first half forgets CUDA_VISIBLE_DEVICES and counts from the machine's first Gpu
@@ -194,7 +194,7 @@ def _deepspeed(ranks: Ranks) -> list[str]:
     ]
 
 
-def _deepspeed_config(ranks: Ranks, arguments: Sequence[str]) -> list[str]:
+def _deepspeed_config(ranks: LaunchPlace, arguments: Sequence[str]) -> list[str]:
     said = any(word.startswith("--deepspeed") for word in arguments)
     if said or DEEPSPEED not in ranks.files:
         return []

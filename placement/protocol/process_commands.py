@@ -141,7 +141,7 @@ def terminal_text(text: str) -> str:
 # --- what came of it ------------------------------------------------------------
 
 
-class Outcome(StrEnum):
+class ResponseOutcome(StrEnum):
     """How a response ended on its node."""
 
     WARNED = "warned"
@@ -163,7 +163,7 @@ class ProcessFact:
     """What a node says came of one order of this file."""
 
     nonce: str
-    outcome: Outcome
+    outcome: ResponseOutcome
     at: float
     """Unix time by the node's clock."""
     reason: str = ""
@@ -197,7 +197,7 @@ def parse_process_fact(message: Mapping[str, Any]) -> ProcessFact:
     if not 0 <= at < LATEST_AT:  # NaN too
         raise FactRefused("at", "no time")
     try:
-        outcome = Outcome(message.get("outcome"))  # type: ignore[arg-type]
+        outcome = ResponseOutcome(message.get("outcome"))  # type: ignore[arg-type]
     except ValueError as error:
         raise FactRefused("outcome", "unknown") from error
     clean = "".join(c if c.isprintable() else " " for c in reason)[:MOST_REASON]

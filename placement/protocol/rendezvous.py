@@ -80,7 +80,7 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Carried:
+class StartCheckpoint:
     """A checkpoint, or one node's part of one, that is fetched before the start."""
 
     number: int
@@ -109,19 +109,19 @@ def meeting_of(body: object) -> Meeting | None:
     return Meeting(**{**known, "counts": tuple(counts)})
 
 
-def checkpoints_of(body: object) -> tuple[Carried, ...]:
+def checkpoints_of(body: object) -> tuple[StartCheckpoint, ...]:
     """Read what is fetched before the start. Raises OrderRefused."""
     if not isinstance(body, list) or len(body) > MOST_NODES:
         raise OrderRefused("malformed", "checkpoints is no list")
     found = []
     for item in body:
-        known = _exactly(item, Carried, "checkpoints")
+        known = _exactly(item, StartCheckpoint, "checkpoints")
         numbers = (known["number"], known["size_bytes"])
         if not all(type(one) is int for one in numbers):
             raise OrderRefused("malformed", "checkpoints: number or size")
         if not isinstance(known["sha256"], str):
             raise OrderRefused("malformed", "checkpoints: no sum")
-        found.append(Carried(**known))
+        found.append(StartCheckpoint(**known))
     return tuple(found)
 
 

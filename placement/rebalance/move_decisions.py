@@ -27,7 +27,7 @@ from placement.planner.values.plan import Plan
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import plan_evaluation
 from placement.rules.job_refusals import MoveGone, RestartNotAllowed
-from placement.rules.rebalance_rules import Act, MoveVerdict, Restart
+from placement.rules.rebalance_rules import MoveVerdict, RebalanceAction, Restart
 from reservations.booking.relocation import move_rest
 from reservations.models import User
 from reservations.rules.errors import BookingError, NotAllowed, NotFound
@@ -126,12 +126,12 @@ def refresh(
 ) -> None:
     """A proposal still holds; by a policy that was changed it may be done now."""
     fields = _numbers(weighed, verdict) | {"reason": verdict.reason[:MOST_REASON]}
-    if verdict.act is Act.DO:
+    if verdict.act is RebalanceAction.DO:
         fields |= {"state": State.ACCEPTED, "automatic": True, "decided_at": now}
     MoveDecision.objects.filter(pk=row.pk, state=State.PROPOSED).update(
         **fields, seen_at=now, looks=row.looks + 1
     )
-    if verdict.act is Act.DO:
+    if verdict.act is RebalanceAction.DO:
         job_broadcast.publish_job(row.job_id)
 
 

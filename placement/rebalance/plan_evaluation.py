@@ -18,7 +18,7 @@ from redis import Redis
 from placement.jobs.tick.job_progress import progress_of
 from placement.models import Job, PlacementPolicy
 from placement.planner.model.spec import ModelSpec
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.move_benefit import restart_cost_seconds
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib
@@ -204,7 +204,7 @@ def _plans(
         workload=workload,
         offers=offers,
         max_gpus=len(like.shards),
-        limits=Limits(
+        limits=PlanLimits(
             strategies=(like.strategy,),
             fused_optimizer=False,
             accumulation=False,

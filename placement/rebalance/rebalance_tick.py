@@ -26,7 +26,7 @@ from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.planner.values.errors import PlacementError
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import move_decisions, plan_evaluation
-from placement.rules.rebalance_rules import Act, Trouble, judge_look
+from placement.rules.rebalance_rules import RebalanceAction, Trouble, judge_look
 from reservations.models import Allocation
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
@@ -222,7 +222,7 @@ def _record(
     verdict = judge_look(weighed.look)
     cause = trouble.rule if trouble else "look"
     open_row = job.moves.filter(state=MoveDecision.State.PROPOSED).first()
-    if verdict.act is Act.NEVER:
+    if verdict.act is RebalanceAction.NEVER:
         if open_row is not None:
             move_decisions.withdraw(open_row, now, reason=verdict.reason)
         state = MoveDecision.State.STAYS
@@ -239,7 +239,7 @@ def _record(
         if why_not:
             state = MoveDecision.State.STAYS
             verdict = replace(verdict, reason=f"{verdict.reason} {why_not}")
-        elif verdict.act is Act.DO:
+        elif verdict.act is RebalanceAction.DO:
             state = MoveDecision.State.ACCEPTED
     row = move_decisions.write(job, weighed, verdict, cause, state, now)
     if row.state != MoveDecision.State.STAYS:

@@ -236,7 +236,7 @@ def left_of(total_seconds: int | None, used_seconds: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GapRequest:
     """One Job that waits for a gap, as far as its turn goes."""
 
     pk: int
@@ -244,7 +244,7 @@ class Standing:
     asked_at: datetime
 
 
-def in_order(rows: Iterable[Standing], ranks: Mapping[int, int]) -> list[int]:
+def in_order(rows: Iterable[GapRequest], ranks: Mapping[int, int]) -> list[int]:
     """Return who is served first: Fair Tree rank, then older, then id (as who waits).
 
     Args:

@@ -30,7 +30,7 @@ _BAR = re.compile(r"[0-9]{1,3}%\|[^|]{0,400}\| ?([0-9]{1,15})/([0-9]{1,15}) \[")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ProgressCount:
     """Done of a total, in whatever the program counts; 0 <= done <= total."""
 
     done: float
@@ -43,10 +43,10 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ProgressReading:
     """What was told at an instant (Unix seconds), and where that count was begun at."""
 
-    told: Told
+    told: ProgressCount
     at: float
     first_done: float
     first_at: float
@@ -60,15 +60,15 @@ class Seen:
         return (self.told.total - self.told.done) * spent / gone
 
 
-def told_by(lines: Iterable[str]) -> Told | None:
+def told_by(lines: Iterable[str]) -> ProgressCount | None:
     """What the last lines of a log tell; None: nothing.
 
     >>> told_by(["step=3 steps=10 loss=2.1", " 50%|##   | 1/2 [00:01<00:01]"])
-    Told(done=3.0, total=10.0)
+    ProgressCount(done=3.0, total=10.0)
     >>> told_by(["Epoch [2/8] begins"])
-    Told(done=2.0, total=8.0)
+    ProgressCount(done=2.0, total=8.0)
     """
-    bar: Told | None = None
+    bar: ProgressCount | None = None
     for line in reversed(list(lines)):
         for text in reversed(line.rsplit("\r", 8)):
             if len(text) > LONGEST_NUMBER_LINE:
@@ -80,7 +80,7 @@ def told_by(lines: Iterable[str]) -> Told | None:
     return bar
 
 
-def _in_words(text: str) -> Told | None:
+def _in_words(text: str) -> ProgressCount | None:
     numbers = numbers_of(text)
     if numbers and "step" in numbers:
         total = next((numbers[name] for name in TOTALS if name in numbers), None)
@@ -90,18 +90,20 @@ def _in_words(text: str) -> Told | None:
     return _told(float(found[1]), float(found[2])) if found else None
 
 
-def _by_bar(text: str) -> Told | None:
+def _by_bar(text: str) -> ProgressCount | None:
     found = _BAR.search(text)
     return _told(float(found[1]), float(found[2])) if found else None
 
 
-def _told(done: float, total: float) -> Told | None:
+def _told(done: float, total: float) -> ProgressCount | None:
     if not (0 <= done <= MOST and 0 < total <= MOST):
         return None
-    return Told(min(done, total), total)
+    return ProgressCount(min(done, total), total)
 
 
-def followed(before: Seen | None, told: Told, at: float) -> Seen:
+def followed(
+    before: ProgressReading | None, told: ProgressCount, at: float
+) -> ProgressReading:
     """What is known after one more look; a new count begins its pace anew."""
     same = (
         before is not None
@@ -109,5 +111,5 @@ def followed(before: Seen | None, told: Told, at: float) -> Seen:
         and before.told.done <= told.done
     )
     if before is None or not same:
-        return Seen(told, at, told.done, at)
-    return Seen(told, at, before.first_done, before.first_at)
+        return ProgressReading(told, at, told.done, at)
+    return ProgressReading(told, at, before.first_done, before.first_at)

@@ -22,7 +22,7 @@ SAME_RATIO = 1e-9
 """Step times that differ by less are the same."""
 
 
-class Act(StrEnum):
+class RebalanceAction(StrEnum):
     """What a policy allows, and what a look ends in."""
 
     NEVER = "never"
@@ -60,8 +60,8 @@ class Restart(StrEnum):
 class Rules:
     """The site's policy, as a look needs it."""
 
-    when_faster: Act = Act.PROPOSE
-    when_in_trouble: Act = Act.PROPOSE
+    when_faster: RebalanceAction = RebalanceAction.PROPOSE
+    when_in_trouble: RebalanceAction = RebalanceAction.PROPOSE
     margin_ratio: float = MARGIN_RATIO
     hold_down_factor: float = HOLD_DOWN_FACTOR
 
@@ -126,7 +126,7 @@ class MoveSnapshot:
 class MoveVerdict:
     """What a look ends in, with the numbers behind it."""
 
-    act: Act
+    act: RebalanceAction
     reason: str
     gain_seconds: float | None = None
     cost_seconds: float | None = None
@@ -157,7 +157,7 @@ def judge_look(look: MoveSnapshot) -> MoveVerdict:
 
 def _stay(reason: str) -> MoveVerdict:
     return MoveVerdict(
-        act=Act.NEVER, reason=sentence("Stays: {reason}.", reason=reason)
+        act=RebalanceAction.NEVER, reason=sentence("Stays: {reason}.", reason=reason)
     )
 
 
@@ -195,8 +195,8 @@ def _if_it_pays(look: MoveSnapshot, now: float, new: float) -> MoveVerdict:
             sentence("{pace}, and the reservation ends before that", pace=pace),
             False,
         )
-    act = _allowed(look.rules.when_faster, look) if move else Act.NEVER
-    if act is Act.NEVER:
+    act = _allowed(look.rules.when_faster, look) if move else RebalanceAction.NEVER
+    if act is RebalanceAction.NEVER:
         why = (
             sentence("By the site's policy, jobs are not moved for speed.")
             if move
@@ -220,7 +220,7 @@ def _in_trouble(look: MoveSnapshot, trouble: Trouble) -> MoveVerdict:
     words, policy = trouble.words, look.rules.when_in_trouble
     if look.step_seconds_new is None:
         return MoveVerdict(
-            act=Act.NEVER,
+            act=RebalanceAction.NEVER,
             reason=sentence(
                 "{words}; no other GPUs fit: {no_plan}.",
                 words=words,
@@ -229,7 +229,7 @@ def _in_trouble(look: MoveSnapshot, trouble: Trouble) -> MoveVerdict:
         )
     if look.window_seconds <= look.cost_seconds:
         return MoveVerdict(
-            act=Act.NEVER,
+            act=RebalanceAction.NEVER,
             reason=sentence(
                 "{words}; the reservation ends before a move would have paid.",
                 words=words,
@@ -245,17 +245,17 @@ def _in_trouble(look: MoveSnapshot, trouble: Trouble) -> MoveVerdict:
         enough = look.cost_seconds * (1 + look.rules.margin_ratio)
         must = must or (known and gain > enough)
     act = _allowed(policy, look)
-    if act is Act.DO and not must:
-        act = Act.PROPOSE
+    if act is RebalanceAction.DO and not must:
+        act = RebalanceAction.PROPOSE
     where = sentence(
         "it can move to {places}, at {step_seconds_new} s a step",
         places=look.places,
         step_seconds_new=f"{look.step_seconds_new:.3g}",
     )
     tail = {
-        Act.NEVER: sentence("By the site's policy it stays."),
-        Act.PROPOSE: _why_not_done(policy, look),
-        Act.DO: "",
+        RebalanceAction.NEVER: sentence("By the site's policy it stays."),
+        RebalanceAction.PROPOSE: _why_not_done(policy, look),
+        RebalanceAction.DO: "",
     }[act]
     return MoveVerdict(
         act=act,
@@ -265,16 +265,16 @@ def _in_trouble(look: MoveSnapshot, trouble: Trouble) -> MoveVerdict:
     )
 
 
-def _allowed(policy: Act, look: MoveSnapshot) -> Act:
+def _allowed(policy: RebalanceAction, look: MoveSnapshot) -> RebalanceAction:
     """What the policy comes to for this Job."""
     unheard = look.trouble is not None and look.trouble.unheard
     held_back = look.restart is Restart.NOT or look.dearer or unheard
-    if policy is Act.DO and (held_back or look.companions):
-        return Act.PROPOSE
+    if policy is RebalanceAction.DO and (held_back or look.companions):
+        return RebalanceAction.PROPOSE
     return policy
 
 
-def _why_not_done(policy: Act, look: MoveSnapshot) -> str:
+def _why_not_done(policy: RebalanceAction, look: MoveSnapshot) -> str:
     """Why what the policy would do is only proposed, and what a move would cost."""
     if look.companions:
         jobs = counted("{n} other job", "{n} other jobs", look.companions)
@@ -282,7 +282,7 @@ def _why_not_done(policy: Act, look: MoveSnapshot) -> str:
             "Not done automatically: it would end {jobs} of the reservation.",
             jobs=jobs,
         )
-    if policy is not Act.DO:
+    if policy is not RebalanceAction.DO:
         return ""
     if look.restart is Restart.NOT:
         return sentence(

@@ -13,7 +13,7 @@ MOST_MOVES = 64
 
 
 @dataclass(frozen=True)
-class Target:
+class CallTarget:
     """Where a call goes and whose it is: a registered node, a Job's own endpoint."""
 
     node: str
@@ -31,7 +31,7 @@ class NotServing(Exception):
         super().__init__(detail)
 
 
-def may_ask(user: User, job_id: int, model: str | None) -> Target:
+def may_ask(user: User, job_id: int, model: str | None) -> CallTarget:
     """Return where a User's request goes.
 
     The endpoint's owner may ask every model there, who brought one that one.
@@ -49,7 +49,7 @@ def may_ask(user: User, job_id: int, model: str | None) -> Target:
     return _target(endpoint.job, user)
 
 
-def may_look(user: User, job_id: int) -> Target:
+def may_look(user: User, job_id: int) -> CallTarget:
     """Return where a User's question for figures goes; heads and operators too.
 
     Raises:
@@ -87,7 +87,7 @@ def _asks(user: User, endpoint: Endpoint, model: str | None) -> bool:
     return (brought if model is None else brought.filter(name=model)).exists()
 
 
-def _target(job: Job, user: User) -> Target:
+def _target(job: Job, user: User) -> CallTarget:
     state = JobState(job.state)
     if state not in JobState.live():
         raise NotServing(
@@ -103,4 +103,4 @@ def _target(job: Job, user: User) -> Target:
                 "Job #{job} does not run yet: {state}.", job=job.pk, state=state.label
             ),
         )
-    return Target(job.node.name, job.pk, job.attempt, user.pk, job.key)
+    return CallTarget(job.node.name, job.pk, job.attempt, user.pk, job.key)

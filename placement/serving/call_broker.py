@@ -11,7 +11,7 @@ meet in the broker, which both reach:
 Only web processes touch these keys. Bounds are on bytes and calls of the whole site, a
 Job and a person; a place that was not given back expires by itself.
 
-A `Desk` belongs to one event loop and keeps one connection waiting for its answers.
+A `CallBroker` belongs to one event loop. One connection waits for its answers.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from placement.protocol.serving_frames import (
     pack,
     unpack,
 )
-from placement.serving.call_access import Target
+from placement.serving.call_access import CallTarget
 from telemetry.protocol.sentences import sentence
 
 CALLS = "serve.calls."
@@ -69,7 +69,7 @@ return 'in'
 """
 
 logger = logging.getLogger(__name__)
-_desks: "WeakKeyDictionary[asyncio.AbstractEventLoop, Desk]" = WeakKeyDictionary()
+_desks: "WeakKeyDictionary[asyncio.AbstractEventLoop, CallBroker]" = WeakKeyDictionary()
 
 
 class CallFailed(Exception):
@@ -80,15 +80,15 @@ class CallFailed(Exception):
         super().__init__(detail)
 
 
-def desk() -> "Desk":
+def desk() -> "CallBroker":
     """The running loop's desk."""
     loop = asyncio.get_running_loop()
     if loop not in _desks:
-        _desks[loop] = Desk()
+        _desks[loop] = CallBroker()
     return _desks[loop]
 
 
-class Desk:
+class CallBroker:
     """Sends calls and hands out their answers, in one event loop."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Desk:
 
     @asynccontextmanager
     async def place(
-        self, target: Target, size_bytes: int, seconds: float
+        self, target: CallTarget, size_bytes: int, seconds: float
     ) -> AsyncIterator[str]:
         """Hold a place for one call of so many bytes; yields the call's name.
 
@@ -125,7 +125,7 @@ class Desk:
             with contextlib.suppress(*OUTAGES):
                 await asyncio.shield(self.redis.zrem(FLIGHT, member))
 
-    async def ask(self, target: Target, call: Call) -> NodeAnswer:
+    async def ask(self, target: CallTarget, call: Call) -> NodeAnswer:
         """Send one call and wait for its answer.
 
         Raises:

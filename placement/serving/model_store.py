@@ -21,7 +21,7 @@ from placement.planner.values.errors import SpecInvalid
 from placement.planner.values.onnx_external_data import (
     MOST_PARTS,
     OWN_NAME,
-    Part,
+    ModelFilePart,
     check_there,
     checked_name,
     from_folder_of,
@@ -224,7 +224,7 @@ def _model_among(files: Mapping[str, Path]) -> str:
 
 def _parts(
     files: Mapping[str, Path], model: str, needed: Mapping[str, int]
-) -> list[Part]:
+) -> list[ModelFilePart]:
     """The model's own file and those its weights lie in. Raises SpecInvalid."""
     there = from_folder_of(model, list(files))
     sizes = {name: files[whole].stat().st_size for name, whole in there.items()}
@@ -232,12 +232,16 @@ def _parts(
     wanted = {OWN_NAME: files[model]}
     wanted |= {name: files[there[name]] for name in sorted(needed)}
     return [
-        Part(name, _sha256(path), path.stat().st_size) for name, path in wanted.items()
+        ModelFilePart(name, _sha256(path), path.stat().st_size)
+        for name, path in wanted.items()
     ]
 
 
 def _put(
-    row: ModelFile, files: Mapping[str, Path], model: str, parts: Sequence[Part]
+    row: ModelFile,
+    files: Mapping[str, Path],
+    model: str,
+    parts: Sequence[ModelFilePart],
 ) -> None:
     """Move what belongs to a model to where it stays."""
     if not row.parts:

@@ -45,7 +45,7 @@ def room_bytes(offer: GpuOffer) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GpuChoice:
     """The Gpu to serve on, or why none."""
 
     offer: GpuOffer | None
@@ -57,7 +57,7 @@ def best_offer(
     needs_bytes: int,
     *,
     without: Mapping[str, str] | None = None,
-) -> Choice:
+) -> GpuChoice:
     """The least utilized Gpu that holds a model; of equal ones the smallest, emptiest.
 
     Args:
@@ -86,8 +86,8 @@ def best_offer(
         else:
             fits.append(offer)
     if not fits:
-        return Choice(None, tuple(reasons))
-    return Choice(min(fits, key=_order), tuple(reasons))
+        return GpuChoice(None, tuple(reasons))
+    return GpuChoice(min(fits, key=_order), tuple(reasons))
 
 
 def _order(offer: GpuOffer) -> tuple[object, ...]:

@@ -47,7 +47,7 @@ MOST_HOURS = 24 * 14
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServingSettings:
     """How a model is to be served; every field checked by ``read``."""
 
     name: str
@@ -55,7 +55,7 @@ class Asked:
     deadline_ms: int
 
     @classmethod
-    def read(cls, said: Mapping[str, Any], *, file: ModelFile) -> "Asked":
+    def read(cls, said: Mapping[str, Any], *, file: ModelFile) -> "ServingSettings":
         """Read a form or a JSON body. Raises LaunchInvalid by field."""
         problems: dict[str, str] = {}
         name = str(said.get("name") or "").strip() or tidy_name(file.name)
@@ -121,7 +121,7 @@ def deploy(
         Refusal, NotAllowed: the calendar does not book it.
     """
     file = _own_file(user, file_id)
-    asked = Asked.read(said, file=file)
+    asked = ServingSettings.read(said, file=file)
     admits = _admits(said)
     settings = _settings(said)
     if (reservation_id is None) == (hours is None):
@@ -157,7 +157,7 @@ def _launch(
     reservation: Reservation,
     gpu: Gpu,
     file: ModelFile,
-    asked: Asked,
+    asked: ServingSettings,
     admits: str,
     settings: dict[str, Any],
     offer: GpuOffer,
@@ -190,7 +190,7 @@ def bring(
         EndpointFull, TooLargeForEndpoint, JobOver: as they say.
     """
     file = _own_file(user, file_id)
-    asked = Asked.read(said, file=file)
+    asked = ServingSettings.read(said, file=file)
     with transaction.atomic(durable=True):
         endpoint = (
             Endpoint.objects.open_to(user)
@@ -380,7 +380,11 @@ def _book(
 
 
 def _add(
-    endpoint: Endpoint, user: User, file: ModelFile, asked: Asked, now: datetime
+    endpoint: Endpoint,
+    user: User,
+    file: ModelFile,
+    asked: ServingSettings,
+    now: datetime,
 ) -> ServedModel:
     row = ServedModel.objects.create(
         endpoint=endpoint,

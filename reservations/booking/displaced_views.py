@@ -18,7 +18,7 @@ from telemetry.models import Gpu
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparisonBar:
     """One of the two that were compared, as a bar."""
 
     who: str
@@ -47,7 +47,7 @@ def displaced(
     }
 
 
-def _sides(detail: dict[str, Any]) -> list[Side]:
+def _sides(detail: dict[str, Any]) -> list[ComparisonBar]:
     """Return both sides of docs/design/fair-booking.md#rule-2.
 
     Firm within a quota compares nobody.
@@ -63,9 +63,9 @@ def _sides(detail: dict[str, Any]) -> list[Side]:
     ]
 
 
-def _side(who: str, level_fs: float | None) -> Side:
+def _side(who: str, level_fs: float | None) -> ComparisonBar:
     left, width, behind = bar_of(level_fs)
-    return Side(who, f"{used_ratio(level_fs):.1f}×", left, width, behind)
+    return ComparisonBar(who, f"{used_ratio(level_fs):.1f}×", left, width, behind)
 
 
 def _next(

@@ -4,7 +4,7 @@ from django.http import HttpRequest
 from ninja import Router
 
 from reservations.booking.overstay import set_overstay
-from reservations.fairshare.service import Standing
+from reservations.fairshare.service import FairshareStatus
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.calendar_queries import Reader, calendar_entry, iso
 from reservations.store.vouchers import expires_at
@@ -38,7 +38,7 @@ def overstay(
     )
 
 
-def rights_json(found: Standing) -> dict[str, object]:
+def rights_json(found: FairshareStatus) -> dict[str, object]:
     """Return the Tokens that can be spent, and the strike in force."""
     strike = found.strike
     return {

@@ -8,8 +8,8 @@ from reservations.booking.favourites import favourite_gpus
 from reservations.models import Membership, Reservation, User
 from reservations.rules.calendar import (
     CalendarGpu,
-    Search,
     Slot,
+    SlotSearch,
     Wish,
     first_slots,
 )
@@ -158,7 +158,7 @@ def _search(
         ignoring=ignoring,
         taking=taking,
     )
-    search = Search(
+    search = SlotSearch(
         earliest=_on_grid_or_now(earliest, now, policy),
         latest=latest,
         grid_seconds=policy.grid_seconds,

@@ -27,7 +27,7 @@ class MemberUse:
 
 
 @dataclass(frozen=True)
-class Group:
+class AccountGroup:
     """An Account, its members and its path from the root."""
 
     account: Account
@@ -38,7 +38,7 @@ class Group:
     of: int
 
 
-def group_of(account: Account) -> Group:
+def group_of(account: Account) -> AccountGroup:
     """Read an Account's members and rank them as Fair Tree does."""
     now, policy = timezone.now(), site_policy()
     below = subtree(account.pk)
@@ -69,7 +69,7 @@ def group_of(account: Account) -> Group:
         for one, seconds in rows
     ]
     members.sort(key=lambda row: (-row.used_gpu_seconds, row.membership.user.username))
-    return Group(
+    return AccountGroup(
         account=account,
         account_pks=tuple(below),
         members=tuple(members),

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from reservations.fairshare.service import Standing
+from reservations.fairshare.service import FairshareStatus
 from reservations.rules.figures import time_text
 from reservations.rules.policy import Policy
 from reservations.store.vouchers import expires_at
@@ -33,7 +33,9 @@ class Rights:
     struck: bool
 
 
-def rights_of(found: Standing, policy: Policy, *, only: int | None = None) -> Rights:
+def rights_of(
+    found: FairshareStatus, policy: Policy, *, only: int | None = None
+) -> Rights:
     """Return a User's Tokens and strikes in words.
 
     Args:

@@ -76,7 +76,7 @@ class MembershipStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FairshareStatus:
     """What the page of one User shows."""
 
     now: datetime
@@ -91,7 +91,9 @@ class Standing:
     """Those that still count."""
 
 
-def standing(*, user: User, now: datetime, ledger_rows: int = LEDGER_ROWS) -> Standing:
+def standing(
+    *, user: User, now: datetime, ledger_rows: int = LEDGER_ROWS
+) -> FairshareStatus:
     """Return how a User stands in every active Membership.
 
     Args:
@@ -108,7 +110,7 @@ def standing(*, user: User, now: datetime, ledger_rows: int = LEDGER_ROWS) -> St
         .select_related("reservation", "membership__account")
         .order_by("-at", "-pk")[:ledger_rows]
     )
-    return Standing(
+    return FairshareStatus(
         now=now,
         memberships=tuple(_membership(row, ranks, now, policy) for row in rows),
         ledger=tuple(ledger),

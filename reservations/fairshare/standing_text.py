@@ -7,7 +7,7 @@ from datetime import date, datetime
 
 from django.utils import timezone
 
-from reservations.fairshare.group_use import Group
+from reservations.fairshare.group_use import AccountGroup
 from reservations.fairshare.service import MembershipStanding, PathLevel, QuotaStanding
 from reservations.fairshare.standing_advice import ordinal
 from reservations.rules.fairness.rank_advice import used_ratio
@@ -100,7 +100,7 @@ def first_sentence(shown: MembershipStanding, *, own: bool) -> str:
     return joined([words, joined([joined(parts, by="; "), "."], by="")])
 
 
-def group_sentence(group: Group | None) -> str:
+def group_sentence(group: AccountGroup | None) -> str:
     """Return the first words where a whole group is shown, or nobody at all."""
     if group is None:
         return sentence(

@@ -15,7 +15,7 @@ from reservations.fairshare import service as standing_service
 from reservations.fairshare import standing_text as words
 from reservations.fairshare.group_use import group_of
 from reservations.fairshare.rights_text import Rights, rights_of
-from reservations.fairshare.service import MembershipStanding, Standing
+from reservations.fairshare.service import FairshareStatus, MembershipStanding
 from reservations.fairshare.standing_advice import advice
 from reservations.models import (
     Account,
@@ -101,8 +101,8 @@ def _rows(
 
 def _chosen(
     asked: StandingRequest, user: User
-) -> tuple[Standing, MembershipStanding | None, tuple[MembershipStanding, ...]]:
-    """Return the whole Standing, the one to show and those to choose from."""
+) -> tuple[FairshareStatus, MembershipStanding | None, tuple[MembershipStanding, ...]]:
+    """Return the whole FairshareStatus, the one to show and those to choose from."""
     subject = asked.membership.user if asked.membership else user
     whole = standing_service.standing(user=subject, now=timezone.now(), ledger_rows=0)
     found = whole.memberships
@@ -115,7 +115,7 @@ def _chosen(
 
 
 def _rights(
-    whole: Standing | None,
+    whole: FairshareStatus | None,
     shown: MembershipStanding | None,
     policy: Policy,
     *,
@@ -127,7 +127,7 @@ def _rights(
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedRow:
     """One's own refused request, with what was told to work instead."""
 
     row: RefusedRequest
@@ -140,14 +140,14 @@ class Refused:
         return len(self.row.gpu_ids)
 
 
-def _refused(shown: MembershipStanding | None) -> list[Refused]:
+def _refused(shown: MembershipStanding | None) -> list[RefusedRow]:
     if shown is None:
         return []
     found = []
     for row in RefusedRequest.objects.filter(membership=shown.membership)[:REFUSED]:
         slot = row.works_instead or {}
         at = datetime.fromisoformat(slot["start"]) if slot else None
-        found.append(Refused(row, at, slot.get("kind", "")))
+        found.append(RefusedRow(row, at, slot.get("kind", "")))
     return found
 
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 from reservations.models import Notice, Reservation, User
 from reservations.notifications.reader_language import with_language_of
 from reservations.notifications.text.notice_text import SYMBOLS, words
-from reservations.rules.notice_values import Told
+from reservations.rules.notice_values import NoticeValues
 from reservations.rules.time_zones import zone_of
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.calendar_queries import Reader
@@ -85,7 +85,7 @@ def notices_to_send(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
 
 def _text(row: Notice, about: Reservation | None, who: str, zone: tzinfo) -> str:
     gpus = sorted(str(a.gpu) for a in about.allocations.all()) if about else []
-    told = Told(
+    told = NoticeValues(
         row.detail,
         zone=zone,
         start=about.start if about else None,

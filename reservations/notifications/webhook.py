@@ -13,7 +13,7 @@ from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 from reservations.notifications.webhook_rules import (
-    Target,
+    WebhookAddress,
     WebhookRefused,
     allowed,
     parse,
@@ -56,7 +56,7 @@ def check(url: str) -> None:
     resolve(target)
 
 
-def resolve(target: Target) -> str:
+def resolve(target: WebhookAddress) -> str:
     """Return an address of the host that may be called.
 
     All addresses must be allowed: a name with one public and one private address
@@ -81,7 +81,7 @@ def resolve(target: Target) -> str:
     return addresses[0]
 
 
-def _not_reachable(target: Target) -> WebhookRefused:
+def _not_reachable(target: WebhookAddress) -> WebhookRefused:
     """Return the refusal of a host; the same for every reason.
 
     Two sentences would let anybody ask which names the institute's own DNS knows.
@@ -98,7 +98,7 @@ def _not_reachable(target: Target) -> WebhookRefused:
 class _Pinned(http.client.HTTPConnection):
     """A connection to one judged address, whatever the name says meanwhile."""
 
-    def __init__(self, target: Target, address: str) -> None:
+    def __init__(self, target: WebhookAddress, address: str) -> None:
         super().__init__(target.host, target.port, timeout=TIMEOUT_SECONDS)
         self.address = address
         self.secure = target.secure

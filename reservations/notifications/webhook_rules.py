@@ -43,7 +43,7 @@ class WebhookRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WebhookAddress:
     """A webhook's address in its parts."""
 
     secure: bool
@@ -53,7 +53,7 @@ class Target:
     """With the query."""
 
 
-def parse(url: str, *, loopback_http: bool = False) -> Target:
+def parse(url: str, *, loopback_http: bool = False) -> WebhookAddress:
     """Return an address in its parts.
 
     Args:
@@ -63,7 +63,7 @@ def parse(url: str, *, loopback_http: bool = False) -> Target:
         WebhookRefused: it is no https address, or hides a name or password.
 
     >>> parse("https://hooks.example.org/x?y=1")
-    Target(secure=True, host='hooks.example.org', port=443, path='/x?y=1')
+    WebhookAddress(secure=True, host='hooks.example.org', port=443, path='/x?y=1')
     """
     if len(url) > LONGEST:
         raise WebhookRefused(
@@ -90,7 +90,7 @@ def parse(url: str, *, loopback_http: bool = False) -> Target:
             sentence("It must begin with https://: notices name people.")
         )
     path = parts.path or "/"
-    return Target(
+    return WebhookAddress(
         secure=parts.scheme == "https",
         host=parts.hostname,
         port=(443 if parts.scheme == "https" else 80) if port is None else port,

@@ -222,7 +222,7 @@ def _plan(info: ClosureInfo, *, now: datetime, lock: bool) -> Preview:
 def _clear(
     row: Closure, plan: Preview, *, actor: User | None, now: datetime, policy: Policy
 ) -> None:
-    why = leaving.Why(
+    why = leaving.EvacuationReason(
         reason=f"{row.get_kind_display().lower()}: {row.reason}"[:200],
         detail={
             "closure": row.kind,

@@ -17,7 +17,7 @@ from reservations.booking.release import _release
 from reservations.models import Account, Allocation, Notice, Reservation, User
 from reservations.notifications import holder_notices
 from reservations.notifications import service as notices
-from reservations.operations.evacuation_plan import Booked, Fate, Relief, Room
+from reservations.operations.evacuation_plan import Booked, Fate, GpuTimetable, Relief
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.closed_time import ClosureInfo
 from reservations.rules.lifecycle import Kind, State
@@ -38,11 +38,11 @@ class Leaving:
     booked: tuple[Booked, ...]
     rows: Mapping[int, Reservation]
     gpus: Mapping[int, CalendarGpu]
-    room: Room
+    room: GpuTimetable
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class EvacuationReason:
     """What people are told, and what is written."""
 
     reason: str
@@ -151,9 +151,9 @@ def _room(
     known: Mapping[int, CalendarGpu],
     booked: Sequence[Booked],
     closures: Sequence[ClosureInfo],
-) -> Room:
+) -> GpuTimetable:
     if not booked:
-        return Room((), {})
+        return GpuTimetable((), {})
     low = min(one.window.start for one in booked)
     high = max(one.window.end for one in booked)
     held: dict[int, list[Window]] = {}
@@ -169,10 +169,10 @@ def _room(
         held.setdefault(gpu, []).append(Window(start, end))
     changed = {one.pk for one in closures}
     standing = [c for c in closures_between(low, high) if c.pk not in changed]
-    return Room(known.values(), held, [*standing, *closures])
+    return GpuTimetable(known.values(), held, [*standing, *closures])
 
 
-def carry_out(relief: Relief, leaving: Leaving, why: Why) -> None:
+def carry_out(relief: Relief, leaving: Leaving, why: EvacuationReason) -> None:
     """Write what becomes of one Reservation, and tell its holder."""
     row = leaving.rows[relief.pk]
     if relief.fate is Fate.STAYS:
@@ -216,7 +216,7 @@ def move(
     row: Reservation,
     moves: Sequence[tuple[int, int]],
     names: Mapping[str, str],
-    why: Why,
+    why: EvacuationReason,
 ) -> None:
     """Put Allocations on other Gpus; the weights they were booked with stay."""
     clear_gaps([new for _old, new in moves], row.start, now=why.now)
@@ -232,7 +232,7 @@ def move(
     holder_notices.moved(row, names, reason=why.reason, now=why.now)
 
 
-def _cut(row: Reservation, until: datetime, why: Why) -> None:
+def _cut(row: Reservation, until: datetime, why: EvacuationReason) -> None:
     """End a Reservation earlier: what lies before stays as it was booked."""
     was = row.end
     rate = ledger.rate_of(row)

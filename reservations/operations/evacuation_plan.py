@@ -69,7 +69,7 @@ class Relief:
         }
 
 
-class Room:
+class GpuTimetable:
     """Who holds which Gpu when, as bookings move about."""
 
     def __init__(
@@ -109,7 +109,7 @@ def by_right(booked: Iterable[Booked]) -> list[Booked]:
 
 
 def elsewhere(
-    one: Booked, shut: Collection[int], room: Room
+    one: Booked, shut: Collection[int], room: GpuTimetable
 ) -> tuple[tuple[int, int], ...] | None:
     """Return which equal Gpu takes the place of which; None: there are too few."""
     nodes = {gpu.node for gpu in one.gpus}
@@ -128,7 +128,7 @@ def elsewhere(
 def _match(
     leaving: Sequence[CalendarGpu],
     one: Booked,
-    room: Room,
+    room: GpuTimetable,
     out: Collection[int],
     *,
     node: str = "",
@@ -159,7 +159,7 @@ def _match(
 def relieve(
     booked: Iterable[Booked],
     shut: Collection[int],
-    room: Room,
+    room: GpuTimetable,
     *,
     closed_from: datetime,
     now: datetime,
@@ -182,7 +182,7 @@ def relieve(
 
 
 def vacate(
-    booked: Iterable[Booked], shut: Collection[int], room: Room
+    booked: Iterable[Booked], shut: Collection[int], room: GpuTimetable
 ) -> Iterator[Relief]:
     """Yield what can leave draining Gpus; the rest, and what runs, stays."""
     for one in by_right(booked):

@@ -19,8 +19,8 @@ from reservations.notifications.text.closure_text import PreviewStale
 from reservations.operations import evacuation
 from reservations.operations.replacement_rules import (
     CannotReplace,
-    Carried,
     Carry,
+    ReplacedBooking,
     carry,
 )
 from reservations.rules.calendar import CalendarGpu
@@ -42,7 +42,7 @@ class Replacement:
 
     old: CalendarGpu
     new: CalendarGpu
-    carried: tuple[Carried, ...]
+    carried: tuple[ReplacedBooking, ...]
     rows: Mapping[int, Reservation]
 
     @property
@@ -191,7 +191,7 @@ def _check(old_id: int, new_id: int) -> None:
 
 
 def _carry(
-    one: Carried,
+    one: ReplacedBooking,
     plan: Replacement,
     *,
     actor: User,

@@ -32,7 +32,7 @@ CHANGES_SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Changed:
+class PoolChange:
     """One act on a Pool, in words."""
 
     entry: AuditEntry
@@ -256,12 +256,12 @@ def _week(peak: PeakHours | None) -> list[tuple[str, str]]:
     ]
 
 
-def changes_of(subject: str) -> list[Changed]:
+def changes_of(subject: str) -> list[PoolChange]:
     """Return the newest acts on a Pool, with what was and what is."""
     entries = AuditEntry.objects.filter(subject=subject).select_related("actor")
     newest = list(entries.order_by("-at", "-pk")[:CHANGES_SHOWN])
     names = {a.pk: str(a) for a in Account.objects.all()}
-    return [Changed(entry, _lines(entry, names)) for entry in newest]
+    return [PoolChange(entry, _lines(entry, names)) for entry in newest]
 
 
 def _lines(entry: AuditEntry, names: dict[int, str]) -> list[tuple[str, str, str]]:

@@ -246,7 +246,7 @@ def act_on_gpus(
         if found is None:
             return Done(len(changed))
         reliefs = list(vacate(found.booked, gpu_ids, found.room))
-        why = evacuation.Why(
+        why = evacuation.EvacuationReason(
             reason=reason, detail={}, actor=actor, now=at, policy=policy
         )
         for relief in reliefs:

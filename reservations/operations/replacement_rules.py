@@ -55,7 +55,7 @@ class CannotReplace(BookingError):
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class ReplacedBooking:
     """One booking, and why it goes along or stays."""
 
     pk: int
@@ -84,7 +84,7 @@ def carry(
     held: Sequence[tuple[int, Window]],
     closures: Collection[ClosureInfo],
     tariffs: Mapping[int, Tariff],
-) -> list[Carried]:
+) -> list[ReplacedBooking]:
     """Return what becomes of each booking of the old Gpu.
 
     Args:
@@ -95,21 +95,21 @@ def carry(
     for one in by_right(booked):
         clash = next((pk for pk, window in held if window.meets(one.window)), None)
         if one.running:
-            carried = Carried(one.pk, Carry.RUNS)
+            carried = ReplacedBooking(one.pk, Carry.RUNS)
         elif new.pk in {gpu.pk for gpu in one.gpus}:
-            carried = Carried(one.pk, Carry.BOTH)
+            carried = ReplacedBooking(one.pk, Carry.BOTH)
         elif clash is not None:
-            carried = Carried(one.pk, Carry.TAKEN, with_pk=clash)
+            carried = ReplacedBooking(one.pk, Carry.TAKEN, with_pk=clash)
         elif any(
             c.closes(new) and c.window.meets(one.window) and not c.admits(one.accounts)
             for c in closures
         ):
-            carried = Carried(one.pk, Carry.CLOSED)
+            carried = ReplacedBooking(one.pk, Carry.CLOSED)
         else:
             was = tariffs[one.pk]
             weight = min(was.flat, new.weight)
             less = was.cost(one.window) - was.lighter(weight).cost(one.window)
-            carried = Carried(
+            carried = ReplacedBooking(
                 one.pk, Carry.CARRIED, weight=weight, less_gpu_seconds=less
             )
         found.append(carried)

@@ -39,7 +39,7 @@ class HoldingInfo:
     """Whom the holder lets use it: Users by key, and by their logins."""
 
     def is_of(self, owner: int | str | None) -> bool:
-        """Whether an owner, as `Owners.of` tells it, is the holder."""
+        """Whether an owner, as `OwnerLookup.of` tells it, is the holder."""
         if isinstance(owner, str):
             return owner in (self.unix_user, self.username)
         return owner == self.user_pk
@@ -50,7 +50,7 @@ class HoldingInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Owners:
+class OwnerLookup:
     """How processes lead to people."""
 
     jobs: Mapping[int, int] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def _listed(program: str, names: tuple[str, ...]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ForeignProcess:
     """One process of somebody who is not the holder."""
 
     process: ProcessReading
@@ -105,7 +105,7 @@ class Presence:
     """Whose processes a reading shows, seen from one holding."""
 
     holder: bool = False
-    strangers: tuple[Seen, ...] = ()
+    strangers: tuple[ForeignProcess, ...] = ()
     unattributed: bool = False
     shared: bool = False
     """A co-user's: no stranger's, and no sign of the holder either."""
@@ -122,11 +122,11 @@ class Presence:
 
 
 def presence(
-    reading: GpuReading, holding: HoldingInfo | None, owners: Owners
+    reading: GpuReading, holding: HoldingInfo | None, owners: OwnerLookup
 ) -> Presence:
     """Sort the processes of a reading into the holder's and others'."""
     holder = unattributed = shared = False
-    strangers: list[Seen] = []
+    strangers: list[ForeignProcess] = []
     for process in reading.processes or ():
         owner = owners.of(process)
         if holding is not None and owner is not None and holding.is_of(owner):
@@ -137,12 +137,12 @@ def presence(
             unattributed = True
         else:
             login = process.user or f"job {process.job}"
-            strangers.append(Seen(process, owner, login))
+            strangers.append(ForeignProcess(process, owner, login))
     return Presence(holder, tuple(strangers), unattributed, shared)
 
 
 def holder_present(
-    reading: GpuReading | None, holding: HoldingInfo | None, owners: Owners
+    reading: GpuReading | None, holding: HoldingInfo | None, owners: OwnerLookup
 ) -> bool:
     """Say whether the holder runs something: it is what check-in looks for."""
     if reading is None or holding is None:

@@ -17,7 +17,7 @@ from reservations.presence.attribution import (
     NOBODY_UID,
     SYSTEM_UID_BELOW,
     HoldingInfo,
-    Owners,
+    OwnerLookup,
 )
 from telemetry.protocol.reading import ProcessReading
 from telemetry.protocol.sentences import sentence
@@ -25,7 +25,7 @@ from telemetry.rules.persistence import STALE_SECONDS
 from telemetry.rules.thresholds import JudgePolicy
 
 
-class Step(StrEnum):
+class EscalationStep(StrEnum):
     """One rung; the words are telemetry.models.Response.Step's."""
 
     NOTIFY = "notify"
@@ -33,7 +33,7 @@ class Step(StrEnum):
     STOP = "stop"
 
 
-LADDER = (Step.NOTIFY, Step.WARN, Step.STOP)
+LADDER = (EscalationStep.NOTIFY, EscalationStep.WARN, EscalationStep.STOP)
 REACH = {
     "observe": LADDER[:0],
     "notify": LADDER[:1],
@@ -67,7 +67,7 @@ class Suspect:
 
     process: ProcessReading
     owner: int | str | None
-    """As `Owners.of` tells it."""
+    """As `OwnerLookup.of` tells it."""
     samples: int
     """Fresh samples in a row that showed it."""
     seconds: float
@@ -86,14 +86,14 @@ class EscalationCase:
     """Since the newest sample of the Gpu arrived."""
     stood_seconds: float
     """Since the Alert opened."""
-    done: Mapping[Step, float] = field(default_factory=dict)
+    done: Mapping[EscalationStep, float] = field(default_factory=dict)
     """Steps that were taken against this process, with the seconds since."""
     settled: bool = False
     """The operator acknowledged or snoozed the Alert."""
 
 
 def why_never(
-    case: EscalationCase, *, owners: Owners, policy: JudgePolicy
+    case: EscalationCase, *, owners: OwnerLookup, policy: JudgePolicy
 ) -> Never | None:
     """Return what forbids any step; None: nothing does."""
     suspect, process = case.suspect, case.suspect.process
@@ -123,18 +123,18 @@ def _of_holder(holding: HoldingInfo, suspect: Suspect) -> bool:
     return any(holding.is_of(sign) or holding.shared_with(sign) for sign in signs)
 
 
-def due_after_seconds(step: Step, policy: JudgePolicy) -> float:
+def due_after_seconds(step: EscalationStep, policy: JudgePolicy) -> float:
     """How long an intruder stands before a step is due."""
     return {
-        Step.NOTIFY: 0.0,
-        Step.WARN: policy.warn_after_seconds,
-        Step.STOP: policy.stop_after_seconds,
+        EscalationStep.NOTIFY: 0.0,
+        EscalationStep.WARN: policy.warn_after_seconds,
+        EscalationStep.STOP: policy.stop_after_seconds,
     }[step]
 
 
 def next_step(
-    case: EscalationCase, *, owners: Owners, policy: JudgePolicy
-) -> Step | None:
+    case: EscalationCase, *, owners: OwnerLookup, policy: JudgePolicy
+) -> EscalationStep | None:
     """Return the rung to take now; None: none is due, or none ever.
 
     One at a time and none left out: whoever is stopped was told and warned, and
@@ -144,7 +144,7 @@ def next_step(
     if why_never(case, owners=owners, policy=policy) is not None:
         return None
     stood_seconds = min(case.stood_seconds, case.suspect.seconds)
-    before: Step | None = None
+    before: EscalationStep | None = None
     for step in REACH.get(case.reach, ()):
         if step in case.done:
             before = step

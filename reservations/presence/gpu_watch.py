@@ -16,10 +16,10 @@ from datetime import datetime
 from typing import Any
 
 from reservations.presence.attribution import (
+    ForeignProcess,
     HoldingInfo,
-    Owners,
+    OwnerLookup,
     Presence,
-    Seen,
     holder_present,
     presence,
 )
@@ -63,7 +63,7 @@ class GpuFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GpuVerdict:
     """The word, the findings that stand, and whom the ladder may look at."""
 
     state: GpuState
@@ -85,7 +85,7 @@ class _Look:
 
     stands: Stands
     reading: GpuReading
-    owners: Owners
+    owners: OwnerLookup
     policy: WatchPolicy
     now: datetime
     holding: HoldingInfo | None
@@ -145,10 +145,10 @@ class Watcher:
         age_seconds: float,
         now: datetime,
         facts: GpuFacts,
-        owners: Owners,
+        owners: OwnerLookup,
         holding: HoldingInfo | None,
         before: HoldingInfo | None = None,
-    ) -> Verdict:
+    ) -> GpuVerdict:
         """Return the word for a Gpu and what is wrong with it.
 
         Args:
@@ -159,18 +159,18 @@ class Watcher:
         """
         memory = self._memory(gpu_pk, holding)
         if facts.maintenance:
-            return Verdict(GpuState.MAINTENANCE)
+            return GpuVerdict(GpuState.MAINTENANCE)
         if reading is None or age_seconds > STALE_SECONDS:
             # Blind: what stood keeps standing, but no time is added to it.
             memory.stands.blind()
-            return Verdict(GpuState.STALE if reading else GpuState.UNKNOWN)
+            return GpuVerdict(GpuState.STALE if reading else GpuState.UNKNOWN)
         if not reading.answers:
             memory.stands.blind()
-            return Verdict(GpuState.LOST)
+            return GpuVerdict(GpuState.LOST)
         if facts.mig:
-            return Verdict(GpuState.MIG)
+            return GpuVerdict(GpuState.MIG)
         if facts.foreign:
-            return Verdict(GpuState.FOREIGN)
+            return GpuVerdict(GpuState.FOREIGN)
         memory.stands.see(reading, at=now.timestamp() - age_seconds)
         look = _Look(memory.stands, reading, owners, self.policy, now, holding, before)
         return _unbooked(look) if holding is None else _booked(look, holding)
@@ -184,7 +184,7 @@ class Watcher:
         return memory
 
 
-def _unbooked(look: _Look) -> Verdict:
+def _unbooked(look: _Look) -> GpuVerdict:
     judge, reading, before = look.policy.judge, look.reading, look.before
     seen = presence(reading, None, look.owners)
     findings: list[Finding] = []
@@ -203,10 +203,10 @@ def _unbooked(look: _Look) -> Verdict:
         findings.append(
             look.finding(finding_rules.SQUATTER, squatting, **_people(others))
         )
-        return Verdict(GpuState.SQUATTER, tuple(findings))
+        return GpuVerdict(GpuState.SQUATTER, tuple(findings))
     if overrun:
-        return Verdict(GpuState.SQUATTER, tuple(findings))
-    return Verdict(_unbooked_word(look, seen, unseen), tuple(findings))
+        return GpuVerdict(GpuState.SQUATTER, tuple(findings))
+    return GpuVerdict(_unbooked_word(look, seen, unseen), tuple(findings))
 
 
 def _unbooked_word(look: _Look, seen: Presence, unseen: bool) -> GpuState:
@@ -226,7 +226,7 @@ def _unbooked_word(look: _Look, seen: Presence, unseen: bool) -> GpuState:
     return GpuState.FREE
 
 
-def _overrun(look: _Look, late: tuple[Seen, ...]) -> list[Finding]:
+def _overrun(look: _Look, late: tuple[ForeignProcess, ...]) -> list[Finding]:
     """The holder's processes after the end, once the grace is over too."""
     before = look.before
     over = before is not None and not _in_grace(look, before)
@@ -244,7 +244,7 @@ def _in_grace(look: _Look, before: HoldingInfo) -> bool:
     return late_seconds <= look.policy.grace_seconds
 
 
-def _booked(look: _Look, holding: HoldingInfo) -> Verdict:
+def _booked(look: _Look, holding: HoldingInfo) -> GpuVerdict:
     policy, judge, reading = look.policy, look.policy.judge, look.reading
     seen = presence(reading, holding, look.owners)
     strangers = seen.strangers
@@ -268,8 +268,8 @@ def _booked(look: _Look, holding: HoldingInfo) -> Verdict:
         findings.append(
             look.finding(finding_rules.INTRUDER, intruded, **_people(strangers))
         )
-        return Verdict(GpuState.INTRUDER, tuple(findings), suspects)
-    return Verdict(_quiet_word(look, seen, came, idle), tuple(findings))
+        return GpuVerdict(GpuState.INTRUDER, tuple(findings), suspects)
+    return GpuVerdict(_quiet_word(look, seen, came, idle), tuple(findings))
 
 
 def _quiet_word(look: _Look, seen: Presence, came: bool, idle: Stand) -> GpuState:
@@ -287,11 +287,11 @@ def _quiet_word(look: _Look, seen: Presence, came: bool, idle: Stand) -> GpuStat
 
 
 def _split(
-    strangers: Iterable[Seen], before: HoldingInfo | None
-) -> tuple[tuple[Seen, ...], tuple[Seen, ...]]:
+    strangers: Iterable[ForeignProcess], before: HoldingInfo | None
+) -> tuple[tuple[ForeignProcess, ...], tuple[ForeignProcess, ...]]:
     """(the last holder's and co-users' processes, those of others)."""
-    last: list[Seen] = []
-    others: list[Seen] = []
+    last: list[ForeignProcess] = []
+    others: list[ForeignProcess] = []
     for seen in strangers:
         mine = before is not None and (
             before.is_of(seen.owner) or before.shared_with(seen.owner)
@@ -300,7 +300,7 @@ def _split(
     return tuple(last), tuple(others)
 
 
-def _suspects(look: _Look, strangers: Iterable[Seen]) -> tuple[Suspect, ...]:
+def _suspects(look: _Look, strangers: Iterable[ForeignProcess]) -> tuple[Suspect, ...]:
     """Each stranger's process, with how long this very process was seen."""
     found = []
     for seen in strangers:
@@ -311,7 +311,7 @@ def _suspects(look: _Look, strangers: Iterable[Seen]) -> tuple[Suspect, ...]:
     return tuple(found)
 
 
-def _people(strangers: Iterable[Seen]) -> dict[str, Any]:
+def _people(strangers: Iterable[ForeignProcess]) -> dict[str, Any]:
     """Who runs there, for the operator; pages decide who reads names."""
     told = list(strangers)
     return {
@@ -333,9 +333,9 @@ def _people(strangers: Iterable[Seen]) -> dict[str, Any]:
 
 __all__ = [
     "GpuFacts",
+    "GpuVerdict",
     "HoldingInfo",
-    "Owners",
-    "Verdict",
+    "OwnerLookup",
     "WatchPolicy",
     "Watcher",
     "holder_present",

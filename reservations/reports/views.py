@@ -37,7 +37,7 @@ from reservations.store.access import (
     steered_accounts,
     subtree,
 )
-from reservations.web.forms import Asked, read
+from reservations.web.forms import QueryFilters, read
 from telemetry.models import Pool
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import HOUR_SECONDS
@@ -185,7 +185,7 @@ def group(request: HttpRequest, pk: int) -> HttpResponseBase:
 
 
 def _answer(
-    request: HttpRequest, asked: Asked, *, account: Account | None
+    request: HttpRequest, asked: QueryFilters, *, account: Account | None
 ) -> HttpResponseBase:
     values = asked.values
     by: By = values.get("by") or "month"

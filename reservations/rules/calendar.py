@@ -93,7 +93,7 @@ class FlexInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedStart:
     """Where a waiting request is to begin; later flex leaves it alone.
 
     See docs/design/fair-booking.md#rule-5.
@@ -129,7 +129,7 @@ class Calendar:
         self,
         gpus: Iterable[CalendarGpu],
         busy: Iterable[Busy],
-        plans: Iterable[Plan] = (),
+        plans: Iterable[PlannedStart] = (),
         gaps: Mapping[int, int] | None = None,
     ) -> None:
         self.gpus = tuple(gpus)
@@ -217,7 +217,7 @@ class Calendar:
             if span.flex is not None
         )
 
-    def plan_in(self, gpu_pks: Iterable[int], window: Window) -> Plan | None:
+    def plan_in(self, gpu_pks: Iterable[int], window: Window) -> PlannedStart | None:
         """Return the first plan of somebody else that meets these Gpus then."""
         wanted = frozenset(gpu_pks)
         met = (p for p in self.plans if p.window.meets(window) and wanted & p.gpu_pks)
@@ -241,7 +241,7 @@ class Calendar:
         return other
 
     def with_spans(
-        self, spans: Mapping[int, Sequence[Busy]], plans: Iterable[Plan]
+        self, spans: Mapping[int, Sequence[Busy]], plans: Iterable[PlannedStart]
     ) -> Calendar:
         """Return the same with other spans on some Gpus; the others' are shared."""
         other = Calendar((), (busy for own in spans.values() for busy in own), plans)
@@ -332,7 +332,7 @@ def _untaken(span: Busy, user_pk: int) -> Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SlotSearch:
     """Where to look: from ``earliest`` (may be now) to a start at ``latest``."""
 
     earliest: datetime
@@ -349,7 +349,7 @@ class Search:
 def first_slots(
     calendar: Calendar,
     wish: Wish,
-    search: Search,
+    search: SlotSearch,
     *,
     allowed: Callable[[Window, tuple[CalendarGpu, ...]], Kind | None],
     taking: Callable[[Window], list[tuple[CalendarGpu, ...]]] | None = None,
@@ -398,7 +398,7 @@ def first_slots(
     return found
 
 
-def starts(calendar: Calendar, search: Search) -> Iterator[datetime]:
+def starts(calendar: Calendar, search: SlotSearch) -> Iterator[datetime]:
     """Yield the instants worth trying, in order, on the grid but for the first."""
     grid = search.grid_seconds
     first, last = unix(search.earliest), unix(search.latest)

@@ -22,7 +22,13 @@ from itertools import pairwise
 from typing import Any
 
 from reservations.rules.booking_rights import Right
-from reservations.rules.calendar import Busy, Calendar, CalendarGpu, FlexInfo, Plan
+from reservations.rules.calendar import (
+    Busy,
+    Calendar,
+    CalendarGpu,
+    FlexInfo,
+    PlannedStart,
+)
 from reservations.rules.closed_time import ClosureInfo
 from reservations.rules.decision import decide
 from reservations.rules.errors import Refusal
@@ -347,7 +353,7 @@ def _snapshot(inputs: Mapping[str, Any], request: Request, policy: Policy) -> Sn
         for at, (gpu, start, end, pk, *paused) in enumerate(inputs.get("busy", ()))
     ]
     plans = [
-        Plan(0, 0, frozenset(gpus), _window(start, end))
+        PlannedStart(0, 0, frozenset(gpus), _window(start, end))
         for start, end, gpus in inputs.get("plans", ())
     ]
     return Snapshot(

@@ -12,7 +12,7 @@ from telemetry.protocol.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NoticeValues:
     """One Notice as its reader may see it.
 
     Attributes:
@@ -63,4 +63,4 @@ class Told:
         return credits_text(int(found)) if found else ""
 
 
-Words = Callable[[Told], str]
+Words = Callable[[NoticeValues], str]

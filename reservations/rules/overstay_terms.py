@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from reservations.rules.errors import InThePast
 from reservations.rules.figures import time_text
-from reservations.rules.notice_values import Told
+from reservations.rules.notice_values import NoticeValues
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.rules.window import instant, unix
 from telemetry.protocol.sentences import sentence
@@ -102,7 +102,7 @@ def tail_end(
     return max(min([latest, *taken]), booked_end)
 
 
-def claimed_words(told: Told) -> str:
+def claimed_words(told: NoticeValues) -> str:
     """Say until when the Gpus have to be left. detail: leave_at."""
     return sentence(
         "Someone needs the GPUs on which you stayed after your booking. "

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 from reservations.models import Reservation, User
 from reservations.rules.lifecycle import Kind, State
 from reservations.sharing import calendar_feed
-from reservations.sharing.ical import Event, calendar_text
+from reservations.sharing.ical import CalendarEvent, calendar_text
 from reservations.store.access import reader
 from telemetry.protocol.sentences import counted, joined, known
 from telemetry.web.translation import translated
@@ -41,7 +41,7 @@ def feed(request: HttpRequest, address: str) -> HttpResponse:
     return response
 
 
-def _events(user: User, host: str) -> Iterator[Event]:
+def _events(user: User, host: str) -> Iterator[CalendarEvent]:
     now = timezone.now()
     rows = Reservation.objects.filter(
         user=user, state__in=State.holding(), end__gt=now - KEPT
@@ -51,7 +51,7 @@ def _events(user: User, host: str) -> Iterator[Event]:
             continue
         gpus = sorted(str(a.gpu) for a in row.allocations.all())
         number = counted("{n} GPU", "{n} GPUs", len(gpus))
-        yield Event(
+        yield CalendarEvent(
             uid=f"reservation-{row.pk}@{host}",
             start=row.start,
             end=row.end,

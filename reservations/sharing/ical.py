@@ -16,7 +16,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", ";": "\\;", ",": "\\,", "\n": "\\n"})
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class CalendarEvent:
     """One Reservation of a calendar.
 
     Attributes:
@@ -35,7 +35,7 @@ class Event:
     tentative: bool = False
 
 
-def calendar_text(events: Iterable[Event], *, name: str) -> str:
+def calendar_text(events: Iterable[CalendarEvent], *, name: str) -> str:
     """Return a whole calendar object."""
     lines = [
         "BEGIN:VCALENDAR",
@@ -50,7 +50,7 @@ def calendar_text(events: Iterable[Event], *, name: str) -> str:
     return "".join(part for line in lines for part in folded(line))
 
 
-def _event(event: Event) -> Iterator[str]:
+def _event(event: CalendarEvent) -> Iterator[str]:
     yield "BEGIN:VEVENT"
     yield f"UID:{_text(event.uid)}"
     yield f"DTSTAMP:{_stamp(event.changed_at)}"

@@ -26,7 +26,7 @@ class JobChoices:
 
 
 @dataclass(frozen=True)
-class Carrier:
+class WaitingJobHooks:
     """What a floor above does with Jobs that wait. In the caller's transaction."""
 
     check: Callable[[User, Mapping[str, Any]], Launch]
@@ -42,7 +42,7 @@ class Carrier:
     """Say whether a Job waits in a Reservation and starts with it."""
 
 
-CARRIERS: list[Carrier] = []
+CARRIERS: list[WaitingJobHooks] = []
 
 
 def checked(user: User, job: Mapping[str, Any]) -> Launch:

@@ -19,7 +19,7 @@ from telemetry.history.stored_usage import count_usage, stored_usage
 from telemetry.models import AccountHour, SampleHour, SampleMinute
 from telemetry.models.samples import TotalsQuerySet
 from telemetry.rules.rollup import EMPTY, MinuteTotals
-from telemetry.rules.usage_summary import Span, Usage
+from telemetry.rules.usage_summary import GpuSpan, Usage
 
 HOUR = timedelta(hours=1)
 LONGEST = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
@@ -136,5 +136,5 @@ def reservation_usage(reservation: Reservation, *, now: datetime) -> Usage | Non
         return kept
     rows = reservation.allocations.values_list("gpu_id", "start", "end")
     return count_usage(
-        [Span(gpu_id, start, min(end, now)) for gpu_id, start, end in rows]
+        [GpuSpan(gpu_id, start, min(end, now)) for gpu_id, start, end in rows]
     )

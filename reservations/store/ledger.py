@@ -26,7 +26,7 @@ from reservations.rules.window import Window, unix, without
 from telemetry.history import stored_usage
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
-from telemetry.rules.usage_summary import Span
+from telemetry.rules.usage_summary import GpuSpan
 
 HOLD, RELEASE, CHARGE = LedgerEntry.Kind
 
@@ -321,11 +321,11 @@ def ask_summary(reservation: Reservation, *, now: datetime) -> None:
     )
 
 
-def spans_of(reservation: Reservation, *, now: datetime) -> list[Span]:
+def spans_of(reservation: Reservation, *, now: datetime) -> list[GpuSpan]:
     """Its Gpus while it held them, until now where it still runs."""
     rows = reservation.allocations.order_by("gpu_id")
     return [
-        Span(gpu_id, start, min(end, now))
+        GpuSpan(gpu_id, start, min(end, now))
         for gpu_id, start, end in rows.values_list("gpu_id", "start", "end")
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 
 from reservations.models import Reservation, WaitingRequest
-from reservations.rules.calendar import FlexInfo, Plan
+from reservations.rules.calendar import FlexInfo, PlannedStart
 from reservations.rules.lifecycle import State
 from reservations.rules.window import Window
 
@@ -38,7 +38,9 @@ class Taker:
         return self.now + timedelta(seconds=self.freeze_seconds)
 
 
-def plans_between(start: datetime, end: datetime, taker: Taker) -> tuple[Plan, ...]:
+def plans_between(
+    start: datetime, end: datetime, taker: Taker
+) -> tuple[PlannedStart, ...]:
     """Return the starts that others than the taker hold between two instants.
 
     Those inside the freeze hold nothing: that time is anyone's
@@ -48,7 +50,7 @@ def plans_between(start: datetime, end: datetime, taker: Taker) -> tuple[Plan, .
         frozen=taker.frozen_until, start=start, end=end, taker=taker.user_pk
     )
     return tuple(
-        Plan(pk, user_pk, frozenset(gpu_ids), Window(begin, over))
+        PlannedStart(pk, user_pk, frozenset(gpu_ids), Window(begin, over))
         for pk, user_pk, gpu_ids, begin, over, state in rows
         # Those that were placed are on the calendar.
         if state == WaitingRequest.State.WAITING and begin and over

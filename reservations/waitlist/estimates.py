@@ -13,14 +13,14 @@ from django.db.models import F
 
 from reservations.models import Notice, Reservation, User, WaitingRequest
 from reservations.notifications import service as notices
-from reservations.rules.calendar import Plan
+from reservations.rules.calendar import PlannedStart
 from reservations.rules.decision import decide
 from reservations.rules.policy import Policy
 from reservations.rules.request import Request, Snapshot
 from reservations.rules.window import Window
 from reservations.store.audit_log import audit_act
 from reservations.waitlist.planned_starts import Expected, beside, expect
-from reservations.waitlist.rules import Choice, choose, offer_until
+from reservations.waitlist.rules import WaitlistMatch, choose, offer_until
 from reservations.waitlist.waitlist_snapshot import WaitlistSnapshot
 
 PAUSE_SECONDS = 2 * 3600
@@ -32,7 +32,7 @@ def tell_rest(
     found: WaitlistSnapshot,
     at: datetime,
     policy: Policy,
-    chosen: Mapping[int, Choice | None],
+    chosen: Mapping[int, WaitlistMatch | None],
 ) -> int:
     """Offer what needs an answer, and keep where everybody would land.
 
@@ -42,7 +42,7 @@ def tell_rest(
     """
     expected = expect(found.queue, found.facts, now=at, policy=policy)
     offered = 0
-    taken: list[Plan] = []
+    taken: list[PlannedStart] = []
     for one in found.queue:
         row = found.rows[one.pk]
         if one.consents:
@@ -67,13 +67,13 @@ def tell_rest(
         if _offer(row, choice, offer_until(one, choice.slot, now=at), at):
             offered += 1
             gpu_pks = frozenset(choice.slot.gpu_ids)
-            taken.append(Plan(row.pk, row.user_id, gpu_pks, choice.slot.window))
+            taken.append(PlannedStart(row.pk, row.user_id, gpu_pks, choice.slot.window))
     for pk, row in found.rows.items():
         _expect(row, expected.get(pk), at)
     return offered
 
 
-def _meets(choice: Choice, taken: Sequence[Plan]) -> bool:
+def _meets(choice: WaitlistMatch, taken: Sequence[PlannedStart]) -> bool:
     gpu_pks = set(choice.slot.gpu_ids)
     return any(
         plan.window.meets(choice.slot.window) and plan.gpu_pks & gpu_pks
@@ -81,17 +81,17 @@ def _meets(choice: Choice, taken: Sequence[Plan]) -> bool:
     )
 
 
-def offered_of(row: WaitingRequest, at: datetime) -> Plan | None:
+def offered_of(row: WaitingRequest, at: datetime) -> PlannedStart | None:
     """Return what is offered to a request at this moment."""
     start, end, until = row.offer_start, row.offer_end, row.offer_until
     if start is None or end is None or until is None or until <= at:
         return None
     gpu_pks = frozenset(row.offer_gpu_ids)
-    return Plan(row.pk, row.user_id, gpu_pks, Window(start, end))
+    return PlannedStart(row.pk, row.user_id, gpu_pks, Window(start, end))
 
 
 def _can_be_had(
-    row: WaitingRequest, standing: Plan, facts: Snapshot, at: datetime
+    row: WaitingRequest, standing: PlannedStart, facts: Snapshot, at: datetime
 ) -> bool:
     gpus = tuple(gpu for gpu in facts.calendar.gpus if gpu.pk in standing.gpu_pks)
     window = Window(max(standing.window.start, at), standing.window.end)
@@ -111,7 +111,9 @@ def _may_be_offered(row: WaitingRequest, at: datetime) -> bool:
     return row.offer_until + timedelta(seconds=PAUSE_SECONDS) <= at
 
 
-def _offer(row: WaitingRequest, choice: Choice, until: datetime, at: datetime) -> bool:
+def _offer(
+    row: WaitingRequest, choice: WaitlistMatch, until: datetime, at: datetime
+) -> bool:
     slot = choice.slot
     with transaction.atomic(durable=True):
         moved = (

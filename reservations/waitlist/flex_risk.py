@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.fairness.preemption import FairTree, keys, stands_above
 from reservations.rules.window import HOUR_SECONDS, Window, unix
-from reservations.waitlist.rules import Waiting
+from reservations.waitlist.rules import WaitingRequestInfo
 from telemetry.protocol.sentences import counted, joined, sentence
 
 MOST_RIVALS = 30
@@ -57,7 +57,7 @@ def chance_of(
     member_pk: int,
     user_pk: int,
     cost_gpu_seconds: int,
-    queue: Sequence[Waiting],
+    queue: Sequence[WaitingRequestInfo],
     tree: FairTree,
     held: bool,
 ) -> Chance:
@@ -99,7 +99,7 @@ def chance_of(
     )
 
 
-def meeting_ratio(one: Waiting, window: Window) -> float:
+def meeting_ratio(one: WaitingRequestInfo, window: Window) -> float:
     """Return the share of a request's possible starts that meet a Window.
 
     Starts are counted every hour from its earliest on; there is at least one.

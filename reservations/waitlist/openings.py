@@ -12,12 +12,12 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import HOUR_SECONDS, Window, instant, unix, window_from
 
 if TYPE_CHECKING:
-    from reservations.waitlist.rules import Waiting
+    from reservations.waitlist.rules import WaitingRequestInfo
 
 
 def rooms(
     calendar: Calendar,
-    one: Waiting,
+    one: WaitingRequestInfo,
     first: datetime,
     last: datetime,
     *,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 
-from reservations.rules.calendar import Busy, Calendar, CalendarGpu, Plan
+from reservations.rules.calendar import Busy, Calendar, CalendarGpu, PlannedStart
 from reservations.rules.errors import Refusal
 from reservations.rules.fairness.limits import check_limits
 from reservations.rules.lifecycle import Kind
@@ -28,7 +28,7 @@ from reservations.rules.policy import LIMITS, Policy
 from reservations.rules.request import Holding, Request, Snapshot
 from reservations.rules.window import Window, grid_ceil, instant, unix, without
 from reservations.waitlist.openings import rooms
-from reservations.waitlist.rules import FactsOf, Waiting
+from reservations.waitlist.rules import FactsOf, WaitingRequestInfo
 
 MOST_TRIED = 300
 """Windows looked at for one request before it has no estimate."""
@@ -39,7 +39,7 @@ ENDLESS = int(LIMITS["live_reservations"][1])
 class Expected:
     """Where a request would land; ``held``: nobody's later flex pushes it back."""
 
-    plan: Plan
+    plan: PlannedStart
     held: bool
 
     @property
@@ -49,7 +49,11 @@ class Expected:
 
 
 def expect(
-    queue: Sequence[Waiting], facts_of: FactsOf, *, now: datetime, policy: Policy
+    queue: Sequence[WaitingRequestInfo],
+    facts_of: FactsOf,
+    *,
+    now: datetime,
+    policy: Policy,
 ) -> dict[int, Expected]:
     """Return where each request would land, by request; no entry: nowhere.
 
@@ -83,8 +87,12 @@ def expect(
 
 
 def _standing(
-    queue: Sequence[Waiting], facts_of: FactsOf, *, now: datetime, policy: Policy
-) -> dict[int, Plan]:
+    queue: Sequence[WaitingRequestInfo],
+    facts_of: FactsOf,
+    *,
+    now: datetime,
+    policy: Policy,
+) -> dict[int, PlannedStart]:
     """Return the plans that nothing came into the way of."""
     return {
         one.pk: one.plan
@@ -94,7 +102,11 @@ def _standing(
 
 
 def _stands(
-    one: Waiting, plan: Plan, facts: Snapshot, now: datetime, policy: Policy
+    one: WaitingRequestInfo,
+    plan: PlannedStart,
+    facts: Snapshot,
+    now: datetime,
+    policy: Policy,
 ) -> bool:
     gpus = {gpu.pk: gpu for gpu in facts.calendar.gpus if one.wish.fits(gpu)}
     return (
@@ -106,8 +118,12 @@ def _stands(
 
 
 def earliest_room(
-    one: Waiting, facts: Snapshot, taken: Iterable[Plan], *, now: datetime
-) -> Plan | None:
+    one: WaitingRequestInfo,
+    facts: Snapshot,
+    taken: Iterable[PlannedStart],
+    *,
+    now: datetime,
+) -> PlannedStart | None:
     """Return the earliest room after the freeze, beside bookings and these plans.
 
     Own bookings and plans then leave less: one person may hold so many at once.
@@ -128,7 +144,7 @@ def earliest_room(
     for window in islice(found, MOST_TRIED):
         for gpus in calendar.sets(window, one.wish):
             if _within_limits(gpus, window, lenient, now):
-                return Plan(
+                return PlannedStart(
                     one.pk, one.user_pk, frozenset(gpu.pk for gpu in gpus), window
                 )
     return None
@@ -144,7 +160,7 @@ def _within_limits(
     return True
 
 
-def beside(calendar: Calendar, plans: Iterable[Plan]) -> Calendar:
+def beside(calendar: Calendar, plans: Iterable[PlannedStart]) -> Calendar:
     """Return a calendar on which these plans are taken like bookings."""
     more: dict[int, list[Busy]] = defaultdict(list)
     for plan in plans:

@@ -18,7 +18,7 @@ from reservations.store.calendar_queries import Reader, iso
 from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.usage import fair_tree, usage_by_membership
 from reservations.waitlist.flex_risk import Chance, chance_of
-from reservations.waitlist.rules import Waiting, in_order
+from reservations.waitlist.rules import WaitingRequestInfo, in_order
 from reservations.waitlist.waitlist_snapshot import MOST_LOOKED, waiting_of
 from telemetry.protocol.sentences import sentence
 
@@ -84,7 +84,7 @@ class PastError:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class PersonalWaitlist:
     """The waitlist as one person reads it."""
 
     requests: tuple[OwnRequest, ...]
@@ -99,7 +99,7 @@ def queue_of(
     policy: Policy,
     now: datetime,
     own: Sequence[WaitingRequest] | None = None,
-) -> Queue:
+) -> PersonalWaitlist:
     """Return own requests, and where they stand.
 
     Args:
@@ -110,7 +110,7 @@ def queue_of(
     order = ordered(now, policy) if any(r.state == WAITING for r in own) else []
     waiting = WaitingRequest.objects.waiting().count()
     place = {row.pk: number for number, row in enumerate(order)}
-    return Queue(
+    return PersonalWaitlist(
         requests=tuple(
             OwnRequest(
                 row=row,
@@ -149,7 +149,7 @@ def _rows() -> list[WaitingRequest]:
 
 def _queue(
     rows: Sequence[WaitingRequest], now: datetime, policy: Policy
-) -> tuple[tuple[Waiting, ...], FairTree | None]:
+) -> tuple[tuple[WaitingRequestInfo, ...], FairTree | None]:
     waiting = [waiting_of(row, now=now, quiet=None) for row in rows]
     usage = usage_by_membership(now, policy)
     also = {*usage, *(one.member_pk for one in waiting)}

@@ -30,7 +30,7 @@ from reservations.rules.booking_rights import RightEnds
 from reservations.rules.calendar import (
     Calendar,
     CalendarGpu,
-    Plan,
+    PlannedStart,
     Slot,
     Wish,
 )
@@ -43,7 +43,7 @@ from reservations.rules.errors import (
     TooManyFlex,
     TooManyGpus,
 )
-from reservations.rules.fairness.fair_tree import Rank
+from reservations.rules.fairness.fair_tree import FairRank
 from reservations.rules.fairness.limits import PersonQuotaExceeded, check_quotas
 from reservations.rules.fairness.no_shows import StruckHorizon
 from reservations.rules.fairness.preemption import fewest_displaced
@@ -63,7 +63,7 @@ OFFER_SECONDS = 30 * 60
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRequestInfo:
     """ "Any 8 h between Tue and Thu, 2 Gpus of at least 24 GiB"."""
 
     pk: int
@@ -81,15 +81,15 @@ class Waiting:
     """Its person wants no call before then; None: it is not quiet."""
     takes: bool = True
     """It may displace by rank (docs/design/fair-booking.md#rule-2)."""
-    plan: Plan | None = None
+    plan: PlannedStart | None = None
     """The start it holds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class WaitlistMatch:
     """What one request would get now."""
 
-    waiting: Waiting
+    waiting: WaitingRequestInfo
     slot: Slot
     decision: Decision
     ask: bool
@@ -106,31 +106,33 @@ class Choice:
         )
 
 
-FactsOf = Callable[[Waiting], Snapshot]
+FactsOf = Callable[[WaitingRequestInfo], Snapshot]
 """What a request is judged by: the calendar as its person sees it, own and quotas."""
 
 
 def in_order(
-    waiting: Iterable[Waiting], ranks: Mapping[int, Rank]
-) -> tuple[Waiting, ...]:
+    waiting: Iterable[WaitingRequestInfo], ranks: Mapping[int, FairRank]
+) -> tuple[WaitingRequestInfo, ...]:
     """Return requests as they are served: rank, then older, then id."""
     return tuple(sorted(waiting, key=lambda one: order_key(one, ranks)))
 
 
-def order_key(one: Waiting, ranks: Mapping[int, Rank]) -> tuple[int, datetime, int]:
+def order_key(
+    one: WaitingRequestInfo, ranks: Mapping[int, FairRank]
+) -> tuple[int, datetime, int]:
     """Return what requests are ordered by; the smallest is served first."""
     rank = ranks[one.member_pk].rank if one.member_pk in ranks else 0
     return -rank, one.asked_at, one.pk
 
 
 def first_placed(
-    queue: Sequence[Waiting],
+    queue: Sequence[WaitingRequestInfo],
     facts_of: FactsOf,
     *,
     now: datetime,
     skip: Collection[int] = (),
-    vain: dict[int, Choice | None] | None = None,
-) -> Choice | None:
+    vain: dict[int, WaitlistMatch | None] | None = None,
+) -> WaitlistMatch | None:
     """Return the first in order that can be placed without asking; None: nobody.
 
     Args:
@@ -148,13 +150,15 @@ def first_placed(
     return None
 
 
-def choose(one: Waiting, facts: Snapshot, *, now: datetime) -> Choice | None:
+def choose(
+    one: WaitingRequestInfo, facts: Snapshot, *, now: datetime
+) -> WaitlistMatch | None:
     """Return the earliest start the rules grant; one to be asked about comes last.
 
     None before its planned start is over: it is never placed after it.
     """
     asked = 0
-    to_ask: Choice | None = None
+    to_ask: WaitlistMatch | None = None
     hopeless: set[tuple[Window, Tariff]] = set()
     brief = replace(facts, brief=True)
     for window, found_sets in _attempts(one, facts, now=now):
@@ -183,7 +187,7 @@ def choose(one: Waiting, facts: Snapshot, *, now: datetime) -> Choice | None:
                 decision.kind,
                 len(decision.displaced),
             )
-            found = Choice(one, slot, decision, ask)
+            found = WaitlistMatch(one, slot, decision, ask)
             if not ask:
                 return found
             to_ask = found
@@ -194,7 +198,7 @@ def choose(one: Waiting, facts: Snapshot, *, now: datetime) -> Choice | None:
 
 
 def _attempts(
-    one: Waiting, facts: Snapshot, *, now: datetime
+    one: WaitingRequestInfo, facts: Snapshot, *, now: datetime
 ) -> Iterator[tuple[Window, Callable[[], list[tuple[CalendarGpu, ...]]]]]:
     """Yield each Window worth asking about, and how its sets of Gpus are found.
 
@@ -240,7 +244,7 @@ _WHATEVER_GPUS = (
 )
 
 
-def _outranked(one: Waiting, request: Request, facts: Snapshot) -> bool:
+def _outranked(one: WaitingRequestInfo, request: Request, facts: Snapshot) -> bool:
     """Say whether the rule of rank surely refuses.
 
     It would take by rank (docs/design/fair-booking.md#rule-2) and ranks below.
@@ -258,7 +262,7 @@ def _outranked(one: Waiting, request: Request, facts: Snapshot) -> bool:
     return False
 
 
-def _good(one: Waiting, decision: Decision) -> bool:
+def _good(one: WaitingRequestInfo, decision: Decision) -> bool:
     if decision.kind is None:
         return False
     by_rank = decision.kind is Kind.FLEX and bool(decision.displaced)
@@ -266,7 +270,7 @@ def _good(one: Waiting, decision: Decision) -> bool:
 
 
 def needs_answer(
-    one: Waiting, start: datetime, *, now: datetime, policy: Policy
+    one: WaitingRequestInfo, start: datetime, *, now: datetime, policy: Policy
 ) -> bool:
     """Say whether a placement at this notice needs the person's word."""
     if one.consents:
@@ -275,7 +279,7 @@ def needs_answer(
     return short or one.quiet_until is not None
 
 
-def offer_until(one: Waiting, slot: Slot, *, now: datetime) -> datetime:
+def offer_until(one: WaitingRequestInfo, slot: Slot, *, now: datetime) -> datetime:
     """Return how long an offer stands: 30 min, from the end of quiet hours on.
 
     At most to the end of the slot; one that begins meanwhile begins later.
@@ -287,7 +291,7 @@ def offer_until(one: Waiting, slot: Slot, *, now: datetime) -> datetime:
 class Taking:
     """Sets of Gpus that come free by displacing, for some Windows of one request."""
 
-    def __init__(self, one: Waiting, facts: Snapshot) -> None:
+    def __init__(self, one: WaitingRequestInfo, facts: Snapshot) -> None:
         self._one, self._facts = one, facts
         self._left = MOST_TAKEN
         self._ranks: dict[int, int] | None = None
@@ -315,7 +319,7 @@ class Taking:
 
 
 def windows(
-    one: Waiting, facts: Snapshot, *, now: datetime, taking: bool = True
+    one: WaitingRequestInfo, facts: Snapshot, *, now: datetime, taking: bool = True
 ) -> Iterator[Window]:
     """Yield the Windows worth asking about, earliest first.
 
@@ -333,7 +337,9 @@ def windows(
 
 
 def reason(
-    choice: Choice, queue: Sequence[Waiting], ranks: Mapping[int, Rank]
+    choice: WaitlistMatch,
+    queue: Sequence[WaitingRequestInfo],
+    ranks: Mapping[int, FairRank],
 ) -> dict[str, Any]:
     """Return what is kept of a placement: the order, and the decision.
 
@@ -354,7 +360,7 @@ def reason(
     }
 
 
-def _entry(one: Waiting, ranks: Mapping[int, Rank]) -> dict[str, Any]:
+def _entry(one: WaitingRequestInfo, ranks: Mapping[int, FairRank]) -> dict[str, Any]:
     rank, asked_at, pk = order_key(one, ranks)
     return {"id": pk, "rank": -rank, "asked_at": asked_at.isoformat()}
 

@@ -43,7 +43,7 @@ from reservations.store.audit_log import something_new
 from reservations.store.write_queue import turn as in_line
 from reservations.waitlist.estimates import audit_waiting, tell_rest, tell_waiting
 from reservations.waitlist.rules import (
-    Choice,
+    WaitlistMatch,
     first_placed,
     reason,
 )
@@ -124,7 +124,7 @@ def _longest(policy: Policy) -> timedelta:
 
 def _place_all(
     at: datetime, policy: Policy
-) -> tuple[int, WaitlistSnapshot, dict[int, Choice | None] | None]:
+) -> tuple[int, WaitlistSnapshot, dict[int, WaitlistMatch | None] | None]:
     """Place the first that fits until nobody does; how many, and the last look.
 
     With it, of those that were looked at on it, what could be offered to them; None:
@@ -135,8 +135,8 @@ def _place_all(
     """
     placed = 0
     refused: set[int] = set()
-    vain: dict[int, Choice | None] = {}
-    fresh: dict[int, Choice | None] = {}
+    vain: dict[int, WaitlistMatch | None] = {}
+    fresh: dict[int, WaitlistMatch | None] = {}
     found, turn = _look(at, policy)
     begun = time.monotonic()
     for _ in range(MOST_TRIES):
@@ -194,7 +194,7 @@ def place_one(
     policy: Policy,
     actor: User | None = None,
     turn: int | None = None,
-    choice: Choice | None = None,
+    choice: WaitlistMatch | None = None,
     why: dict[str, object] | None = None,
 ) -> Reservation:
     """Book this slot for a waiting request, by the rules of any booking.
@@ -240,7 +240,7 @@ def _note_placed(
     row: WaitingRequest,
     made: Reservation,
     gpu_ids: Sequence[int],
-    choice: Choice | None,
+    choice: WaitlistMatch | None,
     why: dict[str, object],
     *,
     now: datetime,

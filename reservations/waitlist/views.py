@@ -29,7 +29,7 @@ GIB_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class WaitlistCard:
     """One own request with the names of its Gpus."""
 
     request: OwnRequest
@@ -80,14 +80,16 @@ def waiting(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _cards(requests: Sequence[OwnRequest], gpus: Sequence[CalendarGpu]) -> list[Card]:
+def _cards(
+    requests: Sequence[OwnRequest], gpus: Sequence[CalendarGpu]
+) -> list[WaitlistCard]:
     labels = {gpu.pk: gpu.label for gpu in gpus}
 
     def names(pks: Sequence[int]) -> str:
         return ", ".join(labels[pk] for pk in pks if pk in labels)
 
     return [
-        Card(one, names(one.row.expected_gpu_ids), names(one.row.offer_gpu_ids))
+        WaitlistCard(one, names(one.row.expected_gpu_ids), names(one.row.offer_gpu_ids))
         for one in requests
     ]
 

@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from reservations.models import Closure, NoticeSettings, WaitingRequest
 from reservations.notifications.delivery_rules import quiet_until
-from reservations.rules.calendar import Calendar, CalendarGpu, Plan, Wish
-from reservations.rules.fairness.fair_tree import Rank
+from reservations.rules.calendar import Calendar, CalendarGpu, PlannedStart, Wish
+from reservations.rules.fairness.fair_tree import FairRank
 from reservations.rules.fairness.preemption import FairTree
 from reservations.rules.overstay_terms import notice_end
 from reservations.rules.policy import Policy
@@ -22,7 +22,7 @@ from reservations.store.pool_rows import barred_pools
 from reservations.store.preemptible import Taker
 from reservations.store.usage import fair_tree, usage_by_membership
 from reservations.waitlist.bulk_holdings import Crowd
-from reservations.waitlist.rules import Waiting, in_order
+from reservations.waitlist.rules import WaitingRequestInfo, in_order
 
 MOST_LOOKED = 200
 """Requests that one look considers, the oldest first."""
@@ -38,17 +38,17 @@ def wish_of(row: WaitingRequest) -> Wish:
     )
 
 
-def plan_of(row: WaitingRequest) -> Plan | None:
+def plan_of(row: WaitingRequest) -> PlannedStart | None:
     """Return the start that a waiting request holds."""
     if not row.planned or row.expected_start is None or row.expected_end is None:
         return None
     window = Window(row.expected_start, row.expected_end)
-    return Plan(row.pk, row.user_id, frozenset(row.expected_gpu_ids), window)
+    return PlannedStart(row.pk, row.user_id, frozenset(row.expected_gpu_ids), window)
 
 
 def waiting_of(
     row: WaitingRequest, *, now: datetime, quiet: NoticeSettings | None
-) -> Waiting:
+) -> WaitingRequestInfo:
     """Return a row as a value; ``quiet``: when its person wants no call."""
     until = quiet and quiet_until(
         now,
@@ -56,7 +56,7 @@ def waiting_of(
         end=quiet.quiet_until,
         zone=timezone.get_default_timezone(),
     )
-    return Waiting(
+    return WaitingRequestInfo(
         pk=row.pk,
         member_pk=row.membership_id,
         user_pk=row.user_id,
@@ -78,9 +78,9 @@ class WaitlistSnapshot:
     now: datetime
     policy: Policy
     rows: dict[int, WaitingRequest]
-    queue: tuple[Waiting, ...]
+    queue: tuple[WaitingRequestInfo, ...]
     """In the order in which they are served."""
-    ranks: dict[int, Rank]
+    ranks: dict[int, FairRank]
     tree: FairTree | None
     until: datetime
     gpus: list[CalendarGpu]
@@ -90,13 +90,13 @@ class WaitlistSnapshot:
     _taught: frozenset[int] | None = None
     _used: dict[int, int] | None = None
 
-    def facts(self, one: Waiting) -> Snapshot:
+    def facts(self, one: WaitingRequestInfo) -> Snapshot:
         """Return what a request is judged by, on the whole calendar ahead."""
         if one.pk not in self._facts:
             self._facts[one.pk] = self._read(one)
         return self._facts[one.pk]
 
-    def _read(self, one: Waiting) -> Snapshot:
+    def _read(self, one: WaitingRequestInfo) -> Snapshot:
         membership = self.rows[one.pk].membership
         path = self.people.path(membership.account_id)
         asking = frozenset(account.pk for account in path)
@@ -187,8 +187,8 @@ def _quiet_hours(user_pks: Iterable[int]) -> dict[int, NoticeSettings]:
 
 
 def _ranked(
-    waiting: Sequence[Waiting], now: datetime, policy: Policy
-) -> tuple[FairTree | None, dict[int, Rank]]:
+    waiting: Sequence[WaitingRequestInfo], now: datetime, policy: Policy
+) -> tuple[FairTree | None, dict[int, FairRank]]:
     if not waiting:
         return None, {}
     usage = usage_by_membership(now, policy)

@@ -72,14 +72,14 @@ class LedgerForm(PlainForm):
 
 
 @dataclass(frozen=True)
-class Asked:
+class QueryFilters:
     """What an address asked for, and what of it was not understood."""
 
     values: dict[str, Any]
     notices: list[str] = field(default_factory=list)
 
 
-def read(form_class: type[forms.Form], query: Mapping[str, Any]) -> Asked:
+def read(form_class: type[forms.Form], query: Mapping[str, Any]) -> QueryFilters:
     """Read an address leniently: keep the good parts, name the bad ones."""
     form = form_class(query)
     form.full_clean()
@@ -92,7 +92,7 @@ def read(form_class: type[forms.Form], query: Mapping[str, Any]) -> Asked:
         for name, errors in form.errors.items()
         for error in errors
     ]
-    return Asked(form.cleaned_data, notices)
+    return QueryFilters(form.cleaned_data, notices)
 
 
 def whole_number(text: str) -> int:

@@ -22,7 +22,7 @@ CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
 PROGRAMS = ("systemd-run", "systemctl")
 
 
-class Kept(Protocol):
+class IsolationSettings(Protocol):
     """What of a node's settings decides it."""
 
     @property
@@ -38,7 +38,7 @@ class Kept(Protocol):
         """What is wanted: `auto`, `watched` or `enforced`."""
 
 
-def isolation_of(facts: Kept) -> Isolation:
+def isolation_of(facts: IsolationSettings) -> Isolation:
     """How far jobs are kept apart here.
 
     Each student's own user needs a worker that is root, and nothing that lets a
@@ -54,7 +54,7 @@ def isolation_of(facts: Kept) -> Isolation:
     return Isolation.NONE if facts.isolation == "enforced" else Isolation.WATCHED
 
 
-def why_not(facts: Kept) -> str:
+def why_not(facts: IsolationSettings) -> str:
     """Why the level that was asked for cannot be had; "" where it can."""
     if facts.isolation == "auto":
         return ""
@@ -64,7 +64,7 @@ def why_not(facts: Kept) -> str:
     return f"GPUPORTAL_ISOLATION is {facts.isolation}, but {why}" if why else ""
 
 
-def why_not_watched(facts: Kept) -> str:
+def why_not_watched(facts: IsolationSettings) -> str:
     """Why jobs have no Unix user of their own here; "" where they have."""
     if os.geteuid() != 0:
         return "this node's worker is not root"

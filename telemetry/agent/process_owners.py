@@ -255,7 +255,7 @@ def _shim_entry(job: int, path: Path) -> ShimEntry | None:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedOwner:
     """An Owner and how fresh its parts are."""
 
     owner: Owner
@@ -266,7 +266,7 @@ class _Kept:
     """False: a name is still being looked up, or the process was just ending."""
 
 
-class Owners:
+class ProcessOwners:
     """pid -> Owner, kept as long as the process lives."""
 
     def __init__(self, node_dir: Path | None = None, proc: Path = PROC) -> None:
@@ -276,7 +276,7 @@ class Owners:
         # A node that runs in a container itself sees a machine in it.
         self._own_container = read_place(os.getpid(), proc).container
         self._registry = JobRegistry(node_dir)
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _CachedOwner] = {}
         self._boot_at = boot_at(proc)
         self._now = 0.0
 
@@ -315,7 +315,7 @@ class Owners:
             start_ticks=stat.start_ticks,
             job=self._registry.job_of(pid, stat, self._proc),
         )
-        self._kept[pid] = _Kept(
+        self._kept[pid] = _CachedOwner(
             owner, stat.start_ticks, self._now, version, settled=login.known
         )
         return owner

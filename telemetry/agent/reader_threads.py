@@ -17,7 +17,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from telemetry.protocol.sample import GpuReading, Health
+from telemetry.protocol.sample import GpuAnswer, GpuReading
 
 GPUS_PER_LANE = 8
 """Eight Gpus take some 70 ms one after the other, by NVML's own latencies."""
@@ -117,7 +117,7 @@ class Lane(threading.Thread):
             except Exception:
                 # A probe does not raise; if one does, it costs this Gpu alone.
                 traceback.print_exc()
-                reading = GpuReading(uuid=uuid, state=Health.ERROR)
+                reading = GpuReading(uuid=uuid, state=GpuAnswer.ERROR)
             self.busy = None
             self._desk.leave(reading)
 
@@ -189,7 +189,7 @@ class Lanes:
         # All that came in one round are alike: then their order stays as it is.
         self._left_at.update(dict.fromkeys(found, ends_at))
         for uuid in self.hung():
-            found.setdefault(uuid, GpuReading(uuid=uuid, state=Health.HUNG))
+            found.setdefault(uuid, GpuReading(uuid=uuid, state=GpuAnswer.HUNG))
         return {uuid: found[uuid] for uuid in uuids if uuid in found}
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from telemetry.agent.sampling_loop import Probe, Restart, Sampler, nobody_to_miss
+from telemetry.agent.sampling_loop import Probe, RestartNeeded, Sampler, nobody_to_miss
 from telemetry.agent.stream_sender import Sender
 from telemetry.protocol.errors import ProbeUnavailable
 from telemetry.protocol.hardware import NODE_NAME, Backend, Isolation
@@ -179,7 +179,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     try:
         sampler.run()
-    except Restart as error:
+    except RestartNeeded as error:
         if stop.is_set():
             return EXIT_OK
         sender.close(within_seconds=1.0)

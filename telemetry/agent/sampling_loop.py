@@ -22,8 +22,8 @@ from telemetry.protocol.errors import ProbeUnavailable
 from telemetry.protocol.hardware import Backend, NodeInfo
 from telemetry.protocol.sample import (
     MOST_XIDS,
+    GpuAnswer,
     GpuReading,
-    Health,
     NodeSample,
     XidEvent,
 )
@@ -99,7 +99,7 @@ class Probe(Protocol):
         """One Gpu; may be called from several threads for different Gpus."""
 
 
-class Restart(Exception):
+class RestartNeeded(Exception):
     """Only a new process can help; the text says why."""
 
 
@@ -141,7 +141,7 @@ class Sampler:
         """Xid events of Samples that could not be sent."""
 
     def run(self) -> None:
-        """Sample until told to stop. Raises Restart."""
+        """Sample until told to stop. Raises RestartNeeded."""
         probe = self._wait_for_probe()
         if probe is None:
             return
@@ -255,7 +255,7 @@ class Sampler:
             self._tell(TroubleState.RELOADING, self._why, at=at)
         elif all_hang and readings:
             self._tell(TroubleState.HUNG, f"all {len(readings)} GPUs hang", at=at)
-        elif any(x.state in (Health.OK, Health.LOST) for x in readings.values()):
+        elif any(x.state in (GpuAnswer.OK, GpuAnswer.LOST) for x in readings.values()):
             state = TroubleState.NO_RIGHTS if refused else TroubleState.OK
             self._tell(state, refused, at=at)
 
@@ -268,9 +268,9 @@ class Sampler:
             trouble = NodeTrouble(self._node, state, reason, at)
             self._sender.put(trouble.to_message())
 
-    def _give_up(self, state: TroubleState, why: str) -> Restart:
+    def _give_up(self, state: TroubleState, why: str) -> RestartNeeded:
         self._tell(state, why, at=time.time())
-        return Restart(why)
+        return RestartNeeded(why)
 
     def _mend(self, probe: Probe, lanes: Lanes) -> None:
         """Start the driver's library anew, unless a thread is still inside it.
@@ -317,7 +317,7 @@ class Sampler:
     def _in_time(self, call: Callable[[], Any]) -> Any:
         """Run a call that may hang on a thread; heartbeats go on meanwhile.
 
-        Raises Restart when it takes longer than OPEN_WITHIN_SECONDS.
+        Raises RestartNeeded when it takes longer than OPEN_WITHIN_SECONDS.
         """
         outcome: list[Any] = []
         failure: list[BaseException] = []
@@ -336,7 +336,7 @@ class Sampler:
             if thread.is_alive():
                 self._beat(waiting=True)
                 if self._over():
-                    raise Restart("stopped while the driver was starting")
+                    raise RestartNeeded("stopped while the driver was starting")
                 if time.monotonic() > gives_up_at:
                     why = f"the driver hangs for {OPEN_WITHIN_SECONDS:.0f} s"
                     raise self._give_up(TroubleState.HUNG, why)

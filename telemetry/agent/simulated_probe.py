@@ -25,16 +25,16 @@ from pathlib import Path
 
 from telemetry.agent import simulation
 from telemetry.agent.optional_packages import installed
-from telemetry.agent.process_owners import Owners, boot_id, read_stat
+from telemetry.agent.process_owners import ProcessOwners, boot_id, read_stat
 from telemetry.agent.simulated_processes import (
-    Claim,
-    Room,
+    SimulatedClaim,
+    SimulatedMemory,
     claims_dir,
     drop_claim,
     read_claims,
     store_claim,
 )
-from telemetry.agent.simulation import Load
+from telemetry.agent.simulation import SimulatedProcess
 from telemetry.protocol.errors import MessageRefused, ProbeUnavailable
 from telemetry.protocol.fields import LATEST_AT, Fields, load_object
 from telemetry.protocol.hardware import (
@@ -54,8 +54,8 @@ from telemetry.protocol.sample import (
     MOST_UID,
     SCRIPTED_PIDS,
     USER_LENGTH,
+    GpuAnswer,
     GpuReading,
-    Health,
     NodeSample,
     ProcessReading,
     XidEvent,
@@ -76,7 +76,7 @@ class Script:
 
     gpus: tuple[GpuInfo, ...]
     links: tuple[Link, ...]
-    actors: tuple[Load, ...]
+    actors: tuple[SimulatedProcess, ...]
 
 
 def read_script(path: Path) -> Script:
@@ -90,8 +90,8 @@ def read_script(path: Path) -> Script:
     return Script(gpus, read_fast_links(fields, uuids), actors)
 
 
-def _actor(fields: Fields) -> Load:
-    return Load(
+def _actor(fields: Fields) -> SimulatedProcess:
+    return SimulatedProcess(
         gpu=fields.text("gpu", most=UUID_LENGTH),
         pid=SCRIPTED_PIDS + fields.whole("pid", most=SCRIPTED_PIDS - 1, least=1),
         memory_bytes=fields.whole("memory_bytes", most=MOST_MEMORY_BYTES),
@@ -132,9 +132,9 @@ def write_claim(
         here = [x for x in script.actors if x.gpu == info.uuid and x.present(now)]
         taken = simulation.used_bytes(info, here) + simulation.reserved_bytes(info)
         total_bytes = info.memory_total_bytes
-        rooms[info.uuid] = Room(total_bytes - taken, total_bytes)
+        rooms[info.uuid] = SimulatedMemory(total_bytes - taken, total_bytes)
     stat = read_stat(pid) if start_ticks is None else None
-    claim = Claim(
+    claim = SimulatedClaim(
         pid=pid,
         start_ticks=stat.start_ticks if stat else start_ticks or 0,
         gpus=(gpu,) if isinstance(gpu, str) else tuple(gpu),
@@ -171,10 +171,10 @@ class SimulatedProbe:
         self._node = node
         self._isolation = isolation
         self._seed = f"{seed}/{node}"
-        self._owners = Owners(node_dir)
+        self._owners = ProcessOwners(node_dir)
         self._mtime_ns = -1
         self._script = Script((), (), ())
-        self._loads: dict[str, list[Load]] = {}
+        self._loads: dict[str, list[SimulatedProcess]] = {}
         self._energy: dict[str, tuple[float, float]] = {}
         self._at = 0.0
         self._seq = 0
@@ -215,7 +215,7 @@ class SimulatedProbe:
         self._at = at
         self._owners.refresh(time.monotonic())
         self._reread()
-        loads: dict[str, list[Load]] = {uuid: [] for uuid in self.uuids}
+        loads: dict[str, list[SimulatedProcess]] = {uuid: [] for uuid in self.uuids}
         for actor in self._script.actors:
             gone = actor.until_at is not None and at - actor.until_at > HEAT_SECONDS
             if actor.gpu in loads and not gone and actor.from_at <= at:
@@ -250,7 +250,7 @@ class SimulatedProbe:
         """One Gpu at the instant given to `begin`."""
         info = next(gpu for gpu in self._script.gpus if gpu.uuid == uuid)
         if info.lost:
-            return GpuReading(uuid=uuid, state=Health.LOST)
+            return GpuReading(uuid=uuid, state=GpuAnswer.LOST)
         loads = self._loads.get(uuid, [])
         reading = simulation.reading(info, loads, at=self._at, seed=self._seed)
         processes = [
@@ -280,9 +280,9 @@ class SimulatedProbe:
         self._energy[uuid] = (joules, self._at)
         return round(joules, 1)
 
-    def _load_of(self, claim: Claim, gpu: str) -> Load:
+    def _load_of(self, claim: SimulatedClaim, gpu: str) -> SimulatedProcess:
         owner = self._owners.owner(claim.pid)
-        return Load(
+        return SimulatedProcess(
             gpu=gpu,
             pid=claim.pid,
             memory_bytes=claim.memory_bytes,

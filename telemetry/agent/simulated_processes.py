@@ -37,7 +37,7 @@ MOST_TICKS = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SimulatedClaim:
     """What one real process holds on simulated Gpus."""
 
     pid: int
@@ -63,7 +63,7 @@ class Claim:
         )
 
     @classmethod
-    def from_file(cls, path: Path) -> Claim:
+    def from_file(cls, path: Path) -> SimulatedClaim:
         """Read a claim. Raises OSError, or MessageRefused for its content."""
         fields = load_object(path.read_bytes())
         gpus = fields.words("gpus", most=MOST_GPUS, longest=UUID_LENGTH)
@@ -79,7 +79,7 @@ class Claim:
         )
 
 
-class Room(NamedTuple):
+class SimulatedMemory(NamedTuple):
     """Memory of one simulated Gpu."""
 
     claimable_bytes: int
@@ -92,12 +92,12 @@ def claims_dir(state_dir: Path, node: str) -> Path:
     return state_dir / f"{node}.claims"
 
 
-def read_claims(state_dir: Path, node: str) -> list[Claim]:
+def read_claims(state_dir: Path, node: str) -> list[SimulatedClaim]:
     """Claims of processes that still run; files of the others are removed."""
     claims = []
     for path in sorted(claims_dir(state_dir, node).glob("*.json")):
         try:
-            claim = Claim.from_file(path)
+            claim = SimulatedClaim.from_file(path)
         except FileNotFoundError:
             continue  # dropped this moment
         except (OSError, MessageRefused):
@@ -111,7 +111,11 @@ def read_claims(state_dir: Path, node: str) -> list[Claim]:
 
 
 def free_bytes(
-    gpu: str, claimable_bytes: int, claims: Sequence[Claim], *, besides_pid: int = 0
+    gpu: str,
+    claimable_bytes: int,
+    claims: Sequence[SimulatedClaim],
+    *,
+    besides_pid: int = 0,
 ) -> int:
     """Memory of a Gpu that is not claimed, not counting one process's own claim."""
     return claimable_bytes - sum(
@@ -122,7 +126,11 @@ def free_bytes(
 
 
 def store_claim(
-    state_dir: Path, node: str, claim: Claim, *, rooms: Mapping[str, Room]
+    state_dir: Path,
+    node: str,
+    claim: SimulatedClaim,
+    *,
+    rooms: Mapping[str, SimulatedMemory],
 ) -> Path:
     """Write a claim if there is room for it; returns its file.
 

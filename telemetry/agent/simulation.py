@@ -40,7 +40,7 @@ IDLE_CLOCK_MHZ = 210
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SimulatedProcess:
     """One process on one Gpu, scripted or claimed by a real one."""
 
     gpu: str
@@ -87,12 +87,12 @@ def _knot(key: str, period_seconds: float, number: int) -> float:
     return int.from_bytes(digest.digest()) / (2**31) - 1.0
 
 
-def total_pct(loads: Sequence[Load], at: float, seed: str) -> float:
+def total_pct(loads: Sequence[SimulatedProcess], at: float, seed: str) -> float:
     """Utilization of a Gpu: its processes together, never above 100."""
     return min(sum(load.pct(at, seed) for load in loads), 100.0)
 
 
-def drawn_pct(loads: Sequence[Load], at: float, seed: str) -> float:
+def drawn_pct(loads: Sequence[SimulatedProcess], at: float, seed: str) -> float:
     """Load as power follows it: weights fall by e every `POWER_LAG_SECONDS`."""
     step_seconds = POWER_LAG_SECONDS / 3
     weights = [math.exp(-step / 3) for step in range(LAG_STEPS)]
@@ -101,7 +101,7 @@ def drawn_pct(loads: Sequence[Load], at: float, seed: str) -> float:
     return weighed / sum(weights)
 
 
-def heat_pct(loads: Sequence[Load], at: float) -> float:
+def heat_pct(loads: Sequence[SimulatedProcess], at: float) -> float:
     """Load as temperature follows it: the step response of each process.
 
     The wobble is left out: over 40 s it averages away.
@@ -124,14 +124,14 @@ def reserved_bytes(info: GpuInfo) -> int:
     return min(info.memory_total_bytes // 130, 6 * GIB_BYTES // 10)
 
 
-def used_bytes(info: GpuInfo, loads: Sequence[Load]) -> int:
+def used_bytes(info: GpuInfo, loads: Sequence[SimulatedProcess]) -> int:
     """Memory that these processes use, never more than there is."""
     asked_bytes = CONTEXT_BYTES + sum(load.memory_bytes for load in loads)
     return min(asked_bytes, info.memory_total_bytes - reserved_bytes(info))
 
 
 def reading(
-    info: GpuInfo, loads: Sequence[Load], *, at: float, seed: str
+    info: GpuInfo, loads: Sequence[SimulatedProcess], *, at: float, seed: str
 ) -> GpuReading:
     """What the Gpu shows at an instant, its processes left out.
 
@@ -176,7 +176,7 @@ def reading(
 
 
 def _throttle(
-    here: Sequence[Load],
+    here: Sequence[SimulatedProcess],
     watts: float,
     limit_watts: float,
     celsius: float,

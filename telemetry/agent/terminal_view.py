@@ -19,8 +19,8 @@ from enum import StrEnum
 from telemetry.protocol.hardware import GpuInfo, NodeInfo
 from telemetry.protocol.sample import (
     HARM,
+    GpuAnswer,
     GpuReading,
-    Health,
     NodeSample,
     ProcessReading,
     Throttle,
@@ -110,8 +110,8 @@ def _gpu_lines(
     slot = f" └{gpu.index}" if gpu.mig_parent else f"[{gpu.index}]"
     if not reading.answers:
         words = {
-            Health.LOST: "lost: the driver does not find it",
-            Health.HUNG: "hung: the driver does not answer for it",
+            GpuAnswer.LOST: "lost: the driver does not find it",
+            GpuAnswer.HUNG: "hung: the driver does not answer for it",
         }.get(reading.state, "answers with nothing but errors")
         name = f"{slot:<4} {_name(gpu):<26.26} "
         yield name + paint(words, Ink.RED)

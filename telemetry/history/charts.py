@@ -12,7 +12,7 @@ from django.http import HttpResponse
 from django.utils.text import slugify
 from django.utils.translation import gettext
 
-from telemetry.history.queries import Asked, Subject, read_history
+from telemetry.history.queries import HistoryRange, Subject, read_history
 from telemetry.history.schemas import MOST_SECONDS, HistoryIn
 from telemetry.models import Gpu
 from telemetry.rules.usage_summary import Usage
@@ -22,13 +22,13 @@ MOST_LINES = 16
 """Gpus of one node that a chart draws a line each of."""
 
 
-def asked_of(wish: HistoryIn, *, now: datetime) -> Asked:
+def asked_of(wish: HistoryIn, *, now: datetime) -> HistoryRange:
     """Which time is asked for. The future has no samples: it is cut off."""
     second = int(now.timestamp())
     end = second if wish.end is None else min(wish.end, second)
     start = end - int(wish.hours * 3600) if wish.start is None else wish.start
     start = min(max(start, end - MOST_SECONDS), end - 1)
-    return Asked(start=max(0, start), end=end, points=wish.points)
+    return HistoryRange(start=max(0, start), end=end, points=wish.points)
 
 
 def answer_history(

@@ -21,7 +21,13 @@ from telemetry.models import (
     TelemetryPolicy,
 )
 from telemetry.models.samples import TotalsQuerySet
-from telemetry.rules.chart_series import HOUR_SECONDS, Series, Tier, series, tier_for
+from telemetry.rules.chart_series import (
+    HOUR_SECONDS,
+    ChartSeries,
+    Tier,
+    series,
+    tier_for,
+)
 from telemetry.rules.rollup import MinuteTotals
 
 LATE_SECONDS = 24 * HOUR_SECONDS
@@ -39,7 +45,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HistoryRange:
     """Which time, Unix seconds, and in how many points."""
 
     start: int
@@ -89,7 +95,9 @@ def of_node(node: Node) -> Subject:
     )
 
 
-def read_history(subject: Subject, asked: Asked, *, now: datetime) -> Series:
+def read_history(
+    subject: Subject, asked: HistoryRange, *, now: datetime
+) -> ChartSeries:
     """The columns of a chart: at most `points`, and `series.MOST_POINTS`.
 
     Hours end with the last one that is rolled up; minutes tell the rest.
@@ -111,7 +119,7 @@ def read_history(subject: Subject, asked: Asked, *, now: datetime) -> Series:
 
 
 def _rows(
-    subject: Subject, asked: Asked, tier: Tier, now: datetime
+    subject: Subject, asked: HistoryRange, tier: Tier, now: datetime
 ) -> Iterator[tuple[int, MinuteTotals]]:
     start = asked.start // tier.step_seconds * tier.step_seconds
     if not tier.hourly:

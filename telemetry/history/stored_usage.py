@@ -16,7 +16,7 @@ from django.db.models.functions import Cast, NullIf, Round
 
 from telemetry.models import SampleMinute, UsageSummary
 from telemetry.rules.rollup import MinuteTotals, merge_all
-from telemetry.rules.usage_summary import Span, Usage, p95
+from telemetry.rules.usage_summary import GpuSpan, Usage, p95
 
 FIRST_LOOK = timedelta(seconds=90)
 """After the end: by then ingest has stored the last minute."""
@@ -32,7 +32,7 @@ SAME = ("kind", "reservation_id", "job_id")
 def ask_summary(
     *,
     reservation_id: int,
-    spans: Sequence[Span],
+    spans: Sequence[GpuSpan],
     job_id: int | None = None,
     now: datetime,
 ) -> None:
@@ -47,7 +47,7 @@ def ask_summary(
     UsageSummary.objects.filter(**key).delete()
     if not spans:
         return
-    by_gpu: dict[int | None, list[Span]] = defaultdict(list)
+    by_gpu: dict[int | None, list[GpuSpan]] = defaultdict(list)
     for span in spans:
         by_gpu[span.gpu_id].append(span)
     by_gpu[None] = spans
@@ -78,7 +78,7 @@ def fill_summaries(*, now: datetime) -> int:
 def _fill(key: dict[str, object], now: datetime) -> None:
     rows = list(UsageSummary.objects.select_for_update().filter(**key).order_by("pk"))
     found = _count(
-        Span(row.gpu_id, row.from_at, row.to_at)
+        GpuSpan(row.gpu_id, row.from_at, row.to_at)
         for row in rows
         if row.gpu_id is not None
     )
@@ -107,7 +107,7 @@ def _write(
     row.save()
 
 
-def count_usage(spans: Sequence[Span]) -> Usage:
+def count_usage(spans: Sequence[GpuSpan]) -> Usage:
     """What these spans came to, from the minutes that are stored: one query."""
     parts = [part for own in _count(spans).values() for part in own]
     return Usage(
@@ -145,7 +145,7 @@ def usage_of(row: UsageSummary) -> Usage:
 
 
 def _count(
-    spans: Iterable[Span],
+    spans: Iterable[GpuSpan],
 ) -> dict[int, list[tuple[MinuteTotals, float | None]]]:
     """By Gpu: totals of the minutes whose mean utilization rounds to a percent.
 
@@ -164,7 +164,7 @@ def _count(
     return found
 
 
-def _within(spans: Iterable[Span]) -> Q | None:
+def _within(spans: Iterable[GpuSpan]) -> Q | None:
     """Minutes whose middle lies in one of the spans; None: there is no span."""
     gpus: dict[tuple[datetime, datetime], set[int]] = defaultdict(set)
     for span in spans:

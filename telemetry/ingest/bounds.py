@@ -58,7 +58,7 @@ class _Key:
     """Bytes."""
 
 
-class Bounds:
+class StreamBounds:
     """Keeps every node's keys within their part of the broker's memory."""
 
     def __init__(self, redis: Redis) -> None:

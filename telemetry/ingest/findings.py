@@ -18,8 +18,8 @@ from telemetry.rules.finding_rules import (
     RIGHTS,
     WEDGED,
     Finding,
+    FindingStep,
     RuleClock,
-    Step,
 )
 from telemetry.rules.hardware_rules import HardwareWatcher
 
@@ -150,7 +150,7 @@ class Findings:
             gpu.pk, heard.reading, at=heard.arrived, told_at=told_at
         )
 
-    def _leave(self, place: int | str, steps: Iterator[Step]) -> None:
+    def _leave(self, place: int | str, steps: Iterator[FindingStep]) -> None:
         for step in steps:
             self._writer.leave_step(place, step)
 

@@ -12,7 +12,7 @@ from typing import Any
 from redis import Redis, RedisError
 from redis.exceptions import OutOfMemoryError
 
-from telemetry.ingest.bounds import Bounds, Misuse
+from telemetry.ingest.bounds import Misuse, StreamBounds
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.connections import Connections
 from telemetry.ingest.findings import Findings
@@ -111,7 +111,7 @@ class Ingest:
             on_misuse=self._note_misuse,
             steady=steady,
         )
-        self._bounds = Bounds(redis)
+        self._bounds = StreamBounds(redis)
         self._connections = Connections(redis, complaints=self.complaints)
         self._misuses: dict[str, tuple[float, Misuse]] = {}
         """The newest misuse of the broker by node, and when it was put right."""

@@ -31,7 +31,7 @@ from telemetry.models import Alert, Node, TelemetryPolicy
 from telemetry.protocol.errors import TelemetryError
 from telemetry.protocol.hardware import NodeInfo
 from telemetry.protocol.reading import XidEvent
-from telemetry.rules.finding_rules import LOST, FindingAct, Step
+from telemetry.rules.finding_rules import LOST, FindingAct, FindingStep
 from telemetry.rules.rollup import MinuteTotals
 from telemetry.rules.thresholds import JudgePolicy
 
@@ -63,7 +63,7 @@ class Writer:
         self._lock = threading.Lock()
         self._rosters: dict[str, NodeInfo] = {}
         self._applied: dict[str, tuple[NodeInfo, float]] = {}
-        self._steps: dict[tuple[int | str, str], Step] = {}
+        self._steps: dict[tuple[int | str, str], FindingStep] = {}
         self._xids: dict[int, list[XidEvent]] = {}
         self._minutes: dict[int, dict[int, MinuteTotals]] = {}
         self._seen: dict[str, datetime] = {}
@@ -83,7 +83,7 @@ class Writer:
             if applied != info or self._steady() - at > ROSTER_AGAIN_SECONDS:
                 self._rosters[info.node] = info
 
-    def leave_step(self, place: int | str, step: Step) -> None:
+    def leave_step(self, place: int | str, step: FindingStep) -> None:
         """Keep the newest step of a rule on a Gpu, or on a node by its name."""
         with self._lock:
             before = self._steps.get((place, step.finding.rule))
@@ -93,7 +93,7 @@ class Writer:
                 and step.act is FindingAct.REPEAT
             ):
                 # Not stored yet: it is still to be opened.
-                step = Step(FindingAct.OPEN, step.finding)
+                step = FindingStep(FindingAct.OPEN, step.finding)
             self._steps[place, step.finding.rule] = step
 
     def leave_xids(self, events: Mapping[int, list[XidEvent]]) -> None:
@@ -205,7 +205,7 @@ class Writer:
                 if self._steps.get((place, rule)) is step:
                     del self._steps[place, rule]
 
-    def _store(self, place: int | str, step: Step, now: datetime) -> None:
+    def _store(self, place: int | str, step: FindingStep, now: datetime) -> None:
         finding = step.finding
         gpu_id = place if isinstance(place, int) else None
         node_id = None

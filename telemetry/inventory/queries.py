@@ -13,7 +13,7 @@ from telemetry.live import broadcast
 from telemetry.live.broadcast import Roster, RosterGpu, RosterNode, RosterXid
 from telemetry.models import Gpu, Node, SampleMinute, TelemetryPolicy, XidCount
 from telemetry.protocol.frame import FrameRow, decode
-from telemetry.rules.chart_series import Series, series, step_seconds_for
+from telemetry.rules.chart_series import ChartSeries, series, step_seconds_for
 from telemetry.rules.retention import RAW_MOST_SECONDS
 from telemetry.rules.rollup import MinuteTotals
 
@@ -142,7 +142,7 @@ def _roster(gpus: list[RosterGpu], nodes: list[RosterNode]) -> tuple[int, bytes]
     return roster["roster_id"], json.dumps(roster, separators=(",", ":")).encode()
 
 
-def load_history(gpu_id: int, *, start: int, end: int, points: int) -> Series:
+def load_history(gpu_id: int, *, start: int, end: int, points: int) -> ChartSeries:
     """One Gpu's minutes of [start, end), Unix seconds, as a chart's columns."""
     names = [field.name for field in fields(MinuteTotals)]
     rows = SampleMinute.objects.filter(

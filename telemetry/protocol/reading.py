@@ -44,7 +44,7 @@ MOST_COUNT = 2**63
 MOST_JOULES = 1e15
 
 
-class Health(StrEnum):
+class GpuAnswer(StrEnum):
     """Whether the Gpu answered."""
 
     OK = "ok"
@@ -155,7 +155,7 @@ class GpuReading:
     """One Gpu at one instant. Every `None` is "the card cannot say"."""
 
     uuid: str
-    state: Health = Health.OK
+    state: GpuAnswer = GpuAnswer.OK
     util_pct: int | None = None
     memory_util_pct: int | None = None
     memory_used_bytes: int | None = None
@@ -207,7 +207,7 @@ class GpuReading:
     @property
     def answers(self) -> bool:
         """Whether what it says can be used at all."""
-        return self.state is Health.OK
+        return self.state is GpuAnswer.OK
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; of the rarer ones only those that are there."""
@@ -244,7 +244,7 @@ class GpuReading:
         }
         return cls(
             uuid=fields.text("uuid", most=UUID_LENGTH),
-            state=fields.one_of("state", Health, Health.OK),
+            state=fields.one_of("state", GpuAnswer, GpuAnswer.OK),
             memory_used_bytes=used_bytes,
             memory_total_bytes=total_bytes,
             throttle=_throttle(fields),

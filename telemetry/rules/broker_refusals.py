@@ -21,7 +21,7 @@ RECENT_SECONDS = 180.0
 """A refusal that is older says nothing of now: workers try again within a minute."""
 
 
-class Why(StrEnum):
+class RefusalCause(StrEnum):
     """What the broker refused."""
 
     PASSWORD = "password"
@@ -36,7 +36,7 @@ class Refusal:
 
     name: str
     """As it signs in."""
-    why: Why
+    why: RefusalCause
     age_seconds: float
     address: str = ""
     """Where it came from: IP address and port, as the broker tells."""
@@ -46,20 +46,24 @@ class Refusal:
 
 def cause(why: str, used: str = "") -> str:
     """Return in a few words why the broker refused a node; "" for no known cause."""
-    if why == Why.PASSWORD:
+    if why == RefusalCause.PASSWORD:
         return sentence("wrong password")
-    return sentence("it uses the name {used}", used=used) if why == Why.NAME else ""
+    return (
+        sentence("it uses the name {used}", used=used)
+        if why == RefusalCause.NAME
+        else ""
+    )
 
 
 def remedy(why: str, name: str) -> str:
     """Return what an operator does about it; "" for no known cause."""
-    if why == Why.PASSWORD:
+    if why == RefusalCause.PASSWORD:
         return sentence(
             "Give it a new password: sh deploy/enroll --renew {name} on the portal, "
             "then sh deploy/join on the node.",
             name=name,
         )
-    if why == Why.NAME:
+    if why == RefusalCause.NAME:
         return sentence(
             "GPUPORTAL_NODE in its node.env must be the name that it was enrolled "
             "with. To rename a machine, enrol the new name and retire the old one."
@@ -100,11 +104,11 @@ def _refusal(entry: Mapping[str, object]) -> Refusal | None:
     address = str(about.get("addr", "")) if isinstance(about, Mapping) else ""
     match entry.get("reason"):
         case "auth":
-            return Refusal(name, Why.PASSWORD, age_seconds, address[:64])
+            return Refusal(name, RefusalCause.PASSWORD, age_seconds, address[:64])
         case "key":
             used = next(
                 (wanted.removeprefix(x) for x in OWN_KEYS if wanted.startswith(x)), ""
             )
             if NODE_NAME.fullmatch(used) and used != name:
-                return Refusal(name, Why.NAME, age_seconds, address[:64], used)
+                return Refusal(name, RefusalCause.NAME, age_seconds, address[:64], used)
     return None

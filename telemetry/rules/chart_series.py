@@ -72,7 +72,7 @@ def tier_for(
     return Tier(least, math.ceil(wanted / DAY_SECONDS) * DAY_SECONDS)
 
 
-class Series(TypedDict):
+class ChartSeries(TypedDict):
     """Columns of equal length; None is a hole."""
 
     step_seconds: int
@@ -106,7 +106,7 @@ def series(
     start: int,
     end: int,
     step_seconds: int,
-) -> Series:
+) -> ChartSeries:
     """Columns of [start, end), Unix seconds; buckets lie on multiples of the step.
 
     `rows`: (Unix seconds at which the row begins, totals), in any order.

@@ -139,7 +139,7 @@ class FindingAct(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FindingStep:
     """One thing to do about one finding."""
 
     act: FindingAct
@@ -147,7 +147,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class _Watch:
+class _FindingWatch:
     """One rule on one Gpu or Node. Times are a steady clock's seconds."""
 
     finding: Finding
@@ -170,11 +170,11 @@ class RuleClock(Generic[Place]):
 
     def __init__(self, policy: Callable[[], JudgePolicy] = JudgePolicy) -> None:
         self._policy = policy
-        self._watches: dict[Place, dict[str, _Watch]] = {}
+        self._watches: dict[Place, dict[str, _FindingWatch]] = {}
 
     def see(
         self, place: Place, standing: Iterable[Finding], *, at: float
-    ) -> Iterator[Step]:
+    ) -> Iterator[FindingStep]:
         """What the findings that stand at an instant ask for.
 
         Not to be called while the place is blind: then nothing is known.
@@ -186,12 +186,14 @@ class RuleClock(Generic[Place]):
                 return
             watches = self._watches[place] = {}
         for rule, finding in found.items():
-            watch = watches.setdefault(rule, _Watch(finding, seen=True, since=at))
+            watch = watches.setdefault(
+                rule, _FindingWatch(finding, seen=True, since=at)
+            )
             watch.finding = finding
         for rule, watch in list(watches.items()):
             act = self._act(watch, seen=rule in found, at=at)
             if act is not None:
-                yield Step(act, watch.finding)
+                yield FindingStep(act, watch.finding)
             if not watch.seen and watch.told_at is None:
                 del watches[rule]
         if not watches:
@@ -200,7 +202,7 @@ class RuleClock(Generic[Place]):
     def adopt(self, place: Place, rule: str, *, at: float) -> None:
         """Take over a finding that was open before this process began."""
         if rule not in STANDING:
-            watch = _Watch(Finding(rule), seen=True, since=at, told_at=at)
+            watch = _FindingWatch(Finding(rule), seen=True, since=at, told_at=at)
             self._watches.setdefault(place, {}).setdefault(rule, watch)
 
     def keep_only(self, places: set[Place]) -> None:
@@ -208,7 +210,7 @@ class RuleClock(Generic[Place]):
         for place in self._watches.keys() - places:
             del self._watches[place]
 
-    def _act(self, watch: _Watch, *, seen: bool, at: float) -> FindingAct | None:
+    def _act(self, watch: _FindingWatch, *, seen: bool, at: float) -> FindingAct | None:
         if watch.seen != seen:
             watch.seen, watch.since = seen, at
         if watch.told_at is None:

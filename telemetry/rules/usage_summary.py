@@ -20,7 +20,7 @@ P95_RATIO = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class GpuSpan:
     """One Gpu from one instant to another, half-open."""
 
     gpu_id: int

@@ -14,7 +14,7 @@ MOST_DEPTH = 64
 """Of lists and objects inside one another; the deepest document of ours has 8."""
 
 
-class TooDeep(ValueError):
+class JsonTooDeep(ValueError):
     """The document is nested deeper than ``MOST_DEPTH``."""
 
 
@@ -22,7 +22,7 @@ def unstorable(value: object) -> dict[str, str]:
     """Return what is wrong with a document's values, by the path of each.
 
     Raises:
-        TooDeep: it is nested too deeply.
+        JsonTooDeep: it is nested too deeply.
 
     >>> unstorable({"job": {"name": "a", "arguments": ["nul" + chr(0)]}})
     {'job.arguments.0': 'Null characters are not allowed.'}
@@ -36,7 +36,9 @@ def _found(
     value: object, path: tuple[str, ...], depth: int
 ) -> Iterator[tuple[str, str]]:
     if depth > MOST_DEPTH:
-        raise TooDeep(sentence("nested more than {most} levels deep", most=MOST_DEPTH))
+        raise JsonTooDeep(
+            sentence("nested more than {most} levels deep", most=MOST_DEPTH)
+        )
     if isinstance(value, str):
         if wrong := text_problem(value):
             yield ".".join(path), wrong

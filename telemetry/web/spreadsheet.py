@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from telemetry.rules.chart_series import Series
+from telemetry.rules.chart_series import ChartSeries
 
 FORMULA = "=+-@\t\r"
 """A cell that begins with one of these may be run as a formula (OWASP, "CSV
@@ -41,7 +41,7 @@ def tame(text: object) -> str:
     return "'" + shown if shown[0] in FORMULA else shown
 
 
-def series_rows(series: Series, *, of: str) -> Iterator[list[str]]:
+def series_rows(series: ChartSeries, *, of: str) -> Iterator[list[str]]:
     """Head and rows of a series; a hole is an empty cell, and not 0.
 
     Args:

@@ -15,7 +15,7 @@ from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.planner.model.well_known import well_known_spec
 from placement.plans.service import keep_plan
 from placement.rebalance.rebalance_tick import look_again
-from placement.rules.rebalance_rules import Act, Restart
+from placement.rules.rebalance_rules import RebalanceAction, Restart
 from reservations.booking.service import book
 from telemetry.alerts.service import open_alert
 from telemetry.models import Gpu, Node
@@ -91,7 +91,7 @@ def runs_on_blue(lab: NearNodes, client: redis.Redis, **script: object) -> Job:
     now = timezone.now()
     end = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=3)
     PlacementPolicy.objects.update_or_create(
-        pk=1, defaults={"when_in_trouble": Act.DO, "look_again_seconds": 1}
+        pk=1, defaults={"when_in_trouble": RebalanceAction.DO, "look_again_seconds": 1}
     )
     alice = make_membership(make_user("alice"), "lab").user
     send_frame(client)

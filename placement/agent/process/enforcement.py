@@ -30,10 +30,10 @@ from placement.agent.process.terminals import write_to_user
 from placement.protocol.process_commands import (
     LOWEST_UID,
     NOBODY_UID,
-    Outcome,
     ProcessFact,
     ProcessOrder,
     ProcessOrderKind,
+    ResponseOutcome,
     parse_process_order,
     terminal_text,
 )
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 class Differs(Exception):
     """The node found something else than the order says; nothing is done."""
 
-    def __init__(self, outcome: Outcome, reason: str) -> None:
+    def __init__(self, outcome: ResponseOutcome, reason: str) -> None:
         self.outcome = outcome
         self.reason = reason
         super().__init__(reason)
@@ -90,7 +90,8 @@ def pids_on(node: NodeView, gpu_uuid: str) -> set[int]:
         TypeError,
     ) as error:
         raise Differs(
-            Outcome.REFUSED, f"who uses the GPU cannot be read: {type(error).__name__}"
+            ResponseOutcome.REFUSED,
+            f"who uses the GPU cannot be read: {type(error).__name__}",
         ) from error
 
 
@@ -159,20 +160,22 @@ class Enforcer:
             return self._do(order, state, now)
         except Differs as found:
             outcome = found.outcome
-            if state["phase"] != "new" and outcome is Outcome.GONE:
+            if state["phase"] != "new" and outcome is ResponseOutcome.GONE:
                 ended = state["phase"] == "killing"
-                outcome = Outcome.KILLED if ended else Outcome.STOPPED
+                outcome = ResponseOutcome.KILLED if ended else ResponseOutcome.STOPPED
             return ProcessFact(order.nonce, outcome, now, found.reason)
         except PermissionError:
             why = "this node's worker may not signal processes of other users"
-            return ProcessFact(order.nonce, Outcome.REFUSED, now, why)
+            return ProcessFact(order.nonce, ResponseOutcome.REFUSED, now, why)
 
     def _do(
         self, order: ProcessOrder, state: dict[str, Any], now: float
     ) -> ProcessFact | None:
         phase = state["phase"]
         if phase == "new" and now >= order.expires_at:
-            raise Differs(Outcome.REFUSED, "the order expired before it was done")
+            raise Differs(
+                ResponseOutcome.REFUSED, "the order expired before it was done"
+            )
         handle = _hold(order.pid)
         try:
             self._check_identity(order)
@@ -182,13 +185,15 @@ class Enforcer:
                 return None
             if phase == "killing":
                 why = f"it still runs {KILL_SECONDS:.0f} s after SIGKILL"
-                return ProcessFact(order.nonce, Outcome.FAILED, now, why)
+                return ProcessFact(order.nonce, ResponseOutcome.FAILED, now, why)
             self._check_gpu(order)
             # The look took its time: once more, with the process held.
             self._check_identity(order)
             if order.kind is ProcessOrderKind.WARN:
                 told = self._write(order.uid, terminal_text(order.text))
-                outcome = Outcome.WARNED if told else Outcome.NO_TERMINAL
+                outcome = (
+                    ResponseOutcome.WARNED if told else ResponseOutcome.NO_TERMINAL
+                )
                 return ProcessFact(order.nonce, outcome, now, f"{told} terminals")
             number = signal.SIGTERM if phase == "new" else signal.SIGKILL
             signal.pidfd_send_signal(handle, number)
@@ -196,7 +201,7 @@ class Enforcer:
             state["at"] = now
             return None
         except ProcessLookupError as error:
-            raise Differs(Outcome.GONE, "it has ended") from error
+            raise Differs(ResponseOutcome.GONE, "it has ended") from error
         finally:
             os.close(handle)
 
@@ -204,25 +209,27 @@ class Enforcer:
         """Raises Differs unless the process is the one that the order means."""
         found = read_stat(order.pid)
         if found is None or found.state in "ZX":
-            raise Differs(Outcome.GONE, "it has ended")
+            raise Differs(ResponseOutcome.GONE, "it has ended")
         started_at = boot_at() + found.start_ticks / TICKS_PER_SECOND
         if abs(started_at - order.started_at) > SAME_START_SECONDS:
-            raise Differs(Outcome.GONE, "its number belongs to another process now")
+            raise Differs(
+                ResponseOutcome.GONE, "its number belongs to another process now"
+            )
         uids = uids_of(order.pid)
         if 0 in uids:
-            raise Differs(Outcome.REFUSED, "it is root's")
+            raise Differs(ResponseOutcome.REFUSED, "it is root's")
         if set(uids) != {order.uid}:
-            raise Differs(Outcome.REFUSED, "it belongs to another user now")
+            raise Differs(ResponseOutcome.REFUSED, "it belongs to another user now")
         if order.uid < LOWEST_UID or order.uid == NOBODY_UID:
-            raise Differs(Outcome.REFUSED, "it is a system account's")
+            raise Differs(ResponseOutcome.REFUSED, "it is a system account's")
         registry = JobRegistry(self.node.node_dir)
         registry.refresh(time.monotonic())
         if registry.job_of(order.pid, found) is not None:
-            raise Differs(Outcome.REFUSED, "it is a job of the portal")
+            raise Differs(ResponseOutcome.REFUSED, "it is a job of the portal")
 
     def _check_gpu(self, order: ProcessOrder) -> None:
         if order.pid not in self._look(self.node, order.gpu_uuid):
-            raise Differs(Outcome.GONE, "it no longer uses the GPU")
+            raise Differs(ResponseOutcome.GONE, "it no longer uses the GPU")
 
 
 def _hold(pid: int) -> int:
@@ -230,7 +237,7 @@ def _hold(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError as error:
-        raise Differs(Outcome.GONE, "it has ended") from error
+        raise Differs(ResponseOutcome.GONE, "it has ended") from error
 
 
 def uids_of(pid: int) -> tuple[int, ...]:
@@ -244,5 +251,5 @@ def uids_of(pid: int) -> tuple[int, ...]:
         status = Path(f"/proc/{pid}/status").read_bytes()
     words = status.partition(b"\nUid:")[2].split(b"\n", 1)[0].split()
     if len(words) != 4:
-        raise Differs(Outcome.GONE, "it has ended")
+        raise Differs(ResponseOutcome.GONE, "it has ended")
     return tuple(int(word) for word in words)

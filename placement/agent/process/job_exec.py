@@ -19,7 +19,7 @@ from placement.agent.process import private_mounts, process_tree, unix_user
 from placement.agent.process.program_lookup import checked_argv
 from placement.agent.process.unix_user import Identity
 from placement.agent.storage import folder_tree
-from placement.protocol.commands import Limits
+from placement.protocol.commands import JobLimits
 from placement.protocol.launchers import Launcher, programs
 
 CANNOT_START = 126
@@ -39,7 +39,7 @@ class Begin:
     env: dict[str, str]
     work: Path
     identity: Identity | None
-    limits: Limits
+    limits: JobLimits
     shim_pid: int
     launcher: str = ""
     environment_folder: str = ""
@@ -73,7 +73,7 @@ class Begin:
             | {
                 "argv": tuple(said["argv"]),
                 "identity": identity,
-                "limits": Limits(**said["limits"]),
+                "limits": JobLimits(**said["limits"]),
             }
         )
 

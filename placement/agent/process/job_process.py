@@ -30,7 +30,7 @@ from placement.protocol.commands import Order
 from placement.protocol.launchers import (
     FILES,
     Launcher,
-    Ranks,
+    LaunchPlace,
     script_command,
 )
 
@@ -75,7 +75,7 @@ def command(order: Order, work: Path, files: Collection[str] = ()) -> list[str]:
     script, arguments = work / SCRIPT, order.argv or ()
     launcher = Launcher(order.launcher)
     if launcher:
-        ranks = Ranks(
+        ranks = LaunchPlace(
             gpu_uuids=order.gpu_uuids,
             simulated=order.simulated,
             folder=str(work),

@@ -49,7 +49,7 @@ def size_of(folder: Path) -> int:
     """
     try:
         return folder_size.content_bytes(folder)
-    except folder_size.TooDeep as error:
+    except folder_size.FoldersTooDeep as error:
         most = folder_size.MOST_DEPTH
         raise OrderRefused(
             "checkpoint", f"its folders are nested deeper than {most}"

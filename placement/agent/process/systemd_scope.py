@@ -44,7 +44,7 @@ class MigPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceilings:
+class ScopeLimits:
     """What all processes of a Job may have together; 0: no ceiling."""
 
     memory_bytes: int = 0
@@ -68,7 +68,7 @@ def scope_command(
     key: str = "",
     program: Sequence[str],
     devices: Sequence[str],
-    ceilings: Ceilings,
+    ceilings: ScopeLimits,
 ) -> list[str]:
     """Return the command that runs a program in a Job's own scope.
 

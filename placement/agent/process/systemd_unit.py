@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from placement.agent.process.systemd_scope import (
-    Ceilings,
     MigPlace,
+    ScopeLimits,
     UnitInvalid,
     card_of,
     device_files,
@@ -56,7 +56,7 @@ def command(order: Order, *, driver: Path = DRIVER) -> list[str]:
             key=order.key,
             program=[sys.executable, "-P", "-m", INSIDE],
             devices=devices,
-            ceilings=Ceilings(
+            ceilings=ScopeLimits(
                 memory_bytes=memory_ceiling_bytes(
                     order.limits.memory_bytes,
                     machine_bytes=_memory_bytes(),

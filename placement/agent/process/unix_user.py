@@ -16,7 +16,7 @@ from pathlib import Path
 
 from placement.planner.launch.recipes import RECIPES, SERVE
 from placement.planner.values.errors import OrderRefused
-from placement.protocol.commands import Limits, Order
+from placement.protocol.commands import JobLimits, Order
 
 LOWEST_UID = 1000
 # "nobody" of every distribution: an account that others share.
@@ -101,7 +101,7 @@ def become(identity: Identity | None) -> None:
     os.setresuid(identity.uid, identity.uid, identity.uid)
 
 
-def limit(limits: Limits, identity: Identity | None) -> None:
+def limit(limits: JobLimits, identity: Identity | None) -> None:
     """Set the ceilings of the calling process and of all it starts."""
     wanted = {
         resource.RLIMIT_CORE: 0,

@@ -26,7 +26,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from placement.agent.runtime.by_deepspeed import ByDeepSpeed
 from placement.agent.runtime.plan_worker import CANNOT_RUN, train
-from placement.agent.runtime.rank_groups import Ranks, begin
+from placement.agent.runtime.rank_groups import RankGroups, begin
 from placement.agent.runtime.sharded_model import LOWER, share_out
 from placement.agent.runtime.stop_flag import StopFlag
 from placement.agent.runtime.trainer import Trainer
@@ -75,7 +75,7 @@ class OwnTrainer(Trainer):
     """A rank of a training whose model, data and loss are somebody's own."""
 
     def __init__(
-        self, how: Execution, settings: Mapping[str, Any], ranks: Ranks
+        self, how: Execution, settings: Mapping[str, Any], ranks: RankGroups
     ) -> None:
         """Call the entry points. Raises SpecInvalid for what they are not."""
         self.autocast: torch.dtype | None = None
@@ -169,7 +169,7 @@ def main(argv: list[str]) -> int:
             plan = Plan.from_json(json.loads(Path(argv[2]).read_text()))
             how = execution_of_own(plan, settings["backend"])
         kind = DeepSpeedOwnTrainer if how.backend == DEEPSPEED else OwnTrainer
-        trainer = kind(how, settings, Ranks(how, device))
+        trainer = kind(how, settings, RankGroups(how, device))
         if trainer.ranks.rank == 0:
             by = f" with {how.backend}" if how.backend == DEEPSPEED else ""
             print(

@@ -26,7 +26,7 @@ import torch
 from torch import distributed
 
 from placement.agent.runtime.by_deepspeed import trainer_of
-from placement.agent.runtime.rank_groups import Ranks, begin
+from placement.agent.runtime.rank_groups import RankGroups, begin
 from placement.agent.runtime.stop_flag import StopFlag
 from placement.agent.runtime.trainer import Trainer
 from placement.agent.runtime.training_checkpoint import CheckpointUnusable, resume, save
@@ -201,7 +201,7 @@ def main(argv: list[str]) -> int:
         print(f"the plan cannot be run: {error}", flush=True)
         return CANNOT_RUN
     try:
-        trainer = trainer_of(how)(how, settings, Ranks(how, device))
+        trainer = trainer_of(how)(how, settings, RankGroups(how, device))
         if trainer.ranks.rank == 0:
             tell(plan, trainer)
         train(trainer, asked)

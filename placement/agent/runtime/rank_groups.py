@@ -25,7 +25,7 @@ def begin() -> torch.device:
     return device
 
 
-class Ranks:
+class RankGroups:
     """This process's place in the grid of stages x replicas x tensor ranks."""
 
     def __init__(self, how: Execution, device: torch.device) -> None:

@@ -52,7 +52,7 @@ class Mlp(nn.Module):
         return self.down(gelu(self.up(x)))
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """One layer: attention and MLP, each behind a norm and beside a short cut."""
 
     def __init__(self, hidden: int, heads: int, dropout: float) -> None:
@@ -90,7 +90,7 @@ class TinyTransformer(nn.Module):
         self.position: nn.Embedding | None = nn.Embedding(seq, hidden)
         # By name, so that a block keeps its name in a stretch of the model.
         self.blocks = nn.ModuleDict(
-            {str(n): Block(hidden, heads, dropout) for n in range(layers)}
+            {str(n): TransformerBlock(hidden, heads, dropout) for n in range(layers)}
         )
         self.norm: nn.LayerNorm | None = nn.LayerNorm(hidden)
         self.head: nn.Linear | None = nn.Linear(hidden, VOCABULARY, bias=False)

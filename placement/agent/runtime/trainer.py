@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from placement.agent.runtime.loss_scale import LossScale, local
 from placement.agent.runtime.offload import DRIVE, HostStep, onto_drive, prime
-from placement.agent.runtime.rank_groups import Ranks
+from placement.agent.runtime.rank_groups import RankGroups
 from placement.agent.runtime.sharded_model import (
     LOWER,
     OwnersStep,
@@ -26,9 +26,9 @@ from placement.agent.runtime.sharded_model import (
     share_out,
 )
 from placement.agent.runtime.tiny_transformer import (
-    Block,
     MarkovText,
     TinyTransformer,
+    TransformerBlock,
     loss_of,
 )
 from placement.planner.launch.backends import TORCH
@@ -51,7 +51,7 @@ def whole_model(how: Execution, settings: Mapping[str, Any]) -> TinyTransformer:
         dropout=settings["dropout"],
     )
     for block in model.blocks.values():
-        assert isinstance(block, Block)
+        assert isinstance(block, TransformerBlock)
         block.checkpointing = how.checkpointing
     model.autocast = autocast_of(how)
     return model.to(torch.bfloat16) if how.precision == "bf16" else model
@@ -61,7 +61,7 @@ class Trainer:
     """What one process does; `step` returns this rank's part of the loss."""
 
     def __init__(
-        self, how: Execution, settings: Mapping[str, Any], ranks: Ranks
+        self, how: Execution, settings: Mapping[str, Any], ranks: RankGroups
     ) -> None:
         """Build this rank's part of the model and its optimizer."""
         self.how, self.settings, self.ranks = how, settings, ranks

@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from placement.agent.serving.deadline_scheduler import Verdict
+from placement.agent.serving.deadline_scheduler import AdmissionVerdict
 from placement.agent.serving.model_counts import Counts, profile_json
-from placement.agent.serving.onnx_engine import Engine, EngineError, Loaded, Unfit
-from placement.agent.serving.queue_simulation import Placed, Request
-from placement.agent.serving.tensors import Asked
+from placement.agent.serving.onnx_engine import (
+    Engine,
+    EngineError,
+    LoadedModel,
+    ModelOverLimit,
+)
+from placement.agent.serving.queue_simulation import Placed, QueuedRequest
+from placement.agent.serving.tensors import InferenceRequest
 
 QUEUE_SHOWN_RATIO = 0.05
 """A smaller part of the time needed is not worth a word."""
@@ -27,7 +32,7 @@ class TurnedAway(Exception):
 
 
 @dataclass(slots=True)
-class Kept:
+class HostedModel:
     """A model that was taken, loaded just now or not."""
 
     name: str
@@ -37,7 +42,7 @@ class Kept:
     deadline_ms: float
     state: str = "loading"
     note: str = ""
-    model: Loaded | None = None
+    model: LoadedModel | None = None
     counts: Counts = field(default_factory=Counts)
 
     @property
@@ -66,12 +71,12 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Waiting:
+class AdmittedRequest:
     """A request that was let in."""
 
-    request: Request
-    asked: Asked
-    kept: Kept
+    request: QueuedRequest
+    asked: InferenceRequest
+    kept: HostedModel
     within_ms: float
     """What is left of its deadline, from when it came."""
     answer: "asyncio.Future[Ran]"
@@ -102,14 +107,14 @@ class Answered:
 
 
 def shared_run(
-    engine: Engine, model: Loaded | None, waiting: Sequence[Waiting]
+    engine: Engine, model: LoadedModel | None, waiting: Sequence[AdmittedRequest]
 ) -> list[dict[str, Any] | EngineError]:
     """Run several requests as one; each gets its own rows back.
 
     Where the shared run fails each runs alone: nobody pays for another's inputs.
 
     Raises:
-        Unfit: a run took longer than the model may.
+        ModelOverLimit: a run took longer than the model may.
     """
     if model is None:
         return [EngineError("it is not loaded")] * len(waiting)
@@ -120,7 +125,7 @@ def shared_run(
         }
         try:
             return _parts(engine.run(model, feeds), [w.request.rows for w in waiting])
-        except Unfit:
+        except ModelOverLimit:
             raise
         except EngineError:
             pass  # alone, below: the one that is wrong is told so
@@ -128,7 +133,7 @@ def shared_run(
     for one in waiting:
         try:
             answers.append(engine.run(model, one.asked.inputs))
-        except Unfit:
+        except ModelOverLimit:
             raise
         except EngineError as error:
             answers.append(error)
@@ -147,7 +152,7 @@ def _parts(
 
 
 def turned_away(
-    waiting: Waiting, verdict: Verdict, way_ms: float, run_ms: float
+    waiting: AdmittedRequest, verdict: AdmissionVerdict, way_ms: float, run_ms: float
 ) -> TurnedAway:
     """Count a request that is not let in, and say why.
 
@@ -157,7 +162,7 @@ def turned_away(
         way_ms: of its deadline for the network, there and back.
         run_ms: of ``predicted_ms`` for the model itself; the rest is the queue.
     """
-    full, counts = verdict is Verdict.FULL, waiting.kept.counts
+    full, counts = verdict is AdmissionVerdict.FULL, waiting.kept.counts
     counts.full += full
     counts.refused += not full
     needed_ms = way_ms + waiting.predicted_ms

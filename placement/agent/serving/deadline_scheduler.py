@@ -23,10 +23,10 @@ from itertools import takewhile
 
 from placement.agent.serving.queue_simulation import (
     ROUNDING_SECONDS,
+    InferenceQueue,
     Placed,
-    Queue,
-    Request,
-    Step,
+    QueuedRequest,
+    SimulatedRun,
     Walk,
 )
 from placement.protocol.serving_times import ServingError
@@ -37,7 +37,7 @@ OVERRUN_PARTS = 4
 time, so that not every request that comes meanwhile finds another end."""
 
 
-class Act(StrEnum):
+class GpuAction(StrEnum):
     """What the Gpu is to do."""
 
     LOAD = "load"
@@ -49,12 +49,12 @@ class Act(StrEnum):
 class Action:
     """One thing for the Gpu, to begin in [earliest, latest] or not at all."""
 
-    act: Act
+    act: GpuAction
     model: str
     earliest: float
     latest: float
     predicted_seconds: float
-    requests: tuple[Request, ...] = ()
+    requests: tuple[QueuedRequest, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -62,7 +62,7 @@ class Action:
         return sum(request.rows for request in self.requests)
 
 
-class Verdict(StrEnum):
+class AdmissionVerdict(StrEnum):
     """Whether a request is let in, and why not."""
 
     IN = "in"
@@ -75,7 +75,7 @@ class Verdict(StrEnum):
 class Admission:
     """The answer to a request, and when it would be done."""
 
-    verdict: Verdict
+    verdict: AdmissionVerdict
     done_at: float
 
 
@@ -93,9 +93,9 @@ class Scheduler:
         self.placed: dict[str, Placed] = {}
         self.loaded: list[str] = []
         """The least recently used first."""
-        self.late: list[Request] = []
+        self.late: list[QueuedRequest] = []
         """Let in and dropped since; the caller takes them out and says so."""
-        self._queue = Queue(by_deadline=admits)
+        self._queue = InferenceQueue(by_deadline=admits)
         self._walks: list[Walk] = []
         """As full as may be, and only of neighbours; empty: to be made anew."""
         self._running: Action | None = None
@@ -113,7 +113,7 @@ class Scheduler:
             self.loaded.append(model.name)
         self._walks = []
 
-    def remove(self, name: str) -> list[Request]:
+    def remove(self, name: str) -> list[QueuedRequest]:
         """Forget a model; return who waited for it."""
         self.placed.pop(name, None)
         self.unloaded(name)
@@ -153,7 +153,7 @@ class Scheduler:
         """
         self._free_at, self._more_seconds = until, more_seconds
 
-    def offer(self, request: Request, now: float) -> Admission:
+    def offer(self, request: QueuedRequest, now: float) -> Admission:
         """Let a request in, or turn it away with the time it would be done.
 
         Raises:
@@ -164,10 +164,10 @@ class Scheduler:
             raise ServingError(f"{request.model} takes no {request.rows} rows")
         if not self.admits:
             self._queue.add(request)
-            return Admission(Verdict.IN, now)
+            return Admission(AdmissionVerdict.IN, now)
         walks = self._walked(now, request)
         if self.waiting >= MOST_WAITING:
-            return Admission(Verdict.FULL, self._done_at(request, walks[0]))
+            return Admission(AdmissionVerdict.FULL, self._done_at(request, walks[0]))
         # Who comes to an idle Gpu is let in on a usual run: else one slow spell, which
         # nobody who is let in could disprove, would keep everybody out.
         alone = not self.waiting and self._idle(now)
@@ -178,14 +178,16 @@ class Scheduler:
             step = walk.step_of(request)
             latest = step.end if alone else self._latest_end(walk, step, request)
             if not walk.late and request.in_time(latest):
-                return Admission(Verdict.IN, step.end)
+                return Admission(AdmissionVerdict.IN, step.end)
         self._queue.drop(request)
         for walk, before in zip(walks, changed, strict=True):
             walk.take_back(before)
         done_at = max(latest, self._done_at(request, walks[0]))
-        return Admission(Verdict.TOO_LATE, done_at)
+        return Admission(AdmissionVerdict.TOO_LATE, done_at)
 
-    def _latest_end(self, walk: Walk, step: Step, request: Request) -> float:
+    def _latest_end(
+        self, walk: Walk, step: SimulatedRun, request: QueuedRequest
+    ) -> float:
         """When its run may be over: a slow one, and joined by who comes after it.
 
         Where many wait, batches that could not be filled any more when they were begun
@@ -208,7 +210,7 @@ class Scheduler:
         timing = self.placed[model].timing
         return timing.predicted_seconds(rows) - timing.typical_seconds(rows)
 
-    def withdraw(self, request: Request) -> bool:
+    def withdraw(self, request: QueuedRequest) -> bool:
         """Nobody waits for it any more; False: it runs or ran."""
         if not self._queue.drop(request):
             return False
@@ -259,8 +261,8 @@ class Scheduler:
             more_seconds=action.predicted_seconds / OVERRUN_PARTS,
         )
         going_on = takewhile(lambda walk: walk.begun(action.requests), self._walks)
-        self._walks = list(going_on) if action.act is Act.INFER else []
-        if action.act is Act.UNLOAD:
+        self._walks = list(going_on) if action.act is GpuAction.INFER else []
+        if action.act is GpuAction.UNLOAD:
             self.loaded.remove(action.model)
         else:
             self._touch(action.model)
@@ -272,9 +274,9 @@ class Scheduler:
         self.busy(now)
         self._walks = []
         model = self.placed.get(action.model)
-        if model is not None and action.act is Act.INFER:
+        if model is not None and action.act is GpuAction.INFER:
             model.timing.ran(action.rows, seconds, now)
-        elif model is not None and action.act is Act.LOAD:
+        elif model is not None and action.act is GpuAction.LOAD:
             model.timing.load_seconds = seconds
 
     def forget_old(self, now: float) -> None:
@@ -285,7 +287,7 @@ class Scheduler:
 
     # --- the walks -----------------------------------------------------------------
 
-    def _walked(self, now: float, newcomer: Request | None = None) -> list[Walk]:
+    def _walked(self, now: float, newcomer: QueuedRequest | None = None) -> list[Walk]:
         """The ways to make batches of all who wait; one where both are the same."""
         at = self._free_from(now)
         if not self._walks or abs(self._walks[0].began_at - at) > ROUNDING_SECONDS:
@@ -326,19 +328,21 @@ class Scheduler:
             return now
         return self._free_at + part * -(-over // part)
 
-    def _action(self, step: Step, now: float) -> Action:
+    def _action(self, step: SimulatedRun, now: float) -> Action:
         model = self.placed[step.model]
         deadline = min(one.deadline_at for one in step.batch)
         run_seconds = step.end - step.begin
         if model.name in self.loaded:
             latest = deadline - run_seconds
-            return Action(Act.INFER, model.name, now, latest, run_seconds, step.batch)
+            return Action(
+                GpuAction.INFER, model.name, now, latest, run_seconds, step.batch
+            )
         load_seconds = model.timing.load_seconds
         latest = deadline - run_seconds - load_seconds
         leaving = self.make_room(model.memory_bytes)
         if leaving:
-            return Action(Act.UNLOAD, leaving[0], now, latest, 0.0)
-        return Action(Act.LOAD, model.name, now, latest, load_seconds)
+            return Action(GpuAction.UNLOAD, leaving[0], now, latest, 0.0)
+        return Action(GpuAction.LOAD, model.name, now, latest, load_seconds)
 
     def _drop_late(self, now: float) -> bool:
         """Take out who would be late even if they were next; whether there were any."""
@@ -352,12 +356,12 @@ class Scheduler:
         self.late += found
         return bool(found)
 
-    def _alone_at(self, request: Request, at: float) -> float:
+    def _alone_at(self, request: QueuedRequest, at: float) -> float:
         model = self.placed[request.model]
         load = 0.0 if model.name in self.loaded else model.timing.load_seconds
         return at + load + model.timing.typical_seconds(request.rows)
 
-    def _done_at(self, request: Request, walk: Walk) -> float:
+    def _done_at(self, request: QueuedRequest, walk: Walk) -> float:
         """When a request would be done after everybody who waits."""
         slower = self._slower(request.model, request.rows)
         return self._alone_at(request, walk.at) + slower

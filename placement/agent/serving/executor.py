@@ -19,32 +19,32 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from placement.agent.serving.batch import (
+    AdmittedRequest,
     Answered,
-    Kept,
+    HostedModel,
     Ran,
     TurnedAway,
-    Waiting,
     resident_bytes,
     shared_run,
     turned_away,
 )
 from placement.agent.serving.deadline_scheduler import (
-    Act,
     Action,
     Admission,
+    AdmissionVerdict,
+    GpuAction,
     Scheduler,
-    Verdict,
 )
 from placement.agent.serving.model_limits import bounded
 from placement.agent.serving.onnx_engine import (
     Engine,
     EngineError,
-    Loaded,
-    Unfit,
+    LoadedModel,
+    ModelOverLimit,
     monotonic,
 )
-from placement.agent.serving.queue_simulation import Placed, Request
-from placement.agent.serving.tensors import Asked
+from placement.agent.serving.queue_simulation import Placed, QueuedRequest
+from placement.agent.serving.tensors import InferenceRequest
 from placement.protocol.serving_times import Lag, ServingError, Timing
 
 SWITCH_SECONDS = 0.0002
@@ -75,11 +75,11 @@ class Station:
         self.failed = dict(failed or {})
         self.engine, self.clock = engine, clock
         self.scheduler = Scheduler(room_bytes=room_bytes, admits=admits)
-        self.kept: dict[str, Kept] = {}
+        self.kept: dict[str, HostedModel] = {}
         self.started_at = clock()
         self.busy_seconds = 0.0
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, AdmittedRequest] = {}
         self._todo: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._lag = Lag()
@@ -88,7 +88,7 @@ class Station:
 
     # --- models --------------------------------------------------------------------
 
-    def take(self, kept: Kept) -> None:
+    def take(self, kept: HostedModel) -> None:
         """Take a model; it loads when its turn comes. Raises ServingError."""
         if kept.memory_bytes > self.scheduler.room_bytes:
             raise ServingError(f"{kept.name} is larger than the room for all models")
@@ -121,7 +121,7 @@ class Station:
         until = self.clock() + FIRST_LOAD_SECONDS
         self.scheduler.busy(until, more_seconds=FIRST_LOAD_SECONDS)
 
-    def _first_load(self, kept: Kept) -> None:
+    def _first_load(self, kept: HostedModel) -> None:
         """Load and measure a model, then place it."""
         if self.kept.get(kept.name) is not kept:
             return
@@ -147,7 +147,7 @@ class Station:
                 return
         self.engine.unload(kept.model)
 
-    def _measured(self, kept: Kept, leaving: list[str]) -> Timing:
+    def _measured(self, kept: HostedModel, leaving: list[str]) -> Timing:
         """Load a model once those are gone, and time it. Raises EngineError."""
         for name in leaving:
             self._unload(name)
@@ -163,7 +163,7 @@ class Station:
         kept.model = model
         return Timing(profile, load_seconds=load_seconds)
 
-    def _release(self, model: Loaded | None) -> None:
+    def _release(self, model: LoadedModel | None) -> None:
         if model is not None:
             self.engine.unload(model)
 
@@ -173,11 +173,15 @@ class Station:
 
     # --- requests ------------------------------------------------------------------
 
-    async def infer(self, kept: Kept, asked: Asked, *, way_ms: float) -> Answered:
+    async def infer(
+        self, kept: HostedModel, asked: InferenceRequest, *, way_ms: float
+    ) -> Answered:
         """Serve one request, or say at once why not: ``let_in``, then ``answered``."""
         return await self.answered(self.let_in(kept, asked, way_ms=way_ms))
 
-    def let_in(self, kept: Kept, asked: Asked, *, way_ms: float) -> Waiting:
+    def let_in(
+        self, kept: HostedModel, asked: InferenceRequest, *, way_ms: float
+    ) -> AdmittedRequest:
         """Take a request that can be in time, for ``answered`` to wait for.
 
         Args:
@@ -193,17 +197,17 @@ class Station:
         lag = self._lag.seconds(now)
         request = self._request(kept, asked, now, within_ms / 1000 - lag)
         answer: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
-        waiting = Waiting(request, asked, kept, within_ms, answer)
+        waiting = AdmittedRequest(request, asked, kept, within_ms, answer)
         admission = self._offer(waiting, now)
         waiting.predicted_ms = (admission.done_at - now + lag) * 1000
-        if admission.verdict is not Verdict.IN:
+        if admission.verdict is not AdmissionVerdict.IN:
             placed = self.scheduler.placed.get(kept.name)
             rows = request.rows
             run_ms = 1000 * placed.timing.predicted_seconds(rows) if placed else 0.0
             raise turned_away(waiting, admission.verdict, way_ms, run_ms)
         return waiting
 
-    async def answered(self, waiting: Waiting) -> Answered:
+    async def answered(self, waiting: AdmittedRequest) -> Answered:
         """What became of a request that was let in; cancelled, nobody waits for it.
 
         Raises:
@@ -236,7 +240,7 @@ class Station:
             in_time=in_time,
         )
 
-    def _offer(self, waiting: Waiting, now: float) -> Admission:
+    def _offer(self, waiting: AdmittedRequest, now: float) -> Admission:
         """Ask the scheduler, which remembers who is let in. Raises TurnedAway."""
         request = waiting.request
         with self._changed:
@@ -244,18 +248,22 @@ class Station:
                 admission = self.scheduler.offer(request, now)
             except ServingError as error:
                 raise TurnedAway("gone", str(error), predicted_ms=None) from None
-            if admission.verdict is Verdict.IN:
+            if admission.verdict is AdmissionVerdict.IN:
                 self._waiting[request.id] = waiting
                 self._changed.notify()
         return admission
 
-    def _request(self, kept: Kept, asked: Asked, now: float, left: float) -> Request:
+    def _request(
+        self, kept: HostedModel, asked: InferenceRequest, now: float, left: float
+    ) -> QueuedRequest:
         model = kept.model
         rows, like = 1, ""
         if model is not None and model.batches:
             shapes = [value.shape for _, value in sorted(asked.inputs.items())]
             rows, like = shapes[0][0], f"{[shape[1:] for shape in shapes]}"
-        return Request(next(self._numbers), kept.name, rows, now, now + left, like)
+        return QueuedRequest(
+            next(self._numbers), kept.name, rows, now, now + left, like
+        )
 
     # --- the event loop's side ------------------------------------------------------
 
@@ -289,7 +297,7 @@ class Station:
         requests = [waiting.request for waiting in self._waiting.values()]
         self._turn_all(requests, "gone", "The endpoint stops.")
 
-    def _turn_all(self, requests: list[Request], code: str, why: str) -> None:
+    def _turn_all(self, requests: list[QueuedRequest], code: str, why: str) -> None:
         for request in requests:
             waiting = self._waiting.pop(request.id, None)
             if waiting is None or waiting.answer.done():
@@ -298,7 +306,9 @@ class Station:
             error = TurnedAway(code, why, predicted_ms=None)
             waiting.answer.set_exception(error)
 
-    def _answer(self, waiting: list[Waiting], results: list[Ran | EngineError]) -> None:
+    def _answer(
+        self, waiting: list[AdmittedRequest], results: list[Ran | EngineError]
+    ) -> None:
         for one, result in zip(waiting, results, strict=True):
             self._waiting.pop(one.request.id, None)
             if isinstance(result, EngineError):
@@ -371,7 +381,7 @@ class Station:
         failed = unfit = None
         try:
             found = self._work(action, waiting)
-        except Unfit as error:
+        except ModelOverLimit as error:
             unfit = str(error)
         except EngineError as error:
             failed = str(error)
@@ -383,7 +393,7 @@ class Station:
             self._post(self._answer, waiting, [EngineError(unfit)] * len(waiting))
         elif failed is not None:
             self._fail(action.model, failed, "it cannot be loaded")
-        elif action.act is Act.INFER:
+        elif action.act is GpuAction.INFER:
             rows = sum(one.request.rows for one in waiting)
             results = [
                 one
@@ -395,13 +405,13 @@ class Station:
         return ended
 
     def _work(
-        self, action: Action, waiting: list[Waiting]
+        self, action: Action, waiting: list[AdmittedRequest]
     ) -> list[dict[str, Any] | EngineError]:
         """What an action is, carried out. Raises EngineError."""
-        if action.act is Act.INFER:
+        if action.act is GpuAction.INFER:
             model = waiting[0].kept.model if waiting else None
             return shared_run(self.engine, model, waiting)
-        if action.act is Act.UNLOAD:
+        if action.act is GpuAction.UNLOAD:
             self._unload(action.model)
             return []
         kept = self.kept.get(action.model)

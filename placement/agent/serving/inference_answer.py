@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from placement.agent.serving.tensors import DATATYPES, Asked, TensorInvalid
+from placement.agent.serving.tensors import DATATYPES, InferenceRequest, TensorInvalid
 
 
 def write_answer(
     model: str,
-    asked: Asked,
+    asked: InferenceRequest,
     results: Mapping[str, np.ndarray],
     parameters: Mapping[str, Any],
 ) -> tuple[bytes, int | None]:

@@ -21,12 +21,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from placement.agent.serving.batch import Kept, TurnedAway
+from placement.agent.serving.batch import HostedModel, TurnedAway
 from placement.agent.serving.executor import Station
 from placement.agent.serving.inference_answer import write_answer
 from placement.agent.serving.onnx_engine import EngineError
 from placement.agent.serving.tensors import (
-    Asked,
+    InferenceRequest,
     TensorInvalid,
     deadline_of,
     read_request,
@@ -144,16 +144,16 @@ class ServeApp:
             return InferenceAnswer(200, self.station.to_json())
         raise problem(404, "not-found", "There is no such address.")
 
-    def _kept(self, name: str) -> Kept:
+    def _kept(self, name: str) -> HostedModel:
         kept = self.station.kept.get(name)
         if kept is None:
             raise problem(404, "no-model", f"No model {name} is served here.")
         return kept
 
-    def _ready(self, kept: Kept) -> InferenceAnswer:
+    def _ready(self, kept: HostedModel) -> InferenceAnswer:
         return InferenceAnswer(200 if kept.ready else 503, {"ready": kept.ready})
 
-    def _model(self, kept: Kept) -> InferenceAnswer:
+    def _model(self, kept: HostedModel) -> InferenceAnswer:
         model = kept.model
         if model is None:
             raise self._not_ready(kept)
@@ -166,7 +166,7 @@ class ServeApp:
         }
         return InferenceAnswer(200, body)
 
-    def _not_ready(self, kept: Kept) -> InferenceAnswer:
+    def _not_ready(self, kept: HostedModel) -> InferenceAnswer:
         words = f": {kept.note}" if kept.note else ""
         return problem(
             503, "not-ready", f"{kept.name} is not ready, it is {kept.state}{words}."
@@ -175,7 +175,7 @@ class ServeApp:
     # --- inference -----------------------------------------------------------------
 
     async def _infer(
-        self, kept: Kept, headers: Mapping[str, str], receive: Receive
+        self, kept: HostedModel, headers: Mapping[str, str], receive: Receive
     ) -> InferenceAnswer:
         body = await _body(receive)
         if kept.model is None or not kept.ready:
@@ -206,7 +206,9 @@ class ServeApp:
                 task.cancel()
             await asyncio.gather(inference, gone, return_exceptions=True)
 
-    def _asked(self, kept: Kept, body: bytes, headers: Mapping[str, str]) -> Asked:
+    def _asked(
+        self, kept: HostedModel, body: bytes, headers: Mapping[str, str]
+    ) -> InferenceRequest:
         """Read a request. Raises TensorInvalid; Answer: the model failed meanwhile."""
         assert kept.model is not None
         length = headers.get(LENGTH_HEADER)
@@ -235,7 +237,10 @@ class ServeApp:
         return asked
 
     def _done(
-        self, kept: Kept, asked: Asked, inference: "asyncio.Future[Any]"
+        self,
+        kept: HostedModel,
+        asked: InferenceRequest,
+        inference: "asyncio.Future[Any]",
     ) -> InferenceAnswer:
         try:
             answered = inference.result()
@@ -267,7 +272,7 @@ class ServeApp:
             return InferenceAnswer(200, {"gone": self.station.let_go(name)})
         try:
             said = json.loads(body)
-            kept = Kept(
+            kept = HostedModel(
                 name=name,
                 path=Path(str(said["path"])),
                 memory_bytes=int(said["memory_bytes"]),

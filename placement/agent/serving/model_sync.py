@@ -22,7 +22,11 @@ from placement.agent.process import unix_user
 from placement.agent.process.unix_user import Identity
 from placement.agent.serving.server_client import NoAnswer, ask
 from placement.planner.values.errors import SpecInvalid
-from placement.planner.values.onnx_external_data import MOST_PARTS, OWN_NAME, Part
+from placement.planner.values.onnx_external_data import (
+    MOST_PARTS,
+    OWN_NAME,
+    ModelFilePart,
+)
 from placement.protocol.commands import parse_order
 from placement.protocol.serving_frames import MODEL_NAME
 
@@ -45,7 +49,7 @@ class Wanted:
     memory_bytes: int
     most_batch: int
     deadline_ms: int
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ModelFilePart, ...] = ()
     """Its files, its own first, where its weights lie beside it."""
 
     @property
@@ -63,7 +67,7 @@ class Wanted:
             field: int(said[field])
             for field in ("id", "memory_bytes", "most_batch", "deadline_ms")
         }
-        parts = tuple(Part.from_json(one) for one in said.get("parts", ()))
+        parts = tuple(ModelFilePart.from_json(one) for one in said.get("parts", ()))
         if parts and (parts[0].name != OWN_NAME or len(parts) > MOST_PARTS):
             raise ValueError(f"no model: {len(parts)} parts of {name:.40}")
         return cls(name=name, sha256=sha256, parts=parts, **numbers)

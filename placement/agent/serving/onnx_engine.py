@@ -43,12 +43,12 @@ class EngineError(Exception):
     """The model cannot be loaded or run, in words for its page."""
 
 
-class Unfit(EngineError):
+class ModelOverLimit(EngineError):
     """The model takes more time or memory than it may: it is not served."""
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedModel:
     """A model that can run."""
 
     session: Any
@@ -93,7 +93,7 @@ class Engine:
         """What computes, in a word: cuda or cpu."""
         return "cuda" if len(self.providers) > 1 else "cpu"
 
-    def load(self, path: Path) -> Loaded:
+    def load(self, path: Path) -> LoadedModel:
         """Load one file. Raises EngineError.
 
         Nothing can end a load but the parent process, by its deadline in the note.
@@ -115,7 +115,7 @@ class Engine:
             one.name: tuple(str(size) for size in one.shape)
             for one in session.get_inputs()
         }
-        return Loaded(
+        return LoadedModel(
             session,
             inputs,
             outputs,
@@ -125,7 +125,11 @@ class Engine:
         )
 
     def run(
-        self, model: Loaded, feeds: Mapping[str, Any], *, seconds: float | None = None
+        self,
+        model: LoadedModel,
+        feeds: Mapping[str, Any],
+        *,
+        seconds: float | None = None,
     ) -> dict[str, Any]:
         """One inference, ended where it takes too long.
 
@@ -135,7 +139,7 @@ class Engine:
             seconds: that it may take; None: what the model may.
 
         Raises:
-            Unfit: it took longer.
+            ModelOverLimit: it took longer.
             EngineError: it failed.
         """
         names = [one.name for one in model.outputs]
@@ -148,7 +152,7 @@ class Engine:
             return dict(zip(names, found, strict=True))
         except RUNTIME_ERRORS as error:
             if options.terminate:
-                raise Unfit(f"one run took longer than {within:g} s") from None
+                raise ModelOverLimit(f"one run took longer than {within:g} s") from None
             raise EngineError(_words(error)) from None
         finally:
             self._running = None
@@ -159,13 +163,13 @@ class Engine:
         if running is not None and time.monotonic() > running[0]:
             running[1].terminate = True
 
-    def unload(self, model: Loaded) -> None:
+    def unload(self, model: LoadedModel) -> None:
         """Give back what it holds."""
         model.session = None
         gc.collect()
 
     def measure(
-        self, model: Loaded, most_batch: int, clock: Callable[[], float]
+        self, model: LoadedModel, most_batch: int, clock: Callable[[], float]
     ) -> dict[int, list[float]]:
         """Seconds of single runs by batch size; sets ``batches`` and ``note``.
 
@@ -173,7 +177,7 @@ class Engine:
         ones have shown it.
 
         Raises:
-            Unfit: it takes more time or memory than it may.
+            ModelOverLimit: it takes more time or memory than it may.
         """
         free = _free_batch(model)
         self._tries_end = time.monotonic() + self.limits.tries
@@ -188,18 +192,20 @@ class Engine:
                 size *= 2
             slowest = max(max(seconds) for seconds in profile.values())
             model.run_seconds = max(self.limits.run, self.limits.slowest * slowest)
-        except Unfit:
+        except ModelOverLimit:
             raise
         except EngineError as error:
             if _of_memory(error):
-                raise Unfit(f"it needs more memory than it may take: {error}") from None
+                raise ModelOverLimit(
+                    f"it needs more memory than it may take: {error}"
+                ) from None
             model.batches = False
             model.note = f"not measured: it does not run on made-up inputs ({error})"
             return {1: [UNPROFILED_SECONDS]}
         return profile
 
     def _runs(
-        self, model: Loaded, feeds: Mapping[str, Any], clock: Callable[[], float]
+        self, model: LoadedModel, feeds: Mapping[str, Any], clock: Callable[[], float]
     ) -> list[float]:
         for _ in range(WARM_RUNS):
             self._try(model, feeds)
@@ -213,14 +219,14 @@ class Engine:
             found.append(clock() - begun)
         return found
 
-    def _try(self, model: Loaded, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def _try(self, model: LoadedModel, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """One run on made-up inputs. Raises EngineError."""
         left = self._tries_end - time.monotonic()
         if left <= 0:
-            raise Unfit(f"trying it took longer than {self.limits.tries:g} s")
+            raise ModelOverLimit(f"trying it took longer than {self.limits.tries:g} s")
         return self.run(model, feeds, seconds=min(left, self.limits.try_run))
 
-    def _rows_apart(self, model: Loaded) -> tuple[bool, str]:
+    def _rows_apart(self, model: LoadedModel) -> tuple[bool, str]:
         """Whether two rows in one run give what they give alone."""
         first, second = made_up(model, 1, seed=1), made_up(model, 1, seed=2)
         both = {name: np.concatenate([first[name], second[name]]) for name in first}
@@ -236,7 +242,7 @@ class Engine:
         return True, ""
 
 
-def made_up(model: Loaded, rows: int, seed: int = 0) -> dict[str, Any]:
+def made_up(model: LoadedModel, rows: int, seed: int = 0) -> dict[str, Any]:
     """Inputs of the right form: noise, small whole numbers, empty texts."""
     noise = np.random.default_rng(seed)
     found = {}
@@ -256,7 +262,7 @@ def made_up(model: Loaded, rows: int, seed: int = 0) -> dict[str, Any]:
     return found
 
 
-def _free_batch(model: Loaded) -> bool:
+def _free_batch(model: LoadedModel) -> bool:
     """Whether the first dimension is free everywhere, and is the same one."""
     everywhere = (*model.inputs, *model.outputs)
     first = {sizes[0] if sizes else "" for sizes in model.sizes.values()}

@@ -23,7 +23,7 @@ Order = tuple[float, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class QueuedRequest:
     """One inference that somebody waits for."""
 
     id: int
@@ -54,31 +54,31 @@ class Placed:
     most_rows: int = 1
 
 
-class Queue:
+class InferenceQueue:
     """Who waits: by group, each in order. ``by_deadline`` False: as they came."""
 
     def __init__(self, *, by_deadline: bool) -> None:
         self.by_deadline = by_deadline
-        self.groups: dict[Group, list[Request]] = {}
+        self.groups: dict[Group, list[QueuedRequest]] = {}
         self._ids: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    def __contains__(self, request: Request) -> bool:
+    def __contains__(self, request: QueuedRequest) -> bool:
         return request.id in self._ids
 
-    def order(self, request: Request) -> Order:
+    def order(self, request: QueuedRequest) -> Order:
         """Earliest deadline first, then as they came."""
         at = request.deadline_at if self.by_deadline else request.arrived_at
         return (at, request.id)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: QueuedRequest) -> None:
         """O(log n) comparisons."""
         insort(self.groups.setdefault(request.group, []), request, key=self.order)
         self._ids.add(request.id)
 
-    def drop(self, request: Request) -> bool:
+    def drop(self, request: QueuedRequest) -> bool:
         """Take a request out; False: it does not wait."""
         if request.id not in self._ids:
             return False
@@ -89,14 +89,14 @@ class Queue:
             del self.groups[request.group]
         return True
 
-    def drop_model(self, name: str) -> list[Request]:
+    def drop_model(self, name: str) -> list[QueuedRequest]:
         """Take out who waits for a model."""
         gone = [key for key in self.groups if key[0] == name]
         found = [request for key in gone for request in self.groups.pop(key)]
         self._ids.difference_update(one.id for one in found)
         return found
 
-    def mixes(self, newcomer: Request | None = None) -> bool:
+    def mixes(self, newcomer: QueuedRequest | None = None) -> bool:
         """Whether batches could be made past others who wait, newcomer included."""
         groups, people = len(self.groups), len(self)
         if newcomer is not None:
@@ -104,18 +104,18 @@ class Queue:
             people += 1
         return 1 < groups < people
 
-    def all(self) -> list[Request]:
+    def all(self) -> list[QueuedRequest]:
         """Everybody, group by group."""
         return [one for group in self.groups.values() for one in group]
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class SimulatedRun:
     """One run, and what was before it."""
 
     model: str
     group: Group
-    batch: tuple[Request, ...]
+    batch: tuple[QueuedRequest, ...]
     before: float
     """When the one before it is over; a load comes between the two."""
     begin: float
@@ -127,12 +127,12 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class WalkChange:
     """What a newcomer changed in a walk."""
 
     keep: int
     """The steps that stayed."""
-    old: list[Step]
+    old: list[SimulatedRun]
     """Those that were made anew, as they were."""
 
 
@@ -141,7 +141,7 @@ class Walk:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: InferenceQueue,
         placed: Mapping[str, Placed],
         *,
         room_bytes: int,
@@ -155,7 +155,7 @@ class Walk:
         self.greedy, self.late_batches = greedy, late_batches
         self.began_at = self.at = at
         self.loaded = tuple(loaded)
-        self.steps: list[Step] = []
+        self.steps: list[SimulatedRun] = []
         self.late = 0
         """Steps that somebody would be late with."""
         self._taken: dict[Group, int] = {}
@@ -178,15 +178,15 @@ class Walk:
                 heappush(heads, (order(rows[last]), group))
             most = None if most is None else most - 1
 
-    def insert(self, request: Request) -> Changed:
+    def insert(self, request: QueuedRequest) -> WalkChange:
         """Walk anew from where a newcomer, who is in the queue, changes it."""
         keep = self._unchanged_by(request)
         old = self.steps[keep:]
         self._back_to(keep)
         self.go_on({request.group, *(step.group for step in old)})
-        return Changed(keep, old)
+        return WalkChange(keep, old)
 
-    def take_back(self, changed: Changed) -> None:
+    def take_back(self, changed: WalkChange) -> None:
         """Be as before ``insert``; the newcomer is out of the queue again."""
         self._back_to(changed.keep)
         for step in changed.old:
@@ -195,7 +195,7 @@ class Walk:
             last = changed.old[-1]
             self.at, self.loaded = last.end, self._used(last.loaded, last.model)
 
-    def begun(self, batch: tuple[Request, ...]) -> bool:
+    def begun(self, batch: tuple[QueuedRequest, ...]) -> bool:
         """The first step begins and left the queue; False: another one did."""
         if not self.steps or self.steps[0].batch != batch:
             return False
@@ -209,11 +209,11 @@ class Walk:
         self.began_at = step.end
         return True
 
-    def step_of(self, request: Request) -> Step:
+    def step_of(self, request: QueuedRequest) -> SimulatedRun:
         """The run that a request is in. Raises StopIteration: it is in none."""
         return next(step for step in reversed(self.steps) if request in step.batch)
 
-    def _unchanged_by(self, request: Request) -> int:
+    def _unchanged_by(self, request: QueuedRequest) -> int:
         """How many steps are the same with a newcomer.
 
         Heads of steps come in the order of deadlines, so what could begin after the
@@ -254,10 +254,12 @@ class Walk:
         end = begin + model.timing.typical_seconds(total)
         in_time = batch[0].in_time(end)
         name, before = model.name, self.loaded
-        self._append(Step(name, group, batch, self.at, begin, end, in_time, before))
+        self._append(
+            SimulatedRun(name, group, batch, self.at, begin, end, in_time, before)
+        )
         self.at, self.loaded = end, self._used(before, name)
 
-    def _append(self, step: Step) -> None:
+    def _append(self, step: SimulatedRun) -> None:
         self.steps.append(step)
         self._taken[step.group] = self._taken.get(step.group, 0) + len(step.batch)
         self.late += not step.in_time
@@ -265,7 +267,7 @@ class Walk:
     def _filled(
         self,
         model: Placed,
-        rows: list[Request],
+        rows: list[QueuedRequest],
         first: int,
         begin: float,
         bound: Order | None,

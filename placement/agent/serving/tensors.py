@@ -64,7 +64,7 @@ class TensorInvalid(Exception):
 
 
 @dataclass(slots=True)
-class Asked:
+class InferenceRequest:
     """One inference request, read and checked."""
 
     inputs: dict[str, Any]
@@ -80,7 +80,7 @@ def read_request(
     header_bytes: int | None,
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
-) -> Asked:
+) -> InferenceRequest:
     """Read a request for a model with such inputs and outputs.
 
     Args:
@@ -143,7 +143,7 @@ def _no_constant(word: str) -> float:
 
 def _asked(
     said: Mapping[str, Any], found: dict[str, Any], outputs: Sequence[Tensor]
-) -> Asked:
+) -> InferenceRequest:
     """What is wanted back, and until when."""
     parameters = said.get("parameters", {})
     if not isinstance(parameters, dict):
@@ -169,7 +169,7 @@ def _asked(
         wanted.append(item["name"])
         if _flag(options, "binary_data", f"{place}.parameters", everywhere):
             binary.add(item["name"])
-    return Asked(
+    return InferenceRequest(
         inputs=found,
         outputs=tuple(wanted),
         id=name,

@@ -49,7 +49,7 @@ ADDRESS = "/ws/node/serve/"
 logger = logging.getLogger(__name__)
 
 
-class _NoRedirect(connect):
+class _NoRedirectConnect(connect):
     """The node's token must not travel: a redirect is an error."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
@@ -145,7 +145,7 @@ class ServeTunnels:
     def _connected(self) -> connect:
         web = urlsplit(self.node.web_url)
         scheme = {"http": "ws", "https": "wss"}[web.scheme]
-        return _NoRedirect(
+        return _NoRedirectConnect(
             f"{scheme}://{web.netloc}{web.path}{ADDRESS}",
             additional_headers={
                 "Authorization": f"Node {self.node.name}:{self.node.token()}"

@@ -52,7 +52,7 @@ class CheckpointUnreadable(Exception):
     """There is a checkpoint, and its own user cannot read it."""
 
 
-class Carrier:
+class CheckpointTransfer:
     """Brings what was asked for, one checkpoint after the other."""
 
     def __init__(self, node: NodeView) -> None:

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Holding:
+class StoredFolder:
     """The folder of one Job, and whose it is."""
 
     folder: JobFolder
@@ -55,7 +55,7 @@ class Holding:
         return self.ended_at is not None and self.with_web
 
 
-def holding_of(folder: JobFolder) -> Holding | None:
+def holding_of(folder: JobFolder) -> StoredFolder | None:
     """Return what is known of a folder; None: no order started anything there.
 
     Raises:
@@ -72,7 +72,7 @@ def holding_of(folder: JobFolder) -> Holding | None:
     ended = status.get("event") in ENDS
     carry = folder.read("carry")
     told = all(reported.get(word) for word in ("ended", "uploaded", "results"))
-    return Holding(
+    return StoredFolder(
         folder=folder,
         order=order,
         size_bytes=int(folder.read(SIZE).get("bytes", 0)),
@@ -81,9 +81,9 @@ def holding_of(folder: JobFolder) -> Holding | None:
     )
 
 
-def holdings(folders: Iterable[JobFolder]) -> dict[str, list[Holding]]:
+def holdings(folders: Iterable[JobFolder]) -> dict[str, list[StoredFolder]]:
     """Return the folders by the login name of their person; bad ones are left out."""
-    found: dict[str, list[Holding]] = defaultdict(list)
+    found: dict[str, list[StoredFolder]] = defaultdict(list)
     for folder in folders:
         try:
             one = holding_of(folder)
@@ -95,7 +95,7 @@ def holdings(folders: Iterable[JobFolder]) -> dict[str, list[Holding]]:
     return found
 
 
-def to_remove(of_person: Sequence[Holding]) -> list[Holding]:
+def to_remove(of_person: Sequence[StoredFolder]) -> list[StoredFolder]:
     """Return the folders to remove of a person who is over the limit, oldest first.
 
     A folder that a Job which has not ended goes on from stays.
@@ -106,7 +106,7 @@ def to_remove(of_person: Sequence[Holding]) -> list[Holding]:
     over = sum(one.size_bytes for one in of_person) - last.order.limits.person_bytes
     needed = _needed(of_person)
     old = [one for one in of_person if one.may_go and one.folder.path not in needed]
-    gone: list[Holding] = []
+    gone: list[StoredFolder] = []
     for one in sorted(old, key=lambda one: (one.ended_at or 0, one.folder.name)):
         if over <= 0:
             break
@@ -116,12 +116,12 @@ def to_remove(of_person: Sequence[Holding]) -> list[Holding]:
     return gone
 
 
-def _needed(of_person: Sequence[Holding]) -> set[Path]:
+def _needed(of_person: Sequence[StoredFolder]) -> set[Path]:
     """Return the folders that Jobs which have not ended may take a checkpoint from."""
     by_path = {one.folder.path: one for one in of_person}
     needed: set[Path] = set()
     for one in of_person:
-        after: Holding | None = one if one.ended_at is None else None
+        after: StoredFolder | None = one if one.ended_at is None else None
         while after is not None and after.order.resume_job:
             path = previous_attempt.before(after.order, one.folder.path.parent).path
             if path in needed:
@@ -201,7 +201,7 @@ class FolderSizes:
             return False
         try:
             size_bytes = folder_size.size_bytes(folder.path)
-        except folder_size.TooDeep:
+        except folder_size.FoldersTooDeep:
             size_bytes = _most_of(folder)
         folder.write(SIZE, {"bytes": size_bytes, "at": now})
         return True

@@ -31,7 +31,7 @@ Count = Callable[[os.stat_result, set[tuple[int, int]]], int]
 """Bytes that one entry counts; the set remembers files that were counted."""
 
 
-class TooDeep(Exception):
+class FoldersTooDeep(Exception):
     """Folders in folders without end: what lies there cannot be counted."""
 
 
@@ -68,7 +68,7 @@ class FolderWatch:
         """Measure once; why the Job is to stop, or nothing."""
         try:
             self.used_bytes = sum(size_bytes(path) for path in self.folders)
-        except TooDeep:
+        except FoldersTooDeep:
             return f"its folder has folders nested deeper than {MOST_DEPTH}"
         if self.used_bytes <= self.most_bytes:
             return ""
@@ -80,7 +80,7 @@ def size_bytes(path: Path) -> int:
     """What a folder's files take on the disk; 0 where there is no such folder.
 
     Raises:
-        TooDeep: see MOST_DEPTH.
+        FoldersTooDeep: see MOST_DEPTH.
     """
     return _walked(path, _disk_bytes)
 
@@ -89,7 +89,7 @@ def content_bytes(path: Path) -> int:
     """Bytes that a folder's regular files hold; 0 where there is no such folder.
 
     Raises:
-        TooDeep: see MOST_DEPTH.
+        FoldersTooDeep: see MOST_DEPTH.
     """
     return _walked(path, _file_bytes)
 
@@ -121,7 +121,7 @@ def _walk(handle: int, counted: Count, seen: set[tuple[int, int]], depth: int) -
     total = 0
     try:
         if depth > MOST_DEPTH:
-            raise TooDeep
+            raise FoldersTooDeep
         with contextlib.suppress(OSError), os.scandir(handle) as entries:
             for entry in entries:
                 # Gone, or not ours to look at: the next look sees what is there.

@@ -22,7 +22,7 @@ from placement.jobs.nodes.node_channel import (
 )
 from placement.models import CarriedCheckpoint, Job, JobPart
 from placement.planner.values.errors import LogConflict, OrderRefused
-from placement.protocol.rendezvous import LATER, NONE, REFUSED, Carried
+from placement.protocol.rendezvous import LATER, NONE, REFUSED, StartCheckpoint
 from telemetry.models import Node
 
 State = CarriedCheckpoint.State
@@ -78,7 +78,7 @@ def _about(request: HttpRequest) -> tuple[int, str, str, str]:
         body.get("sha256"), str
     ):
         raise ValueError("size_bytes and sha256")
-    checked = Carried(0, body["size_bytes"], body["sha256"])
+    checked = StartCheckpoint(0, body["size_bytes"], body["sha256"])
     return checked.size_bytes, checked.sha256, "", ""
 
 

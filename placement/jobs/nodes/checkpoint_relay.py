@@ -18,7 +18,7 @@ from placement.models import CarriedCheckpoint, Job, PlacementPolicy
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.humanize import gib
 from placement.protocol.job_lifecycle import JobState
-from placement.protocol.rendezvous import Carried
+from placement.protocol.rendezvous import StartCheckpoint
 from reservations.models import User
 from telemetry.models import Node
 from telemetry.protocol.sentences import joined, sentence
@@ -223,12 +223,14 @@ def _ask(before: Job, now: datetime) -> list[CarriedCheckpoint]:
     return list(before.carried.select_related("node"))
 
 
-def carried(job: Job) -> tuple[Carried, ...]:
+def carried(job: Job) -> tuple[StartCheckpoint, ...]:
     """Return what a Job's nodes fetch before they start it."""
     if job.resume_from is None or not travels(job):
         return ()
     rows = job.resume_from.carried.filter(state=State.WHOLE)
-    return tuple(Carried(row.number, row.size_bytes, row.sha256) for row in rows)
+    return tuple(
+        StartCheckpoint(row.number, row.size_bytes, row.sha256) for row in rows
+    )
 
 
 # --- the tick ---------------------------------------------------------------------

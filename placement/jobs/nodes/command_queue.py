@@ -17,7 +17,7 @@ from placement.jobs.tick.gpu_assignment import held_gpus
 from placement.models import CarriedCheckpoint, Job, JobPart, PlacementPolicy
 from placement.planner.launch.recipes import KNOWN_RECIPES, claim_bytes, runs_by_plan
 from placement.protocol import signing
-from placement.protocol.commands import Addressed, Limits, Order, OrderKind
+from placement.protocol.commands import Addressed, JobLimits, Order, OrderKind
 from placement.protocol.events import Running
 from placement.protocol.multi_node import gpus_by_node
 from placement.protocol.process_commands import ProcessOrder
@@ -82,7 +82,7 @@ def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Orde
         resume_job=job.resume_from_id or 0,
         resume_attempt=job.resume_from.attempt if job.resume_from else 0,
         resume_key=job.resume_from.key if job.resume_from else "",
-        limits=Limits(
+        limits=JobLimits(
             disk_bytes=SitePolicy.current().job_folder_bytes,
             person_bytes=SitePolicy.current().person_folders_bytes,
         ),

@@ -26,7 +26,7 @@ from placement.planner.values.errors import FactRefused
 from placement.protocol.events import (
     Belief,
     ChannelFact,
-    Event,
+    JobEventKind,
     JobFact,
     Running,
     parse_fact,
@@ -104,14 +104,16 @@ def _take(job: Job, fact: JobFact, now: datetime) -> bool:
                 Q(job=job, node=job.node), _passing(job.node.name, fact)
             )
         return False
-    if fact.event is Event.REFUSED and not _believable(job, fact, now):
+    if fact.event is JobEventKind.REFUSED and not _believable(job, fact, now):
         return False
-    started_at = fact.started_at or (fact.at if fact.event is Event.STARTED else None)
+    started_at = fact.started_at or (
+        fact.at if fact.event is JobEventKind.STARTED else None
+    )
     fields: dict[str, Any] = {"seen_at": now}
     if started_at is not None and job.started_at is None:
         fields["started_at"] = instant(started_at, earliest=job.created_at, now=now)
     with transaction.atomic():
-        if fact.event is Event.STARTED:
+        if fact.event is JobEventKind.STARTED:
             moved = move(
                 job, JobState.RUNNING, now=now, actor=job.node.name, fields=fields
             )
@@ -126,9 +128,9 @@ def _take(job: Job, fact: JobFact, now: datetime) -> bool:
 
 def _take_part(job: Job, part: JobPart, fact: JobFact, now: datetime) -> bool:
     """Apply one fact about what of a Job runs on one of its nodes."""
-    own = fact.event is not Event.REFUSED or _believable(job, fact, now, part)
+    own = fact.event is not JobEventKind.REFUSED or _believable(job, fact, now, part)
     moved = job_nodes.take(part, fact, now, believed=own)
-    if fact.event is Event.STARTED or fact.started_at is not None:
+    if fact.event is JobEventKind.STARTED or fact.started_at is not None:
         _check_in(job, now)
     return moved
 
@@ -183,11 +185,15 @@ def _note(job: Job, why: str, now: datetime) -> None:
 
 def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, Any]) -> bool:
     stopped = job.state in JobState.ending()
-    if fact.event is Event.LOST:
+    if fact.event is JobEventKind.LOST:
         new = JobState.LOST
     elif stopped or fact.stopped:
         new = JobState.STOPPED
-    elif fact.event is Event.EXITED and fact.exit_code == 0 and fact.signal is None:
+    elif (
+        fact.event is JobEventKind.EXITED
+        and fact.exit_code == 0
+        and fact.signal is None
+    ):
         new = JobState.DONE
     else:
         new = JobState.FAILED
@@ -219,7 +225,7 @@ def _moved_on(job: Job, fact: JobFact) -> str:
     """
     well = fact.signal in (None, SIGTERM) and fact.exit_code in (None, 0, 128 + SIGTERM)
     moves = job.state == JobState.MOVING and job.restart == Restart.RESUMES
-    if well or not moves or fact.event is not Event.EXITED:
+    if well or not moves or fact.event is not JobEventKind.EXITED:
         return ""
     how = fact.reason.removeprefix(job.reason).removeprefix("; ") or _words(fact)
     kept = sentence("the next run resumes from the last complete checkpoint")
@@ -359,7 +365,10 @@ def _see(job: Job, item: Running, now: datetime) -> bool:
         return False
     if job.state == JobState.STARTING:
         started = JobFact(
-            job=job.pk, attempt=job.attempt, event=Event.STARTED, at=item.started_at
+            job=job.pk,
+            attempt=job.attempt,
+            event=JobEventKind.STARTED,
+            at=item.started_at,
         )
         return _take(job, started, now)
     _check_in(job, now)
@@ -384,7 +393,7 @@ def _miss(job: Job, belief: Belief, now: datetime) -> bool:
     lost = JobFact(
         job=job.pk,
         attempt=job.attempt,
-        event=Event.LOST,
+        event=JobEventKind.LOST,
         at=now.timestamp(),
         reason=sentence("{node} no longer has this job", node=job.node.name),
     )

@@ -18,7 +18,7 @@ from placement.jobs import job_broadcast
 from placement.jobs.job_transitions import MOST_REASON, instant, move
 from placement.models import Job, JobEvent, JobPart, StoredPlan
 from placement.planner.launch.recipes import BY_TORCHRUN, runs_by_plan
-from placement.protocol.events import Belief, Event, JobFact, Running
+from placement.protocol.events import Belief, JobEventKind, JobFact, Running
 from placement.protocol.job_lifecycle import JobState
 from placement.protocol.launchers import Launcher
 from placement.protocol.multi_node import (
@@ -201,7 +201,7 @@ def take(part: JobPart, fact: JobFact, now: datetime, *, believed: bool) -> bool
 
 
 def _write(job: Job, part: JobPart, fact: JobFact, now: datetime) -> None:
-    started = fact.event is Event.STARTED
+    started = fact.event is JobEventKind.STARTED
     part.seen_at = now
     if part.started_at is None and (started or fact.started_at is not None):
         at = fact.started_at or fact.at
@@ -223,12 +223,16 @@ def _write(job: Job, part: JobPart, fact: JobFact, now: datetime) -> None:
 
 
 def _end_of(job: Job, fact: JobFact) -> JobState:
-    if fact.event is Event.LOST:
+    if fact.event is JobEventKind.LOST:
         return JobState.LOST
     failing = job.parts.filter(state__in=list(BAD)).exists()
     if fact.stopped or (job.state in JobState.ending() and not failing):
         return JobState.STOPPED
-    good = fact.event is Event.EXITED and fact.exit_code == 0 and fact.signal is None
+    good = (
+        fact.event is JobEventKind.EXITED
+        and fact.exit_code == 0
+        and fact.signal is None
+    )
     return JobState.DONE if good else JobState.FAILED
 
 
@@ -361,7 +365,7 @@ def _see(part: JobPart, item: Running, now: datetime) -> None:
     started = JobFact(
         job=job.pk,
         attempt=job.attempt,
-        event=Event.STARTED,
+        event=JobEventKind.STARTED,
         at=item.started_at,
         meeting_address=item.meeting_address,
         meeting_port=item.meeting_port,
@@ -380,7 +384,7 @@ def _miss(part: JobPart, belief: Belief, now: datetime) -> None:
     lost = JobFact(
         job=part.job_id,
         attempt=part.job.attempt,
-        event=Event.LOST,
+        event=JobEventKind.LOST,
         at=now.timestamp(),
         reason=sentence("{node} no longer has this job", node=part.node.name),
     )

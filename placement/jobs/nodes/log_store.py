@@ -61,7 +61,7 @@ class LogPiece:
 
 
 @dataclass(frozen=True)
-class Hit:
+class LogMatch:
     """A line of a log that holds what was looked for."""
 
     offset: int
@@ -73,7 +73,7 @@ class Hit:
 class LogSearch:
     """What one search came to."""
 
-    hits: tuple[Hit, ...]
+    hits: tuple[LogMatch, ...]
     next_offset: int | None
     """Where the next search goes on; None: this is all."""
     size: int
@@ -345,7 +345,7 @@ def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> LogSearc
     needle = wanted.encode(errors="replace").lower()
     if not needle:
         return LogSearch((), None, total)
-    hits: list[Hit] = []
+    hits: list[LogMatch] = []
     until = min(total, offset + SEARCH_BYTES)
     while offset < until and len(hits) < MOST_HITS:
         block = _bytes(job, offset, BLOCK_BYTES, part=part)
@@ -369,13 +369,13 @@ def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> LogSearc
     return LogSearch(tuple(hits), offset if offset < total else None, total)
 
 
-def _line_at(job: Job, at: int, length: int, part: int) -> Hit:
+def _line_at(job: Job, at: int, length: int, part: int) -> LogMatch:
     """Return the line around a hit, or that much of a long one."""
     first = max(0, at - MOST_LINE_BYTES // 2)
     near = _bytes(job, first, MOST_LINE_BYTES + length, part=part)
     start = near.rfind(b"\n", 0, at - first) + 1
     line, _, _ = near[start:].partition(b"\n")
-    return Hit(first + start, clean(line.decode(errors="replace")))
+    return LogMatch(first + start, clean(line.decode(errors="replace")))
 
 
 def _keep(state: dict[str, Any], row: dict[str, float]) -> None:

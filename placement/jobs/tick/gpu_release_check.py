@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ReportedGpu:
     """One Gpu as ingest told it last."""
 
     used_bytes: int
@@ -108,7 +108,7 @@ def _ended(now: datetime, named: Iterable[int | None]) -> list[Job]:
 
 
 def _held(
-    jobs: Iterable[Job], seen: Mapping[int, _Seen]
+    jobs: Iterable[Job], seen: Mapping[int, _ReportedGpu]
 ) -> dict[int, tuple[Job, dict[str, Any]]]:
     """Return by Gpu which Job still holds memory there, and how much."""
     least = TelemetryPolicy.current().zombie_memory_mib * MIB_BYTES
@@ -131,7 +131,9 @@ def _held(
     return found
 
 
-def _detail(job: Job, own: Sequence[Mapping[str, Any]], seen: _Seen) -> dict[str, Any]:
+def _detail(
+    job: Job, own: Sequence[Mapping[str, Any]], seen: _ReportedGpu
+) -> dict[str, Any]:
     sizes = [process["memory_bytes"] or 0 for process in own]
     return {
         "job": job.pk,
@@ -141,7 +143,7 @@ def _detail(job: Job, own: Sequence[Mapping[str, Any]], seen: _Seen) -> dict[str
     }
 
 
-def _readings(now: datetime) -> dict[str, _Seen]:
+def _readings(now: datetime) -> dict[str, _ReportedGpu]:
     """Return the last readings by UUID; {} where ingest told nothing of late."""
     with Redis.from_url(settings.REDIS_URL) as client:
         at, rows = read_live(client)
@@ -157,7 +159,9 @@ def _readings(now: datetime) -> dict[str, _Seen]:
         told |= json.loads(text)["gpus"] if text else {}
     least = _least_mib([decode(data).rows for data in frames], len(rows))  # type: ignore[union-attr]
     return {
-        row.tag["uuid"]: _Seen(mib * MIB_BYTES, told[row.tag["uuid"]]["processes"])
+        row.tag["uuid"]: _ReportedGpu(
+            mib * MIB_BYTES, told[row.tag["uuid"]]["processes"]
+        )
         for row, mib in zip(rows, least, strict=True)
         if row.tag["uuid"] in told
     }

@@ -27,7 +27,7 @@ BEST = {"low": gettext_lazy("lowest"), "high": gettext_lazy("highest")}
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """One Job with its parameters and what it came to."""
 
     job: Job
@@ -64,7 +64,7 @@ def job_compare(request: HttpRequest) -> HttpResponse:
     results = [summary(one, metric, low=best == "low") for one in rows]
     winner = _winner(results, low=best == "low")
     runs = [
-        Run(
+        ComparedRun(
             job=job,
             values=tuple(one.get(name, "") for name in names),
             result=result,
@@ -150,18 +150,18 @@ def _winner(results: list[MetricSummary | None], *, low: bool) -> int | None:
     return (min if low else max)(known, key=lambda one: one[0])[1]
 
 
-def _label(run: Run, names: list[str]) -> str:
+def _label(run: ComparedRun, names: list[str]) -> str:
     """Return how a curve is called: its number and what sets it apart."""
     pairs = zip(names, run.values, strict=True)
     words = [f"{name}={value}" for name, value in pairs if name not in ("node",)]
     return f"{run.job.pk} {' '.join(words[:3]) or run.job.name}"[:60]
 
 
-def _sorted(runs: list[Run], sort: str) -> list[Run]:
+def _sorted(runs: list[ComparedRun], sort: str) -> list[ComparedRun]:
     """Return the rows by a column; those without a value are last."""
     key, down = sort.removeprefix("-"), sort.startswith("-")
 
-    def value(run: Run) -> Any:
+    def value(run: ComparedRun) -> Any:
         if key in ("final", "best"):
             return None if run.result is None else getattr(run.result, key)
         if key[:1] == "p" and key[1:].isdigit() and int(key[1:]) < len(run.values):

@@ -20,7 +20,7 @@ from placement.planner.launch.files import launch_files
 from placement.planner.model.adaptation import adapted
 from placement.planner.model.spec import ModelSpec
 from placement.planner.sandbox.model_source import read_model
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plan_set
 from placement.planner.values.errors import BadInput
 from placement.planner.values.gpu_list import offers_from_list
@@ -44,7 +44,7 @@ class Question:
 
     spec: ModelSpec
     options: Mapping[str, Any]
-    limits: Limits
+    limits: PlanLimits
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
@@ -170,7 +170,7 @@ def question_of(options: Mapping[str, Any]) -> Question:
     }
     strategies = tuple(options["strategy"] or ())
     return Question(
-        spec, options, Limits(max_gpus=most, strategies=strategies, **forbidden)
+        spec, options, PlanLimits(max_gpus=most, strategies=strategies, **forbidden)
     )
 
 

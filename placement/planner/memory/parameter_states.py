@@ -9,7 +9,7 @@ quantized weights take the bytes that their source says.
 
 from dataclasses import dataclass
 
-from placement.planner.model.spec import LayerSpec, Part
+from placement.planner.model.spec import LayerPart, LayerSpec
 from placement.planner.values.workload import Workload
 
 BITSANDBYTES_BLOCK = 256
@@ -71,8 +71,8 @@ def widths(workload: Workload) -> Widths:
     return _BY_PRECISION[workload.precision]
 
 
-def tensor_parallel_part(one: Part, degree: int) -> int:
-    """Elements of a Part on one of `degree` tensor-parallel ranks.
+def tensor_parallel_part(one: LayerPart, degree: int) -> int:
+    """Elements of a LayerPart on one of `degree` tensor-parallel ranks.
 
     Norms and routers are whole on each rank; of attention, MLP, tables and heads each
     rank has its share, biases included.
@@ -82,9 +82,12 @@ def tensor_parallel_part(one: Part, degree: int) -> int:
     return -(-one.parameters // degree)
 
 
-def part_elements(one: Part, layer: LayerSpec, cut: Cut) -> int:
-    """Elements of a Part on one rank. Expert parallelism divides the stacked experts
-    of a layer that routes; what every token takes beside them stays."""
+def part_elements(one: LayerPart, layer: LayerSpec, cut: Cut) -> int:
+    """Elements of a LayerPart on one rank.
+
+    Expert parallelism divides the stacked experts of a layer that routes. What every
+    token takes beside them stays.
+    """
     if cut.is_whole:
         return one.parameters
     if one.component != "mlp" or not _routes(layer):
@@ -94,8 +97,8 @@ def part_elements(one: Part, layer: LayerSpec, cut: Cut) -> int:
     return beside + -(-stacked // (cut.expert_degree * cut.expert_tensor_degree))
 
 
-def stacked_elements(one: Part) -> int:
-    """Elements of all experts of a Part: what its named products do not have."""
+def stacked_elements(one: LayerPart) -> int:
+    """Elements of all experts of a LayerPart: what its named products do not have."""
     shared = sum(x.outputs * x.inputs * x.copies for x in one.linears)
     return max(0, one.parameters - shared)
 
@@ -168,7 +171,7 @@ def optimizer_bytes(
 
 
 def _part_optimizer_bytes(
-    one: Part, elements: int, workload: Workload, cut: Cut
+    one: LayerPart, elements: int, workload: Workload, cut: Cut
 ) -> int:
     width = widths(workload)
     adapter = one.component == "adapter"

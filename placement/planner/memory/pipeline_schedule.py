@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from placement.planner.memory.layer_costs import LayerCost
-from placement.planner.memory.rank_states import Rank
+from placement.planner.memory.rank_states import RankTotals
 from placement.planner.model.sharding import Sharding
 from placement.planner.values.workload import Workload
 
@@ -172,7 +172,7 @@ def _of_piece(done: int, place: int, rounds: int, virtual: int) -> int:
 def besides_of(
     stage: Sequence[LayerCost],
     costs: Sequence[LayerCost],
-    rank: Rank,
+    rank: RankTotals,
     workload: Workload,
     sharding: Sharding,
 ) -> list[Beside]:
@@ -219,7 +219,7 @@ def besides_of(
 def _pieces(
     stage: Sequence[LayerCost],
     costs: Sequence[LayerCost],
-    rank: Rank,
+    rank: RankTotals,
     sharding: Sharding,
 ) -> list[_Piece]:
     spans = sharding.chunks or (

@@ -25,7 +25,7 @@ MASTER_BYTES = 4.0
 
 
 @dataclass(slots=True)
-class Rank:
+class RankTotals:
     """Sums over the layers of one rank, before and after sharding; bytes."""
 
     parameters: float
@@ -66,8 +66,8 @@ def rank_of(
     costs: Sequence[LayerCost],
     workload: Workload,
     sharding: Sharding,
-) -> Rank:
-    """The Rank of a stage's layers under a Sharding."""
+) -> RankTotals:
+    """The RankTotals of a stage's layers under a Sharding."""
     rank = _whole(stage, costs, workload, sharding)
     if not workload.trains:
         if sharding.stage == 3:
@@ -88,10 +88,10 @@ def _whole(
     costs: Sequence[LayerCost],
     workload: Workload,
     sharding: Sharding,
-) -> Rank:
+) -> RankTotals:
     """One replica's rank: all states of its layers, a tied table where it is used."""
     width = widths(workload)
-    rank = Rank(
+    rank = RankTotals(
         parameters=sum(cost.parameter_bytes for cost in stage),
         gradients=sum(cost.gradient_bytes for cost in stage),
         optimizer=sum(cost.optimizer_bytes for cost in stage),
@@ -123,7 +123,7 @@ def _gather(sharding: Sharding) -> str:
     return "zero3" if sharding.buffers_of == "deepspeed" else "fsdp"
 
 
-def _torch(rank: Rank, sharding: Sharding) -> None:
+def _torch(rank: RankTotals, sharding: Sharding) -> None:
     """DDP, ZeroRedundancyOptimizer, FSDP2."""
     degree = sharding.data_degree
     if sharding.stage == 3:
@@ -151,7 +151,7 @@ def _torch(rank: Rank, sharding: Sharding) -> None:
             rank.gradient_share = 1 / degree
 
 
-def _megatron(rank: Rank, sharding: Sharding) -> None:
+def _megatron(rank: RankTotals, sharding: Sharding) -> None:
     """One contiguous fp32 gradient buffer that always exists; with the distributed
     optimizer each replica steps 1/N of it and gathers the weights in place."""
     rank.held_gradients = True
@@ -170,7 +170,7 @@ def _megatron(rank: Rank, sharding: Sharding) -> None:
 
 
 def _deepspeed(
-    rank: Rank, stage: Sequence[LayerCost], workload: Workload, sharding: Sharding
+    rank: RankTotals, stage: Sequence[LayerCost], workload: Workload, sharding: Sharding
 ) -> None:
     width = widths(workload)
     degree = sharding.data_degree
@@ -204,7 +204,7 @@ def _deepspeed(
         rank.bucket_stays = True
 
 
-def _offload(rank: Rank, workload: Workload, sharding: Sharding) -> None:
+def _offload(rank: RankTotals, workload: Workload, sharding: Sharding) -> None:
     """Optimizer state (and its step) in the node's memory or on its disk; DeepSpeed
     and FSDP then keep no gradients on the Gpu either. Weights likewise, on demand."""
     if not (sharding.offload_optimizer or workload.offload != "none"):

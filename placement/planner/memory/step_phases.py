@@ -15,7 +15,11 @@ from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.memory.parameter_gather import ENDS, Gathers, gathers_of
 from placement.planner.memory.parameter_states import optimizer_temporary_bytes, widths
 from placement.planner.memory.pipeline_schedule import Beside, besides_of, runs_by_torch
-from placement.planner.memory.rank_states import DEEPSPEED_DEFAULT_BUCKET, Rank, rank_of
+from placement.planner.memory.rank_states import (
+    DEEPSPEED_DEFAULT_BUCKET,
+    RankTotals,
+    rank_of,
+)
 from placement.planner.model.sharding import Sharding
 from placement.planner.values.workload import Workload
 
@@ -54,7 +58,7 @@ class _Moment:
         running = self.activations + self.transients + self.logits
         self.total = running + self.gradients + self.passing
 
-    def parts(self, rank: Rank, bucket: float) -> dict[str, float]:
+    def parts(self, rank: RankTotals, bucket: float) -> dict[str, float]:
         """By component, with the base."""
         parts = _base(rank, self.gradients, bucket)
         parts["activations"] = self.activations
@@ -122,7 +126,7 @@ def _rounded(parts: dict[str, float], total: float) -> dict[str, int]:
     return whole
 
 
-def _base(rank: Rank, gradients: float, bucket: float) -> dict[str, float]:
+def _base(rank: RankTotals, gradients: float, bucket: float) -> dict[str, float]:
     return {
         "parameters": rank.parameters,
         "gradients": gradients,
@@ -131,7 +135,7 @@ def _base(rank: Rank, gradients: float, bucket: float) -> dict[str, float]:
     }
 
 
-def _stays(rank: Rank) -> float:
+def _stays(rank: RankTotals) -> float:
     """Gradients between a backward and the next forward."""
     return rank.gradients * rank.gradient_share if rank.held_gradients else 0.0
 
@@ -159,7 +163,7 @@ def _fuller(best: _Moment, found: Iterable[_Moment]) -> _Moment:
 
 def _forward(
     stage: Sequence[LayerCost],
-    rank: Rank,
+    rank: RankTotals,
     besides: Sequence[Beside],
     moving: Gathers,
     workload: Workload,
@@ -189,7 +193,7 @@ def _forward(
 
 def _backward(
     stage: Sequence[LayerCost],
-    rank: Rank,
+    rank: RankTotals,
     besides: Sequence[Beside],
     moving: Gathers,
 ) -> dict[str, float]:
@@ -215,7 +219,7 @@ def _backward(
 def _moments(
     stage: Sequence[LayerCost],
     index: int,
-    rank: Rank,
+    rank: RankTotals,
     moving: Gathers,
     kept: float,
     alive: float,
@@ -246,7 +250,7 @@ def _moments(
         yield _Moment(kept, 2 * rank.tied, made, 0.0, passing)
 
 
-def _alive_gradients(rank: Rank, beside: Beside, made: float) -> float:
+def _alive_gradients(rank: RankTotals, beside: Beside, made: float) -> float:
     """Gradients on this rank once later layers have made theirs."""
     if beside.gradients is not None:
         return beside.gradients + (made if beside.fresh else 0.0)
@@ -257,7 +261,7 @@ def _alive_gradients(rank: Rank, beside: Beside, made: float) -> float:
     return made
 
 
-def _staying_gradients(cost: LayerCost, moving: Gathers, rank: Rank) -> float:
+def _staying_gradients(cost: LayerCost, moving: Gathers, rank: RankTotals) -> float:
     """What a layer's backward leaves behind."""
     tied = rank.tied if cost.kind == "head" else 0.0
     if moving.empty:
@@ -266,7 +270,7 @@ def _staying_gradients(cost: LayerCost, moving: Gathers, rank: Rank) -> float:
     return (cost.gradient_bytes + tied) * (1.0 if whole else rank.gradient_share)
 
 
-def _optimizer(rank: Rank, workload: Workload) -> dict[str, float]:
+def _optimizer(rank: RankTotals, workload: Workload) -> dict[str, float]:
     gradients = rank.gradients * rank.gradient_share
     if rank.step_copies and not rank.bucket_stays:
         gradients = 0.0

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from placement.planner.model.quantized_weights import INT8, NF4, quantized
-from placement.planner.model.spec import LayerSpec, Linear, ModelSpec, Part
+from placement.planner.model.spec import LayerPart, LayerSpec, Linear, ModelSpec
 from placement.planner.values.errors import SpecInvalid
 from telemetry.protocol.sentences import sentence
 
@@ -118,12 +118,12 @@ def _adapted(layer: LayerSpec, rank: int, targets: set[str]) -> LayerSpec:
     return replace(layer, parts=(*frozen, *extra))
 
 
-def _adapter(rank: int, linears: Sequence[Linear]) -> Part:
+def _adapter(rank: int, linears: Sequence[Linear]) -> LayerPart:
     """A and B of every linear layer: rank x (inputs + outputs) elements each."""
     sides = sum((one.inputs + one.outputs) * one.copies for one in linears)
     pairs = sum(one.copies for one in linears)
     parameters = rank * sides
-    return Part(
+    return LayerPart(
         component="adapter",
         parameters=parameters,
         tensors=2 * pairs,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from placement.planner.model.block_shape import TransformerShape
 from placement.planner.model.spec import (
     LayerKind,
+    LayerPart,
     LayerSpec,
     Linear,
-    Part,
     part,
 )
 
@@ -80,7 +80,9 @@ def norm_shapes(shape: TransformerShape, count: int, bias: bool) -> Shapes:
     return one * (2 * count if bias else count)
 
 
-def attention_part(shape: TransformerShape, tensors: Tensors, width: float) -> Part:
+def attention_part(
+    shape: TransformerShape, tensors: Tensors, width: float
+) -> LayerPart:
     """Query, key, value and output projections, and per-head norms."""
     if shape.latent_kv:
         return _latent_attention(shape, tensors, width)
@@ -111,7 +113,9 @@ def attention_part(shape: TransformerShape, tensors: Tensors, width: float) -> P
     return part("attention", shapes, element_bytes=width, linears=linears)
 
 
-def _latent_attention(shape: TransformerShape, tensors: Tensors, width: float) -> Part:
+def _latent_attention(
+    shape: TransformerShape, tensors: Tensors, width: float
+) -> LayerPart:
     """DeepSeek's: keys and values are made of one narrow latent (arXiv:2405.04434)."""
     hidden, heads, bias = shape.hidden, shape.heads, tensors.qkv_bias
     plain_dim = shape.head_dim - shape.rope_dim
@@ -138,7 +142,7 @@ def _latent_attention(shape: TransformerShape, tensors: Tensors, width: float) -
 
 def mlp_parts(
     shape: TransformerShape, tensors: Tensors, width: float, *, experts: bool
-) -> list[Part]:
+) -> list[LayerPart]:
     """Up (and gate) and down projections; for experts, all of them and the router."""
     if experts:
         return _expert_parts(shape, tensors, width)
@@ -147,7 +151,7 @@ def mlp_parts(
 
 def _plain_mlp(
     shape: TransformerShape, tensors: Tensors, inner: int, width: float
-) -> Part:
+) -> LayerPart:
     hidden, bias, names = shape.hidden, tensors.mlp_bias, tensors.names
     if shape.fused_gate:
         linears = [Linear(names.fused_gate, 2 * inner, hidden)]
@@ -167,7 +171,7 @@ def _plain_mlp(
 
 def _expert_parts(
     shape: TransformerShape, tensors: Tensors, width: float
-) -> list[Part]:
+) -> list[LayerPart]:
     """All experts in two tensors (no linear layers, so nothing adapts or quantizes
     them), the router, and the MLP that every token takes beside them."""
     hidden, count = shape.hidden, shape.experts
@@ -192,7 +196,7 @@ def block_parts(
     *,
     cross: bool = False,
     experts: bool | None = None,
-) -> tuple[Part, ...]:
+) -> tuple[LayerPart, ...]:
     """One block: attention (twice with cross attention), MLP, norms.
 
     `experts`: whether this block has them; None: as the shape says.
@@ -265,6 +269,6 @@ def head_layer(shape: TransformerShape, tensors: Tensors, width: float) -> Layer
     return LayerSpec("head", "head", tuple(parts), tied_parameters=tensors.tied)
 
 
-def with_extra(layer: LayerSpec, extra: Part) -> LayerSpec:
-    """The same layer with one more Part (T5's relative positions in block 0)."""
+def with_extra(layer: LayerSpec, extra: LayerPart) -> LayerSpec:
+    """The same layer with one more LayerPart (T5's relative positions in block 0)."""
     return replace(layer, parts=(*layer.parts, extra))

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from placement.planner.model.spec import LayerSpec, Linear, ModelSpec, Part
+from placement.planner.model.spec import LayerPart, LayerSpec, Linear, ModelSpec
 from placement.planner.values.errors import SpecInvalid
 from telemetry.protocol.sentences import sentence
 
@@ -163,7 +163,7 @@ def _notes(layers: Iterable[LayerSpec], scheme: Scheme) -> list[str]:
     return told
 
 
-def _parts(spec: ModelSpec, layer: LayerSpec, scheme: Scheme) -> Iterable[Part]:
+def _parts(spec: ModelSpec, layer: LayerSpec, scheme: Scheme) -> Iterable[LayerPart]:
     routed = any(part.component == "router" for part in layer.parts)
     for part in layer.parts:
         chosen = [one for one in part.linears if one.name not in scheme.skip]
@@ -179,7 +179,7 @@ def _linear_bytes(scheme: Scheme, one: Linear) -> int:
     return weight_bytes(scheme, one.outputs, one.inputs)
 
 
-def _experts(spec: ModelSpec, part: Part, scheme: Scheme) -> Part:
+def _experts(spec: ModelSpec, part: LayerPart, scheme: Scheme) -> LayerPart:
     """Stacked experts in fp8: transformers' FP8Experts, scales for each expert."""
     if spec.shape is None or not spec.shape.experts:
         return part
@@ -192,15 +192,15 @@ def _experts(spec: ModelSpec, part: Part, scheme: Scheme) -> Part:
 
 
 def cut(
-    part: Part, chosen: list[Linear], stored: Callable[[Linear], int]
-) -> list[Part]:
-    """The chosen linear layers' weights, quantized, and the Part's rest if any."""
+    part: LayerPart, chosen: list[Linear], stored: Callable[[Linear], int]
+) -> list[LayerPart]:
+    """The chosen linear layers' weights, quantized, and the LayerPart's rest if any."""
     sizes = [(one.outputs * one.inputs, one) for one in chosen]
     parameters = sum(size * one.copies for size, one in sizes)
     tensors = sum(one.copies for one in chosen)
     edges = sum((one.outputs + one.inputs) * one.copies for one in chosen)
     stored_bytes = sum(stored(one) * one.copies for one in chosen)
-    weights = Part(
+    weights = LayerPart(
         component=part.component,
         parameters=parameters,
         tensors=tensors,

@@ -67,7 +67,7 @@ MAX_PARAMETERS = 10**14
 
 
 class Linear(NamedTuple):
-    """Products alike inside one Part: what adapters and quantization apply to."""
+    """Products alike inside one LayerPart: what adapters and quantization apply to."""
 
     name: str
     """As the family calls it: q_proj, c_attn, fc1."""
@@ -77,7 +77,7 @@ class Linear(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LayerPart:
     """Parameters of one component inside one layer; storages, not names."""
 
     component: Component
@@ -110,7 +110,7 @@ class LayerSpec:
 
     name: str
     kind: LayerKind
-    parts: tuple[Part, ...]
+    parts: tuple[LayerPart, ...]
     tied_parameters: int = 0
     """Elements this layer uses but shares with another layer's storage. On another
     Gpu than its owner they exist a second time."""
@@ -295,8 +295,8 @@ def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-def _part_holds(part: Part) -> bool:
-    """True if a Part's numbers can be true, wherever they came from."""
+def _part_holds(part: LayerPart) -> bool:
+    """True if a LayerPart's numbers can be true, wherever they came from."""
     bits = part.weight_bits
     return (
         part.component in COMPONENTS
@@ -319,15 +319,15 @@ def part(
     element_bytes: float = 4,
     linears: Sequence[Linear] = (),
     frozen: bool = False,
-) -> Part:
-    """One Part out of its tensors' shapes.
+) -> LayerPart:
+    """One LayerPart out of its tensors' shapes.
 
     >>> part("mlp", [(4, 3), (4,)]).parameters
     16
     """
     sizes = [_product(shape) for shape in shapes]
     total = sum(sizes)
-    return Part(
+    return LayerPart(
         component=component,
         parameters=total,
         tensors=len(shapes),
@@ -368,7 +368,7 @@ _PART_COUNTS = (
 )
 _PART_OPTIONS = {
     field.name: field.default
-    for field in fields(Part)
+    for field in fields(LayerPart)
     if field.name not in ("component", *_PART_COUNTS)
 }
 
@@ -382,7 +382,7 @@ def _layer_to_json(layer: LayerSpec) -> dict[str, Any]:
     }
 
 
-def _part_to_json(one: Part) -> dict[str, Any]:
+def _part_to_json(one: LayerPart) -> dict[str, Any]:
     """Plain dict; options at their defaults are left out."""
     data = asdict(one)
     data["linears"] = tuple(list(linear) for linear in one.linears)
@@ -402,6 +402,6 @@ def _layer_from_json(data: Mapping[str, Any]) -> LayerSpec:
     )
 
 
-def _part_from_json(data: Mapping[str, Any]) -> Part:
+def _part_from_json(data: Mapping[str, Any]) -> LayerPart:
     linears = tuple(Linear(*one) for one in data.get("linears", ()))
-    return Part(**{**data, "linears": linears})
+    return LayerPart(**{**data, "linears": linears})

@@ -43,7 +43,7 @@ WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SlowestLink:
     """The slowest hop of a set of Gpus."""
 
     word: str
@@ -55,23 +55,23 @@ class Link:
         return WORDS[self.word]
 
 
-BEST = Link(NVLINK, BYTES_PER_SECOND[NVLINK])
+BEST = SlowestLink(NVLINK, BYTES_PER_SECOND[NVLINK])
 
 
-def pair_link(a: GpuOffer, b: GpuOffer) -> Link:
+def pair_link(a: GpuOffer, b: GpuOffer) -> SlowestLink:
     """How two Gpus reach each other."""
     if a.node != b.node:
         speed = min(a.network_bytes_per_second, b.network_bytes_per_second)
-        return Link(NETWORK, speed)
+        return SlowestLink(NETWORK, speed)
     if a.link_group and a.link_group == b.link_group:
         return BEST
     words = [word for uuid, word in a.links if uuid == b.uuid]
     words += [word for uuid, word in b.links if uuid == a.uuid]
     word = min(words, key=LADDER.index) if words else UNKNOWN
-    return Link(word, BYTES_PER_SECOND[word])
+    return SlowestLink(word, BYTES_PER_SECOND[word])
 
 
-def slowest_link(offers: Sequence[GpuOffer]) -> Link:
+def slowest_link(offers: Sequence[GpuOffer]) -> SlowestLink:
     """The slowest hop among some Gpus; the best there is for one alone."""
     pairs = (pair_link(a, b) for a, b in combinations(offers, 2))
     return min(pairs, key=lambda link: link.bytes_per_second, default=BEST)

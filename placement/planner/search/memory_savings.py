@@ -22,7 +22,7 @@ STEPPED_BY_HOST = ("momentum", "adam", "adamw", "adafactor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PlanLimits:
     """What the planner may do. Every remedy may be forbidden."""
 
     max_gpus: int | None = None
@@ -75,7 +75,7 @@ class Fit:
 class Freedom:
     """Which remedies make sense for this model and this strategy."""
 
-    limits: Limits
+    limits: PlanLimits
     quantizable: bool = False
     """Inference, or training that leaves the large weights frozen."""
     host_bytes: Callable[[Workload], int] | None = None
@@ -124,7 +124,7 @@ def _offloads(workload: Workload, freedom: Freedom) -> Iterator[Setting]:
         yield Setting(moved)
 
 
-def accumulations(workload: Workload, replicas: int, limits: Limits) -> list[int]:
+def accumulations(workload: Workload, replicas: int, limits: PlanLimits) -> list[int]:
     """Numbers of microbatches from the asked one up to one sequence each."""
     most = -(-workload.batch // replicas)
     counts = [min(workload.accumulation, most)]
@@ -330,7 +330,7 @@ def smaller_asks(workload: Workload, fixed_length: bool) -> list[list[Ask]]:
     return [ladder for ladder in ladders if ladder]
 
 
-def allowed_again(limits: Limits) -> list[tuple[str, Limits]]:
+def allowed_again(limits: PlanLimits) -> list[tuple[str, PlanLimits]]:
     """Remedies that were forbidden, mildest first, each added to those before it."""
     words = {
         "fused_optimizer": sentence("the fused optimizer step"),

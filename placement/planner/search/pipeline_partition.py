@@ -124,7 +124,7 @@ def iteration_seconds(stage_seconds: Sequence[float], microbatches: int) -> floa
     return sum(stage_seconds) + (microbatches - 1) * max(stage_seconds)
 
 
-class Memory:
+class SegmentMemory:
     """Which segments fit: prefix sums, and cached reaches that no bound changes."""
 
     def __init__(self, problem: PipelineProblem, frees: Sequence[int]) -> None:
@@ -264,7 +264,7 @@ def split_pipeline(
     classes = classes_of(keys)
     frees = [problem.free_bytes[group[0]] for group in classes]
     speeds = [problem.speeds[group[0]] for group in classes]
-    memory = Memory(problem, frees)
+    memory = SegmentMemory(problem, frees)
     times = _prefix(problem.seconds)
     most = min(most_stages or len(keys), len(keys), len(problem.seconds))
     tried: list[tuple[float, int, ChainProblem, Split]] = []
@@ -308,7 +308,7 @@ def split_pipeline(
 def _front(
     problem: PipelineProblem,
     chain: ChainProblem,
-    memory: "Memory",
+    memory: "SegmentMemory",
     times: Sequence[float],
     speeds: Sequence[float],
     stages: int,
@@ -373,7 +373,7 @@ def _chain(
     problem: PipelineProblem,
     classes: Sequence[Sequence[int]],
     speeds: Sequence[float],
-    memory: Memory,
+    memory: SegmentMemory,
     times: Sequence[float],
     stages: int,
 ) -> ChainProblem:

@@ -25,14 +25,14 @@ from dataclasses import replace
 from placement.planner.model.adaptation import with_quantized
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.candidates.data_parallel import data_parallel, single
-from placement.planner.search.candidates.explanation import Unfit, refusal
+from placement.planner.search.candidates.explanation import StrategyUnfit, refusal
 from placement.planner.search.candidates.hybrid import hybrid
 from placement.planner.search.candidates.other_schedules import gpipe_note, interleaved
 from placement.planner.search.candidates.pipeline import pipeline
-from placement.planner.search.candidates.search_context import Search
+from placement.planner.search.candidates.search_context import SearchContext
 from placement.planner.search.candidates.tensor_parallel import tensor
 from placement.planner.search.candidates.uneven_zero import zero1_uneven
-from placement.planner.search.memory_savings import Limits, Weights
+from placement.planner.search.memory_savings import PlanLimits, Weights
 from placement.planner.search.plan_validation import validate
 from placement.planner.values.calibration import UNCORRECTED, Corrections
 from placement.planner.values.errors import SpecInvalid, WorkloadInvalid
@@ -63,16 +63,16 @@ MOST_OFFERS = 1024
 MOST_ACROSS = 16
 """Gpus of several Nodes that are searched together: the fastest with most room."""
 Quantize = Callable[[ModelSpec, Weights], ModelSpec]
-Found = list[Plan] | Refusal | Unfit
+Found = list[Plan] | Refusal | StrategyUnfit
 Rival = Plan | Refusal | None
 """What the pipeline search, which comes before, has found."""
 
 
-def _copies(strategy: Strategy) -> Callable[[Search, Rival], Found]:
+def _copies(strategy: Strategy) -> Callable[[SearchContext, Rival], Found]:
     return lambda hunt, _rival: data_parallel(hunt, strategy.key)
 
 
-SEARCHES: dict[Strategy, Callable[[Search, Rival], Found]] = {
+SEARCHES: dict[Strategy, Callable[[SearchContext, Rival], Found]] = {
     SINGLE: lambda hunt, _rival: single(hunt),
     **{one: _copies(one) for one in (DDP, ZERO1, ZERO2, FSDP)},
     ZERO1_UNEVEN: lambda hunt, _rival: zero1_uneven(hunt),
@@ -91,7 +91,7 @@ def plan(
     offers: Sequence[GpuOffer],
     *,
     max_gpus: int | None = None,
-    limits: Limits | None = None,
+    limits: PlanLimits | None = None,
     wish: Wish | None = None,
     learned: Corrections = UNCORRECTED,
 ) -> PlanSet:
@@ -113,7 +113,7 @@ def plan(
         WorkloadInvalid: a strategy of the limits is unknown.
     """
     check_offers(offers)
-    allowed = limits or Limits()
+    allowed = limits or PlanLimits()
     if max_gpus is not None:
         allowed = replace(allowed, max_gpus=max_gpus)
     unknown = [name for name in allowed.strategies if name not in TITLES]
@@ -122,7 +122,7 @@ def plan(
             {"strategy": sentence("must be one of {titles}", titles=", ".join(TITLES))}
         )
     usable = _in_place(offer for offer in offers if offer.usable)[:MOST_OFFERS]
-    base = Search(
+    base = SearchContext(
         spec,
         workload,
         (),
@@ -161,7 +161,7 @@ def plan(
 
 
 def _everywhere(
-    base: Search, usable: Sequence[GpuOffer]
+    base: SearchContext, usable: Sequence[GpuOffer]
 ) -> tuple[list[Plan], list[Refusal]]:
     """Every Node by itself, in the subsets that the wish is about; then across."""
     plans: list[Plan] = []
@@ -219,7 +219,7 @@ def _subsets(
 
 
 def plan_among(
-    comfortable: Search, strategies: Sequence[str]
+    comfortable: SearchContext, strategies: Sequence[str]
 ) -> tuple[list[Plan], list[Refusal]]:
     """Plans and Refusals on some Gpus: by the likely need, or else the least one."""
     tight = replace(comfortable, tight=True)
@@ -233,13 +233,13 @@ def plan_among(
         if strategy not in wanted and (wanted or known.on_request):
             continue
         found = SEARCHES[known](comfortable, rival)
-        if isinstance(found, Unfit) or (
+        if isinstance(found, StrategyUnfit) or (
             isinstance(found, Refusal) and found.code == "too_small"
         ):
             by_least = SEARCHES[known](tight, rival)
             if isinstance(by_least, list):
                 found = by_least
-        if isinstance(found, Unfit):
+        if isinstance(found, StrategyUnfit):
             found = found.tell()
         if known is PIPELINE:
             rival = found if isinstance(found, Refusal) else found[-1]

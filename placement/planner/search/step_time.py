@@ -18,7 +18,7 @@ from placement.planner.search.link_bandwidth import (
     BYTES_PER_SECOND,
     NVLINK,
     UNKNOWN,
-    Link,
+    SlowestLink,
 )
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.strategies import STRATEGIES
@@ -132,7 +132,9 @@ def layer_flops(cost: LayerCost, workload: Workload) -> float:
     return 3 * cost.forward_flops + cost.recompute_flops
 
 
-def exposed_seconds(moved_bytes: float, link: Link, compute_seconds: float) -> float:
+def exposed_seconds(
+    moved_bytes: float, link: SlowestLink, compute_seconds: float
+) -> float:
     """Gradient traffic that backward (two thirds of compute) cannot hide."""
     if moved_bytes <= 0:
         return 0.0
@@ -173,7 +175,7 @@ def data_parallel_time(
     *,
     slowest: float,
     degree: int,
-    link: Link,
+    link: SlowestLink,
     strategy: str,
 ) -> StepTime:
     """Replicas with their gradient traffic; `slowest` operations a second decide.
@@ -200,7 +202,9 @@ def data_parallel_time(
     )
 
 
-def tensor_seconds(work: Work, workload: Workload, *, degree: int, link: Link) -> float:
+def tensor_seconds(
+    work: Work, workload: Workload, *, degree: int, link: SlowestLink
+) -> float:
     """One microbatch's all-reduces of the residual stream: 4 per block, 6 when it is
     recomputed, 2 in inference. Nothing hides them."""
     if degree < 2:
@@ -213,7 +217,7 @@ def tensor_seconds(work: Work, workload: Workload, *, degree: int, link: Link) -
 
 
 def tensor_parallel_time(
-    work: Work, workload: Workload, *, slowest: float, degree: int, link: Link
+    work: Work, workload: Workload, *, slowest: float, degree: int, link: SlowestLink
 ) -> StepTime:
     """Every layer cut over `degree` Gpus."""
     runs = workload.accumulation

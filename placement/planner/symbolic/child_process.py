@@ -49,7 +49,7 @@ class SymbolicFailed(PlacementError):
 
 
 @dataclass(slots=True)
-class Outcome:
+class ChildAnswers:
     """What a child said: an answer or an error for each case, in order."""
 
     answers: list[dict[str, Any] | PlacementError] = field(default_factory=list)
@@ -81,7 +81,7 @@ def estimate_entry(
     return _only(run([read_case({**given, "model": {"entry": entry}})], path=path))
 
 
-def _only(outcome: "Outcome") -> dict[str, Any]:
+def _only(outcome: "ChildAnswers") -> dict[str, Any]:
     answer = outcome.answers[0]
     if isinstance(answer, PlacementError):
         raise answer
@@ -95,7 +95,7 @@ def run(
     cancelled: Callable[[], bool] = lambda: False,
     seconds: float | None = None,
     path: str = "",
-) -> Outcome:
+) -> ChildAnswers:
     """Follow cases one after another in one child.
 
     Args:
@@ -180,10 +180,10 @@ class _Listening:
     ) -> None:
         self.child, self.count = child, count
         self.listener, self.cancelled = listener, cancelled
-        self.outcome = Outcome()
+        self.outcome = ChildAnswers()
         self.rest = b""
 
-    def hear(self, until: float) -> Outcome:
+    def hear(self, until: float) -> ChildAnswers:
         """Everything it says until it ends. Raises SymbolicFailed."""
         assert self.child.stdout is not None
         descriptor = self.child.stdout.fileno()
@@ -221,7 +221,7 @@ class _Listening:
             elif self.listener is not None:
                 self.listener(event["at"], event["what"], event["share"])
 
-    def _ended(self) -> Outcome:
+    def _ended(self) -> ChildAnswers:
         code = self.child.wait()
         if len(self.outcome.answers) == self.count and code == 0:
             return self.outcome

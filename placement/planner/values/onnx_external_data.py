@@ -26,7 +26,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ModelFilePart:
     """One file of a model that has several; the model's own is the first."""
 
     name: str
@@ -38,7 +38,7 @@ class Part:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> "Part":
+    def from_json(cls, said: Mapping[str, Any]) -> "ModelFilePart":
         """Read one back. Raises SpecInvalid by what is wrong."""
         name, sha256 = checked_name(said.get("name")), str(said.get("sha256"))
         size = said.get("size_bytes")
@@ -142,7 +142,7 @@ def check_there(needed: Mapping[str, int], sizes: Mapping[str, int]) -> None:
         )
 
 
-def sum_of(parts: Sequence[Part]) -> str:
+def sum_of(parts: Sequence[ModelFilePart]) -> str:
     """Return one sum for all parts, names included."""
     text = json.dumps([part.to_json() for part in parts], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -13,7 +13,7 @@ from placement.plans.views.plan_cards import IMAGES
 
 
 @dataclass(frozen=True)
-class Figure:
+class OutcomeFigure:
     """One figure: what was said, what came of it."""
 
     title: str
@@ -51,7 +51,7 @@ class Measured:
     """All that stands beside a Plan."""
 
     outcome: PlanOutcome
-    figures: tuple[Figure, ...]
+    figures: tuple[OutcomeFigure, ...]
     gpus: tuple[GpuBar, ...]
     so_far: bool
     source: str
@@ -74,17 +74,17 @@ def measured_of(job: Job, units: str) -> Measured | None:
     )
 
 
-def _figures(outcome: PlanOutcome, units: str) -> tuple[Figure, ...]:
+def _figures(outcome: PlanOutcome, units: str) -> tuple[OutcomeFigure, ...]:
     said, did = outcome.predicted_step_seconds, outcome.step_seconds
     speed, real = outcome.predicted_units_per_second, outcome.units_per_second
     return (
-        Figure(
+        OutcomeFigure(
             gettext("One step"),
             seconds(said) if said else "–",
             seconds(did) if did else "–",
             error_words(100 * (did / said - 1)) if did and said else "",
         ),
-        Figure(
+        OutcomeFigure(
             gettext("Images a second")
             if units == IMAGES
             else gettext("Tokens a second"),

@@ -29,7 +29,7 @@ MENTION_GAIN = 1.15
 
 
 @dataclass(frozen=True)
-class Card:
+class PlanCard:
     """One Plan as a page shows it."""
 
     plan: Plan
@@ -59,7 +59,7 @@ def own_reservation(plan: Plan, own: Mapping[str, int]) -> int | None:
     return held.pop() if len(held) == 1 else None
 
 
-def cards(plans: Sequence[Plan], own: Mapping[str, int], units: str) -> list[Card]:
+def cards(plans: Sequence[Plan], own: Mapping[str, int], units: str) -> list[PlanCard]:
     """Return the Plans to show, best first: the best of each strategy."""
     best: dict[str, Plan] = {}
     for plan in plans:
@@ -67,7 +67,7 @@ def cards(plans: Sequence[Plan], own: Mapping[str, int], units: str) -> list[Car
     return [card(plan, own, units) for plan in list(best.values())[:MOST_CARDS]]
 
 
-def card(plan: Plan, own: Mapping[str, int], units: str) -> Card:
+def card(plan: Plan, own: Mapping[str, int], units: str) -> PlanCard:
     """Return one Plan as a page shows it."""
     tightest = min(plan.shards, key=lambda shard: shard.headroom_bytes)
     left = _room(tightest.headroom_bytes)
@@ -76,7 +76,7 @@ def card(plan: Plan, own: Mapping[str, int], units: str) -> Card:
             "size": left,
             "gpu": tightest.gpu_label,
         }
-    return Card(
+    return PlanCard(
         plan=plan,
         key=plan_key(plan),
         bars=tuple(bars.shard_bar(shard, plan) for shard in plan.shards),
@@ -91,7 +91,7 @@ def card(plan: Plan, own: Mapping[str, int], units: str) -> Card:
     )
 
 
-def with_records(shown: Sequence[Card]) -> list[Card]:
+def with_records(shown: Sequence[PlanCard]) -> list[PlanCard]:
     """Return cards with how plans of their kinds did here: read once for all."""
     records = Records()
     return [replace(one, record=records.of(one.plan)) for one in shown]

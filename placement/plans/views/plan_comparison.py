@@ -29,7 +29,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Side:
+class PlanColumn:
     """One Plan at the head of its column."""
 
     plan: Plan
@@ -42,7 +42,7 @@ class Side:
 class Comparison:
     """What `_plan_compare.html` draws."""
 
-    sides: tuple[Side, Side]
+    sides: tuple[PlanColumn, PlanColumn]
     rows: tuple[Row, ...]
     verdict: str
     legend: tuple[tuple[str, str], ...]
@@ -57,7 +57,7 @@ def compare(
 ) -> Comparison:
     """Put two Plans side by side; of the same model or not."""
     sides = tuple(
-        Side(
+        PlanColumn(
             plan,
             heading or plan.title,
             tuple(bars.shard_bar(shard, plan) for shard in plan.shards),

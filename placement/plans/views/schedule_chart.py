@@ -24,7 +24,7 @@ BACKWARD = {"none": 2.0, "selective": 2.0, "full": 3.0}
 
 
 @dataclass(frozen=True)
-class Cell:
+class MicrobatchCell:
     """One microbatch on one piece of the model: forward or backward."""
 
     kind: str
@@ -39,7 +39,7 @@ class Cell:
 class Schedule:
     """Rows of cells in stage order; what is empty between them is the bubble."""
 
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    rows: tuple[tuple[str, tuple[MicrobatchCell, ...]], ...]
     """(Gpu label, cells)."""
     width: float
     bubble_pct: float
@@ -129,7 +129,7 @@ def _forward_lengths(shard: Shard, trains: bool, checkpointing: str) -> list[flo
     return [whole * count / sum(layers) / parts for count in layers]
 
 
-def _scaled(row: Sequence[Cell], factor: float) -> tuple[Cell, ...]:
+def _scaled(row: Sequence[MicrobatchCell], factor: float) -> tuple[MicrobatchCell, ...]:
     return tuple(
         replace(cell, x=round(cell.x * factor, 2), width=round(cell.width * factor, 2))
         for cell in row
@@ -146,7 +146,7 @@ def simulate(
     *,
     kind: str,
     backward: float,
-) -> list[tuple[Cell, ...]]:
+) -> list[tuple[MicrobatchCell, ...]]:
     """Start each microbatch as soon as its stage and its input are ready.
 
     Args:
@@ -166,7 +166,7 @@ def simulate(
     ]
     ends: dict[tuple[str, int, int], float] = {}
     free = [0.0] * stages
-    rows: list[list[Cell]] = [[] for _ in range(stages)]
+    rows: list[list[MicrobatchCell]] = [[] for _ in range(stages)]
     while any(orders):
         moved = False
         for stage, order in enumerate(orders):
@@ -181,7 +181,7 @@ def simulate(
                 width = lengths[stage][piece] * (1 if op == "f" else backward)
                 x = max(ready, free[stage])
                 ends[op, seat, number] = free[stage] = x + width
-                rows[stage].append(Cell(op, number, piece, x, width))
+                rows[stage].append(MicrobatchCell(op, number, piece, x, width))
         if not moved:
             raise ValueError("the schedule waits for itself")
     return [tuple(row) for row in rows]

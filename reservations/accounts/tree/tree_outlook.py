@@ -16,9 +16,9 @@ from reservations.accounts.tree.tree_rows import AccountInfo, Tree
 from reservations.rules.fairness.fair_tree import AccountShares, MemberShares
 from reservations.rules.fairness.preemption import FairTree
 from reservations.rules.fairness.promise import (
-    Claim,
     PoolCapacity,
     PoolPromise,
+    QuotaClaim,
     pool_promises,
 )
 
@@ -143,7 +143,7 @@ def promises_of(
     """
     allowed = {pool.capacity.pk: _allowed(tree, pool) for pool in pools}
     claims = [
-        Claim(
+        QuotaClaim(
             membership_pk=member.pk,
             quota_gpu_seconds=quota_gpu_seconds
             if member.quota_gpu_seconds is None

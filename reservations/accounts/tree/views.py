@@ -30,7 +30,7 @@ from reservations.models import Account, Membership, User
 from reservations.store.access import operator_required
 from reservations.store.booking_snapshot import site_policy
 from reservations.web.credit_field import hours
-from reservations.web.forms import Asked, read
+from reservations.web.forms import QueryFilters, read
 from telemetry.web.plain_forms import PlainForm
 
 ROWS_PER_PAGE = 50
@@ -59,7 +59,7 @@ def show(request: HttpRequest) -> HttpResponseBase:
     return _page(request, asked, account)
 
 
-def _asked(request: HttpRequest) -> tuple[Asked, Account | None]:
+def _asked(request: HttpRequest) -> tuple[QueryFilters, Account | None]:
     asked = read(TreeForm, request.GET)
     account = None
     if asked.values.get("account"):
@@ -75,7 +75,7 @@ def _asked(request: HttpRequest) -> tuple[Asked, Account | None]:
 
 def _page(
     request: HttpRequest,
-    asked: Asked,
+    asked: QueryFilters,
     account: Account | None,
     *,
     status: int = 200,
@@ -127,7 +127,7 @@ def _page(
     )
 
 
-def _rows(asked: Asked, account: Account | None) -> tuple[Any, Any]:
+def _rows(asked: QueryFilters, account: Account | None) -> tuple[Any, Any]:
     """Return a page of the Accounts below and a page of the members."""
     values = asked.values
     q = (values.get("q") or "").strip()

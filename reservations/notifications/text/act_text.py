@@ -1,18 +1,19 @@
 """Words of the portal's own acts: what began, ended, moved or came back without you.
 
-Each takes what was stored (``Told.detail``): instants as ISO 8601, amounts as integers.
+Each takes what was stored (``NoticeValues.detail``): instants as ISO 8601, amounts as
+integers.
 """
 
 from __future__ import annotations
 
-from reservations.rules.notice_values import Told
+from reservations.rules.notice_values import NoticeValues
 from telemetry.protocol.sentences import joined, known, sentence
 
 NOBODY_CAME, IDLE = sentence("nobody came"), sentence("idle")
 """Reasons of ``presence/service.py``."""
 
 
-def released(told: Told) -> str:
+def released(told: NoticeValues) -> str:
     """Say that Gpus were given back, by whom, why, and what it cost.
 
     detail: reason, charged_gpu_seconds, late_gpu_seconds (may still be charged),
@@ -56,7 +57,7 @@ def released(told: Told) -> str:
     return joined([what, cost, more])
 
 
-def cancelled(told: Told) -> str:
+def cancelled(told: NoticeValues) -> str:
     """Say that somebody who may cancelled a booking. detail: reason, person."""
     reason = str(told.detail.get("reason", ""))
     values = {"booking": told.booking, "who": told.who, "reason": known(reason)}
@@ -69,7 +70,7 @@ def cancelled(told: Told) -> str:
     return sentence("Your {booking} was cancelled.", **values)
 
 
-def idle_warning(told: Told) -> str:
+def idle_warning(told: NoticeValues) -> str:
     """Say until when something must run. detail: idle_seconds, release_at, keep."""
     values = {
         "where": told.gpus or sentence("Your booking"),
@@ -89,7 +90,7 @@ def idle_warning(told: Told) -> str:
     )
 
 
-def refunded(told: Told) -> str:
+def refunded(told: NoticeValues) -> str:
     """Say what came back. detail: reason, refund_gpu_seconds."""
     back = told.hours("refund_gpu_seconds")
     reason = told.detail.get("reason", sentence("the cause is not known"))
@@ -107,7 +108,7 @@ def refunded(told: Told) -> str:
     )
 
 
-def token_given(told: Told) -> str:
+def token_given(told: NoticeValues) -> str:
     """Say what a Token is good for. detail: reason."""
     reason = told.detail.get("reason", sentence("the lab cancelled a booking"))
     return sentence(
@@ -117,7 +118,7 @@ def token_given(told: Told) -> str:
     )
 
 
-def started(told: Told) -> str:
+def started(told: NoticeValues) -> str:
     """Say what the holder has now, until when, and what to do. detail: end_at,
     absent_at (when it is lost unless something runs; missing: it is not)."""
     began = sentence(
@@ -134,7 +135,7 @@ def started(told: Told) -> str:
     return joined([began, come])
 
 
-def ending_soon(told: Told) -> str:
+def ending_soon(told: NoticeValues) -> str:
     """Say when it is over. detail: end_at."""
     return sentence(
         "Your {booking} ends at {end_at}. Jobs that still run then are "
@@ -144,7 +145,7 @@ def ending_soon(told: Told) -> str:
     )
 
 
-def moved(told: Told) -> str:
+def moved(told: NoticeValues) -> str:
     """Say which Gpus took the place of which. detail: reason, gpus {old: new}."""
     pairs = told.detail.get("gpus", {})
     went = [
@@ -159,7 +160,7 @@ def moved(told: Told) -> str:
     )
 
 
-def webhook_off(told: Told) -> str:
+def webhook_off(told: NoticeValues) -> str:
     """Say why nothing goes to the webhook any more. detail: failures, why, gone."""
     if told.detail.get("gone"):
         return sentence(
@@ -174,6 +175,6 @@ def webhook_off(told: Told) -> str:
     )
 
 
-def trial(told: Told) -> str:
+def trial(told: NoticeValues) -> str:
     """Say that this is only a test message."""
     return sentence("This is the test message that you sent. Notices reach you here.")

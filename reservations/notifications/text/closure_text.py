@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import ClassVar
 
 from reservations.rules.errors import BookingError
-from reservations.rules.notice_values import Told
+from reservations.rules.notice_values import NoticeValues
 from telemetry.protocol.sentences import joined, sentence
 
 LONGEST = timedelta(days=366)
@@ -68,7 +68,7 @@ _WHAT = {
 }
 
 
-def maintenance_words(told: Told) -> str:
+def maintenance_words(told: NoticeValues) -> str:
     """Say what a closure did to a booking.
 
     detail: closure, start, end, fate, reason, until, back_gpu_seconds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from reservations.rules.notice_values import Told
+from reservations.rules.notice_values import NoticeValues
 from telemetry.protocol.sentences import sentence
 
 WARN_DAYS = (7, 1)
@@ -23,7 +23,7 @@ def warn_days(ends_at: datetime, now: datetime) -> int | None:
     return min(due, default=None)
 
 
-def ending_words(told: Told) -> str:
+def ending_words(told: NoticeValues) -> str:
     """Say what ends and when, to a member, a guest, or who answers for a guest."""
     detail = told.detail
     account = detail["account"]

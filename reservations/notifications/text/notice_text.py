@@ -1,7 +1,8 @@
 """What a User is told, in words made from stored numbers.
 
-A new kind: a function ``Told -> str`` in a domain module of its own, and one line in
-`WORDS`. A kind without a line says ``detail["text"]``, or what the kind is called.
+A new kind needs a function ``NoticeValues -> str`` in a module of this package, and one
+line in `WORDS`. A kind without a line says ``detail["text"]``, or what the kind is
+called.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from reservations.rules.fairness.preemption import Displaced, deciding
 from reservations.rules.fairness.rank_advice import used_ratio
 from reservations.rules.figures import credits_text, time_text
 from reservations.rules.lifecycle import Kind
-from reservations.rules.notice_values import Told, Words
+from reservations.rules.notice_values import NoticeValues, Words
 from reservations.rules.overstay_terms import claimed_words
 from telemetry.protocol.sentences import joined, known, sentence
 
@@ -92,7 +93,7 @@ def displaced_text(
     return joined([went, used, sentence("You got {back} back.", back=back)])
 
 
-def _displaced(told: Told) -> str:
+def _displaced(told: NoticeValues) -> str:
     if told.start is None:
         raise ValueError("a displacement is about a Reservation")
     return displaced_text(
@@ -159,7 +160,7 @@ WORDS: dict[str, Words] = {
 }
 
 
-def words(kind: str, title: str, told: Told) -> str:
+def words(kind: str, title: str, told: NoticeValues) -> str:
     """Return the sentence of one Notice.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from reservations.rules.errors import Refusal, json_ready
 from reservations.rules.figures import time_text
-from reservations.rules.notice_values import Told
+from reservations.rules.notice_values import NoticeValues
 from telemetry.protocol.sentences import joined, known, sentence
 
 MOST_CO_USERS = 8
@@ -117,7 +117,7 @@ def terms_of(
 # --- what people are told ---------------------------------------------------------
 
 
-def couser_words(told: Told) -> str:
+def couser_words(told: NoticeValues) -> str:
     """Say that a booking is shared with one, or no longer."""
     if told.detail.get("removed"):
         return sentence(
@@ -132,7 +132,7 @@ def couser_words(told: Told) -> str:
     )
 
 
-def asked_words(told: Told) -> str:
+def asked_words(told: NoticeValues) -> str:
     """Say who asks what about a booking. detail: person, reason (the message)."""
     values = {
         "who": told.who or sentence("A member of the lab"),
@@ -146,7 +146,7 @@ def asked_words(told: Told) -> str:
     return sentence("{who} writes about your {booking}: “{message}”", **values)
 
 
-def offer_made_words(told: Told) -> str:
+def offer_made_words(told: NoticeValues) -> str:
     """Say who offers what, and until when it can be answered."""
     values = {
         "who": told.who or sentence("Someone"),
@@ -161,7 +161,7 @@ def offer_made_words(told: Told) -> str:
     return sentence("{who} offers you the {booking}. Answer by {until}.", **values)
 
 
-def offer_answered_words(told: Told) -> str:
+def offer_answered_words(told: NoticeValues) -> str:
     """Say how an Offer ended."""
     answer = told.detail.get("answer", "answered")
     values = {"who": told.who or sentence("The other side"), "booking": told.booking}
@@ -180,7 +180,7 @@ def offer_answered_words(told: Told) -> str:
     )
 
 
-def series_conflict_words(told: Told) -> str:
+def series_conflict_words(told: NoticeValues) -> str:
     """Say which day of a Series could not be booked, and why."""
     why = known(str(told.detail.get("why", "")))
     if told.detail.get("ended"):

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from reservations.rules.errors import Refusal
 from reservations.rules.figures import time_text
-from reservations.rules.notice_values import Told
+from reservations.rules.notice_values import NoticeValues
 from telemetry.protocol.sentences import joined, known, sentence
 from telemetry.protocol.units import format_duration
 
@@ -159,7 +159,7 @@ class OfferLapsed(Refusal):
 # --- what people are told ---------------------------------------------------------
 
 
-def placed_words(told: Told) -> str:
+def placed_words(told: NoticeValues) -> str:
     """Say where a request was placed, and until when it can be declined."""
     placed = sentence(
         "Your waiting request was booked: {booking}, {kind}.",
@@ -177,7 +177,7 @@ def placed_words(told: Told) -> str:
     return joined([placed, until])
 
 
-def planned_words(told: Told) -> str:
+def planned_words(told: NoticeValues) -> str:
     """Say from when a request's start is held, or that firm time pushed it back."""
     at = told.time("start")
     if told.detail.get("before"):
@@ -194,7 +194,7 @@ def planned_words(told: Told) -> str:
     )
 
 
-def lost_words(told: Told) -> str:
+def lost_words(told: NoticeValues) -> str:
     """Say that a request ended without time."""
     return sentence(
         "Your waiting request has expired: no GPUs became free until {latest}.",
@@ -202,7 +202,7 @@ def lost_words(told: Told) -> str:
     )
 
 
-def offered_words(told: Told) -> str:
+def offered_words(told: NoticeValues) -> str:
     """Say what is offered on short notice, and how long."""
     return sentence(
         "A slot is offered to your waiting request: {start} to {end}. "

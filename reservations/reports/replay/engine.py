@@ -32,7 +32,7 @@ class TooWide(ValueError):
     """A job wants more Gpus than there are."""
 
 
-class Order(Protocol):
+class QueueOrder(Protocol):
     """Who is next. Told of everything that happens, in order of time."""
 
     planned: int
@@ -60,7 +60,7 @@ class Order(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReplayedRun:
     """When a job ran."""
 
     job: TraceJob
@@ -172,10 +172,10 @@ def replay(
     jobs: Sequence[TraceJob],
     *,
     gpus: int,
-    order: Order,
+    order: QueueOrder,
     progress: Callable[[float], None] | None = None,
     pauses: Callable[[TraceJob], bool] | None = None,
-) -> list[Run]:
+) -> list[ReplayedRun]:
     """Run a trace to its end; Runs in order of their start.
 
     Args:
@@ -217,7 +217,7 @@ class _Pool:
     def __init__(
         self,
         gpus: int,
-        order: Order,
+        order: QueueOrder,
         pauses: Callable[[TraceJob], bool] | None = None,
     ) -> None:
         self.free = gpus
@@ -231,11 +231,11 @@ class _Pool:
         self.waiting: list[TraceJob] = []
         self.ends: list[tuple[int, int, TraceJob]] = []
         self.expected: list[tuple[int, int, int]] = []
-        self.runs: list[Run] = []
+        self.runs: list[ReplayedRun] = []
 
     def run(
         self, jobs: Sequence[TraceJob], progress: Callable[[float], None] | None
-    ) -> list[Run]:
+    ) -> list[ReplayedRun]:
         """Go from event to event."""
         coming = events = 0
         while coming < len(jobs) or self.ends or self.in_gaps:
@@ -291,7 +291,7 @@ class _Pool:
             )
             whole = self.waiting.pop(place)
             pieces = tuple(self.pieces.get(job.number, [(now, now)]))
-            self.runs.append(Run(whole, pieces[0][0], pieces))
+            self.runs.append(ReplayedRun(whole, pieces[0][0], pieces))
         self.order.ran_in_gap(job, now - run.since, now, done=through)
 
     def _left(self, job: TraceJob) -> TraceJob:
@@ -349,9 +349,9 @@ class _Pool:
         if job.number in self.pieces:
             left, pieces = self._left(job), self.pieces[job.number]
             last = (now, now + left.duration_s)
-            self.runs.append(Run(job, pieces[0][0], (*pieces, last)))
+            self.runs.append(ReplayedRun(job, pieces[0][0], (*pieces, last)))
         else:
-            self.runs.append(Run(job, now))
+            self.runs.append(ReplayedRun(job, now))
         heapq.heappush(self.ends, (now + left.duration_s, job.number, left))
         insort(self.expected, (now + left.req_s, job.number, job.gpus))
         self.order.started(left, now)

@@ -65,11 +65,11 @@ class SpanForm(PlainForm):
         empty_label=gettext_lazy("all together"),
     )
 
-    def span(self, now: datetime) -> replays.Span:
+    def span(self, now: datetime) -> replays.ReplayPeriod:
         """Return it, to the whole hour."""
         end = now.replace(minute=0, second=0, microsecond=0)
         given = self.cleaned_data
-        return replays.Span(
+        return replays.ReplayPeriod(
             start=end - timedelta(days=given["days"]),
             end=end,
             counted_from=given["counted_from"],

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from reservations.reports.replay.engine import Run
+from reservations.reports.replay.engine import ReplayedRun
 
 DAY_SECONDS = 86_400
 HOUR_SECONDS = 3600
@@ -49,8 +49,8 @@ class Measures:
     worst_user_wait_hours: float
 
 
-def measure(runs: Sequence[Run], *, gpus: int) -> Measures:
-    """Sum up a replay of at least one Run. Cost: O(events x users)."""
+def measure(runs: Sequence[ReplayedRun], *, gpus: int) -> Measures:
+    """Sum up a replay of at least one ReplayedRun. Cost: O(events x users)."""
     waits = sorted(run.wait_s / HOUR_SECONDS for run in runs)
     days = max(run.job.submit_s for run in runs) // DAY_SECONDS + 1
     by_user: dict[str, list[float]] = defaultdict(list)
@@ -83,9 +83,9 @@ class GroupWaits:
     gpu_hours: float
 
 
-def waits_by_group(runs: Sequence[Run]) -> list[GroupWaits]:
+def waits_by_group(runs: Sequence[ReplayedRun]) -> list[GroupWaits]:
     """Sum up each group's Runs, by name."""
-    by_group: dict[str, list[Run]] = defaultdict(list)
+    by_group: dict[str, list[ReplayedRun]] = defaultdict(list)
     for run in runs:
         by_group[run.job.group].append(run)
     found = []
@@ -112,7 +112,7 @@ class DayLoad:
     """Gpus asked for x the seconds that they were waited for."""
 
 
-def load_by_day(runs: Sequence[Run], *, days: int) -> list[DayLoad]:
+def load_by_day(runs: Sequence[ReplayedRun], *, days: int) -> list[DayLoad]:
     """Sum up each day of the trace's span. Cost: O(days that runs touch)."""
     used, waited = [0] * days, [0] * days
     for run in runs:
@@ -128,12 +128,12 @@ def load_by_day(runs: Sequence[Run], *, days: int) -> list[DayLoad]:
     return [DayLoad(*pair) for pair in zip(used, waited, strict=True)]
 
 
-def _slowdown(run: Run) -> float:
+def _slowdown(run: ReplayedRun) -> float:
     ran_s = run.job.duration_s
     return max(1.0, (run.wait_s + ran_s) / max(ran_s, SHORT_SECONDS))
 
 
-def _used(runs: Sequence[Run], span_s: int) -> int:
+def _used(runs: Sequence[ReplayedRun], span_s: int) -> int:
     """GPU-seconds within the span."""
     return sum(
         run.job.gpus * max(0, min(end, span_s) - start)
@@ -159,7 +159,7 @@ class Fairness:
         return self.unserved_gpu_seconds / self.entitled_gpu_seconds
 
 
-def fairness(runs: Sequence[Run], *, gpus: int, days: int) -> Fairness:
+def fairness(runs: Sequence[ReplayedRun], *, gpus: int, days: int) -> Fairness:
     """Jain's indexes averaged over the days in which anybody asked; the rest summed."""
     clock = _Clock(gpus)
     events = sorted(

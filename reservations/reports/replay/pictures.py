@@ -17,7 +17,7 @@ HIGH = 120
 
 
 @dataclass(frozen=True)
-class Figure:
+class ReplayMeasure:
     """One measure under both rules; ``better``: 1 if more is better, -1 if less is."""
 
     title: str
@@ -97,7 +97,7 @@ def shown(row: PolicyReplay) -> dict[str, Any]:
         ReplayOutcome.from_json(row.after),
     )
     found["figures"] = [
-        Figure(title, before.measures[name], after.measures[name], unit, better)
+        ReplayMeasure(title, before.measures[name], after.measures[name], unit, better)
         for title, name, unit, better in MEASURES
     ]
     found["waits"] = [one for one in found["figures"] if one.unit == "h"]

@@ -7,8 +7,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal, get_args
 
-from reservations.reports.replay.engine import Order
-from reservations.reports.replay.site_rules import Ceilings, SiteTree
+from reservations.reports.replay.engine import QueueOrder
+from reservations.reports.replay.site_rules import MembershipQuotas, SiteTree
 from reservations.reports.replay.trace import TraceJob
 from reservations.rules.fairness.fair_tree import (
     AccountShares,
@@ -41,7 +41,7 @@ def order_of(
     policy: Policy,
     quota_gpu_seconds: int | None = None,
     keeps_plans: bool = False,
-) -> Order:
+) -> QueueOrder:
     """Return an order by its name.
 
     Args:
@@ -51,7 +51,7 @@ def order_of(
             half of what is there in 7 days (``FIRM_PART``).
         keeps_plans: see ``FirmFlex``.
     """
-    makers: dict[Name, Callable[[], Order]] = {
+    makers: dict[Name, Callable[[], QueueOrder]] = {
         "fifo": lambda: Fifo(planned=0),
         "easy": lambda: Fifo(planned=1),
         "max-min": MaxMin,
@@ -270,7 +270,7 @@ class FirmFlex(FairTreeOrder):
         self.keeps_plans = keeps_plans
         self.frozen: set[int] = set()
         """Numbers of flex jobs whose planned start has come near."""
-        self.ceilings = Ceilings(self.member_pk, quota_gpu_seconds, tree)
+        self.ceilings = MembershipQuotas(self.member_pk, quota_gpu_seconds, tree)
         self.spends: dict[int, dict[int, Spend]] = defaultdict(dict)
         """By quota, then job: firm cost that counts."""
         self.firm: set[int] = set()

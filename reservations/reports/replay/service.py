@@ -54,7 +54,7 @@ class _Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReplayPeriod:
     """Which past, seen how."""
 
     start: datetime
@@ -72,7 +72,7 @@ class Span:
 def ask_replay(
     *,
     user: User,
-    span: Span,
+    span: ReplayPeriod,
     fields: Mapping[str, int],
     accounts: Mapping[str, AccountEdit] | None = None,
     now: datetime,
@@ -187,7 +187,7 @@ def make_replay(*, pk: int, clock: Callable[[], datetime]) -> str:
 
 def _compare(row: PolicyReplay, running) -> dict[str, object]:  # type: ignore[no-untyped-def]
     """Replay twice; the fields of a row that is done, or failed."""
-    span = Span(row.from_at, row.to_at, _counted(row), row.pool)
+    span = ReplayPeriod(row.from_at, row.to_at, _counted(row), row.pool)
     trace = span.trace()
     if not trace.jobs:
         return {
@@ -196,7 +196,7 @@ def _compare(row: PolicyReplay, running) -> dict[str, object]:  # type: ignore[n
         }
     running.update(jobs=len(trace.jobs), gpus=trace.gpus)
     base, tree = site_policy(), site_tree(row.pool)
-    watch = _Watch(running)
+    watch = _ReplayProgress(running)
     found: dict[str, ReplayOutcome] = {}
     for number, (name, doing) in enumerate(
         (
@@ -229,7 +229,7 @@ def _counted(row: PolicyReplay) -> CountedFrom:
     return "start" if row.counted_from == "start" else "asked"
 
 
-class _Watch:
+class _ReplayProgress:
     """Tells how far it is, and ends what was cancelled or takes too long."""
 
     def __init__(self, running) -> None:  # type: ignore[no-untyped-def]

@@ -150,7 +150,7 @@ def _binding(rule: AccountRule | MemberRule, weight: int) -> int | None:
     return None if least is None else least // max(1, weight)
 
 
-class Ceilings:
+class MembershipQuotas:
     """Which quotas bind each Membership, by number; the last resort is one for all."""
 
     def __init__(

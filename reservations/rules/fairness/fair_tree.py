@@ -106,7 +106,7 @@ class PathStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class FairRank:
     """A Membership's place: ``rank`` of ``of``, equal for those that tie."""
 
     rank: int
@@ -157,10 +157,10 @@ class Ranking:
         self._tree = tree
 
     @cached_property
-    def ranks(self) -> dict[int, Rank]:
+    def ranks(self) -> dict[int, FairRank]:
         """By Membership."""
         tree = self._tree
-        ranks: dict[int, Rank] = {}
+        ranks: dict[int, FairRank] = {}
         total = unused = shared = len(tree.members)
         levels = [_Siblings(tree.children([tree.root]))]
         while levels:
@@ -170,7 +170,7 @@ class Ranking:
             elif step.is_user:
                 shared = shared if step.tied else unused
                 for pk in step.pks:
-                    ranks[pk] = Rank(shared, total)
+                    ranks[pk] = FairRank(shared, total)
                 unused -= len(step.pks)
             else:
                 levels.append(_Siblings(tree.children(step.pks), tied=step.tied))

@@ -44,7 +44,7 @@ class PoolCapacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class QuotaClaim:
     """One Membership's quota, and the Accounts above that bound it."""
 
     membership_pk: int
@@ -78,7 +78,7 @@ class PoolPromise:
 
 def pool_promises(
     pools: Iterable[PoolCapacity],
-    claims: Sequence[Claim],
+    claims: Sequence[QuotaClaim],
     *,
     account_quotas: Mapping[int, int] | None = None,
     account_pool_quotas: Mapping[tuple[int, int], int] | None = None,
@@ -104,7 +104,7 @@ def pool_promises(
 
 def _claimed(
     pool_pk: int,
-    claims: Sequence[Claim],
+    claims: Sequence[QuotaClaim],
     bounds: Mapping[int, int],
     in_pool: Mapping[tuple[int, int], int],
     parents: Mapping[int, int | None],

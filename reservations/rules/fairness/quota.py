@@ -83,7 +83,7 @@ class Peak:
     end: datetime
 
 
-class Load:
+class SpendTotals:
     """Sum of Spends, ready to be asked for any window."""
 
     def __init__(self, spends: Iterable[Spend]) -> None:
@@ -128,7 +128,7 @@ class Load:
 def peak_with(info: QuotaInfo, window: Window, *, rate: Rate) -> Peak:
     """Return the fullest 7 days that touch a request, the request included."""
     own = spends_at(unix(window.start), unix(window.end), rate=rate)
-    return Load([*info.spends, *own]).peak(window)
+    return SpendTotals([*info.spends, *own]).peak(window)
 
 
 def headroom_gpu_seconds(info: QuotaInfo, window: Window) -> int:
@@ -136,7 +136,9 @@ def headroom_gpu_seconds(info: QuotaInfo, window: Window) -> int:
 
     Below zero where the quota was lowered under what is held.
     """
-    return info.quota_gpu_seconds - Load(info.spends).peak(window).held_gpu_seconds
+    return (
+        info.quota_gpu_seconds - SpendTotals(info.spends).peak(window).held_gpu_seconds
+    )
 
 
 def fits(info: QuotaInfo, window: Window, *, rate: Rate) -> bool:
@@ -190,7 +192,7 @@ def band(
     info: QuotaInfo, *, start: datetime, steps: int, step_seconds: int
 ) -> list[BandPoint]:
     """Return the quota's course over time, as a band one can book into."""
-    load = Load(info.spends)
+    load = SpendTotals(info.spends)
     points = []
     for number in range(steps):
         step = Window.of(

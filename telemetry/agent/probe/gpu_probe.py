@@ -17,7 +17,7 @@ RACE_TRIES = 3
 PROCESS_KINDS = ("Compute", "Graphics", "MPSCompute")
 
 
-class Memory(NamedTuple):
+class GpuMemory(NamedTuple):
     """Bytes; None: the card cannot say."""
 
     total: int | None = None
@@ -41,7 +41,7 @@ def _process_calls(kind: str) -> list[Call]:
 _process_lists = {kind: _process_calls(kind) for kind in PROCESS_KINDS}
 
 
-class Card(QueriedGpu):
+class NvmlGpu(QueriedGpu):
     """A Gpu that NVML knows, and its calls. Raises GpuLost and DriverGone only."""
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Card(QueriedGpu):
         self.slow_at = float("-inf")
         self.seen_us = 0
         """Newest process utilization seen, the driver's clock in microseconds."""
-        self.known_memory = Memory()
+        self.known_memory = GpuMemory()
         """Memory at the last reading: a split card tells that of its instances."""
         self.processes_refused = False
         """Whether the driver lets this process not see who is on the Gpu."""
@@ -85,7 +85,7 @@ class Card(QueriedGpu):
         answer = self.ask(call)  # percent, and the period in microseconds
         return None if answer is None else plausible.whole(answer[0], 100)
 
-    def memory(self) -> Memory:
+    def memory(self) -> GpuMemory:
         """Memory as nvidia-smi shows it: the driver's reserve apart, if it can."""
         try:
             raw = self.ask_strictly(nvml.nvmlDeviceGetMemoryInfo, nvml.nvmlMemory_v2)
@@ -97,10 +97,10 @@ class Card(QueriedGpu):
             raw = None
         total = plausible.whole(raw and raw.total, hardware.MOST_MEMORY_BYTES, least=1)
         if raw is None or total is None:
-            self.known_memory = Memory()
+            self.known_memory = GpuMemory()
         else:
             used, reserve = (plausible.whole(x, total) for x in (raw.used, reserved))
-            self.known_memory = Memory(total, used, reserve)
+            self.known_memory = GpuMemory(total, used, reserve)
         return self.known_memory
 
     def celsius(self) -> int | None:

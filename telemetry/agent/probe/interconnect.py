@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 
 from telemetry.agent.probe import machine
-from telemetry.agent.probe.gpu_probe import Card
+from telemetry.agent.probe.gpu_probe import NvmlGpu
 from telemetry.protocol.hardware import Link
 
 STUCK_SECONDS = 5.0
@@ -20,7 +20,7 @@ STUCK_SECONDS = 5.0
 class TopologyQuery:
     """Asks the driver about every pair of these cards, from now on."""
 
-    def __init__(self, cards: Iterable[Card]) -> None:
+    def __init__(self, cards: Iterable[NvmlGpu]) -> None:
         self._links: list[Link] = []
         self._over = threading.Event()
         self._closed = False
@@ -47,7 +47,7 @@ class TopologyQuery:
         self._closed = True
         self._thread.join(STUCK_SECONDS)
 
-    def _run(self, cards: tuple[Card, ...]) -> None:
+    def _run(self, cards: tuple[NvmlGpu, ...]) -> None:
         for link in machine.links(cards):
             if self._closed:
                 return

@@ -11,7 +11,7 @@ from typing import Any
 import pynvml as nvml
 
 from telemetry.agent.probe import plausible
-from telemetry.agent.probe.gpu_probe import Card
+from telemetry.agent.probe.gpu_probe import NvmlGpu
 from telemetry.protocol.sample import MOST_BYTES_PER_SECOND
 from telemetry.protocol.units import KIB_BYTES
 
@@ -19,7 +19,7 @@ ALL_LINKS = 0xFFFFFFFF
 """Scope of a field value: the sum over all links."""
 
 
-def link_rates(card: Card, now: float) -> dict[str, Any]:
+def link_rates(card: NvmlGpu, now: float) -> dict[str, Any]:
     """Rates of PCIe and NVLink, bytes per second. `now`: monotonic seconds."""
     sent, received = (
         card.ask(nvml.nvmlDeviceGetPcieThroughput, direction)
@@ -40,7 +40,7 @@ def _pcie(kib_per_second: int | None) -> int | None:
     return plausible.whole(kib_per_second * KIB_BYTES, MOST_BYTES_PER_SECOND)
 
 
-def _nvlink(card: Card, now: float) -> tuple[int | None, int | None]:
+def _nvlink(card: NvmlGpu, now: float) -> tuple[int | None, int | None]:
     """Difference of the counters since the last look; the first one has none."""
     counters = card.ask_fields(
         (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pynvml as nvml
 
-from telemetry.agent.probe.gpu_probe import Card
+from telemetry.agent.probe.gpu_probe import NvmlGpu
 from telemetry.agent.probe.nvml_call import DriverGone, GpuLost, quiet, text
 from telemetry.agent.probe.slow_facts import describe
 from telemetry.protocol import hardware
@@ -51,7 +51,7 @@ def stop() -> None:
     quiet(nvml.nvmlShutdown)
 
 
-def find_cards() -> tuple[list[Card], list[int]]:
+def find_cards() -> tuple[list[NvmlGpu], list[int]]:
     """Every Gpu with a handle, MIG instances after their card; lost indices.
 
     A lost Gpu gives no handle, and without a handle no UUID: only its index is
@@ -67,11 +67,11 @@ def find_cards() -> tuple[list[Card], list[int]]:
     return cards[: hardware.MOST_GPUS], unnamed
 
 
-def _cards_at(index: int) -> list[Card] | None:
+def _cards_at(index: int) -> list[NvmlGpu] | None:
     """The card of an index and its MIG instances; None: it is lost."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        found = [Card(describe(index, handle), handle)]
+        found = [NvmlGpu(describe(index, handle), handle)]
         parent = found[0].info.uuid
         for part in instances(found[0]):
             info = replace(
@@ -80,21 +80,21 @@ def _cards_at(index: int) -> list[Card] | None:
                 mig_parent=parent,
                 mig_instance=quiet(nvml.nvmlDeviceGetGpuInstanceId, part),
             )
-            found.append(Card(info, part))
+            found.append(NvmlGpu(info, part))
     except (nvml.NVMLError, GpuLost, DriverGone):
         return None
     return found
 
 
 def _side_by_side(
-    call: Callable[[int], list[Card] | None], indices: Sequence[int]
-) -> list[list[Card] | None]:
+    call: Callable[[int], list[NvmlGpu] | None], indices: Sequence[int]
+) -> list[list[NvmlGpu] | None]:
     """Ask about several cards at once: on a slow bus each takes seconds.
 
     The threads are daemons and not a pool's, whose end would wait for a card that
     hangs.
     """
-    found: dict[int, list[Card] | None] = {}
+    found: dict[int, list[NvmlGpu] | None] = {}
     waiting = deque(indices)
     errors: list[BaseException] = []
 
@@ -136,7 +136,7 @@ def is_back(*, uuid: str = "", index: int = -1) -> bool:
     return quiet(nvml.nvmlDeviceGetHandleByIndex, index) is not None
 
 
-def instances(card: Card) -> Iterator[Any]:
+def instances(card: NvmlGpu) -> Iterator[Any]:
     """Handles of a split card's instances."""
     most = quiet(nvml.nvmlDeviceGetMaxMigDeviceCount, card.handle) or 0
     for number in range(most if card.info.mig else 0):
@@ -145,12 +145,12 @@ def instances(card: Card) -> Iterator[Any]:
             yield part
 
 
-def instance_uuids(card: Card) -> set[str]:
+def instance_uuids(card: NvmlGpu) -> set[str]:
     """UUIDs of a split card's instances, as they are now."""
     return {uuid for x in instances(card) if (uuid := text(nvml.nvmlDeviceGetUUID, x))}
 
 
-def links(cards: Iterable[Card]) -> Iterator[Link | None]:
+def links(cards: Iterable[NvmlGpu]) -> Iterator[Link | None]:
     """How each pair of whole Gpus is joined; None after each call that says nothing
     of it, so that a reader sees the driver answer."""
     whole = [x for x in cards if x.handle is not None and not x.info.mig_parent]
@@ -166,18 +166,18 @@ def links(cards: Iterable[Card]) -> Iterator[Link | None]:
         yield None if kind is None else Link(*pair, kind)
 
 
-def _has_nvlink(card: Card) -> bool:
+def _has_nvlink(card: NvmlGpu) -> bool:
     return quiet(nvml.nvmlDeviceGetNvLinkState, card.handle, 0) is not None
 
 
-def _joined(a: Card, b: Card) -> bool:
+def _joined(a: NvmlGpu, b: NvmlGpu) -> bool:
     """Whether two Gpus reach each other over NVLink or NVSwitch."""
     call, kind = nvml.nvmlDeviceGetP2PStatus, nvml.NVML_P2P_CAPS_INDEX_NVLINK
     status: int | None = quiet(call, a.handle, b.handle, kind)
     return status == nvml.NVML_P2P_STATUS_OK
 
 
-def _distance(a: Card, b: Card) -> LinkKind | None:
+def _distance(a: NvmlGpu, b: NvmlGpu) -> LinkKind | None:
     level = quiet(nvml.nvmlDeviceGetTopologyCommonAncestor, a.handle, b.handle)
     return _DISTANCE.get(level)
 

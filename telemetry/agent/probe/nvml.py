@@ -17,12 +17,12 @@ from pathlib import Path
 from telemetry.agent.optional_packages import installed
 from telemetry.agent.probe import machine, slow_facts
 from telemetry.agent.probe.driver_reload import ReloadWatch
-from telemetry.agent.probe.gpu_probe import Card
+from telemetry.agent.probe.gpu_probe import NvmlGpu
 from telemetry.agent.probe.interconnect import TopologyQuery
 from telemetry.agent.probe.link_rates import link_rates
 from telemetry.agent.probe.nvml_call import DriverGone, GpuLost
 from telemetry.agent.probe.xid_events import XidWatch
-from telemetry.agent.process_owners import DEFUNCT, Owners, boot_id
+from telemetry.agent.process_owners import DEFUNCT, ProcessOwners, boot_id
 from telemetry.protocol.errors import ProbeUnavailable
 from telemetry.protocol.hardware import (
     MOST_MEMORY_BYTES,
@@ -32,8 +32,8 @@ from telemetry.protocol.hardware import (
 )
 from telemetry.protocol.sample import (
     MOST_PID,
+    GpuAnswer,
     GpuReading,
-    Health,
     MigInstance,
     NodeSample,
     ProcessReading,
@@ -69,11 +69,11 @@ class NvmlProbe:
         bound_dir: Path = BOUND_DIR,
     ) -> None:
         self._node = node
-        self._owners = Owners(node_dir)
+        self._owners = ProcessOwners(node_dir)
         self._isolation = isolation
         self._clock = clock
         self._bound_dir = bound_dir
-        self._cards: dict[str, Card] = {}
+        self._cards: dict[str, NvmlGpu] = {}
         self._unnamed: list[int] = []
         self._listed: tuple[int | None, frozenset[str]] = (None, frozenset())
         self._counted_at = float("-inf")
@@ -152,7 +152,7 @@ class NvmlProbe:
                 index = max(taken) + 1
             taken.add(index)
             info = replace(gone.info, lost=True, index=index)
-            found[uuid] = Card(info, handle=None)
+            found[uuid] = NvmlGpu(info, handle=None)
         self._cards = found
         self._listed = self._list()
         self._xids = XidWatch(found.values())
@@ -242,14 +242,14 @@ class NvmlProbe:
             reading = None
         except DriverGone:
             self._watch.note_proof()
-            return GpuReading(uuid=uuid, state=Health.ERROR)
+            return GpuReading(uuid=uuid, state=GpuAnswer.ERROR)
         if reading is None:
-            return GpuReading(uuid=uuid, state=Health.LOST)
+            return GpuReading(uuid=uuid, state=GpuAnswer.LOST)
         silent = card.failed and not card.answered
         self._watch.note(uuid, answered=not silent)
-        return GpuReading(uuid=uuid, state=Health.ERROR) if silent else reading
+        return GpuReading(uuid=uuid, state=GpuAnswer.ERROR) if silent else reading
 
-    def _read_slow(self, card: Card) -> None:
+    def _read_slow(self, card: NvmlGpu) -> None:
         """Every 10 s: what hardly changes, and whether a lost Gpu is back."""
         now = self._clock()
         if now - card.slow_at < SLOW_EVERY_SECONDS:
@@ -285,7 +285,7 @@ class NvmlProbe:
             names = set()
         return machine.count(), frozenset(names)
 
-    def _split_otherwise(self, card: Card) -> bool:
+    def _split_otherwise(self, card: NvmlGpu) -> bool:
         """Whether somebody changed the card's MIG instances since the roster."""
         split = None if card.info.mig_parent else slow_facts.split(card)
         if split is None or split != card.info.mig:
@@ -293,12 +293,12 @@ class NvmlProbe:
         known = {x.info.uuid for x in self._parts(card)}
         return bool(known or split) and known != machine.instance_uuids(card)
 
-    def _parts(self, card: Card) -> list[Card]:
+    def _parts(self, card: NvmlGpu) -> list[NvmlGpu]:
         """Instances of a split card."""
         here = [x for x in self._cards.values() if x.handle is not None]
         return [x for x in here if x.info.mig_parent == card.info.uuid]
 
-    def _instances(self, card: Card) -> tuple[MigInstance, ...]:
+    def _instances(self, card: NvmlGpu) -> tuple[MigInstance, ...]:
         return tuple(
             MigInstance(
                 uuid=part.info.uuid,
@@ -309,7 +309,7 @@ class NvmlProbe:
             for part in self._parts(card)
         )
 
-    def _read_fast(self, card: Card) -> GpuReading:
+    def _read_fast(self, card: NvmlGpu) -> GpuReading:
         utilization, memory = card.utilization(), card.memory()
         joules, memory_celsius = card.energy_and_memory_heat()
         mig, watched = card.info.mig, card.info.uuid in self._watched
@@ -339,7 +339,7 @@ class NvmlProbe:
         )
 
     def _processes(
-        self, card: Card, total_bytes: int | None
+        self, card: NvmlGpu, total_bytes: int | None
     ) -> tuple[ProcessReading, ...] | None:
         """Everybody on the Gpu; None when the driver cannot say who is there."""
         found = card.process_memory()
@@ -369,6 +369,6 @@ class NvmlProbe:
         return largest(readings)
 
 
-def _says_more(card: Card) -> bool:
+def _says_more(card: NvmlGpu) -> bool:
     """Whether a card tells by now how much memory it has."""
     return not card.info.memory_total_bytes and bool(card.known_memory.total)

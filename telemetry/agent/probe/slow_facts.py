@@ -7,7 +7,7 @@ from typing import Any
 import pynvml as nvml
 
 from telemetry.agent.probe import plausible
-from telemetry.agent.probe.gpu_probe import Card
+from telemetry.agent.probe.gpu_probe import NvmlGpu
 from telemetry.agent.probe.nvml_call import text
 from telemetry.agent.process_owners import printable
 from telemetry.protocol import hardware
@@ -19,7 +19,7 @@ _MOST_GEN, _MOST_WIDTH = 10, 64
 
 def describe(index: int, handle: Any) -> GpuInfo:
     """What does not change while the driver runs. Raises NVMLError without UUID."""
-    card = Card(GpuInfo("", index, "", "", 0), handle)
+    card = NvmlGpu(GpuInfo("", index, "", "", 0), handle)
     uuid = text(nvml.nvmlDeviceGetUUID, handle)
     if not uuid:
         raise nvml.NVMLError(nvml.NVML_ERROR_UNKNOWN)
@@ -54,7 +54,7 @@ def describe(index: int, handle: Any) -> GpuInfo:
     )
 
 
-def readings(card: Card) -> dict[str, Any]:
+def readings(card: NvmlGpu) -> dict[str, Any]:
     """The fields of a GpuReading that are asked every ten seconds."""
     corrected, uncorrected = _ecc_errors(card)
     return {
@@ -71,19 +71,19 @@ def readings(card: Card) -> dict[str, Any]:
     }
 
 
-def limit_watts(card: Card) -> float | None:
+def limit_watts(card: NvmlGpu) -> float | None:
     """Power limit in force."""
     milliwatts = card.ask(nvml.nvmlDeviceGetEnforcedPowerLimit)
     return plausible.scaled(milliwatts, hardware.MOST_WATTS, per_unit=1000, least=1)
 
 
-def split(card: Card) -> bool | None:
+def split(card: NvmlGpu) -> bool | None:
     """Whether MIG mode is on; None for a card that cannot be split."""
     mode = card.ask(nvml.nvmlDeviceGetMigMode)
     return None if mode is None else bool(mode[0])
 
 
-def _limit_range(card: Card) -> tuple[float | None, float | None]:
+def _limit_range(card: NvmlGpu) -> tuple[float | None, float | None]:
     both = card.ask(nvml.nvmlDeviceGetPowerManagementLimitConstraints)
     if both is None:
         return None, None
@@ -93,17 +93,17 @@ def _limit_range(card: Card) -> tuple[float | None, float | None]:
     return least, most
 
 
-def _threshold(card: Card, kind: int) -> int | None:
+def _threshold(card: NvmlGpu, kind: int) -> int | None:
     value = card.ask(nvml.nvmlDeviceGetTemperatureThreshold, kind)
     return plausible.whole(value, hardware.MOST_CELSIUS, least=1)
 
 
-def _most_mhz(card: Card, clock: int) -> int | None:
+def _most_mhz(card: NvmlGpu, clock: int) -> int | None:
     value = card.ask(nvml.nvmlDeviceGetMaxClockInfo, clock)
     return plausible.whole(value, hardware.MOST_MHZ, least=1)
 
 
-def _ecc_errors(card: Card) -> tuple[int | None, int | None]:
+def _ecc_errors(card: NvmlGpu) -> tuple[int | None, int | None]:
     """Corrected and uncorrected memory errors since boot."""
     corrected, uncorrected = (
         plausible.whole(
@@ -118,7 +118,7 @@ def _ecc_errors(card: Card) -> tuple[int | None, int | None]:
     return corrected, uncorrected
 
 
-def _remaps_or_pages(card: Card) -> dict[str, Any]:
+def _remaps_or_pages(card: NvmlGpu) -> dict[str, Any]:
     """Rows that were remapped (Ampere and later) or pages retired (before)."""
     rows = card.ask(nvml.nvmlDeviceGetRemappedRows)
     if rows is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 import pynvml as nvml
 
-from telemetry.agent.probe.gpu_probe import Card
+from telemetry.agent.probe.gpu_probe import NvmlGpu
 from telemetry.agent.probe.nvml_call import quiet, text
 from telemetry.protocol.sample import MOST_XID, MOST_XIDS, XidEvent
 
@@ -29,7 +29,7 @@ class XidWatch:
     """Registers the Gpus at the start; a driver without events has none."""
 
     def __init__(
-        self, cards: Iterable[Card], *, clock: Callable[[], float] = time.time
+        self, cards: Iterable[NvmlGpu], *, clock: Callable[[], float] = time.time
     ) -> None:
         self._clock = clock
         self._by_handle: dict[int, str] = {}
@@ -42,7 +42,7 @@ class XidWatch:
         if self._set is not None:
             self._register(cards)
 
-    def _register(self, cards: Iterable[Card]) -> None:
+    def _register(self, cards: Iterable[NvmlGpu]) -> None:
         kind = nvml.nvmlEventTypeXidCriticalError
         for card in cards:
             if card.handle is None or card.info.mig_parent:

@@ -18,7 +18,7 @@ from telemetry.agent.sampler import make_probe
 from telemetry.agent.sampling_loop import Probe
 from telemetry.protocol.errors import ProbeUnavailable
 from telemetry.protocol.hardware import Isolation
-from telemetry.protocol.sample import GpuReading, Health, NodeSample
+from telemetry.protocol.sample import GpuAnswer, GpuReading, NodeSample
 
 EXIT_UNAVAILABLE = 2
 OPEN_WITHIN_SECONDS = 15.0
@@ -130,7 +130,7 @@ def take(probe: Probe, lanes: Lanes, node: str) -> NodeSample:
     probe.begin(at)
     found = lanes.read(probe.uuids, within_seconds=READ_WITHIN_SECONDS)
     gpus = (
-        found.get(uuid, GpuReading(uuid=uuid, state=Health.HUNG))
+        found.get(uuid, GpuReading(uuid=uuid, state=GpuAnswer.HUNG))
         for uuid in probe.uuids
     )
     return NodeSample(

@@ -34,7 +34,7 @@ def test_a_first_start_has_a_fortnight_to_look_at(tmp_path, settings, monkeypatc
     assert roll_hours(now=now) >= 23
     tick.tick(now)
     gpu = Gpu.objects.get(node__name="node-a", index=1)
-    asked = history.Asked(
+    asked = history.HistoryRange(
         int((now - timedelta(days=13)).timestamp()), int(now.timestamp()), 400
     )
     told = history.read_history(history.of_gpu(gpu), asked, now=now)

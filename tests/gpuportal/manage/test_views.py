@@ -90,7 +90,7 @@ def test_nothing_to_do_is_said(client, omar, monkeypatch) -> None:
     client.force_login(omar)
     page = client.get(reverse("manage")).content.decode()
     assert "See the board: The portal&#x27;s clock is late" in page
-    monkeypatch.setattr(health.State, "troubles", lambda self: [])
+    monkeypatch.setattr(health.PortalHealth, "troubles", lambda self: [])
     make_gpu(make_node("node-a"))
     make_account("lab")
     assert b"Nothing needs you now" in client.get(reverse("manage")).content

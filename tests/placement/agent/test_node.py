@@ -18,7 +18,7 @@ from placement.agent.job_folder import JobFolder
 from placement.agent.local_runner import halt_all
 from placement.planner.launch.recipes import checked_settings
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.gpu_list import offers_from_list
 from placement.planner.values.workload import Workload
@@ -198,7 +198,7 @@ def pipeline_plan():
         well_known_spec("gpt2"),
         Workload(batch=16),
         offers_from_list(rows),
-        limits=Limits(strategies=("pipeline",)),
+        limits=PlanLimits(strategies=("pipeline",)),
     )
     return json.loads(json.dumps(found.plans[0].to_json()))
 

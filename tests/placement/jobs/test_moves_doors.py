@@ -9,7 +9,7 @@ from django.utils import timezone
 from placement.jobs import queries as snapshots
 from placement.jobs import service as jobs
 from placement.models import Job, MoveDecision, PlacementPolicy
-from placement.rules.rebalance_rules import Act, Restart
+from placement.rules.rebalance_rules import RebalanceAction, Restart
 from reservations.models import AuditEntry
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
@@ -155,7 +155,10 @@ def test_the_operator_edits_the_policy_with_a_reason(omar):
     got = client.post(path, {**fields, "reason": "exams"})
     assert got.status_code == 302, got.context["adminform"].form.errors
     rules = PlacementPolicy.current().rules()
-    assert (rules.when_faster, rules.when_in_trouble) == (Act.NEVER, Act.DO)
+    assert (rules.when_faster, rules.when_in_trouble) == (
+        RebalanceAction.NEVER,
+        RebalanceAction.DO,
+    )
     assert PlacementPolicy.history.count() >= 1
     entry = AuditEntry.objects.get(verb="admin.placementpolicy.changed")
     assert entry.reason == "exams"

@@ -11,7 +11,7 @@ from placement.jobs.nodes.command_queue import start_order
 from placement.models import Job, StoredPlan
 from placement.planner.launch.recipes import recipe_command
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.gpu_list import offers_from_list
@@ -232,7 +232,7 @@ def real_plan(user, reservation, strategy, **changes):
         well_known_spec("gpt2"),
         Workload(batch=16),
         offers,
-        limits=Limits(strategies=(strategy,)),
+        limits=PlanLimits(strategies=(strategy,)),
     )
     plan = json.loads(json.dumps(found.plans[0].to_json()))
     plan["launch"] |= changes

@@ -5,10 +5,10 @@ from functools import lru_cache
 from hypothesis import strategies as st
 
 from placement.planner.model.families.config_json import parse_config
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from tests.placement.planner.made import make_offer
 
-AS_ASKED = Limits(
+AS_ASKED = PlanLimits(
     fused_optimizer=False,
     accumulation=False,
     checkpointing=False,

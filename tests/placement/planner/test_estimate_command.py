@@ -7,7 +7,7 @@ import pytest
 from django.core.management import call_command
 
 from placement.planner.cli import estimate_command
-from placement.planner.symbolic.child_process import Outcome, SymbolicFailed
+from placement.planner.symbolic.child_process import ChildAnswers, SymbolicFailed
 from placement.planner.values.errors import SpecInvalid
 from tests.placement.planner.symbolic.rows import LLAMA, ROWS
 
@@ -34,7 +34,7 @@ def child(monkeypatch):
 
     def run(cases, *, path=""):
         seen.extend(cases)
-        return Outcome([ANSWER] * len(cases), 1.0)
+        return ChildAnswers([ANSWER] * len(cases), 1.0)
 
     monkeypatch.setattr(estimate_command, "run", run)
     return seen
@@ -180,7 +180,7 @@ def test_a_wrong_file_is_one_line(tmp_path, child, text, word):
 )
 def test_a_child_without_an_answer_is_one_line(tmp_path, monkeypatch, error):
     monkeypatch.setattr(
-        estimate_command, "run", lambda *_a, **_n: Outcome([error], 0.0)
+        estimate_command, "run", lambda *_a, **_n: ChildAnswers([error], 0.0)
     )
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(ROWS[0]))

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.planner import plan
 from placement.planner.values.workload import Workload
-from placement.plans.earliest_start import Candidate, Need, first_start, match, needs_of
-from reservations.rules.calendar import Busy, Calendar, CalendarGpu, Search
+from placement.plans.earliest_start import (
+    Candidate,
+    RankRequirement,
+    first_start,
+    match,
+    needs_of,
+)
+from reservations.rules.calendar import Busy, Calendar, CalendarGpu, SlotSearch
 from tests.placement.planner.made import GIB, make_offers
 
 pytestmark = pytest.mark.pure
@@ -25,7 +31,7 @@ def candidate(pk, *, node="lab-a", gib=24, flops=71e12, group=""):
 
 
 def need(pk=0, *, gib=20, flops=71e12, team=-1):
-    return Need(gib * GIB, flops, team, f"GPU-{pk}")
+    return RankRequirement(gib * GIB, flops, team, f"GPU-{pk}")
 
 
 def search(**changes):
@@ -35,7 +41,7 @@ def search(**changes):
         "grid_seconds": 900,
         "longest_seconds": 14 * 86_400,
     }
-    return Search(**{**fields, **changes})
+    return SlotSearch(**{**fields, **changes})
 
 
 def busy(pk, start_hours, end_hours):

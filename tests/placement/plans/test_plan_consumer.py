@@ -8,7 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from placement.models import Refinement
-from placement.planner.symbolic.child_process import Outcome
+from placement.planner.symbolic.child_process import ChildAnswers
 from placement.plans import refinement
 from placement.plans import refinement as refining_service
 from tests.sockets import WebsocketCommunicator
@@ -45,7 +45,7 @@ async def hear(socket):
 def child(monkeypatch):
     def run(cases, *, listener, cancelled, seconds):
         listener(0, "backward", 0.5)
-        return Outcome([ANSWER], 1.0)
+        return ChildAnswers([ANSWER], 1.0)
 
     monkeypatch.setattr(refinement.child_process, "run", run)
 

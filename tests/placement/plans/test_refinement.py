@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from placement.models import Refinement, RegisteredModel
-from placement.planner.symbolic.child_process import Outcome, SymbolicFailed
+from placement.planner.symbolic.child_process import ChildAnswers, SymbolicFailed
 from placement.planner.values.errors import BadInput, SpecInvalid
 from placement.planner.values.workload import Workload
 from placement.plans import refinement
@@ -29,7 +29,7 @@ def child(monkeypatch):
         listener(0, "backward", 0.5)
         if cancelled():
             raise SymbolicFailed("cancelled", "was cancelled")
-        return Outcome([ANSWER], 1.0)
+        return ChildAnswers([ANSWER], 1.0)
 
     monkeypatch.setattr(refinement.child_process, "run", run)
     return seen

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from placement.models import PlacementPolicy
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.values.errors import BadInput, WorkloadInvalid
 from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
@@ -253,7 +253,7 @@ def test_where_nothing_ever_fits_the_first_answer_stands(alice, bob, gpus):
         at=None,
         hours=2,
         now=now,
-        limits=Limits(offload=False),
+        limits=PlanLimits(offload=False),
     )
 
     assert soonest.found.plans == ()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import (
-    Limits,
+    JobLimits,
     OrderKind,
     check_order,
     parse_order,
@@ -70,7 +70,7 @@ def test_an_order_never_outlives_the_reservation():
         ({"env": {"A=B": "1"}}, "env"),
         ({"env": []}, "env"),
         ({"limits": {}}, "limits"),
-        ({"limits": {**Limits().__dict__, "processes": -1}}, "processes"),
+        ({"limits": {**JobLimits().__dict__, "processes": -1}}, "processes"),
         ({"settings": 1}, "settings"),
         ({"recipe": 1}, "recipe"),
         ({"simulated": 1}, "simulated"),

@@ -9,18 +9,22 @@ from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import parse_order
 from placement.protocol.launchers import (
     Launcher,
-    Ranks,
+    LaunchPlace,
     folder_problem,
     programs,
     script_command,
 )
 from tests.placement.nodes import make_order
 
-REAL = Ranks(("GPU-b", "GPU-a"), simulated=False, folder="/job", files=(), port=4711)
+REAL = LaunchPlace(
+    ("GPU-b", "GPU-a"), simulated=False, folder="/job", files=(), port=4711
+)
 
 
 def command(launcher, *arguments, files=(), gpus=REAL.gpu_uuids, simulated=False):
-    ranks = Ranks(gpus, simulated=simulated, folder="/job", files=files, port=4711)
+    ranks = LaunchPlace(
+        gpus, simulated=simulated, folder="/job", files=files, port=4711
+    )
     return script_command(launcher, "/job/script", arguments, ranks)
 
 

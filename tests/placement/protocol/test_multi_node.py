@@ -15,7 +15,7 @@ from placement.protocol.events import parse_fact
 from placement.protocol.job_lifecycle import JobState
 from placement.protocol.launchers import (
     Launcher,
-    Ranks,
+    LaunchPlace,
     script_command,
     why_not_on_nodes,
 )
@@ -27,7 +27,7 @@ from placement.protocol.multi_node import (
     lost_peers,
     reason_of,
 )
-from placement.protocol.rendezvous import Carried, Meeting
+from placement.protocol.rendezvous import Meeting, StartCheckpoint
 from tests.placement.nodes import make_order
 
 pytestmark = pytest.mark.pure
@@ -119,7 +119,7 @@ def test_an_order_of_several_nodes_reads_back_and_others_stay_of_version_1():
     assert json.loads(plain.payload())["v"] == 1
     assert "meeting" not in json.loads(plain.payload())
     spans = make_order(meeting=SECOND, **TWO)
-    brings = make_order(checkpoints=(Carried(1, 7, "0" * 64),))
+    brings = make_order(checkpoints=(StartCheckpoint(1, 7, "0" * 64),))
     for order in (spans, brings, make_order(meeting=FIRST)):
         assert json.loads(order.payload())["v"] == 2
         assert parse_order(order.payload()) == order
@@ -152,7 +152,9 @@ def test_a_meeting_that_is_none_is_refused_by_field(changes, word):
     ],
 )
 def test_checkpoints_that_are_none_are_refused(given):
-    body = json.loads(make_order(checkpoints=(Carried(1, 7, "0" * 64),)).payload())
+    body = json.loads(
+        make_order(checkpoints=(StartCheckpoint(1, 7, "0" * 64),)).payload()
+    )
     with pytest.raises(OrderRefused, match="checkpoints"):
         parse_order(json.dumps(body | {"checkpoints": given}))
 
@@ -194,7 +196,7 @@ def test_the_first_node_says_where_to_meet_and_all_bind_to_the_way_there(monkeyp
 
 
 def test_each_launcher_is_told_of_the_other_nodes_or_refuses_in_words():
-    ranks = Ranks(("GPU-a", "GPU-b"), False, "/job", (), 1, SECOND)
+    ranks = LaunchPlace(("GPU-a", "GPU-b"), False, "/job", (), 1, SECOND)
     torchrun = script_command(Launcher.TORCHRUN, "/s", [], ranks)
     assert "--nnodes=2" in torchrun and "--node-rank=1" in torchrun
     assert "--nproc-per-node=2" in torchrun and "--standalone" not in torchrun

@@ -11,7 +11,7 @@ from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import move_decisions, plan_evaluation
 from placement.rebalance.rebalance_tick import look_again
 from placement.rules.job_refusals import MoveGone
-from placement.rules.rebalance_rules import Act, Restart
+from placement.rules.rebalance_rules import RebalanceAction, Restart
 from reservations.models import Allocation, AuditEntry, Reservation, SitePolicy
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State
@@ -207,7 +207,7 @@ def test_a_job_that_ends_by_itself_withdraws_its_proposal(slow):
 def test_a_broken_gpu_is_left_by_itself_where_the_site_and_the_job_want_it(
     watched, cards, rules
 ):
-    rules.when_in_trouble = Act.DO
+    rules.when_in_trouble = RebalanceAction.DO
     rules.save()
     Job.objects.filter(pk=watched.pk).update(may_move=False)
     Gpu.objects.filter(pk=cards[0].pk).update(lost=True)
@@ -301,7 +301,7 @@ def test_what_the_rules_refuse_is_not_tried_again_at_once(slow, rules):
 
 
 def test_a_silent_node_is_left_only_when_somebody_says_so(watched, cards, rules):
-    rules.when_in_trouble = Act.DO
+    rules.when_in_trouble = RebalanceAction.DO
     rules.save()
     open_alert(rule=SILENT, node_id=watched.node_id, now=NOW)
     look_again(after(5))

@@ -7,7 +7,7 @@ from placement.rebalance import plan_evaluation
 from placement.rebalance.move_decisions import allow_moves
 from placement.rebalance.rebalance_tick import look_again
 from placement.rules.job_refusals import RestartNotAllowed
-from placement.rules.rebalance_rules import Act, Restart
+from placement.rules.rebalance_rules import RebalanceAction, Restart
 from reservations.models import Reservation
 from tests.placement.lab import GIB, send_frame
 from tests.placement.watched import (
@@ -134,7 +134,7 @@ def test_an_unknown_end_waits_until_staying_has_cost_as_much(slow, rules):
 
 
 def test_policy_never_says_so_and_does_nothing(slow, rules):
-    rules.when_faster = Act.NEVER
+    rules.when_faster = RebalanceAction.NEVER
     rules.save()
     look()
     (row,) = moves(slow)
@@ -142,7 +142,7 @@ def test_policy_never_says_so_and_does_nothing(slow, rules):
 
 
 def test_what_the_job_did_not_allow_is_only_proposed(slow, rules):
-    rules.when_faster = Act.DO
+    rules.when_faster = RebalanceAction.DO
     rules.save()
     Job.objects.filter(pk=slow.pk).update(restart=Restart.NOT)
     look()
@@ -153,7 +153,7 @@ def test_what_the_job_did_not_allow_is_only_proposed(slow, rules):
 
 
 def test_dearer_gpus_are_never_taken_without_asking(slow, rules):
-    rules.when_faster = Act.DO
+    rules.when_faster = RebalanceAction.DO
     rules.save()
     look()
     (row,) = moves(slow)

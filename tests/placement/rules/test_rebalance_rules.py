@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.move_benefit import regret_after, restart_cost_seconds
 from placement.planner.search.plan_validation import validate
 from placement.planner.search.planner import plan
@@ -15,8 +15,8 @@ from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.workload import Workload
 from placement.rules.nearest_place import moved_bytes, nearest_set, renamed
 from placement.rules.rebalance_rules import (
-    Act,
     MoveSnapshot,
+    RebalanceAction,
     Restart,
     Rules,
     Trouble,
@@ -25,7 +25,7 @@ from placement.rules.rebalance_rules import (
 
 pytestmark = pytest.mark.pure
 GIB = 2**30
-DO = Rules(when_faster=Act.DO, when_in_trouble=Act.DO)
+DO = Rules(when_faster=RebalanceAction.DO, when_in_trouble=RebalanceAction.DO)
 LOST = Trouble(rule="lost", gpu_label="red:0", breaks=True)
 SILENT = Trouble(rule="no sample", gpu_label="red:0", breaks=True, unheard=True)
 INTRUDER = Trouble(rule="intruder", gpu_label="red:0", breaks=False)
@@ -51,7 +51,9 @@ some_seconds = st.floats(0.001, 1e5)
 looks = st.builds(
     MoveSnapshot,
     rules=st.builds(
-        Rules, when_faster=st.sampled_from(Act), when_in_trouble=st.sampled_from(Act)
+        Rules,
+        when_faster=st.sampled_from(RebalanceAction),
+        when_in_trouble=st.sampled_from(RebalanceAction),
     ),
     may_move=st.booleans(),
     restart=st.sampled_from(Restart),
@@ -75,14 +77,14 @@ def test_every_look_is_explained_and_keeps_to_what_was_allowed(seen):
     verdict = judge_look(seen)
     policy = seen.rules.when_in_trouble if seen.trouble else seen.rules.when_faster
     assert verdict.reason.endswith(".") and len(verdict.reason) < 600
-    if policy is Act.NEVER or seen.step_seconds_new is None:
-        assert verdict.act is Act.NEVER
-    if verdict.act is Act.DO:
-        assert policy is Act.DO
+    if policy is RebalanceAction.NEVER or seen.step_seconds_new is None:
+        assert verdict.act is RebalanceAction.NEVER
+    if verdict.act is RebalanceAction.DO:
+        assert policy is RebalanceAction.DO
         assert seen.restart is not Restart.NOT and not seen.dearer
         assert seen.trouble or seen.may_move
         assert not (seen.trouble and seen.trouble.unheard)
-    if verdict.act is not Act.NEVER:
+    if verdict.act is not RebalanceAction.NEVER:
         assert seen.window_seconds > seen.cost_seconds
 
 
@@ -90,26 +92,29 @@ def test_every_look_is_explained_and_keeps_to_what_was_allowed(seen):
 @given(looks, some_seconds)
 def test_nothing_moves_when_no_place_is_faster_and_none_is_in_trouble(seen, step):
     same = replace(seen, trouble=None, step_seconds_now=step, step_seconds_new=step)
-    assert judge_look(same).act is Act.NEVER
+    assert judge_look(same).act is RebalanceAction.NEVER
 
 
 def test_a_move_must_save_more_than_its_cost_and_a_quarter():
-    assert judge_look(look(steps_left=250)).act is Act.NEVER
-    assert judge_look(look(steps_left=251)).act is Act.DO
+    assert judge_look(look(steps_left=250)).act is RebalanceAction.NEVER
+    assert judge_look(look(steps_left=251)).act is RebalanceAction.DO
 
 
 def test_the_end_of_the_window_bounds_what_can_be_saved():
-    assert judge_look(look(window_seconds=200.0)).act is Act.NEVER
-    assert judge_look(look(window_seconds=200.0, cost_seconds=50.0)).act is Act.DO
+    assert judge_look(look(window_seconds=200.0)).act is RebalanceAction.NEVER
+    assert (
+        judge_look(look(window_seconds=200.0, cost_seconds=50.0)).act
+        is RebalanceAction.DO
+    )
 
 
 def test_a_broken_gpu_is_left_whatever_it_costs_and_an_intruder_if_it_pays():
     dear = {"cost_seconds": 3000.0}
-    assert judge_look(look(trouble=LOST, **dear)).act is Act.DO
-    assert judge_look(look(trouble=INTRUDER, **dear)).act is Act.PROPOSE
-    assert judge_look(look(trouble=INTRUDER)).act is Act.DO
+    assert judge_look(look(trouble=LOST, **dear)).act is RebalanceAction.DO
+    assert judge_look(look(trouble=INTRUDER, **dear)).act is RebalanceAction.PROPOSE
+    assert judge_look(look(trouble=INTRUDER)).act is RebalanceAction.DO
     stuck = look(trouble=INTRUDER, step_seconds_now=None, **dear)
-    assert judge_look(stuck).act is Act.DO
+    assert judge_look(stuck).act is RebalanceAction.DO
 
 
 def test_regret_grows_while_a_better_place_is_there_and_then_is_forgotten():
@@ -168,7 +173,7 @@ def fastest(offers, strategy, count):
         list(offers.values()),
         max_gpus=count,
         wish="fastest",
-        limits=Limits(strategies=(strategy,)),
+        limits=PlanLimits(strategies=(strategy,)),
     )
     return [one for one in found.plans if len(one.shards) == count]
 
@@ -221,10 +226,10 @@ def test_stages_go_where_their_layers_are_already():
 
 
 def test_a_job_that_shares_its_reservation_is_not_moved_over_the_others():
-    assert judge_look(look(companions=0)).act is Act.DO
+    assert judge_look(look(companions=0)).act is RebalanceAction.DO
     stays = judge_look(look(companions=2))
-    assert stays.act is Act.NEVER
+    assert stays.act is RebalanceAction.NEVER
     assert "2 other jobs of the same reservation would end" in stays.reason
     asked = judge_look(look(companions=1, trouble=LOST))
-    assert asked.act is Act.PROPOSE
+    assert asked.act is RebalanceAction.PROPOSE
     assert "it would end 1 other job of the reservation" in asked.reason

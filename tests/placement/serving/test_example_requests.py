@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from placement.agent.serving.batch import Kept, Waiting, turned_away
-from placement.agent.serving.deadline_scheduler import Verdict
+from placement.agent.serving.batch import AdmittedRequest, HostedModel, turned_away
+from placement.agent.serving.deadline_scheduler import AdmissionVerdict
 from placement.serving.example_requests import curl_command, example_request, is_inline
 
 SMALL = [{"name": 'it\'s "x" $HOME', "datatype": "FP32", "shape": [-1, 4]}]
@@ -66,15 +66,15 @@ def test_huge_inputs_have_no_example():
 
 
 def test_a_refusal_says_deadline_need_and_parts(tmp_path):
-    kept = Kept("mlp", tmp_path, 1, 1, 1000.0)
-    waiting = Waiting(None, None, kept, within_ms=-70.4, answer=None)
+    kept = HostedModel("mlp", tmp_path, 1, 1, 1000.0)
+    waiting = AdmittedRequest(None, None, kept, within_ms=-70.4, answer=None)
     waiting.predicted_ms = 0.0123
-    away = turned_away(waiting, Verdict.TOO_LATE, 120.4, 0.0123)
+    away = turned_away(waiting, AdmissionVerdict.TOO_LATE, 120.4, 0.0123)
     assert f"{away}" == (
         "The deadline of 50 ms cannot be met: about 120 ms are needed "
         "(network 120 ms, model 0.01 ms)."
     )
     waiting.predicted_ms = 80.0
-    away = turned_away(waiting, Verdict.FULL, 20.0, 8.0)
+    away = turned_away(waiting, AdmissionVerdict.FULL, 20.0, 8.0)
     assert "Too many requests are waiting." in f"{away}"
     assert "(network 20 ms, queue 72 ms, model 8.0 ms)" in f"{away}"

@@ -4,8 +4,12 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from placement.agent.serving.deadline_scheduler import Act, Scheduler, Verdict
-from placement.agent.serving.queue_simulation import Request
+from placement.agent.serving.deadline_scheduler import (
+    AdmissionVerdict,
+    GpuAction,
+    Scheduler,
+)
+from placement.agent.serving.queue_simulation import QueuedRequest
 
 
 def open_loop(
@@ -49,13 +53,13 @@ def open_loop(
             return fates
         now = at
         number += 1
-        asked = Request(number, model, 1, now, now + deadline_seconds, "x")
-        if gpu.offer(asked, now).verdict is not Verdict.IN:
+        asked = QueuedRequest(number, model, 1, now, now + deadline_seconds, "x")
+        if gpu.offer(asked, now).verdict is not AdmissionVerdict.IN:
             fates["refused"] += 1
         if running is None:
             action = gpu.next(now)
             if action is not None and gpu.begin(action, now):
-                assert action.act is Act.INFER
+                assert action.act is GpuAction.INFER
                 running, begun = action, now
                 free_at = now + run_seconds(action.rows)
         at += lots.expovariate(per_second)

@@ -22,7 +22,7 @@ from reservations.rules import errors
 from reservations.rules.closed_time import DisplacementPaused
 from reservations.rules.fairness.early_returns import SLIPS_A_DAY, ReturnedTooMuch
 from reservations.rules.fairness.limits import PersonQuotaExceeded
-from reservations.rules.fairness.promise import Claim, PoolCapacity, pool_promises
+from reservations.rules.fairness.promise import PoolCapacity, QuotaClaim, pool_promises
 from reservations.rules.lifecycle import Kind, State
 from reservations.sharing import co_use, offers
 from reservations.store.booking_snapshot import site_policy
@@ -247,7 +247,7 @@ def test_a_carpet_of_flex_is_short_near_and_never_blocks_firm(
 def test_quotas_that_promise_more_than_there_is_are_told_by_pool() -> None:
     pools = [PoolCapacity(1, "A100", 2, 10), PoolCapacity(2, "T4", 8, 2)]
     week = 7 * 24 * HOUR
-    claims = [Claim(n, 10 * week, account_pks=(5,)) for n in (1, 2, 3)]
+    claims = [QuotaClaim(n, 10 * week, account_pks=(5,)) for n in (1, 2, 3)]
     first, second = pool_promises(pools, claims)
     assert (first.kept, first.oversold_gpu_seconds) == (False, 10 * week)
     assert (second.kept, second.oversold_gpu_seconds) == (False, 14 * week)

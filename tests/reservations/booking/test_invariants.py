@@ -41,7 +41,7 @@ from reservations.rules.decision_record import (
     without_places,
 )
 from reservations.rules.errors import BookingError
-from reservations.rules.fairness.quota import PERMILLE, Load
+from reservations.rules.fairness.quota import PERMILLE, SpendTotals
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.window import WEEK_SECONDS, Window, instant, unix
 from reservations.store.booking_snapshot import account_path, quota_infos, site_policy
@@ -242,7 +242,7 @@ def check_quotas(users) -> None:
         for info in quota_infos(
             member, account_path(member), start, end, policy=policy
         ):
-            load = Load(info.spends)
+            load = SpendTotals(info.spends)
             edges = {s.start for s in info.spends} | {s.end for s in info.spends}
             for edge in edges | {edge - WEEK_SECONDS for edge in edges}:
                 spent = load.between(edge, edge + WEEK_SECONDS)

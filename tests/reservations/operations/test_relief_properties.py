@@ -5,7 +5,13 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reservations.operations.evacuation_plan import Booked, Fate, Room, relieve, vacate
+from reservations.operations.evacuation_plan import (
+    Booked,
+    Fate,
+    GpuTimetable,
+    relieve,
+    vacate,
+)
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.closed_time import ClosureInfo
 from reservations.rules.window import Window
@@ -47,12 +53,14 @@ def calendars(draw) -> list[Booked]:
     return found
 
 
-def room_of(booked: list[Booked], closures: tuple[ClosureInfo, ...] = ()) -> Room:
+def room_of(
+    booked: list[Booked], closures: tuple[ClosureInfo, ...] = ()
+) -> GpuTimetable:
     held: dict[int, list[Window]] = {}
     for one in booked:
         for gpu in one.gpus:
             held.setdefault(gpu.pk, []).append(one.window)
-    return Room(GPUS, held, closures)
+    return GpuTimetable(GPUS, held, closures)
 
 
 def after(booked: list[Booked], reliefs) -> dict[int, list[tuple[int, Window]]]:

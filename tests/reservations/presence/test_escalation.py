@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reservations.presence.attribution import HoldingInfo, Owners
+from reservations.presence.attribution import HoldingInfo, OwnerLookup
 from reservations.presence.escalation import (
     LADDER,
     REACH,
     EscalationCase,
+    EscalationStep,
     Never,
-    Step,
     Suspect,
     next_step,
     why_never,
@@ -23,7 +23,7 @@ from telemetry.rules.thresholds import JudgePolicy
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 ALICE = HoldingInfo(1, 10, "alice", "alice1", "vision", NOW, NOW + timedelta(hours=1))
-OWNERS = Owners(jobs={77: 10}, logins={"alice1": 10, "bob": 20})
+OWNERS = OwnerLookup(jobs={77: 10}, logins={"alice1": 10, "bob": 20})
 POLICY = JudgePolicy()
 BOB = ProcessReading(
     pid=500,
@@ -48,42 +48,48 @@ def case_of(
     return replace(CASE, suspect=Suspect(process, owner, samples, seconds), **changes)
 
 
-def step(case: EscalationCase) -> Step | None:
+def step(case: EscalationCase) -> EscalationStep | None:
     return next_step(case, owners=OWNERS, policy=POLICY)
 
 
 @pytest.mark.parametrize("reach", REACH)
 def test_a_pool_goes_so_far_up_and_no_further(reach) -> None:
-    taken: dict[Step, float] = {}
+    taken: dict[EscalationStep, float] = {}
     while (rung := step(replace(CASE, reach=reach, done=taken))) is not None:
         taken[rung] = 1_000.0
     assert tuple(taken) == REACH[reach]
 
 
 def test_each_step_waits_for_its_time() -> None:
-    def at(seconds: float, **done: float) -> Step | None:
-        steps = {Step(word): ago for word, ago in done.items()}
+    def at(seconds: float, **done: float) -> EscalationStep | None:
+        steps = {EscalationStep(word): ago for word, ago in done.items()}
         return step(case_of(seconds=seconds, stood_seconds=seconds, done=steps))
 
-    assert at(5) is Step.NOTIFY
+    assert at(5) is EscalationStep.NOTIFY
     assert at(59, notify=54) is None
-    assert at(60, notify=60) is Step.WARN
+    assert at(60, notify=60) is EscalationStep.WARN
     assert at(299, notify=299, warn=239) is None
-    assert at(300, notify=300, warn=240) is Step.STOP
+    assert at(300, notify=300, warn=240) is EscalationStep.STOP
     assert at(999, notify=900, warn=700, stop=699) is None
 
 
 def test_after_a_late_warning_there_is_as_much_time_as_after_one_in_time() -> None:
-    late = {Step.NOTIFY: 900.0, Step.WARN: 100.0}
+    late = {EscalationStep.NOTIFY: 900.0, EscalationStep.WARN: 100.0}
     assert step(case_of(seconds=1000, stood_seconds=1000, done=late)) is None
     assert (
-        step(case_of(seconds=1000, stood_seconds=1000, done=late | {Step.WARN: 240.0}))
-        is Step.STOP
+        step(
+            case_of(
+                seconds=1000,
+                stood_seconds=1000,
+                done=late | {EscalationStep.WARN: 240.0},
+            )
+        )
+        is EscalationStep.STOP
     )
 
 
 def test_a_process_that_came_late_has_its_own_time() -> None:
-    new = case_of(seconds=5, stood_seconds=9_000, done={Step.NOTIFY: 4.0})
+    new = case_of(seconds=5, stood_seconds=9_000, done={EscalationStep.NOTIFY: 4.0})
     assert step(new) is None
 
 
@@ -118,8 +124,8 @@ def test_what_is_never_done_and_why(case, why) -> None:
 
 def test_a_listed_name_that_holds_much_memory_is_judged_like_any_other() -> None:
     disguised = replace(BOB, command="Xorg --train", memory_bytes=2**33)
-    assert step(case_of(disguised)) is Step.NOTIFY
-    assert step(case_of(replace(disguised, memory_bytes=None))) is Step.NOTIFY
+    assert step(case_of(disguised)) is EscalationStep.NOTIFY
+    assert step(case_of(replace(disguised, memory_bytes=None))) is EscalationStep.NOTIFY
 
 
 processes = st.builds(

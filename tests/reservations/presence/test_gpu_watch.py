@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from reservations.presence.attribution import HoldingInfo, Owners, holder_present
+from reservations.presence.attribution import HoldingInfo, OwnerLookup, holder_present
 from reservations.presence.gpu_watch import GpuFacts, Watcher, WatchPolicy
 from telemetry.protocol.gpu_state import GpuState
-from telemetry.protocol.sample import GpuReading, Health, ProcessReading, Throttle
+from telemetry.protocol.sample import GpuAnswer, GpuReading, ProcessReading, Throttle
 from telemetry.rules import finding_rules
 from telemetry.rules.thresholds import JudgePolicy
 
@@ -22,7 +22,7 @@ ALICE = HoldingInfo(
     NOW - timedelta(hours=1),
     NOW + timedelta(hours=1),
 )
-OWNERS = Owners(jobs={77: 10, 78: 20}, logins={"alice1": 10, "bob": 20})
+OWNERS = OwnerLookup(jobs={77: 10, 78: 20}, logins={"alice1": 10, "bob": 20})
 
 
 def process(user="alice1", uid=1001, job=None) -> ProcessReading:
@@ -84,8 +84,8 @@ def run(
         (reading(process("bob", 1002)), None, GpuState.SQUATTER),
         (reading(process("root", 0)), None, GpuState.BUSY),
         (reading(process("root", 0), util=0), None, GpuState.BUSY),
-        (replace(IDLE_ROOM, state=Health.LOST), ALICE, GpuState.LOST),
-        (replace(IDLE_ROOM, state=Health.HUNG), None, GpuState.LOST),
+        (replace(IDLE_ROOM, state=GpuAnswer.LOST), ALICE, GpuState.LOST),
+        (replace(IDLE_ROOM, state=GpuAnswer.HUNG), None, GpuState.LOST),
         (
             reading(process(), throttle=(Throttle.HW_THERMAL,)),
             ALICE,
@@ -306,7 +306,7 @@ def test_display_servers_and_monitors_of_the_whitelist_are_nobodys() -> None:
     assert run(reading(xorg, util=0), holding=None).state is GpuState.FREE
     big = replace(xorg, memory_bytes=2**33)
     assert run(reading(big)).state is GpuState.INTRUDER
-    none = Owners(logins=OWNERS.logins, whitelist=())
+    none = OwnerLookup(logins=OWNERS.logins, whitelist=())
     assert not none.exempt(xorg)
 
 

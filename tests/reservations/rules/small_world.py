@@ -10,7 +10,7 @@ from reservations.rules.calendar import (
     Calendar,
     CalendarGpu,
     FlexInfo,
-    Plan,
+    PlannedStart,
     Wish,
 )
 from reservations.rules.decision import Decision, decide
@@ -22,7 +22,12 @@ from reservations.rules.policy import Policy
 from reservations.rules.request import Holding, Request, Snapshot
 from reservations.rules.window import Window, unix
 from reservations.waitlist.planned_starts import expect
-from reservations.waitlist.rules import Choice, Waiting, first_placed, in_order
+from reservations.waitlist.rules import (
+    WaitingRequestInfo,
+    WaitlistMatch,
+    first_placed,
+    in_order,
+)
 
 NOW = datetime(2026, 3, 28, 1, tzinfo=UTC)
 """The night before Europe's clocks change."""
@@ -41,7 +46,7 @@ class Held:
     gpus: tuple[int, ...]
     window: Window
     kind: Kind
-    request: Waiting
+    request: WaitingRequestInfo
     planned: bool = False
 
     @property
@@ -63,7 +68,7 @@ class Lobby:
     gpus: tuple[CalendarGpu, ...] = GPUS[:3]
     now: datetime = NOW
     held: dict[int, Held] = field(default_factory=dict)
-    waiting: dict[int, Waiting] = field(default_factory=dict)
+    waiting: dict[int, WaitingRequestInfo] = field(default_factory=dict)
 
     def tree(self) -> FairTree:
         usage = dict(self.past)
@@ -113,7 +118,7 @@ class Lobby:
             planned=one.planned,
         )
 
-    def facts(self, one: Waiting) -> Snapshot:
+    def facts(self, one: WaitingRequestInfo) -> Snapshot:
         quota = 10**9 if one.member_pk in self.firm else 0
         own = tuple(
             Holding(pk, held.window, frozenset(held.gpus), held.kind)
@@ -129,10 +134,10 @@ class Lobby:
             tree=self.tree(),
         )
 
-    def queue(self) -> tuple[Waiting, ...]:
+    def queue(self) -> tuple[WaitingRequestInfo, ...]:
         return in_order(self.waiting.values(), self.tree().ranked().ranks)
 
-    def step(self) -> Choice | None:
+    def step(self) -> WaitlistMatch | None:
         """Place the first that fits; what it displaces waits again."""
         found = first_placed(self.queue(), self.facts, now=self.now)
         if found is not None:
@@ -147,7 +152,7 @@ class Lobby:
 
     def book(
         self,
-        one: Waiting,
+        one: WaitingRequestInfo,
         gpus: tuple[int, ...],
         window: Window,
         decision: Decision,
@@ -175,13 +180,13 @@ class Lobby:
             held = found.plan if found is not None and found.held else None
             self.waiting[pk] = replace(one, plan=held)
 
-    def plans(self) -> dict[int, Plan]:
+    def plans(self) -> dict[int, PlannedStart]:
         return {
             pk: one.plan for pk, one in self.waiting.items() if one.plan is not None
         }
 
     def granted(
-        self, one: Waiting, first: datetime, last_end: datetime
+        self, one: WaitingRequestInfo, first: datetime, last_end: datetime
     ) -> Iterator[Window]:
         """Yield, by trying everything, the Windows in free time the rules grant."""
         facts = self.facts(one)
@@ -194,7 +199,7 @@ class Lobby:
                     break
 
     def free_windows(
-        self, one: Waiting, first: datetime, last_end: datetime
+        self, one: WaitingRequestInfo, first: datetime, last_end: datetime
     ) -> Iterator[Window]:
         start = max(first, one.earliest)
         length = timedelta(seconds=one.wish.duration_seconds)
@@ -213,10 +218,10 @@ def request(
     end: int = 60,
     asked: int = 0,
     **fields: object,
-) -> Waiting:
+) -> WaitingRequestInfo:
     """Return a request by whole hours from ``NOW``."""
     fields.setdefault("consents", True)
-    return Waiting(
+    return WaitingRequestInfo(
         pk=pk,
         member_pk=member,
         user_pk=member,

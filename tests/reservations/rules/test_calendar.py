@@ -11,7 +11,7 @@ from reservations.rules.calendar import (
     Busy,
     Calendar,
     CalendarGpu,
-    Search,
+    SlotSearch,
     Wish,
     choices,
     first_slots,
@@ -35,8 +35,8 @@ def busy(pk: int, start: datetime, end: datetime) -> Busy:
     return Busy(pk, unix(start), unix(end))
 
 
-def search(**fields) -> Search:
-    return Search(
+def search(**fields) -> SlotSearch:
+    return SlotSearch(
         **{
             "earliest": NOW,
             "latest": at(9, day=16),

@@ -16,9 +16,9 @@ from reservations.rules.charges import (
     unheld,
 )
 from reservations.rules.fairness.quota import (
-    Load,
     QuotaInfo,
     Spend,
+    SpendTotals,
     fits,
     fitting_gpu_seconds,
     spends_at,
@@ -173,7 +173,7 @@ def test_no_seven_days_exceed_the_quota_at_any_price(asked, hours) -> None:
             assert fits(info, part, rate=tariff)
         longer = Window.of(window.start, seconds=(steps + 1) * 300)
         assert longer.end > window.end or not fits(info, longer, rate=tariff)
-    load = Load(spends)
+    load = SpendTotals(spends)
     edges = {s.start for s in spends} | {s.end for s in spends}
     for low in edges | {edge - WEEK_SECONDS for edge in edges}:
         high = low + WEEK_SECONDS

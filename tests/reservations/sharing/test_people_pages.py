@@ -15,7 +15,7 @@ from reservations.models import (
     Series,
     SitePolicy,
 )
-from reservations.sharing.ical import MOST_OCTETS, Event, calendar_text, folded
+from reservations.sharing.ical import MOST_OCTETS, CalendarEvent, calendar_text, folded
 from tests.factories import make_reservation
 from tests.reservations.calling import Caller, iso, wish
 
@@ -254,7 +254,9 @@ def test_the_feed_is_secret_revocable_and_without_names(
 
 def test_lines_of_a_calendar_are_folded_between_characters_and_escaped() -> None:
     at = timezone.now()
-    event = Event("1@x", at, at, "a;b,c\\d\ne" + "ü" * 80, "", at, tentative=True)
+    event = CalendarEvent(
+        "1@x", at, at, "a;b,c\\d\ne" + "ü" * 80, "", at, tentative=True
+    )
     text = calendar_text([event], name="n")
     lines = text.split("\r\n")
     assert lines[-1] == "" and "\n" not in "".join(lines)

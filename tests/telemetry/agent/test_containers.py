@@ -18,7 +18,7 @@ from telemetry.agent.containers import (
     login_of,
     place_of,
 )
-from telemetry.agent.process_owners import Owners
+from telemetry.agent.process_owners import ProcessOwners
 from telemetry.agent.slow_answers import Answers
 
 pytestmark = pytest.mark.pure
@@ -251,7 +251,7 @@ def test_an_owner_is_the_slice_then_the_label_then_the_uid(
     )
     monkeypatch.setenv("GPUPORTAL_CONTAINER_SOCKETS", docker.path)
     draw(tmp_path, cgroup, uid)
-    book = Owners(proc=tmp_path)
+    book = ProcessOwners(proc=tmp_path)
     deadline = time.monotonic() + 2
     while (owner := book.owner(77)).user != user:
         assert time.monotonic() < deadline
@@ -264,7 +264,7 @@ def test_a_node_in_a_container_goes_by_uid_within_it(
     monkeypatch.setattr("telemetry.agent.process_owners.os.getpid", lambda: 78)
     draw(tmp_path, f"0::/docker/{ID}", pid=78)
     draw(tmp_path, f"0::/docker/{ID}", 1002)
-    assert Owners(proc=tmp_path).owner(77).user == "bob"
+    assert ProcessOwners(proc=tmp_path).owner(77).user == "bob"
 
 
 def test_an_answer_that_fails_is_no_answer_and_the_next_is_one(capfd) -> None:

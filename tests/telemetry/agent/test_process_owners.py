@@ -16,7 +16,7 @@ from telemetry.agent import process_owners
 from telemetry.agent.process_owners import (
     NOBODY,
     JobRegistry,
-    Owners,
+    ProcessOwners,
     UserNames,
     read_stat,
     shorten,
@@ -71,7 +71,7 @@ def ticks(pid: int) -> int:
 
 def test_an_owner_is_who_started_it_and_when(start) -> None:
     process, _ = start(SLEEPER, "--lr=0.1")
-    owner = Owners().owner(process.pid)
+    owner = ProcessOwners().owner(process.pid)
     assert owner.uid == os.getuid()
     assert owner.user
     assert "--lr=0.1" in owner.command
@@ -83,7 +83,7 @@ def test_an_owner_is_who_started_it_and_when(start) -> None:
 def test_a_process_that_is_gone_belongs_to_nobody() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    assert Owners().owner(process.pid) == NOBODY
+    assert ProcessOwners().owner(process.pid) == NOBODY
 
 
 def test_a_zombie_belongs_to_nobody() -> None:
@@ -91,7 +91,7 @@ def test_a_zombie_belongs_to_nobody() -> None:
     deadline = time.monotonic() + 5
     while (stat := read_stat(process.pid)) is None or stat.state != "Z":
         assert time.monotonic() < deadline
-    assert Owners().owner(process.pid) == NOBODY
+    assert ProcessOwners().owner(process.pid) == NOBODY
     process.wait()
 
 
@@ -108,7 +108,7 @@ def test_a_pid_that_is_used_again_has_its_new_owner(tmp_path) -> None:
         (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t0\t0\t0\n")
         (folder / "cmdline").write_text(f"/bin/{name}\0")
 
-    book = Owners(proc=proc)
+    book = ProcessOwners(proc=proc)
     draw(1001, 500, "old")
     assert book.owner(77).command == "old"
     draw(1002, 900, "new")
@@ -182,7 +182,7 @@ def test_a_job_is_known_by_its_process_group(start, tmp_path) -> None:
         pgid=leader.pid,
         leader_start_ticks=ticks(leader.pid),
     )
-    book = Owners(tmp_path)
+    book = ProcessOwners(tmp_path)
     book.refresh(100.0)
     assert book.owner(leader.pid).job == 42
 
@@ -200,7 +200,7 @@ def test_a_worker_in_a_session_of_its_own_belongs_to_its_ancestors_job(
         pgid=leader.pid,
         leader_start_ticks=ticks(leader.pid),
     )
-    book = Owners(tmp_path)
+    book = ProcessOwners(tmp_path)
     book.refresh(100.0)
     try:
         assert os.getpgid(int(child)) == int(child)
@@ -220,14 +220,14 @@ def test_an_old_entry_never_claims_a_pid_that_is_used_again(start, tmp_path) -> 
         pgid=process.pid,
         leader_start_ticks=ticks(process.pid) - 1,
     )
-    book = Owners(tmp_path)
+    book = ProcessOwners(tmp_path)
     book.refresh(100.0)
     assert book.owner(process.pid).job is None
 
 
 def test_a_job_that_starts_later_is_seen_within_seconds(start, tmp_path) -> None:
     leader, _ = start()
-    book = Owners(tmp_path)
+    book = ProcessOwners(tmp_path)
     book.refresh(100.0)
     assert book.owner(leader.pid).job is None
     register(
@@ -264,6 +264,6 @@ def test_a_broken_registry_is_ignored_and_the_rest_is_read(start, tmp_path) -> N
 
 def test_a_node_without_a_registry_has_no_jobs(tmp_path) -> None:
     for folder in (None, tmp_path):
-        book = Owners(folder)
+        book = ProcessOwners(folder)
         book.refresh(1.0)
         assert book.owner(os.getpid()).job is None

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from telemetry.agent.reader_threads import Lanes
-from telemetry.protocol.sample import GpuReading, Health
+from telemetry.protocol.sample import GpuAnswer, GpuReading
 
 pytestmark = pytest.mark.pure
 
@@ -67,7 +67,7 @@ def test_one_hung_gpu_never_stops_the_others(cards) -> None:
     started = time.monotonic()
     for _ in range(5):
         found = lanes.read(EIGHT, within_seconds=0.8)
-        assert found["GPU-3"].state is Health.HUNG
+        assert found["GPU-3"].state is GpuAnswer.HUNG
         assert {uuid for uuid, x in found.items() if x.answers} == others
     assert time.monotonic() - started < 2.0, "a hung Gpu costs nothing once it is known"
     assert lanes.stuck
@@ -78,7 +78,7 @@ def test_a_hung_gpu_that_comes_back_is_read_again(cards) -> None:
     lanes = Lanes(cards.read, hung_seconds=0.3)
     cards.hang("GPU-3")
     lanes.read(EIGHT, within_seconds=0.5)
-    assert lanes.read(EIGHT, within_seconds=0.5)["GPU-3"].state is Health.HUNG
+    assert lanes.read(EIGHT, within_seconds=0.5)["GPU-3"].state is GpuAnswer.HUNG
     cards.let_go("GPU-3")
     deadline = time.monotonic() + 5
     while set(states(lanes.read(EIGHT, within_seconds=0.5)).values()) != {"ok"}:
@@ -107,7 +107,7 @@ def test_a_gpu_that_is_merely_late_is_left_out_and_told_the_next_time(cards) -> 
     assert len(first) == 7
     time.sleep(0.4)
     second = lanes.read(EIGHT, within_seconds=0.4)
-    assert second["GPU-5"].state is Health.OK
+    assert second["GPU-5"].state is GpuAnswer.OK
 
 
 def test_a_probe_that_raises_costs_its_own_gpu_only(capfd) -> None:

@@ -10,7 +10,7 @@ import redis
 
 from telemetry.agent import sampling_loop
 from telemetry.agent.sampler import EXIT_RESTART
-from telemetry.agent.sampling_loop import Restart, Sampler
+from telemetry.agent.sampling_loop import RestartNeeded, Sampler
 from telemetry.agent.stream_sender import Sender
 from telemetry.protocol.hardware import Backend, NodeInfo
 from telemetry.protocol.sample import GpuReading, NodeSample, XidEvent, read_message
@@ -203,7 +203,7 @@ def test_when_every_gpu_hangs_only_a_new_process_can_help(
 ) -> None:
     monkeypatch.setattr(sampling_loop, "ALL_HUNG_SECONDS", 1.0)
     beats: list[dict] = []
-    with pytest.raises(Restart, match="all 2 GPUs hang"):
+    with pytest.raises(RestartNeeded, match="all 2 GPUs hang"):
         sampler_of(lambda: hanging, valkey_url, beats).run()
     assert beats[-1]["hung"] == ["GPU-1", "GPU-2"]
     assert wait_for(lambda: _told(redis_client, "hung"))[1] == "all 2 GPUs hang"
@@ -215,7 +215,7 @@ def test_a_driver_whose_start_hangs_is_given_up_and_the_heart_beats_on(
 ) -> None:
     monkeypatch.setattr(sampling_loop, "OPEN_WITHIN_SECONDS", 2.0)
     beats: list[dict] = []
-    with pytest.raises(Restart, match="driver hangs"):
+    with pytest.raises(RestartNeeded, match="driver hangs"):
         sampler_of(hanging.open, valkey_url, beats).run()
     assert len(beats) >= 2
     assert {beat["state"] for beat in beats} == {"opening"}

@@ -18,7 +18,7 @@ from telemetry.protocol.errors import (
     SimulatedOutOfMemory,
 )
 from telemetry.protocol.hardware import Backend, NodeInfo
-from telemetry.protocol.sample import SCRIPTED_PIDS, Health, NodeSample
+from telemetry.protocol.sample import SCRIPTED_PIDS, GpuAnswer, NodeSample
 
 pytestmark = pytest.mark.pure
 
@@ -114,8 +114,8 @@ def test_scripted_processes_come_and_go_with_the_time(tmp_path) -> None:
 def test_a_lost_gpu_is_told_as_lost_and_the_others_go_on(tmp_path) -> None:
     write(tmp_path, gpus=[gpu(0, lost=True), gpu(1)])
     lost, fine = opened(tmp_path).read(time.time()).gpus
-    assert (lost.state, lost.util_pct) == (Health.LOST, None)
-    assert fine.state is Health.OK
+    assert (lost.state, lost.util_pct) == (GpuAnswer.LOST, None)
+    assert fine.state is GpuAnswer.OK
 
 
 def test_a_changed_file_is_taken_over_and_a_broken_one_is_not(tmp_path, capsys) -> None:

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.agent.simulation import Load, heat_pct, reading, total_pct, wobble
+from telemetry.agent.simulation import (
+    SimulatedProcess,
+    heat_pct,
+    reading,
+    total_pct,
+    wobble,
+)
 from telemetry.protocol.hardware import GpuInfo
 from telemetry.protocol.sample import NodeSample, Throttle
 
@@ -22,7 +28,7 @@ INFO = GpuInfo(
     slowdown_celsius=90.0,
     sm_clock_max_mhz=1410,
 )
-TRAIN = Load(
+TRAIN = SimulatedProcess(
     gpu="GPU-1",
     pid=40_000,
     memory_bytes=40 * 2**30,
@@ -33,7 +39,7 @@ TRAIN = Load(
 )
 
 
-def at(moment: float, *loads: Load):
+def at(moment: float, *loads: SimulatedProcess):
     return reading(INFO, loads, at=moment, seed="1")
 
 
@@ -80,7 +86,7 @@ def test_utilization_wobbles_like_a_training_run() -> None:
 
 
 loads = st.builds(
-    Load,
+    SimulatedProcess,
     gpu=st.just("GPU-1"),
     pid=st.integers(1, 99),
     memory_bytes=st.integers(0, 2**38),

@@ -3,7 +3,7 @@
 import time
 
 from telemetry.protocol.hardware import NodeInfo
-from telemetry.protocol.sample import Health, NodeSample
+from telemetry.protocol.sample import GpuAnswer, NodeSample
 from tests.telemetry.agent.children import stream
 
 GPUS = 16
@@ -32,7 +32,7 @@ def test_a_slow_bus_comes_up_and_shows_every_gpu(start, make_sim, redis_client):
         gaps = [b - a for a, b in zip(times, [*times[1:], time.time()], strict=True)]
         assert max(gaps) < EACH_WITHIN_SECONDS, (uuid, gaps)
     told = [x for x in stream(redis_client) if isinstance(x, NodeSample)]
-    assert {gpu.state for one in told for gpu in one.gpus} == {Health.OK}
+    assert {gpu.state for one in told for gpu in one.gpus} == {GpuAnswer.OK}
     rosters = [x for x in stream(redis_client) if isinstance(x, NodeInfo)]
     # How they are joined follows when the driver has said it of all 120 pairs.
     assert len(rosters[0].gpus) == GPUS
@@ -44,7 +44,7 @@ def read(client) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for one in stream(client):
         for gpu in one.gpus if isinstance(one, NodeSample) else ():
-            if gpu.state is Health.OK:
+            if gpu.state is GpuAnswer.OK:
                 found.setdefault(gpu.uuid, []).append(one.at)
     return found
 

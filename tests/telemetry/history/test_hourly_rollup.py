@@ -241,7 +241,7 @@ def test_two_that_roll_up_at_once_write_the_same_once():
 class TestHistory:
     def read(self, subject, hours: float, points: int = 720):
         end = int(NOON.timestamp())
-        asked = history.Asked(int(end - hours * 3600), end, points)
+        asked = history.HistoryRange(int(end - hours * 3600), end, points)
         return history.read_history(subject, asked, now=NOON)
 
     def test_minutes_and_hours_tell_the_same(self):
@@ -267,7 +267,7 @@ class TestHistory:
         store(gpu, (0, minute(10)), (150, minute(90)))
         roll_hours(now=HOUR + timedelta(minutes=155))
         at = HOUR + timedelta(minutes=155)
-        asked = history.Asked(START, int(at.timestamp()), 4)
+        asked = history.HistoryRange(START, int(at.timestamp()), 4)
         told = history.read_history(history.of_gpu(gpu), asked, now=at)
         assert told["util_avg_pct"] == [10.0, None, 90.0]
 

@@ -14,7 +14,7 @@ from telemetry.history.stored_usage import ask_summary, stored_usage
 from telemetry.ingest.intake import MINUTES_DONE
 from telemetry.models import SampleHour, SampleMinute, TelemetryPolicy, UsageSummary
 from telemetry.rules.rollup import MinuteTotals, minute_start
-from telemetry.rules.usage_summary import Span
+from telemetry.rules.usage_summary import GpuSpan
 from tests.factories import make_gpu, make_node
 from tests.telemetry.ingest.stepped import Stepped
 from tests.telemetry.messages import reading, sample, send
@@ -50,7 +50,7 @@ def test_each_tier_is_kept_as_long_as_the_operator_says(redis_client, monkeypatc
     assert done["hours_deleted"] == 1
     assert (SampleMinute.objects.count(), SampleHour.objects.count()) == (2, 3)
     long_ago = now - timedelta(days=900)
-    span = Span(gpu.pk, long_ago, long_ago + timedelta(hours=1))
+    span = GpuSpan(gpu.pk, long_ago, long_ago + timedelta(hours=1))
     ask_summary(reservation_id=1, spans=[span], now=long_ago)
     tasks.tick()
     assert UsageSummary.objects.filter(next_at=None).count() == 2

@@ -15,7 +15,7 @@ from telemetry.history.stored_usage import (
 )
 from telemetry.models import Gpu, SampleMinute, UsageSummary
 from telemetry.rules.rollup import MinuteTotals
-from telemetry.rules.usage_summary import Span
+from telemetry.rules.usage_summary import GpuSpan
 from tests.factories import make_gpu, make_gpus
 
 pytestmark = pytest.mark.django_db
@@ -43,14 +43,14 @@ def store(gpu: Gpu, first: int, *utils: float) -> None:
     )
 
 
-def ask(*spans: Span, job_id: int | None = None) -> None:
+def ask(*spans: GpuSpan, job_id: int | None = None) -> None:
     ask_summary(reservation_id=5, spans=spans, job_id=job_id, now=END)
 
 
 def test_it_is_filled_in_after_the_last_minute_and_stands_after_the_last_look():
     gpu = make_gpu()
     store(gpu, 0, *[0] * 10, *[50] * 84, *[90] * 6)
-    ask(Span(gpu.pk, START, END))
+    ask(GpuSpan(gpu.pk, START, END))
     assert fill_summaries(now=END) == 0
     assert stored_usage(reservation_id=5) is None
     assert fill_summaries(now=SOON) == 1
@@ -71,7 +71,7 @@ def test_it_is_filled_in_after_the_last_minute_and_stands_after_the_last_look():
 def test_minutes_that_come_late_are_in_the_last_count():
     gpu = make_gpu()
     store(gpu, 0, 20)
-    ask(Span(gpu.pk, START, END))
+    ask(GpuSpan(gpu.pk, START, END))
     fill_summaries(now=SOON)
     store(gpu, 1, 60)
     fill_summaries(now=LATE)
@@ -82,7 +82,7 @@ def test_minutes_that_come_late_are_in_the_last_count():
 def test_a_summary_outlives_its_minutes():
     gpu = make_gpu()
     store(gpu, 0, 20)
-    ask(Span(gpu.pk, START, END))
+    ask(GpuSpan(gpu.pk, START, END))
     fill_summaries(now=SOON)
     SampleMinute.objects.all().delete()
     fill_summaries(now=LATE)
@@ -95,7 +95,7 @@ def test_each_gpu_has_its_own_and_all_together_theirs():
     store(one, 0, 10, 10)
     store(two, 0, 80)
     store(other, 0, 99)
-    ask(Span(one.pk, START, END), Span(two.pk, START, END))
+    ask(GpuSpan(one.pk, START, END), GpuSpan(two.pk, START, END))
     fill_summaries(now=SOON)
     rows = UsageSummary.objects.order_by("gpu_id")
     told = {row.gpu_id: (row.n, row.util_p95_pct, row.gpu_seconds) for row in rows}
@@ -108,7 +108,7 @@ def test_each_gpu_has_its_own_and_all_together_theirs():
 
 def test_what_was_never_read_is_unknown_and_not_zero():
     gpu = make_gpu()
-    ask(Span(gpu.pk, START, END))
+    ask(GpuSpan(gpu.pk, START, END))
     fill_summaries(now=LATE)
     usage = stored_usage(reservation_id=5)
     assert usage is not None
@@ -120,18 +120,18 @@ def test_a_minute_belongs_to_the_span_its_middle_lies_in():
     gpu = make_gpu()
     store(gpu, 0, 10, 20, 30)
     half = timedelta(seconds=40)
-    usage = count_usage([Span(gpu.pk, START + half, START + 2 * half)])
+    usage = count_usage([GpuSpan(gpu.pk, START + half, START + 2 * half)])
     assert usage.totals.util_mean_pct is None
-    whole = count_usage([Span(gpu.pk, START + half, START + 4 * half)])
+    whole = count_usage([GpuSpan(gpu.pk, START + half, START + 4 * half)])
     assert whole.totals.util_mean_pct == 25
 
 
 def test_a_job_and_its_reservation_have_a_summary_each_and_asking_again_replaces():
     gpu = make_gpu()
     store(gpu, 0, 10, 20, 30)
-    ask(Span(gpu.pk, START, END))
-    ask(Span(gpu.pk, START, START + timedelta(minutes=1)), job_id=9)
-    ask(Span(gpu.pk, START, START + timedelta(minutes=2)), job_id=9)
+    ask(GpuSpan(gpu.pk, START, END))
+    ask(GpuSpan(gpu.pk, START, START + timedelta(minutes=1)), job_id=9)
+    ask(GpuSpan(gpu.pk, START, START + timedelta(minutes=2)), job_id=9)
     fill_summaries(now=LATE)
     job = stored_usage(reservation_id=5, job_id=9)
     assert job is not None and job.totals.util_mean_pct == 15
@@ -142,7 +142,7 @@ def test_a_job_and_its_reservation_have_a_summary_each_and_asking_again_replaces
 
 def test_what_had_no_gpu_for_any_time_has_no_summary():
     gpu = make_gpu()
-    ask(Span(gpu.pk, END, START))
+    ask(GpuSpan(gpu.pk, END, START))
     assert not UsageSummary.objects.exists()
     assert stored_usage(reservation_id=5) is None
 
@@ -152,5 +152,5 @@ def test_counting_many_gpus_is_one_query(django_assert_num_queries):
     for number, gpu in enumerate(gpus):
         store(gpu, 0, *range(number, 40))
     with django_assert_num_queries(1):
-        usage = count_usage([Span(gpu.pk, START, END) for gpu in gpus])
+        usage = count_usage([GpuSpan(gpu.pk, START, END) for gpu in gpus])
     assert usage.totals.n == 60 * sum(40 - number for number in range(8))

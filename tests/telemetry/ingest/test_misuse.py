@@ -175,7 +175,7 @@ def test_all_keys_of_a_node_count_together(redis_client, monkeypatch):
     redis_client.lpush("node.node-a", b"x" * 10 * MIB)
     redis_client.sadd("_kombu.binding.node.node-a", b"x" * 3 * MIB)
     redis_client.xadd("raw.node-b", {"m": b"x"})
-    found = bounds.Bounds(redis_client).enforce(["node-a", "node-b"])
+    found = bounds.StreamBounds(redis_client).enforce(["node-a", "node-b"])
     assert {misuse.node for misuse in found} == {"node-a"}
     left = [key for key in redis_client.scan_iter() if b"node-a" in key]
     size = sum(redis_client.memory_usage(key, samples=0) for key in left)
@@ -187,6 +187,6 @@ def test_a_node_that_keeps_its_bounds_is_left_alone(redis_client):
     send(redis_client, "raw.node-a", sample())
     redis_client.lpush("node.node-a", "order")
     redis_client.sadd("_kombu.binding.node.node-a", "x")
-    keys = bounds.Bounds(redis_client)
+    keys = bounds.StreamBounds(redis_client)
     assert keys.enforce(["node-a"]) == []
     assert not keys.grown()

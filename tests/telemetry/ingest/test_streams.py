@@ -154,7 +154,7 @@ def test_a_stream_with_too_many_bytes_is_cut(
     for number in range(4 * 2**20 // size_bytes):
         redis_client.xadd("raw.node-a", {"m": b"x" * size_bytes, "n": number})
     redis_client.xadd("raw.node-b", {"m": b"x"})
-    found = bounds.Bounds(redis_client).enforce(["node-a", "node-b", "node-c"])
+    found = bounds.StreamBounds(redis_client).enforce(["node-a", "node-b", "node-c"])
     assert [(x.node, x.what.split()[0]) for x in found] == [("node-a", "raw.node-a")]
     assert redis_client.xlen("raw.node-a") == left
     assert redis_client.xlen("raw.node-b") == 1

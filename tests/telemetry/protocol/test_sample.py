@@ -13,8 +13,8 @@ from telemetry.protocol.sample import (
     MOST_PROCESSES,
     MOST_PROCESSES_PER_NODE,
     MOST_XIDS,
+    GpuAnswer,
     GpuReading,
-    Health,
     MigInstance,
     NodeSample,
     NodeTrouble,
@@ -290,5 +290,5 @@ def test_the_most_crowded_node_still_sends_what_a_reader_takes() -> None:
 
 def test_only_a_gpu_that_answered_can_be_used() -> None:
     assert GPU.answers
-    for state in (Health.LOST, Health.HUNG, Health.ERROR):
+    for state in (GpuAnswer.LOST, GpuAnswer.HUNG, GpuAnswer.ERROR):
         assert not GpuReading(uuid="GPU-1", state=state).answers

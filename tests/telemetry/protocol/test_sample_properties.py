@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from telemetry.protocol.errors import MessageRefused
 from telemetry.protocol.sample import (
+    GpuAnswer,
     GpuReading,
-    Health,
     MigInstance,
     NodeSample,
     ProcessReading,
@@ -65,7 +65,7 @@ PROCESSES = st.builds(
 READINGS = st.builds(
     GpuReading,
     uuid=st.uuids().map(lambda x: f"GPU-{x}"),
-    state=st.sampled_from(Health),
+    state=st.sampled_from(GpuAnswer),
     util_pct=maybe(st.integers(0, 100)),
     memory_used_bytes=maybe(st.integers(0, 80 * 2**30)),
     memory_total_bytes=maybe(st.just(80 * 2**30)),

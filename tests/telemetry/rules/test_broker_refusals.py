@@ -9,7 +9,7 @@ from django.utils import timezone
 from telemetry.alerts.service import judge_refused, mark_silent_nodes
 from telemetry.inventory.broker_log import refused_nodes
 from telemetry.models import Alert, Node
-from telemetry.rules.broker_refusals import Refusal, Why, recent
+from telemetry.rules.broker_refusals import Refusal, RefusalCause, recent
 from telemetry.rules.finding_rules import REFUSED, SILENT
 from tests import brokers
 from tests.factories import make_gpu, make_node
@@ -37,7 +37,7 @@ def test_a_wrong_password_an_unknown_name_and_a_renamed_node_are_known(
             broker.client(user, "wrong").ping()
     found = refused_nodes()
     assert set(found) == {"atlas", "ghost"}
-    assert {one.why for one in found.values()} == {Why.PASSWORD}
+    assert {one.why for one in found.values()} == {RefusalCause.PASSWORD}
     assert found["ghost"].address.startswith("127.0.0.1:")
 
     now = timezone.now()
@@ -63,7 +63,7 @@ def test_a_wrong_password_an_unknown_name_and_a_renamed_node_are_known(
     ):
         with pytest.raises(redis.exceptions.NoPermissionError):
             call()
-    assert refused_nodes()["atlas"].why is Why.NAME
+    assert refused_nodes()["atlas"].why is RefusalCause.NAME
     assert refused_nodes()["atlas"].used == "borea"
     judge_refused(refused=refused_nodes(), now=now)
     page = client.get("/nodes/atlas/").content.decode()
@@ -80,7 +80,9 @@ def test_a_node_that_is_refused_has_one_alert():
     make_gpu(node)
     Node.objects.update(last_seen_at=now - timedelta(minutes=11))
     assert mark_silent_nodes(now=now) == (1, 0)
-    judge_refused(refused={"atlas": Refusal("atlas", Why.PASSWORD, 3.0)}, now=now)
+    judge_refused(
+        refused={"atlas": Refusal("atlas", RefusalCause.PASSWORD, 3.0)}, now=now
+    )
     assert mark_silent_nodes(now=now) == (0, 1)
     assert list(Alert.objects.open().values_list("rule", flat=True)) == [REFUSED]
     judge_refused(refused={}, now=now)

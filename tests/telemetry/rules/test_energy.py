@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telemetry.protocol.sample import GpuReading, Health
+from telemetry.protocol.sample import GpuAnswer, GpuReading
 from telemetry.rules.energy import COUNTER_GAP_SECONDS, EnergyMeter, EnergyMeters
 
 pytestmark = pytest.mark.pure
@@ -62,7 +62,7 @@ def test_a_gpu_that_does_not_answer_is_not_metered_and_one_that_left_is_forgotte
     meters = EnergyMeters()
     well = GpuReading(uuid="GPU-1", energy_joules=100.0)
     assert meters.take(1, 0.0, well) is None
-    hung = GpuReading(uuid="GPU-1", state=Health.HUNG)
+    hung = GpuReading(uuid="GPU-1", state=GpuAnswer.HUNG)
     assert meters.take(1, 1.0, hung) is None
     more = GpuReading(uuid="GPU-1", energy_joules=130.0)
     assert meters.take(1, 2.0, more) == 30.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from telemetry.protocol.reading import GpuReading, Health, Throttle
+from telemetry.protocol.reading import GpuAnswer, GpuReading, Throttle
 from telemetry.rules.finding_rules import (
     BRAKE,
     ECC,
@@ -33,8 +33,8 @@ def opens_at(reading: GpuReading, policy: JudgePolicy | None = None) -> dict[str
 @pytest.mark.parametrize(
     ("reading", "rule", "second"),
     [
-        (GpuReading("G", state=Health.LOST), LOST, 3),
-        (GpuReading("G", state=Health.HUNG), LOST, 3),
+        (GpuReading("G", state=GpuAnswer.LOST), LOST, 3),
+        (GpuReading("G", state=GpuAnswer.HUNG), LOST, 3),
         (GpuReading("G", throttle=(Throttle.HW_THERMAL,)), THERMAL, 300),
         (GpuReading("G", throttle=(Throttle.HW_SLOWDOWN,)), THERMAL, 300),
         (

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from telemetry.protocol.sample import GpuReading, Health
+from telemetry.protocol.sample import GpuAnswer, GpuReading
 from telemetry.rules.rollup import (
     EMPTY,
     MinuteTotals,
@@ -60,7 +60,7 @@ def test_a_reading_that_the_card_cannot_give_leaves_a_hole_in_its_field_only() -
     assert minute.temperature_max_celsius is None
 
 
-@pytest.mark.parametrize("state", [Health.LOST, Health.HUNG, Health.ERROR])
+@pytest.mark.parametrize("state", [GpuAnswer.LOST, GpuAnswer.HUNG, GpuAnswer.ERROR])
 def test_a_gpu_that_does_not_answer_adds_nothing(state) -> None:
     assert of_reading(reading(50, state=state)) == EMPTY
     assert of_reading(None) == EMPTY

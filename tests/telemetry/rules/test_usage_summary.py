@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry.rules.rollup import MinuteTotals
-from telemetry.rules.usage_summary import Span, Usage, p95, percentile
+from telemetry.rules.usage_summary import GpuSpan, Usage, p95, percentile
 
 pytestmark = pytest.mark.pure
 
@@ -35,5 +35,5 @@ def test_a_summary_says_kilowatt_hours_and_how_much_was_seen() -> None:
 
 def test_a_span_that_ends_before_it_begins_has_no_length() -> None:
     noon = datetime(2026, 3, 2, 12, tzinfo=UTC)
-    assert Span(1, noon, noon - timedelta(hours=1)).seconds == 0
-    assert Span(1, noon, noon + timedelta(hours=1)).seconds == 3600
+    assert GpuSpan(1, noon, noon - timedelta(hours=1)).seconds == 0
+    assert GpuSpan(1, noon, noon + timedelta(hours=1)).seconds == 3600

@@ -7,7 +7,7 @@ are neither ONNX's nor ONNX Runtime's own: they would need a library of somebody
 
 from typing import BinaryIO
 
-from placement.planner.model.files.protobuf import Span, Wire
+from placement.planner.model.files.protobuf import ByteSpan, Wire
 from placement.planner.values.errors import SpecInvalid
 from placement.planner.values.tensor_signature import (
     DATATYPES,
@@ -35,13 +35,13 @@ def parse_signature(file: BinaryIO, size: int) -> Signature:
     """
     wire = Wire(file, size)
     sets: list[str] = []
-    graph: Span | None = None
+    graph: ByteSpan | None = None
     for number, value in wire.fields(wire.whole()):
-        if number == 8 and isinstance(value, Span):
+        if number == 8 and isinstance(value, ByteSpan):
             sets.append(_first_text(wire, value, 1))
             if len(sets) > MOST_SETS:
                 raise SpecInvalid({"upload": sentence("names too many operator sets")})
-        elif number == 7 and isinstance(value, Span):
+        elif number == 7 and isinstance(value, ByteSpan):
             graph = value
         elif number == 25:
             raise SpecInvalid(
@@ -67,12 +67,12 @@ def parse_signature(file: BinaryIO, size: int) -> Signature:
     return _signature(wire, graph, tuple(sets))
 
 
-def _signature(wire: Wire, graph: Span, sets: tuple[str, ...]) -> Signature:
+def _signature(wire: Wire, graph: ByteSpan, sets: tuple[str, ...]) -> Signature:
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
     weights: set[str] = set()
     for number, value in wire.fields(graph):
-        if not isinstance(value, Span):
+        if not isinstance(value, ByteSpan):
             continue
         if number in (11, 12):
             (inputs if number == 11 else outputs).append(_tensor(wire, value))
@@ -96,21 +96,21 @@ def _signature(wire: Wire, graph: Span, sets: tuple[str, ...]) -> Signature:
     return Signature(asked, tuple(outputs), sets)
 
 
-def _weight(wire: Wire, span: Span) -> str:
+def _weight(wire: Wire, span: ByteSpan) -> str:
     """A weight's name."""
     return _first_text(wire, span, 8)
 
 
-def _tensor(wire: Wire, span: Span) -> Tensor:
+def _tensor(wire: Wire, span: ByteSpan) -> Tensor:
     """ValueInfoProto: name 1, type 2. Raises SpecInvalid by its name."""
     name, tensor = "", None
     for number, value in wire.fields(span):
-        if number == 1 and isinstance(value, Span):
+        if number == 1 and isinstance(value, ByteSpan):
             name = wire.text(value, MOST_NAME_BYTES)
-        elif number == 2 and isinstance(value, Span):
+        elif number == 2 and isinstance(value, ByteSpan):
             # TypeProto: tensor_type 1; sequences, maps and the like are others.
             for inner, inside in wire.fields(value):
-                if inner == 1 and isinstance(inside, Span):
+                if inner == 1 and isinstance(inside, ByteSpan):
                     tensor = inside
     label = name[:80] or sentence("an input")
     if tensor is None:
@@ -126,7 +126,7 @@ def _tensor(wire: Wire, span: Span) -> Tensor:
     for number, value in wire.fields(tensor):
         if number == 1 and isinstance(value, int):
             kind = value
-        elif number == 2 and isinstance(value, Span):
+        elif number == 2 and isinstance(value, ByteSpan):
             shape = _shape(wire, value)
     if kind not in DATATYPES:
         raise SpecInvalid(
@@ -135,11 +135,11 @@ def _tensor(wire: Wire, span: Span) -> Tensor:
     return Tensor(name, DATATYPES[kind], shape)
 
 
-def _shape(wire: Wire, span: Span) -> tuple[int, ...]:
+def _shape(wire: Wire, span: ByteSpan) -> tuple[int, ...]:
     """TensorShapeProto: dim 1 {dim_value 1, dim_param 2}."""
     shape: list[int] = []
     for number, value in wire.fields(span):
-        if number != 1 or not isinstance(value, Span):
+        if number != 1 or not isinstance(value, ByteSpan):
             continue
         size = FREE
         for inner, inside in wire.fields(value):
@@ -158,8 +158,8 @@ def _shape(wire: Wire, span: Span) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _first_text(wire: Wire, span: Span, wanted: int) -> str:
+def _first_text(wire: Wire, span: ByteSpan, wanted: int) -> str:
     for number, value in wire.fields(span):
-        if number == wanted and isinstance(value, Span):
+        if number == wanted and isinstance(value, ByteSpan):
             return wire.text(value, MOST_NAME_BYTES)
     return ""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from placement.planner.model.files.protobuf import Span, Wire
+from placement.planner.model.files.protobuf import ByteSpan, Wire
 from placement.planner.model.files.tensor_inventory import (
     MAX_DIMENSIONS,
     TensorInfo,
@@ -139,15 +139,15 @@ def external_files(file: BinaryIO, size: int) -> dict[str, int]:
 def _all(file: BinaryIO, size: int) -> _Found:
     wire, found = Wire(file, size), _Found()
     for number, value in wire.fields(wire.whole()):
-        if number == 7 and isinstance(value, Span):
+        if number == 7 and isinstance(value, ByteSpan):
             found.graphs += 1
             _graph(wire, value, found, 0)
-        elif number == 25 and isinstance(value, Span):
+        elif number == 25 and isinstance(value, ByteSpan):
             _nodes(wire, value, found, 0, field_number=7)
     return found
 
 
-def _graph(wire: Wire, span: Span, found: _Found, depth: int) -> None:
+def _graph(wire: Wire, span: ByteSpan, found: _Found, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise SpecInvalid(
             {
@@ -157,7 +157,7 @@ def _graph(wire: Wire, span: Span, found: _Found, depth: int) -> None:
             }
         )
     for number, value in wire.fields(span):
-        if not isinstance(value, Span):
+        if not isinstance(value, ByteSpan):
             continue
         if number == 1:
             _node(wire, value, found, depth)
@@ -165,19 +165,19 @@ def _graph(wire: Wire, span: Span, found: _Found, depth: int) -> None:
             _keep(found, _tensor(wire, value, found))
         elif number == 15:
             for inner, values in wire.fields(value):
-                if inner == 1 and isinstance(values, Span):
+                if inner == 1 and isinstance(values, ByteSpan):
                     _keep(found, _tensor(wire, values, found))
 
 
 def _nodes(
-    wire: Wire, span: Span, found: _Found, depth: int, *, field_number: int
+    wire: Wire, span: ByteSpan, found: _Found, depth: int, *, field_number: int
 ) -> None:
     for number, value in wire.fields(span):
-        if number == field_number and isinstance(value, Span):
+        if number == field_number and isinstance(value, ByteSpan):
             _node(wire, value, found, depth)
 
 
-def _node(wire: Wire, span: Span, found: _Found, depth: int) -> None:
+def _node(wire: Wire, span: ByteSpan, found: _Found, depth: int) -> None:
     found.nodes += 1
     if found.nodes > MAX_NODES:
         raise SpecInvalid(
@@ -192,7 +192,7 @@ def _node(wire: Wire, span: Span, found: _Found, depth: int) -> None:
     numbers: dict[str, int] = {}
     constants: list[TensorInfo | None] = []
     for number, value in wire.fields(span):
-        if not isinstance(value, Span):
+        if not isinstance(value, ByteSpan):
             continue
         if number == 1:
             inputs.append(wire.text(value, MAX_NAME_BYTES))
@@ -230,7 +230,7 @@ def _uses(
 
 
 def _attribute(
-    wire: Wire, span: Span, found: _Found, numbers: dict[str, int], depth: int
+    wire: Wire, span: ByteSpan, found: _Found, numbers: dict[str, int], depth: int
 ) -> Iterator[TensorInfo | None]:
     """Tensors in an attribute; its graphs are walked, its number is noted."""
     name, whole = "", None
@@ -247,7 +247,7 @@ def _attribute(
         numbers[name] = whole
 
 
-def _tensor(wire: Wire, span: Span, found: _Found) -> TensorInfo | None:
+def _tensor(wire: Wire, span: ByteSpan, found: _Found) -> TensorInfo | None:
     """One tensor; None for text. Raises SpecInvalid by its name."""
     name, dims, kind, raw, external = "", [], 0, None, False
     place: dict[str, str] = {}
@@ -296,11 +296,11 @@ def _tensor(wire: Wire, span: Span, found: _Found) -> TensorInfo | None:
     return made
 
 
-def _entry(wire: Wire, span: Span) -> dict[str, str]:
+def _entry(wire: Wire, span: ByteSpan) -> dict[str, str]:
     """StringStringEntryProto: key 1, value 2."""
     texts = {1: "", 2: ""}
     for number, value in wire.fields(span):
-        if number in texts and isinstance(value, Span):
+        if number in texts and isinstance(value, ByteSpan):
             texts[number] = wire.text(value, MAX_NAME_BYTES)
     return {texts[1]: texts[2]}
 

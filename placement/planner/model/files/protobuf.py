@@ -17,7 +17,7 @@ MAX_VARINT_BYTES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteSpan:
     """Bytes [start, end) of the file."""
 
     start: int
@@ -36,11 +36,11 @@ class Wire:
         self._file = file
         self._size = size
 
-    def whole(self) -> Span:
+    def whole(self) -> ByteSpan:
         """The file."""
-        return Span(0, self._size)
+        return ByteSpan(0, self._size)
 
-    def fields(self, within: Span) -> Iterator[tuple[int, int | Span]]:
+    def fields(self, within: ByteSpan) -> Iterator[tuple[int, int | ByteSpan]]:
         """(field number, number or span) of a message, in the file's order.
 
         Raises SpecInvalid where it is no protobuf or is cut off.
@@ -68,7 +68,7 @@ class Wire:
                             )
                         }
                     )
-                yield number, Span(at, at + length)
+                yield number, ByteSpan(at, at + length)
                 at += length
             elif kind in (FIXED32, FIXED64):
                 width = 4 if kind == FIXED32 else 8
@@ -78,7 +78,7 @@ class Wire:
             else:
                 raise _broken(at)
 
-    def text(self, span: Span, most: int) -> str:
+    def text(self, span: ByteSpan, most: int) -> str:
         """A short text. Raises SpecInvalid for one of more than `most` bytes."""
         if span.length > most:
             raise SpecInvalid(
@@ -91,7 +91,7 @@ class Wire:
         self._file.seek(span.start)
         return self._file.read(span.length).decode("utf-8", "replace")
 
-    def numbers(self, span: Span, most: int) -> list[int]:
+    def numbers(self, span: ByteSpan, most: int) -> list[int]:
         """Packed whole numbers, at most `most` of them."""
         found: list[int] = []
         at = span.start

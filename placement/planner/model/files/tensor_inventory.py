@@ -19,10 +19,10 @@ from placement.planner.model.spec import (
     MAX_PARAMETERS,
     Component,
     LayerKind,
+    LayerPart,
     LayerSpec,
     Linear,
     ModelSpec,
-    Part,
     check,
 )
 from placement.planner.values.errors import SpecInvalid
@@ -229,8 +229,8 @@ def _layer_kind(key: tuple[str, int]) -> LayerKind:
     return "head" if key[0] == "<head>" else "other"
 
 
-def _parts(tensors: Sequence[TensorInfo]) -> tuple[Part, ...]:
-    """One Part for each component, frozen or not, quantized or not."""
+def _parts(tensors: Sequence[TensorInfo]) -> tuple[LayerPart, ...]:
+    """One LayerPart for each component, frozen or not, quantized or not."""
     groups: dict[tuple[Component, bool, bool], list[TensorInfo]] = {}
     for tensor in tensors:
         key = (_component(tensor), tensor.frozen, tensor.packed_bytes is not None)
@@ -241,7 +241,7 @@ def _parts(tensors: Sequence[TensorInfo]) -> tuple[Part, ...]:
     )
 
 
-def _part(component: Component, tensors: Sequence[TensorInfo]) -> Part:
+def _part(component: Component, tensors: Sequence[TensorInfo]) -> LayerPart:
     edges = matrices = 0
     linears: dict[tuple[str, int, int], int] = {}
     for tensor in tensors:
@@ -257,7 +257,7 @@ def _part(component: Component, tensors: Sequence[TensorInfo]) -> Part:
     parameters = sum(tensor.elements for tensor in tensors)
     stored_bytes = sum(tensor.stored_bytes for tensor in tensors)
     quantized = tensors[0].packed_bytes is not None
-    return Part(
+    return LayerPart(
         component=component,
         parameters=parameters,
         tensors=len(tensors),

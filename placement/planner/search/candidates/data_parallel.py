@@ -10,10 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from placement.planner.model.sharding import Sharding
-from placement.planner.search.candidates.explanation import Unfit, refusal, too_small
+from placement.planner.search.candidates.explanation import (
+    StrategyUnfit,
+    refusal,
+    too_small,
+)
 from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
-    Search,
+    SearchContext,
     Seat,
     worth_ratio,
 )
@@ -55,7 +59,7 @@ class FoundStrategy:
     time: StepTime
 
 
-def single(hunt: Search) -> list[Plan] | Unfit:
+def single(hunt: SearchContext) -> list[Plan] | StrategyUnfit:
     """One Gpu: the least utilized that fits; the one of the wish where there is one."""
     freedom = hunt.freedom(parameters=True)
 
@@ -64,7 +68,7 @@ def single(hunt: Search) -> list[Plan] | Unfit:
 
     setting, nearest = search(hunt.asked, 1, freedom, fit)
     if setting is None:
-        return Unfit(lambda: refuse(hunt, SINGLE.key, 1, nearest, freedom, fit))
+        return StrategyUnfit(lambda: refuse(hunt, SINGLE.key, 1, nearest, freedom, fit))
     if hunt.greedy:
         options = as_mild(hunt.asked, setting, 1, freedom, fit)
         setting = min(options, key=lambda one: _price(hunt, one))
@@ -107,11 +111,11 @@ def single(hunt: Search) -> list[Plan] | Unfit:
     return [hunt.plan(SINGLE.key, setting, [seat], time, why=why, launch=launch)]
 
 
-def _alone(hunt: Search, setting: Setting) -> int:
+def _alone(hunt: SearchContext, setting: Setting) -> int:
     return hunt.need_bytes(setting, Sharding(offload_optimizer=setting.offload))
 
 
-def _price(hunt: Search, setting: Setting) -> tuple[float, int]:
+def _price(hunt: SearchContext, setting: Setting) -> tuple[float, int]:
     """What a step costs on the best Gpu for a setting: seconds, or quota."""
     offer = _one(hunt, setting, _alone(hunt, setting))
     sharding = Sharding(offload_optimizer=setting.offload)
@@ -120,7 +124,7 @@ def _price(hunt: Search, setting: Setting) -> tuple[float, int]:
     return seconds * weight, setting.workload.accumulation
 
 
-def _one(hunt: Search, setting: Setting, need_bytes: int) -> GpuOffer:
+def _one(hunt: SearchContext, setting: Setting, need_bytes: int) -> GpuOffer:
     """The Gpu of a Plan of one, by the wish."""
     fitting = [offer for offer in hunt.offers if offer.free_bytes >= need_bytes]
     if hunt.wish in ("fastest", "cheapest"):
@@ -136,7 +140,9 @@ def _one(hunt: Search, setting: Setting, need_bytes: int) -> GpuOffer:
     return chosen
 
 
-def data_parallel(hunt: Search, strategy: str) -> list[Plan] | Refusal | Unfit:
+def data_parallel(
+    hunt: SearchContext, strategy: str
+) -> list[Plan] | Refusal | StrategyUnfit:
     """DDP, ZeRO-1, ZeRO-2 or FSDP on N equal ranks, the best one or two N."""
     unfit = not_applicable(hunt, strategy)
     if unfit is not None:
@@ -154,7 +160,7 @@ def data_parallel(hunt: Search, strategy: str) -> list[Plan] | Refusal | Unfit:
     if not found:
         count, fit = nearest or (2, Fit(False))
         sharding = Sharding(strategy=strategy, data_degree=count)
-        return Unfit(
+        return StrategyUnfit(
             lambda: refuse(
                 hunt,
                 strategy,
@@ -169,7 +175,7 @@ def data_parallel(hunt: Search, strategy: str) -> list[Plan] | Refusal | Unfit:
     return [_data_plan(hunt, strategy, one, found) for one in shown]
 
 
-def counts_of(hunt: Search, most: int) -> list[int]:
+def counts_of(hunt: SearchContext, most: int) -> list[int]:
     """Numbers of replicas to try: all up to EVERY, then even steps, the numbers of Gpus
     that are at least as roomy as some Gpu or as fast, and all."""
     if most <= EVERY:
@@ -191,7 +197,7 @@ def _pace(offer: GpuOffer) -> float:
     return offer.peak_flops * offer.share_ratio
 
 
-def not_applicable(hunt: Search, strategy: str) -> Refusal | None:
+def not_applicable(hunt: SearchContext, strategy: str) -> Refusal | None:
     """Why a strategy makes no sense here, before any memory is counted."""
     if hunt.most_gpus < 2:
         return refusal(strategy, sentence("It needs at least two GPUs of one node."))
@@ -211,13 +217,15 @@ def not_applicable(hunt: Search, strategy: str) -> Refusal | None:
     return None
 
 
-def _freedom(hunt: Search, sharding: Sharding) -> Freedom:
+def _freedom(hunt: SearchContext, sharding: Sharding) -> Freedom:
     """Copies keep the optimizer once each; FSDP may keep its weights off too."""
     copies = sharding.data_degree if not sharding.stage else 1
     return hunt.freedom(parameters=sharding.stage == 3, copies=copies)
 
 
-def _equal_ranks(hunt: Search, sharding: Sharding) -> tuple[FoundStrategy | None, Fit]:
+def _equal_ranks(
+    hunt: SearchContext, sharding: Sharding
+) -> tuple[FoundStrategy | None, Fit]:
     """The mildest setting with which N Gpus fit, and the N that are fastest."""
     setting, nearest = search(
         hunt.asked,
@@ -243,7 +251,9 @@ def _equal_ranks(hunt: Search, sharding: Sharding) -> tuple[FoundStrategy | None
     return min(found, key=lambda one: one.time.total_seconds), nearest
 
 
-def equal_group(hunt: Search, setting: Setting, sharding: Sharding) -> FoundStrategy:
+def equal_group(
+    hunt: SearchContext, setting: Setting, sharding: Sharding
+) -> FoundStrategy:
     """Of the Gpus with room the N with the shortest step."""
     need = hunt.need_bytes(setting, sharding)
     options: dict[tuple[str, ...], tuple[GpuOffer, ...]] = {}
@@ -267,7 +277,7 @@ def equal_group(hunt: Search, setting: Setting, sharding: Sharding) -> FoundStra
 
 
 def fits_equally(
-    hunt: Search, sharding: Sharding, setting: Setting, *, exact: bool = False
+    hunt: SearchContext, sharding: Sharding, setting: Setting, *, exact: bool = False
 ) -> Fit:
     """Whether as many Gpus as replicas have room; if not, which one lacks it.
 
@@ -291,7 +301,10 @@ def _fit(placed: object) -> Fit:
 
 
 def _time(
-    hunt: Search, setting: Setting, chosen: Sequence[GpuOffer], sharding: Sharding
+    hunt: SearchContext,
+    setting: Setting,
+    chosen: Sequence[GpuOffer],
+    sharding: Sharding,
 ) -> StepTime:
     return data_parallel_time(
         hunt.work(setting, sharding),
@@ -315,7 +328,10 @@ def _worth_showing(found: Sequence[FoundStrategy], worth: float) -> list[FoundSt
 
 
 def _data_plan(
-    hunt: Search, strategy: str, one: FoundStrategy, others: Sequence[FoundStrategy]
+    hunt: SearchContext,
+    strategy: str,
+    one: FoundStrategy,
+    others: Sequence[FoundStrategy],
 ) -> Plan:
     count = len(one.chosen)
     smallest = min(one.chosen, key=lambda offer: (offer.free_bytes, offer.index))
@@ -362,7 +378,7 @@ def _data_plan(
 
 
 def refuse(
-    hunt: Search,
+    hunt: SearchContext,
     strategy: str,
     count: int,
     nearest: Fit,

@@ -181,7 +181,7 @@ def refusal(
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class StrategyUnfit:
     """No room for a strategy. `tell` finds what lacks, which takes as long as a search:
     it is asked only where nothing else helps."""
 

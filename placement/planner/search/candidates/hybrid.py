@@ -7,8 +7,8 @@ copies do. Two of the three degrees at least are above 1; the rest are strategie
 their own.
 
 Objective: the mildest remedies, then the shortest step over all degrees. How Gpus are
-grouped: a cell and a Block are as good as their worst Gpu, so like goes with like; all
-groupings are tried up to EXHAUSTIVE members, above that those by room and by speed.
+grouped: a cell and a StageBlock are as good as their worst Gpu, so like goes with like.
+All groupings are tried up to EXHAUSTIVE members, above that those by room and by speed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,16 +16,20 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from placement.planner.model.sharding import Sharding
-from placement.planner.search.candidates.explanation import Unfit, refusal, too_small
+from placement.planner.search.candidates.explanation import (
+    StrategyUnfit,
+    refusal,
+    too_small,
+)
 from placement.planner.search.candidates.pipeline import few_classes, stages_told
-from placement.planner.search.candidates.search_context import Search
+from placement.planner.search.candidates.search_context import SearchContext
 from placement.planner.search.candidates.shortage import (
     cheapest_change,
     fewest_stages,
     least_overloaded,
 )
 from placement.planner.search.candidates.stage_blocks import (
-    Block,
+    StageBlock,
     StageCut,
     cut_stages,
     in_pieces,
@@ -73,7 +77,7 @@ class Degrees:
         return 1 if self.tensor > 1 and self.data > 1 else 2
 
 
-def hybrid(hunt: Search) -> list[Plan] | Refusal | Unfit:
+def hybrid(hunt: SearchContext) -> list[Plan] | Refusal | StrategyUnfit:
     """The degrees with the shortest step."""
     if hunt.most_gpus < 3:
         return refusal(HYBRID.key, sentence("It needs at least four GPUs."))
@@ -98,11 +102,11 @@ def hybrid(hunt: Search) -> list[Plan] | Refusal | Unfit:
         if cuts and not hunt.greedy:
             break
     if not cuts:
-        return Unfit(lambda: _refuse(hunt, shapes))
+        return StrategyUnfit(lambda: _refuse(hunt, shapes))
     return [_plan(hunt, min(cuts, key=lambda cut: cut.order))]
 
 
-def _degrees(hunt: Search, offers: Sequence[GpuOffer]) -> Iterator[Degrees]:
+def _degrees(hunt: SearchContext, offers: Sequence[GpuOffer]) -> Iterator[Degrees]:
     """Every pair of degrees, for every way to form cells worth trying."""
     groups = fast_groups(offers)
     widest = min(max((len(group) for group in groups), default=1), hunt.most_gpus)
@@ -183,15 +187,15 @@ def _pace(offer: GpuOffer) -> tuple[object, ...]:
     return (-pace, -offer.free_bytes, offer.node, offer.index, offer.uuid)
 
 
-def _blocks(shape: Degrees) -> Iterator[list[Block]]:
+def _blocks(shape: Degrees) -> Iterator[list[StageBlock]]:
     """Ways to put cells together as the replicas of a stage."""
     if shape.data == 1:
-        yield [Block((cell,)) for cell in shape.cells]
+        yield [StageBlock((cell,)) for cell in shape.cells]
         return
     worst = {cell: _worst(cell) for cell in shape.cells}
     of = {one.uuid: cell for cell, one in worst.items()}
     for way in groupings(list(worst.values()), shape.data):
-        yield [Block(tuple(of[one.uuid] for one in group)) for group in way]
+        yield [StageBlock(tuple(of[one.uuid] for one in group)) for group in way]
 
 
 def _worst(cell: Cell) -> GpuOffer:
@@ -199,7 +203,7 @@ def _worst(cell: Cell) -> GpuOffer:
     return max(cell, key=_room)
 
 
-def _base(hunt: Search, shape: Degrees, pieces: int) -> Sharding:
+def _base(hunt: SearchContext, shape: Degrees, pieces: int) -> Sharding:
     """What all ranks of these degrees share."""
     shares = shape.data > 1 and hunt.asked.trains
     stateful = hunt.asked.optimizer not in STATELESS
@@ -213,7 +217,7 @@ def _base(hunt: Search, shape: Degrees, pieces: int) -> Sharding:
     )
 
 
-def _cuts(hunt: Search, stage: Setting, shape: Degrees) -> Iterator[StageCut]:
+def _cuts(hunt: SearchContext, stage: Setting, shape: Degrees) -> Iterator[StageCut]:
     """What a setting and degrees give, over the ways to group and to cut batches."""
     setting, counts = in_pieces(
         stage, hunt.limits, replicas=shape.data, most_stages=shape.most_stages
@@ -240,9 +244,9 @@ def _cuts(hunt: Search, stage: Setting, shape: Degrees) -> Iterator[StageCut]:
 
 
 def _one_stage(
-    hunt: Search, stage: Setting, shape: Degrees, blocks: Sequence[Block]
+    hunt: SearchContext, stage: Setting, shape: Degrees, blocks: Sequence[StageBlock]
 ) -> Iterator[StageCut]:
-    """Tensor x data: the whole model in one Block, in as few pieces as fit."""
+    """Tensor x data: the whole model in one StageBlock, in as few pieces as fit."""
     counts = accumulations(stage.workload, shape.data, hunt.limits)
     least = hunt.need_bytes(in_runs(stage, counts[-1]), _base(hunt, shape, 1))
     if not any(block.free_bytes >= least for block in blocks):
@@ -260,7 +264,7 @@ def _one_stage(
             return
 
 
-def _plan(hunt: Search, cut: StageCut) -> Plan:
+def _plan(hunt: SearchContext, cut: StageCut) -> Plan:
     first = cut.shardings[0]
     degrees = {
         "tensor": first.tensor_degree,
@@ -315,14 +319,14 @@ def _plan(hunt: Search, cut: StageCut) -> Plan:
     )
 
 
-def _refuse(hunt: Search, shapes: Sequence[Degrees]) -> Refusal:
+def _refuse(hunt: SearchContext, shapes: Sequence[Degrees]) -> Refusal:
     """What the widest cut of the model lacks with every remedy."""
     widest = max(shapes, key=lambda one: (one.tensor * one.most_stages, -one.data))
     setting, pieces = _harshest(hunt, hunt.asked, widest)
     blocks = next(iter(_blocks(widest)))
     gpu, missing = least_overloaded(hunt, setting, blocks, _base(hunt, widest, pieces))
 
-    def fits(among: Search, workload: Workload) -> bool:
+    def fits(among: SearchContext, workload: Workload) -> bool:
         setting, pieces = _harshest(among, workload, widest)
         base = _base(among, widest, pieces)
         if widest.most_stages < 2:
@@ -334,7 +338,9 @@ def _refuse(hunt: Search, shapes: Sequence[Degrees]) -> Refusal:
     return too_small(HYBRID.key, gpu, missing, change)
 
 
-def _harshest(hunt: Search, asked: Workload, shape: Degrees) -> tuple[Setting, int]:
+def _harshest(
+    hunt: SearchContext, asked: Workload, shape: Degrees
+) -> tuple[Setting, int]:
     *_, last = stages(asked, hunt.freedom())
     setting, counts = in_pieces(
         last, hunt.limits, replicas=shape.data, most_stages=shape.most_stages

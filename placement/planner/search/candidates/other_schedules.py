@@ -14,9 +14,12 @@ from itertools import pairwise, permutations
 from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.explanation import refusal, too_small
 from placement.planner.search.candidates.pipeline import few_classes, not_staged
-from placement.planner.search.candidates.search_context import Search, worth_ratio
+from placement.planner.search.candidates.search_context import (
+    SearchContext,
+    worth_ratio,
+)
 from placement.planner.search.candidates.stage_blocks import (
-    Block,
+    StageBlock,
     StageCut,
     in_pieces,
     least_seconds,
@@ -41,7 +44,7 @@ EVERY_ORDER = 3
 NOT_EVEN = sentence("The batch cannot be cut into a multiple of the number of stages.")
 
 
-def gpipe_note(hunt: Search, plan: Plan) -> Refusal:
+def gpipe_note(hunt: SearchContext, plan: Plan) -> Refusal:
     """Why 1F1B and not GPipe: the same time, but all microbatches are kept."""
     pieces = plan.launch["microbatches"]
     setting = Setting(plan.workload, plan.launch["weights"])
@@ -87,7 +90,7 @@ def gpipe_note(hunt: Search, plan: Plan) -> Refusal:
 
 
 def interleaved(
-    hunt: Search, rival: Plan | Refusal | None = None
+    hunt: SearchContext, rival: Plan | Refusal | None = None
 ) -> list[Plan] | Refusal:
     """The shortest step of v pieces a Gpu; lost where 1F1B (`rival`) is as short, and
     where not even that fits.
@@ -143,7 +146,7 @@ def interleaved(
     return too_small(strategy, gpu, missing, change)
 
 
-def _against(hunt: Search, rival: Plan) -> list[Plan] | Refusal:
+def _against(hunt: SearchContext, rival: Plan) -> list[Plan] | Refusal:
     """Is it shorter than 1F1B with the same remedies? On as many Gpus, or on all; where
     the shortest step is wished for, with all remedies as mild too.
 
@@ -191,7 +194,7 @@ def _against(hunt: Search, rival: Plan) -> list[Plan] | Refusal:
 
 
 def _cuts(
-    hunt: Search, stage: Setting, rival: Plan | None = None
+    hunt: SearchContext, stage: Setting, rival: Plan | None = None
 ) -> Iterator[StageCut]:
     """For numbers of Gpus and pieces: the fastest Gpus, roomiest first."""
     offers = few_classes(hunt.offers)
@@ -212,7 +215,7 @@ def _cuts(
 
 
 def _orders(
-    hunt: Search, offers: Sequence[GpuOffer], count: int
+    hunt: SearchContext, offers: Sequence[GpuOffer], count: int
 ) -> list[tuple[GpuOffer, ...]]:
     """Orders of the fastest that are worth trying: all of a few unlike Gpus, else by
     room (the first rank keeps the most); where speed is wished for, by speed and of
@@ -240,7 +243,7 @@ def _pace(offer: GpuOffer) -> tuple[object, ...]:
 
 
 def _cut(
-    hunt: Search,
+    hunt: SearchContext,
     setting: Setting,
     chosen: Sequence[GpuOffer],
     pieces: int,
@@ -268,7 +271,7 @@ def _cut(
         )
         for rank in range(count)
     )
-    blocks = tuple(Block(((offer,),)) for offer in chosen)
+    blocks = tuple(StageBlock(((offer,),)) for offer in chosen)
     time, busy = staged_time(hunt, setting, blocks, shardings)
     return StageCut(setting, pieces, blocks, shardings, time, busy, exact=False)
 
@@ -283,7 +286,7 @@ def kept_pieces(rank: int, count: int, virtual: int, pieces: int) -> int:
 
 
 def _bounds(
-    hunt: Search, setting: Setting, base: Sharding, chosen: Sequence[GpuOffer]
+    hunt: SearchContext, setting: Setting, base: Sharding, chosen: Sequence[GpuOffer]
 ) -> list[int]:
     """First layer of each of the v x p pieces, and the end; no piece is empty."""
     costs = hunt.costs(setting, base)
@@ -311,7 +314,7 @@ def _bounds(
     return bounds
 
 
-def _shortage(hunt: Search, cut: StageCut) -> Fit:
+def _shortage(hunt: SearchContext, cut: StageCut) -> Fit:
     """Whether all its ranks fit; if not, the one that lacks most."""
     lacks = [
         (
@@ -325,7 +328,7 @@ def _shortage(hunt: Search, cut: StageCut) -> Fit:
     return Fit(True) if missing <= 0 else Fit(False, missing, gpu)
 
 
-def _plan(hunt: Search, cut: StageCut) -> Plan:
+def _plan(hunt: SearchContext, cut: StageCut) -> Plan:
     first = cut.shardings[0]
     virtual, count = first.virtual_stages, len(cut.blocks)
     starts = [one.chunks[piece][0] for piece in range(virtual) for one in cut.shardings]

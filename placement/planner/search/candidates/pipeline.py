@@ -8,10 +8,14 @@ that is much faster.
 from collections.abc import Sequence
 
 from placement.planner.model.sharding import Sharding
-from placement.planner.search.candidates.explanation import Unfit, refusal, too_small
+from placement.planner.search.candidates.explanation import (
+    StrategyUnfit,
+    refusal,
+    too_small,
+)
 from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
-    Search,
+    SearchContext,
     worth_ratio,
 )
 from placement.planner.search.candidates.shortage import (
@@ -20,7 +24,7 @@ from placement.planner.search.candidates.shortage import (
     least_overloaded,
 )
 from placement.planner.search.candidates.stage_blocks import (
-    Block,
+    StageBlock,
     StageCut,
     cut_stages,
     in_pieces,
@@ -41,8 +45,8 @@ MOST_STATES = 6000
 
 
 def pipeline(
-    hunt: Search, strategy: str = PIPELINE.key
-) -> list[Plan] | Refusal | Unfit:
+    hunt: SearchContext, strategy: str = PIPELINE.key
+) -> list[Plan] | Refusal | StrategyUnfit:
     """Stages of unequal length over Gpus of unequal room and speed: 1F1B, or GPipe."""
     unfit = not_staged(hunt, strategy)
     if unfit is not None:
@@ -50,11 +54,11 @@ def pipeline(
     offers = few_classes(hunt.offers)
     cuts = pipeline_cuts(hunt, offers, hunt.asked, strategy)
     if not cuts:
-        return Unfit(lambda: _refuse(hunt, offers, strategy))
+        return StrategyUnfit(lambda: _refuse(hunt, offers, strategy))
     return [_plan(hunt, strategy, cut) for cut in cuts]
 
 
-def not_staged(hunt: Search, strategy: str) -> Refusal | None:
+def not_staged(hunt: SearchContext, strategy: str) -> Refusal | None:
     """Why no pipeline makes sense here."""
     if hunt.most_gpus < 2:
         return refusal(strategy, sentence("It needs at least two GPUs of one node."))
@@ -72,7 +76,7 @@ def base_of(strategy: str, pieces: int) -> Sharding:
 
 
 def pipeline_cuts(
-    hunt: Search,
+    hunt: SearchContext,
     offers: Sequence[GpuOffer],
     asked: Workload,
     strategy: str,
@@ -94,10 +98,10 @@ def pipeline_cuts(
 
 
 def _cuts_with(
-    hunt: Search, offers: Sequence[GpuOffer], stage: Setting, strategy: str
+    hunt: SearchContext, offers: Sequence[GpuOffer], stage: Setting, strategy: str
 ) -> list[StageCut]:
     """The same with the remedies of one setting."""
-    blocks = [Block(((offer,),)) for offer in offers]
+    blocks = [StageBlock(((offer,),)) for offer in offers]
     gpipe = strategy == GPIPE.key
     most = min(hunt.most_gpus, len(blocks))
     setting, counts = in_pieces(stage, hunt.limits, replicas=1, most_stages=most)
@@ -122,9 +126,9 @@ def _cuts_with(
 
 
 def _best(
-    hunt: Search,
+    hunt: SearchContext,
     setting: Setting,
-    blocks: Sequence[Block],
+    blocks: Sequence[StageBlock],
     bases: Sequence[Sharding],
     least: int,
     most: int,
@@ -169,7 +173,7 @@ def few_classes(offers: Sequence[GpuOffer]) -> tuple[GpuOffer, ...]:
     return tuple(sorted(kept, key=lambda offer: (offer.node, offer.index, offer.uuid)))
 
 
-def _plan(hunt: Search, strategy: str, cut: StageCut) -> Plan:
+def _plan(hunt: SearchContext, strategy: str, cut: StageCut) -> Plan:
     starts = [sharding.first_layer for sharding in cut.shardings]
     return hunt.plan(
         strategy,
@@ -241,16 +245,16 @@ def _why(cut: StageCut, strategy: str) -> list[str]:
     return why
 
 
-def _refuse(hunt: Search, offers: Sequence[GpuOffer], strategy: str) -> Refusal:
+def _refuse(hunt: SearchContext, offers: Sequence[GpuOffer], strategy: str) -> Refusal:
     """The least overloaded cut, with every remedy: which Gpu lacks how much."""
-    blocks = [Block(((offer,),)) for offer in offers]
+    blocks = [StageBlock(((offer,),)) for offer in offers]
     gpipe = strategy == GPIPE.key
     setting, pieces = _harshest(hunt, hunt.asked)
     gpu, missing = least_overloaded(
         hunt, setting, blocks, base_of(strategy, pieces), gpipe=gpipe
     )
 
-    def fits(among: Search, workload: Workload) -> bool:
+    def fits(among: SearchContext, workload: Workload) -> bool:
         setting, pieces = _harshest(among, workload)
         base = base_of(strategy, pieces)
         most = among.most_gpus
@@ -260,7 +264,7 @@ def _refuse(hunt: Search, offers: Sequence[GpuOffer], strategy: str) -> Refusal:
     return too_small(strategy, gpu, missing, change)
 
 
-def _harshest(hunt: Search, asked: Workload) -> tuple[Setting, int]:
+def _harshest(hunt: SearchContext, asked: Workload) -> tuple[Setting, int]:
     """Every remedy at once, in the smallest pieces."""
     *_, last = stages(asked, hunt.freedom())
     setting, counts = in_pieces(

@@ -22,14 +22,14 @@ from placement.planner.search.candidates.explanation import (
     notes_of,
 )
 from placement.planner.search.link_bandwidth import (
-    Link,
+    SlowestLink,
     fast_groups,
     neighbourhoods,
     slowest_link,
 )
 from placement.planner.search.memory_savings import (
     Freedom,
-    Limits,
+    PlanLimits,
     Setting,
     Weights,
     explain,
@@ -88,13 +88,13 @@ class Caches:
 
 
 @dataclass(slots=True)
-class Search:
+class SearchContext:
     """What is asked, the Gpus to choose from, and what has been computed already."""
 
     spec: ModelSpec
     asked: Workload
     offers: tuple[GpuOffer, ...]
-    limits: Limits
+    limits: PlanLimits
     quantize: Callable[[ModelSpec, Weights], ModelSpec] | None = None
     """How weights are stored in fewer bits; None: not for this model."""
     tight: bool = False
@@ -103,7 +103,7 @@ class Search:
     learned: Corrections = UNCORRECTED
     """The site's measured error, by which need and time are corrected."""
     caches: Caches = field(default_factory=Caches)
-    links: dict[tuple[str, ...], Link] = field(default_factory=dict)
+    links: dict[tuple[str, ...], SlowestLink] = field(default_factory=dict)
     _near: list[tuple[GpuOffer, ...]] | None = None
     _fast: list[tuple[GpuOffer, ...]] | None = None
 
@@ -134,7 +134,7 @@ class Search:
             self._fast = fast_groups(self.offers)
         return self._fast
 
-    def link(self, chosen: Sequence[GpuOffer]) -> Link:
+    def link(self, chosen: Sequence[GpuOffer]) -> SlowestLink:
         """The slowest hop among some Gpus."""
         key = tuple(offer.uuid for offer in chosen)
         if key not in self.links:
@@ -407,6 +407,6 @@ class Search:
         return float(workload.batch * length)
 
 
-def worth_ratio(hunt: Search) -> float:
+def worth_ratio(hunt: SearchContext) -> float:
     """How much of the time a second Plan of a strategy may need."""
     return 1.0 if hunt.greedy else WORTH_RATIO

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from placement.planner.model.sharding import Sharding
-from placement.planner.search.candidates.search_context import Search
-from placement.planner.search.candidates.stage_blocks import Block, problem_of
+from placement.planner.search.candidates.search_context import SearchContext
+from placement.planner.search.candidates.stage_blocks import StageBlock, problem_of
 from placement.planner.search.chain_split import (
     ChainProblem,
     Split,
@@ -21,7 +21,7 @@ from placement.planner.search.memory_savings import (
     first_or_none,
     smaller_asks,
 )
-from placement.planner.search.pipeline_partition import Memory, PipelineProblem
+from placement.planner.search.pipeline_partition import PipelineProblem, SegmentMemory
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib_at_least
 from placement.planner.values.workload import Workload
@@ -33,9 +33,9 @@ CLOSE_RATIO = 0.005
 
 
 def fewest_stages(
-    hunt: Search,
+    hunt: SearchContext,
     setting: Setting,
-    blocks: Sequence[Block],
+    blocks: Sequence[StageBlock],
     base: Sharding,
     *,
     most: int,
@@ -46,7 +46,7 @@ def fewest_stages(
     frees = sorted(problem.free_bytes, reverse=True)
     most = min(most, len(blocks), len(hunt.spec.layers))
     groups = classes_of(list(problem.free_bytes))
-    memory = Memory(problem, [problem.free_bytes[group[0]] for group in groups])
+    memory = SegmentMemory(problem, [problem.free_bytes[group[0]] for group in groups])
     for count in range(2, most + 1):
         if problem.least_bytes(count) > sum(frees[:count]):
             continue
@@ -57,7 +57,7 @@ def fewest_stages(
 
 def _cut(
     problem: PipelineProblem,
-    memory: Memory,
+    memory: SegmentMemory,
     groups: Sequence[Sequence[int]],
     count: int,
 ) -> Split | None:
@@ -79,9 +79,9 @@ def _cut(
 
 
 def least_overloaded(
-    hunt: Search,
+    hunt: SearchContext,
     setting: Setting,
-    blocks: Sequence[Block],
+    blocks: Sequence[StageBlock],
     base: Sharding,
     *,
     gpipe: bool = False,
@@ -94,7 +94,7 @@ def least_overloaded(
 
     def cut(ratio: float) -> Split | None:
         room = [int(frees[group[0]] * ratio) for group in groups]
-        return _cut(problem, Memory(problem, room), groups, count)
+        return _cut(problem, SegmentMemory(problem, room), groups, count)
 
     low, high = 1.0, 2.0
     while (found := cut(high)) is None:
@@ -108,7 +108,7 @@ def least_overloaded(
             low = middle
         else:
             high, found = middle, better
-    memory = Memory(problem, frees)
+    memory = SegmentMemory(problem, frees)
     needs = [
         memory.need_bytes(p.first, p.last, problem.in_flight(stage, count))
         for stage, p in enumerate(found.pieces)
@@ -122,8 +122,8 @@ def least_overloaded(
 
 
 def cheapest_change(
-    hunt: Search,
-    fits: Callable[[Search, Workload], bool],
+    hunt: SearchContext,
+    fits: Callable[[SearchContext, Workload], bool],
     gpu: GpuOffer | None,
     missing_bytes: int,
 ) -> str:

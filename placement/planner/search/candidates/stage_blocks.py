@@ -1,8 +1,8 @@
 """Stages on blocks of Gpus: what pipelines and hybrids have in common.
 
-A Block is the Gpus that run one stage together: d replicas, each cut over t Gpus. All
-ranks of a Block need the same, so it has the room and the pace of its worst Gpu, and a
-pipeline over Blocks is a pipeline over unequal Gpus (pipeline_partition.py).
+A StageBlock is the Gpus that run one stage together: d replicas, each cut over t Gpus.
+All its ranks need the same, so it has the room and the pace of its worst Gpu, and a
+pipeline over StageBlocks is a pipeline over unequal Gpus (pipeline_partition.py).
 
 What a stage needs is bounded from above here, so that cuts can be tried by the
 thousand: states, kept microbatches and the largest moment are added up, as 1F1B has
@@ -20,10 +20,10 @@ from placement.planner.memory.pipeline_schedule import border_bytes
 from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
-    Search,
+    SearchContext,
     Seat,
 )
-from placement.planner.search.memory_savings import Limits, Setting, in_runs
+from placement.planner.search.memory_savings import PlanLimits, Setting, in_runs
 from placement.planner.search.pipeline_partition import (
     FRONT_BUDGET,
     PipelineProblem,
@@ -53,7 +53,7 @@ MOST_CORRECTIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StageBlock:
     """Gpus that run one stage: replicas of it, each cut over some Gpus."""
 
     rows: tuple[tuple[GpuOffer, ...], ...]
@@ -80,7 +80,7 @@ class StageCut:
 
     setting: Setting
     pieces: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[StageBlock, ...]
     """In stage order."""
     shardings: tuple[Sharding, ...]
     """Of each stage's ranks."""
@@ -109,7 +109,7 @@ class StageCut:
 
 
 def in_pieces(
-    stage: Setting, limits: Limits, *, replicas: int, most_stages: int
+    stage: Setting, limits: PlanLimits, *, replicas: int, most_stages: int
 ) -> tuple[Setting, list[int]]:
     """A setting whose batch is cut by the pipeline, and the numbers of microbatches
     to try: some per stage, and one sequence each."""
@@ -123,7 +123,7 @@ def in_pieces(
     return whole, counts if limits.accumulation else counts[:1]
 
 
-def least_seconds(hunt: Search, stage: Setting) -> float:
+def least_seconds(hunt: SearchContext, stage: Setting) -> float:
     """No way to train with a setting is faster: every Gpu is busy all the time."""
     whole = in_runs(stage, 1)
     batch = stage.workload.batch
@@ -133,9 +133,9 @@ def least_seconds(hunt: Search, stage: Setting) -> float:
 
 
 def problem_of(
-    hunt: Search,
+    hunt: SearchContext,
     setting: Setting,
-    blocks: Sequence[Block],
+    blocks: Sequence[StageBlock],
     base: Sharding,
     *,
     extra_bytes: float = 0.0,
@@ -167,7 +167,7 @@ def problem_of(
     )
 
 
-def _layers(hunt: Search, setting: Setting, base: Sharding) -> dict[str, Any]:
+def _layers(hunt: SearchContext, setting: Setting, base: Sharding) -> dict[str, Any]:
     """What a PipelineProblem says of layers."""
     workload = setting.workload
     costs = hunt.costs(setting, base)
@@ -239,9 +239,9 @@ def _rounded(free_bytes: int) -> int:
 
 
 def cut_stages(
-    hunt: Search,
+    hunt: SearchContext,
     setting: Setting,
-    blocks: Sequence[Block],
+    blocks: Sequence[StageBlock],
     base: Sharding,
     *,
     most: int,
@@ -271,11 +271,11 @@ def cut_stages(
 
 
 def cut_of(
-    hunt: Search,
+    hunt: SearchContext,
     setting: Setting,
     problem: PipelineProblem,
     split: PipelineSplit,
-    blocks: Sequence[Block],
+    blocks: Sequence[StageBlock],
     base: Sharding,
 ) -> StageCut:
     """A split as a Cut: who runs what, and how long a step is."""
@@ -299,9 +299,9 @@ def cut_of(
 
 
 def staged_time(
-    hunt: Search,
+    hunt: SearchContext,
     setting: Setting,
-    blocks: Sequence[Block],
+    blocks: Sequence[StageBlock],
     shardings: Sequence[Sharding],
 ) -> tuple[StepTime, tuple[float, ...]]:
     """One step of stages on Blocks, and how long each stage computes in it."""
@@ -340,9 +340,9 @@ def staged_time(
 
 
 def _border_seconds(
-    hunt: Search,
+    hunt: SearchContext,
     setting: Setting,
-    blocks: Sequence[Block],
+    blocks: Sequence[StageBlock],
     shardings: Sequence[Sharding],
     runs: int,
 ) -> float:

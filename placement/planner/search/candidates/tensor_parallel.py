@@ -10,7 +10,11 @@ from placement.planner.model.sharding import Sharding
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.candidates.data_parallel import room
 from placement.planner.search.candidates.explanation import refusal, too_small
-from placement.planner.search.candidates.search_context import Search, Seat, worth_ratio
+from placement.planner.search.candidates.search_context import (
+    SearchContext,
+    Seat,
+    worth_ratio,
+)
 from placement.planner.search.gpu_selection import Shortage, fastest, room_for
 from placement.planner.search.memory_savings import Fit, Setting, as_mild, search
 from placement.planner.search.step_time import StepTime, tensor_parallel_time
@@ -25,7 +29,7 @@ NO_FAST_LINKS = sentence(
 )
 
 
-def tensor(hunt: Search) -> list[Plan] | Refusal:
+def tensor(hunt: SearchContext) -> list[Plan] | Refusal:
     """Every layer cut over t Gpus with fast links, t dividing heads and kv heads."""
     if hunt.most_gpus < 2:
         return refusal(TENSOR.key, sentence("It needs at least two GPUs of one node."))
@@ -85,7 +89,7 @@ def tensor_degrees(spec: ModelSpec, widest: int) -> list[int]:
 
 
 def _tensor_plan(
-    hunt: Search, degree: int, groups: Sequence[Sequence[GpuOffer]]
+    hunt: SearchContext, degree: int, groups: Sequence[Sequence[GpuOffer]]
 ) -> tuple[Plan | None, Fit]:
     wide = [group for group in groups if len(group) >= degree]
     base = Sharding(strategy=TENSOR.key, tensor_degree=degree)
@@ -149,7 +153,10 @@ def _tensor_plan(
 
 
 def _time(
-    hunt: Search, setting: Setting, sharding: Sharding, chosen: Sequence[GpuOffer]
+    hunt: SearchContext,
+    setting: Setting,
+    sharding: Sharding,
+    chosen: Sequence[GpuOffer],
 ) -> StepTime:
     return tensor_parallel_time(
         hunt.work(setting, sharding),

@@ -16,7 +16,7 @@ from placement.planner.search.candidates.data_parallel import (
     room,
 )
 from placement.planner.search.candidates.explanation import refusal, too_small
-from placement.planner.search.candidates.search_context import Search, Seat
+from placement.planner.search.candidates.search_context import SearchContext, Seat
 from placement.planner.search.equal_shards import zero_coalesce
 from placement.planner.search.memory_savings import Fit, Freedom, Setting, search
 from placement.planner.search.step_time import data_parallel_time
@@ -28,7 +28,7 @@ from telemetry.protocol.sentences import sentence
 MOST_PIECES_PER_GPU = 16
 
 
-def zero1_uneven(hunt: Search) -> list[Plan] | Refusal:
+def zero1_uneven(hunt: SearchContext) -> list[Plan] | Refusal:
     """On the fewest of the roomiest Gpus with which it fits."""
     strategy = ZERO1_UNEVEN.key
     unfit = not_applicable(hunt, ZERO1.key)
@@ -75,7 +75,7 @@ def _with_share(count: int, share_ratio: float) -> Sharding:
 
 
 def _shares(
-    hunt: Search, chosen: Sequence[GpuOffer], setting: Setting
+    hunt: SearchContext, chosen: Sequence[GpuOffer], setting: Setting
 ) -> tuple[float, ...] | None:
     """Shares of the optimizer state per Gpu, with as few pieces as make it fit."""
     count = len(chosen)
@@ -104,7 +104,7 @@ def _shares(
     return None
 
 
-def _fits(hunt: Search, chosen: Sequence[GpuOffer], setting: Setting) -> Fit:
+def _fits(hunt: SearchContext, chosen: Sequence[GpuOffer], setting: Setting) -> Fit:
     if _shares(hunt, chosen, setting) is not None:
         return Fit(True)
     count = len(chosen)
@@ -118,7 +118,7 @@ def _fits(hunt: Search, chosen: Sequence[GpuOffer], setting: Setting) -> Fit:
     return Fit(False, max(1, whole - spare), largest)
 
 
-def _plan(hunt: Search, chosen: tuple[GpuOffer, ...], setting: Setting) -> Plan:
+def _plan(hunt: SearchContext, chosen: tuple[GpuOffer, ...], setting: Setting) -> Plan:
     shares = _shares(hunt, chosen, setting) or ()
     count = len(chosen)
     even = replace(_with_share(count, 0.0), share_ratio=None)

@@ -18,9 +18,9 @@ from placement.agent.process.terminals import terminals_of, write_to_user
 from placement.planner.values.errors import FactRefused, OrderRefused
 from placement.protocol import signing
 from placement.protocol.process_commands import (
-    Outcome,
     ProcessOrder,
     ProcessOrderKind,
+    ResponseOutcome,
     parse_process_fact,
     parse_process_order,
     terminal_text,
@@ -110,7 +110,7 @@ def test_a_process_ends_by_term_and_the_web_hears_of_it(node, intruder):
     assert child.wait(5) == -signal.SIGTERM
     enforcer.step(now + 1, told)
     fact = parse_process_fact(told[0])
-    assert (fact.nonce, fact.outcome) == (order.nonce, Outcome.STOPPED)
+    assert (fact.nonce, fact.outcome) == (order.nonce, ResponseOutcome.STOPPED)
 
 
 def test_one_that_ignores_term_is_killed_after_the_grace_by_a_restarted_worker(
@@ -323,7 +323,7 @@ class TestTheDoor:
             "at": 1.0,
             "reason": "",
         }
-        assert parse_process_fact(good).outcome is Outcome.GONE
+        assert parse_process_fact(good).outcome is ResponseOutcome.GONE
         with pytest.raises(FactRefused):
             parse_process_fact(good | change)
 

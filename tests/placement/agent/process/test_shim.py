@@ -11,7 +11,7 @@ import pytest
 
 from placement.agent.local_runner import LocalRunner, halt_all
 from placement.agent.process import process_tree
-from placement.protocol.commands import Limits
+from placement.protocol.commands import JobLimits
 from tests.placement import nodes
 from tests.placement.nodes import ended, living, script_order, start, until
 
@@ -118,7 +118,7 @@ def test_only_the_logs_descriptor_is_passed(node, serve):
 
 
 def test_limits_hold(node, serve):
-    limits = Limits(open_files=64, file_bytes=4096)
+    limits = JobLimits(open_files=64, file_bytes=4096)
     folder = run(node, serve("ulimit -n\nulimit -c\nulimit -f\n"), limits=limits)
     ended(folder)
     assert folder.log.read_text().split() == ["64", "0", "8"]  # 512-byte blocks
@@ -353,7 +353,7 @@ def test_many_writers_lose_nothing_and_a_big_log_is_whole(node, serve):
 
 def test_a_log_over_its_ceiling_ends_the_job(node, serve):
     web = serve("while :; do echo 0123456789012345678901234567890123456789; done\n")
-    folder = run(node, web, limits=Limits(log_bytes=100_000))
+    folder = run(node, web, limits=JobLimits(log_bytes=100_000))
     status = ended(folder)
     assert "log grew over 100000 bytes" in status["reason"]
     assert status["stopped"] is False

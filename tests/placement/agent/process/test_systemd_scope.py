@@ -3,8 +3,8 @@
 import pytest
 
 from placement.agent.process.systemd_scope import (
-    Ceilings,
     MigPlace,
+    ScopeLimits,
     UnitInvalid,
     card_of,
     device_files,
@@ -35,7 +35,7 @@ def words(**changes):
     asked = {
         "program": PROGRAM,
         "devices": ("/dev/nvidia3", "/dev/nvidia0"),
-        "ceilings": Ceilings(memory_bytes=2**30, tasks=100),
+        "ceilings": ScopeLimits(memory_bytes=2**30, tasks=100),
     }
     return scope_command(7, 2, **asked | changes)
 
@@ -65,7 +65,7 @@ def test_a_unit_opens_the_reserved_cards_and_what_cuda_needs_and_nothing_else() 
 
 
 def test_a_job_on_simulated_gpus_opens_no_card_at_all() -> None:
-    said = words(devices=(), ceilings=Ceilings())
+    said = words(devices=(), ceilings=ScopeLimits())
     assert not any("nvidia" in word for word in said)
     assert "--property=DevicePolicy=closed" in said
     assert "--property=MemoryMax=infinity" in said
@@ -90,7 +90,7 @@ def test_nothing_that_systemd_would_replace_or_read_reaches_it() -> None:
             words(program=program)
     with pytest.raises((TypeError, ValueError)):
         scope_command(
-            "7.scope --uid=0", 1, program=PROGRAM, devices=(), ceilings=Ceilings()
+            "7.scope --uid=0", 1, program=PROGRAM, devices=(), ceilings=ScopeLimits()
         )
     # Blanks and quotes stay inside their word: no shell reads it.
     odd = ('/opt/it\'s "odd" %n; rm -rf/bin/python', "-m")

@@ -29,7 +29,7 @@ from placement.agent.runtime.by_deepspeed import (
     trainer_of,
 )
 from placement.agent.runtime.own_worker import OwnTrainer
-from placement.agent.runtime.rank_groups import Ranks, begin
+from placement.agent.runtime.rank_groups import RankGroups, begin
 from placement.agent.runtime.sharded_model import KINDS
 from placement.agent.runtime.tiny_transformer import MarkovText, loss_of
 from placement.agent.runtime.trainer import whole_model
@@ -235,7 +235,7 @@ def forget_stages():
 def together(how, device, factor=None, **settings):
     """Return the same losses of the planned run, and what lies on each rank."""
     forget_stages()
-    trainer = trainer_of(how)(how, SETTINGS | settings, Ranks(how, device))
+    trainer = trainer_of(how)(how, SETTINGS | settings, RankGroups(how, device))
     if factor is not None:
         trainer.scale.factor = factor
     losses = []
@@ -253,7 +253,7 @@ def handed_on(chain, device):
     losses = []
     for number, how in enumerate(chain):
         forget_stages()
-        trainer = trainer_of(how)(how, SETTINGS, Ranks(how, device))
+        trainer = trainer_of(how)(how, SETTINGS, RankGroups(how, device))
         assert resume(trainer) == number
         loss = torch.tensor(trainer.step(), dtype=torch.float64)
         distributed.all_reduce(loss)
@@ -321,7 +321,7 @@ def own_losses(how, device):
         "data": f"{here}:items",
         "loss": "torch.nn.functional:cross_entropy",
     }
-    trainer = OwnTrainer(how, settings, Ranks(how, device))
+    trainer = OwnTrainer(how, settings, RankGroups(how, device))
     return [trainer.step() for _ in range(STEPS)]
 
 

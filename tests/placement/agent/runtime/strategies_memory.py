@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from placement.agent.runtime.by_deepspeed import trainer_of
-from placement.agent.runtime.rank_groups import Ranks
+from placement.agent.runtime.rank_groups import RankGroups
 from placement.planner.memory.estimate import estimate
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.sharding import Sharding
@@ -93,7 +93,7 @@ def measured(how, device):
     """Return of every rank the most bytes alive in the second step."""
     gc.collect()
     before = LiveBytes().now
-    trainer = trainer_of(how)(how, SIZES, Ranks(how, device))
+    trainer = trainer_of(how)(how, SIZES, RankGroups(how, device))
     trainer.step()
     gc.collect()
     with LiveBytes() as live:

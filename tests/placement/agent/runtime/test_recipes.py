@@ -17,7 +17,7 @@ from placement.planner.launch.recipes import (
     recipe_command,
 )
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.gpu_list import offers_from_list
@@ -53,7 +53,7 @@ def plan_for(strategy, gpus):
         well_known_spec("gpt2"),
         Workload(batch=16),
         offers_from_list(rows),
-        limits=Limits(strategies=(strategy,)),
+        limits=PlanLimits(strategies=(strategy,)),
     )
     return json.loads(json.dumps(found.plans[0].to_json()))
 

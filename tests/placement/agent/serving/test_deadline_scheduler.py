@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from placement.agent.serving.deadline_scheduler import (
     MOST_WAITING,
-    Act,
+    AdmissionVerdict,
+    GpuAction,
     Scheduler,
-    Verdict,
 )
-from placement.agent.serving.queue_simulation import Placed, Request
+from placement.agent.serving.queue_simulation import Placed, QueuedRequest
 from placement.protocol.serving_times import FEWEST, ServingError, Timing, quantile
 from tests.placement.serving.virtual import open_loop, uneven
 
@@ -34,7 +34,7 @@ def scheduler(*names, room=4, memory=1, admits=True, loaded=True, **times):
 
 
 def ask(number, model="a", at=0.0, within=1.0, rows=1, like="x"):
-    return Request(number, model, rows, at, at + within, like)
+    return QueuedRequest(number, model, rows, at, at + within, like)
 
 
 def test_a_quantile_is_the_nearest_rank():
@@ -59,28 +59,37 @@ def test_a_prediction_follows_the_runs_of_late_and_forgives_an_old_hiccup():
 
 def test_who_cannot_be_in_time_is_turned_away_at_once_with_the_time_it_would_take():
     gpu = scheduler("a")
-    assert gpu.offer(ask(1, within=0.010, like=""), 0.0).verdict is Verdict.IN
+    assert gpu.offer(ask(1, within=0.010, like=""), 0.0).verdict is AdmissionVerdict.IN
     turned = gpu.offer(ask(2, within=0.015, like=""), 0.0)
-    assert turned.verdict is Verdict.TOO_LATE
+    assert turned.verdict is AdmissionVerdict.TOO_LATE
     assert turned.done_at == pytest.approx(0.020)
     # A later deadline is fine, and an earlier one goes first.
-    assert gpu.offer(ask(3, within=0.5, like=""), 0.0).verdict is Verdict.IN
+    assert gpu.offer(ask(3, within=0.5, like=""), 0.0).verdict is AdmissionVerdict.IN
     action = gpu.next(0.0)
     assert [one.id for one in action.requests] == [1]
 
 
 def test_nobody_is_let_in_who_would_make_others_late():
     gpu = scheduler("a", "b")
-    assert gpu.offer(ask(1, "a", within=0.020, like=""), 0.0).verdict is Verdict.IN
-    assert gpu.offer(ask(2, "b", within=0.021, like=""), 0.0).verdict is Verdict.IN
+    assert (
+        gpu.offer(ask(1, "a", within=0.020, like=""), 0.0).verdict
+        is AdmissionVerdict.IN
+    )
+    assert (
+        gpu.offer(ask(2, "b", within=0.021, like=""), 0.0).verdict
+        is AdmissionVerdict.IN
+    )
     first = ask(3, "a", within=0.011, like="")
-    assert gpu.offer(first, 0.0).verdict is Verdict.TOO_LATE
+    assert gpu.offer(first, 0.0).verdict is AdmissionVerdict.TOO_LATE
 
 
 def test_equal_requests_share_a_run_as_far_as_the_first_deadline_allows():
     gpu = scheduler("a")
     for number in range(6):
-        assert gpu.offer(ask(number, within=0.016 + number), 0.0).verdict is Verdict.IN
+        assert (
+            gpu.offer(ask(number, within=0.016 + number), 0.0).verdict
+            is AdmissionVerdict.IN
+        )
     action = gpu.next(0.0)
     # Four rows take 16 ms, eight (which stand for five) 24 ms.
     assert action.rows == 4
@@ -93,50 +102,57 @@ def test_equal_requests_share_a_run_as_far_as_the_first_deadline_allows():
 
 def test_a_batch_gives_way_where_it_would_make_another_model_late():
     gpu = scheduler("a", "b")
-    assert gpu.offer(ask(1, "a", within=0.040), 0.0).verdict is Verdict.IN
-    assert gpu.offer(ask(2, "b", within=0.0211), 0.0).verdict is Verdict.IN
+    assert gpu.offer(ask(1, "a", within=0.040), 0.0).verdict is AdmissionVerdict.IN
+    assert gpu.offer(ask(2, "b", within=0.0211), 0.0).verdict is AdmissionVerdict.IN
     # b first (10 ms), a and its equals after it: 10 + 16 ms.
-    assert gpu.offer(ask(3, "a", within=0.050), 0.0).verdict is Verdict.IN
-    assert gpu.offer(ask(4, "a", within=0.0205, like=""), 0.0).verdict is Verdict.IN
+    assert gpu.offer(ask(3, "a", within=0.050), 0.0).verdict is AdmissionVerdict.IN
+    assert (
+        gpu.offer(ask(4, "a", within=0.0205, like=""), 0.0).verdict
+        is AdmissionVerdict.IN
+    )
     assert [one.id for one in gpu.next(0.0).requests] == [4]
 
 
 def test_who_opens_a_batch_behind_others_leaves_room_to_fill_it():
     gpu = scheduler("a")
     for number in range(8):
-        assert gpu.offer(ask(number, within=0.060), 0.0).verdict is Verdict.IN
+        assert gpu.offer(ask(number, within=0.060), 0.0).verdict is AdmissionVerdict.IN
     assert gpu.begin(gpu.next(0.0), 0.0), "eight rows, until 24 ms"
     for number in range(8, 16):
         asked = ask(number, within=0.060)
-        assert gpu.offer(asked, 0.0).verdict is Verdict.IN, "in one, until 48 ms"
+        assert gpu.offer(asked, 0.0).verdict is AdmissionVerdict.IN, (
+            "in one, until 48 ms"
+        )
     # Alone it would be done after 58 ms; filled, as half its deadline allows, after 72.
     turned = gpu.offer(ask(16, within=0.065), 0.0)
-    assert turned.verdict is Verdict.TOO_LATE
+    assert turned.verdict is AdmissionVerdict.TOO_LATE
     assert turned.done_at == pytest.approx(0.072)
-    assert gpu.offer(ask(17, within=0.073), 0.0).verdict is Verdict.IN
+    assert gpu.offer(ask(17, within=0.073), 0.0).verdict is AdmissionVerdict.IN
     # Who joins others, or may share with nobody, or goes before, needs no such room.
-    assert gpu.offer(ask(18, within=0.073), 0.0).verdict is Verdict.IN
+    assert gpu.offer(ask(18, within=0.073), 0.0).verdict is AdmissionVerdict.IN
     gpu = scheduler("a")
     for number in range(2):
         alone = ask(number, within=0.021, like="")
-        assert gpu.offer(alone, 0.0).verdict is Verdict.IN
+        assert gpu.offer(alone, 0.0).verdict is AdmissionVerdict.IN
 
 
 def test_what_lasts_longer_than_was_thought_lasts_longer_still():
     gpu = scheduler("a")
     gpu.busy(3.0, more_seconds=3.0)
-    assert gpu.offer(ask(1, at=1.0, within=1.9), 1.0).verdict is Verdict.TOO_LATE
-    assert gpu.offer(ask(2, at=1.0, within=3.0), 1.0).verdict is Verdict.IN
+    assert (
+        gpu.offer(ask(1, at=1.0, within=1.9), 1.0).verdict is AdmissionVerdict.TOO_LATE
+    )
+    assert gpu.offer(ask(2, at=1.0, within=3.0), 1.0).verdict is AdmissionVerdict.IN
     # It was not over then. Who comes now is not let in for the moment before.
     admission = gpu.offer(ask(3, at=3.5, within=1.0), 3.5)
-    assert admission.verdict is Verdict.TOO_LATE
+    assert admission.verdict is AdmissionVerdict.TOO_LATE
     assert admission.done_at > 6.0
     gpu.drop_late(3.9)
     assert gpu.late == []
     gpu.drop_late(4.0)
     assert [one.id for one in gpu.late] == [2], "found late while something else runs"
     gpu.busy(4.2)
-    assert gpu.offer(ask(4, at=4.2, within=0.1), 4.2).verdict is Verdict.IN
+    assert gpu.offer(ask(4, at=4.2, within=0.1), 4.2).verdict is AdmissionVerdict.IN
 
 
 def test_an_action_that_is_late_is_dropped_not_queued():
@@ -162,7 +178,7 @@ def test_models_that_do_not_fit_together_take_turns():
             acts.append((action.act, action.model))
             now += action.predicted_seconds
             gpu.finish(action, now, seconds=action.predicted_seconds)
-    load, unload, infer = Act.LOAD, Act.UNLOAD, Act.INFER
+    load, unload, infer = GpuAction.LOAD, GpuAction.UNLOAD, GpuAction.INFER
     assert acts == [
         *((load, "a"), (infer, "a"), (load, "b"), (infer, "b")),
         *((unload, "a"), (load, "c"), (infer, "c")),
@@ -173,18 +189,18 @@ def test_models_that_do_not_fit_together_take_turns():
 def test_the_time_of_a_load_counts_against_the_deadline():
     gpu = scheduler("a", loaded=False, load=0.1)
     turned = gpu.offer(ask(1, within=0.1), 0.0)
-    assert turned.verdict is Verdict.TOO_LATE
+    assert turned.verdict is AdmissionVerdict.TOO_LATE
     assert turned.done_at == pytest.approx(0.110)
-    assert gpu.offer(ask(2, within=0.2), 0.0).verdict is Verdict.IN
+    assert gpu.offer(ask(2, within=0.2), 0.0).verdict is AdmissionVerdict.IN
     action = gpu.next(0.0)
-    assert (action.act, action.latest) == (Act.LOAD, pytest.approx(0.090))
+    assert (action.act, action.latest) == (GpuAction.LOAD, pytest.approx(0.090))
 
 
 def test_a_full_queue_a_foreign_model_and_too_many_rows_are_told_apart():
     gpu = scheduler("a")
     for number in range(MOST_WAITING):
         gpu.offer(ask(number, within=1e6), 0.0)
-    assert gpu.offer(ask(9999, within=1e6), 0.0).verdict is Verdict.FULL
+    assert gpu.offer(ask(9999, within=1e6), 0.0).verdict is AdmissionVerdict.FULL
     for wrong in (ask(1, "z"), ask(1, rows=9), ask(1, rows=0)):
         with pytest.raises(ServingError):
             gpu.offer(wrong, 0.0)
@@ -198,7 +214,7 @@ def test_without_admission_it_is_first_come_first_served():
     gpu = scheduler("a", admits=False)
     for number, within in enumerate((1.0, 0.001, 0.5)):
         asked = ask(number, within=within, like="")
-        assert gpu.offer(asked, 0.0).verdict is Verdict.IN
+        assert gpu.offer(asked, 0.0).verdict is AdmissionVerdict.IN
     assert [one.id for one in gpu.next(5.0).requests] == [0]
 
 
@@ -272,7 +288,7 @@ def test_who_is_let_in_is_in_time_and_nothing_breaks_the_rules(asked, room):
             free_at = now + running.predicted_seconds
             used = sum(gpu.placed[name].memory_bytes for name in gpu.loaded)
             assert used <= gpu.room_bytes
-            if running.act is Act.INFER:
+            if running.act is GpuAction.INFER:
                 assert running.model in gpu.loaded
                 assert running.rows <= gpu.placed[running.model].most_rows
                 assert {one.model for one in running.requests} == {running.model}
@@ -285,7 +301,7 @@ def test_who_is_let_in_is_in_time_and_nothing_breaks_the_rules(asked, room):
         run_until(at)
         request = ask(number, model, at, within / 1000, rows, like)
         admission = gpu.offer(request, at)
-        if admission.verdict is Verdict.IN:
+        if admission.verdict is AdmissionVerdict.IN:
             let_in[number] = request
             assert admission.done_at <= request.deadline_at + 1e-6
         else:

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from placement.agent.serving.batch import Kept, TurnedAway
+from placement.agent.serving.batch import HostedModel, TurnedAway
 from placement.agent.serving.executor import Station
 from placement.agent.serving.onnx_engine import Engine, EngineError
-from placement.agent.serving.tensors import Asked
+from placement.agent.serving.tensors import InferenceRequest
 from placement.protocol.serving_times import ServingError
 from tests.placement.serving.networks import expected, mlp_bytes
 
@@ -31,7 +31,7 @@ async def station(room_mib=64):
 
 async def take(made, path, name, data, *, mib=40, most_batch=4):
     (path / name).write_bytes(data)
-    kept = Kept(name, path / name, mib * MIB, most_batch, deadline_ms=20_000)
+    kept = HostedModel(name, path / name, mib * MIB, most_batch, deadline_ms=20_000)
     made.take(kept)
     for _ in range(400):
         if kept.state != "loading":
@@ -41,7 +41,9 @@ async def take(made, path, name, data, *, mib=40, most_batch=4):
 
 
 def ask(value, **more):
-    return Asked(inputs={"x": np.asarray(value, np.float32)}, outputs=("y",), **more)
+    return InferenceRequest(
+        inputs={"x": np.asarray(value, np.float32)}, outputs=("y",), **more
+    )
 
 
 def graph_bytes(nodes, x_shape, y_shape, weights=(), kind=TensorProto.FLOAT):
@@ -81,7 +83,7 @@ async def test_models_take_turns_share_runs_and_are_let_go(tmp_path):
         assert away.value.code == "deadline"
         assert away.value.predicted_ms > 0.001
         with pytest.raises(ServingError, match="larger than the room"):
-            made.take(Kept("big", tmp_path, 65 * MIB, 1, 1.0))
+            made.take(HostedModel("big", tmp_path, 65 * MIB, 1, 1.0))
         assert made.let_go("first") and not made.let_go("first")
         with pytest.raises(TurnedAway):
             await made.infer(first, ask(rows[0]), way_ms=0.0)

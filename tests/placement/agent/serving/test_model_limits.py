@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from placement.agent.serving import model_limits
-from placement.agent.serving.batch import Kept, TurnedAway
+from placement.agent.serving.batch import HostedModel, TurnedAway
 from placement.agent.serving.model_limits import RunNote, TimeLimits
 from placement.agent.serving.server_guard import MOST_QUICK, Guard
 from tests.placement.agent.serving.test_executor import MIB, ask, station, take
@@ -81,7 +81,7 @@ async def test_who_waits_while_a_model_is_tried_hears_of_it_in_time(tmp_path):
         made.engine.limits = TimeLimits(try_run=4.0, run=0.5, tries=4.0)
         kept = await good(made, tmp_path)
         (tmp_path / "bad").write_bytes(loop_bytes(rounds=ENDLESS))
-        bad = Kept("bad", tmp_path / "bad", 10 * MIB, 1, deadline_ms=20_000)
+        bad = HostedModel("bad", tmp_path / "bad", 10 * MIB, 1, deadline_ms=20_000)
         made.take(bad)
         await asyncio.sleep(0.3)
         begun = time.monotonic()

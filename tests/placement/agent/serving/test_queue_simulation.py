@@ -4,7 +4,12 @@ import random
 
 import pytest
 
-from placement.agent.serving.queue_simulation import Placed, Queue, Request, Walk
+from placement.agent.serving.queue_simulation import (
+    InferenceQueue,
+    Placed,
+    QueuedRequest,
+    Walk,
+)
 from placement.protocol.serving_times import HEARD_SECONDS, Lag, Timing
 
 ROOM = 2
@@ -66,11 +71,11 @@ def test_a_walk_with_a_newcomer_is_the_walk_over_everybody(greedy):
 
 
 def comes_and_goes(asked, *, greedy):
-    queue = Queue(by_deadline=True)
+    queue = InferenceQueue(by_deadline=True)
     walk = walk_over(queue, at=0.0, greedy=greedy)
     loaded = ("a",)
     for number, (model, rows, within, like, then) in enumerate(asked):
-        request = Request(number, model, rows, 0.0, within / 1000, like)
+        request = QueuedRequest(number, model, rows, 0.0, within / 1000, like)
         before = told(walk)
         queue.add(request)
         changed = walk.insert(request)
@@ -91,13 +96,13 @@ def comes_and_goes(asked, *, greedy):
 
 
 def test_a_newcomer_with_the_latest_deadline_costs_one_batch_not_the_queue():
-    queue = Queue(by_deadline=True)
+    queue = InferenceQueue(by_deadline=True)
     walk = walk_over(queue, at=0.0, greedy=True)
     made = []
     step = walk._step
     walk._step = lambda *args: (made.append(args), step(*args))
     for number in range(200):
-        request = Request(number, "a", 1, 0.0, 1.0 + number, "x")
+        request = QueuedRequest(number, "a", 1, 0.0, 1.0 + number, "x")
         queue.add(request)
         walk.insert(request)
     assert len(walk.steps) == 25
@@ -105,9 +110,9 @@ def test_a_newcomer_with_the_latest_deadline_costs_one_batch_not_the_queue():
 
 
 def test_another_run_than_the_first_step_is_not_taken_for_it():
-    queue = Queue(by_deadline=True)
+    queue = InferenceQueue(by_deadline=True)
     for number in range(2):
-        queue.add(Request(number, "a", 1, 0.0, 1.0 + number))
+        queue.add(QueuedRequest(number, "a", 1, 0.0, 1.0 + number))
     walk = walk_over(queue, at=0.0, greedy=True)
     assert not walk.begun(walk.steps[1].batch)
     assert walk.begun(walk.steps[0].batch) and walk.begun(walk.steps[0].batch)

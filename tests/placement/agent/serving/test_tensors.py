@@ -8,7 +8,7 @@ import pytest
 
 from placement.agent.serving.inference_answer import write_answer
 from placement.agent.serving.tensors import (
-    Asked,
+    InferenceRequest,
     TensorInvalid,
     deadline_of,
     read_request,
@@ -150,7 +150,7 @@ def test_bodies_that_are_none_are_refused():
 
 def test_an_answer_says_nan_as_null_in_json_and_as_it_is_in_the_binary_form():
     value = np.array([1.0, np.nan, np.inf], dtype=np.float32)
-    asked = Asked(inputs={}, outputs=("y",))
+    asked = InferenceRequest(inputs={}, outputs=("y",))
     body, length = write_answer("m", asked, {"y": value}, {})
     assert length is None
     assert json.loads(body)["outputs"][0]["data"] == [1.0, None, None]

@@ -13,11 +13,11 @@ from placement.agent.local_runner import LocalRunner
 from placement.agent.storage import disk_quota
 from placement.agent.storage.disk_quota import FolderSizes
 from placement.protocol import signing
-from placement.protocol.commands import Limits, parse_order
+from placement.protocol.commands import JobLimits, parse_order
 from tests.placement.nodes import make_order
 
 MIB = 2**20
-MOST = Limits(person_bytes=10 * MIB)
+MOST = JobLimits(person_bytes=10 * MIB)
 TOLD = {"ended": True, "uploaded": True, "results": True}
 
 
@@ -158,6 +158,6 @@ def test_an_order_without_the_limit_is_one_that_older_nodes_read():
     assert "person_bytes" not in plain.payload()
     assert parse_order(plain.payload()) == plain
     assert parse_order(limited.payload()) == limited
-    assert replace(limited, limits=Limits()) == parse_order(
-        replace(limited, limits=Limits()).payload()
+    assert replace(limited, limits=JobLimits()) == parse_order(
+        replace(limited, limits=JobLimits()).payload()
     )

@@ -37,7 +37,7 @@ from placement.agent.process.shim import Shim
 from placement.agent.process.unix_user import Identity
 from placement.agent.storage import folder_size, folder_tree
 from placement.planner.values.errors import OrderRefused
-from placement.protocol.commands import Limits
+from placement.protocol.commands import JobLimits
 from telemetry.agent import isolation
 from tests.placement import nodes
 
@@ -237,7 +237,7 @@ def begin(race: Race) -> Begin:
         env={},
         work=race.work,
         identity=STUDENT,
-        limits=Limits(),
+        limits=JobLimits(),
         shim_pid=os.getpid(),
         private_tmp=race.path / "tmp",
     )

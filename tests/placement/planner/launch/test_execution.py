@@ -14,7 +14,7 @@ from placement.planner.launch.execution import (
     why_not,
 )
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.gpu_list import offers_from_list
@@ -32,7 +32,7 @@ def planned(strategy, gpus=2, **workload):
         SPEC,
         Workload(batch=64, **workload),
         offers_from_list([{"name": "NVIDIA A100 80GB", **row} for row in rows]),
-        limits=Limits(strategies=(strategy,)),
+        limits=PlanLimits(strategies=(strategy,)),
     )
     return max(found.plans, key=lambda plan: len(plan.shards))
 

@@ -13,7 +13,7 @@ from placement.planner.search.link_bandwidth import (
     pair_link,
     slowest_link,
 )
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan
 from placement.planner.values.workload import Workload
 from tests.placement.planner.made import make_offer
@@ -84,7 +84,7 @@ def test_two_copies_sit_under_one_switch_though_busier():
         Workload(batch=2, sequence_length=64),
         offers,
         max_gpus=2,
-        limits=Limits(strategies=("ddp",)),
+        limits=PlanLimits(strategies=("ddp",)),
     ).best
 
     assert {shard.gpu_label for shard in found.shards} in (

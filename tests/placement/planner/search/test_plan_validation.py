@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.plan_validation import plan_problems, validate
 from placement.planner.search.planner import plan
 from placement.planner.values.errors import PlanInvalid
@@ -98,7 +98,7 @@ def test_a_plan_without_ranks_is_found(plans):
 
 @pytest.fixture(scope="module")
 def mixed():
-    limits = Limits(strategies=("hybrid", "interleaved", "tensor", "gpipe"))
+    limits = PlanLimits(strategies=("hybrid", "interleaved", "tensor", "gpipe"))
     made = plan(well_known_spec("gpt2"), Workload(batch=8), FAST, limits=limits)
     return {one.strategy: one for one in made.plans}
 

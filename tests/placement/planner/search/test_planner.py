@@ -13,7 +13,7 @@ from placement.planner.model.files.tensor_inventory import (
 )
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search import gpu_selection
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.plan_validation import plan_problems
 from placement.planner.search.planner import plan
 from placement.planner.values.errors import OffersInvalid, PlanInvalid
@@ -23,7 +23,7 @@ from tests.placement.planner.made import GIB, make_offer, make_offers, tiny
 
 pytestmark = pytest.mark.pure
 
-NOTHING = Limits(
+NOTHING = PlanLimits(
     fused_optimizer=False,
     accumulation=False,
     checkpointing=False,
@@ -177,8 +177,8 @@ def test_offload_is_the_last_remedy():
     offers = make_offers(5)
 
     small = plan(spec, asked, offers).best
-    offloaded = plan(spec, asked, offers, limits=Limits(small_optimizer=False)).best
-    neither = Limits(small_optimizer=False, offload=False)
+    offloaded = plan(spec, asked, offers, limits=PlanLimits(small_optimizer=False)).best
+    neither = PlanLimits(small_optimizer=False, offload=False)
 
     assert small.workload.optimizer == "adam8bit"
     assert not small.launch["offload_optimizer"]

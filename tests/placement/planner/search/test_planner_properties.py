@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.plan_validation import plan_problems
 from placement.planner.search.planner import plan
 from placement.planner.values.objective import WISHES, rank_key
@@ -64,7 +64,7 @@ def test_more_room_never_makes_the_best_plan_worse(
         used_bytes=offers[which].used_bytes - int(more * GIB),
     )
     workload = Workload(batch=8, sequence_length=512)
-    limits = Limits(small_optimizer=False, quantization=False)
+    limits = PlanLimits(small_optimizer=False, quantization=False)
     before, after = (
         plan(model(blocks), workload, gpus, limits=limits, wish=wish).best
         for gpus in (offers, wider)

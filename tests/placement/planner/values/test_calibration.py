@@ -22,7 +22,12 @@ from placement.planner.values.calibration import (
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
-from placement.rules.log_progress import Seen, Told, followed, told_by
+from placement.rules.log_progress import (
+    ProgressCount,
+    ProgressReading,
+    followed,
+    told_by,
+)
 from placement.rules.step_pace import MOST_MARKS, Pace, marked, pace_of
 
 pytestmark = pytest.mark.pure
@@ -183,16 +188,16 @@ def test_without_a_word_of_its_own_a_pace_is_timed_by_when_steps_came():
 )
 def test_progress_is_read_from_what_programs_print(line, told):
     found = told_by(["unrelated", line, "also unrelated"])
-    assert found == (None if told is None else Told(*map(float, told)))
+    assert found == (None if told is None else ProgressCount(*map(float, told)))
 
 
 def test_what_is_left_is_told_by_the_pace_of_the_same_count():
-    seen = followed(None, Told(10, 100), at=1000.0)
+    seen = followed(None, ProgressCount(10, 100), at=1000.0)
     assert seen.left_seconds is None
-    seen = followed(seen, Told(20, 100), at=1010.0)
+    seen = followed(seen, ProgressCount(20, 100), at=1010.0)
     assert seen.left_seconds == pytest.approx(80.0)
-    again = followed(seen, Told(0, 100), at=1011.0)
-    assert again == Seen(Told(0, 100), 1011.0, 0, 1011.0)
+    again = followed(seen, ProgressCount(0, 100), at=1011.0)
+    assert again == ProgressReading(ProgressCount(0, 100), 1011.0, 0, 1011.0)
 
 
 def test_hostile_lines_cost_no_more_than_their_length():

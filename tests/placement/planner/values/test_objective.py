@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan
 from placement.planner.values.errors import WorkloadInvalid
 from placement.planner.values.workload import Workload
@@ -18,7 +18,7 @@ WORK = Workload(batch=8, sequence_length=512)
 
 
 def best(offers, wish, workload=WORK, **limits):
-    return plan(GPT2, workload, offers, wish=wish, limits=Limits(**limits)).best
+    return plan(GPT2, workload, offers, wish=wish, limits=PlanLimits(**limits)).best
 
 
 def test_the_fastest_plan_uses_more_gpus_than_the_recommended_one():
@@ -81,7 +81,9 @@ def test_a_tight_plan_is_never_first_whatever_the_wish():
         WORK,
         [fast_but_full, make_offer(1)],
         wish="fastest",
-        limits=Limits(accumulation=False, checkpointing=False, fused_optimizer=False),
+        limits=PlanLimits(
+            accumulation=False, checkpointing=False, fused_optimizer=False
+        ),
     )
 
     assert found.best.fit == "comfortable"
@@ -107,7 +109,7 @@ def test_a_throttled_gpu_counts_with_the_clock_it_has_left():
 
 def test_only_the_strategies_asked_for_are_planned():
     found = plan(
-        GPT2, WORK, make_offers(23, 23), limits=Limits(strategies=("gpipe", "ddp"))
+        GPT2, WORK, make_offers(23, 23), limits=PlanLimits(strategies=("gpipe", "ddp"))
     )
 
     assert {one.strategy for one in found.plans} == {"gpipe", "ddp"}
@@ -117,4 +119,4 @@ def test_only_the_strategies_asked_for_are_planned():
 
 def test_a_strategy_that_is_none_is_named():
     with pytest.raises(WorkloadInvalid, match="strategy"):
-        plan(GPT2, WORK, make_offers(23), limits=Limits(strategies=("magic",)))
+        plan(GPT2, WORK, make_offers(23), limits=PlanLimits(strategies=("magic",)))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from placement.planner.memory.estimate import estimate
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan
 from placement.planner.values.gpu_list import offers_from_list
 from placement.planner.values.plan import Plan
@@ -29,7 +29,7 @@ def plans_of(name, workload, *, free_gib, only=None) -> dict[str, Plan]:
             for size in free_gib
         ]
     )
-    limits = Limits(strategies=(only,) if only else ())
+    limits = PlanLimits(strategies=(only,) if only else ())
     found: dict[str, Plan] = {}
     for one in plan(well_known_spec(name), workload, offers, limits=limits).plans:
         found.setdefault(one.strategy, one)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reservations.reports.replay.engine import Profile, Run, TooWide, replay
+from reservations.reports.replay.engine import Profile, ReplayedRun, TooWide, replay
 from reservations.reports.replay.measures import max_min, measure
 from reservations.reports.replay.queue_orders import (
     NAMES,
@@ -273,17 +273,26 @@ def test_max_min_gives_all_there_is_and_nobody_less_than_a_richer_one(wanted, ca
 
 class TestMeasures:
     def test_waits_slowdown_and_use_of_two_jobs(self):
-        runs = [Run(job(0, 0, 1, HOUR), 0), Run(job(1, 0, 1, HOUR, user="bob"), HOUR)]
+        runs = [
+            ReplayedRun(job(0, 0, 1, HOUR), 0),
+            ReplayedRun(job(1, 0, 1, HOUR, user="bob"), HOUR),
+        ]
         found = measure(runs, gpus=1)
         assert (found.wait_mean_hours, found.wait_p50_hours) == (0.5, 0.5)
         assert found.bounded_slowdown == 1.5
         assert found.utilization == pytest.approx(2 / 24)
 
     def test_equal_service_is_an_index_of_one_and_one_of_two_a_half(self):
-        both = [Run(job(0, 0, 1, HOUR), 0), Run(job(1, 0, 1, HOUR, user="bob"), 0)]
+        both = [
+            ReplayedRun(job(0, 0, 1, HOUR), 0),
+            ReplayedRun(job(1, 0, 1, HOUR, user="bob"), 0),
+        ]
         assert measure(both, gpus=2).jain_flat == pytest.approx(1)
         day = 86_400
-        one = [Run(job(0, 0, 1, day), 0), Run(job(1, 0, 1, day, user="bob"), day)]
+        one = [
+            ReplayedRun(job(0, 0, 1, day), 0),
+            ReplayedRun(job(1, 0, 1, day, user="bob"), day),
+        ]
         assert measure(one, gpus=1).jain_flat == pytest.approx(0.5)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reservations.reports.replay.pictures import Figure
+from reservations.reports.replay.pictures import ReplayMeasure
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,6 @@ from reservations.reports.replay.pictures import Figure
 def test_what_looks_the_same_is_called_the_same(
     before, after, unit, better, words, verdict
 ) -> None:
-    figure = Figure("Mean wait", before, after, unit, better)
+    figure = ReplayMeasure("Mean wait", before, after, unit, better)
     assert figure.words == words
     assert figure.verdict == verdict

@@ -111,7 +111,7 @@ def test_what_is_cancelled_while_it_runs_or_takes_too_long_ends(
 ):
     monkeypatch.setattr(replays, "TELL_SECONDS", 0.0)
     monkeypatch.setattr("reservations.reports.replay.engine.TELL_EVENTS", 1)
-    span = replays.Span(
+    span = replays.ReplayPeriod(
         timezone.now() - timedelta(days=30), timezone.now(), "start", None
     )
     fields = {name: QUESTION[name] * HOUR for name in replays.EDITABLE}
@@ -121,10 +121,10 @@ def test_what_is_cancelled_while_it_runs_or_takes_too_long_ends(
             user=omar, span=span, fields=fields, now=timezone.now()
         )
 
-    row, read = ask(), replays.Span.trace
+    row, read = ask(), replays.ReplayPeriod.trace
     with monkeypatch.context() as patched:
         patched.setattr(
-            replays.Span,
+            replays.ReplayPeriod,
             "trace",
             lambda self: (
                 replays.cancel_replay(pk=row.pk, user=omar, now=timezone.now()),

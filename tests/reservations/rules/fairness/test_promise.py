@@ -10,13 +10,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from reservations.rules.fairness.promise import (
-    Claim,
     PoolCapacity,
+    QuotaClaim,
     admitted,
     pool_promises,
     promised_from,
 )
-from reservations.rules.fairness.quota import PERMILLE, Load, QuotaInfo, Spend, fits
+from reservations.rules.fairness.quota import (
+    PERMILLE,
+    QuotaInfo,
+    Spend,
+    SpendTotals,
+    fits,
+)
 from reservations.rules.policy import Policy
 from reservations.rules.window import WEEK_SECONDS, Window, instant, unix
 
@@ -51,11 +57,11 @@ def test_others_hold_no_more_than_their_quotas_so_ones_own_block_is_there(
         if fits(info, window, rate=rate):
             held[member].append(Spend.held(window, rate=rate))
     pool = PoolCapacity(1, "A30", max(-(-sum(quota.values()) // WEEK_SECONDS), 1), 1)
-    claims = [Claim(pk, most) for pk, most in quota.items()]
+    claims = [QuotaClaim(pk, most) for pk, most in quota.items()]
     (promise,) = pool_promises([pool], claims)
     assert promise.kept
     me = data.draw(st.sampled_from(sorted(quota)))
-    others = Load([s for pk, found in held.items() if pk != me for s in found])
+    others = SpendTotals([s for pk, found in held.items() if pk != me for s in found])
     begin = unix(FIRST) + data.draw(st.integers(0, 10 * 24)) * HOUR
     spent = others.between(begin, begin + WEEK_SECONDS)
     assert spent <= sum(most for pk, most in quota.items() if pk != me) * PERMILLE
@@ -89,10 +95,10 @@ def test_the_tree_bounds_what_its_members_may_claim() -> None:
     pools = [PoolCapacity(1, "A100", 1, 10), PoolCapacity(2, "T4", 1, 2)]
     parents = {1: None, 2: 1, 3: 1, 4: 2}
     claims = [
-        Claim(11, 100, (4, 2, 1)),
-        Claim(12, 100, (4, 2, 1), pool_quotas={1: 30}),
-        Claim(13, 100, (3, 1), pools=frozenset({2})),
-        Claim(14, 7),
+        QuotaClaim(11, 100, (4, 2, 1)),
+        QuotaClaim(12, 100, (4, 2, 1), pool_quotas={1: 30}),
+        QuotaClaim(13, 100, (3, 1), pools=frozenset({2})),
+        QuotaClaim(14, 7),
     ]
 
     def sums(**bounds) -> list[int]:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from reservations.rules.fairness.quota import (
     PERMILLE,
-    Load,
     QuotaInfo,
     Spend,
+    SpendTotals,
     fits,
     fitting_gpu_seconds,
     headroom_gpu_seconds,
@@ -30,7 +30,7 @@ def held(found: list[Spend], start: int) -> int:
 
 @given(st.lists(spends(), max_size=8), windows(), st.data())
 def test_no_seven_days_hold_more_than_the_peak(found, window, data) -> None:
-    peak = Load(found).peak(window)
+    peak = SpendTotals(found).peak(window)
     first = unix(window.start) - WEEK_SECONDS + 1
     start = data.draw(st.integers(first, unix(window.end) - 1))
     assert held(found, start) <= peak.held_gpu_seconds * PERMILLE
@@ -113,4 +113,4 @@ def test_cutting_a_request_in_pieces_holds_the_same(window, rate, pieces) -> Non
     edges = [*cuts, window.end]
     parts = tuple(Spend.held(Window(a, b), rate=rate) for a, b in pairwise(edges))
     whole = (Spend.held(window, rate=rate),)
-    assert Load(parts).peak(window) == Load(whole).peak(window)
+    assert SpendTotals(parts).peak(window) == SpendTotals(whole).peak(window)

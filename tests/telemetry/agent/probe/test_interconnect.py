@@ -6,7 +6,7 @@ import time
 import pytest
 
 from telemetry.protocol.hardware import LinkKind
-from telemetry.protocol.sample import MOST_XIDS, Health
+from telemetry.protocol.sample import MOST_XIDS, GpuAnswer
 
 pytestmark = pytest.mark.pure
 
@@ -69,7 +69,7 @@ def test_garbage_of_the_rarer_readings_is_refused_too(
     probe.sim.set("gpu 0", **{key: value})
     probe.open()
     gpu = reading(probe)
-    assert (gpu.state, getattr(gpu, field)) == (Health.OK, None)
+    assert (gpu.state, getattr(gpu, field)) == (GpuAnswer.OK, None)
 
 
 def test_energy_is_asked_by_the_older_call_where_the_field_is_unknown(
@@ -187,7 +187,7 @@ def test_the_xid_of_a_gpu_that_fell_off_the_bus_is_told_of_it(make_probe) -> Non
     probe.sim.add("gpu 0", "xid", "79")
     probe.change("gpu 0", lost="yes")
     assert xids(probe) == {uuids[0]: [79]}
-    assert reading(probe).state is Health.LOST
+    assert reading(probe).state is GpuAnswer.LOST
 
 
 def test_xids_are_told_after_a_driver_reload_too(make_probe) -> None:
@@ -243,7 +243,7 @@ def test_a_gpu_that_is_plugged_in_is_found_without_a_restart(
     probe.ask("mend")
     sample = probe.read()
     assert [gpu.uuid for gpu in sample.gpus][:2] == known
-    assert [gpu.state for gpu in sample.gpus] == [Health.OK] * 3
+    assert [gpu.state for gpu in sample.gpus] == [GpuAnswer.OK] * 3
 
 
 def test_a_replaced_card_is_another_gpu_and_the_old_one_is_lost(make_probe) -> None:
@@ -255,9 +255,9 @@ def test_a_replaced_card_is_another_gpu_and_the_old_one_is_lost(make_probe) -> N
     probe.ask("mend")
     states = {gpu.uuid: gpu.state for gpu in probe.read().gpus}
     assert states == {
-        "GPU-new": Health.OK,
-        neighbour: Health.OK,
-        old: Health.LOST,
+        "GPU-new": GpuAnswer.OK,
+        neighbour: GpuAnswer.OK,
+        old: GpuAnswer.LOST,
     }
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from telemetry.protocol.hardware import NodeInfo
-from telemetry.protocol.sample import Health, Throttle
+from telemetry.protocol.sample import GpuAnswer, Throttle
 from tests.telemetry.agent.children import BASE_DIR
 
 pytestmark = pytest.mark.pure
@@ -46,7 +46,11 @@ def test_a_sample_says_what_the_gpu_does_and_who_does_it(make_probe) -> None:
     probe.sim.add("gpu 0", "proc", f"pid:{os.getpid()} mem:10GiB sm:70")
     probe.open()
     busy, idle = probe.read().gpus
-    assert (busy.state, busy.util_pct, busy.temperature_celsius) == (Health.OK, 93, 71)
+    assert (busy.state, busy.util_pct, busy.temperature_celsius) == (
+        GpuAnswer.OK,
+        93,
+        71,
+    )
     assert (busy.power_watts, busy.power_limit_watts) == (350.0, 400.0)
     assert busy.memory_total_bytes == 80 * GIB
     assert busy.throttle is not None
@@ -113,7 +117,7 @@ def test_a_name_that_is_not_utf8_is_shown_and_kills_nothing(make_probe) -> None:
     info = probe.open()
     assert info.gpus[0].name == "NVIDIA caf\\xe9"
     assert info.gpus[0].uuid == "GPU-\\xe9"
-    assert [gpu.state for gpu in probe.read().gpus] == [Health.OK, Health.OK]
+    assert [gpu.state for gpu in probe.read().gpus] == [GpuAnswer.OK, GpuAnswer.OK]
 
 
 def test_a_name_that_is_too_long_has_a_stand_in(make_probe) -> None:
@@ -128,7 +132,7 @@ def test_an_old_driver_is_read_through_its_older_calls(make_probe) -> None:
     probe.sim.add("gpu 1", "proc", "pid:1 mem:na")
     probe.open()
     first, second = probe.read().gpus
-    assert (first.state, first.util_pct) == (Health.OK, 40)
+    assert (first.state, first.util_pct) == (GpuAnswer.OK, 40)
     assert first.throttle is not None
     assert first.memory_used_bytes > 5 * GIB
     assert first.memory_reserved_bytes is None
@@ -167,7 +171,7 @@ def test_garbage_is_refused_and_not_shown(make_probe) -> None:
     probe.sim.set("gpu 0", **GARBAGE)
     probe.open()
     bad, good = probe.read().gpus
-    assert bad.state is Health.OK
+    assert bad.state is GpuAnswer.OK
     assert (bad.util_pct, bad.temperature_celsius, bad.sm_clock_mhz) == (None,) * 3
     assert (bad.power_watts, bad.memory_used_bytes) == (None, None)
     assert bad.memory_total_bytes == 80 * GIB
@@ -197,7 +201,7 @@ def test_one_call_that_fails_costs_its_own_field_only(make_probe, call) -> None:
         "clocks": gpu.sm_clock_mhz,
         "throttle": gpu.throttle,
     }
-    assert gpu.state is Health.OK
+    assert gpu.state is GpuAnswer.OK
     assert [name for name, value in told.items() if value is None] == [call]
 
 
@@ -214,7 +218,7 @@ def test_a_list_that_always_grows_is_unknown_and_not_an_error(make_probe) -> Non
     probe.sim.set("gpu 0", process_race="yes")
     probe.open()
     racing, quiet = probe.read().gpus
-    assert (racing.state, racing.processes) == (Health.OK, None)
+    assert (racing.state, racing.processes) == (GpuAnswer.OK, None)
     assert quiet.processes == ()
 
 
@@ -233,18 +237,22 @@ def test_a_lost_gpu_stays_in_the_list_and_the_others_go_on(make_probe) -> None:
     probe.change("gpu 1", lost="yes")
     sample = probe.read()
     assert [gpu.uuid for gpu in sample.gpus] == uuids
-    assert [gpu.state for gpu in sample.gpus] == [Health.OK, Health.LOST, Health.OK]
+    assert [gpu.state for gpu in sample.gpus] == [
+        GpuAnswer.OK,
+        GpuAnswer.LOST,
+        GpuAnswer.OK,
+    ]
     assert sample.gpus[1].util_pct is None
     probe.sim.unset("gpu 1", "lost")
     probe.change("gpu 0", util="7")
-    assert [gpu.state for gpu in probe.read().gpus] == [Health.OK] * 3
+    assert [gpu.state for gpu in probe.read().gpus] == [GpuAnswer.OK] * 3
 
 
 def test_one_gpu_with_nothing_but_errors_is_told_as_such(make_probe) -> None:
     probe = make_probe(2)
     probe.open()
     probe.change("gpu 0", fail__all="UNKNOWN")
-    assert [gpu.state for gpu in probe.read().gpus] == [Health.ERROR, Health.OK]
+    assert [gpu.state for gpu in probe.read().gpus] == [GpuAnswer.ERROR, GpuAnswer.OK]
     probe.read()
     assert probe.ask("stale") is False
 
@@ -261,14 +269,14 @@ def test_after_a_driver_reload_the_gpus_are_found_again_by_uuid(
     probe.sim.set("gpu 1", present="no")
     probe.sim.set("gpu 2", util="77")
     probe.change("", driver_generation="1")
-    assert {gpu.state for gpu in probe.read().gpus} == {Health.ERROR}
+    assert {gpu.state for gpu in probe.read().gpus} == {GpuAnswer.ERROR}
     probe.read()
     assert probe.ask("stale") is True
     assert probe.ask("mend") is None
     found = {gpu.uuid: gpu for gpu in probe.read().gpus}
     assert set(found) == set(uuids)
-    assert found[uuids[0]].state is Health.OK
-    assert found[uuids[1]].state is Health.LOST
+    assert found[uuids[0]].state is GpuAnswer.OK
+    assert found[uuids[1]].state is GpuAnswer.LOST
     assert found[uuids[2]].util_pct == 77
     info = NodeInfo.from_message(json.dumps(probe.ask("info")))
     assert [gpu.uuid for gpu in info.gpus if gpu.lost] == [uuids[1]]
@@ -281,7 +289,7 @@ def test_while_the_driver_is_away_it_is_tried_again_with_growing_pauses(
     probe.open()
     probe.change("", driver="unloaded", driver_generation="1")
     for _ in range(2):
-        assert probe.read().gpus[0].state is Health.ERROR
+        assert probe.read().gpus[0].state is GpuAnswer.ERROR
     answers = []
     ends_at = time.monotonic() + 2.5
     while time.monotonic() < ends_at:
@@ -290,7 +298,7 @@ def test_while_the_driver_is_away_it_is_tried_again_with_growing_pauses(
     tries = [x for x in answers if x is not None]
     assert 2 <= len(tries) <= 3
     assert all("not loaded" in text for _, text in tries)
-    assert probe.read().gpus[0].state is Health.ERROR
+    assert probe.read().gpus[0].state is GpuAnswer.ERROR
     probe.change("", driver="ok", driver_generation="2")
     deadline = time.monotonic() + 6
     while not probe.read().gpus[0].answers:
@@ -334,7 +342,7 @@ def test_a_split_card_cannot_say_and_its_instances_are_listed(make_probe) -> Non
     assert [place[0] for place in places.values()] == [0, 0]
     assert len({tuple(place) for place in places.values()}) == 2
     card, first, second = probe.read().gpus
-    assert (card.state, card.util_pct, card.processes) == (Health.OK, None, None)
+    assert (card.state, card.util_pct, card.processes) == (GpuAnswer.OK, None, None)
     assert (first.util_pct, first.memory_used_bytes) == (None, 2 * GIB)
     assert second.memory_used_bytes == 3 * GIB
 
@@ -358,7 +366,7 @@ def test_a_desktop_card_without_error_correction_cannot_say(make_probe) -> None:
     probe = make_probe(1, model="rtx3090")
     probe.open()
     gpu = probe.read().gpus[0]
-    assert gpu.state is Health.OK
+    assert gpu.state is GpuAnswer.OK
     assert (gpu.ecc_corrected, gpu.remap_pending) == (None, None)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from placement.planner.model.adaptation import with_lora
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.search.memory_savings import Limits
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.plan_validation import plan_problems
 from placement.planner.search.planner import plan
 from placement.planner.values.plan import Plan, PlanSet
@@ -21,7 +21,7 @@ LLAMA = well_known_spec("llama-3-8b")
 
 def only(strategy, spec, workload, offers, **limits):
     found = plan(
-        spec, workload, offers, limits=Limits(strategies=(strategy,), **limits)
+        spec, workload, offers, limits=PlanLimits(strategies=(strategy,), **limits)
     )
     return found.best or found.refusals[0]
 
@@ -118,7 +118,7 @@ class TestQuantization:
     def test_inference_takes_fewer_bits_only_where_nothing_milder_fits(self):
         asked = Workload(task="infer", batch=1, precision="bf16")
         wide = plan(LLAMA, asked, make_offers(23)).best
-        tight = plan(LLAMA, asked, self.SMALL, limits=Limits(offload=False)).best
+        tight = plan(LLAMA, asked, self.SMALL, limits=PlanLimits(offload=False)).best
 
         assert wide.launch["weights"] == "full"
         assert tight.launch["weights"] == "int8"
@@ -132,14 +132,14 @@ class TestQuantization:
     def test_adapters_train_beside_quantized_weights(self):
         spec = with_lora(LLAMA, rank=16)
         asked = Workload(batch=2, sequence_length=512, precision="bf16")
-        one = plan(spec, asked, self.SMALL, limits=Limits(offload=False)).best
+        one = plan(spec, asked, self.SMALL, limits=PlanLimits(offload=False)).best
 
         assert one.launch["weights"] in ("int8", "nf4")
         assert one.shards[0].likely_bytes <= 12 * GIB
 
     def test_it_can_be_forbidden(self):
         asked = Workload(task="infer", batch=1, precision="bf16")
-        limits = Limits(offload=False, quantization=False)
+        limits = PlanLimits(offload=False, quantization=False)
         found = plan(LLAMA, asked, self.SMALL, limits=limits)
         lost = next(one for one in found.refusals if one.strategy == "single")
 
@@ -152,7 +152,7 @@ class TestOffload:
     SPEC = well_known_spec("gpt2-xl")
 
     def test_the_drive_is_used_where_the_nodes_memory_is_too_small(self):
-        limits = Limits(small_optimizer=False, offload_memory_bytes=2**30)
+        limits = PlanLimits(small_optimizer=False, offload_memory_bytes=2**30)
         one = plan(self.SPEC, self.ASKED, make_offers(17), limits=limits).best
         roomy = replace(limits, offload_memory_bytes=2**40)
         other = plan(self.SPEC, self.ASKED, make_offers(17), limits=roomy).best
@@ -164,7 +164,7 @@ class TestOffload:
         assert other.step_seconds < one.step_seconds
 
     def test_weights_leave_the_gpu_after_the_optimizer(self):
-        limits = Limits(small_optimizer=False)
+        limits = PlanLimits(small_optimizer=False)
         found = [
             plan(self.SPEC, self.ASKED, make_offers(free), limits=limits).best
             for free in (17, 9)
@@ -174,7 +174,7 @@ class TestOffload:
 
 
 def test_allowing_a_forbidden_remedy_is_the_cheapest_change():
-    limits = Limits(
+    limits = PlanLimits(
         strategies=("single",),
         accumulation=False,
         checkpointing=False,
