@@ -40,7 +40,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked, read and checked."""
+    """The arguments of the command, parsed and validated."""
 
     spec: ModelSpec
     options: Mapping[str, Any]
@@ -125,11 +125,11 @@ class PlanAnswer:
 
 
 def write_files(found: PlanSet, spec: ModelSpec, folder: str | None) -> list[str]:
-    """Write the first Plan's launch files; return what was written, and what not.
+    """Write the first Plan's launch files; return the written and the missing ones.
 
     Raises:
-        BadInput: there is no Plan, or the folder is no folder.
-        OSError: it cannot be written.
+        BadInput: there is no Plan, or the path is not a folder.
+        OSError: the folder cannot be written.
     """
     if folder is None:
         return []

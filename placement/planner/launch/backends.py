@@ -1,9 +1,9 @@
-"""Which library shares out a ready recipe's training: torch, or DeepSpeed where it is.
+"""Choose the library that distributes a recipe's training: torch or DeepSpeed.
 
-Both do what a Plan says; torch does all that the recipes can, DeepSpeed a part of it.
-What it does not do is refused here in words, by the portal before anything is sent and
-by the node again. What only a node can know (whether an operator can be built there)
-is asked by ``agent.runtime.by_deepspeed`` when it starts.
+Both follow the Plan. torch supports everything that the recipes can do, DeepSpeed only
+a part. This module refuses the rest with a reason. The portal calls it before it sends
+a job, and the node calls it again. ``agent.runtime.by_deepspeed`` checks at the start
+what only a node can know, such as whether an operator can be compiled there.
 """
 
 from __future__ import annotations

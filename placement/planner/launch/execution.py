@@ -239,10 +239,11 @@ def _check_width(width: int, settings: Mapping[str, Any], *, along: bool) -> Non
 
 
 def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
-    """The same for somebody's own model, which is kept whole.
+    """Return the Execution for a user's own module, which is not cut.
 
     Raises:
-        NotRunnable: stages, cut layers and checkpointing, which need its code.
+        NotRunnable: the Plan has pipeline stages, tensor parallelism or checkpointing,
+            which need changes in the module's code.
     """
     if not strategy_of(plan.strategy).keeps_model_whole:
         raise NotRunnable(

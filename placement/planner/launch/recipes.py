@@ -1,7 +1,7 @@
-"""The ready recipes: what may be set, what it means, how it is started.
+"""The ready recipes: their settings, what each setting means, how a recipe starts.
 
-A recipe is code of the portal, so that it may run where Jobs are not isolated;
-that is why every setting is checked here, at the web *and* again on the node.
+A recipe is code of the portal, so it may run where Jobs are not isolated. For that
+reason both the web and the node check every setting here.
 """
 
 from __future__ import annotations
@@ -322,10 +322,10 @@ BY_TORCHRUN = (TINY_TRANSFORMER.name, OWN_MODEL.name)
 
 
 def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:
-    """Return a recipe's whole settings, the defaults filled in.
+    """Return a recipe's settings with the defaults filled in.
 
     Raises:
-        LaunchInvalid: per field, what is wrong with it.
+        LaunchInvalid: the problem of each invalid field.
     """
     recipe = KNOWN_RECIPES.get(name)
     if recipe is None:
@@ -481,7 +481,7 @@ def _figure(bound: float) -> str:
 
 
 def _text(setting: RecipeSetting, value: object) -> str:
-    """Free text, as its Setting reads it. Raises ValueError with what it must be."""
+    """Parse free text by its Setting. Raises ValueError with the expected form."""
     if not isinstance(value, str) or not value.isprintable() or len(value) > 300:
         raise ValueError(sentence("must be at most 300 printable characters"))
     if setting.reads == "entry":

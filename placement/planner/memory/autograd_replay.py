@@ -1,6 +1,7 @@
-"""Walk a tape forward and backward: what is kept, and the most alive at once.
+"""Walk a tape forward and backward: the bytes kept, and the largest number alive.
 
-As torch's autograd engine does it (torch/csrc/autograd/engine.cpp, input_buffer.cpp):
+The order is that of torch's autograd engine (torch/csrc/autograd/engine.cpp,
+input_buffer.cpp):
 operators run backward in the reverse order of their forward; the gradient of a value
 lives from its first contribution till its producer has run backward; a second
 contribution is summed into the first.

@@ -201,7 +201,7 @@ def _cache_bytes(setting: Replaying, layer: LayerSpec, windowed: bool) -> int:
     """2 x kv_heads x head_dim per token and block (docs/design/placement.md#inference).
 
     A windowed block keeps its window only; a paged cache comes in whole blocks of
-    tokens. A decoder also keeps keys and values of what it attends to.
+    tokens. A decoder also keeps keys and values of the encoder's output.
     """
     shape, workload = setting.spec.shape, setting.workload
     if workload.trains or shape is None or layer.kind not in ("block", "decoder"):

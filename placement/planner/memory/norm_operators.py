@@ -58,7 +58,7 @@ def rms_norm(
 
 
 def activation(tape: Tape, shape: TransformerShape, x: Value) -> Value:
-    """The MLP's nonlinearity and what it saves."""
+    """The MLP's nonlinearity and the tensors it saves for backward."""
     if shape.activation == "relu":
         return tape.simple([x], x.elements, x.width, keep_output=True)
     if shape.activation == "gelu_new":

@@ -1,4 +1,4 @@
-"""Weights that come for a layer and go again: bytes alive around each layer.
+"""Bytes of all-gathered parameters alive around each layer (FSDP, ZeRO-3).
 
 FSDP2 (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py), one group per block
 and one for both ends, traced with bench/measure_ranks.py:

@@ -1,26 +1,26 @@
-"""What torch's pipelines have alive beside the layers that run, turn by turn.
+"""Memory that torch's pipelines hold beside the running layers, turn by turn.
 
-A turn is one microbatch of one piece of the model running backward (and, before it, the
-forward that the schedule puts there). Besides what layers keep, torch 2.13 holds what
-passes between stages (torch/distributed/pipelining, traced allocation by allocation):
+A turn is the backward of one microbatch through one piece of the model, together with
+the forward that the schedule places before it. Beside the layers' saved tensors, torch
+2.13 holds the tensors that pass between stages (torch/distributed/pipelining, traced
+allocation by allocation):
 
-* a receive buffer for each microbatch, piece and direction, made once and kept for
-  good (stage.py, `_setup_forward_recv_info` and `_create_grad_recv_info`). The first
-  layer of a piece saves that very storage, so what is in flight is not there twice.
-* a piece's output from its forward till its backward (`fwd_cache` of
-  `forward_one_chunk`); of the model's last piece that is the logits.
-* what was sent, as long as somebody refers to the work that sends it
-(other_schedules.py):
-  under 1F1B the gradient of the microbatch before (`bwd_sends`), under GPipe the
-  gradients of all that are done (`bwd_sends_to_wait`), interleaved outputs and
-  gradients of all that are done, till the step ends (`send_ops`). Works of gloo hold
-  their tensors after they have been waited for too: 1F1B's last one of the warm-up, and
-  all outputs of GPipe.
+* A receive buffer for each microbatch, piece and direction, allocated once and never
+  freed (stage.py, `_setup_forward_recv_info` and `_create_grad_recv_info`). The first
+  layer of a piece saves this storage itself, so a tensor in flight counts once.
+* A piece's output from its forward until its backward (`fwd_cache` of
+  `forward_one_chunk`). The output of the last piece is the logits.
+* Sent tensors, while a reference to their send operation lives (schedules.py). 1F1B
+  holds the gradient of the previous microbatch (`bwd_sends`). GPipe holds the gradients
+  of all finished microbatches (`bwd_sends_to_wait`). The interleaved schedule holds
+  outputs and gradients of all finished microbatches until the step ends (`send_ops`).
+  Gloo's operations hold their tensors even after the wait: the last send of 1F1B's
+  warm-up, and all outputs of GPipe.
 
 A piece has gradients from its first backward on. With fewer microbatches than stages
-torch refuses 1F1B, and GPipe is run. Megatron allocates and frees as it goes and
-DeepSpeed has buffers for what is in flight: both have a rule of their own
-(step_phases.py)."""
+torch refuses 1F1B, and GPipe runs instead. Megatron allocates and frees during the
+step, and DeepSpeed has buffers for tensors in flight. step_phases.py has a rule for
+each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -143,7 +143,7 @@ def _torch(rank: RankTotals, sharding: Sharding) -> None:
     if sharding.stage:
         share = sharding.share_ratio
         if share is None:
-            # Whole tensors are shared out: the largest one goes to somebody.
+            # Tensors are distributed whole: some rank holds the largest one.
             share = max(1 / degree, rank.largest / max(1, rank.elements))
         rank.optimizer *= share
         rank.step_elements *= share

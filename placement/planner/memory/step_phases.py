@@ -2,9 +2,9 @@
 
 See docs/design/placement.md#phases.
 
-Every phase has a base (what is alive throughout) and, layer by layer, what earlier
-layers keep, what later layers' gradients hold and what the layer itself needs for a
-moment. Sharding changes the base (rank_states.py) and adds gathered layers
+Every phase has a base, which is alive throughout. Each layer adds the saved tensors of
+earlier layers, the gradients of later layers and its own temporary memory. Sharding
+changes the base (rank_states.py) and adds gathered layers
 (parameter_gather.py); a stage of torch's pipelines is walked piece by piece
 (pipeline_schedule.py)."""
 
@@ -28,7 +28,7 @@ __all__ = ["DEEPSPEED_DEFAULT_BUCKET", "Phases", "rank_phases"]
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Peaks by phase and what is alive at the largest."""
+    """The peak of each phase, and the parts that are alive at the largest one."""
 
     parameter_bytes: int
     gradient_bytes: int
@@ -42,7 +42,7 @@ class Phases:
 
 @dataclass(slots=True)
 class _Moment:
-    """What is alive at one moment of a phase beside the base."""
+    """The bytes alive at one moment of a phase, without the base."""
 
     activations: float
     transients: float

@@ -46,7 +46,7 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Op:
-    """One operator: what it reads, writes, saves, and needs for a moment."""
+    """One operator: the values it reads, writes and saves, and its temporary bytes."""
 
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]

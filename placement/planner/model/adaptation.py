@@ -1,4 +1,4 @@
-"""The same model adapted: low-rank adapters beside frozen weights, or fewer bits.
+"""A ModelSpec with low-rank adapters beside frozen weights, or with quantized weights.
 
 LoRA (arXiv:2106.09685) as PEFT 0.21 does it: beside each named linear layer W (outputs
 x inputs) two trained matrices A (rank x inputs) and B (outputs x rank), in fp32

@@ -1,8 +1,8 @@
-"""Freeze the parameters that a case names, as far as names can be told from layers.
+"""Freeze the parameters that a case names, where layers can be matched to the names.
 
-A case says parts of parameter names ("bert.embeddings", "layers.0.", "h.3.attn").
-The closed form has layers and components, not names, so it reads what such words mean
-in Hugging Face's models; a word it cannot place is refused, never ignored.
+A case gives parts of parameter names ("bert.embeddings", "layers.0.", "h.3.attn").
+The closed form has layers and components instead of names. It maps these parts by the
+naming of Hugging Face's models, and it refuses a part that it cannot map.
 """
 
 import re

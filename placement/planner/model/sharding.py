@@ -79,7 +79,7 @@ class Sharding:
 
     @property
     def stage(self) -> int:
-        """The ZeRO stage, whatever the strategy is called: 0 to 3."""
+        """The ZeRO stage that the strategy corresponds to: 0 to 3."""
         known = STRATEGIES[self.strategy].zero_stage
         return self.zero_stage if known is None else known
 

@@ -118,7 +118,7 @@ def read_case(spec_object: Mapping[str, Any]) -> MemoryCase:
 def _check_whole(
     given: Mapping[str, Any], path: str, names: Iterable[str], *, least: int
 ) -> None:
-    """Raises SpecInvalid for what is no whole number of a size that makes sense."""
+    """Raises SpecInvalid unless the value is a whole number within its bounds."""
     wrong = {
         f"{path}{name}": f"must be a whole number from {least} to {MOST_OF_INPUT:,}"
         for name in names

@@ -269,7 +269,7 @@ def _unet(args: Fields, inputs: Fields, tape: Tape) -> PlainNet:
 
 
 def _finish(args: Fields, inputs: Fields) -> None:
-    """Raise what was found in either."""
+    """Raise the problems that either reader found."""
     args.problems |= {f"input.{name}": why for name, why in inputs.problems.items()}
     args.finish()
 

@@ -11,8 +11,8 @@
   bytes_moved, bytes_per_s, pause_s, margin
   -> gain_s, cost_s, move
 
-A Gpu may stay empty; device_order names those in use, in the order of their layers,
-and bounds has one number more. A problem without a solution is answered, too: every
+A Gpu may stay empty. device_order names the Gpus in use, in the order of their layers,
+and bounds has one number more. A problem without a solution also gets an answer: every
 field is null, "feasible" is false and "reason" says what is missing.
 """
 

@@ -3,10 +3,10 @@ placement.planner.sandbox.archive FILE.
 
 Prints every regular file of the archive: a line of JSON {"name", "size"} and then so
 many bytes; at the end {"end": number of files}. Exit 2: {"error", "field", "detail"} on
-standard error. Nothing is written anywhere, nothing else can be opened (jail.py); who
-reads this checks names and sizes for itself. Refused are links, devices, holes, names
-that leave the folder or come twice, encrypted entries, and more files or bytes than may
-be: of a bomb no more comes out than the bound, whatever it says of itself.
+standard error. Nothing is written anywhere, nothing else can be opened (jail.py); the
+reader checks names and sizes again. Links, devices, holes, names that leave the folder
+or come twice, encrypted entries and too many files or bytes are refused. The output of
+an archive bomb ends at the bound, whatever sizes its headers claim.
 """
 
 import codecs

@@ -1,10 +1,11 @@
-"""Ask somebody's code for its model: `module:callable`.
+"""Call the user's `module:callable` and describe the model that it returns.
 
     python -m placement.planner.sandbox.entry_build MODULE:CALLABLE [NAME]
 
-Runs that person's code, so: in a Job's sandbox, or by an operator's own hand, never in
-the web process, which it refuses. The callable takes nothing and returns a torch
-module; it is called with meta as the default device, so that nothing is allocated.
+This runs the user's code. It is allowed in a Job's sandbox or when an operator starts
+it, and it refuses to run in the web process. The callable takes no arguments and
+returns a torch module. It is called with meta as the default device, so nothing is
+allocated.
 Answers as placement.planner.sandbox.model_file_reader does: one line of JSON on
 standard output (what the code itself prints goes to standard error), exit 0 a
 ModelSpec, exit 2 a problem.
@@ -51,9 +52,9 @@ def main(arguments: list[str]) -> int:
 
 
 def spec_of_entry(entry: EntryPoint, name: str) -> ModelSpec:
-    """The ModelSpec of what an entry point returns. Runs its code.
+    """Return the ModelSpec of the module that an entry point returns. Runs its code.
 
-    Raises Refused in a process that has Django in it, SpecInvalid by what went wrong.
+    Raises Refused in a process that has loaded Django, SpecInvalid for a failed call.
     """
     module = built(entry)
     from placement.planner.sandbox.meta_model import spec_of_module

@@ -49,10 +49,10 @@ def open_regular(path: Path) -> int:
 
 
 def limit(*, address_bytes: int, cpu_seconds: int, files: int | None) -> bool:
-    """Bound this process for good; True where the network is gone by namespace.
+    """Limit this process for good; return whether a namespace hides the network.
 
-    `address_bytes`: beyond what is mapped now. `files`: highest new descriptor; None
-    leaves them as they are.
+    `address_bytes`: more than the bytes mapped now. `files`: the highest new
+    descriptor. None leaves a limit unchanged.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -36,9 +36,9 @@ for _name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnu
 def spec_of_module(
     module: Any, *, name: str, source: str, family: str = "unknown", notes: Any = ()
 ) -> ModelSpec:
-    """The ModelSpec of a built module; activations stay a guess.
+    """Return the ModelSpec of a built module. Its activations are an estimate.
 
-    Raises SpecInvalid for what is no module, or has no parameters.
+    Raises SpecInvalid if it is not a module or has no parameters.
     """
     if not isinstance(module, nn.Module):
         raise SpecInvalid(

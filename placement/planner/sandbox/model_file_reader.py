@@ -133,7 +133,7 @@ def parsed(arguments: Sequence[str]) -> tuple[ModelSpec, Any]:
 
 
 def served(path: Path, name: str) -> dict[str, Any]:
-    """An ONNX file that is to be served, with what it takes and gives.
+    """Return the description of an ONNX file to serve, with its inputs and outputs.
 
     Raises Refused or BadInput.
     """
@@ -158,7 +158,7 @@ def opened(path: Path) -> Opened:
 
 
 def limit_process(kind: str, files: Sequence[Opened]) -> None:
-    """Bound this process by what it will read of the files; open nothing after."""
+    """Limit this process by the size of its input. It opens no file afterwards."""
     if kind == "onnx":
         address = ONNX_ADDRESS_BYTES
     else:

@@ -55,7 +55,7 @@ class ParserProblem(Exception):
 
 
 def kind_of(name: str) -> str:
-    """Return what a file is by the end of its name; json is told apart by content.
+    """Return the kind of a file by its suffix; JSON files are recognised by content.
 
     Raises:
         SpecInvalid: files with such a name cannot be read.
@@ -84,14 +84,14 @@ def parsed_files(
     parser_place: Place = nullcontext,
     builder_place: Place = nullcontext,
 ) -> Understood:
-    """Run the parser's process and return what it understood.
+    """Run the parser's process and return its answer.
 
     Args:
-        kinds: what each file is, by `kind_of`.
+        kinds: the kind of each file, from `kind_of`.
         paths: the files, in the same order. Several are an index and its shards.
         name: of the model; empty: as the file says.
         parse_seconds: wall time of the parser.
-        build_seconds: wall time of transformers, for a family that is not known here.
+        build_seconds: wall time of transformers, for a family that is not in our table.
         parser_place: entered while the parser runs. What it raises is passed on.
         builder_place: entered while transformers runs. What it raises is passed on.
 

@@ -100,7 +100,7 @@ def _refused(error: Exception) -> SpecInvalid:
 def _architecture(config: Mapping[str, Any], parsed: Any) -> Any:
     """transformers' own class that `architectures[0]` names, else its usual one.
 
-    Raises SpecInvalid where there is none.
+    Raises SpecInvalid if transformers has no such class.
     """
     given = config.get("architectures")
     name = given[0] if isinstance(given, list) and given else None

@@ -40,8 +40,8 @@ def split_bytes(
     """Contiguous split that minimises the largest load / free; None if none fits.
 
     Args:
-        over: loads may be larger than what is free (the least overloaded split); None
-            then only where no Gpu has any room.
+        over: loads may exceed the free bytes. The answer is then the least overloaded
+            split, and None only if no Gpu has any free bytes.
     """
     chain = _Chain(layer_bytes, free_bytes)
     if not chain.frees:

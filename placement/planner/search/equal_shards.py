@@ -106,7 +106,7 @@ class _Rack:
     def _filled(
         self, given: list[int], most: Sequence[int], order: Sequence[int], left: int
     ) -> tuple[int, ...]:
-        """Put what was held back for Gpus that then had no room onto the first."""
+        """Give the first Gpu the shares reserved for Gpus that had no room."""
         for gpu in order:
             more = min(left, most[gpu] - given[gpu])
             given[gpu] += more

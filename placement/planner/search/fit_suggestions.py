@@ -36,7 +36,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """From what was asked to what fits on the Gpu with most room."""
+    """The steps from the requested workload to one that fits the emptiest Gpu."""
 
     gpu: GpuOffer
     need_bytes: int
@@ -132,7 +132,7 @@ Change = Callable[[Workload], Workload | None]
 
 
 def _remedies(asked: Workload) -> list[tuple[str, Change]]:
-    """(words, what it makes of a Workload); None where it makes no sense."""
+    """Return (label, changed Workload), or None if the remedy does not apply."""
     adam = asked.optimizer in ("adam", "adamw")
     steps = asked.trains and asked.optimizer in STEPPED_BY_HOST
     eight = adam and asked.precision not in ("bf16", "megatron_bf16")
@@ -145,7 +145,7 @@ def _remedies(asked: Workload) -> list[tuple[str, Change]]:
     def offload(at: Workload) -> Workload | None:
         if not steps or at.offload != "none":
             return None
-        # The host steps what was asked for; it has no 8-bit Adam.
+        # The host runs the requested optimizer. It has no 8-bit Adam.
         return at.but(optimizer=asked.optimizer, offload="cpu")
 
     def offload_all(at: Workload) -> Workload | None:

@@ -1,11 +1,11 @@
-"""How the Gpus of a Plan reach each other, and what that is worth in bytes a second.
+"""The links between the Gpus of a Plan, and their bandwidth in bytes a second.
 
-Words are those of `nvidia-smi topo -m`. A ring of all-reduces runs at the pace of its
-slowest hop (NVIDIA NCCL documentation, NCCL_P2P_LEVEL), so a set of Gpus is worth its
-slowest pair. Gpus that NVLink joins through others count as joined: a ring needs
-neighbours only. The rates are priors, one direction, as an all-reduce sees them: NVLink
-3 and 4 boards reach 200 GB/s and more, PCIe 4 x16 about 22 GB/s below one switch and
-half of that through the processor. Cost: pairs of the Gpus asked for.
+The words are those of `nvidia-smi topo -m`. An all-reduce ring runs at the pace of its
+slowest hop (NVIDIA NCCL documentation, NCCL_P2P_LEVEL), so the bandwidth of a set of
+Gpus is that of its slowest pair. Gpus that NVLink joins through other Gpus count as
+joined, because a ring only needs neighbours. The rates are priors for one direction of
+an all-reduce: NVLink 3 and 4 boards reach 200 GB/s and more, PCIe 4 x16 about 22 GB/s
+below one switch and half of that through the processor. Cost: the number of pairs.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,11 @@
-"""What may be changed to make a model fit, cheapest first.
+"""Changes that make a model fit, cheapest first.
 
 Order of docs/design/placement.md#order-of-choice: a fused optimizer step (free), the
 batch in pieces (free but for smaller matrix products), activations recomputed (a third
 more time), 8-bit Adam (other numbers), then the optimizer and the weights in the node's
 memory (slow) or on its drive where that memory is too small (slower), last weights in 8
-or 4 bits (other numbers; inference and LoRA only). Each remedy says what it buys.
+or 4 bits (other numbers; inference and LoRA only). Each change states the bytes
+that it saves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -214,7 +215,7 @@ def lighter(
 def explain(
     asked: Workload, setting: Setting, need_bytes: Callable[[Setting], float]
 ) -> tuple[str, ...]:
-    """Each change from what was asked, and the bytes that it buys per GPU."""
+    """Return each change to the requested workload and the bytes it saves per GPU."""
     at = Setting(asked)
     sentences = []
     for words, following in _steps(asked, setting):

@@ -136,10 +136,10 @@ def regret_after(
     step_seconds_now: float,
     step_seconds_new: float,
 ) -> float:
-    """What staying has lost by now: the time that the same steps would have saved.
+    """Return the seconds lost so far by staying instead of running the better Plan.
 
-    Without a better Plan nothing is lost, and what was lost before is forgotten: the
-    better Plan of then is gone.
+    Without a better Plan the regret is reset to 0, because the earlier better Plan is
+    no longer available.
 
     >>> regret_after(
     ...     10, elapsed_seconds=60, step_seconds_now=1.0, step_seconds_new=0.5

@@ -1,9 +1,9 @@
-"""Is a Plan what it promises? Written apart from the planner, from the Plan alone.
+"""Validate a Plan against its own promises, independently of the planner.
 
 Checks against the Gpus as they are offered now: every layer exactly once in each copy
 of the model, one rank a Gpu, nobody over the memory that may be used, tensor-parallel
-ranks inside fast links, degrees that multiply to the ranks, a batch that is worked on
-exactly once, parts that add up. It shares no code with what makes Plans.
+ranks inside fast links, degrees that multiply to the ranks, a batch whose samples are
+each processed exactly once, parts that add up. It shares no code with the planner.
 """
 
 import math
@@ -34,7 +34,7 @@ def validate(
 def plan_problems(
     plan: Plan, offers: Sequence[GpuOffer], spec: ModelSpec | None = None
 ) -> list[str]:
-    """What is wrong with a Plan, in sentences; empty when nothing is."""
+    """Return the problems of a Plan as sentences, or an empty list."""
     if not plan.shards:
         return ["the plan has no ranks"]
     if plan.strategy not in TITLES:
@@ -92,7 +92,7 @@ def _degrees(plan: Plan) -> tuple[int, int, int]:
 
 
 def _launch_problems(plan: Plan) -> list[str]:
-    """What would be started is what is shown."""
+    """Return the differences between the launch and the Plan shown."""
     launch: Mapping[str, Any] = plan.launch
     count = len(plan.shards)
     problems = []

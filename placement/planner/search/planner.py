@@ -104,8 +104,8 @@ def plan(
         workload: what to run with it.
         offers: the Gpus, with their free bytes and their speeds.
         max_gpus: how many Gpus a Plan may use; None: as many as there are.
-        limits: what may be changed to make the model fit; None: everything.
-        wish: what to rank by; None: the order of choice.
+        limits: the changes allowed to make the model fit; None: all of them.
+        wish: the objective to rank by; None: the order of choice.
         learned: the measured error of a site, which corrects bytes and seconds.
 
     Raises:

@@ -232,9 +232,9 @@ def pipeline_time(
     sent_seconds: float,
     virtual_stages: int = 1,
 ) -> StepTime:
-    """sum t_i + (m - 1) max t_i, told as useful work, bubble and sending.
+    """Return sum t_i + (m - 1) max t_i, divided into useful work, bubble and sending.
 
-    Useful work is what the busiest stage does; the rest of the iteration it waits. The
+    Useful work is the work of the busiest stage. It waits for the rest of the step. The
     interleaved schedule fills its pipeline piece by piece, v times as fast (Narayanan
     et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
     Megatron-LM", SC 2021, section 2.2).

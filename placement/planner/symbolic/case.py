@@ -173,12 +173,12 @@ def of_workload(
     *,
     replicas: int = 1,
 ) -> Case:
-    """A model under a Workload, on one of the Gpus that share its batch.
+    """Return the case of a model under a Workload, on one of the Gpus of its batch.
 
-    `given`: kind of batch, and what the Workload does not say of it.
+    `given`: the kind of batch, and the fields of it that the Workload lacks.
 
     Raises:
-        SpecInvalid: the Workload asks for what is not followed symbolically.
+        SpecInvalid: the Workload has a part that has no symbolic form.
     """
     problems = {
         field: why
@@ -225,7 +225,7 @@ def of_workload(
 
 
 def partial_input(given: Any) -> dict[str, Any]:
-    """What somebody says of a batch beyond the Workload: any of its fields.
+    """Parse the fields of a batch that a Workload lacks. All of them are optional.
 
     Raises:
         SpecInvalid: by field.

@@ -84,7 +84,7 @@ def one(data: dict[str, Any], events: IO[str], place: int) -> dict[str, Any]:
     except RecursionError:
         return problem("too_deep", "model", "its code calls itself too deep")
     except Exception as error:
-        # The model's own code: whatever it raises is the person's to read.
+        # The model's own code: the user reads every error that it raises.
         text = " ".join(str(error).split())
         return problem("failed", "model", f"{type(error).__name__}: {text}")
 

@@ -69,9 +69,9 @@ def estimate_case(spec: Mapping[str, Any]) -> dict[str, Any]:
 def estimate_entry(
     entry: str, given: Mapping[str, Any], *, path: str = ""
 ) -> dict[str, Any]:
-    """The symbolic answer for somebody's module:callable, from a child process.
+    """Return the symbolic answer for a user's module:callable, from a child process.
 
-    Runs that person's code: only where that person's code may run. `given`: the rest
+    Runs the user's code, so call it only where that code may run. `given`: the rest
     of a spec object (input, precision, optimizer ...); `path`: folder of the module.
 
     Raises:
@@ -100,8 +100,8 @@ def run(
 
     Args:
         cases: checked cases.
-        listener: told (case, what runs, share that is behind it).
-        cancelled: asked ten times a second.
+        listener: called with (case, current part, finished share from 0 to 1).
+        cancelled: called ten times a second; True ends the run.
         seconds: wall time for all; by default by the number of cases.
         path: folder of entry points' modules.
 
@@ -160,7 +160,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the child and what it started; collect it."""
+    """End the child and its descendants, and reap it."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)
     if child.stdout is not None:

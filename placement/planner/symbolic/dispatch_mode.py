@@ -135,7 +135,7 @@ class StepMode(TorchDispatchMode):
         return True
 
     def made(self, layouts: Any) -> Any:
-        """Phantoms for layouts; whatever else was returned stays."""
+        """Replace layouts by phantoms. Other returned values stay."""
         if isinstance(layouts, Layout):
             tensor = phantom.make(*layouts)
             self.tracker.born(tensor)

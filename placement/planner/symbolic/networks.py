@@ -1,7 +1,7 @@
 """The plain torch models that the memory cases name, written for this package.
 
-They run the same operators in the same order as the measured ones: what is written in
-place there is written in place here, and parameters are made in the same order.
+They run the same operators in the same order as the measured networks. In-place
+operators stay in place, and parameters are created in the same order.
 """
 
 from collections.abc import Callable, Sequence

@@ -28,7 +28,7 @@ _COMPARISONS = ("aten::eq",)
 
 
 class Facts:
-    """What is known of phantoms' values, kept by storage."""
+    """Known values of phantoms, by storage."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[weakref.ref[Any], float]] = {}

@@ -1,10 +1,10 @@
 """Tensors with sizes, strides and storages, but without memory.
 
 A phantom is an ordinary CPU tensor. Its storage says how many bytes it has, but
-points at one region of zeros that all phantoms share and that nobody may write. So
-whatever looks at devices, types and shapes (autocast, the choice of the attention
-kernel, autograd, optimizers) does what it does on real CPU tensors, while 8 billion
-parameters take no memory. Every operator must be answered by ``mode.StepMode``: a
+points at one read-only region of zeros that all phantoms share. So code that depends on
+devices, types and shapes (autocast, the choice of the attention kernel, autograd,
+optimizers) behaves as on real CPU tensors, while 8 billion parameters take no memory.
+Every operator must be answered by ``dispatch_mode.StepMode``: a
 kernel that wrote to a phantom would end the process.
 """
 

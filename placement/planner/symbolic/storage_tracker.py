@@ -1,4 +1,4 @@
-"""Follows storages: what is alive, and the most that was, phase by phase.
+"""Track storages: the bytes alive, and their peak in each phase.
 
 A storage counts from the first operator that returns it until its last owner lets
 it go, views and autograd's saved tensors included, as in an allocator without slack.
@@ -26,7 +26,7 @@ class Tracker:
         self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def enter(self, phase: str) -> None:
-        """Begin a phase; what is alive at its start belongs to its peak."""
+        """Begin a phase. Storages alive at its start count towards its peak."""
         self.note()
         self.phase = phase
         self.peak_bytes = max(self.phase_peak_bytes.get(phase, 0), self.live_bytes)
@@ -37,7 +37,7 @@ class Tracker:
         self.phase_peak_bytes[self.phase] = max(old, self.peak_bytes)
 
     def forget_peaks(self) -> None:
-        """Start counting peaks anew; what is alive stays alive."""
+        """Reset the peaks. Storages stay alive."""
         self.phase_peak_bytes = {}
         self.peak_bytes = self.live_bytes
 

@@ -1,4 +1,4 @@
-"""The training step itself, twice, and what it took.
+"""Run the training step twice and measure the second one.
 
 The second step is the steady state: optimizer states exist and gradients are gone.
 """
@@ -34,13 +34,13 @@ Progress = Callable[[str, float], None]
 def follow(
     case: Case, progress: Progress = lambda _what, _share: None
 ) -> dict[str, Any]:
-    """What one case takes; keys as in ``reference/memory_cases.py``.
+    """Return the bytes of one case; keys as in ``reference/memory_cases.py``.
 
-    `progress` is told what runs and the share of the whole that is behind it.
+    `progress` is called with the current part and the finished share, 0 to 1.
     `seconds` is processor time without imports.
 
     Raises:
-        SpecInvalid: what cannot be built.
+        SpecInvalid: the model cannot be built.
         Unsupported: an operator that cannot be answered.
     """
     progress("reading the model's class", 0.05)

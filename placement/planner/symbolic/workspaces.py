@@ -114,7 +114,7 @@ class Workspaces:
         return (*made, workspace)
 
     def recurrent_backward(self, func: Any, args: Args, named: Named) -> Any:
-        """Gradients are fp32, whatever the weights are."""
+        """Gradients are fp32 for weights of every type."""
         result = self.mode.ordinary(func, args, named)
         inner, outer = args[1], args[2]
         if inner.dtype.itemsize == 2:

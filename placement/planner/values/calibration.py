@@ -69,7 +69,7 @@ class Spread:
 
     @property
     def median_error_pct(self) -> float:
-        """By how much the median run was above what was predicted."""
+        """The median run's excess over its prediction, in percent."""
         return 100 * (self.median_ratio - 1)
 
     @property
@@ -143,7 +143,7 @@ def quantile(values: Sequence[float], ratio: float) -> float:
 
 
 def spread_of(ratios: Sequence[float]) -> Spread | None:
-    """The Spread of some ratios; None: there is none."""
+    """Return the Spread of the ratios, or None without ratios."""
     if not ratios:
         return None
     return Spread(
@@ -232,7 +232,7 @@ class Corrections:
         return max(found, default=1.0)
 
     def step(self, classes: Iterable[str]) -> StepCorrection:
-        """For a Plan over some classes: the slowest to what it promised decides."""
+        """Return the factor of the slowest class of a Plan."""
         found = [self.by_class.get(one, AS_TIMED) for one in classes]
         return max(found, key=lambda one: one.ratio, default=AS_TIMED)
 
@@ -241,7 +241,7 @@ UNCORRECTED = Corrections()
 
 
 def corrections_of(outcomes: Iterable[OutcomeInfo]) -> Corrections:
-    """What is learned from outcomes, newest first; the rule is the module's."""
+    """Return the corrections from outcomes, newest first, by the rule in the module."""
     kinds: dict[tuple[str, str], list[OutcomeInfo]] = defaultdict(list)
     for one in outcomes:
         kinds[one.gpu_class, ANY].append(one)

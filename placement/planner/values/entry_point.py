@@ -1,6 +1,6 @@
-"""The address of a model in somebody's code: `module:callable`.
+"""The address of a model in a user's code: `module:callable`.
 
-Calling it runs that person's code, so it happens only inside a Job's sandbox, or when
+Calling it runs the user's code, so it happens only inside a Job's sandbox, or when
 an operator starts it (`python -m placement.planner.sandbox.entry_build`); the web
 process only checks how the address is written.
 """

@@ -1,7 +1,7 @@
-"""A Gpu as a Plan may use it: what is there, what is used, what is left.
+"""A Gpu as a Plan may use it: its total, used and free memory.
 
-`free_bytes` is what a Plan may take: total minus what is used, 0 when the Gpu is booked
-by others, lost or in maintenance. Placement never counts anything else.
+`free_bytes` is the memory that a Plan may take: the total minus the used bytes, or 0
+when the Gpu is booked by others, lost or in maintenance. Placement counts nothing else.
 """
 
 from collections.abc import Mapping, Sequence

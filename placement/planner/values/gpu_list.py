@@ -80,7 +80,7 @@ def _offer(number: int, row: Any, counts: dict[str, int]) -> GpuOffer:
 
 
 def _problem(name: str, value: Any) -> str:
-    """What is wrong with one field, or ""."""
+    """Return the problem of one field, or ""."""
     if name not in _NAMES:
         return "is not a field of a GPU"
     if value is None:

@@ -1,9 +1,9 @@
-"""Which Plan is best? That depends on what somebody wishes.
+"""The objective by which Plans are ranked.
 
-Without a wish: docs/design/placement.md#order-of-choice. With one, the wish comes
+Without an objective: docs/design/placement.md#order-of-choice. With one, it comes
 first and the order of choice decides between equals. A tight Plan (one that may run out
-of memory) is never before a comfortable one, whatever the wish. Every key ends with
-the Gpus' names, so that the order is the same however the Gpus are listed.
+of memory) never comes before a comfortable one. Every key ends with the Gpus' names, so
+the order does not depend on the order in which the Gpus are listed.
 
 soonest            when its Gpus are free together
 fastest            seconds a step

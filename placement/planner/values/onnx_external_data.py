@@ -39,7 +39,7 @@ class ModelFilePart:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> "ModelFilePart":
-        """Read one back. Raises SpecInvalid by what is wrong."""
+        """Read one from JSON. Raises SpecInvalid for an invalid field."""
         name, sha256 = checked_name(said.get("name")), str(said.get("sha256"))
         size = said.get("size_bytes")
         if not _SHA256.fullmatch(sha256) or type(size) is not int or size < 0:

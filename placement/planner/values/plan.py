@@ -127,10 +127,10 @@ class Plan:
 
     @property
     def by_process(self) -> tuple[Shard, ...]:
-        """The Shards as processes are counted: Node by Node, by rank on each.
+        """The Shards in the order of processes: by Node, then by rank on the Node.
 
-        A launcher numbers the processes of a Node one after the other, whatever order
-        the ranks of several Nodes have in the Plan.
+        A launcher numbers the processes of a Node consecutively, even where the Plan
+        interleaves the ranks of several Nodes.
         """
         places = {name: number for number, name in enumerate(self.nodes)}
         return tuple(
@@ -316,7 +316,7 @@ class PlanSet:
             raise PlanInvalid([f"not a PlanSet: {error!r}"[:200]]) from error
 
     def table(self) -> str:
-        """Every Plan, best first, what lost and why, and what was left out."""
+        """Every Plan, best first; lost strategies with reasons; omissions."""
         said = [f"{n}. {one.table()}\n" for n, one in enumerate(self.plans, 1)]
         for lost in self.refusals:
             change = f" It would fit with {lost.cheapest_change}."

@@ -92,7 +92,7 @@ class Strategy:
 
     @property
     def keeps_model_whole(self) -> bool:
-        """Whether it needs to know nothing of what is inside a model."""
+        """Whether the strategy runs a model without cutting its layers."""
         return self.axis in (Axis.NONE, Axis.REPLICA)
 
     @property

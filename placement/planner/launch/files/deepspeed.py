@@ -1,12 +1,15 @@
-"""DeepSpeed's JSON for a Plan: what its own documentation calls the ds_config.
+"""DeepSpeed's JSON for a Plan. Its documentation calls this file the ds_config.
 
-Fields: deepspeed.ai, "DeepSpeed Configuration JSON" (0.19). What of it bites:
-train_batch_size = Gpus of a replica x micro batch x accumulation, checked at the start;
-the default buckets of 5e8 elements, which on a small model need more memory than the
-model (docs/design/placement.md#states), so they are sized from the model here;
-gradients are clipped to a norm of 1 unless it is told 0; "Adam" is AdamW unless
-adam_w_mode is false; and its own fused optimizers are compiled on the node at the first
-step, so torch's are named (torch_adam), which need no compiler.
+Fields: deepspeed.ai, "DeepSpeed Configuration JSON" (0.19). Pitfalls:
+
+* train_batch_size = Gpus of a replica x micro batch x accumulation. DeepSpeed checks it
+  at the start.
+* The default buckets of 5e8 elements need more memory than a small model itself
+  (docs/design/placement.md#states). This module sizes them from the model.
+* Gradients are clipped to a norm of 1 unless gradient_clipping is 0.
+* "Adam" means AdamW unless adam_w_mode is false.
+* DeepSpeed's fused optimizers are compiled on the node at the first step. This module
+  selects torch's (torch_adam), which need no compiler.
 """
 
 from collections.abc import Mapping
@@ -114,15 +117,15 @@ def config_to_run(
     cuda: bool,
     folder: str,
 ) -> dict[str, Any]:
-    """The same for a recipe's own model, with nothing left to fill in.
+    """Return the complete ds_config for a recipe's own model.
 
     Args:
-        how: what its processes do.
+        how: the Execution of its processes.
         batch: of one process, or of one microbatch.
         learning_rate: of its optimizer.
         bucket: elements of its largest layer.
         cuda: whether there are Gpus; only then memory can be pinned.
-        folder: where what goes to the drive is kept, absolute.
+        folder: the absolute path of the folder for tensors offloaded to the drive.
     """
     pieces = how.accumulation * (how.microbatches if how.schedule else 1)
     launch = {

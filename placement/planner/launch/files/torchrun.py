@@ -81,7 +81,7 @@ def script(plan: Plan) -> str:
 
 
 def _visible(uuids: Sequence[str]) -> list[str]:
-    """Lines that show the processes their Gpus, unless somebody did already."""
+    """Lines that set CUDA_VISIBLE_DEVICES unless it is already set."""
     return [
         f"CUDA_VISIBLE_DEVICES=${{CUDA_VISIBLE_DEVICES-{','.join(uuids)}}}",
         "export CUDA_VISIBLE_DEVICES",

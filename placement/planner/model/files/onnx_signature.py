@@ -1,8 +1,8 @@
-"""Read what an ONNX model takes and gives, and whether it may be served at all.
+"""Read the inputs and outputs of an ONNX model, and decide whether it may be served.
 
 Message numbers: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto. Only inputs,
-outputs and the names of the operator sets are read. Refused are operators of sets that
-are neither ONNX's nor ONNX Runtime's own: they would need a library of somebody's.
+outputs and the names of the operator sets are read. Operators outside ONNX's and ONNX
+Runtime's own sets are refused, because they would need a user's native library.
 """
 
 from typing import BinaryIO

@@ -43,9 +43,9 @@ Group = dict[str, TensorInfo]
 def unpacked(
     tensors: Sequence[TensorInfo],
 ) -> tuple[list[TensorInfo], list[str]]:
-    """The tensors with quantized weights whole again, and notes on what was found.
+    """Return the tensors with quantized weights at their original shapes, and notes.
 
-    Raises SpecInvalid for whole-number weights in a layout that is not known.
+    Raises SpecInvalid for integer weights in an unknown layout.
     """
     if not any(one.dtype in (*_WHOLE, *_SMALL) for one in tensors):
         return list(tensors), []

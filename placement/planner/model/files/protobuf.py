@@ -1,7 +1,7 @@
 """Walk a protobuf message without loading it: numbers and spans, nothing else.
 
 Wire format: https://protobuf.dev/programming-guides/encoding. A length-delimited field
-is told by where it lies, so that gigabytes of weights are stepped over, never read.
+is given by its offsets, so gigabytes of weights are skipped and never read.
 Memory does not grow with the file.
 """
 

@@ -164,7 +164,7 @@ def read_index(data: Any) -> tuple[dict[str, str], int | None]:
 
 
 def index_alone(data: Any) -> SpecInvalid:
-    """Why an index by itself is no ModelSpec: what it tells and what it does not."""
+    """Say why an index alone does not make a ModelSpec, and what it lacks."""
     files, total = read_index(data)
     shards = sorted(set(files.values()))
     told = {

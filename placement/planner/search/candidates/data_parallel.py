@@ -281,8 +281,8 @@ def fits_equally(
 ) -> Fit:
     """Whether as many Gpus as replicas have room; if not, which one lacks it.
 
-    What it lacks is `exact`, or at least so much: where states alone are too large
-    nothing else is counted.
+    The missing bytes are `exact`, or a lower bound: where the states alone are too
+    large, nothing else is counted.
     """
     if setting.offload:
         sharding = replace(sharding, offload_optimizer=True)

@@ -57,7 +57,7 @@ def notes_of(
     *,
     comfortable: bool,
 ) -> tuple[str, ...]:
-    """What somebody should know before starting it."""
+    """Notes that the user should read before starting the Plan."""
     notes = [note for one in made for note in one.notes]
     if not comfortable:
         notes.append(

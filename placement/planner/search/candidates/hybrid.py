@@ -141,10 +141,10 @@ def _cells(
 
 
 def groupings(members: list[GpuOffer], size: int) -> list[list[Cell]]:
-    """Ways to part Gpus into groups of a size worth trying; what is over is left out.
+    """Yield partitions of the Gpus into groups of one size. Surplus Gpus are left out.
 
-    All of them for a few members of different kinds, else like with like: by room, and
-    by speed.
+    For a few Gpus of different kinds these are all partitions. Otherwise Gpus are
+    grouped by similar free memory, and by similar speed.
     """
     by_room = sorted(members, key=_room)
     kinds = {(o.free_bytes, o.peak_flops * o.share_ratio) for o in members}

@@ -1,7 +1,7 @@
-"""Other schedules than 1F1B: GPipe, and interleaved 1F1B; what they would give.
+"""Pipeline schedules other than 1F1B: GPipe and interleaved 1F1B.
 
-GPipe takes the same time and keeps every microbatch, so it never wins; it is planned
-only if asked for. Interleaved 1F1B gives each Gpu v pieces of the model instead of one:
+GPipe takes the same time and keeps every microbatch, so it never wins. It is planned
+only on request. Interleaved 1F1B gives each Gpu v pieces of the model instead of one:
 the pipeline fills v times as fast, for v times the traffic and more microbatches kept
 (Narayanan et al., SC 2021, section 2.2). The number of microbatches must be a multiple
 of the number of stages.

@@ -64,7 +64,7 @@ _KEYED = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where a rank sits in a Plan, and what it has to do there."""
+    """The position of a rank in a Plan, and its share of the work."""
 
     offer: GpuOffer
     sharding: Sharding
@@ -89,7 +89,7 @@ class Caches:
 
 @dataclass(slots=True)
 class SearchContext:
-    """What is asked, the Gpus to choose from, and what has been computed already."""
+    """The request, the Gpus to choose from, and the results computed so far."""
 
     spec: ModelSpec
     asked: Workload

@@ -86,7 +86,7 @@ def least_overloaded(
     *,
     gpipe: bool = False,
 ) -> tuple[GpuOffer | None, int]:
-    """The fullest Gpu of the cut whose fullest Gpu is least so, and what it lacks."""
+    """Return the fullest Gpu of the least overloaded cut, and its missing bytes."""
     count = min(len(blocks), len(hunt.spec.layers))
     problem = problem_of(hunt, setting, blocks, base, gpipe=gpipe)
     frees = [max(1, free) for free in problem.free_bytes]

@@ -1,8 +1,8 @@
 """ZeRO-1 cut by room: equal pieces of the optimizer state on unequally full Gpus.
 
 Discrete shards that share a Gpu are one rank with a larger share (NCCL refuses two
-ranks on one Gpu). Weights and gradients are whole on every rank, so what is left of
-each Gpu decides how many pieces it takes; as few pieces as make it fit.
+ranks on one Gpu). Weights and gradients are whole on every rank, so the memory left
+on each Gpu decides how many pieces it takes. The cut uses the fewest pieces that fit.
 """
 
 from collections.abc import Sequence
