@@ -1,8 +1,8 @@
-"""Whether this node's HTTPS channel works: asked at the start and each minute.
+"""Check this node's HTTPS channel to the portal, at the start and each minute.
 
-Samples go by the broker's user and would hide a wrong token until a Job fails. So the
-node shows its token to the portal by itself, compares the order key, logs what is wrong
-and says it in ``facts.<node>``.
+Samples use the broker's user, so a wrong token would go unnoticed until a Job fails.
+For that reason the node presents its token to the portal, compares the order key, logs
+every problem and reports it in ``facts.<node>``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check(node: NodeView) -> ChannelFact:
 
 
 class ChannelWatch:
-    """Checks until told to stop."""
+    """A thread that checks the channel until `stop` is set."""
 
     def __init__(self, node: NodeView) -> None:
         self.node = node
@@ -69,7 +69,7 @@ class ChannelWatch:
             stop.wait(EVERY_SECONDS if well else AGAIN_SECONDS)
 
     def look(self, tell: Callable[[dict[str, Any]], bool]) -> bool:
-        """Check once and say what was found; whether all is well."""
+        """Check once and report the result; return whether the channel works."""
         found = check(self.node)
         if found != self.known:
             if found.state is not ChannelState.OK:

@@ -1,9 +1,9 @@
-"""Where a node takes orders: checked, remembered, done at most once.
+"""How a node handles orders: each is checked, remembered and executed at most once.
 
     signature -> form -> this node, in time -> never seen before -> may it run here
 
-What fails is told to the web as a fact ``refused`` with the reason and the
-order's nonce (the web believes a refusal only of the order that it sent last).
+The node reports a failed check to the web as a fact ``refused`` with the reason and
+the order's nonce. The web accepts a refusal only for the order that it sent last.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class OrderDesk:
         self.nonces = Nonces(node.node_dir / "nonces")
 
     def take(self, payload: str, signature: str, *, now: float | None = None) -> bool:
-        """Do what an order says; False: it was refused, and the web is told."""
+        """Execute an order. False: it was refused, and the refusal was reported."""
         now = time.time() if now is None else now
         try:
             try:
@@ -164,10 +164,10 @@ class OrderDesk:
             folder.write("carry", {"at": now, "most_bytes": order.carry_most_bytes})
 
     def _take_stop(self, order: Order, now: float) -> None:
-        """End an attempt, whenever the order comes and how often.
+        """End an attempt, even if the order is late or repeated.
 
-        What was to stop once is to stop for ever: a late or repeated stop does no
-        harm, and a node whose clock has jumped must not be one that nothing stops.
+        A stop never expires. A late or repeated stop does no harm, and a node whose
+        clock has jumped must still be stoppable.
         """
         check_order(order, node=self.node.name, now=order.issued_at)
         self.runner.prepare()
@@ -185,8 +185,8 @@ class OrderDesk:
     def _refuse_process(self, payload: str, refusal: OrderRefused, now: float) -> None:
         logger.warning("order refused (%s): %s", refusal.code, refusal)
         nonce = str(_named(payload)["nonce"])
-        # Who can write into the queue can send anything, or what was sent before:
-        # the web hears only of its own orders, and once.
+        # An attacker with write access to the queue can send or replay anything. So
+        # the node answers each of the web's own orders once, and nothing else.
         if refusal.code in TOLD_REFUSALS and nonce.isalnum():
             fact = ProcessFact(nonce, ResponseOutcome.REFUSED, now, refusal.detail)
             self.publish(fact.message())

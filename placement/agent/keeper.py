@@ -1,13 +1,14 @@
-"""The keeper: looks after every Job folder of a node, five times a second.
+"""The keeper: manages every Job folder of a node, five times a second.
 
 Threads in the node worker's main process. The first, each 0.2 s:
 
 1. starts the shim of a Job that was accepted;
-2. buries a Job whose shim is gone: what it left is killed, its fate is ``lost``;
-3. sends what is new in the logs to ``log.<node>``;
-4. sends facts to ``facts.<node>`` until the stream has taken them, and each 5 s
-   what the node believes runs (with the ends of the last ten minutes: a broker
-   that forgets loses nothing).
+2. ends a Job whose shim is gone: it kills the remaining processes and reports the Job
+   as ``lost``;
+3. sends new log lines to ``log.<node>``;
+4. sends facts to ``facts.<node>`` until the stream has accepted them, and each 5 s the
+   list of running Jobs and of those that ended in the last ten minutes, so that a
+   broker that loses its data loses no fact.
 
 Others upload logs and results to the web, carry out orders against intruders'
 processes (enforcement.py), carry calls to Jobs that serve models
@@ -88,12 +89,12 @@ class KeptFolder:
         return None
 
     def report(self, **what: bool) -> None:
-        """Remember, over restarts too, what the web has been told."""
+        """Remember across restarts which facts the web has received."""
         self.reported |= what
         try:
             self.folder.write("reported", self.reported)
         except OSError as error:
-            # Known here all the same; after a restart it is told again.
+            # It stays known in memory. After a restart it is reported again.
             logger.error("job %s: not kept what was told: %s", self.folder.name, error)
 
 
@@ -135,7 +136,7 @@ class JobKeeper:
 
     def _serve(self) -> None:
         """Carry calls to Jobs that serve models."""
-        # Not at the top: who has no Job that serves need not have its libraries.
+        # Not at the top: a node without serving Jobs may lack these libraries.
         from placement.agent.serving.tunnel import ServeTunnels
 
         ServeTunnels(self.node).run(self._stop)
@@ -220,13 +221,13 @@ class JobKeeper:
         try:
             kept.folder.write("status", kept.status)
         except OSError as error:
-            # It is told all the same, and buried again after a restart.
+            # It is reported in any case, and ended again after a restart.
             logger.error("job %s: its end is not kept: %s", kept.folder.name, error)
 
     # --- telling ---------------------------------------------------------------
 
     def _pump(self, kept: KeptFolder) -> None:
-        """Send what is new; the last lines of an ended Job before its end."""
+        """Send new log lines. Those of an ended Job go before the fact of its end."""
         for _ in range(LAST_MESSAGES if kept.ended else 1):
             message = kept.pump.next_message(time.monotonic(), ended=kept.ended)
             if message is None:

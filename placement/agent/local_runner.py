@@ -148,7 +148,7 @@ class LocalRunner:
         if not nonce:
             return 0
         if isolation_of(self.node) is Isolation.ENFORCED:
-            # Also what has wiped the mark out of its environment.
+            # This also finds processes that removed the mark from their environment.
             systemd_unit.kill(folder.job, folder.attempt, folder.key)
         mark = run_entry(str(nonce))
         left = [

@@ -104,13 +104,13 @@ def download_file(
     sha256: str,
     most_bytes: int,
 ) -> None:
-    """Fetch a file in pieces; it is at its path whole or not at all.
+    """Download a file in pieces. It appears at its path only when it is complete.
 
-    What came of an earlier try is gone on from.
+    An interrupted download continues where it ended.
 
     Raises:
         ChannelDown: try again later.
-        ChannelRefused: the web has no such file for this node, or it is another one.
+        ChannelRefused: the web has no such file for this node, or another version.
     """
     draft = path.with_name(f".{path.name}.part")
     start = f"{url}{'&' if '?' in url else '?'}offset="
@@ -145,12 +145,12 @@ def download_part(
     until: float,
     given_up: Callable[[], bool],
 ) -> bytes:
-    """Fetch a Job's ``script`` or ``files``; check them by the signed order's sum.
+    """Download a Job's ``script`` or ``files``; check the sum from the signed order.
 
-    Tries again while the web is away, until the order expires.
+    Tries again while the web is unreachable, until the order expires.
 
     Raises:
-        OrderRefused: with the part as its code, and what went wrong.
+        OrderRefused: with the part as its code, and the reason.
     """
     url = f"{web_url}/node/v1/jobs/{job}/{part}"
     tries = 0

@@ -1,13 +1,13 @@
-"""Carries out what the web orders against an intruder's process.
+"""Execute the web's orders against an intruder's process.
 
 Each order is one file, `<NODE_DIR>/responses/<nonce>.json`, written by the order
-desk and worked off by a thread of the node worker, so that a restart between TERM
-and KILL loses neither the KILL nor the word of what came of it.
+desk and executed by a thread of the node worker, so that a restart between TERM
+and KILL loses neither the KILL nor the report of its result.
 
-The order may be wrong by the time it is read. So everything is looked at again just
-before each act: the process (held by a pidfd, so that its number cannot become
-another's), its uid, its start time, that it is no Job of the portal, and that the
-driver still shows it on that Gpu. Where one of them differs, nothing is done.
+The order may be outdated by the time it is read. So everything is checked again just
+before each signal: the process (held by a pidfd, so that its number cannot be reused),
+its uid, its start time, that it is not a Job of the portal, and that the driver still
+shows it on that Gpu. If one of them differs, nothing is done.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Differs(Exception):
 
 
 def pids_on(node: NodeView, gpu_uuid: str) -> set[int]:
-    """Ask the driver, in a process that can be killed, who is on a Gpu.
+    """Return the processes on a Gpu, read from the driver in a killable child.
 
     Raises:
         Differs: no answer, or no such Gpu.
@@ -116,7 +116,7 @@ class Enforcer:
         write_json(self._file(order.nonce), {"payload": payload, "phase": "new"})
 
     def run(self, stop: threading.Event, tell: Tell) -> None:
-        """Work until told to stop."""
+        """Execute orders until `stop` is set."""
         while not stop.wait(STEP_SECONDS):
             try:
                 self.step(time.time(), tell)

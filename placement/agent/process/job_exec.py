@@ -33,7 +33,7 @@ PRIVATE = {"tmp": Path("/tmp"), "var-tmp": Path("/var/tmp")}
 
 @dataclass(frozen=True)
 class Begin:
-    """What is left to do when session, log and descriptors are in place."""
+    """The remaining steps once session, log and descriptors are in place."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -78,7 +78,7 @@ class Begin:
         )
 
     def run(self) -> NoReturn:
-        """Become the Job's program; what is in the way stands in the log."""
+        """Replace this process by the Job's program. Write a failure to the log."""
         argv = list(self.argv)
         try:
             if self.private_tmp is not None:

@@ -221,7 +221,7 @@ def become_job(
 
 
 def _enter(unit: Sequence[str], begin: Begin, *, mark: str) -> NoReturn:
-    """Go on inside a unit of systemd: same process, told what to do by descriptor 0."""
+    """Continue inside a systemd unit. The same process reads its task on stdin."""
     told = os.memfd_create("begin")
     os.write(told, begin.to_json().encode())
     os.lseek(told, 0, os.SEEK_SET)

@@ -1,10 +1,10 @@
-"""What a Job prints, copied from a pipe into its log by the shim.
+"""Copy a Job's output from a pipe into its log. The shim does this.
 
-The Job holds the pipe and never the file: it can add to its log, and cannot truncate it
-or write over lines of the portal's. The kernel moves the bytes (splice(2)), so that a
-gigabyte costs a fraction of a second. A Job that prints faster than the disk takes it
-waits in write(2), as with a file. Where the disk is full, what it prints is dropped and
-counted, and it runs on: the log goes on when there is room.
+The Job holds the pipe and never the file. It can add to its log, but it cannot truncate
+the log or overwrite the portal's lines. The kernel moves the bytes (splice(2)), so a
+gigabyte costs a fraction of a second. A Job that prints faster than the disk writes
+waits in write(2), as with a file. When the disk is full, output is dropped and counted
+and the Job continues. The log continues when there is room.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LogCopy:
         self._thread.start()
 
     def finish(self) -> None:
-        """Copy what is left when nothing of the Job runs; a second time is none."""
+        """Copy the rest once no process of the Job is left. Idempotent."""
         if self._thread is None:
             return
         # What cannot be killed, in the driver, might print for ever.

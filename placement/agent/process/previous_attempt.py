@@ -18,9 +18,10 @@ MOST_BEFORE = 100
 
 
 def checkpoint_of(folder: JobFolder) -> Path:
-    """Return the folder of an attempt's checkpoint, whether it exists or not.
+    """Return the folder of an attempt's checkpoint, which need not exist.
 
-    Of one that ended before it had taken over what it was to go on from: that.
+    If the attempt ended before it had loaded the checkpoint that it was to resume from,
+    return that one.
     """
     own = folder.work / CHECKPOINT
     for _ in range(MOST_BEFORE):
@@ -42,10 +43,10 @@ def before(order: Order, jobs: Path) -> JobFolder:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the regular files below a folder; 0 where there is none.
+    """Return the bytes of the regular files below a folder; 0 for a missing folder.
 
     Raises:
-        OrderRefused: ``checkpoint``, where it is nested too deep to be walked.
+        OrderRefused: ``checkpoint``, if it is nested too deep to be walked.
     """
     try:
         return folder_size.content_bytes(folder)

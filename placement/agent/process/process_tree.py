@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Stat:
-    """What /proc/<pid>/stat says, as far as it is needed here."""
+    """The fields of /proc/<pid>/stat that this package needs."""
 
     pid: int
     state: str

@@ -1,7 +1,7 @@
-"""Where the programs that a Job starts with lie: looked for as the Job's own user.
+"""Find the programs that a Job starts with. The search runs as the Job's user.
 
-A folder that its owner names goes first on the PATH. One that everybody may write is
-not used: whoever put a program there would run it as the Job's user.
+A folder that the owner names comes first on the PATH. A folder that everybody may
+write to is not used: any user could place a program there that runs as the Job's user.
 """
 
 from __future__ import annotations

@@ -114,10 +114,10 @@ def interface_of(address: str) -> str:
 
 
 def free_port() -> int:
-    """Return a port of this node that nobody listens on, of those that are allowed.
+    """Return a free port of this node from the allowed range.
 
     Raises:
-        OrderRefused: there is none, or the variable says none.
+        OrderRefused: no port is free, or the variable is not a range of ports.
     """
     for port in _ports(os.environ.get(PORTS_VARIABLE, "")):
         with socket.socket() as probe:

@@ -1,14 +1,13 @@
 """One process per Job that outlives the node worker: ``shim <job-folder>``.
 
-It registers itself, starts the Job in a session of its own as the student's
-Unix user, passes it a pipe to the log and nothing else, and stays until
-nothing of the Job is left:
+It registers itself, starts the Job in a new session as the student's Unix user, passes
+it a pipe to the log and nothing else, and stays until no process of the Job is left:
 
-1. the Job's first process ends: what it left behind is killed;
-2. SIGTERM to the shim (reason in ``stop.json``), or the Reservation's end, which
-   the shim keeps by itself when the node is cut off: TERM to the group, the
-   grace, KILL to everything that descends from the shim, other sessions too;
-3. the supervisor of ``make run`` is gone: the same with a short grace.
+1. The Job's first process ends: the shim kills the remaining processes.
+2. SIGTERM arrives (reason in ``stop.json``), or the Reservation ends, which the shim
+   enforces even when the node is cut off: TERM to the group, the grace period, then
+   KILL to all descendants of the shim, in other sessions too.
+3. The supervisor of ``make run`` is gone: as in 2, with a short grace period.
 
 It writes ``status.json`` once at the start and once at the end. A shim that is
 itself killed takes the Job's first process with it (PR_SET_PDEATHSIG); the

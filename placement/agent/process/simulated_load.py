@@ -1,8 +1,8 @@
-"""What a Job occupies on simulated Gpus, told to the simulator.
+"""Register a Job's load on simulated Gpus with the simulator.
 
-The shim claims for the Job's own first process, before that process runs; the
-simulator then shows it like a driver would, and check-in, intruder and idle
-rules meet a real process.
+The shim registers the Job's first process before that process runs. The simulator then
+reports it as a driver would, so the rules for check-in, intruders and idle Gpus see a
+real process.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The transient systemd unit that a Job runs in at the level ``enforced``: its words.
+"""The properties of the transient systemd unit of a Job at the level ``enforced``.
 
-Pure: what is asked for here, ``agent/process/systemd_unit.py`` finds out (device files,
-memory) and executes. A scope and not a service, so that the Job stays its shim's child,
+Pure: ``agent/process/systemd_unit.py`` looks up device files and memory and runs the
+command. A scope and not a service, so that the Job stays its shim's child,
 with the descriptors and the first pid that it has at every level:
 systemd.resource-control(5), systemd.scope(5), systemd-run(1), of systemd 249 or newer
 on cgroup v2.
 
-Nothing that a student wrote stands in the command line. systemd-run may replace ``$X``
-in what it runs, so what it runs is the portal's own program, which reads the Job's
-arguments from its standard input.
+The command line contains no text from a student. systemd-run may replace ``$X`` in its
+command, so the command is the portal's own program, which reads the Job's arguments
+from standard input.
 """
 
 from __future__ import annotations
@@ -143,13 +143,13 @@ def device_files(
     """Return the device files of Gpus and MIG instances.
 
     Args:
-        uuids: what is reserved.
+        uuids: the reserved Gpus and MIG instances.
         minors: UUID of each whole card of this machine -> number of its /dev/nvidiaN.
-        parts: UUID of a reserved MIG instance -> where it is.
+        parts: UUID of a reserved MIG instance -> its card and instance numbers.
         capabilities: /proc/driver/nvidia-caps/mig-minors.
 
     Raises:
-        UnitInvalid: one that this machine does not have, or whose device is not known.
+        UnitInvalid: this machine lacks one of them, or its device is unknown.
     """
     granted = _capabilities(capabilities)
     found: list[str] = []

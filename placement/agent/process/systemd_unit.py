@@ -1,7 +1,8 @@
-"""Systemd's units around Jobs, on this machine: which devices, how much memory, kill.
+"""Start and kill the systemd units of Jobs on this machine.
 
-The words of a unit are those of ``placement/agent/process/systemd_scope.py``; here is
-what has to be looked up and executed. Used at the level ``enforced`` only.
+``placement/agent/process/systemd_scope.py`` defines a unit's properties. This module
+looks up its devices and memory and runs the commands. Only the level ``enforced`` uses
+it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def command(order: Order, *, driver: Path = DRIVER) -> list[str]:
     """Return the command that begins a Job in its unit.
 
     Raises:
-        OrderRefused: ``isolation``, with what is missing here.
+        OrderRefused: ``isolation``, with the part that this machine lacks.
     """
     try:
         minors = _minors(driver)

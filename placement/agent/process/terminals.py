@@ -25,10 +25,10 @@ def terminals_of(uid: int, dev: Path = DEV) -> Iterator[Path]:
 
 
 def write_to_user(uid: int, text: str, dev: Path = DEV) -> int:
-    """Write a text to each of a user's terminals; to how many it went.
+    """Write a text to each terminal of a user; return the number of terminals.
 
-    The owner is looked at again once the terminal is open: its number may have
-    been given to somebody else in between.
+    The owner is checked again once the terminal is open, because its number may have
+    passed to another user in between.
     """
     data = f"\r\n{text}\r\n".replace("\r\n", "\n").replace("\n", "\r\n").encode()
     told = 0

@@ -198,7 +198,7 @@ class ByDeepSpeed(Trainer):
         return [*kept, *([] if count is None else [("step", count.clone())])]
 
     def take(self, held: Mapping[str, torch.Tensor]) -> None:
-        """Share out what was read. All ranks must call it."""
+        """Distribute the loaded state. All ranks must call it."""
         from deepspeed.utils import (
             safe_set_full_fp32_param,
             safe_set_full_optimizer_state,

@@ -37,12 +37,12 @@ class HostStep:
 
     @property
     def state(self) -> dict[Any, Any]:
-        """What is kept of each copy."""
+        """The saved state of each copy."""
         return self.inner.state
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the weights anew: somebody else has changed them."""
+        """Copy the weights again after another part of the program changed them."""
         for param, host in zip(self.params, self.hosts, strict=True):
             host.copy_(param)
 

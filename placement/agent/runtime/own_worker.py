@@ -1,15 +1,14 @@
-"""One process of recipe ``own-model``: somebody's module on somebody's data.
+"""One process of recipe ``own-model``: the user's module on the user's data.
 
     python -m torch.distributed.run ... -m placement.agent.runtime.own_worker '{...}'
     [PLAN]
 
 The settings name three callables as ``module:callable``, imported from a folder of
-their owner's: the model takes nothing and returns a torch module; the data takes
-nothing and returns a data set with a length, of pairs (input, target); the loss takes
-(output, target). None of them knows of copies, shares or other processes. With a
-plan.json the model is copied or shared out as it says; without one each process has a
-copy. Prints what ``placement.agent.runtime.plan_worker`` prints, items instead of
-tokens."""
+their owner. The model takes no arguments and returns a torch module. The data takes no
+arguments and returns a sized data set of pairs (input, target). The loss takes (output,
+target). None of them knows of replicas, shards or other processes. A plan.json decides
+how the model is replicated or sharded. Without one each process has a replica. Prints
+the lines of ``placement.agent.runtime.plan_worker``, with items instead of tokens."""
 
 import importlib
 import json
@@ -72,7 +71,7 @@ class Onward(DistributedSampler[Any]):
 
 
 class OwnTrainer(Trainer):
-    """A rank of a training whose model, data and loss are somebody's own."""
+    """A rank of a training whose model, data and loss come from the user."""
 
     def __init__(
         self, how: Execution, settings: Mapping[str, Any], ranks: RankGroups
@@ -137,7 +136,7 @@ class OwnTrainer(Trainer):
         """Nothing: the step says it, for the order is drawn from the seed."""
 
     def seek(self, step: int, position: torch.Tensor | None) -> None:
-        """Go on with the data of a step; other copies than before share it anew."""
+        """Continue with the data of a step, divided by the current replicas."""
         self.batches = self._batches(step * self.how.accumulation)
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -47,11 +47,11 @@ MOST_RANKS_TOLD = 11
 
 
 def read_plan(path: Path, settings: dict[str, Any]) -> tuple[Plan, Execution]:
-    """Return a plan.json and what it means for the recipe.
+    """Return the Plan of a plan.json and the recipe's Execution of it.
 
     Raises:
-        NotRunnable: with the reason in words.
-        PlanInvalid: it is no Plan.
+        NotRunnable: the recipe cannot follow the Plan, with the reason.
+        PlanInvalid: the file is not a Plan.
     """
     plan = Plan.from_json(json.loads(path.read_text()))
     return plan, execution_of(plan, settings)

@@ -3,11 +3,11 @@
     python -m placement.agent.runtime.recipe_launch RECIPE <processes> '<settings>'
     [plan.json]
 
-With a plan.json the workers do what it says. The same as ``torchrun --standalone
---nproc-per-node N``, but a SIGTERM, which torchrun passes on to the workers, ends it
-quietly instead of with a traceback, and a rank that fails is named in one line. Of a
-Job over several nodes this runs on each, for the ranks there; the environment says
-where they meet.
+With a plan.json the workers follow it. This runs like ``torchrun --standalone
+--nproc-per-node N`` with two differences: a SIGTERM, which torchrun passes on to the
+workers, ends it without a traceback, and one line names the rank that failed. In a Job
+over several nodes it runs on each node for the ranks there. The environment gives the
+address of the rendezvous.
 """
 
 import os

@@ -1,10 +1,10 @@
-"""Copies, shared-out state and cut layers: what is done to a model and its optimizer.
+"""Apply data parallelism, ZeRO and tensor parallelism to a model and its optimizer.
 
 ZeRO-1 is torch's ZeroRedundancyOptimizer; with uneven shares its partition is the
 Plan's. ZeRO-2 and 3 are FSDP2 (fully_shard) without and with resharding after the
 forward. Tensor parallelism cuts the heads of the attention and the inner width of the
-MLP (Shoeybi et al., arXiv:1909.08053); with sequence parallelism what lies between
-them is cut along the sequence (Korthikanti et al., arXiv:2205.05198).
+MLP (Shoeybi et al., arXiv:1909.08053). Sequence parallelism also cuts the activations
+between them along the sequence (Korthikanti et al., arXiv:2205.05198).
 """
 
 from collections.abc import Sequence
@@ -114,7 +114,7 @@ def share_out(
     """
     cuda = mesh.device_type == "cuda"
     offload = CPUOffloadPolicy(pin_memory=cuda) if how.offload else OffloadPolicy()
-    # Weights come and gradients go in 16 bits; what is kept and stepped is fp32.
+    # Weights and gradients are sent in 16 bits. The optimizer keeps and steps fp32.
     lower = MixedPrecisionPolicy(LOWER.get(how.precision) if lowers else None)
     again = how.zero_stage == 3 or how.streams
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.ModuleDict)]
@@ -187,7 +187,7 @@ class OwnersStep:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Step what is owned here; get what others own."""
+        """Step the parameters of this rank, then receive those of the others."""
         if self.own:
             self.own.step()
         for owner, part in enumerate(self.parts):

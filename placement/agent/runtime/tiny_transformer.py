@@ -27,7 +27,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(hidden, hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attend to oneself and what came before."""
+        """Causal attention: each position attends to itself and earlier positions."""
         size, length, _ = x.shape
         # As many heads as this rank has: the width tells.
         shape = (size, length, -1, self.head_width)

@@ -195,7 +195,7 @@ class Trainer:
         return loss_of(self.model(tokens), following)
 
     def _forget_gradients(self) -> None:
-        """Before a step. Made anew beside DDP's buckets they would exist twice."""
+        """Reset gradients in place: new ones would exist beside DDP's buckets."""
         if isinstance(self.model, DistributedDataParallel):
             for param in self.params:
                 if param.grad is not None:
@@ -240,10 +240,10 @@ class Trainer:
                 grad.div_(self.how.replicas)
 
     def held(self, *, to_read: bool) -> dict[str, torch.Tensor]:
-        """What this rank holds of weights and optimizer state, by name.
+        """Return this rank's weights and optimizer state by name.
 
         Args:
-            to_read: what is written into these tensors is to be taken over.
+            to_read: the caller writes into these tensors, and `take` loads them.
         """
         found: dict[str, torch.Tensor] = {}
         names: dict[torch.Tensor, str] = {}
@@ -266,7 +266,7 @@ class Trainer:
         return found
 
     def take(self, held: Mapping[str, torch.Tensor]) -> None:
-        """Go on with what was written into the tensors that `held` gave to read."""
+        """Continue from the values written into the tensors that `held` returned."""
         for host in host_steps(self.optimizer):
             host.refresh()
 

@@ -1,12 +1,12 @@
-"""Save a training whole, and go on from it with the same or other ranks.
+"""Save a whole training, and resume it with the same or another number of ranks.
 
 ``checkpoint/`` in the Job's folder, by torch.distributed.checkpoint: weights, the
-optimizer's state of every parameter, the loss scale, where the data stood and the
-random numbers. All by the parameters' own names and as the parts that lie on each
-rank, so that another number of ranks, or another strategy, reads what it needs.
-``about.json`` beside it says the step. It is written into ``checkpoint.part/``, and
-the two change names at once: a reader sees the old one or the new one, whole, also
-when the writer is killed.
+optimizer's state of every parameter, the loss scale, the position in the data and the
+random numbers. Everything is saved under the parameters' names and as the shards of
+each rank, so another number of ranks or another strategy reads the parts it needs.
+``about.json`` beside it has the step. A checkpoint is written into
+``checkpoint.part/``, and both folders swap names in one call. A reader sees the whole
+old one or the whole new one, even when the writer is killed.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ def save(trainer: Trainer, step: int) -> None:
             draft.mkdir(exist_ok=True)
             (draft / "about.json").write_text(json.dumps(_about(trainer, step)))
     except (OSError, checkpoint.CheckpointException):
-        # Half of one on a full disk takes the room of who goes on.
+        # Half a checkpoint on a full disk would take the room of the next one.
         if first_here:
             shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -61,10 +61,10 @@ def save(trainer: Trainer, step: int) -> None:
 
 
 def _put_in_place(draft: Path) -> None:
-    """Give the draft the checkpoint's name, and delete what had it before.
+    """Give the draft the checkpoint's name, and delete the previous checkpoint.
 
-    By RENAME_EXCHANGE of renameat2(2). File systems without it (NFS) have a moment
-    with no checkpoint, between two renames.
+    Uses RENAME_EXCHANGE of renameat2(2). On file systems without it (NFS) there is no
+    checkpoint for a moment between two renames.
     """
     if not CHECKPOINT.is_dir():
         draft.replace(CHECKPOINT)

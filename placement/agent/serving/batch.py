@@ -53,7 +53,7 @@ class HostedModel:
     def to_json(
         self, placed: Placed | None, *, loaded: bool, now: float
     ) -> dict[str, Any]:
-        """How it is and what it did, for its page; ``placed``: once it was measured."""
+        """Return its state and counters for its page. ``placed``: it was measured."""
         batches = bool(self.model and self.model.batches)
         return {
             "name": self.name,
@@ -172,7 +172,7 @@ def turned_away(
         "model": min(run_ms, waiting.predicted_ms),
     }
     if parts["queue"] < QUEUE_SHOWN_RATIO * needed_ms:
-        # Switching threads: too little to be told apart from the model.
+        # A thread switch is too short to be separated from the model's time.
         parts["model"] += parts.pop("queue")
     told = ", ".join(f"{name} {_figure(ms)} ms" for name, ms in parts.items())
     deadline = f"The deadline of {waiting.within_ms + way_ms:g} ms cannot be met"

@@ -1,20 +1,20 @@
-"""Serving several models on one Gpu under deadlines: who is let in, what runs next.
+"""Serve several models on one Gpu under deadlines: admission and the next batch.
 
 After Clockwork (Gujarati et al., OSDI 2020): one action at a time, each predicted from
-measured runs; what cannot meet its deadline is turned away at once instead of making
-others late. A decision is a walk over the queue, earliest deadline first, with batches:
+measured runs. A request that cannot meet its deadline is turned away at once, so it
+makes no other request late. A decision simulates the queue, earliest deadline first:
 
-    let in  <=>  in the walk with the newcomer nobody is late,
-                 and the newcomer not even if its own run is a slow one
+    admit  <=>  in the simulation with the new request no request is late,
+                and the new request is in time even if its own run is a slow one
 
-Two ways to make batches are walked: as full as the first one's deadline allows, and
-only of neighbours in the order of deadlines. While runs take as long as predicted
-nobody who was let in is ever late: a newcomer is let in only if that stays true, and
-what runs next is the first step of such a walk.
+Two ways to form batches are simulated: as full as the first request's deadline allows,
+and only of neighbours in the order of deadlines. While runs take as long as predicted,
+no admitted request is late: a new request is admitted only if this stays true, and the
+next batch is the first step of such a simulation.
 
-Times are seconds of one monotonic clock that the caller reads. Walking over all costs
-O(n log n) for n waiting requests (n <= MOST_WAITING) and is done once a run; a request
-that comes, let in or not, costs what it changes (``queue_simulation.py``).
+Times are seconds of one monotonic clock that the caller reads. A whole simulation costs
+O(n log n) for n waiting requests (n <= MOST_WAITING) and runs once per batch. A new
+request costs only the part of the queue that it changes (``queue_simulation.py``).
 """
 
 from dataclasses import dataclass
@@ -168,8 +168,8 @@ class Scheduler:
         walks = self._walked(now, request)
         if self.waiting >= MOST_WAITING:
             return Admission(AdmissionVerdict.FULL, self._done_at(request, walks[0]))
-        # Who comes to an idle Gpu is let in on a usual run: else one slow spell, which
-        # nobody who is let in could disprove, would keep everybody out.
+        # On an idle Gpu the usual run time decides. Otherwise one slow spell would turn
+        # every request away, and no run could show that the spell is over.
         alone = not self.waiting and self._idle(now)
         self._queue.add(request)
         changed = [walk.insert(request) for walk in walks]
@@ -188,11 +188,11 @@ class Scheduler:
     def _latest_end(
         self, walk: Walk, step: SimulatedRun, request: QueuedRequest
     ) -> float:
-        """When its run may be over: a slow one, and joined by who comes after it.
+        """Return the latest end of its run: a slow run, joined by later requests.
 
-        Where many wait, batches that could not be filled any more when they were begun
-        would cost what everybody needs; so who opens one behind others is let in if it
-        is in time with as many as two such runs leave room for in its deadline (Nexus,
+        Under load, a batch that starts half empty wastes time that all requests need. A
+        request that would start a new batch behind others is admitted only if it is in
+        time with a batch as large as two such runs within its deadline allow (Nexus,
         Shen et al., SOSP 2019, section 4.1: half the deadline is spent waiting).
         """
         timing = self.placed[step.model].timing
@@ -280,7 +280,7 @@ class Scheduler:
             model.timing.load_seconds = seconds
 
     def forget_old(self, now: float) -> None:
-        """Predict from the runs of late only."""
+        """Drop old runs, so that only recent runs predict."""
         self._walks = []
         for placed in self.placed.values():
             placed.timing.forget(now)
@@ -362,7 +362,7 @@ class Scheduler:
         return at + load + model.timing.typical_seconds(request.rows)
 
     def _done_at(self, request: QueuedRequest, walk: Walk) -> float:
-        """When a request would be done after everybody who waits."""
+        """Return when a request would finish behind all waiting requests."""
         slower = self._slower(request.model, request.rows)
         return self._alone_at(request, walk.at) + slower
 

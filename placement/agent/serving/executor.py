@@ -1,10 +1,9 @@
-"""One Gpu's worth of served models: carries out what the scheduler decides.
+"""Execute the scheduler's decisions for the served models of one Gpu.
 
-Requests come and are answered in an event loop. One thread beside it, the runtime's,
-asks the scheduler what is next, does it and goes on by itself: one inference (or load)
-at a time, and the Gpu never waits for a loop that is busy with those it turns away.
-What people ask for explicitly (take a model, let it go) goes before what the scheduler
-would do next.
+An event loop receives and answers requests. One thread beside it asks the scheduler for
+the next action and runs it: one inference (or load) at a time. So the Gpu never waits
+while the loop turns requests away. Explicit commands (load a model, unload it) go
+before the scheduler's next action.
 
 Both sides take ``_changed`` around the scheduler. Futures are the loop's alone.
 """
@@ -105,7 +104,7 @@ class Station:
             self._changed.notify()
 
     def let_go(self, name: str) -> bool:
-        """Let a model go; who waits for it is told. False: there is none."""
+        """Unload a model and fail its waiting requests. False: no such model."""
         kept = self.kept.pop(name, None)
         if kept is None:
             return False
@@ -241,7 +240,7 @@ class Station:
         )
 
     def _offer(self, waiting: AdmittedRequest, now: float) -> Admission:
-        """Ask the scheduler, which remembers who is let in. Raises TurnedAway."""
+        """Submit to the scheduler, which keeps admitted requests. Raises TurnedAway."""
         request = waiting.request
         with self._changed:
             try:
@@ -268,7 +267,7 @@ class Station:
     # --- the event loop's side ------------------------------------------------------
 
     async def run(self) -> None:
-        """Do what is to be done until ``stop``."""
+        """Execute actions until ``stop``."""
         self._loop = asyncio.get_running_loop()
         watch = asyncio.create_task(self._watch())
         with ThreadPoolExecutor(1, thread_name_prefix="runtime") as pool:
@@ -290,7 +289,7 @@ class Station:
                 self._turn_all(late, "late", TOO_LATE)
 
     def stop(self) -> None:
-        """End after what runs now; who waits is told."""
+        """End after the current run, and fail the waiting requests."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -363,7 +362,7 @@ class Station:
             begun = ended
 
     def _begin_next(self, now: float) -> Action | None:
-        """Begin what is next; tell those who cannot be in time any more."""
+        """Begin the next action, and fail requests that can no longer be in time."""
         scheduler = self.scheduler
         action = scheduler.next(now)
         while action is not None and not scheduler.begin(action, now):
@@ -424,7 +423,7 @@ class Station:
         return []
 
     def _fail(self, name: str, why: str, words: str) -> None:
-        """Serve a model no more: those who wait for it are told."""
+        """Stop serving a model, and fail its waiting requests."""
         kept = self.kept.get(name)
         if kept is not None:
             kept.state, kept.note = "failed", why

@@ -83,7 +83,7 @@ class RunNote:
 
     @contextmanager
     def during(self, path: str, seconds: float) -> Iterator[float]:
-        """Note what is done inside the block; yield its deadline."""
+        """Record the action inside the block; yield its deadline."""
         until = time.monotonic() + seconds
         self.begin(path, until)
         try:

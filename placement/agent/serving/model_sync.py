@@ -1,8 +1,9 @@
-"""The node's care for one Job that serves: which models it is to have.
+"""Keep the models of one serving Job equal to the web's list.
 
-The web says which models belong to the Job (a short JSON, asked every two seconds);
-what is missing is fetched, checked by sha256, given to the Job's Unix user to read, and
-the server is told to take it; what does not belong any more it is told to let go.
+The node asks the web every two seconds for the Job's models (a short JSON). It
+downloads a missing model, checks its sha256, makes it readable for the Job's Unix user
+and tells the server to load it. It tells the server to unload a model that left the
+list.
 """
 
 import asyncio
@@ -107,7 +108,7 @@ class Attendant:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Compare what is wanted with what was told, once."""
+        """Compare the wanted models with those sent to the server, once."""
         wanted = {one.name: one for one in await asyncio.to_thread(self._wanted)}
         for name in [one for one in self.told if self.told[one] != wanted.get(one)]:
             await self._post(f"/repository/models/{name}/unload", {})
@@ -123,10 +124,10 @@ class Attendant:
         await self._tell(wanted)
 
     async def _tell(self, wanted: Mapping[str, Wanted]) -> None:
-        """Tell the web how the models are, when that has changed and now and then.
+        """Report the models' states to the web after a change, and from time to time.
 
-        Raises NoAnswer: the server is asked first; where it is mute the web hears
-        nothing, and makes of that what it is.
+        Raises NoAnswer: the server did not answer. The web then gets no report, and
+        treats the silence as a failure.
         """
         said = await ask(self.folder, "GET", "/stats", within_seconds=ASK_SECONDS)
         stats = {one["name"]: one for one in json.loads(said.body)["models"]}

@@ -164,7 +164,7 @@ class Engine:
             running[1].terminate = True
 
     def unload(self, model: LoadedModel) -> None:
-        """Give back what it holds."""
+        """Free its memory."""
         model.session = None
         gc.collect()
 

@@ -1,10 +1,10 @@
-"""In which order, and with whom, those who wait for a Gpu would be served.
+"""Simulate the order and the batches in which waiting requests would be served.
 
-A walk goes over the queue, earliest deadline first, and makes batches; two ways are
-known: *greedy*, as full as the first one's deadline allows, and only of neighbours in
-the order of deadlines. What a request changes in it begins with the first batch that it
-could be in or go before, so a walk takes a newcomer in, or back out, by walking anew
-from there. Those who come with the latest deadline cost one batch, not the queue.
+The simulation goes over the queue, earliest deadline first, and forms batches in one of
+two ways: *greedy*, as full as the first request's deadline allows, or only of
+neighbours in the order of deadlines. A new request changes nothing before the first
+batch that it could join or precede, so adding or removing it repeats the simulation
+only from there. A request with the latest deadline costs one batch, not the queue.
 
 Times are seconds of one monotonic clock that the caller reads.
 """
@@ -24,7 +24,7 @@ Order = tuple[float, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueuedRequest:
-    """One inference that somebody waits for."""
+    """One waiting inference request."""
 
     id: int
     model: str
@@ -55,7 +55,7 @@ class Placed:
 
 
 class InferenceQueue:
-    """Who waits: by group, each in order. ``by_deadline`` False: as they came."""
+    """Waiting requests by group. ``by_deadline`` False: in order of arrival."""
 
     def __init__(self, *, by_deadline: bool) -> None:
         self.by_deadline = by_deadline
@@ -90,7 +90,7 @@ class InferenceQueue:
         return True
 
     def drop_model(self, name: str) -> list[QueuedRequest]:
-        """Take out who waits for a model."""
+        """Remove and return the requests for a model."""
         gone = [key for key in self.groups if key[0] == name]
         found = [request for key in gone for request in self.groups.pop(key)]
         self._ids.difference_update(one.id for one in found)
@@ -111,7 +111,7 @@ class InferenceQueue:
 
 @dataclass(slots=True, eq=False)
 class SimulatedRun:
-    """One run, and what was before it."""
+    """One simulated run, and the state before it."""
 
     model: str
     group: Group
@@ -161,7 +161,7 @@ class Walk:
         self._taken: dict[Group, int] = {}
 
     def go_on(self, groups: Iterable[Group], *, most: int | None = None) -> None:
-        """Walk over what is left of these groups; ``most``: so many steps."""
+        """Simulate the rest of these groups, at most ``most`` steps."""
         order, rows_of, taken = self.queue.order, self.queue.groups, self._taken
         heads = []
         for group in groups:
@@ -179,7 +179,7 @@ class Walk:
             most = None if most is None else most - 1
 
     def insert(self, request: QueuedRequest) -> WalkChange:
-        """Walk anew from where a newcomer, who is in the queue, changes it."""
+        """Repeat the simulation from the first batch that a new request changes."""
         keep = self._unchanged_by(request)
         old = self.steps[keep:]
         self._back_to(keep)
@@ -290,7 +290,7 @@ class Walk:
         return last, total
 
     def _used(self, loaded: tuple[str, ...], name: str) -> tuple[str, ...]:
-        """What is loaded once a model has run, the least recently used first."""
+        """Return the loaded models after a run, least recently used first."""
         if loaded and loaded[-1] == name:
             return loaded
         rest = [one for one in loaded if one != name]

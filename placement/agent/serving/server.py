@@ -2,11 +2,11 @@
 
     python -m placement.agent.serving.server SETTINGS FAILED
 
-Listens on descriptor 3, a Unix socket that the shim opened where the Job cannot write;
-it never opens a socket of its own. The models lie in folders it is told of, as whole
-files; it loads them, and lets them go, as the node's side of the tunnel says.
+Listens on descriptor 3, a Unix socket that the shim opened where the Job cannot write.
+It never opens a socket itself. The node's side of the tunnel names the folders of
+complete model files and says when to load and unload them.
 
-Every half minute, and at the end, it prints a line of JSON with what it did.
+Every half minute, and at the end, it prints its counters as a line of JSON.
 """
 
 import asyncio

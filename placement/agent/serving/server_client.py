@@ -19,7 +19,7 @@ MOST_HEADER_BYTES = 16 * 1024
 
 
 class NoAnswer(Exception):
-    """Nobody listens, or what came is no answer."""
+    """The server does not listen, or its answer is invalid."""
 
 
 @dataclass(frozen=True, slots=True)

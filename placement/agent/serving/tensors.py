@@ -144,7 +144,7 @@ def _no_constant(word: str) -> float:
 def _asked(
     said: Mapping[str, Any], found: dict[str, Any], outputs: Sequence[Tensor]
 ) -> InferenceRequest:
-    """What is wanted back, and until when."""
+    """Return the requested outputs and the deadline."""
     parameters = said.get("parameters", {})
     if not isinstance(parameters, dict):
         raise TensorInvalid("parameters", "must be an object")

@@ -70,7 +70,7 @@ class ServeTunnels:
         self._tunnels: list[asyncio.Task[None]] = []
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until told to stop; a mistake is logged and it goes on."""
+        """Serve until `stop` is set. An error is logged and does not end the loop."""
         while not stop.is_set():
             try:
                 asyncio.run(self._main(stop))

@@ -46,7 +46,7 @@ def pack(folder: str, most_bytes: int) -> int:
 
 
 def unpack(folder: str) -> int:
-    """Write what comes into a folder; UNSAFE where a name leads out of it."""
+    """Unpack the stream into a folder; UNSAFE if a name leads out of it."""
     root = Path(folder)
     root.mkdir(mode=0o700, exist_ok=True)
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:

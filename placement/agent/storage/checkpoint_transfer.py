@@ -1,11 +1,11 @@
-"""Checkpoints up to the web, where they were asked for, and down before a start.
+"""Upload requested checkpoints to the web, and download them before a start.
 
-An order to carry leaves ``carry.json`` in the ended Job's folder; this thread packs the
-Job's ``checkpoint/`` as the Job's own user into ``carry.tar`` (where the Job cannot
-write), announces its size and sum, and uploads it by byte offset. All state is in the
-folder: a restart goes on where the web says. Nothing is uploaded unasked, and nothing
-before the Job has ended. Where the disk has no room to pack it, it waits for room, and
-the web is told; only one that nobody can read is given up.
+A transfer order leaves ``carry.json`` in the ended Job's folder. This thread packs the
+Job's ``checkpoint/`` as the Job's user into ``carry.tar`` (where the Job cannot write),
+announces its size and sum, and uploads it by byte offset. All state is in the folder,
+so a restart continues at the web's offset. Nothing is uploaded without a request or
+before the Job has ended. If the disk has no room for the archive, the thread reports it
+and waits. It gives up only on a checkpoint that cannot be read.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class CheckpointUnreadable(Exception):
 
 
 class CheckpointTransfer:
-    """Brings what was asked for, one checkpoint after the other."""
+    """Uploads the requested checkpoints one after another."""
 
     def __init__(self, node: NodeView) -> None:
         self.node = node
         self._again_at: dict[str, float] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Look each second until told to stop."""
+        """Look for transfer orders each second until `stop` is set."""
         while not stop.wait(LOOK_SECONDS):
             for folder in job_folders(self.node.node_dir / "jobs"):
                 try:
@@ -106,7 +106,7 @@ class CheckpointTransfer:
             if have < size:
                 return
         except ChannelRefused as refusal:
-            # Too large, or not asked for any more: the web knows why.
+            # Too large, or no longer requested: the web knows why.
             logger.info("checkpoint of job %s stays: %s", folder.name, refusal)
         packed.unlink(missing_ok=True)
         folder.write("carry", {**asked, "done": True})
@@ -147,11 +147,11 @@ class CheckpointTransfer:
 
 
 def _packed(folder: JobFolder, target: Path, asked: dict[str, Any]) -> str:
-    """Pack a Job's checkpoint; return why there is none, or its size if too large.
+    """Pack a Job's checkpoint; return why it is missing, or its size if too large.
 
     Raises:
-        OrderRefused, OSError: there is no room for it now.
-        Unreadable.
+        OrderRefused, OSError: the disk has no room for it now.
+        Unreadable: the Job's user cannot read it.
     """
     payload = str(folder.read("order").get("payload", ""))
     source = previous_attempt.checkpoint_of(folder)
@@ -199,13 +199,13 @@ def fetch(
     token_file: Path,
     given_up: Callable[[], bool],
 ) -> None:
-    """Fetch all parts of a checkpoint into the Job's folder, checked by their sums.
+    """Download all parts of a checkpoint into the Job's folder and check their sums.
 
     Args:
-        folder: of the attempt; the Job's own one is ``work`` in it.
+        folder: the attempt's folder. The Job's own folder is ``work`` inside it.
 
     Raises:
-        OrderRefused: ``checkpoint``, with what went wrong.
+        OrderRefused: ``checkpoint``, with the reason.
     """
     for part in sorted(order.checkpoints, key=lambda one: one.number):
         path = folder / f"checkpoint-{part.number}.tar"

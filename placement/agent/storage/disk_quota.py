@@ -1,11 +1,11 @@
-"""How much of a node's disk the folders of one person's Jobs hold, and may hold.
+"""The disk quota of each person's Job folders on a node.
 
 A thread of the node worker measures every folder and writes ``size.json`` into it. The
 keeper removes the oldest folders of ended Jobs of a person who is over the limit, and
-the order desk refuses a new Job where nothing is left to remove. The limit comes with
+the order desk refuses a new Job if no folder is left to remove. The limit comes with
 each order to start (``limits.person_bytes``): the person's last order counts.
 
-This is a watch: a person can be over the limit until the next look.
+The quota is checked periodically: a person can exceed it until the next measurement.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StoredFolder:
 
 
 def holding_of(folder: JobFolder) -> StoredFolder | None:
-    """Return what is known of a folder; None: no order started anything there.
+    """Return the holding of a folder, or None if no order started a Job there.
 
     Raises:
         OSError, ValueError: a file in it cannot be read.
@@ -96,9 +96,9 @@ def holdings(folders: Iterable[JobFolder]) -> dict[str, list[StoredFolder]]:
 
 
 def to_remove(of_person: Sequence[StoredFolder]) -> list[StoredFolder]:
-    """Return the folders to remove of a person who is over the limit, oldest first.
+    """Return the folders to remove for a person over the quota, oldest first.
 
-    A folder that a Job which has not ended goes on from stays.
+    A folder that an unfinished Job resumes from stays.
     """
     last = max(of_person, key=lambda one: one.order.issued_at, default=None)
     if last is None or not last.order.limits.person_bytes:
@@ -165,7 +165,7 @@ class FolderSizes:
         self.jobs = jobs
 
     def run(self, stop: threading.Event) -> None:
-        """Measure until told to stop, at most a twentieth of the time."""
+        """Measure until `stop` is set, for at most a twentieth of the time."""
         pause = LOOK_SECONDS
         while not stop.wait(pause):
             begun = time.monotonic()

@@ -1,8 +1,7 @@
-"""Room on the node's disk: kept for a Job's end, and words for when there is none.
+"""Disk space on the node: a reserve for a Job's end, and errors for a full disk.
 
-A full disk must cost the Job that filled it, and no other: the shim has written
-aside what its last words need, and what it cannot write into a log is not a
-reason to end a Job.
+A full disk may only harm the Job that filled it. The shim reserves the space for its
+last status files in advance, and a log that cannot be written does not end a Job.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ LOOK_SECONDS = 0.2
 
 
 def put_aside(folder: Path) -> None:
-    """Take the room that a Job's last words will need: why it stops, how it ended.
+    """Reserve space for the files on why a Job stops and how it ended.
 
     Raises:
-        OSError: there is none.
+        OSError: the disk is full.
     """
     for name, size_bytes in KEPT_BYTES.items():
         path = folder / f"{name}.room"
@@ -120,5 +119,5 @@ def full_words_of(handle: int) -> bool:
 
 
 def why(error: OSError) -> str:
-    """Return what went wrong with a Job's folder, without its path."""
+    """Return the problem of a Job's folder, without its path."""
     return f"the node cannot keep the job: {error.strerror or error}"

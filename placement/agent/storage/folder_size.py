@@ -124,7 +124,7 @@ def _walk(handle: int, counted: Count, seen: set[tuple[int, int]], depth: int) -
             raise FoldersTooDeep
         with contextlib.suppress(OSError), os.scandir(handle) as entries:
             for entry in entries:
-                # Gone, or not ours to look at: the next look sees what is there.
+                # Gone or not readable: the next measurement decides.
                 with contextlib.suppress(OSError):
                     total += _entry(handle, entry.name, counted, seen, depth)
     finally:

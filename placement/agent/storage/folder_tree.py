@@ -28,21 +28,21 @@ MOST_ROUNDS = 100
 def make_owned(
     path: Path, identity: Identity | None, inner: Sequence[str] = ()
 ) -> list[int]:
-    """Make a folder with folders inside, for the Job's user alone.
+    """Make a folder with inner folders that only the Job's user may open.
 
-    Nothing is followed: the folder is empty and closed to its later owner until all of
-    it is finished. What is there already is not taken over.
+    No link is followed: the folder is new, and closed to its later owner until all of
+    it is finished. An existing folder is not reused.
 
     Args:
-        path: of the folder. The folder above it must be the node worker's own.
-        identity: the Job's user; None: the node worker's own.
+        path: the new folder. The node worker must own its parent folder.
+        identity: the Job's user; None: the node worker's user.
         inner: names of folders to make inside.
 
     Returns:
         A descriptor of each inner folder, which the caller closes.
 
     Raises:
-        OSError: it exists already, or there is no room.
+        OSError: it exists already, or the disk is full.
     """
     above = os.open(path.parent, FOLDER)
     try:
@@ -55,7 +55,7 @@ def make_owned(
         for name in inner:
             os.mkdir(name, 0o700, dir_fd=handle)
             made.append(os.open(name, FOLDER, dir_fd=handle))
-        # The outer one last: only then can its owner reach what is inside.
+        # The outer folder comes last: from then on its owner can reach the inner ones.
         for one in (*made, handle):
             os.fchmod(one, 0o700)
             if identity is not None:
@@ -75,7 +75,7 @@ def close_all(handles: Sequence[int]) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Say whether a real folder is there; a link to one is none."""
+    """Return whether the path is a real folder, not a link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -83,16 +83,16 @@ def is_folder(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder and all that lies in it, whatever its owner does meanwhile.
+    """Remove a folder and its contents, even if its owner interferes.
 
     Links are removed and never followed. Depth costs neither stack nor descriptors:
-    what lies too deep is first moved up, inside the folder that goes.
+    deep folders are first moved up, inside the folder to remove.
 
     Args:
-        path: of the folder. The folder above it must be the node worker's own.
+        path: the folder. The node worker must own its parent folder.
 
     Raises:
-        OSError: something cannot be removed, or is made again faster than it goes.
+        OSError: something cannot be removed, or is created again too fast.
     """
     above = os.open(path.parent, FOLDER)
     try:

@@ -19,12 +19,12 @@ TAIL_BYTES = 32 * 1024
 
 
 class LogPump:
-    """Cuts what is new in one log into messages."""
+    """Cuts the new part of one log into messages."""
 
     def __init__(self, folder: JobFolder) -> None:
         self.folder = folder
-        # A worker that restarts goes on near the end; the browser sees by the
-        # offsets what it has already.
+        # After a restart the worker continues near the end. The browser recognises
+        # text that it has by the offsets.
         self.offset = max(0, folder.log_bytes() - TAIL_BYTES)
         self.tokens = float(BACKLOG_BYTES)
         self.filled_at: float | None = None

@@ -38,7 +38,7 @@ class Upload(Protocol):
         """Whether the log is complete."""
 
     def report(self, **what: bool) -> None:
-        """Remember what is done."""
+        """Remember the uploaded bytes."""
 
 
 class Uploader:
@@ -51,7 +51,7 @@ class Uploader:
         self._failures = 0
 
     def run(self, stop: threading.Event, todo: Callable[[], Sequence[Upload]]) -> None:
-        """Upload until told to stop."""
+        """Upload until `stop` is set."""
         while not stop.is_set():
             busy, pause = False, LOOK_SECONDS
             for item in todo():

@@ -1,12 +1,12 @@
-"""What a Job left in its results folder, read as the Job's own user.
+"""Read a Job's results folder as the Job's user.
 
     python -m placement.agent.storage.results_reader list FOLDER MOST_FILES MOST_BYTES
     python -m placement.agent.storage.results_reader send FOLDER PATH OFFSET
 
-``list`` prints one JSON object: the files with size and SHA-256, and what is left out
-and why. ``send`` writes one file's bytes from an offset. Everything is opened by
-descriptor, folder by folder, and no link is followed anywhere: a name that is swapped
-under the walk leads nowhere else. Nothing but regular files is opened.
+``list`` prints one JSON object: the files with size and SHA-256, and the omitted files
+with reasons. ``send`` writes one file's bytes from an offset. Everything is opened by
+descriptor, folder by folder, and no link is followed, so a name that is replaced during
+the walk leads nowhere else. Only regular files are opened.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def open_inside(folder: str, path: str) -> int:
     """Open a regular file of a folder; return its descriptor.
 
     Raises:
-        NotThere: there is none of that name, or a link on the way.
+        NotThere: no regular file has that name, or a link is on the path.
     """
     *folders, name = path.split("/")
     handle = os.open(folder, FOLDER)
@@ -108,7 +108,7 @@ def _step(handle: int, name: str, flags: int) -> int:
 
 
 def listing(folder: str, most_files: int, most_bytes: int) -> dict[str, object]:
-    """Return what may be brought up, in the order of names, and what is left out."""
+    """Return the files to upload in the order of names, and the omitted ones."""
     files: list[dict[str, object]] = []
     left_out: list[dict[str, object]] = []
     total = 0

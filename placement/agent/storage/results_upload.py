@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class ResultUnreadable(Exception):
-    """The Job's user cannot read what was asked for."""
+    """The Job's user cannot read the requested file."""
 
 
 class ResultCarrier:
@@ -48,7 +48,7 @@ class ResultCarrier:
         self._failures = 0
 
     def run(self, stop: threading.Event, todo: Callable[[], Sequence[Upload]]) -> None:
-        """Carry until told to stop."""
+        """Upload until `stop` is set."""
         while not stop.wait(self._pause()):
             for item in todo():
                 try:
