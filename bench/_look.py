@@ -20,7 +20,7 @@ def running_job() -> Iterator[object]:
     _cluster.setup(var)
     from django.conf import settings
 
-    from gpuportal import paths
+    from telemetry import paths
 
     with _cluster.valkey(paths.embedded_socket()):
         _cluster.make_cluster(nodes=2, gpus=GPUS, people=1)

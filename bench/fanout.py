@@ -278,7 +278,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="fanout-") as var:
         setup(var)
-        from gpuportal import paths
+        from telemetry import paths
 
         found = {}
         people = options.clients // PAGES_PER_PERSON + 1

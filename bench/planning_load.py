@@ -63,7 +63,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
     _cluster.setup(str(lab.VAR))
     from django.conf import settings
 
-    from gpuportal import paths
+    from telemetry import paths
 
     rows = []
     with _cluster.valkey(paths.embedded_socket()):

@@ -326,7 +326,7 @@ def main() -> int:
         setup(name)
         from django.conf import settings
 
-        from gpuportal import paths
+        from telemetry import paths
         from tests.nvml_sim.nvmlsim import Sim
 
         with valkey(paths.embedded_socket()), Sim(GPUS, model="a100") as sim:

@@ -11,9 +11,9 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DatabaseError
 
-from gpuportal import paths
 from gpuportal.broker import in_the_open
 from gpuportal.monitoring import migrations_due
+from telemetry import paths
 from telemetry.models import Node
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuportal import paths
 from gpuportal.broker import BrokerUrlInvalid, in_the_open, verified_url
+from telemetry import paths
 
 BACKENDS = ("auto", "nvml", "simulated")
 ISOLATIONS = ("auto", "watched", "enforced")

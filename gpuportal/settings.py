@@ -12,8 +12,8 @@ import environ
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
-from gpuportal import paths
 from gpuportal.broker import BrokerUrlInvalid, verified_url
+from telemetry import paths
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent

@@ -18,7 +18,7 @@ class PlacementConfig(AppConfig):
         # After every migrate: SQLite drops triggers when it rebuilds a table.
         post_migrate.connect(triggers.install, sender=self)
         from placement.jobs.release_guard import check_nothing_runs
-        from placement.jobs.waitlist_jobs import CARRIER
+        from placement.waitlist.service import CARRIER
         from reservations.booking.partial_release import GATES
         from reservations.store.attached_jobs import CARRIERS
 

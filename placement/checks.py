@@ -5,8 +5,8 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import Error, Tags, Warning, register
 
-from gpuportal import paths
 from placement.protocol.signing import PRIVATE
+from telemetry import paths
 
 
 @register(Tags.security, deploy=True)

@@ -6,6 +6,7 @@ from placement.job_pages import job_list, job_page, launch_page
 from placement.jobs.nodes import checkpoint_channel, node_channel, results_channel
 from placement.jobs.views import result_downloads, run_charts
 from placement.plans.views import measured_error_page, plan_page, saved_plan_page
+from placement.serving import served_models_channel
 from placement.serving import views as serve
 
 urlpatterns = [
@@ -73,10 +74,12 @@ urlpatterns = [
         results_channel.job_result,
         name="node-result",
     ),
-    path("node/v1/jobs/<int:pk>/models", node_channel.models, name="node-models"),
+    path(
+        "node/v1/jobs/<int:pk>/models", served_models_channel.models, name="node-models"
+    ),
     path(
         "node/v1/jobs/<int:pk>/models/<int:model_id>",
-        node_channel.model,
+        served_models_channel.model,
         name="node-model",
     ),
 ]

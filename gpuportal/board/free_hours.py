@@ -18,7 +18,6 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as lazy
 from django.views.decorators.http import require_safe
 
-from reservations.web.forms import read
 from telemetry.models import AccountHour, Pool, SampleHour
 from telemetry.rules.week_pattern import (
     DAY_NAMES,
@@ -31,6 +30,7 @@ from telemetry.rules.week_pattern import (
     stretches,
 )
 from telemetry.web.plain_forms import PlainForm
+from telemetry.web.query_filters import read_filters
 from telemetry.web.spreadsheet import tame
 
 WEEKS = (4, 8, 26)
@@ -66,7 +66,7 @@ class HourCell:
 @require_safe
 def free_hours(request: HttpRequest) -> HttpResponse:
     """The heat map, and the stretches that are most often free."""
-    asked = read(FreeHoursForm, request.GET)
+    asked = read_filters(FreeHoursForm, request.GET)
     gpu_class = asked.values.get("gpu_class") or ""
     weeks = asked.values.get("weeks") or WEEKS[0]
     measure = asked.values.get("measure") or "held"

@@ -15,8 +15,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 from gpuportal.board import wall_links
 from reservations.models import SitePolicy
 from reservations.store.access import operator_required, reader
-from reservations.web.forms import whole_number
 from telemetry.web.plain_forms import PlainForm
+from telemetry.web.query_filters import whole_number
 
 
 class WallForm(PlainForm):

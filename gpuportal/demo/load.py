@@ -14,7 +14,6 @@ from pathlib import Path
 
 from django.db import connection, transaction
 
-from gpuportal import paths
 from gpuportal.demo import cast, simulated_nodes
 from gpuportal.demo.closed import write_closures
 from gpuportal.demo.collaboration import write_people
@@ -46,6 +45,7 @@ from reservations.models import (
     User,
 )
 from reservations.rules.lifecycle import Kind, State
+from telemetry import paths
 from telemetry.inventory.enrollment import enroll_node, renew_token
 from telemetry.inventory.roster import record_roster
 from telemetry.models import Gpu, Node, SampleHour, SampleMinute

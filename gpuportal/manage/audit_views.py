@@ -15,8 +15,8 @@ from django.views.decorators.http import require_safe
 from gpuportal.manage.audit_text import AREAS, PORTAL, SENTENCES, AuditRow, rows_of
 from reservations.models import AuditEntry
 from reservations.store.access import operator_required
-from reservations.web.forms import read
 from telemetry.web.plain_forms import PlainForm
+from telemetry.web.query_filters import read_filters
 from telemetry.web.spreadsheet import tame
 
 PAGE_ROWS = 50
@@ -48,7 +48,7 @@ class AuditForm(PlainForm):
 @operator_required
 def audit_log(request: HttpRequest) -> HttpResponse:
     """List the audit log, newest first, in sentences; or the same as CSV."""
-    asked = read(AuditForm, request.GET)
+    asked = read_filters(AuditForm, request.GET)
     rows = _filtered(AuditEntry.objects.select_related("actor"), asked.values)
     if request.GET.get("format") == "csv":
         return _csv(rows_of(rows[:CSV_ROWS]))

@@ -31,9 +31,9 @@ from reservations.models import (
 from reservations.rules.errors import BookingError
 from reservations.store.access import operator_required, reader
 from reservations.store.booking_snapshot import site_policy
-from reservations.web.forms import read
 from telemetry.protocol.sentences import sentence
 from telemetry.web.plain_forms import PlainForm, PlainModelForm
+from telemetry.web.query_filters import read_filters
 
 PEOPLE_PER_PAGE = 50
 KINDS = {
@@ -61,7 +61,7 @@ class PeopleForm(PlainForm):
 @operator_required
 def people(request: HttpRequest) -> HttpResponseBase:
     """List people with their Accounts."""
-    asked = read(PeopleForm, request.GET)
+    asked = read_filters(PeopleForm, request.GET)
     values = asked.values
     active = Membership.objects.filter(active=True).select_related("account")
     rows: QuerySet[User] = User.objects.annotate(

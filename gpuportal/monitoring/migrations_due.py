@@ -7,7 +7,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
-from gpuportal import paths
+from telemetry import paths
 
 OUR_APPS = frozenset({"telemetry", "reservations", "placement"})
 BEFORE_FIRST_RELEASE = frozenset(

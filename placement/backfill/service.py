@@ -14,7 +14,6 @@ from django.db import transaction
 
 from placement.backfill import gap_claims
 from placement.jobs import service as jobs
-from placement.jobs import waitlist_jobs
 from placement.jobs.backfill_transitions import move_gap_job
 from placement.jobs.job_transitions import move
 from placement.models import Backfill, Job, StoredPlan
@@ -30,6 +29,7 @@ from placement.rules.backfill_rules import (
     must_leave,
 )
 from placement.rules.job_refusals import JobOver
+from placement.waitlist import service as waitlist
 from reservations.booking import gap_booking
 from reservations.models import Membership, SitePolicy, User
 from reservations.notifications import service as notices
@@ -83,7 +83,7 @@ def ask(
         LaunchInvalid: fields that cannot be used.
         TooManyBackfills, Refusal, NotAllowed, NotFound.
     """
-    launch = waitlist_jobs.check(user, job)
+    launch = waitlist.check(user, job)
     plan = _plan(user, launch["plan_id"])
     chosen = locks.choose_membership(user, membership)
     User.objects.select_for_update().get(pk=user.pk)

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from gpuportal import paths
 from placement.planner.values.errors import OrderRefused
+from telemetry import paths
 
 PRIVATE = "order_key"
 PUBLIC = "order_key.pub"

@@ -38,9 +38,9 @@ from reservations.store.booking_snapshot import site_policy
 from reservations.store.calendar_queries import headed_accounts
 from reservations.store.usage import usage_by_membership
 from reservations.web.credit_field import Unreadable
-from reservations.web.forms import read, whole_number
 from telemetry.protocol.sentences import counted
 from telemetry.web.plain_forms import PlainForm
+from telemetry.web.query_filters import read_filters, whole_number
 
 MEMBERS_PER_PAGE = 50
 LOW_ROWS = 20
@@ -104,7 +104,7 @@ def show(request: HttpRequest) -> HttpResponseBase:
     steered = _steered(user)
     if not steered:
         raise PermissionDenied
-    asked = read(GroupForm, request.GET)
+    asked = read_filters(GroupForm, request.GET)
     wanted = asked.values.get("account")
     account = next((a for a in steered if a.pk == wanted), None)
     if account is None and wanted:

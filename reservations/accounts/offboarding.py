@@ -29,7 +29,6 @@ from reservations.notifications.service import tell
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
-from reservations.series import series_days
 from reservations.store import ledger, locks
 from reservations.store.audit_log import audit_act
 
@@ -148,7 +147,7 @@ def _end_one(what: str, pk: int, at: datetime) -> bool:
         return WaitingRequest.objects.move(
             pk, old=state.WAITING, new=state.CANCELLED, ended_at=at, planned=False
         )
-    return series_days.finish(pk, at)
+    return Series.objects.end(pk, at=at)
 
 
 def end_sharing(*, user_pk: int, account_pk: int, at: datetime) -> None:

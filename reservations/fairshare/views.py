@@ -28,7 +28,8 @@ from reservations.rules.policy import Policy
 from reservations.store.access import reader, steered_accounts
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.membership_rights import paid_by
-from reservations.web.forms import LedgerForm, read
+from reservations.web.forms import LedgerForm
+from telemetry.web.query_filters import read_filters
 from telemetry.web.spreadsheet import tame
 
 ROWS_PER_PAGE = 25
@@ -57,7 +58,7 @@ def _asked(request: HttpRequest) -> StandingRequest:
         Http404: a stranger's Membership or Account.
     """
     user = reader(request)
-    form = read(LedgerForm, request.GET)
+    form = read_filters(LedgerForm, request.GET)
     values = form.values
     account = membership = None
     if values.get("account"):

@@ -1,5 +1,7 @@
 """What people do with a Reservation together: share it, hand it on, repeat it."""
 
+from datetime import datetime
+
 from django.db import models
 from django.utils import timezone
 
@@ -132,6 +134,15 @@ class Offer(models.Model):
         return f"offer of #{self.reservation_id} to {self.taker}"
 
 
+class SeriesQuerySet(models.QuerySet["Series"]):
+    """Moves of Series."""
+
+    def end(self, pk: int, *, at: datetime) -> bool:
+        """End a running Series; False: it has ended already."""
+        running = self.filter(pk=pk, state=Series.State.RUNNING)
+        return running.update(state=Series.State.ENDED, ended_at=at) == 1
+
+
 class Series(models.Model):
     """The same Gpus at the same local time, again and again, until an end."""
 
@@ -162,6 +173,8 @@ class Series(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
     ended_at = models.DateTimeField(null=True, blank=True)
     look_at = models.DateTimeField(help_text="When the tick looks at it next.")
+
+    objects = SeriesQuerySet.as_manager()
 
     class Meta:
         ordering = ["-created_at", "-pk"]

@@ -30,8 +30,8 @@ from reservations.notifications.queries import notices_in_words
 from reservations.notifications.service import read_all
 from reservations.notifications.webhook_rules import WebhookRefused
 from reservations.store.access import reader
-from reservations.web.forms import read
 from telemetry.protocol.sentences import counted, sentence
+from telemetry.web.query_filters import read_filters
 
 PAGE_ROWS = 25
 DELIVERY_ROWS = 10
@@ -41,7 +41,7 @@ DELIVERY_ROWS = 10
 def notices(request: HttpRequest) -> HttpResponse:
     """List what one was told, newest first, by kind, read or not."""
     user = reader(request)
-    asked = read(NoticeFilterForm, request.GET)
+    asked = read_filters(NoticeFilterForm, request.GET)
     rows = Notice.objects.filter(user=user)
     if kind := asked.values.get("kind"):
         rows = rows.filter(kind=kind)

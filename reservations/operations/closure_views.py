@@ -26,8 +26,8 @@ from reservations.operations.evacuation_plan import Fate, Relief
 from reservations.operations.forms import ClosureForm, ClosuresAsked
 from reservations.rules.errors import BookingError, NotFound
 from reservations.store.access import operator_required, reader
-from reservations.web.forms import read, whole_number
 from telemetry.protocol.sentences import joined, sentence
+from telemetry.web.query_filters import read_filters, whole_number
 
 ROWS_PER_PAGE = 25
 FATES = {
@@ -84,7 +84,7 @@ def touched(
 def listed(request: HttpRequest) -> HttpResponseBase:
     """List closures: those that stand, unless others are asked for."""
     now = timezone.now()
-    asked = read(ClosuresAsked, request.GET)
+    asked = read_filters(ClosuresAsked, request.GET)
     rows = _wanted(asked.values, now)
     page = Paginator(rows, ROWS_PER_PAGE).get_page(asked.values.get("page"))
     query = {k: v for k, v in request.GET.items() if k != "page" and v}

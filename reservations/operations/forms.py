@@ -12,10 +12,11 @@ from reservations.operations.bulk_acts import ACTS, BulkAct
 from reservations.operations.peak_hours import LONGEST_TEXT
 from reservations.rules.prices import MOST_FACTOR
 from reservations.web.credit_field import HoursField
-from reservations.web.forms import WALL, whole_number
+from reservations.web.forms import WALL
 from telemetry.models import Gpu, Node, Pool
 from telemetry.protocol.sentences import sentence
 from telemetry.web.plain_forms import PlainForm
+from telemetry.web.query_filters import whole_number
 
 MOST_KEY = 2**62
 REASON_LENGTH = 200

@@ -27,9 +27,9 @@ from reservations.operations.replacement_rules import WORDS, CannotReplace, Carr
 from reservations.rules.errors import BookingError, NotFound
 from reservations.store.access import operator_required, reader
 from reservations.store.gpu_rows import OUT_FIELDS, out_words
-from reservations.web.forms import read
 from telemetry.models import Gpu, Node, Pool
 from telemetry.protocol.sentences import counted, joined, sentence
+from telemetry.web.query_filters import read_filters
 
 ROWS_PER_PAGE = 50
 ORDER = {
@@ -49,7 +49,7 @@ def gpus(request: HttpRequest) -> HttpResponseBase:
 
 
 def _list(request: HttpRequest, form: ActForm, *, status: int = 200) -> HttpResponse:
-    asked = read(GpusAsked, request.GET)
+    asked = read_filters(GpusAsked, request.GET)
     values = asked.values
     page = Paginator(_wanted(values), ROWS_PER_PAGE).get_page(values.get("page"))
     rows = [

@@ -37,11 +37,11 @@ from reservations.store.access import (
     steered_accounts,
     subtree,
 )
-from reservations.web.forms import QueryFilters, read
 from telemetry.models import Pool
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import HOUR_SECONDS
 from telemetry.web.plain_forms import PlainForm
+from telemetry.web.query_filters import QueryFilters, read_filters
 from telemetry.web.spreadsheet import tame
 
 PAGE_ROWS = 50
@@ -173,7 +173,7 @@ class ReportForm(PlainForm):
 @operator_required
 def site(request: HttpRequest) -> HttpResponseBase:
     """Report on the whole site."""
-    return _answer(request, read(ReportForm, request.GET), account=None)
+    return _answer(request, read_filters(ReportForm, request.GET), account=None)
 
 
 @require_safe
@@ -181,7 +181,7 @@ def group(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Report on a group that the reader heads, and on what lies below it."""
     steered = steered_accounts(reader(request))
     account = get_object_or_404(Account, pk=pk, pk__in=steered)
-    return _answer(request, read(ReportForm, request.GET), account=account)
+    return _answer(request, read_filters(ReportForm, request.GET), account=account)
 
 
 def _answer(

@@ -135,10 +135,3 @@ def lock_row(pk: int) -> Series | None:
     """Lock a Series after everything else; None: it has ended."""
     rows = Series.objects.select_for_update(no_key=True, of=("self",))
     return rows.filter(pk=pk, state=Series.State.RUNNING).first()
-
-
-def finish(pk: int, at: datetime) -> bool:
-    ended = Series.objects.filter(pk=pk, state=Series.State.RUNNING).update(
-        state=Series.State.ENDED, ended_at=at
-    )
-    return ended == 1

@@ -18,7 +18,6 @@ from reservations.series.series_days import (
     LATER,
     REFUSED,
     SKIPPED,
-    finish,
     lock_row,
     rule_of,
 )
@@ -37,7 +36,7 @@ def end(*, series_id: int, user: User, now: datetime) -> Series:
     at = whole_second(now)
     row = own_series(series_id, user)
     with transaction.atomic(durable=True):
-        if finish(row.pk, at):
+        if Series.objects.end(row.pk, at=at):
             audit_act(
                 verb="series.ended", subject=f"series:{row.pk}", actor=user, now=at
             )
@@ -90,7 +89,7 @@ def cancel_from(*, series_id: int, user: User, day: date, now: datetime) -> int:
         after = Occurrence.objects.filter(series=row, day__gte=day)
         after.filter(state=LATER).update(state=SKIPPED, looked_at=at)
         if last < _local_day(row, at):
-            finish(row.pk, at)
+            Series.objects.end(row.pk, at=at)
         audit_act(
             verb="series.cut",
             subject=f"series:{row.pk}",

@@ -29,7 +29,6 @@ from reservations.series.series_days import (
     book_days,
     days_ahead,
     days_in,
-    finish,
     lock_row,
     rule_of,
 )
@@ -215,7 +214,7 @@ def _extend(pk: int, at: datetime, policy: Policy) -> list[Looked]:
         try:
             chosen = locks.choose_membership(row.user, row.membership)
         except BookingError as error:
-            finish(pk, at)
+            Series.objects.end(pk, at=at)
             _tell(row, {"ended": True, "why": error.text()}, "ended", at)
             return []
         locks.lock(chosen, gpu_ids)
@@ -285,6 +284,6 @@ def _plan_next_look(row: Series, rule: Rule, policy: Policy, at: datetime) -> No
         return
     last = max((rule.window(day).end for day in states), default=at)
     if last <= at:
-        finish(row.pk, at)
+        Series.objects.end(row.pk, at=at)
     else:
         Series.objects.filter(pk=row.pk).update(look_at=last)

@@ -25,8 +25,9 @@ from reservations.store.booking_snapshot import site_policy
 from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.membership_rights import payers
 from reservations.web.api_parts import counted_now
-from reservations.web.forms import read, read_draft
+from reservations.web.forms import read_draft
 from telemetry.protocol.sentences import counted, joined, sentence
+from telemetry.web.query_filters import read_filters
 
 PAGE_ROWS = 25
 _WORDS = {
@@ -39,7 +40,7 @@ _WORDS = {
 @require_safe
 def series_list(request: HttpRequest) -> HttpResponse:
     """List one's Series, newest first."""
-    asked = read(SeriesFilterForm, request.GET)
+    asked = read_filters(SeriesFilterForm, request.GET)
     rows = Series.objects.filter(user=reader(request)).prefetch_related("gpus__node")
     state = asked.values.get("state") or "running"
     if state != "all":
@@ -101,7 +102,7 @@ def series_show(request: HttpRequest, pk: int) -> HttpResponse:
     }
     now = timezone.now()
     days = [_day(day, rule.window(day), known.get(day), now) for day in rule.days()]
-    asked = read(SeriesFilterForm, request.GET)
+    asked = read_filters(SeriesFilterForm, request.GET)
     page = Paginator(days, PAGE_ROWS).get_page(asked.values.get("page") or 1)
     context = {
         "series": row,

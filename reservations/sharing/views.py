@@ -39,8 +39,8 @@ from reservations.store.booking_snapshot import site_policy
 from reservations.store.calendar_queries import Reader
 from reservations.store.co_users import taker_name
 from reservations.web.api_parts import counted_now
-from reservations.web.forms import read
 from telemetry.protocol.sentences import known, sentence
+from telemetry.web.query_filters import read_filters
 
 AHEAD = timedelta(days=14)
 MOST_CHOICES = 100
@@ -348,7 +348,7 @@ def reservation_line(row: Reservation, eyes: Reader) -> str:
 def offer_list(request: HttpRequest) -> HttpResponse:
     """List what is offered to one, and what one offers; open ones first."""
     user = reader(request)
-    asked = read(OfferFilterForm, request.GET)
+    asked = read_filters(OfferFilterForm, request.GET)
     rows = Offer.objects.filter(Q(taker__user=user) | Q(made_by=user))
     state = asked.values.get("state") or "open"
     if state != "all":

@@ -21,7 +21,8 @@ from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.membership_rights import payers
 from reservations.waitlist.forms import OVER, WaitForm
 from reservations.waitlist.queries import OwnRequest, own_rows, queue_of
-from reservations.web.forms import read, wall
+from reservations.web.forms import wall
+from telemetry.web.query_filters import read_filters
 
 PAGE_ROWS = 10
 WEEK = timedelta(days=7)
@@ -43,7 +44,7 @@ def waiting(request: HttpRequest) -> HttpResponse:
     """Show own requests and a form to ask; the address may fill the form."""
     user = reader(request)
     now, policy = timezone.now(), site_policy()
-    asked = read(WaitForm, request.GET)
+    asked = read_filters(WaitForm, request.GET)
     seen_by = Reader.of(user, policy)
     waits = own_rows(user).filter(state=WaitingRequest.State.WAITING)
     over = own_rows(user).exclude(state=WaitingRequest.State.WAITING)

@@ -1,7 +1,6 @@
 """What addresses may say. A bad part is dropped and named, never an error page."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +10,7 @@ from django.utils.translation import gettext
 
 from telemetry.models import Gpu
 from telemetry.web.plain_forms import PlainForm
-from telemetry.web.translation import translated
+from telemetry.web.query_filters import read_filters
 
 WALL = "%Y-%m-%dT%H:%M"
 MOST_GPUS = 64
@@ -71,39 +70,6 @@ class LedgerForm(PlainForm):
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
 
 
-@dataclass(frozen=True)
-class QueryFilters:
-    """What an address asked for, and what of it was not understood."""
-
-    values: dict[str, Any]
-    notices: list[str] = field(default_factory=list)
-
-
-def read(form_class: type[forms.Form], query: Mapping[str, Any]) -> QueryFilters:
-    """Read an address leniently: keep the good parts, name the bad ones."""
-    form = form_class(query)
-    form.full_clean()
-    notices = [
-        gettext(
-            "“%(name)s” in the page's address was not understood and is "
-            "ignored: %(error)s"
-        )
-        % {"name": name, "error": translated(str(error))}
-        for name, errors in form.errors.items()
-        for error in errors
-    ]
-    return QueryFilters(form.cleaned_data, notices)
-
-
-def whole_number(text: str) -> int:
-    """Return a key or a version as an address or a form tells it; 0: it is none.
-
-    >>> whole_number("17"), whole_number("-1"), whole_number("9" * 5000)
-    (17, 0, 0)
-    """
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-
-
 def wall(at: datetime | None) -> str:
     """Return an instant as the site's clock shows it, to the minute; "" for None."""
     return timezone.localtime(at).strftime(WALL) if at else ""
@@ -114,7 +80,7 @@ def read_draft(query: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[st
 
     Times are the site's clock ("2026-11-21T14:00"), as the inputs show them.
     """
-    asked = read(DraftForm, query)
+    asked = read_filters(DraftForm, query)
     values, notices = asked.values, list(asked.notices)
     wanted = list(values.get("gpus") or [])
     if values.get("gpu"):

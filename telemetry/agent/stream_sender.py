@@ -16,14 +16,14 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from telemetry.protocol.broker_keys import RAW, WATCHED
+
 STREAM_ENTRIES = 3900
 """An hour at 1 Hz, rosters and troubles among it, and a little (approximate)."""
 QUEUE_MOST = 6
 """Messages that may wait: a roster, a trouble and the last Samples."""
 BACK_OFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 TIMEOUT_SECONDS = 2.0
-WATCHED = "telemetry.watched."
-"""Key per Gpu that the web keeps alive while a page of it is open."""
 WATCHED_EVERY_SECONDS = 0.9
 WATCHED_REFUSED_SECONDS = 60.0
 """A broker that does not let the node look is asked again after this long."""
@@ -34,7 +34,7 @@ _Message = tuple[bytes, "Callable[[], object] | None"]
 
 def stream_name(node: str) -> str:
     """Name of a node's raw stream: what it is called is what it speaks for."""
-    return f"raw.{node}"
+    return RAW + node
 
 
 class Sender:

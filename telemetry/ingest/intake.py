@@ -18,6 +18,7 @@ from telemetry.ingest.readings import (
 )
 from telemetry.inventory.queries import EMPTY_CLUSTER, ClusterSnapshot
 from telemetry.live.broadcast import TROUBLE
+from telemetry.protocol.broker_keys import RAW
 from telemetry.protocol.errors import MessageRefused
 from telemetry.protocol.fields import MESSAGE_MOST_BYTES, load_object
 from telemetry.protocol.hardware import NodeInfo
@@ -27,7 +28,6 @@ from telemetry.protocol.trouble import NodeTrouble
 from telemetry.rules.energy import EnergyMeters
 from telemetry.rules.rollup import MINUTE_SECONDS, minute_start, of_reading
 
-RAW = "raw."
 RAW_MAXLEN = 4000
 """Entries kept of a node's raw stream: an hour, and a little."""
 MINUTES_DONE = "telemetry.minutes.done"

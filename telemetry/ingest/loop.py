@@ -16,7 +16,7 @@ from telemetry.ingest.bounds import Misuse, StreamBounds
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.connections import Connections
 from telemetry.ingest.findings import Findings
-from telemetry.ingest.intake import RAW, Intake, milliseconds
+from telemetry.ingest.intake import Intake, milliseconds
 from telemetry.ingest.lease import Lease
 from telemetry.ingest.readings import (
     HolderPresent,
@@ -35,6 +35,7 @@ from telemetry.live.broadcast import (
     publish_roster,
     publish_trouble,
 )
+from telemetry.protocol.broker_keys import RAW
 from telemetry.protocol.frame import Frame, FrameRow, encode
 from telemetry.protocol.gpu_state import GpuState
 from telemetry.protocol.sample import GpuReading

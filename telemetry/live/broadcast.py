@@ -33,7 +33,7 @@ DETAIL = "telemetry.detail."
 DETAIL_ALL = "telemetry.detail.*"
 TROUBLE = "telemetry.trouble."
 WATCHED_SECONDS = 10
-"""How long a page counts as open after it was last heard of (sender.WATCHED)."""
+"""A page counts as open this long after its last sign (``broker_keys.WATCHED``)."""
 WATCHED_AGAIN_SECONDS = 5.0
 CALENDAR_CHANGED = "reservations.changed"
 """Published by the reservations floor: who holds what is different now."""

@@ -21,7 +21,6 @@ from redis import RedisError
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
-from telemetry.agent.stream_sender import WATCHED
 from telemetry.live.broadcast import (
     CALENDAR_CHANGED,
     DETAIL,
@@ -31,6 +30,7 @@ from telemetry.live.broadcast import (
     ROSTER,
     WATCHED_SECONDS,
 )
+from telemetry.protocol.broker_keys import WATCHED
 
 BACK_OFF_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
 PING_SECONDS = 10.0

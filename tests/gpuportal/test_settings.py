@@ -9,7 +9,8 @@ from django.conf import settings as site
 from django.core.checks import Error, run_checks
 from django.test import override_settings
 
-from gpuportal import checks, paths
+from gpuportal import checks
+from telemetry import paths
 from tests.factories import make_node
 
 

@@ -12,7 +12,7 @@ MOST_FILES = 25
 CONVENTIONAL = {
     *("admin", "api", "apps", "checks", "consumers", "forms", "routing"),
     *("schemas", "tasks", "urls", "views"),
-    *("errors", "queries", "rules", "service", "text", "triggers"),
+    *("errors", "queries", "rules", "service", "text", "tick", "triggers"),
     "__init__",
 }
 # Both are found by their path: Django looks a format up by its language, and the first

@@ -4,10 +4,10 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from gpuportal import paths
 from gpuportal.demo import load
 from gpuportal.demo.cast import RECIPE_SETTINGS
 from placement.jobs import service as jobs
+from telemetry import paths
 
 
 class Command(BaseCommand):

@@ -10,8 +10,8 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from gpuportal import paths
 from placement.protocol import signing
+from telemetry import paths
 from telemetry.inventory.enrollment import enroll_node, renew_token
 from telemetry.protocol.errors import TelemetryError
 

@@ -18,11 +18,11 @@ from django.core.management import BaseCommand, CommandError, call_command
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 
-from gpuportal import paths
 from gpuportal.monitoring import migrations_due
 from gpuportal.supervisor import AlreadyRunning, Supervisor, process_table, take_lock
 from gpuportal.supervisor.kernel import write_lock
 from gpuportal.supervisor.starter import Starter
+from telemetry import paths
 
 # How many ports after a taken one are looked at for the advice; the last one of TCP.
 PORTS_TRIED, MOST_PORT = 50, 65_535

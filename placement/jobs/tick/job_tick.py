@@ -1,7 +1,6 @@
 """The tick of Jobs: what should run, derived from the database each second.
 
-0. bring Jobs that waited for time to where their request was placed; ask nodes for
-   the checkpoints of Jobs that go on elsewhere
+0. ask nodes for the checkpoints of Jobs that go on elsewhere
 1. order what is due: QUEUED, its Reservation ACTIVE, its turn, its Gpus free
    and the other nodes of one over several, once the first says where to meet
 2. order again what a node has not been heard of for 20 s (same attempt: the
@@ -15,7 +14,6 @@
 8. give up Jobs whose node is silent a minute after the Reservation's end: the
    shim has stopped them by itself long before
 9. see that Gpus are free after Jobs; tell the next holder where one is not
-10. leave gaps in time; let who waits for one take those that are free
 
 Safe to run twice and at the same time: a row is taken by compare-and-set before
 its order is sent. One bad row is logged and skipped.
@@ -28,8 +26,6 @@ from datetime import datetime, timedelta
 from django.db import DatabaseError, transaction
 from django.db.models import Exists, F, OuterRef, Q
 
-from placement.backfill import service as backfill
-from placement.jobs import waitlist_jobs
 from placement.jobs.job_transitions import move
 from placement.jobs.nodes import checkpoint_relay, command_queue, job_nodes
 from placement.jobs.tick import (
@@ -67,7 +63,6 @@ _WORDS = {
 def tick(now: datetime) -> dict[str, int]:
     """Run every step once; how many rows each step moved."""
     return {
-        "brought": waitlist_jobs.settle(now),
         "carried": _carry(now),
         "ordered": _each(_due(now), _order, now),
         "joined": _each(job_nodes.joining(now), _send_start, now),
@@ -81,7 +76,6 @@ def tick(now: datetime) -> dict[str, int]:
         "checkpoints_dropped": checkpoint_relay.tidy(),
         "still_held": gpu_release_check.look(now),
         "next_told": gpu_release_check.tell_next_holders(now),
-        **backfill.step(now),
     }
 
 

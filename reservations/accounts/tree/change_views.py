@@ -18,9 +18,9 @@ from reservations.accounts.tree.tree_undo import changed_fields
 from reservations.models import Account, Membership, TreeChange, TreeChangeRow
 from reservations.rules.errors import BookingError
 from reservations.store.access import operator_required, reader
-from reservations.web.forms import read
 from telemetry.protocol.sentences import sentence
 from telemetry.web.plain_forms import PlainForm
+from telemetry.web.query_filters import read_filters
 
 CHANGES_PER_PAGE = 15
 ROWS_SHOWN = 6
@@ -54,7 +54,7 @@ class ChangeView:
 @operator_required
 def show(request: HttpRequest) -> HttpResponseBase:
     """List the changes, newest first."""
-    asked = read(ChangesForm, request.GET)
+    asked = read_filters(ChangesForm, request.GET)
     values = asked.values
     rows = TreeChange.objects.select_related("actor", "undone_by")
     if values.get("kind"):

@@ -30,8 +30,8 @@ from reservations.models import Account, Membership, User
 from reservations.store.access import operator_required
 from reservations.store.booking_snapshot import site_policy
 from reservations.web.credit_field import hours
-from reservations.web.forms import QueryFilters, read
 from telemetry.web.plain_forms import PlainForm
+from telemetry.web.query_filters import QueryFilters, read_filters
 
 ROWS_PER_PAGE = 50
 DEEPEST = 8
@@ -60,7 +60,7 @@ def show(request: HttpRequest) -> HttpResponseBase:
 
 
 def _asked(request: HttpRequest) -> tuple[QueryFilters, Account | None]:
-    asked = read(TreeForm, request.GET)
+    asked = read_filters(TreeForm, request.GET)
     account = None
     if asked.values.get("account"):
         account = (

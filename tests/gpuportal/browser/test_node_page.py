@@ -6,8 +6,8 @@ import time
 import pytest
 from playwright.sync_api import Page, expect
 
-from telemetry.agent.stream_sender import WATCHED
 from telemetry.live import broadcast
+from telemetry.protocol.broker_keys import WATCHED
 from telemetry.protocol.gpu_state import GpuState
 from tests.factories import make_gpus, make_node
 from tests.gpuportal.browser.conftest import GIB, Lab

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpuportal import paths
 from gpuportal.supervisor import process_table
 from gpuportal.supervisor.process_table import NodeProcess
+from telemetry import paths
 from telemetry.models import Node
 from tests.factories import make_node
 

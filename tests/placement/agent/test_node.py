@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from gpuportal import paths
 from placement.agent.job_folder import JobFolder
 from placement.agent.local_runner import halt_all
 from placement.planner.launch.recipes import checked_settings
@@ -25,6 +24,7 @@ from placement.planner.values.workload import Workload
 from placement.protocol import signing
 from placement.protocol.commands import OrderKind
 from placement.rules.log_text import numbers_of
+from telemetry import paths
 from tests.placement import nodes
 from tests.placement.nodes import make_order, until
 

@@ -9,7 +9,7 @@ import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
-from placement.jobs.tick import job_tick
+from placement import tick as placement_tick
 from placement.models import Backfill
 from reservations.accounts.api_tokens import create_token
 from reservations.models import Account
@@ -66,7 +66,7 @@ def test_a_job_in_gaps_is_asked_for_shown_and_stopped_by_every_door(
     row = Backfill.objects.get()
     assert answer["Location"] == "/jobs/#gaps"
     assert (row.shortest_seconds, row.total_seconds, row.owner) == (1200, 18000, alice)
-    job_tick.tick(now)
+    placement_tick.tick(now)
     text = page.get("/jobs/").content.decode()
     assert "night sweep" in text and "needs 1 GPU, and none is free now" in text
     assert "Number 1 of 1 in the queue" in text

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from placement import tick as placement_tick
 from placement.backfill.service import ask as ask_for_gaps
 from placement.backfill.service import stop_in_gaps
 from placement.jobs import service as jobs
-from placement.jobs.tick import job_tick
 from placement.models import Backfill, Job
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.commands import OrderKind
@@ -53,7 +53,7 @@ def tick(now) -> dict[str, int]:
     """One second of the live portal: reservations, then jobs."""
     Node.objects.update(last_seen_at=now)
     tick_service.tick(now)
-    return job_tick.tick(now)
+    return placement_tick.tick(now)
 
 
 def book(user, gpus, start, hours=1.0, now=NOW) -> Reservation:
@@ -221,7 +221,7 @@ def test_gaps_go_to_sound_free_gpus_in_fair_order_after_the_waitlist(
         latest=NOW + 5 * HOUR,
         now=NOW + MINUTE,
     )
-    job_tick.tick(NOW + 2 * MINUTE)
+    placement_tick.tick(NOW + 2 * MINUTE)
     mine.refresh_from_db()
     assert "waitlist" in mine.reason
     tick(NOW + 3 * MINUTE)

@@ -7,13 +7,13 @@ import pytest
 from django.utils import timezone
 
 from placement.jobs.nodes import log_store
-from placement.jobs.tick.progress_tick import follow
 from placement.models import Job, PlacementPolicy, PlanOutcome
 from placement.planner.values.calibration import ENOUGH
 from placement.plans import measured_error, plan_outcome
 from placement.plans.available_gpus import placement_policy
 from placement.plans.service import keep_plan
 from placement.protocol.job_lifecycle import JobState
+from placement.tick import follow
 from reservations.rules.lifecycle import State
 from telemetry.live.broadcast import DETAIL
 from telemetry.models import Gpu, UsageSummary

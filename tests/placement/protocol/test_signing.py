@@ -4,9 +4,9 @@ import stat
 
 import pytest
 
-from gpuportal import paths
 from placement.planner.values.errors import OrderRefused
 from placement.protocol import signing
+from telemetry import paths
 
 
 @pytest.fixture(autouse=True)

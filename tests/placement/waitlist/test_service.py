@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from placement import tick as placement_tick
 from placement.jobs import service as jobs
-from placement.jobs.tick import job_tick
 from placement.models import Job, WaitingLaunch
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.values.errors import LaunchInvalid
@@ -99,12 +99,12 @@ def test_a_job_that_waits_with_a_request_is_queued_where_it_is_placed(
 
     row = ask(alice, job=JOB, latest=NOW + 11 * HOUR)
     place(NOW)
-    assert row.has_job and job_tick.tick(NOW)["brought"] == 0
+    assert row.has_job and placement_tick.tick(NOW)["brought"] == 0
     release(reservation_id=held.pk, user=bob, now=NOW + HOUR)
     row = place(NOW + HOUR)
     assert row.state == "placed", "inside the freeze, without asking"
     assert row.reservation.start == NOW + HOUR
-    assert job_tick.tick(NOW + HOUR)["brought"] == 1, "and it is ordered at once"
+    assert placement_tick.tick(NOW + HOUR)["brought"] == 1, "and it is ordered at once"
     job = Job.objects.get()
     assert (job.reservation, job.state, job.name) == (
         row.reservation,
@@ -116,12 +116,12 @@ def test_a_job_that_waits_with_a_request_is_queued_where_it_is_placed(
     late = {"now": NOW + HOUR, "earliest": NOW + 9 * HOUR, "gpu_class": ""}
     gone = ask(alice, job=JOB, **late)
     waiting.withdraw(waiting_id=gone.pk, user=alice, now=NOW + HOUR)
-    job_tick.tick(NOW + HOUR)
+    placement_tick.tick(NOW + HOUR)
     assert not WaitingLaunch.objects.exists() and Job.objects.count() == 1
 
     too_wide = ask(alice, job=JOB | {"gpus": 2}, **late)
     place(NOW + 2 * HOUR)
-    job_tick.tick(NOW + 2 * HOUR)
+    placement_tick.tick(NOW + 2 * HOUR)
     too_wide.refresh_from_db()
     assert too_wide.state == "placed" and Job.objects.count() == 1
     told = Notice.objects.get(user=alice, kind="job_failed")
@@ -143,7 +143,7 @@ def test_a_plan_is_made_again_where_its_request_is_placed_on_other_gpus(
     job = JOB | {"recipe": "tiny-transformer", "recipe_settings": {}, "plan": kept.pk}
     ask(alice, job=job, earliest=start, latest=NOW + 20 * HOUR)
     row = place(NOW)
-    assert row.state == "placed" and job_tick.tick(NOW)["brought"] == 1
+    assert row.state == "placed" and placement_tick.tick(NOW)["brought"] == 1
     made = Job.objects.get()
     assert made.plan != kept and made.recipe_settings["strategy"] == "single"
     (shard,) = made.plan.plan["shards"]
@@ -156,7 +156,7 @@ def test_a_plan_is_made_again_where_its_request_is_placed_on_other_gpus(
     script = {"name": "own", "kind": "script", "script": "true", "plan": kept.pk}
     ask(alice, job=script, earliest=start + 4 * HOUR, latest=NOW + 20 * HOUR)
     place(NOW)
-    job_tick.tick(NOW)
+    placement_tick.tick(NOW)
     assert Job.objects.count() == 1
     told = Notice.objects.get(user=alice, kind="job_failed")
     assert "The plan is for" in told.detail["text"]
@@ -192,7 +192,7 @@ def test_queued_jobs_and_co_users_follow_a_displaced_reservation(
     )
     row = WaitingRequest.objects.get()
     assert (row.displaced_from, row.has_job, row.state) == (flex, True, "waiting")
-    job_tick.tick(later)
+    placement_tick.tick(later)
     own.refresh_from_db()
     assert (own.state, own.waits_with) == (JobState.QUEUED, row)
     jobs.stop(job_id=shared.pk, user=bob, now=later)
@@ -201,7 +201,7 @@ def test_queued_jobs_and_co_users_follow_a_displaced_reservation(
     made = row.reservation
     assert [a.gpu_id for a in made.allocations.all()] == [two.pk]
     assert [c.user for c in made.co_users.all()] == [bob]
-    assert job_tick.tick(later)["brought"] == 2
+    assert placement_tick.tick(later)["brought"] == 2
     own.refresh_from_db()
     shared.refresh_from_db()
     assert (own.reservation, own.waits_with, own.state) == (made, None, JobState.QUEUED)
@@ -219,7 +219,7 @@ def test_queued_jobs_and_co_users_follow_a_displaced_reservation(
     row.refresh_from_db()
     assert row.has_job and row.state == "waiting"
     jobs.stop(job_id=own.pk, user=alice, now=later)
-    job_tick.tick(later)
+    placement_tick.tick(later)
     row.refresh_from_db()
     assert not row.has_job, "nothing waits with it any more"
 

@@ -1,0 +1,29 @@
+"""The periodic steps of placement. All are safe to run twice and at the same time."""
+
+from datetime import datetime
+
+from placement.backfill import service as backfill
+from placement.jobs.tick import job_tick, progress_tick
+from placement.plans import outcome_tick
+from placement.rebalance import rebalance_tick
+from placement.serving import endpoint_move
+from placement.waitlist import service as waitlist
+
+
+def tick(now: datetime) -> dict[str, int]:
+    """Start and stop Jobs that are due; return how many rows each step moved."""
+    return {
+        "brought": waitlist.settle(now),
+        **job_tick.tick(now),
+        **backfill.step(now),
+    }
+
+
+def look_again(now: datetime) -> dict[str, int]:
+    """Look for better places of running Jobs and endpoints; return what moved."""
+    return rebalance_tick.look_again(now) | endpoint_move.tick(now)
+
+
+def follow(now: datetime) -> dict[str, int]:
+    """Follow running Jobs: their progress, and what comes of their Plans."""
+    return progress_tick.follow(now) | outcome_tick.measure(now)

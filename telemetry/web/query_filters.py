@@ -1,0 +1,45 @@
+"""What the address of a page may say: good parts are kept, bad ones are named."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext
+
+from telemetry.web.translation import translated
+
+
+@dataclass(frozen=True)
+class QueryFilters:
+    """Values that an address names, and notices of the parts that are invalid."""
+
+    values: dict[str, Any]
+    notices: list[str] = field(default_factory=list)
+
+
+def read_filters(
+    form_class: type[forms.Form], query: Mapping[str, Any]
+) -> QueryFilters:
+    """Read an address leniently: keep the good parts, name the bad ones."""
+    form = form_class(query)
+    form.full_clean()
+    notices = [
+        gettext(
+            "“%(name)s” in the page's address was not understood and is "
+            "ignored: %(error)s"
+        )
+        % {"name": name, "error": translated(str(error))}
+        for name, errors in form.errors.items()
+        for error in errors
+    ]
+    return QueryFilters(form.cleaned_data, notices)
+
+
+def whole_number(text: str) -> int:
+    """Return a key or a version from an address or a form; 0 where it is invalid.
+
+    >>> whole_number("17"), whole_number("-1"), whole_number("9" * 5000)
+    (17, 0, 0)
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
