@@ -13,6 +13,7 @@ import threading
 import time
 import unittest
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ import pytest
 import redis
 from django.conf import settings as django_settings
 from django.db.backends.sqlite3.base import DatabaseOperations
+from pytest_django.plugin import DjangoDbBlocker
 
 from tests import early
+from tests.database import TEMPLATE, migrated_database
 from tests.nvml_sim.nvmlsim import NoCompiler, Sim
 
 # No deadline for examples on a busy machine.
@@ -47,6 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
         database["OPTIONS"]["init_command"] = (
             "PRAGMA journal_mode=WAL;PRAGMA synchronous=OFF;"
         )
+    elif database["NAME"] == TEMPLATE:
+        # Runs that use one server side by side have databases of their own.
+        name = f"test_{Path(early.VAR).name}"
+        database["TEST"] = {"NAME": name, "TEMPLATE": TEMPLATE}
     # Tests see what they patched, and one database: plans are made where they run.
     django_settings.PLANNER_PROCESS = False
     django_settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
@@ -95,6 +102,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
             item.add_marker("browser")
     yield
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(
+    request: pytest.FixtureRequest,
+    django_test_environment: None,
+    django_db_blocker: DjangoDbBlocker,
+) -> Iterator[None]:
+    """Make the test database, from one that was migrated before where it can."""
+    with ExitStack() as stack:
+        with django_db_blocker.unblock():
+            stack.enter_context(
+                migrated_database(request.config.cache.mkdir("databases"))
+            )
+        yield
+        with django_db_blocker.unblock():
+            stack.close()
 
 
 # --- broker and channel layer ---------------------------------------------------
