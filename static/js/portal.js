@@ -1,20 +1,20 @@
 // What every page runs.
 
-import "./theme.js";
-import "./menu.js";
+import "./shell/theme.js";
+import "./shell/menu.js";
 import "./time.js";
 import "./hues.js";
-import "./forms.js";
-import "./day.js";
-import "./when.js";
+import "./fields/forms.js";
+import "./fields/day.js";
+import "./fields/when.js";
 import "./terms.js";
-import "./tour.js";
-import "./banners.js";
+import "./shell/tour.js";
+import "./shell/banners.js";
 import { startBell } from "./notices/bell.js";
-import { startDrafts } from "./drafts.js";
-import { startZoneHint } from "./zone_hint.js";
-import { startSearch } from "./search.js";
-import { startShortcuts } from "./shortcuts.js";
+import { startDrafts } from "./fields/drafts.js";
+import { startZoneHint } from "./shell/zone_hint.js";
+import { startSearch } from "./shell/search.js";
+import { startShortcuts } from "./shell/shortcuts.js";
 
 if (document.getElementById("search")) {
   startSearch();
@@ -23,4 +23,4 @@ if (document.getElementById("search")) {
 startDrafts();
 startZoneHint();
 if (document.getElementById("bell")) startBell();
-if (document.getElementById("live-banner")) import("./banner.js");
+if (document.getElementById("live-banner")) import("./shell/banner.js");

@@ -3,9 +3,9 @@
 import { el, setVars } from "../dom.js";
 import { duration, gib } from "../format.js";
 import { icon } from "../icons.js";
-import { barClasses, barSentence, barSign, owner } from "./bars.js";
-import { closureItem } from "./closures.js";
-import { ghostItems } from "./ghosts.js";
+import { barClasses, barSentence, barSign, owner } from "./timeline/bars.js";
+import { closureItem } from "./timeline/closures.js";
+import { ghostItems } from "./timeline/ghosts.js";
 import { clockOf, shortClass } from "./words.js";
 import { addWall, ceilGrid, floorGrid, toWall, wallSeconds } from "./zone.js";
 import { gettext } from "../words.js";

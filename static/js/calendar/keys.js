@@ -1,5 +1,5 @@
 // The calendar's keyboard shortcuts; "?" lists them with the others.
-import { registerShortcuts } from "../shortcuts.js";
+import { registerShortcuts } from "../shell/shortcuts.js";
 import { gettext } from "../words.js";
 
 /** toolbar: go(way); change(fields, step); today(); begin(): a new booking. */

@@ -1,6 +1,6 @@
 // What the pictures in view mean: which colour is which group, and the signs that are there.
 import { el } from "../dom.js";
-import { hueClass } from "./bars.js";
+import { hueClass } from "./timeline/bars.js";
 
 /** Keep the list of groups, and the keys that are only sometimes true, right. */
 export function watchLegend(list, store, title) {

@@ -5,8 +5,8 @@ import { icon } from "../icons.js";
 import { connect } from "../live.js";
 import { writeTimes } from "../time.js";
 import { ask, toast, toastProblem } from "../toast.js";
-import { whenFields } from "../when.js";
-import { problemWords } from "./problem.js";
+import { whenFields } from "../fields/when.js";
+import { problemWords } from "./drawer/problem.js";
 import { addWall, ceilGrid, exact } from "./zone.js";
 import { gettext } from "../words.js";
 

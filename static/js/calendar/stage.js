@@ -3,7 +3,7 @@
 import { toastProblem } from "../toast.js";
 import { Agenda } from "./agenda.js";
 import { Month } from "./month.js";
-import { Timeline } from "./timeline.js";
+import { Timeline } from "./timeline/timeline.js";
 import { fromWall, rangeOf } from "./zone.js";
 
 const MINUTE_MS = 60_000;

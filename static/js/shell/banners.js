@@ -1,0 +1,33 @@
+// On a phone the messages under the top bar take one line: the first of them, cut where
+// it is too long. A button opens the whole. base.css does the cutting.
+
+import { setAttr } from "../dom.js";
+
+const phone = matchMedia("(max-width: 40rem)"); // as in base.css
+const root = document.getElementById("banners");
+const button = document.getElementById("banners-more");
+
+function show() {
+  const shown = [...root.querySelectorAll(".banner:not([hidden])")];
+  root.classList.toggle("is-folded", phone.matches && button.getAttribute("aria-expanded") === "false");
+  const lines = shown.reduce((sum, one) => sum + Math.max(1, one.querySelectorAll("p").length), 0);
+  const words = shown[0]?.querySelector("p > span");
+  const cut = words && words.scrollWidth > words.clientWidth;
+  const more = lines > 1 || cut || shown[0]?.id === "zone-banner";
+  const open = button.getAttribute("aria-expanded") === "true";
+  setAttr(button, "hidden", !phone.matches || !shown.length || !(more || open));
+  button.querySelector("b").textContent = lines > 1 ? `+${lines - 1}` : "";
+}
+
+if (root) {
+  button.addEventListener("click", () => {
+    button.setAttribute("aria-expanded", String(button.getAttribute("aria-expanded") === "false"));
+    show();
+  });
+  phone.addEventListener("change", show);
+  addEventListener("resize", show);
+  // Banners come and go: the connection's, and the hint of the time zone.
+  const observer = new MutationObserver(show);
+  for (const banner of root.querySelectorAll(".banner")) observer.observe(banner, { attributeFilter: ["hidden"] });
+  show();
+}
