@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from bench import _booking_growth as growth
-from bench._booking_lab import (
+from bench.rig import booking_growth as growth
+from bench.rig.booking_lab import (
     CLIENTS,
     GPUS,
     HOUR,
@@ -37,7 +37,7 @@ from bench._booking_lab import (
     make_lab,
     start_broker,
 )
-from bench._postgres import postgres
+from bench.rig.postgres import postgres
 
 TENSORHIVE_PER_SECOND = (14, 63)
 

@@ -23,8 +23,8 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from bench import _opening as opening
-from bench._postgres import postgres
+from bench.rig import opening as opening
+from bench.rig.postgres import postgres
 
 DATABASES = ("sqlite", "postgresql")
 
@@ -67,7 +67,7 @@ def _again(asked: argparse.Namespace, name: str) -> int:
 def measure(asked: argparse.Namespace) -> dict[str, Any]:
     """Start everything, let them book, look what became of it."""
     # Sets the environment for itself and what it starts, so not before main().
-    from bench import _booking_lab as lab
+    from bench.rig import booking_lab as lab
 
     # As people meet it: with the rate that the site ships with.
     os.environ.pop("BOOK_RATE_PER_MINUTE")

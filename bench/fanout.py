@@ -32,7 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench._cluster import (
+from bench.rig.cluster import (
     cpu_seconds,
     make_cluster,
     process,

@@ -20,7 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import _rivals, strategies
+from bench import strategies
+from bench.rig import rivals
 from placement.planner.search.bottleneck_partition import split_bytes
 from placement.planner.search.pipeline_partition import PipelineProblem, split_pipeline
 
@@ -91,10 +92,10 @@ def searches() -> bool:
 
 def looks() -> bool:
     """One look at a running pipeline of four Gpus among sixteen, with its rows."""
-    from bench import _look
+    from bench.rig import cluster_look
 
     print(f"\n{'Looking again':<60}{'ms':>9}{'target':>9}")
-    with _look.running_job() as look:
+    with cluster_look.running_job() as look:
         return row("one job, 16 GPUs of 2 nodes, 32 layers in 4 stages", look, 100)  # type: ignore[arg-type]
 
 
@@ -106,7 +107,7 @@ class Tally:
         self.over: list[float] = []
         self.ms: list[float] = []
 
-    def add(self, outcome: _rivals.Outcome, frees: Sequence[int], best: float) -> None:
+    def add(self, outcome: rivals.Outcome, frees: Sequence[int], best: float) -> None:
         """Count a spill, or how far the largest load / free is over the optimum."""
         if not outcome.whole:
             self.spills += 1
@@ -127,16 +128,16 @@ class Tally:
         )
 
 
-def rivals(count: int) -> bool:
+def compare_rivals(count: int) -> bool:
     """The same instances to us, accelerate and rules of thumb."""
     solvable = []
-    for layers, frees in _rivals.instances(4 * count, seed=1):
+    for layers, frees in rivals.instances(4 * count, seed=1):
         best = split_bytes(layers, frees)
         if best is not None and len(solvable) < count:
             solvable.append((layers, frees, best.bottleneck))
     tallies: dict[str, Tally] = {}
     for layers, frees, best_ratio in solvable:
-        module = _rivals.accelerate_module(layers)
+        module = rivals.accelerate_module(layers)
 
         def ours(a=layers, b=frees):  # type: ignore[no-untyped-def]
             split = split_bytes(a, b)
@@ -144,18 +145,18 @@ def rivals(count: int) -> bool:
             loads = [0] * len(b)
             for piece in split.pieces:
                 loads[piece.gpu] = sum(a[piece.first : piece.last])
-            return _rivals.Outcome(tuple(loads), True)
+            return rivals.Outcome(tuple(loads), True)
 
-        ways: dict[str, Callable[[], _rivals.Outcome]] = {
+        ways: dict[str, Callable[[], rivals.Outcome]] = {
             "GPU Portal": ours,
             "accelerate infer_auto_device_map": lambda m=module, a=layers, b=frees: (  # type: ignore[misc]
-                _rivals.accelerate_map(m, a, b, balanced=False)
+                rivals.accelerate_map(m, a, b, balanced=False)
             ),
             "  after get_balanced_memory": lambda m=module, a=layers, b=frees: (  # type: ignore[misc]
-                _rivals.accelerate_map(m, a, b, balanced=True)
+                rivals.accelerate_map(m, a, b, balanced=True)
             ),
         }
-        for name, rule in _rivals.SIMPLE.items():
+        for name, rule in rivals.SIMPLE.items():
             ways[name] = lambda r=rule, a=layers, b=frees: r(a, b)  # type: ignore[misc]
         for name, way in ways.items():
             tally = tallies.setdefault(name, Tally())
@@ -180,7 +181,7 @@ def main() -> int:
     parser.add_argument("--instances", type=int, default=300)
     asked = parser.parse_args()
     print(f"{platform.machine()}, Python {platform.python_version()}")
-    kept = [splits(), searches(), looks(), rivals(asked.instances)]
+    kept = [splits(), searches(), looks(), compare_rivals(asked.instances)]
     print("\nAll promises kept." if all(kept) else "\nA promise is broken: see above.")
     return 0 if all(kept) else 1
 

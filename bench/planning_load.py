@@ -57,21 +57,21 @@ def main() -> None:
 def measure(asked: argparse.Namespace) -> dict[str, Any]:
     """Start everything and measure the three loads."""
     # Sets the environment for itself and what it starts, so not before main().
-    from bench import _booking_lab as lab
-    from bench import _cluster, _look
+    from bench.rig import booking_lab as lab
+    from bench.rig import cluster, cluster_look
 
-    _cluster.setup(str(lab.VAR))
+    cluster.setup(str(lab.VAR))
     from django.conf import settings
 
     from telemetry import paths
 
     rows = []
-    with _cluster.valkey(paths.embedded_socket()):
-        keys = _cluster.make_cluster(nodes=2, gpus=GPUS // 2, people=asked.students + 1)
+    with cluster.valkey(paths.embedded_socket()):
+        keys = cluster.make_cluster(nodes=2, gpus=GPUS // 2, people=asked.students + 1)
         sessions = keys.split(",")
         import redis
 
-        _look._frame(redis.Redis.from_url(settings.REDIS_URL))
+        cluster_look._frame(redis.Redis.from_url(settings.REDIS_URL))
         tokens = _tokens()
         with lab.Webs(1) as webs:
             port = webs.ports[0]

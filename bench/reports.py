@@ -13,7 +13,7 @@ import statistics
 import time
 from datetime import UTC, datetime, timedelta
 
-from bench import _booking_lab as lab
+from bench.rig import booking_lab as lab
 
 PEOPLE, MACHINES = 300, 150
 

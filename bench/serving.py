@@ -34,8 +34,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from bench._serving_client import Client
-from bench._serving_server import NAME, ROOM_BYTES
+from bench.rig.serving_client import Client
+from bench.rig.serving_server import NAME, ROOM_BYTES
 from placement.agent.serving.deadline_scheduler import Scheduler
 from placement.agent.serving.queue_simulation import Placed
 from placement.protocol.serving_times import Timing
@@ -68,7 +68,7 @@ async def serving(path: Path, rows: int, *, admits: bool) -> AsyncIterator[Clien
     with tempfile.TemporaryDirectory() as folder:
         socket = Path(folder) / "serve"
         kind = "admits" if admits else "first-come"
-        program = (sys.executable, "-m", "bench._serving_server")
+        program = (sys.executable, "-m", "bench.rig.serving_server")
         arguments = [*program, str(socket), str(path), str(rows), kind]
         server = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
         client = Client(socket, NAME, body, json_bytes)

@@ -4,7 +4,7 @@
 
 A real node worker (Celery, with its sampling child) over the simulated driver of
 the tests, a real ingest, a broker and a database of their own. Faults of
-`_storm.py` come in a random order, round after round. Looked at is what a page
+`rig/storm_load.py` come in a random order, round after round. Looked at is what a page
 would see: the binary frames. Printed is a line a minute, and in the end whether
 
 - no process died for good (ingest and node worker are the same all the time, the
@@ -32,8 +32,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from bench._cluster import ROOT, cpu_seconds, setup, valkey
-from bench._storm import EVERY, Storm, rss_kib
+from bench.rig.cluster import ROOT, cpu_seconds, setup, valkey
+from bench.rig.storm_load import EVERY, Storm, rss_kib
 
 NODE = "storm"
 WARM_UP_SECONDS = 15.0

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
-from bench import _booking_lab as lab
+from bench.rig import booking_lab as lab
 
 GPUS, PEOPLE, NODES, GROUPS = 154, 300, 20, 15
 HOUR = timedelta(hours=1)

@@ -13,7 +13,8 @@ for name in sys.argv[1:]:
 
 
 def test_every_benchmark_is_imported_before_django_is_set_up():
-    names = [f"bench.{path.stem}" for path in sorted((ROOT / "bench").glob("*.py"))]
+    paths = sorted((ROOT / "bench").rglob("*.py"))
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL, *names],
         cwd=ROOT,

@@ -4,10 +4,10 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-from tests.house.walk import APPS, python_files, short, tree
+from tests.house.walk import APPS, files, python_files, short, tree
 
 MOST_FILES = 25
-"""Of Python in one folder; migrations only ever grow."""
+"""Of code in one folder; migrations only ever grow."""
 # What each app or capability has under the same name: Django's words and ours.
 CONVENTIONAL = {
     *("admin", "api", "apps", "checks", "consumers", "forms", "routing"),
@@ -46,7 +46,8 @@ def test_a_module_is_named_for_a_thing_not_for_an_activity():
 
 def test_a_folder_can_be_read_at_a_glance():
     found: dict[Path, int] = defaultdict(int)
-    for path in python_files(*APPS, "tests"):
+    scripts = files(".js", ".css", under=("static",))
+    for path in (*python_files(*APPS, "tests", "bench"), *scripts):
         found[path.parent] += 1
     full = {short(folder): n for folder, n in found.items() if n > MOST_FILES}
     assert full == {}

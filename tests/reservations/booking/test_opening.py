@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from django.utils import timezone
 
-from bench import _opening as opening
+from bench.rig import opening as opening
 from reservations.models import Reservation
 from reservations.rules.lifecycle import State
 from telemetry.models import Gpu

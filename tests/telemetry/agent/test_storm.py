@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from bench._storm import EVERY, Storm, rss_kib
+from bench.rig.storm_load import EVERY, Storm, rss_kib
 from telemetry.agent.child_supervisor import SamplerSupervisor
 from telemetry.protocol.hardware import NodeInfo
 from telemetry.protocol.sample import NodeSample, read_message

@@ -12,7 +12,7 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
-BASE = Path(__file__).resolve().parent.parent
+BASE = Path(__file__).resolve().parents[2]
 VAR = Path(tempfile.mkdtemp(prefix="gpb-"))
 # WhiteNoise warns of a missing folder at every start.
 (VAR / "static").mkdir()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from bench import _cluster
+from bench.rig import cluster
 
 GPUS = 8
 
@@ -17,13 +17,13 @@ GPUS = 8
 def running_job() -> Iterator[object]:
     """A training on one of eight free Gpus, its readings fresh; yields what looks."""
     var = tempfile.mkdtemp(prefix="gpl-")
-    _cluster.setup(var)
+    cluster.setup(var)
     from django.conf import settings
 
     from telemetry import paths
 
-    with _cluster.valkey(paths.embedded_socket()):
-        _cluster.make_cluster(nodes=2, gpus=GPUS, people=1)
+    with cluster.valkey(paths.embedded_socket()):
+        cluster.make_cluster(nodes=2, gpus=GPUS, people=1)
         yield _prepare(settings.REDIS_URL)
     Path(var, "db.sqlite3").unlink(missing_ok=True)
 

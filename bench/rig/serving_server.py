@@ -1,6 +1,6 @@
 """The server of a Job of kind ``serve``, with one model, with or without admission.
 
-python -m bench._serving_server SOCKET MODEL.onnx MOST_ROWS admits|first-come
+python -m bench.rig.serving_server SOCKET MODEL.onnx MOST_ROWS admits|first-come
 """
 
 import os

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit, urlunsplit
 
-from bench._booking_lab import CLIENTS, HOUR, VAR, Api, Webs, add_history
+from bench.rig.booking_lab import CLIENTS, HOUR, VAR, Api, Webs, add_history
 
 WEBS = 2
 VIEWS = 16

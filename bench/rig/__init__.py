@@ -1,0 +1,1 @@
+"""What the benchmarks run on: databases, processes, loads and rivals."""
