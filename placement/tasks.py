@@ -20,7 +20,7 @@ def tick() -> dict[str, int]:
 @shared_task(name="placement.tasks.look_again")
 def look_again() -> dict[str, int]:
     """Look for better places of running Jobs and endpoints."""
-    return steps.look_again(timezone.now())
+    return steps.rebalance(timezone.now())
 
 
 @shared_task(name="placement.tasks.follow")

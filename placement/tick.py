@@ -19,9 +19,9 @@ def tick(now: datetime) -> dict[str, int]:
     }
 
 
-def look_again(now: datetime) -> dict[str, int]:
+def rebalance(now: datetime) -> dict[str, int]:
     """Look for better places of running Jobs and endpoints; return what moved."""
-    return rebalance_tick.look_again(now) | endpoint_move.tick(now)
+    return rebalance_tick.rebalance_jobs(now) | endpoint_move.tick(now)
 
 
 def follow(now: datetime) -> dict[str, int]:

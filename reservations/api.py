@@ -255,7 +255,7 @@ def keep(
     """Keep an idle one: once."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    kept = check_in.keep(
+    kept = check_in.keep_idle(
         reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
     )
     return _entry(user, kept, now)

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_safe
 from reservations.booking.displaced_views import displaced
 from reservations.booking.node_access import node_access
 from reservations.models import Allocation, LedgerEntry, Reservation, User
-from reservations.presence.queries import looming_for
+from reservations.presence.queries import pending_release
 from reservations.rules.figures import (
     credits_text,
     gpus_title,
@@ -66,7 +66,7 @@ def _of(name: str) -> str:
     return sentence("{name}’s", name=name)
 
 
-def decision_words(reservation: Reservation, *, own: bool) -> list[str]:
+def decision_text(reservation: Reservation, *, own: bool) -> list[str]:
     """Say why it is firm or flex, from what was stored when it was decided.
 
     The first quota is the Membership's, the others are of Accounts above it.
@@ -151,9 +151,9 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             "own": own,
             "named": named,
             "editable": can_edit(user, found),
-            "looming": looming_for(found, now) if own else None,
+            "looming": pending_release(found, now) if own else None,
             "ledger": _ledger(found) if may_see_ledger else None,
-            "words": decision_words(found, own=own) if may_see_ledger else [],
+            "words": decision_text(found, own=own) if may_see_ledger else [],
             "title": gpus_title(
                 [(one.gpu.pool.gpu_class, one.gpu.node.name) for one in allocations]
             ),

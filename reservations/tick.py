@@ -75,7 +75,7 @@ def tick(now: datetime, *, waitlist: bool = True) -> dict[str, int]:
     policy = site_policy()
     done = {
         "started": _each(due_to_start(at), _start, at, policy),
-        "stayed_on": _each(overstay.due(at), overstay.stay_on, at, policy),
+        "stayed_on": _each(overstay.due(at), overstay.extend_past_end, at, policy),
         "lost": _each(with_lost_gpus(at), _watch_lost, at, policy),
     }
     done |= absence.check(at, policy)
@@ -203,7 +203,7 @@ def _end(pk: int, now: datetime, policy: Policy) -> bool:
 
 
 def _mend(pk: int, now: datetime, policy: Policy) -> bool:
-    if not unclean_start.mend(pk, now, policy, refund=refund):
+    if not unclean_start.reassign_or_refund(pk, now, policy, refund=refund):
         return False
     row = locks.load_reservation(pk)
     publish(row, policy, gone=row.state == State.REFUNDED)

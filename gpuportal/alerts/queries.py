@@ -35,13 +35,13 @@ def visible_alerts(user: User, now: datetime) -> AlertQuerySet:
     concerns = Q(rule__in=ABOUT_BOOKINGS, closed_at=None)
     return rows.filter(
         Q(reservation_id__in=Reservation.objects.filter(user=user).values("pk"))
-        | Q(pk__in=told_to(user).values("alert"))
+        | Q(pk__in=steps_taken_against(user).values("alert"))
         | (concerns & Q(gpu__in=booked.values("gpu")))
         | (concerns & Q(node__in=booked.values("gpu__node")))
     )
 
 
-def told_to(user: User) -> Any:
+def steps_taken_against(user: User) -> Any:
     """The ladder's steps that were really taken against a User's processes."""
     return Response.objects.filter(user_id=user.pk, dry_run=False)
 

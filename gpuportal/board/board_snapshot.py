@@ -17,7 +17,7 @@ from django.utils.translation import get_language
 
 from placement.models import Job
 from reservations.models import Allocation, User
-from reservations.presence.queries import PRESENCE_FIELDS, looming_of
+from reservations.presence.queries import PRESENCE_FIELDS, pending_releases
 from reservations.presence.release_warnings import Looming
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.store.co_users import co_user_pks
@@ -140,7 +140,7 @@ def load_board(now: datetime) -> BoardSnapshot:
     )
     found = list(rows)
     shared = co_user_pks({row[3] for row in found})
-    looming = looming_of([(row[3], row[1], *row[10:]) for row in found], now)
+    looming = pending_releases([(row[3], row[1], *row[10:]) for row in found], now)
     nobody = frozenset[int]()
     bookings = [
         LiveBooking(

@@ -20,7 +20,7 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from gpuportal.board.board_snapshot import Viewer, viewer_of
-from gpuportal.board.shared_state import HOLDERS, desk
+from gpuportal.board.shared_state import HOLDERS, board_state
 from reservations.consumers import NOT_JSON, SIGNED_OUT, user_of_session
 from reservations.models import SitePolicy
 from telemetry.live.broadcast import WATCHED_AGAIN_SECONDS
@@ -81,7 +81,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
             return
         self.open_sockets[self.viewer.user_pk] += 1
         hub().subscribe(self.box, [ROSTER, FRAME])
-        desk().join(self.box)
+        board_state().join(self.box)
         self.tasks = [
             asyncio.create_task(self._guard(self._send_all())),
             asyncio.create_task(self._guard(self._keep_checking())),
@@ -95,7 +95,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
         # Whatever they ended with, what follows must happen.
         await asyncio.gather(*others, return_exceptions=True)
         hub().unsubscribe(self.box)
-        desk().leave(self.box)
+        board_state().leave(self.box)
         if self.viewer is not None:
             self.open_sockets[self.viewer.user_pk] -= 1
             if not self.open_sockets[self.viewer.user_pk]:
@@ -162,7 +162,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
             if roster is not None:
                 await self.send(text_data='{"type":"roster",' + roster.decode()[1:])
             if messages.pop(HOLDERS, None) is not None and self.viewer:
-                holders = desk().holders(self.viewer)
+                holders = board_state().holders(self.viewer)
                 if holders is not None:
                     await self.send(text_data=holders)
             if frame is not None:
@@ -189,7 +189,9 @@ class BoardConsumer(AsyncWebsocketConsumer):
             if name in self.told_at:
                 self.details_left -= 1
             self.told_at[name] = time.monotonic()
-            await self.send(text_data=await desk().detail(name, raw, self.viewer))
+            await self.send(
+                text_data=await board_state().detail(name, raw, self.viewer)
+            )
 
     async def _guard(self, work: Any) -> None:
         """A failure closes the socket: the browser comes back by itself."""

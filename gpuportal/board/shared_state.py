@@ -54,7 +54,7 @@ class _NodeDetails:
 
 
 class BoardState:
-    """Holders and details for the sockets of one event loop. `desk()` gives it."""
+    """Holders and details for the sockets of one event loop (`board_state()`)."""
 
     def __init__(self) -> None:
         self.snapshot: BoardSnapshot | None = None
@@ -164,6 +164,6 @@ class BoardState:
 _desks: WeakKeyDictionary[asyncio.AbstractEventLoop, BoardState] = WeakKeyDictionary()
 
 
-def desk() -> BoardState:
+def board_state() -> BoardState:
     """The desk of the running event loop."""
     return _desks.setdefault(asyncio.get_running_loop(), BoardState())

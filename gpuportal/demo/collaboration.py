@@ -126,7 +126,7 @@ def _weekly(by_login: dict[str, Membership], now: datetime) -> None:
     for login, member in by_login.items():
         if login in LOGINS:
             continue
-        wanted = series.wish(
+        wanted = series.checked_wish(
             user=member.user,
             membership=member,
             gpu_ids=[gpu.pk],

@@ -175,7 +175,7 @@ async def admitted(
         BodyRefused: the body may not come. The yielded function raises it where more
             comes than was declared, or comes too slowly.
     """
-    declared, chunked, credentials = _told(scope)
+    declared, chunked, credentials = _declared_body(scope)
     small = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     large = chunked or (declared or 0) > small
     if not (large and credentials and scope["path"] in UPLOAD_PATHS):
@@ -195,7 +195,7 @@ async def admitted(
         yield bounded(receive, most_bytes)
 
 
-def _told(scope: Scope) -> tuple[int | None, bool, bool]:
+def _declared_body(scope: Scope) -> tuple[int | None, bool, bool]:
     """Return the declared length, whether it is left open, and if a User is named."""
     declared, chunked, credentials = None, False, False
     for name, value in scope["headers"]:

@@ -247,7 +247,7 @@ class Planners:
         begun = time.monotonic()
         try:
             async with asyncio.timeout(MOST_ANSWER_SECONDS + SPARE_SECONDS):
-                answer = await _hear(slot.sock)
+                answer = await _receive(slot.sock)
         except (OSError, EOFError, ValueError) as error:
             # TimeoutError is an OSError, too. The child itself failed, so it is ended.
             self._end(slot.child)
@@ -290,7 +290,7 @@ def _ask(
         socket.send_fds(sock, [b"?"], [about.fileno(), body.fileno()])
 
 
-async def _hear(sock: socket.socket) -> HttpResponse:
+async def _receive(sock: socket.socket) -> HttpResponse:
     """Return what comes back over a connection.
 
     Raises:

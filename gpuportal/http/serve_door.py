@@ -36,8 +36,13 @@ from placement.protocol.serving_frames import (
     allowed_path,
 )
 from placement.protocol.serving_times import quantile
-from placement.serving.call_access import CallTarget, NotServing, may_ask, may_look
-from placement.serving.call_broker import CallFailed, desk
+from placement.serving.call_access import (
+    CallTarget,
+    NotServing,
+    call_target,
+    stats_target,
+)
+from placement.serving.call_broker import CallFailed, call_broker
 from reservations.models import User
 from reservations.web.rate_limits import check_rate
 
@@ -90,9 +95,9 @@ def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
         if request.method not in ("GET", "HEAD", "POST"):
             raise Refused(405, "method", "Only GET and POST are answered here.")
         if path == "/stats":
-            return Admitted(may_look(user, pk), path)
+            return Admitted(stats_target(user, pk), path)
         model = _MODEL.match(path)
-        target = may_ask(user, pk, model[1] if model else None)
+        target = call_target(user, pk, model[1] if model else None)
         if request.method == "POST":
             check_rate(
                 "infer",
@@ -204,7 +209,9 @@ class ServeDoor:
         headers = _checked_headers(said, scope["method"])
         seconds = INFER_SECONDS if scope["method"] == "POST" else ASK_SECONDS
         size_bytes = _declared_bytes(said, scope["method"])
-        async with desk().place(target, size_bytes, BODY_SECONDS + seconds) as name:
+        async with call_broker().place(
+            target, size_bytes, BODY_SECONDS + seconds
+        ) as name:
             body = await _body(receive, size_bytes)
             if body is None:
                 return None
@@ -223,7 +230,7 @@ class ServeDoor:
                 key=target.key,
             )
             asked_at = time.monotonic()
-            answer = await _unless_gone(receive, desk().ask(target, call))
+            answer = await _unless_gone(receive, call_broker().ask(target, call))
             if answer is not None:
                 self._learn(target.job, answer, time.monotonic() - asked_at)
             return answer

@@ -40,11 +40,11 @@ def erase(*, user_id: int, typed: str, actor: User | None, now: datetime) -> str
             json_without=names.json_without,
         )
         _forget_at_the_door(login, names)
-    _begin_log_anew()
+    _truncate_write_ahead_log()
     return names.alias
 
 
-def _begin_log_anew() -> None:
+def _truncate_write_ahead_log() -> None:
     """Bring SQLite's file up to date; its log kept pages as they were before.
 
     What is deleted is overwritten in the file (settings: ``secure_delete``), so that a

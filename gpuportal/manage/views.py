@@ -114,7 +114,7 @@ def needs_of(now: datetime, *, alerts: int) -> Iterator[OperatorTask]:
             gettext("See alerts"),
             urgent=True,
         )
-    for trouble in health.look(from_a_page=True).troubles():
+    for trouble in health.check_health(from_a_page=True).troubles():
         title, _, text = trouble.partition(": ")
         yield OperatorTask(
             "alert",

@@ -53,7 +53,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
     Open to everybody, and so it names the parts, with true and false. Operators get
     the figures too.
     """
-    state = look()
+    state = check_health()
     answer: dict[str, Any] = {
         "status": "ok" if state.ok else "unavailable",
         "database": state.database,
@@ -155,7 +155,7 @@ class PortalHealth:
         return " ".join(words)
 
 
-def look(*, from_a_page: bool = False) -> PortalHealth:
+def check_health(*, from_a_page: bool = False) -> PortalHealth:
     """Ask every part of the portal.
 
     Args:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_noop as noop
 
-from gpuportal.alerts.queries import calling_alerts, told_to
+from gpuportal.alerts.queries import calling_alerts, steps_taken_against
 from gpuportal.monitoring import health
 from reservations.models import Account, Membership, Notice, User
 from reservations.notifications.queries import NoticeInfo, notices_of
@@ -189,7 +189,7 @@ class Site:
         suspects = [alert for alert in self.alerts if alert.rule == INTRUDER]
         if not suspects or not isinstance(user, User):
             return []
-        told = set(told_to(user).values_list("alert_id", flat=True))
+        told = set(steps_taken_against(user).values_list("alert_id", flat=True))
         return [alert for alert in suspects if alert.pk in told]
 
     @cached_property
@@ -204,7 +204,7 @@ class Site:
         """What keeps the portal from working, for operators."""
         if not getattr(self.request.user, "is_operator", False):
             return []
-        return health.look(from_a_page=True).troubles()
+        return health.check_health(from_a_page=True).troubles()
 
     @cached_property
     def clock_late(self) -> bool:

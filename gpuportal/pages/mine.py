@@ -17,7 +17,7 @@ from reservations.booking.node_access import NodeAccess, node_access
 from reservations.fairshare.service import standing
 from reservations.models import Offer, Reservation, Series, User, WaitingRequest
 from reservations.models.calendar import ReservationQuerySet
-from reservations.presence.queries import looming_for
+from reservations.presence.queries import pending_release
 from reservations.presence.release_warnings import Looming
 from reservations.reservation_page import price_of
 from reservations.rules.figures import gpus_title, span_text
@@ -137,7 +137,7 @@ def _booking(
         price_sum=price_of(row, held),
         frozen=row.kind == Kind.FLEX and now >= freezes_at,
         nodes=node_access(held, user),
-        looming=looming_for(row, now),
+        looming=pending_release(row, now),
         jobs=tuple(job for job in jobs if job.reservation_id == row.pk),
         end=iso(row.end),
         longer_end=iso(grid_ceil(row.end + LONGER, policy.grid_seconds)),

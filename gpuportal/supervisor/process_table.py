@@ -226,7 +226,7 @@ def token_file(process: NodeProcess) -> Path:
     return paths.secret_file(name)
 
 
-def nodes_here(choice: str) -> Sequence[NodeProcess]:
+def local_nodes(choice: str) -> Sequence[NodeProcess]:
     """Choose the node workers of this machine.
 
     Args:

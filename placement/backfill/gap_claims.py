@@ -28,8 +28,8 @@ from placement.rules.backfill_rules import (
     best_gap,
     in_order,
     leave_seconds,
-    left_of,
     needed_seconds,
+    remaining_seconds,
     why_waits,
 )
 from reservations.booking import gap_booking
@@ -46,7 +46,7 @@ from reservations.store.free_gaps import HEARD_SECONDS, open_calendar, open_gpus
 from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.pool_rows import barred_pools
 from reservations.store.usage import rank_with, usage_by_membership
-from reservations.store.write_queue import turn
+from reservations.store.write_queue import wait_for_turn
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
 
@@ -165,7 +165,7 @@ def _not_in_use(free: Sequence[OpenGpu]) -> list[OpenGpu]:
 
 def _serve(row: Backfill, look: GapSnapshot) -> bool:
     """Give one row its gap, or say why it waits."""
-    left = left_of(row.total_seconds, row.used_seconds)
+    left = remaining_seconds(row.total_seconds, row.used_seconds)
     before = last_begun(row)
     wants = Wants(
         count=row.gpu_count,
@@ -244,7 +244,7 @@ def _take(
         GapGone, Refusal, PlacementError: and nothing is written.
     """
     first = row.attempt == 0
-    with turn(), transaction.atomic(durable=True):
+    with wait_for_turn(), transaction.atomic(durable=True):
         held = gap_booking.take(
             membership=row.membership,
             gpu_ids=gap.gpu_ids,
@@ -284,7 +284,7 @@ def _take(
 
 
 def _tell_begun(row: Backfill, job: Job, now: datetime) -> None:
-    notices.tell(
+    notices.notify(
         user=row.owner,
         kind="job_started",
         reservation=job.reservation,

@@ -24,9 +24,9 @@ from placement.rules.backfill_rules import (
     GapState,
     TooManyBackfills,
     Wants,
-    could_ever,
-    left_of,
+    fits_some_node,
     must_leave,
+    remaining_seconds,
 )
 from placement.rules.job_refusals import JobOver
 from placement.waitlist import service as waitlist
@@ -158,7 +158,7 @@ def _possible(row: Backfill) -> bool:
     path = locks.read(row.membership, ()).path
     barred = barred_pools(gpus, {account.pk for account in path})
     pairs = [(gpu, uuids[gpu.pk]) for gpu in gpus]
-    return could_ever(pairs, wants_of(row, 1), set(barred))
+    return fits_some_node(pairs, wants_of(row, 1), set(barred))
 
 
 def wants_of(row: Backfill, shortest_seconds: int, node: str = "") -> Wants:
@@ -281,7 +281,7 @@ def _hold_on(row: Backfill, stretch: Job, grace: float, now: datetime) -> dateti
     if others.exists() or not gap_booking.waitlist_rests():
         return end
     held = int((now - stretch.reservation.start).total_seconds())
-    left = left_of(row.total_seconds, row.used_seconds + held)
+    left = remaining_seconds(row.total_seconds, row.used_seconds + held)
     most = None if left is None else left + int(grace)
     try:
         with transaction.atomic(durable=True):
@@ -336,7 +336,7 @@ def _next(
         )
     if returned:
         return GapState.STOPPED, GIVEN_BACK
-    left = left_of(row.total_seconds, used_seconds)
+    left = remaining_seconds(row.total_seconds, used_seconds)
     if left is not None and left < LEAST_SECONDS:
         whole = format_duration(row.total_seconds)
         return GapState.STOPPED, sentence(
@@ -352,7 +352,7 @@ def _next(
 
 
 def _tell_over(row: Backfill, stretch: Job, why: str, now: datetime) -> None:
-    notices.tell(
+    notices.notify(
         user=row.owner,
         kind="job_done",
         reservation=stretch.reservation,

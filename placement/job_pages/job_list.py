@@ -20,7 +20,7 @@ from placement.backfill.queries import gap_rows
 from placement.backfill.service import stop_in_gaps
 from placement.jobs.forms import JobFilterForm
 from placement.jobs.job_arrays import stop_array
-from placement.jobs.queries import waits_words
+from placement.jobs.queries import waiting_reason
 from placement.jobs.views.others_jobs import others_jobs
 from placement.jobs.views.viewer import reader
 from placement.models import Job, JobArray, JobQuerySet, MoveDecision
@@ -130,7 +130,7 @@ def _rows(
         for task in found.order_by("array_index"):
             tasks[task.array_id or 0].append(task)
     for job in jobs:
-        job.waits = waits_words(job)  # type: ignore[attr-defined]
+        job.waits = waiting_reason(job)  # type: ignore[attr-defined]
     return [(job, _seconds(job), tasks[job.array_id or 0]) for job in jobs]
 
 

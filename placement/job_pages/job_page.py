@@ -42,7 +42,7 @@ TOLD = ("predicted", "realised", "reason", "waits", "words")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
-def _seen(request: HttpRequest, pk: int) -> Job:
+def _visible_job(request: HttpRequest, pk: int) -> Job:
     """Return a Job that the User may look at; 404 otherwise: it says nothing."""
     jobs = Job.objects.visible_to(reader(request)).select_related(
         "owner", "node", "plan", "backfill", "reservation__membership__account"
@@ -54,7 +54,7 @@ def _seen(request: HttpRequest, pk: int) -> Job:
 @require_safe
 def job_show(request: HttpRequest, pk: int) -> HttpResponse:
     """Show one Job; its script then follows it live."""
-    job = _seen(request, pk)
+    job = _visible_job(request, pk)
     gpus = _gpus(job)
     ended = job.state not in JobState.live()
     parts = job.parts.all()
@@ -110,7 +110,7 @@ def _files(request: HttpRequest, job: Job) -> dict[str, object]:
 @require_safe
 def job_files(request: HttpRequest, pk: int) -> HttpResponse:
     """Return the list of a Job's results as a fragment."""
-    job = _seen(request, pk)
+    job = _visible_job(request, pk)
     context = {"job": job, **_files(request, job)}
     return render(request, "placement/jobs/_job_files.html", context)
 
@@ -118,7 +118,7 @@ def job_files(request: HttpRequest, pk: int) -> HttpResponse:
 @require_safe
 def job_measured(request: HttpRequest, pk: int) -> HttpResponse:
     """Return what came of a Job's Plan as a fragment."""
-    job = _seen(request, pk)
+    job = _visible_job(request, pk)
     if job.plan is None:
         raise Http404
     shape = job.plan.spec.get("shape") or {}
@@ -255,7 +255,7 @@ def _legend(card: plan_cards.PlanCard | None) -> list[tuple[str, str]]:
 @require_safe
 def job_state(request: HttpRequest, pk: int) -> JsonResponse:
     """Return the facts that change while a Job lives."""
-    job = _seen(request, pk)
+    job = _visible_job(request, pk)
     answer = snapshots.job_facts(job) | {
         "events": snapshots.job_events(job),
         "failure": failure_of(job),
@@ -270,7 +270,7 @@ def job_state(request: HttpRequest, pk: int) -> JsonResponse:
 @require_safe
 def job_log(request: HttpRequest, pk: int) -> JsonResponse:
     """Return a range of the stored log: byte offset, length, text."""
-    job = _seen(request, pk)
+    job = _visible_job(request, pk)
     asked = [
         request.GET.get(name, default)
         for name, default in (("offset", "0"), ("length", "65536"))
@@ -297,13 +297,13 @@ def job_log(request: HttpRequest, pk: int) -> JsonResponse:
 @require_safe
 def job_numbers(request: HttpRequest, pk: int) -> JsonResponse:
     """Return the numbers that the log carries, thinned for a chart."""
-    return JsonResponse({"rows": log_store.numbers(_seen(request, pk))})
+    return JsonResponse({"rows": log_store.numbers(_visible_job(request, pk))})
 
 
 @require_safe
 def job_gpus(request: HttpRequest, pk: int) -> JsonResponse:
     """Return what the Job's Gpus did while it ran, minute by minute."""
-    job = _seen(request, pk)
+    job = _visible_job(request, pk)
     if job.started_at is None:
         return JsonResponse({"gpus": [], "planned_bytes": {}})
     start, end = _minutes(job.started_at, job.ended_at or timezone.now())
@@ -332,7 +332,7 @@ def _minutes(start: datetime, end: datetime) -> tuple[int, int]:
 @require_safe
 def job_log_download(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Send the whole stored log as a text file."""
-    job = _seen(request, pk)
+    job = _visible_job(request, pk)
     path = log_store.path_of(job, part=_part(request, job.parts.all()))
     name = path.name if "." in path.stem else f"{job.pk}-{job.attempt}.log"
     name = f"job-{name}"

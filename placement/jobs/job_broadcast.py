@@ -95,7 +95,7 @@ def list_groups(job: Job) -> tuple[str, ...]:
     return ALL_JOBS, owner_group(job.owner_id), account_group(account)
 
 
-def seen_of(job: Job) -> ProgressReading | None:
+def last_progress(job: Job) -> ProgressReading | None:
     """Return how far a Job was when it was looked at last; None: it never said."""
     at, first_at = job.progress_at, job.progress_from_at
     if at is None or first_at is None or not job.progress_total:
@@ -110,7 +110,7 @@ def seen_of(job: Job) -> ProgressReading | None:
 
 def progress_facts(job: Job) -> dict[str, object] | None:
     """Return how far a Job is; None: it does not say, or has not begun."""
-    seen = seen_of(job)
+    seen = last_progress(job)
     if seen is None:
         return None
     return {

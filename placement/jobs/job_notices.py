@@ -18,7 +18,7 @@ WAITED = timedelta(minutes=5)
 """A Job that was launched longer ago waited for its turn or its Reservation."""
 
 
-def tell_move(job: Job, new: JobState, *, now: datetime) -> None:
+def notify_of_move(job: Job, new: JobState, *, now: datetime) -> None:
     """Tell the owner of a move, in the transaction of the move."""
     if job.array_id is not None:
         if new not in JobState.live():
@@ -75,10 +75,10 @@ def _tell_guests(job: Job, text: str, now: datetime, *, owner: bool) -> None:
         endpoint__job=job, removed_at=None, endpoint__successors__took_over_at=None
     ).select_related("added_by")
     key = f"job:{job.pk}:{job.attempt}"
-    tell_served(job, brought, text, key=key, now=now, owner=owner)
+    notify_model_owners(job, brought, text, key=key, now=now, owner=owner)
 
 
-def tell_served(
+def notify_model_owners(
     job: Job,
     models: Iterable[ServedModel],
     text: str,
@@ -94,7 +94,7 @@ def tell_served(
     if not owner:
         del people[job.owner.pk]
     told = [
-        notices.tell(
+        notices.notify(
             user=person,
             kind=kind,
             reservation=job.reservation if person.pk == job.owner_id else None,
@@ -120,7 +120,7 @@ def _tell_array(job: Job, now: datetime) -> None:
         ", ",
     )
     bad = states[JobState.FAILED] + states[JobState.LOST]
-    notices.tell(
+    notices.notify(
         user=job.owner,
         kind="job_failed" if bad else "job_done",
         reservation=job.reservation,
@@ -138,7 +138,7 @@ def _tell_array(job: Job, now: datetime) -> None:
 
 
 def _tell(job: Job, kind: str, text: str, now: datetime) -> None:
-    notices.tell(
+    notices.notify(
         user=job.owner,
         kind=kind,
         reservation=job.reservation,

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from placement.jobs import job_broadcast
-from placement.jobs.job_notices import tell_move
+from placement.jobs.job_notices import notify_of_move
 from placement.jobs.job_usage import ask_summary
 from placement.models import Job, JobEvent
 from placement.protocol.job_lifecycle import NEXT, JobState
@@ -41,7 +41,7 @@ def move(
     )
     if new not in JobState.live():
         ask_summary(job, now=now)
-    tell_move(job, new, now=now)
+    notify_of_move(job, new, now=now)
     job_broadcast.publish_job(job.pk)
     return True
 

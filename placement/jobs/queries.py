@@ -7,7 +7,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from placement.jobs import job_broadcast
-from placement.jobs.site_clock import clock_words
+from placement.jobs.site_clock import clock_text
 from placement.models import Job, JobEvent, MoveDecision, ResultFile, StoredPlan
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
@@ -32,7 +32,7 @@ def job_facts(job: Job) -> dict[str, object]:
         "recipe": job.recipe,
         "state": job.state,
         "reason": job.reason,
-        "waits": waits_words(job),
+        "waits": waiting_reason(job),
         "owner": job.owner.username,
         "node": job.node.name,
         "attempt": job.attempt,
@@ -54,13 +54,13 @@ def job_facts(job: Job) -> dict[str, object]:
     }
 
 
-def waits_words(job: Job) -> str:
+def waiting_reason(job: Job) -> str:
     """Return what a queued Job waits for; "" of one that waits for nothing."""
     if job.state != JobState.QUEUED:
         return ""
     reservation = job.reservation
     if reservation.start > timezone.now():
-        start = clock_words(reservation.start)
+        start = clock_text(reservation.start)
         return sentence(
             "waits for reservation {reservation}, which begins {start}",
             reservation=reservation.pk,
@@ -263,7 +263,7 @@ def plan_table(stored: StoredPlan) -> str:
         return sentence("This plan can no longer be read: {error}", error=error)
 
 
-def reservation_words(reservation: Reservation) -> str:
+def reservation_label(reservation: Reservation) -> str:
     """Return one line that tells a Reservation from the others of its holder."""
     start, end = (timezone.localtime(at) for at in (reservation.start, reservation.end))
     nodes = Counter(

@@ -30,7 +30,7 @@ def job_files(request: HttpRequest, job_id: int) -> dict[str, Any]:
 def job_file(request: HttpRequest, job_id: int, file_id: int) -> FileResponse:
     """One file of one's own Job."""
     job = Job.objects.filter(pk=job_id, owner=request.user).first()  # type: ignore[misc]
-    row = None if job is None else result_files.there(job, file_id)
+    row = None if job is None else result_files.stored_file(job, file_id)
     if row is None:
         raise NotFound(
             what=sentence(

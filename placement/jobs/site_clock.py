@@ -7,7 +7,7 @@ from django.utils import timezone
 from reservations.rules.figures import time_text
 
 
-def clock_words(at: datetime) -> str:
+def clock_text(at: datetime) -> str:
     """Return an instant as the site's clock shows it; with its day if not today."""
     return clock_near(at, timezone.now())
 

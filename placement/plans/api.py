@@ -24,7 +24,7 @@ from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
 from placement.plans import service as planning
 from placement.plans.model_registry import chosen_spec, parse_model
-from placement.plans.saved_plans import may_see, zipped
+from placement.plans.saved_plans import visible_plan, zipped
 from placement.plans.service import keep_plan, make_plans, soonest_plans
 from reservations.models import User
 from reservations.rules.errors import NotFound
@@ -128,12 +128,12 @@ def plan_make(request: HttpRequest, body: NewPlan) -> dict[str, Any]:
             "end": snapshots.iso(offered.end),
         },
         "gpu_ids": dict(offered.ids),
-        "kept": _kept(user, spec, found.plans, body.keep, now),
+        "kept": _kept_plan(user, spec, found.plans, body.keep, now),
         **found.to_json(),
     }
 
 
-def _kept(
+def _kept_plan(
     user: User,
     spec: ModelSpec,
     plans: tuple[Plan, ...],
@@ -174,7 +174,7 @@ def plan_list(
 @router.get("/plans/{int:plan_id}")
 def plan_one(request: HttpRequest, plan_id: int, key: str = "") -> dict[str, Any]:
     """One kept Plan, if one may look at it; `key`: that of its link."""
-    row = _seen(request, plan_id, key)
+    row = _visible_plan(request, plan_id, key)
     return _kept_facts(row) | {"plan": row.plan}
 
 
@@ -186,7 +186,7 @@ def plan_files(
     form: Literal["json", "zip"] = "json",
 ) -> Any:
     """The files that start a kept Plan: as JSON, or `form=zip` as one archive."""
-    row = _seen(request, plan_id, key)
+    row = _visible_plan(request, plan_id, key)
     made = launch_files(Plan.from_json(row.plan), ModelSpec.from_json(row.spec))
     if form == "zip":
         answer = HttpResponse(zipped(made), content_type="application/zip")
@@ -207,8 +207,8 @@ def plan_files(
     }
 
 
-def _seen(request: HttpRequest, plan_id: int, key: str) -> StoredPlan:
-    row = may_see(_user(request), plan_id, key)
+def _visible_plan(request: HttpRequest, plan_id: int, key: str) -> StoredPlan:
+    row = visible_plan(_user(request), plan_id, key)
     if row is None:
         raise NotFound(what=sentence("plan #{plan_id}", plan_id=plan_id))
     return row

@@ -84,7 +84,7 @@ def _measure(job: Job, held: dict[str, int], now: datetime) -> bool:
     )
     if outcome is None or outcome.settled_at is not None:
         return False
-    return plan_outcome.look(outcome, held, _last_step(job), now)
+    return plan_outcome.record_use(outcome, held, _last_step(job), now)
 
 
 def _missed(now: datetime) -> Iterable[Job]:

@@ -83,7 +83,7 @@ def _predicted(shard: Any) -> dict[str, Any]:
 # --- while it runs ---
 
 
-def look(
+def record_use(
     outcome: PlanOutcome, held: Mapping[str, int], step: float | None, now: datetime
 ) -> bool:
     """Keep what the Job holds by UUID and its last step; whether anything is new."""

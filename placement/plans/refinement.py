@@ -137,7 +137,7 @@ def follow(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
     return Refinement.objects.values_list("state", flat=True).get(pk=refinement_id)
 
 
-def follow_in_turn(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
+def make_next_refinement(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
     """Make the Refinement whose turn it is; return the state it ended in.
 
     `refinement_id`: the one that was sent. Another worker may be quicker to take the
@@ -145,13 +145,13 @@ def follow_in_turn(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
     """
     state = str(State.RUNNING)
     for _ in range(MOST_OPEN_PER_USER):
-        state = follow(refinement_id=fair_turn(refinement_id), clock=clock)
+        state = follow(refinement_id=next_refinement(refinement_id), clock=clock)
         if state != State.RUNNING:
             break
     return state
 
 
-def fair_turn(refinement_id: int) -> int:
+def next_refinement(refinement_id: int) -> int:
     """Return which waiting Refinement to make now, in place of the one sent.
 
     Each that waits has been sent, so whichever is made, none is left over. First comes

@@ -56,13 +56,13 @@ def plan_for(
     except (PlacementError, BookingError, LookupError, ValueError):
         log.exception("plan %s cannot be made again", plan_id)
         return None
-    chosen = _like(kept, found.plans, kind)
+    chosen = _nearest_plan(kept, found.plans, kind)
     if chosen is None:
         return None
     return keep_plan(user=user, spec=spec, plan=chosen, now=now, address=kept.address)
 
 
-def _like(kept: StoredPlan, plans: tuple[Plan, ...], kind: str) -> Plan | None:
+def _nearest_plan(kept: StoredPlan, plans: tuple[Plan, ...], kind: str) -> Plan | None:
     """Return the Plan nearest to the kept one that may be launched."""
     if kind == Job.Kind.RECIPE:
         plans = tuple(one for one in plans if not why_not(one.to_json()))
@@ -73,11 +73,11 @@ def _like(kept: StoredPlan, plans: tuple[Plan, ...], kind: str) -> Plan | None:
     return plans[0] if plans else None
 
 
-def tell(
+def notify_new_plan(
     user: User, name: str, plan: StoredPlan, reservation: Reservation, now: datetime
 ) -> None:
     """Say that a Job goes on with another Plan than it was asked with."""
-    notices.tell(
+    notices.notify(
         user=user,
         kind="plan_again",
         reservation=reservation,

@@ -22,7 +22,7 @@ from telemetry.protocol.sentences import sentence
 LINK_BYTES = 24
 
 
-def may_see(user: User, plan_id: int, key: str = "") -> StoredPlan | None:
+def visible_plan(user: User, plan_id: int, key: str = "") -> StoredPlan | None:
     """Return a kept Plan if this User may look at it; None: it says nothing.
 
     Owners, heads of Accounts that the owner is a member of, operators; and whoever is

@@ -3,10 +3,10 @@
 from celery import shared_task
 from django.utils import timezone
 
-from placement.plans.refinement import follow_in_turn
+from placement.plans.refinement import make_next_refinement
 
 
 @shared_task(name="placement.tasks.refine")
 def refine(refinement_id: int) -> str:
     """Follow one Refinement: whose turn it is. Seconds: on its own queue (settings)."""
-    return follow_in_turn(refinement_id=refinement_id, clock=timezone.now)
+    return make_next_refinement(refinement_id=refinement_id, clock=timezone.now)

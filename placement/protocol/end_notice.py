@@ -27,7 +27,7 @@ def due_warning(left_seconds: float, told_seconds: int | None) -> int | None:
     return step if told_seconds is None or step < told_seconds else None
 
 
-def left_words(left_seconds: float) -> str:
+def remaining_time_text(left_seconds: float) -> str:
     """Return how long it still is, as people say it.
 
     >>> left_words(600), left_words(59.7), left_words(12)

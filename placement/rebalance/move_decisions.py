@@ -135,7 +135,7 @@ def refresh(
         job_broadcast.publish_job(row.job_id)
 
 
-def said_no(
+def recent_refusal(
     job: Job, weighed: plan_evaluation.Weighed, cause: str, now: datetime
 ) -> str:
     """Why the same is not tried again so soon, in words; "" where it may be."""

@@ -26,7 +26,7 @@ from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.planner.values.errors import PlacementError
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import move_decisions, plan_evaluation
-from placement.rules.rebalance_rules import RebalanceAction, Trouble, judge_look
+from placement.rules.rebalance_rules import RebalanceAction, Trouble, decide_rebalance
 from reservations.models import Allocation
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
@@ -53,7 +53,7 @@ _ERRORS = (
 logger = logging.getLogger(__name__)
 
 
-def look_again(now: datetime) -> dict[str, int]:
+def rebalance_jobs(now: datetime) -> dict[str, int]:
     """Run every step once; how many rows each one moved."""
     policy = PlacementPolicy.current()
     troubles = _troubles()
@@ -219,7 +219,7 @@ def _record(
     job: Job, weighed: plan_evaluation.Weighed, trouble: Trouble | None, now: datetime
 ) -> None:
     """Write what a look came to; the same again only counts up."""
-    verdict = judge_look(weighed.look)
+    verdict = decide_rebalance(weighed.look)
     cause = trouble.rule if trouble else "look"
     open_row = job.moves.filter(state=MoveDecision.State.PROPOSED).first()
     if verdict.act is RebalanceAction.NEVER:
@@ -235,7 +235,7 @@ def _record(
                 open_row, now, reason=sentence("a better proposal came")
             )
         state = MoveDecision.State.PROPOSED
-        why_not = move_decisions.said_no(job, weighed, cause, now)
+        why_not = move_decisions.recent_refusal(job, weighed, cause, now)
         if why_not:
             state = MoveDecision.State.STAYS
             verdict = replace(verdict, reason=f"{verdict.reason} {why_not}")

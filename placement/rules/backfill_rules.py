@@ -230,7 +230,7 @@ def must_leave(end: datetime, now: datetime, grace_seconds: float) -> bool:
     return (end - now).total_seconds() <= leave_seconds(grace_seconds)
 
 
-def left_of(total_seconds: int | None, used_seconds: int) -> int | None:
+def remaining_seconds(total_seconds: int | None, used_seconds: int) -> int | None:
     """Return what is left of the time wanted in all; None: it wants no end."""
     return None if total_seconds is None else max(0, total_seconds - used_seconds)
 
@@ -256,7 +256,7 @@ def in_order(rows: Iterable[GapRequest], ranks: Mapping[int, int]) -> list[int]:
     return [one.pk for one in ordered]
 
 
-def could_ever(
+def fits_some_node(
     gpus: Iterable[tuple[CalendarGpu, str]], wants: Wants, barred: Collection[int]
 ) -> bool:
     """Say whether some node has what it wants, were all its Gpus free."""

@@ -60,7 +60,7 @@ class ProgressReading:
         return (self.told.total - self.told.done) * spent / gone
 
 
-def told_by(lines: Iterable[str]) -> ProgressCount | None:
+def read_progress(lines: Iterable[str]) -> ProgressCount | None:
     """What the last lines of a log tell; None: nothing.
 
     >>> told_by(["step=3 steps=10 loss=2.1", " 50%|##   | 1/2 [00:01<00:01]"])

@@ -133,7 +133,7 @@ class MoveVerdict:
     regret_seconds: float = 0.0
 
 
-def judge_look(look: MoveSnapshot) -> MoveVerdict:
+def decide_rebalance(look: MoveSnapshot) -> MoveVerdict:
     """Decide. Deterministic; every branch says why in words."""
     if look.trouble is not None:
         return _in_trouble(look, look.trouble)

@@ -31,7 +31,7 @@ class NotServing(Exception):
         super().__init__(detail)
 
 
-def may_ask(user: User, job_id: int, model: str | None) -> CallTarget:
+def call_target(user: User, job_id: int, model: str | None) -> CallTarget:
     """Return where a User's request goes.
 
     The endpoint's owner may ask every model there, who brought one that one.
@@ -49,7 +49,7 @@ def may_ask(user: User, job_id: int, model: str | None) -> CallTarget:
     return _target(endpoint.job, user)
 
 
-def may_look(user: User, job_id: int) -> CallTarget:
+def stats_target(user: User, job_id: int) -> CallTarget:
     """Return where a User's question for figures goes; heads and operators too.
 
     Raises:

@@ -80,7 +80,7 @@ class CallFailed(Exception):
         super().__init__(detail)
 
 
-def desk() -> "CallBroker":
+def call_broker() -> "CallBroker":
     """The running loop's desk."""
     loop = asyncio.get_running_loop()
     if loop not in _desks:

@@ -23,7 +23,7 @@ from django.db import DatabaseError, transaction
 from django.db.models import Q
 
 from placement.jobs import job_broadcast
-from placement.jobs.job_notices import tell_served
+from placement.jobs.job_notices import notify_model_owners
 from placement.jobs.job_transitions import move
 from placement.models import Endpoint, Job, ServedModel
 from placement.planner.values.errors import PlacementError
@@ -78,7 +78,7 @@ def tick(now: datetime) -> dict[str, int]:
         "serves_switched": _each(_arriving(), _follow, now),
         "serves_left": _each(_left(now), _leave, now),
     }
-    told = _each(model_states.silent(now), model_states.tell_silent, now)
+    told = _each(model_states.silent(now), model_states.notify_of_silence, now)
     return moved | {"serves_silent": told}
 
 
@@ -154,7 +154,7 @@ def _begin(endpoint: Endpoint, trouble: Trouble, now: datetime) -> bool:
     except (CannotMove, FitsNowhere, BookingError) as refused:
         why = refused.text()
         with transaction.atomic():
-            return tell_served(
+            return notify_model_owners(
                 endpoint.job,
                 _models(endpoint),
                 sentence(
@@ -287,7 +287,7 @@ def _follow(endpoint: Endpoint, now: datetime) -> bool:
             took_over_at=now
         )
         if taken:
-            tell_served(
+            notify_model_owners(
                 before.job,
                 _models(endpoint),
                 sentence(

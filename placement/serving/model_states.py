@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce
 
-from placement.jobs.job_notices import tell_served
+from placement.jobs.job_notices import notify_model_owners
 from placement.models import Endpoint, ServedModel
 from placement.protocol.job_lifecycle import JobState
 from reservations.rules.lifecycle import State
@@ -56,7 +56,7 @@ def _keep(row: ServedModel, said: Mapping[str, Any], now: datetime) -> bool:
         )
         if taken and state == "failed":
             job = row.endpoint.job
-            tell_served(
+            notify_model_owners(
                 job,
                 [row],
                 sentence(
@@ -85,12 +85,12 @@ def silent(now: datetime) -> Iterable[Endpoint]:
     ).order_by("pk")[:MOST_ROWS]
 
 
-def tell_silent(endpoint: Endpoint, now: datetime) -> bool:
+def notify_of_silence(endpoint: Endpoint, now: datetime) -> bool:
     """Tell whose models do not answer, once for each silence; False: told before."""
     job, last = endpoint.job, endpoint.heard_at or endpoint.job.started_at
     assert last is not None
     with transaction.atomic():
-        return tell_served(
+        return notify_model_owners(
             job,
             endpoint.models.filter(removed_at=None).select_related("added_by"),
             sentence(

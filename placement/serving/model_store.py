@@ -122,7 +122,7 @@ def store_result(*, user: User, result_id: int, now: datetime) -> ModelFile:
         SpecInvalid, FilesFull: as ``store_file``.
     """
     row = ResultFile.objects.filter(pk=result_id, job__owner=user).first()
-    if row is None or result_files.there(row.job, result_id) is None:
+    if row is None or result_files.stored_file(row.job, result_id) is None:
         raise NotFound(
             what=sentence("result #{result_id} of a job of yours", result_id=result_id)
         )

@@ -25,7 +25,7 @@ def file_facts(file: ModelFile) -> dict[str, Any]:
     }
 
 
-def tensor_words(tensors: Sequence[Mapping[str, Any]]) -> str:
+def tensor_text(tensors: Sequence[Mapping[str, Any]]) -> str:
     """Inputs or outputs as people read them: x FP32 any × 4."""
     told = []
     for one in tensors:
@@ -54,7 +54,7 @@ def _number(endpoint: Endpoint) -> int:
     return int(endpoint.pk)
 
 
-def place_words(endpoint: Endpoint) -> dict[str, Any]:
+def move_status(endpoint: Endpoint) -> dict[str, Any]:
     """Where an endpoint moves or moved, for its page; {} where it stays."""
     there = sorted(endpoint.successors.all(), key=_number)
     if not there:
@@ -86,7 +86,7 @@ def endpoint_facts(endpoint: Endpoint) -> dict[str, Any]:
         "ends_at": iso(job.reservation.end),
         "address": reverse("serve-v2", args=[job.pk, "v2"]),
         "may_move": job.may_move,
-        "moves": place_words(endpoint),
+        "moves": move_status(endpoint),
         "models": [model_facts(row) for row in rows],
     }
 

@@ -72,8 +72,8 @@ def serve_list(request: HttpRequest) -> HttpResponse:
             "files": [
                 (
                     row,
-                    show.tensor_words(row.signature["inputs"]),
-                    show.tensor_words(row.signature["outputs"]),
+                    show.tensor_text(row.signature["inputs"]),
+                    show.tensor_text(row.signature["outputs"]),
                 )
                 for row in model_store.own_files(user)
             ],

@@ -187,7 +187,9 @@ def _launch(kept: WaitingLaunch, now: datetime) -> None:
                 user=row.user, reservation_id=row.reservation_id, now=now, **launch
             )
             if plan is not None and row.reservation is not None:
-                replanned.tell(row.user, str(kept), plan, row.reservation, now)
+                replanned.notify_new_plan(
+                    row.user, str(kept), plan, row.reservation, now
+                )
     except (BookingError, PlacementError) as refusal:
         _tell(row.user, str(kept), row.reservation, refusal, now)
 
@@ -268,7 +270,7 @@ def _tell(
         "Job “{name}” could not be queued: {refusal}", name=name, refusal=refusal
     )
     detail = {"text": text, "url": "/jobs/"}
-    notices.tell(
+    notices.notify(
         user=user, kind="job_failed", reservation=reservation, detail=detail, now=now
     )
 

@@ -23,7 +23,7 @@ from reservations.models import (
     User,
     WaitingRequest,
 )
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from reservations.notifications.text.membership_text import WARN_DAYS, warn_days
 from reservations.rules.errors import BookingError
 from reservations.rules.policy import Policy
@@ -133,7 +133,7 @@ def _tell(
         return 0
     with transaction.atomic(durable=True):
         return sum(
-            tell(
+            notify(
                 user=user,
                 kind=Notice.Kind.COURSE_ENDING,
                 detail=detail,

@@ -7,7 +7,7 @@ from django.db import transaction
 
 from reservations.models import Account, GroupChat, Notice, NoticeSettings, User
 from reservations.notifications import webhook
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.store.audit_log import audit_act
 from reservations.store.calendar_queries import headed_accounts
@@ -98,7 +98,7 @@ def try_chat(*, user: User, account_id: int, now: datetime) -> bool:
     account = _own(user, account_id)
     if not GroupChat.objects.filter(account=account, webhook_disabled_at=None).exists():
         raise NotFound(what=f"chat of {account}")
-    told = tell(
+    told = notify(
         user=user,
         kind=Notice.Kind.TRIAL,
         detail={"url": f"/group/?account={account.pk}", "group": account.pk},

@@ -25,7 +25,7 @@ from reservations.models import (
     WaitingRequest,
 )
 from reservations.notifications import live
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
@@ -93,7 +93,7 @@ def _cancel(pk: int, at: datetime, policy: Policy, reason: str) -> None:
 
 
 def _tell(row: Reservation, what: str, at: datetime) -> None:
-    tell(
+    notify(
         user=row.user,
         kind=Notice.Kind.COURSE_ENDING,
         reservation=row,

@@ -298,7 +298,7 @@ def _apply(
     was = {"start": row.start.isoformat(), "end": row.end.isoformat()}
     old = allocations_of(row)
     displacement.displace(decision, row, now=now, policy=policy)
-    overstay.make_way(row, request.gpus, window, now=now, policy=policy)
+    overstay.shorten_overstays(row, request.gpus, window, now=now, policy=policy)
     # Before the kind changes: hours that were flex come back as flex.
     rate = _reallocate(
         old, request.gpus, row, window, user=user, now=now, policy=policy
@@ -349,7 +349,7 @@ def _reallocate(
     returned = given_back(row, asked, window)
     ledger.late_return(row, returned, now=now, permille=policy.late_return_permille)
     ledger.early_return(row, returned, by=user, now=now)
-    ledger.hold_again(row, set(asked), window)
+    ledger.strike_late_hours(row, set(asked), window)
     rate = Tariff()
     for allocation in old:
         if asked.pop(allocation.gpu_id, None) is not None:

@@ -79,7 +79,7 @@ def _check(row: Reservation, *, now: datetime) -> None:
         why = sentence("it took over a flex booking, whose owner has been notified")
     elif row.late_returns.exists():
         why = sentence("it was changed since")
-    elif ledger.came_by_offer(row):
+    elif ledger.was_handed_over(row):
         why = sentence("you got it by an offer")
     elif ledger.cancelled_today(row.user, now) >= SLIPS_A_DAY:
         why = sentence(

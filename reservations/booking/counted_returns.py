@@ -40,4 +40,4 @@ def given_back_late(
     spends = ledger.late_spends(
         row, returned, now=request.now, permille=policy.late_return_permille
     )
-    return spends + ledger.spends_left(row, gpu_pks, request.window)
+    return spends + ledger.remaining_late_spends(row, gpu_pks, request.window)

@@ -10,7 +10,7 @@ from django.utils.translation import gettext
 from reservations.booking.slot_search import next_equal
 from reservations.fairshare.standing_text import bar_of
 from reservations.models import Allocation, Notice, Reservation, User
-from reservations.notifications.queries import notices_in_words
+from reservations.notifications.queries import notices_with_text
 from reservations.rules.fairness.rank_advice import used_ratio
 from reservations.rules.lifecycle import State
 from reservations.store.calendar_queries import iso
@@ -40,7 +40,7 @@ def displaced(
         ).order_by("-pk")[:1]
     )
     return {
-        "told": notices_in_words(rows, user),
+        "told": notices_with_text(rows, user),
         "sides": _sides(rows[0].detail) if rows else [],
         "waits_again": found.waits_again.filter(user=user).first(),
         "next": _next(found, [one.gpu_id for one in allocations], now),

@@ -13,7 +13,7 @@ from datetime import datetime
 from django.db import connection
 from django.db.models import F, Q
 
-from reservations.booking.requeue import wait_again
+from reservations.booking.requeue import requeue_displaced
 from reservations.models import Allocation, Notice, Reservation
 from reservations.notifications import live
 from reservations.notifications import service as notices
@@ -94,7 +94,7 @@ def _displace(
     )
     detail = displaced_detail(one, kind=kind, by=made.pk)
     ledger.audit("displaced", row, actor=None, now=now, **detail)
-    notices.tell(
+    notices.notify(
         user=row.user,
         kind=Notice.Kind.DISPLACED,
         reservation=row,
@@ -102,7 +102,7 @@ def _displace(
         now=now,
     )
     by_rank = kind is Kind.FLEX
-    wait_again(row, allocations, by_rank=by_rank, now=now, policy=policy)
+    requeue_displaced(row, allocations, by_rank=by_rank, now=now, policy=policy)
     row.refresh_from_db(fields=["state", "version", "ended_at"])
     gpu_ids = [allocation.gpu_id for allocation in allocations]
     live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=True)

@@ -20,7 +20,7 @@ from django.db.models import F, Q, QuerySet
 
 from reservations.models import Allocation, Reservation, SitePolicy, User
 from reservations.notifications import live
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.errors import NotChangeable
 from reservations.rules.gaps import gap_notice_seconds, is_gap
@@ -105,7 +105,7 @@ def due(now: datetime) -> list[int]:
     return list(rows.order_by("pk").values_list("pk", flat=True))
 
 
-def stay_on(pk: int, now: datetime, policy: Policy) -> bool:
+def extend_past_end(pk: int, now: datetime, policy: Policy) -> bool:
     """Give time past the end to what may stay on, where it is free."""
     _lock(locks.load_reservation(pk))
     row = locks.load_reservation(pk, lock=True)
@@ -214,7 +214,7 @@ def _in_the_way(
     return rows.exclude(pk=made).order_by().values_list("pk")
 
 
-def make_way(
+def shorten_overstays(
     made: Reservation,
     gpus: Sequence[CalendarGpu],
     window: Window,
@@ -245,7 +245,7 @@ def make_way(
         )
         # The Job in a gap goes on in the next one: no news for its owner.
         if not is_gap(row.start, row.booked_end):
-            tell(
+            notify(
                 user=row.user,
                 kind="overstay_claimed",
                 reservation=row,

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from reservations.models import Allocation, Reservation, Token
 from reservations.notifications import live
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from reservations.rules.charges import Settlement
 from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import State
@@ -71,7 +71,7 @@ def refund(
     ledger.ask_summary(row, now=now)
     ledger.audit("refunded", row, actor=None, now=now, reason=reason)
     if not told:
-        tell(
+        notify(
             user=row.user,
             kind="refunded",
             reservation=row,
@@ -111,7 +111,7 @@ def give_token(row: Reservation, *, now: datetime, reason: str) -> bool:
         },
     )
     if made:
-        tell(
+        notify(
             user=row.user,
             kind="token_given",
             reservation=row,

@@ -25,7 +25,7 @@ from reservations.rules.decision_record import refused_inputs
 from reservations.rules.errors import GpuTaken, Refusal, json_ready
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.rules.request import Request, Snapshot
-from reservations.store.write_queue import turn
+from reservations.store.write_queue import wait_for_turn
 from telemetry.models import Gpu
 
 NO_DEMAND = frozenset(
@@ -75,7 +75,7 @@ def count_refusal(
                 "pool_id": pool,
                 "rule": refusal.code[:40],
             }
-            with turn():
+            with wait_for_turn():
                 _add(key, gpus * seconds)
     except DatabaseError:
         log.exception("a refusal of membership %s is not counted", membership.pk)
@@ -144,7 +144,7 @@ def _keep(
         assert isinstance(request, Request) and isinstance(snapshot, Snapshot)
         inputs = refused_inputs(request, snapshot)
     rows = RefusedRequest.objects.filter(membership=membership)
-    with turn(), transaction.atomic():
+    with wait_for_turn(), transaction.atomic():
         rows.create(
             membership=membership,
             asked_at=now,

@@ -95,13 +95,13 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
             row = locks.load_reservation(reservation_id, lock=True)
             _check_undo(row, now=at)
             _check_again(row, locked, allocations, now=at, policy=policy)
-            ledger.hold_again(row, gpu_ids, Window(row.start, row.end))
+            ledger.strike_late_hours(row, gpu_ids, Window(row.start, row.end))
             assert row.cancelled_at is not None
             row.early_returns.filter(returned_at=row.cancelled_at).delete()
             Reservation.objects.move(
                 row.pk, old=State.CANCELLED, new=State.CONFIRMED, cancelled_at=None
             )
-            overstay.make_way(
+            overstay.shorten_overstays(
                 row, locked.gpus, Window(row.start, row.end), now=at, policy=policy
             )
             Allocation.objects.filter(reservation=row).update(live=True)
@@ -142,7 +142,9 @@ def _check_again(
         names=policy.names_visible,
         ignoring_late=row.pk,
         leave_at=notice_end(now, policy),
-        extra=ledger.spends_left(row, [gpu.pk for gpu in locked.gpus], request.window),
+        extra=ledger.remaining_late_spends(
+            row, [gpu.pk for gpu in locked.gpus], request.window
+        ),
     )
     check_gpus(request.gpus, snapshot.barred)
     check_limits(request, snapshot)

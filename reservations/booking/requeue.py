@@ -17,7 +17,7 @@ AGAIN_SECONDS = WEEK_SECONDS
 """How much later than it was the same time would still do."""
 
 
-def wait_again(
+def requeue_displaced(
     row: Reservation,
     allocations: Sequence[Allocation],
     *,

@@ -29,7 +29,7 @@ from reservations.store.no_show_history import strike_for
 from reservations.store.preemptible import Taker
 from reservations.store.return_history import returns_for
 from reservations.store.usage import rank_with, usage_by_membership, with_tree
-from reservations.store.write_queue import turn
+from reservations.store.write_queue import wait_for_turn
 from telemetry.protocol.sentences import known, sentence
 
 OVERLAP = "allocation_no_overlap"
@@ -67,7 +67,7 @@ def book(
     if token_id is not None and membership is None:
         membership = vouchers.owed_to(user, token_id)
     try:
-        with turn(), transaction.atomic(durable=True):
+        with wait_for_turn(), transaction.atomic(durable=True):
             chosen = locks.choose_membership(user, membership)
             locked = locks.lock(chosen, gpu_ids)
             locks.check_still(chosen)
@@ -271,7 +271,7 @@ def write_decision(
     if request.token is not None:
         vouchers.spend(request.token, made, now=now)
     displacement.displace(decision, made, now=now, policy=policy)
-    overstaying.make_way(made, request.gpus, window, now=now, policy=policy)
+    overstaying.shorten_overstays(made, request.gpus, window, now=now, policy=policy)
     allocate(made, request.gpus)
     ledger.hold(
         made, now=now, reason=sentence("booked {kind}", kind=known(decision.kind))

@@ -49,7 +49,9 @@ def due(now: datetime, policy: Policy) -> list[int]:
     return sorted(set(rows.values_list("pk", flat=True)))
 
 
-def mend(pk: int, now: datetime, policy: Policy, *, refund: Refund) -> bool:
+def reassign_or_refund(
+    pk: int, now: datetime, policy: Policy, *, refund: Refund
+) -> bool:
     """Give equal Gpus for those that are not clean, or everything back."""
     row = locks.load_reservation(pk, lock=True)
     if row.state != State.ACTIVE or row.checked_in_at is not None or row.end <= now:

@@ -10,7 +10,11 @@ from reservations.fairshare.service import MembershipStanding
 from reservations.models import Membership, Reservation
 from reservations.rules.fairness.fair_tree import Ranking, decayed_gpu_seconds
 from reservations.rules.fairness.preemption import FairTree
-from reservations.rules.fairness.rank_advice import Branch, parting, surplus_usage
+from reservations.rules.fairness.rank_advice import (
+    Branch,
+    diverging_nodes,
+    surplus_usage,
+)
 from reservations.rules.figures import credits_text, time_text
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
@@ -136,7 +140,7 @@ def _rival_words(
     rival = Membership.objects.select_related(
         "user", "account__parent__parent__parent"
     ).get(pk=min(ahead)[1])
-    parted = parting(_steps(member), _steps(rival))
+    parted = diverging_nodes(_steps(member), _steps(rival))
     if parted is None:
         return ""
     here, there = (_branch(step, ranks) for step in parted)

@@ -39,7 +39,7 @@ from reservations.notifications.channels import (
     wanted,
 )
 from reservations.notifications.delivery_rules import MOST_TRIES, next_try, stale
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 120
@@ -266,7 +266,7 @@ def _count_chat_failure(
         account_id=chat.account_id, is_head=True, active=True
     )
     for head in heads.select_related("user").order_by("pk"):
-        tell(
+        notify(
             user=head.user,
             kind=Notice.Kind.WEBHOOK_OFF,
             detail={
@@ -286,7 +286,7 @@ def _count_failure(user: User, *, final: bool, why: str, now: datetime) -> None:
     own.update(webhook_failures=F("webhook_failures") + 1)
     hopeless = own if final else own.filter(webhook_failures__gte=WEBHOOK_MOST_FAILURES)
     if hopeless.update(webhook_disabled_at=now):
-        tell(
+        notify(
             user=user,
             kind=Notice.Kind.WEBHOOK_OFF,
             detail={

@@ -11,7 +11,7 @@ from django.db import DatabaseError, transaction
 from django.db.models import F
 
 from reservations.models import Notice, Reservation, User
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from reservations.rules.gaps import is_gap
 from reservations.rules.policy import Policy
 from reservations.store import attached_jobs
@@ -39,7 +39,7 @@ def released(
         return
     if by is None and is_gap(row.start, row.booked_end):
         return  # it comes and goes with its Job
-    tell(
+    notify(
         user=row.user,
         kind=Kind.RELEASED,
         reservation=row,
@@ -58,7 +58,7 @@ def cancelled(row: Reservation, *, by: User, reason: str, now: datetime) -> None
     if by.pk == row.user_id:
         return
     detail = {"reason": reason, "cancelled": True, **_person(by)}
-    tell(user=row.user, kind=Kind.RELEASED, reservation=row, detail=detail, now=now)
+    notify(user=row.user, kind=Kind.RELEASED, reservation=row, detail=detail, now=now)
 
 
 def started(row: Reservation, *, now: datetime, policy: Policy) -> None:
@@ -75,7 +75,7 @@ def started(row: Reservation, *, now: datetime, policy: Policy) -> None:
     absent = row.start + timedelta(seconds=policy.no_show_seconds)
     if policy.release_no_shows and row.checked_in_at is None and absent < row.end:
         detail["absent_at"] = absent.isoformat()
-    tell(
+    notify(
         user=row.user,
         kind=Kind.BOOKING_STARTED,
         reservation=row,
@@ -90,7 +90,7 @@ def idle_warned(
 ) -> None:
     """Say until when something must run."""
     release_at = now + timedelta(seconds=policy.idle_grace_seconds)
-    tell(
+    notify(
         user=row.user,
         kind=Kind.IDLE_WARNING,
         reservation=row,
@@ -109,7 +109,7 @@ def moved(
 ) -> None:
     """Say which Gpus took the place of which: {old: new}."""
     detail = {"gpus": dict(gpus), "reason": reason}
-    tell(user=row.user, kind=Kind.MOVED, reservation=row, detail=detail, now=now)
+    notify(user=row.user, kind=Kind.MOVED, reservation=row, detail=detail, now=now)
 
 
 def ending(at: datetime, policy: Policy) -> dict[str, int]:
@@ -139,7 +139,7 @@ def ending(at: datetime, policy: Policy) -> dict[str, int]:
 def _tell_end(row: Reservation, key: str, at: datetime) -> bool:
     try:
         with transaction.atomic(durable=True):
-            told = tell(
+            told = notify(
                 user=row.user,
                 kind=Kind.ENDING_SOON,
                 reservation=row,

@@ -16,8 +16,8 @@ from reservations.notifications import chat_payloads, mail, webhook
 from reservations.notifications.channels import MAIL
 from reservations.notifications.queries import (
     NoticeInfo,
-    notices_in_words,
     notices_to_send,
+    notices_with_text,
 )
 from reservations.notifications.reader_language import with_language_of
 from reservations.notifications.webhook_rules import signature
@@ -79,7 +79,7 @@ def send_to_group(
     with translation.override(settings.LANGUAGE_CODE):
         told = [
             replace(one, text=f"{holder}: {translated(one.text)}")
-            for one in notices_in_words(notices, holder)
+            for one in notices_with_text(notices, holder)
         ]
         secret = webhook.group_secret_of(where.account_id, where.webhook_nonce)
         _post(where, secret, told, number, now)

@@ -11,7 +11,7 @@ from reservations.notifications import webhook
 from reservations.notifications.channels import settings_of
 from reservations.notifications.delivery_rules import CHANNELS, channels_of
 from reservations.notifications.message_rendering import ALL_KINDS
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from reservations.rules.errors import NotFound
 from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import sentence
@@ -134,7 +134,7 @@ def try_channels(*, user: User, now: datetime) -> bool:
 
     It is a Notice like any other, so it shows what a real one would go through.
     """
-    told = tell(
+    told = notify(
         user=user,
         kind=Notice.Kind.TRIAL,
         detail={"url": "/me/notices/"},

@@ -43,10 +43,10 @@ def notices_of(
     rows = Notice.objects.unread(user) if unread else Notice.objects.filter(user=user)
     if reservation_pk is not None:
         rows = rows.filter(reservation_id=reservation_pk)
-    return notices_in_words(rows[:most], user)
+    return notices_with_text(rows[:most], user)
 
 
-def notices_in_words(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
+def notices_with_text(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
     """Return Notices of one User in words, in few queries."""
     found = list(rows)
     if not found:
@@ -79,7 +79,7 @@ def notices_to_send(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
     with with_language_of(user):
         return [
             replace(one, title=translated(one.title), text=translated(one.text))
-            for one in notices_in_words(rows, user)
+            for one in notices_with_text(rows, user)
         ]
 
 

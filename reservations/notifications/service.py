@@ -16,7 +16,7 @@ _ONCE = ("notice_told_once", "reservations_notice.key")
 """How PostgreSQL and SQLite name the constraint that a key is told once."""
 
 
-def tell(
+def notify(
     *,
     user: User,
     kind: str,

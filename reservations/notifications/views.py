@@ -26,7 +26,7 @@ from reservations.notifications.forms import (
     WebhookForm,
 )
 from reservations.notifications.message_rendering import ALL_KINDS, UNSUBSCRIBE_SALT
-from reservations.notifications.queries import notices_in_words
+from reservations.notifications.queries import notices_with_text
 from reservations.notifications.service import read_all
 from reservations.notifications.webhook_rules import WebhookRefused
 from reservations.store.access import reader
@@ -56,7 +56,7 @@ def notices(request: HttpRequest) -> HttpResponse:
         "reservations/notifications/notice_list.html",
         {
             "page": page,
-            "rows": notices_in_words(page.object_list, user),
+            "rows": notices_with_text(page.object_list, user),
             "kinds": [one for one in Notice.Kind if one.value in kinds],
             "asked": asked,
             "query": urlencode({k: v for k, v in filters.items() if v}),

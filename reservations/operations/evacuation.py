@@ -196,7 +196,7 @@ def carry_out(relief: Relief, leaving: Leaving, why: EvacuationReason) -> None:
             row, now=why.now, reason=why.reason, policy=why.policy, told=True
         )
     refunds.give_token(row, now=why.now, reason=why.reason)
-    notices.tell(
+    notices.notify(
         user=row.user,
         kind=Notice.Kind.MAINTENANCE,
         reservation=row,

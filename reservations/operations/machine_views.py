@@ -26,7 +26,7 @@ from reservations.operations.gpu_replacement import Replacement
 from reservations.operations.replacement_rules import WORDS, CannotReplace, Carry
 from reservations.rules.errors import BookingError, NotFound
 from reservations.store.access import operator_required, reader
-from reservations.store.gpu_rows import OUT_FIELDS, out_words
+from reservations.store.gpu_rows import OUT_FIELDS, unavailable_reason
 from telemetry.models import Gpu, Node, Pool
 from telemetry.protocol.sentences import counted, joined, sentence
 from telemetry.web.query_filters import read_filters
@@ -53,7 +53,12 @@ def _list(request: HttpRequest, form: ActForm, *, status: int = 200) -> HttpResp
     values = asked.values
     page = Paginator(_wanted(values), ROWS_PER_PAGE).get_page(values.get("page"))
     rows = [
-        (gpu, out_words(present=gpu.present, out=[_value(gpu, n) for n in OUT_FIELDS]))
+        (
+            gpu,
+            unavailable_reason(
+                present=gpu.present, out=[_value(gpu, n) for n in OUT_FIELDS]
+            ),
+        )
         for gpu in page
     ]
     query = {k: v for k, v in request.GET.items() if k != "page" and v}

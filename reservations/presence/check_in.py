@@ -57,7 +57,7 @@ def check_in_by_click(*, reservation_id: int, user: User, now: datetime) -> Rese
 
 
 @transaction.atomic(durable=True)
-def keep(
+def keep_idle(
     *, reservation_id: int, user: User, now: datetime, reason: str = ""
 ) -> Reservation:
     """Press Keep: idle time counts from now again. Once per Reservation.

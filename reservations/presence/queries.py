@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from reservations.models import Reservation
-from reservations.presence.release_warnings import Looming, looming
+from reservations.presence.release_warnings import Looming, next_release
 from reservations.rules.lifecycle import State
 from reservations.store.booking_snapshot import site_policy
 
@@ -15,12 +15,12 @@ PRESENCE_FIELDS = (
     "reservation__idle_warned_at",
     "reservation__keep_used",
 )
-"""Of an Allocation; `looming_of` takes them in this order."""
+"""Of an Allocation; `pending_releases` takes them in this order."""
 
 Row = tuple[int, datetime, str, datetime | None, int, datetime | None, bool]
 
 
-def looming_of(rows: Iterable[Row], now: datetime) -> dict[int, Looming]:
+def pending_releases(rows: Iterable[Row], now: datetime) -> dict[int, Looming]:
     """Return, by Reservation, what is about to release it; mostly nothing.
 
     Args:
@@ -35,7 +35,7 @@ def looming_of(rows: Iterable[Row], now: datetime) -> dict[int, Looming]:
         return {}
     policy = site_policy()
     found = {
-        pk: looming(
+        pk: next_release(
             start=start,
             checked_in_at=came,
             blind_seconds=blind,
@@ -49,7 +49,7 @@ def looming_of(rows: Iterable[Row], now: datetime) -> dict[int, Looming]:
     return {pk: one for pk, one in found.items() if one is not None}
 
 
-def looming_for(row: Reservation, now: datetime) -> Looming | None:
+def pending_release(row: Reservation, now: datetime) -> Looming | None:
     """Return what is about to release one Reservation."""
     fields = (
         row.pk,
@@ -60,4 +60,4 @@ def looming_for(row: Reservation, now: datetime) -> Looming | None:
         row.idle_warned_at,
         row.keep_used,
     )
-    return looming_of([fields], now).get(row.pk)
+    return pending_releases([fields], now).get(row.pk)

@@ -58,7 +58,7 @@ class Looming:
         }
 
 
-def looming(
+def next_release(
     *,
     start: datetime,
     checked_in_at: datetime | None,

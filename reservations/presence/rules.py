@@ -45,7 +45,7 @@ class Watched:
     """When ``absent_seconds`` came to the limit; None: not yet."""
 
 
-def watched(
+def observed_use(
     minutes: Iterable[MinuteInfo],
     gpu_pks: Collection[int],
     *,

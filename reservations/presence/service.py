@@ -10,7 +10,7 @@ from reservations.booking.release import free_unused
 from reservations.models import Allocation, Reservation
 from reservations.notifications import holder_notices, live
 from reservations.presence.check_in import IDLE_WARNING, check_in
-from reservations.presence.rules import MinuteInfo, idle_seconds, watched
+from reservations.presence.rules import MinuteInfo, idle_seconds, observed_use
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
@@ -67,7 +67,7 @@ def _absence(
     """Check the holder in, or free the Gpus that nobody came for."""
     # Handing on what runs and nobody came to does not set the clock back.
     since = row.watched_from or row.start
-    seen = watched(
+    seen = observed_use(
         _minutes(gpu_ids, since),
         gpu_ids,
         start=since,

@@ -19,7 +19,7 @@ from reservations.store.gpu_history import (
     of_reservation,
     reservation_usage,
 )
-from telemetry.history.charts import answer_history, asked_of, usage_entry
+from telemetry.history.charts import answer_history, requested_range, usage_entry
 from telemetry.history.schemas import HistoryIn
 
 router = Router(tags=["history"])
@@ -36,7 +36,7 @@ def account_history(
     seen = charted_accounts(reader(request))
     account = get_object_or_404(Account, pk=account_id, pk__in=seen)
     now = timezone.now()
-    asked = asked_of(wish, now=now)
+    asked = requested_range(wish, now=now)
     subject = of_account(account, start=_at(asked.start), end=_at(asked.end))
     return answer_history(subject, wish, now=now)
 

@@ -107,7 +107,7 @@ def _total(rows: tuple[ReportRow, ...]) -> ReportRow:
 
 def _sums(asked: ReportFilter, by: By) -> dict[Any, Sums]:
     rows = MonthUse.objects.filter(month__gte=asked.first, month__lte=asked.last)
-    rows = rows.filter(**_whose(asked, pool="gpu__pool_id"))
+    rows = rows.filter(**_scope_filters(asked, pool="gpu__pool_id"))
     fields = list(Sums.__dataclass_fields__)
     found = (
         rows.order_by()
@@ -129,7 +129,7 @@ def _refused(asked: ReportFilter, by: By) -> dict[Any, tuple[int, int]]:
         return {}
     rows = RefusedDemand.objects.filter(
         day__gte=asked.first, day__lt=next_month(asked.last)
-    ).filter(**_whose(asked, pool="pool_id"))
+    ).filter(**_scope_filters(asked, pool="pool_id"))
     if by == "month":
         rows = rows.annotate(month=TruncMonth("day"))
     found = (
@@ -141,7 +141,7 @@ def _refused(asked: ReportFilter, by: By) -> dict[Any, tuple[int, int]]:
     return {key: (requests, seconds) for key, requests, seconds in found}
 
 
-def _whose(asked: ReportFilter, *, pool: str) -> dict[str, Any]:
+def _scope_filters(asked: ReportFilter, *, pool: str) -> dict[str, Any]:
     """The same conditions on both tables: a head's report knows no other group."""
     found: dict[str, Any] = {}
     if asked.account_pks is not None:

@@ -23,7 +23,7 @@ from reservations.rules.fairness.preemption import (
     Displaced,
     check_above,
     check_plans,
-    in_the_way,
+    flex_to_displace,
     yielding,
 )
 from reservations.rules.fairness.quota import Peak, QuotaInfo
@@ -109,7 +109,7 @@ def decide(request: Request, snapshot: Snapshot) -> Decision:
                 request.window, snapshot.returns, now=request.now, policy=policy
             )
         check_limits(request, snapshot)
-        flex = in_the_way(request.gpus, request.window, snapshot.calendar)
+        flex = flex_to_displace(request.gpus, request.window, snapshot.calendar)
         peaks = check_quotas(request, snapshot)
         displaced = _yielding(request, snapshot, flex)
     except QuotaExceeded as refusal:

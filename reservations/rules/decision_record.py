@@ -35,7 +35,7 @@ from reservations.rules.errors import Refusal
 from reservations.rules.fairness.early_returns import Returns
 from reservations.rules.fairness.fair_tree import AccountShares, MemberShares
 from reservations.rules.fairness.no_shows import Strike
-from reservations.rules.fairness.preemption import FairTree, Key, stands_above
+from reservations.rules.fairness.preemption import FairTree, Key, ranks_above
 from reservations.rules.fairness.quota import QuotaInfo, Spend
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
@@ -440,7 +440,7 @@ def broken_rules(stored: Mapping[str, Any]) -> list[str]:
         decided_at = datetime.fromisoformat(str(stored["decided_at"]))
         if decided_at >= datetime.fromisoformat(one["frozen_at"]):
             found.append(f"3: {name} was frozen")
-        if not firm and not stands_above(_keys(one["own"]), _keys(one["theirs"])):
+        if not firm and not ranks_above(_keys(one["own"]), _keys(one["theirs"])):
             found.append(f"2: {name} does not stand below")
     return found
 

@@ -65,7 +65,7 @@ def over_before_free(
     return OverBeforeFree(end, free_at, leave_seconds, instant(works_from))
 
 
-def stands_until(
+def occupied_until(
     booked_end: datetime, end: datetime, *, leave_at: datetime | None
 ) -> datetime:
     """Return until when a Reservation stands in the way of others.

@@ -62,7 +62,7 @@ def _rule(what: SeriesPreviewIn) -> Rule:
 
 def _wish(request: HttpRequest, what: SeriesPreviewIn, *, writes: bool) -> SeriesWish:
     user = signed_in(request)
-    return series.wish(
+    return series.checked_wish(
         user=user,
         membership=own_membership(user, what.membership),
         gpu_ids=what.gpu_ids,

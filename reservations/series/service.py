@@ -14,7 +14,7 @@ from django.db import DatabaseError, transaction
 
 from reservations.booking import slot_search
 from reservations.models import Membership, Notice, Occurrence, Series, User
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from reservations.rules.errors import BookingError
 from reservations.rules.policy import Policy
 from reservations.rules.window import whole_second
@@ -49,7 +49,7 @@ MOST_NEXT_SLOTS = 5
 log = logging.getLogger(__name__)
 
 
-def wish(
+def checked_wish(
     *,
     user: User,
     membership: Membership | None,
@@ -259,7 +259,7 @@ def _tell_conflicts(row: Series, looked: Iterable[Looked], at: datetime) -> None
 
 
 def _tell(row: Series, detail: Mapping[str, object], key: str, at: datetime) -> None:
-    tell(
+    notify(
         user=row.user,
         kind=Notice.Kind.SERIES_CONFLICT,
         detail={**detail, "series": row.pk, "url": "/series/"},

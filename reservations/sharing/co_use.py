@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from reservations.booking.shared_use import check_co_users
 from reservations.models import CoUser, Membership, Notice, Reservation, User
 from reservations.notifications import live
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from reservations.notifications.text.sharing_text import MOST_CO_USERS, CannotShare
 from reservations.rules.errors import NotAllowed, NotChangeable, NotFound
 from reservations.rules.lifecycle import State
@@ -63,7 +63,7 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
         reservation=row, user=other, added_by=user, added_at=at
     )
     ledger.audit("shared", row, actor=user, now=at, co_user=other.pk)
-    tell(
+    notify(
         user=other,
         kind=Notice.Kind.COUSER_ADDED,
         reservation=row,
@@ -98,7 +98,7 @@ def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) 
         return False
     ledger.audit("unshared", row, actor=user, now=at, co_user=co_user_id)
     if user.pk != co_user_id:
-        tell(
+        notify(
             user=User.objects.get(pk=co_user_id),
             kind=Notice.Kind.COUSER_ADDED,
             reservation=row,

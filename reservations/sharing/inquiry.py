@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from reservations.models import Notice, Reservation, User
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from reservations.notifications.text.sharing_text import CannotAsk
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.gaps import is_gap
@@ -42,7 +42,7 @@ def ask_holder(
     # The rows of one sender are counted one after another.
     User.objects.select_for_update(no_key=True).get(pk=user.pk)
     _check(row, user, message, at)
-    told = tell(
+    told = notify(
         user=row.user,
         kind=Notice.Kind.ASKED,
         reservation=row,

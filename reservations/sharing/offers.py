@@ -14,7 +14,7 @@ from django.db.models import Q
 
 from reservations.booking.service import OVERLAP, _taken
 from reservations.models import Membership, Notice, Offer, Reservation, User
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from reservations.notifications.text.sharing_text import (
     CannotOffer,
     OfferOver,
@@ -297,7 +297,7 @@ def _load(pk: int, user: User) -> Offer:
 
 
 def _tell_taker(made: Offer, at: datetime) -> None:
-    tell(
+    notify(
         user=made.taker.user,
         kind=Notice.Kind.OFFER_MADE,
         reservation=made.reservation,
@@ -316,7 +316,7 @@ def _answered(found: Offer, answer: str, *, to: User, by: User, at: datetime) ->
     # Whom somebody asked for a swap did not name themselves by being asked.
     named = by.pk == found.made_by_id or found.wanted_id is None
     named = named or site_policy().names_visible
-    tell(
+    notify(
         user=to,
         kind=Notice.Kind.OFFER_ANSWERED,
         reservation=found.reservation,

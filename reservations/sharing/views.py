@@ -57,7 +57,7 @@ PARTS = {
 View = Callable[..., HttpResponse]
 
 
-def told(view: View) -> View:
+def run_act(view: View) -> View:
     """Run an act; a refusal is said on the page that it came from."""
 
     @require_POST
@@ -134,7 +134,7 @@ def refused_form(request: HttpRequest, pk: int) -> dict[str, Any]:
 # --- one Reservation's page ---------------------------------------------------------
 
 
-@told
+@run_act
 def share(request: HttpRequest, pk: int) -> HttpResponse:
     """Share one's Reservation with a member of the same Account."""
     user, now = _act(request)
@@ -150,7 +150,7 @@ def share(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("reservation", pk)
 
 
-@told
+@run_act
 def unshare(request: HttpRequest, pk: int, user_pk: int) -> HttpResponse:
     """Take a co-user off, or leave."""
     user, now = _act(request)
@@ -165,7 +165,7 @@ def unshare(request: HttpRequest, pk: int, user_pk: int) -> HttpResponse:
     return redirect("reservation", pk)
 
 
-@told
+@run_act
 def offer(request: HttpRequest, pk: int) -> HttpResponse:
     """Offer one's Reservation: given away, or against another's."""
     user, now = _act(request)
@@ -189,7 +189,7 @@ def offer(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("reservation", pk)
 
 
-@told
+@run_act
 def give_back(request: HttpRequest, pk: int) -> HttpResponse:
     """Give back some GPUs or the last hours."""
     user, now = _act(request)
@@ -209,7 +209,7 @@ def give_back(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("reservation", pk)
 
 
-@told
+@run_act
 def accept(request: HttpRequest, pk: int) -> HttpResponse:
     """Accept an Offer."""
     user, now = _act(request)
@@ -223,7 +223,7 @@ def accept(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("reservation", done.given.pk)
 
 
-@told
+@run_act
 def decline(request: HttpRequest, pk: int) -> HttpResponse:
     """Decline an Offer, or take one's own back."""
     user, now = _act(request)

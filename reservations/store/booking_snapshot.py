@@ -22,7 +22,7 @@ from reservations.rules.fairness.no_shows import Strike
 from reservations.rules.fairness.quota import PERMILLE, QuotaInfo, Spend
 from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import Kind
-from reservations.rules.overstay_terms import stands_until
+from reservations.rules.overstay_terms import occupied_until
 from reservations.rules.policy import Policy
 from reservations.rules.request import Snapshot
 from reservations.rules.window import WEEK_SECONDS, Window, instant, unix
@@ -81,7 +81,7 @@ def calendar_of(
         Busy(
             gpu,
             unix(begin),
-            unix(stands_until(booked, over, leave_at=leave_at)),
+            unix(occupied_until(booked, over, leave_at=leave_at)),
             (shown or login) if names else "",
             None if paused.get(pk) else flex.get(pk),
             paused_until=paused.get(pk),

@@ -18,7 +18,7 @@ from reservations.store.gpu_rows import (
     DRAINS,
     OUT_SENTENCES,
     gpus_seen_by,
-    short_words,
+    short_reason,
 )
 from telemetry.protocol.sentences import joined, sentence
 
@@ -231,7 +231,7 @@ def calendar_page(
             "gpu_class": gpu.gpu_class,
             "memory_total_bytes": gpu.memory_total_bytes,
             "bookable": gpu.bookable,
-            "out": short_words(gpu.out),
+            "out": short_reason(gpu.out),
             "out_reason": _out_reason(
                 gpu, own_reasons.get(gpu.pk) or reasons.get(gpu.node, "")
             ),

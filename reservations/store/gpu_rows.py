@@ -62,14 +62,14 @@ DRAINS = _OUT_WORDS[OUT_FIELDS.index("draining")]
 """``CalendarGpu.out`` of a Gpu that drains alone, or with others of its node."""
 
 
-def short_words(out: str) -> str:
-    """Return the reason of ``out_words`` in one or two words; empty for none."""
+def short_reason(out: str) -> str:
+    """Shorten ``unavailable_reason`` to one or two words; empty for none."""
     if out == _MISSING:
         return sentence("missing")
     return dict(zip(_OUT_WORDS, _SHORT_WORDS, strict=True)).get(out, "")
 
 
-def out_words(*, present: bool, out: Iterable[bool]) -> str:
+def unavailable_reason(*, present: bool, out: Iterable[bool]) -> str:
     """Return why a Gpu cannot be booked, from ``OUT_FIELDS``; empty: it can."""
     if not present:
         return _MISSING
@@ -133,7 +133,7 @@ def _read(rows: Iterable[Sequence[Any]]) -> list[CalendarGpu]:
             bookable=present and not any(out),
             name=name,
             pool_pk=pool,
-            out=out_words(present=present, out=out),
+            out=unavailable_reason(present=present, out=out),
             restricted=bool(restricted),
             limited=bool(limited),
             peak=read_peak(peak or ""),

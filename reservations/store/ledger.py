@@ -138,7 +138,7 @@ def early_return(
     if (
         new
         and cancelled_today(holder, now) <= SLIPS_A_DAY
-        and not came_by_offer(reservation)
+        and not was_handed_over(reservation)
     ):
         return
     gpu_seconds = sum(
@@ -160,7 +160,7 @@ def cancelled_today(user: User, now: datetime) -> int:
     ).count()
 
 
-def came_by_offer(reservation: Reservation) -> bool:
+def was_handed_over(reservation: Reservation) -> bool:
     """Say whether its holder got it from somebody else, as a gift or in a swap.
 
     It is as old as what was given, so nobody gives it back as a new booking.
@@ -206,7 +206,7 @@ def displaced_windows(reservation: Reservation) -> dict[int, list[Window]]:
     return found
 
 
-def late_left(
+def remaining_late_hours(
     reservation: Reservation, gpu_pks: Collection[int], window: Window
 ) -> list[LateReturn]:
     """Return the late hours that remain, unsaved, if these Gpus are held again.
@@ -223,20 +223,22 @@ def late_left(
     ]
 
 
-def hold_again(
+def strike_late_hours(
     reservation: Reservation, gpu_pks: Collection[int], window: Window
 ) -> None:
     """Strike the late hours that a Reservation holds again."""
-    left = late_left(reservation, gpu_pks, window)
+    left = remaining_late_hours(reservation, gpu_pks, window)
     reservation.late_returns.filter(charged_at=None).delete()
     LateReturn.objects.bulk_create(part for part in left if part.charged_at is None)
 
 
-def spends_left(
+def remaining_late_spends(
     reservation: Reservation, gpu_pks: Collection[int], window: Window
 ) -> list[Spend]:
-    """Return what the late hours of ``late_left`` count in quotas."""
-    left = [part for part in late_left(reservation, gpu_pks, window) if part.firm]
+    """Return what the late hours of ``remaining_late_hours`` count in quotas."""
+    left = [
+        part for part in remaining_late_hours(reservation, gpu_pks, window) if part.firm
+    ]
     pools = _pools_of({part.gpu_id for part in left})
     return [
         Spend(

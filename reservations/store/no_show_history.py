@@ -6,7 +6,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from reservations.models import Reservation
-from reservations.rules.fairness.no_shows import Strike, looks_back_seconds, strike_of
+from reservations.rules.fairness.no_shows import Strike, relevant_seconds, strike_of
 from reservations.rules.policy import Policy
 
 
@@ -14,7 +14,7 @@ def recent_no_shows(
     user_pk: int, *, now: datetime, policy: Policy
 ) -> tuple[datetime, ...]:
     """Return when a User did not come, over all Memberships, as far as it matters."""
-    since = now - timedelta(seconds=looks_back_seconds(policy))
+    since = now - timedelta(seconds=relevant_seconds(policy))
     rows = _no_shows(user=user_pk, since=since, now=now)
     return tuple(at for (at,) in rows if at is not None)
 

@@ -20,7 +20,7 @@ _mine = threading.local()
 
 
 @contextmanager
-def turn() -> Iterator[None]:
+def wait_for_turn() -> Iterator[None]:
     """Wait until nobody else who stands in line writes.
 
     To be taken around a transaction, never inside one: who writes already does not

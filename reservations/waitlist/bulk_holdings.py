@@ -7,7 +7,7 @@ from functools import cached_property
 
 from reservations.models import Account, Membership, Reservation
 from reservations.rules.fairness.early_returns import Returns
-from reservations.rules.fairness.no_shows import Strike, looks_back_seconds, strike_of
+from reservations.rules.fairness.no_shows import Strike, relevant_seconds, strike_of
 from reservations.rules.fairness.quota import QuotaInfo, Spend
 from reservations.rules.policy import Policy
 from reservations.rules.request import Holding
@@ -55,7 +55,7 @@ class Crowd:
     def strikes(self) -> dict[int, Strike | None]:
         """The strike in force for each User who did not come lately."""
         now, policy = self._start, self._policy
-        since = now - timedelta(seconds=looks_back_seconds(policy))
+        since = now - timedelta(seconds=relevant_seconds(policy))
         rows = Reservation.objects.filter(
             user_id__in=self._users,
             no_show=True,

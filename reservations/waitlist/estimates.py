@@ -28,7 +28,7 @@ PAUSE_SECONDS = 2 * 3600
 URL = "/waiting/"
 
 
-def tell_rest(
+def store_estimates(
     found: WaitlistSnapshot,
     at: datetime,
     policy: Policy,
@@ -187,7 +187,7 @@ def tell_waiting(
     reservation: Reservation | None = None,
     **detail: object,
 ) -> Notice | None:
-    return notices.tell(
+    return notices.notify(
         user=row.user,
         kind=what,
         reservation=reservation,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reservations.rules.calendar import CalendarGpu
-from reservations.rules.fairness.preemption import FairTree, keys, stands_above
+from reservations.rules.fairness.preemption import FairTree, keys, ranks_above
 from reservations.rules.window import HOUR_SECONDS, Window, unix
 from reservations.waitlist.rules import WaitingRequestInfo
 from telemetry.protocol.sentences import counted, joined, sentence
@@ -86,7 +86,7 @@ def chance_of(
             gpu.tariff.between(begin, over) for gpu in gpus if one.wish.fits(gpu)
         )
         after = tree.ranked({one.member_pk: cost, member_pk: without})
-        if stands_above(keys(after.path(one.member_pk)), keys(after.path(member_pk))):
+        if ranks_above(keys(after.path(one.member_pk)), keys(after.path(member_pk))):
             above += 1
             spared *= 1 - meeting_ratio(one, window)
     ranking = tree.ranked()

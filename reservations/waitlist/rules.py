@@ -174,7 +174,7 @@ def choose(
             asked += 1
             decision = decide(request, brief)
             if not _good(one, decision):
-                if _whatever_gpus(decision):
+                if refused_on_any_gpus(decision):
                     hopeless.add((window, request.rate))
                 continue
             # Once more with all that is told.
@@ -226,7 +226,7 @@ def _sets(
     return (calendar.sets(window, wish) if free else []) or taking.sets(window)
 
 
-def _whatever_gpus(decision: Decision) -> bool:
+def refused_on_any_gpus(decision: Decision) -> bool:
     """Say whether other Gpus of the same weight would be refused then, too."""
     refusal = decision.refusal if decision.kind is None else None
     return type(refusal) in _WHATEVER_GPUS

@@ -40,14 +40,14 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import Window
 from reservations.store import locks
 from reservations.store.audit_log import something_new
-from reservations.store.write_queue import turn as in_line
-from reservations.waitlist.estimates import audit_waiting, tell_rest, tell_waiting
+from reservations.store.write_queue import wait_for_turn as in_line
+from reservations.waitlist.estimates import audit_waiting, store_estimates, tell_waiting
 from reservations.waitlist.rules import (
     WaitlistMatch,
     first_placed,
     reason,
 )
-from reservations.waitlist.waitlist_snapshot import WaitlistSnapshot, look
+from reservations.waitlist.waitlist_snapshot import WaitlistSnapshot, read_waitlist
 
 MOST_TRIES = 100
 """Placements a step tries at most; the next tick goes on."""
@@ -80,7 +80,7 @@ def place(at: datetime, policy: Policy) -> dict[str, int]:
         done["waiting_expired"] = _expire(at, policy)
         done["placed"], found, vain = _place_all(at, policy)
         if vain is not None:
-            done["offered"] = tell_rest(found, at, policy, vain)
+            done["offered"] = store_estimates(found, at, policy, vain)
         if done["placed"]:
             newest = None
     except (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError):
@@ -182,7 +182,7 @@ def _place_all(
 def _look(at: datetime, policy: Policy) -> tuple[WaitlistSnapshot, int]:
     """Read the waitlist, and whose turn it was before."""
     turn = WaitlistLook.objects.values_list("turn", flat=True).get(pk=1)
-    return look(at, policy), turn
+    return read_waitlist(at, policy), turn
 
 
 def place_one(

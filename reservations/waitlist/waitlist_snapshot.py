@@ -28,7 +28,7 @@ MOST_LOOKED = 200
 """Requests that one look considers, the oldest first."""
 
 
-def wish_of(row: WaitingRequest) -> Wish:
+def wish_of_request(row: WaitingRequest) -> Wish:
     """Return what a request looks for."""
     return Wish(
         count=row.count,
@@ -60,7 +60,7 @@ def waiting_of(
         pk=row.pk,
         member_pk=row.membership_id,
         user_pk=row.user_id,
-        wish=wish_of(row),
+        wish=wish_of_request(row),
         earliest=row.earliest,
         latest=row.latest,
         asked_at=row.created_at,
@@ -150,7 +150,7 @@ class WaitlistSnapshot:
         return self._used
 
 
-def look(now: datetime, policy: Policy) -> WaitlistSnapshot:
+def read_waitlist(now: datetime, policy: Policy) -> WaitlistSnapshot:
     """Read the waitlist and what it is judged by, in few queries for everybody."""
     chosen = (
         WaitingRequest.objects.waiting()

@@ -100,7 +100,7 @@ def decision_json(decision: Decision) -> dict[str, object]:
                 "gpu_hours": hours_of(one.refund_gpu_seconds),
                 "start": iso(one.flex.start),
                 "end": iso(one.flex.end),
-                **_both_sides(one),
+                **_deciding_levels(one),
             }
             for one in decision.displaced
         ],
@@ -120,7 +120,7 @@ def decision_json(decision: Decision) -> dict[str, object]:
     }
 
 
-def _both_sides(one: Displaced) -> dict[str, object]:
+def _deciding_levels(one: Displaced) -> dict[str, object]:
     """Return the two level_fs that decided: the requester's, and the owner's."""
     theirs, own = deciding(one.theirs, one.own)
     level_fs = {"own": own.level.level_fs, "their": theirs.level.level_fs}

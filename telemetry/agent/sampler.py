@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from telemetry.agent.sampling_loop import Probe, RestartNeeded, Sampler, nobody_to_miss
+from telemetry.agent.sampling_loop import Probe, RestartNeeded, Sampler, no_supervisor
 from telemetry.agent.stream_sender import Sender
 from telemetry.protocol.errors import ProbeUnavailable
 from telemetry.protocol.hardware import NODE_NAME, Backend, Isolation
@@ -175,7 +175,7 @@ def main(argv: list[str] | None = None) -> int:
         heartbeat=write_heartbeat,
         stop=stop,
         parent_pid=arguments.parent or os.getppid(),
-        supervised=Pulse().beats if arguments.supervised else nobody_to_miss,
+        supervised=Pulse().beats if arguments.supervised else no_supervisor,
     )
     try:
         sampler.run()

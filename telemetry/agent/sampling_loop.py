@@ -103,7 +103,7 @@ class RestartNeeded(Exception):
     """Only a new process can help; the text says why."""
 
 
-def nobody_to_miss() -> bool:
+def no_supervisor() -> bool:
     """Stand for a supervisor where there is none, as in a terminal."""
     return True
 
@@ -120,7 +120,7 @@ class Sampler:
         heartbeat: Callable[[dict[str, Any]], None],
         stop: threading.Event,
         parent_pid: int | None = None,
-        supervised: Callable[[], bool] = nobody_to_miss,
+        supervised: Callable[[], bool] = no_supervisor,
     ) -> None:
         self._open_probe = open_probe
         self._node = node

@@ -40,7 +40,7 @@ def note_response(
             )
     except IntegrityError:
         return None
-    broadcast.tell_alerts()
+    broadcast.announce_alerts()
     return made
 
 
@@ -61,7 +61,7 @@ def finish_response(
     )
     if not changed:
         return None
-    broadcast.tell_alerts()
+    broadcast.announce_alerts()
     return Response.objects.select_related("alert__gpu__node").get(nonce=nonce)
 
 

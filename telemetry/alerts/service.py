@@ -67,7 +67,7 @@ def open_alert(
         # Either another process was first, or the place is gone: no finding then.
         place.open().update(**seen)
         return False
-    broadcast.tell_alerts()
+    broadcast.announce_alerts()
     return True
 
 
@@ -205,7 +205,7 @@ def _at(gpu_id: int | None, node_id: int | None) -> Q:
 def _close(alerts: AlertQuerySet, now: datetime) -> int:
     closed = alerts.update(closed_at=now)
     if closed:
-        broadcast.tell_alerts()
+        broadcast.announce_alerts()
     return closed
 
 
@@ -241,5 +241,5 @@ def wake_alert(*, alert_id: int) -> bool:
 def _act(row: AlertQuerySet, **values: Any) -> bool:
     changed = row.update(**values) == 1
     if changed:
-        broadcast.tell_alerts()
+        broadcast.announce_alerts()
     return changed

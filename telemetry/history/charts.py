@@ -22,7 +22,7 @@ MOST_LINES = 16
 """Gpus of one node that a chart draws a line each of."""
 
 
-def asked_of(wish: HistoryIn, *, now: datetime) -> HistoryRange:
+def requested_range(wish: HistoryIn, *, now: datetime) -> HistoryRange:
     """Which time is asked for. The future has no samples: it is cut off."""
     second = int(now.timestamp())
     end = second if wish.end is None else min(wish.end, second)
@@ -35,7 +35,7 @@ def answer_history(
     subject: Subject, wish: HistoryIn, *, now: datetime
 ) -> HttpResponse | dict[str, Any]:
     """The columns as JSON, or the same as a sheet."""
-    asked = asked_of(wish, now=now)
+    asked = requested_range(wish, now=now)
     series = read_history(subject, asked, now=now)
     if wish.format == "json":
         return {

@@ -57,7 +57,7 @@ BACK_OFF_SECONDS = (0.2, 0.5, 1.0, 2.0)
 logger = logging.getLogger("telemetry.ingest")
 
 
-def anybody_present(_gpu_id: int, reading: GpuReading, _now: datetime) -> bool:
+def any_process_present(_gpu_id: int, reading: GpuReading, _now: datetime) -> bool:
     """What counts as the holder where nobody knows the calendar: any process."""
     return bool(reading.processes)
 
@@ -94,7 +94,7 @@ class Ingest:
         *,
         judge: Judge = judge_bare,
         findings: Callable[[int], Iterable[Finding]] = no_findings,
-        holder_present: HolderPresent = anybody_present,
+        holder_present: HolderPresent = any_process_present,
         on_fact: Handler | None = None,
         on_log: Handler | None = None,
         steady: Callable[[], float] = time.monotonic,

@@ -71,7 +71,7 @@ def clear_xids(*, gpu_id: int, now: datetime, code: int | None = None) -> int:
     cleared = [row.pk for row in rows if row.stands]
     XidCount.objects.filter(pk__in=cleared).update(cleared_at=now)
     judge_xids(now=now, gpu_ids=[gpu_id])
-    broadcast.tell_alerts()
+    broadcast.announce_alerts()
     return len(cleared)
 
 
@@ -92,7 +92,7 @@ def judge_xids(*, now: datetime, gpu_ids: Iterable[int] | None = None) -> int:
     gone = _lost_times(since)
     for row in counts.order_by("code"):
         rule = xid_rule(row.code, policy)
-        if row.code == OFF_THE_BUS and _told_as_lost(row, gone):
+        if row.code == OFF_THE_BUS and _reported_as_lost(row, gone):
             continue
         if rule is not None and row.stands:
             standing.setdefault((row.gpu_id, rule), []).append(row)
@@ -114,7 +114,7 @@ def _lost_times(since: datetime) -> dict[int, list[tuple[datetime, datetime | No
     return found
 
 
-def _told_as_lost(
+def _reported_as_lost(
     row: XidCount, gone: Mapping[int, list[tuple[datetime, datetime | None]]]
 ) -> bool:
     """Whether an Alert says already that this Gpu fell off the bus: one cause, one

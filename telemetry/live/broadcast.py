@@ -191,7 +191,7 @@ class AlertsChanged(TypedDict):
     type: Literal["alerts.changed"]
 
 
-def tell_alerts() -> None:
+def announce_alerts() -> None:
     """Tell open pages, after the commit, that some Alert is different now."""
     transaction.on_commit(_tell_alerts, robust=True)
 

@@ -20,7 +20,7 @@ from placement.models import Job, MoveDecision
 from placement.protocol import signing
 from placement.protocol.commands import OrderKind
 from placement.protocol.job_lifecycle import JobState
-from placement.rebalance.rebalance_tick import look_again
+from placement.rebalance.rebalance_tick import rebalance_jobs
 from reservations import tick
 from reservations.booking.relocation import move_rest
 from reservations.models import LedgerEntry
@@ -202,7 +202,7 @@ def test_a_job_that_moves_is_heard_out_after_the_portals_clock_was_set(
     started = fact(after, "started", right + timedelta(seconds=3))
     assert hear(after, started, at + timedelta(seconds=1)) == "running"
     assert job_tick.tick(at + timedelta(seconds=2))["ordered"] == 0
-    look_again(at + timedelta(seconds=2))
+    rebalance_jobs(at + timedelta(seconds=2))
     row.refresh_from_db()
     assert row.state == "moved" and row.realised_cost_seconds >= 0
     assert Job.objects.live().get() == after

@@ -13,7 +13,7 @@ from placement.jobs import service as jobs
 from placement.models import CarriedCheckpoint, Job
 from placement.protocol import signing
 from placement.protocol.job_lifecycle import JobState
-from placement.rebalance.rebalance_tick import look_again
+from placement.rebalance.rebalance_tick import rebalance_jobs
 from tests.faults.test_disk_full import fill, root
 from tests.placement import nodes
 from tests.placement.moving_on import moves, runs_on_blue
@@ -48,7 +48,7 @@ def test_ranks_that_are_killed_while_it_moves_lose_no_checkpoint(near, redis_cli
         os.kill(pid, signal.SIGKILL)
     near.until_state(after, "failed")
     assert after.reason == "ended by SIGKILL" and not near.processes_of(after)
-    look_again(timezone.now())
+    rebalance_jobs(timezone.now())
     move.refresh_from_db()
     assert move.state == "moved", "it did begin"
     again = launched_again(after)

@@ -14,7 +14,7 @@ from placement.jobs import service as jobs
 from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.planner.model.well_known import well_known_spec
 from placement.plans.service import keep_plan
-from placement.rebalance.rebalance_tick import look_again
+from placement.rebalance.rebalance_tick import rebalance_jobs
 from placement.rules.rebalance_rules import RebalanceAction, Restart
 from reservations.booking.service import book
 from telemetry.alerts.service import open_alert
@@ -129,8 +129,8 @@ def moves(job: Job) -> tuple[MoveDecision, Job]:
     (gpu,) = Gpu.objects.filter(node=job.node)
     Gpu.objects.filter(pk=gpu.pk).update(lost=True)
     open_alert(rule=LOST, gpu_id=gpu.pk, now=now)
-    assert look_again(now)["looked"] == 1
-    assert look_again(timezone.now())["carried_out"] == 1
+    assert rebalance_jobs(now)["looked"] == 1
+    assert rebalance_jobs(timezone.now())["carried_out"] == 1
     job.refresh_from_db()
     assert (job.state, job.reason[:14]) == ("moving", "moves to red:0")
     made = job.moves.get()

@@ -16,7 +16,7 @@ from placement.planner.values.workload import Workload
 from placement.plans.service import keep_plan, make_plans
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import move_decisions
-from placement.rebalance.rebalance_tick import look_again
+from placement.rebalance.rebalance_tick import rebalance_jobs
 from placement.rules.rebalance_rules import Restart
 from reservations.booking.service import book
 from reservations.models import Reservation
@@ -121,7 +121,7 @@ def running(user, reservation, gpus, strategy="single", **more):
 def look(seconds=0, policy=None):
     """One tick so long after NOW, every Job due."""
     Job.objects.update(looked_at=after(seconds - 3600) if seconds else None)
-    return look_again(after(seconds))
+    return rebalance_jobs(after(seconds))
 
 
 def moves(job):

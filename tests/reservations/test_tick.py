@@ -12,8 +12,8 @@ from reservations.models import (
     NoticeSettings,
     Reservation,
 )
-from reservations.notifications.queries import notices_in_words
-from reservations.presence.check_in import check_in, keep
+from reservations.notifications.queries import notices_with_text
+from reservations.presence.check_in import check_in, keep_idle
 from reservations.presence.service import IDLE_WARNING
 from reservations.rules import errors
 from reservations.rules.lifecycle import State
@@ -63,7 +63,7 @@ def test_the_holder_hears_once_that_a_booking_begins(lab, alice) -> None:
     tick.tick(at(10))
     tick.tick(at(10, 1))
     told = Notice.objects.get(kind="booking_started")
-    (info,) = notices_in_words([told], alice)
+    (info,) = notices_with_text([told], alice)
     assert told.user == alice and told.reservation == made
     assert info.url == f"/reservations/{made.pk}/#steps-title"
     first, second = (str(gpu) for gpu in lab.gpus[:2])
@@ -89,7 +89,7 @@ def test_who_chose_a_channel_hears_there_that_a_booking_begins(lab, alice) -> No
     told = Notice.objects.get(kind="booking_started")
     assert told.deliveries.get().channel == "webhook"
     assert told.deliveries.get().next_at > at(10)
-    (info,) = notices_in_words([told], alice)
+    (info,) = notices_with_text([told], alice)
     assert info.text.endswith("Start a job or log in.")
 
 
@@ -211,13 +211,13 @@ def test_work_after_the_warning_takes_it_back(lab, idle) -> None:
 
 def test_keep_gives_the_idle_clock_back_once(lab, idle, alice) -> None:
     tick.tick(at(9, 30))
-    kept = keep(reservation_id=idle.pk, user=alice, now=at(9, 31))
+    kept = keep_idle(reservation_id=idle.pk, user=alice, now=at(9, 31))
     assert kept.keep_used
     assert not Alert.objects.open().exists()
     make_minutes(lab.gpus[0], at(9, 30), 25, process_n=60, util_pct=0)
     assert tick.tick(at(9, 55))["idle_warned"] == 0
     with pytest.raises(errors.KeepUsed):
-        keep(reservation_id=idle.pk, user=alice, now=at(9, 56))
+        keep_idle(reservation_id=idle.pk, user=alice, now=at(9, 56))
 
 
 def test_a_blind_stretch_does_not_free_an_idle_reservation(lab, idle) -> None:

@@ -14,7 +14,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Look once."""
-        state = health.look()
+        state = health.check_health()
         troubles = state.troubles()
         if troubles:
             raise CommandError("\n".join(troubles), returncode=1)

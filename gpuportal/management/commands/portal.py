@@ -159,7 +159,7 @@ class Command(BaseCommand):
             databases=[DEFAULT_DB_ALIAS],
         )
         made = self._demo(bool(options["no_demo"]))
-        nodes = process_table.nodes_here(str(options["nodes"]))
+        nodes = process_table.local_nodes(str(options["nodes"]))
         web, *others = process_table.control(listener_fd=listener.fileno())
         # The web first and alone: the first page is what somebody waits for.
         supervisor.start(web)

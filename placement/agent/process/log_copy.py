@@ -71,7 +71,7 @@ class LogCopy:
     def _piece(self) -> bool:
         """Copy what there is; False: every writer is gone."""
         try:
-            if self.lost_bytes and disk_space.full_words_of(self.log):
+            if self.lost_bytes and disk_space.open_file_full_text(self.log):
                 raise OSError(errno.ENOSPC, "full")
             moved = os.splice(self.source, self.log, PIPE_BYTES)
         except BlockingIOError:

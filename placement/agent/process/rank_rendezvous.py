@@ -39,7 +39,7 @@ def settled(order: Order, web_url: str) -> Order:
     return replace(order, meeting=replace(meeting, address=address, port=port))
 
 
-def told(order: Order) -> dict[str, object]:
+def rendezvous_address(order: Order) -> dict[str, object]:
     """Return where the ranks of other nodes are to come; of the first node only."""
     meeting = order.meeting
     if meeting is None or meeting.node_rank:

@@ -47,7 +47,7 @@ from placement.agent.storage.folder_size import FolderWatch
 from placement.planner.launch.recipes import SERVE
 from placement.planner.values.errors import LaunchInvalid, OrderRefused
 from placement.protocol.commands import Order, parse_order
-from placement.protocol.end_notice import WARN_SECONDS, due_warning, left_words
+from placement.protocol.end_notice import WARN_SECONDS, due_warning, remaining_time_text
 from telemetry.protocol.errors import TelemetryError
 
 LOG_LOOK_SECONDS = 1.0
@@ -159,7 +159,7 @@ class Shim:
         with claim, self.size:
             started_at = time.time()
             begun = {"event": "started", "started_at": started_at}
-            met = rank_rendezvous.told(self.order)
+            met = rank_rendezvous.rendezvous_address(self.order)
             self.folder.write("status", self._with_pid(begun | met))
             gate.send(b"g")
             gate.close()
@@ -297,8 +297,8 @@ class Shim:
             return
         self.warned_seconds = due
         line = (
-            f"gpuportal: the reservation ends in {left_words(left_seconds)}: SIGTERM "
-            f"then, SIGKILL {self.order.grace_seconds:.0f} s later\n"
+            f"gpuportal: the reservation ends in {remaining_time_text(left_seconds)}: "
+            f"SIGTERM then, SIGKILL {self.order.grace_seconds:.0f} s later\n"
         )
         disk_space.say(log, line)
 
@@ -348,7 +348,7 @@ class Shim:
     def _write_exit(self, started_at: float) -> None:
         status = self.leader_status or 0
         ending = self.ending
-        full = disk_space.full_words(self.folder.path) if status else ""
+        full = disk_space.disk_full_text(self.folder.path) if status else ""
         if status and not ending:
             full = full or broken_off(self.folder, self.order)
         self._write_end(

@@ -21,7 +21,7 @@ OWN_MODEL = "own-model"
 FAILED = 1
 
 
-def meeting(environ: Mapping[str, str]) -> list[str]:
+def torchrun_rendezvous(environ: Mapping[str, str]) -> list[str]:
     """Return torchrun's options for this node: alone, or one of several."""
     if "GPUPORTAL_NODE_RANK" not in environ:
         return ["--standalone"]
@@ -48,7 +48,15 @@ def main(argv: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     try:
-        run.main([*meeting(os.environ), "--nproc-per-node", processes, "-m", *worker])
+        run.main(
+            [
+                *torchrun_rendezvous(os.environ),
+                "--nproc-per-node",
+                processes,
+                "-m",
+                *worker,
+            ]
+        )
     except SignalException as ended:
         print(f"ended by signal {int(ended.sigval)}", flush=True)
     except ChildFailedError as failed:

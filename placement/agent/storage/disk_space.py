@@ -104,7 +104,7 @@ def complain(text: str) -> None:
         sys.stderr.flush()
 
 
-def full_words(folder: Path) -> str:
+def disk_full_text(folder: Path) -> str:
     """Say that the disk of a folder is full; "" where it is not."""
     disk = os.statvfs(folder)
     if disk.f_bavail * disk.f_frsize >= FULL_BYTES:
@@ -112,7 +112,7 @@ def full_words(folder: Path) -> str:
     return "the disk of the node is full"
 
 
-def full_words_of(handle: int) -> bool:
+def open_file_full_text(handle: int) -> bool:
     """Whether the disk of an open file is full."""
     disk = os.fstatvfs(handle)
     return disk.f_bavail * disk.f_frsize < FULL_BYTES

@@ -223,7 +223,7 @@ def _ask(before: Job, now: datetime) -> list[CarriedCheckpoint]:
     return list(before.carried.select_related("node"))
 
 
-def carried(job: Job) -> tuple[StartCheckpoint, ...]:
+def start_checkpoints(job: Job) -> tuple[StartCheckpoint, ...]:
     """Return what a Job's nodes fetch before they start it."""
     if job.resume_from is None or not travels(job):
         return ()
@@ -244,7 +244,7 @@ def due(now: datetime) -> Iterable[CarriedCheckpoint]:
     return rows.select_related("job__reservation", "node")[:MOST_ROWS]
 
 
-def taken(row: CarriedCheckpoint, now: datetime) -> bool:
+def claim_transfer(row: CarriedCheckpoint, now: datetime) -> bool:
     """Mark one as ordered; False: another worker was first."""
     rows = CarriedCheckpoint.objects.filter(
         pk=row.pk, state=row.state, ordered_at=row.ordered_at

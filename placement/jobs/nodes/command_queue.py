@@ -86,8 +86,8 @@ def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Orde
             disk_bytes=SitePolicy.current().job_folder_bytes,
             person_bytes=SitePolicy.current().person_folders_bytes,
         ),
-        checkpoints=checkpoint_relay.carried(job),
-        meeting=None if part is None else job_nodes.meeting_of(job, part),
+        checkpoints=checkpoint_relay.start_checkpoints(job),
+        meeting=None if part is None else job_nodes.rendezvous_of(job, part),
         **_claim(job, node),
     )
 

@@ -96,7 +96,7 @@ def begin(job: Job) -> str:
     return ""
 
 
-def meeting_of(job: Job, part: JobPart) -> Meeting:
+def rendezvous_of(job: Job, part: JobPart) -> Meeting:
     """Return where one part stands among the others, and where they meet."""
     parts = list(job.parts.select_related("node"))
     first = parts[0]

@@ -87,7 +87,7 @@ def of_job(job: Job) -> Sequence[ResultFile]:
     return list(job.results.filter(attempt=job.attempt))
 
 
-def there(job: Job, file_id: int) -> ResultFile | None:
+def stored_file(job: Job, file_id: int) -> ResultFile | None:
     """Return a file of a Job whose bytes are here; None: they are not."""
     row = job.results.filter(
         pk=file_id, complete_at__isnull=False, dropped_at=None

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models import F, Q
 
 from placement.models import Job
-from placement.protocol.end_notice import WARN_SECONDS, due_warning, left_words
+from placement.protocol.end_notice import WARN_SECONDS, due_warning, remaining_time_text
 from placement.protocol.job_lifecycle import JobState
 from reservations.notifications import service as notices
 from reservations.rules.lifecycle import State
@@ -48,8 +48,8 @@ def warn(job: Job, now: datetime) -> bool:
         ).update(warned_end=end, warned_seconds=seconds)
         if not taken:
             return False
-        left = left_words((end - now).total_seconds())
-        notices.tell(
+        left = remaining_time_text((end - now).total_seconds())
+        notices.notify(
             user=job.owner,
             kind="job_warning",
             reservation=job.reservation,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from django.db.models import Q
 
-from placement.jobs.site_clock import clock_words
+from placement.jobs.site_clock import clock_text
 from placement.models import Job, JobPart
 from placement.protocol.job_lifecycle import JobState
 from reservations.booking.unclean_start import FOREIGN_RULES
@@ -31,7 +31,7 @@ class JobTurn:
     """Why it gets none yet; "": it may start."""
 
 
-def turn_of(job: Job, planned: Sequence[str]) -> JobTurn:
+def gpus_for_due_job(job: Job, planned: Sequence[str]) -> JobTurn:
     """Return the Gpus for a due Job, or what it waits for.
 
     Args:
@@ -89,7 +89,7 @@ def _waits_for(other: Job, gpu_ids: Sequence[int] = ()) -> str:
     for gpu in rows.order_by("node__name", "index"):
         names.setdefault(gpu.node.name, []).append(str(gpu.index))
     where = "; ".join(f"{node} {', '.join(there)}" for node, there in names.items())
-    end = clock_words(other.reservation.end)
+    end = clock_text(other.reservation.end)
     uses = where or sentence("the GPUs of {node}", node=other.node)
     return sentence(
         "waits for job {other}, which uses {uses} until {end} at the latest",

@@ -62,7 +62,7 @@ class _ReportedGpu:
     """None: the card cannot say."""
 
 
-def look(now: datetime) -> int:
+def update_alerts(now: datetime) -> int:
     """Open and close the Alerts about what ended Jobs still hold; how many opened."""
     open_ones = Alert.objects.open().filter(rule=HELD_RULE)
     alerts = {alert.gpu_id: alert for alert in open_ones if alert.gpu_id is not None}
@@ -176,9 +176,9 @@ def _least_mib(frames: Sequence[Sequence[FrameRow]], count: int) -> list[int]:
     ]
 
 
-def tell_next_holders(now: datetime) -> int:
+def notify_next_holders(now: datetime) -> int:
     """Tell all that hold a Gpu next that is not free yet; how many were told."""
-    return sum(tell_next(alert, row, now) for alert, row in next_holders(now))
+    return sum(notify_next_holder(alert, row, now) for alert, row in next_holders(now))
 
 
 def next_holders(now: datetime) -> list[tuple[Alert, Allocation]]:
@@ -200,13 +200,13 @@ def next_holders(now: datetime) -> list[tuple[Alert, Allocation]]:
 
 
 @transaction.atomic
-def tell_next(alert: Alert, row: Allocation, now: datetime) -> bool:
+def notify_next_holder(alert: Alert, row: Allocation, now: datetime) -> bool:
     """Tell the next holder, once; False: told before, or it is their own Job."""
     user = row.reservation.user
     job = Job.objects.filter(pk=alert.detail.get("job")).first()
     if job is not None and job.owner_id == user.pk:
         return False
-    told = notices.tell(
+    told = notices.notify(
         user=user,
         kind="job_held",
         reservation=row.reservation,

@@ -48,7 +48,7 @@ def due(now: datetime) -> Iterable[Job]:
     )
 
 
-def start_again(job: Job, now: datetime) -> bool:
+def queue_retry(job: Job, now: datetime) -> bool:
     """Queue the next one; False: another worker did."""
     left = job.retries - 1
     try:

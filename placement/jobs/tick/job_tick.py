@@ -71,11 +71,11 @@ def tick(now: datetime) -> dict[str, int]:
         "stopped": _each(_without_reservation(), _stop, now),
         "stops_sent": _each(_to_stop(now), _send_stop, now),
         "warned": _each(end_warnings.due(now), end_warnings.warn, now),
-        "retried": _each(job_retry.due(now), job_retry.start_again, now),
+        "retried": _each(job_retry.due(now), job_retry.queue_retry, now),
         "given_up": _each(_hopeless(now), _give_up, now),
         "checkpoints_dropped": checkpoint_relay.tidy(),
-        "still_held": gpu_release_check.look(now),
-        "next_told": gpu_release_check.tell_next_holders(now),
+        "still_held": gpu_release_check.update_alerts(now),
+        "next_told": gpu_release_check.notify_next_holders(now),
     }
 
 
@@ -101,7 +101,7 @@ def _carry(now: datetime) -> int:
     """Ask nodes for checkpoints that Jobs on other nodes go on from."""
     sent = 0
     for row in checkpoint_relay.due(now):
-        if checkpoint_relay.taken(row, now):
+        if checkpoint_relay.claim_transfer(row, now):
             sent += command_queue.send(command_queue.carry_order(row, now=now), now=now)
     return sent
 
@@ -140,7 +140,7 @@ def _order(job: Job, now: datetime) -> bool:
                 reason=ready.refuses,
                 fields=fields,
             )
-    turn = gpu_assignment.turn_of(job, command_queue.planned_uuids(job))
+    turn = gpu_assignment.gpus_for_due_job(job, command_queue.planned_uuids(job))
     if waits := turn.waits or ready.waits:
         Job.objects.filter(pk=job.pk, state=JobState.QUEUED).exclude(
             reason=waits

@@ -20,7 +20,7 @@ from placement.jobs.nodes import log_store, result_files
 from placement.models import Job, JobQuerySet
 from placement.planner.values.errors import PlacementError
 from placement.protocol.job_lifecycle import JobState
-from placement.rules.log_progress import followed, told_by
+from placement.rules.log_progress import followed, read_progress
 
 TAIL_BYTES = 64 * 1024
 """What is read of a log's end: programs print other things between their steps."""
@@ -80,8 +80,8 @@ def _progress(job: Job, now: datetime) -> bool:
         job.progress_at is not None and written < job.progress_at.timestamp()
     ):
         return False
-    told = told_by(log_store.tail(job, TAIL_BYTES).data.splitlines())
-    before = job_broadcast.seen_of(job)
+    told = read_progress(log_store.tail(job, TAIL_BYTES).data.splitlines())
+    before = job_broadcast.last_progress(job)
     if told is None or (before is not None and before.told == told):
         return False
     # The log's own time: it came up later than it was written.

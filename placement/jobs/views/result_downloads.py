@@ -14,7 +14,7 @@ from placement.models import Job, ResultFile
 def job_file(request: HttpRequest, pk: int, file_id: int) -> FileResponse:
     """Send one file of one's own Job; it is saved, never shown."""
     job = Job.objects.filter(pk=pk, owner=reader(request)).first()
-    row = None if job is None else result_files.there(job, file_id)
+    row = None if job is None else result_files.stored_file(job, file_id)
     if row is None:
         raise Http404
     return sent(row)

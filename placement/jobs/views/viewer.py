@@ -55,7 +55,7 @@ def _own(row: Reservation) -> OwnReservation:
     gpus = [a.gpu for a in row.allocations.all() if a.live]
     return OwnReservation(
         pk=row.pk,
-        label=snapshots.reservation_words(row),
+        label=snapshots.reservation_label(row),
         purpose=row.purpose,
         nodes=tuple(sorted({gpu.node.name for gpu in gpus})),
         gpu_uuids=frozenset(gpu.uuid for gpu in gpus),

@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST
 
 from placement.jobs.forms import PlanForm
-from placement.jobs.site_clock import clock_words
+from placement.jobs.site_clock import clock_text
 from placement.jobs.views.viewer import reader
 from placement.planner.memory.estimate import Estimate, estimate
 from placement.planner.model.spec import ModelSpec
@@ -39,9 +39,9 @@ from placement.plans.views.plan_request import (
     PlanRequest,
     add_problems,
     address_of,
-    asked_of,
     first_values,
     plan_form,
+    question_of_form,
 )
 from reservations.rules.errors import TooFast
 from reservations.web.rate_limits import check_rate
@@ -99,7 +99,7 @@ def plan_now(request: HttpRequest) -> HttpResponse:
                 per_minute=ESTIMATES_PER_MINUTE,
                 now=timezone.now(),
             )
-            asked = asked_of(request, form)
+            asked = question_of_form(request, form)
             context |= quick_pictures(asked, estimate(asked.spec, asked.workload))
         except BadInput as error:
             add_problems(form, error)
@@ -187,7 +187,7 @@ def _answer(request: HttpRequest, form: PlanForm) -> PlanResult | None:
             per_minute=PLANS_PER_MINUTE,
             now=timezone.now(),
         )
-        return _plans(request, form, asked_of(request, form))
+        return _plans(request, form, question_of_form(request, form))
     except BadInput as error:
         add_problems(form, error)
     except TooFast as refusal:
@@ -276,7 +276,7 @@ def _pictures(answer: PlanResult) -> dict[str, object]:
         "found": found,
         "verdict": plan_cards.verdict(
             found,
-            start=clock_words(offered.start) if now else "",
+            start=clock_text(offered.start) if now else "",
             now=now.found if now else None,
         ),
         "cards": [

@@ -101,7 +101,7 @@ def address_of(form: PlanForm) -> str:
     return urlencode(said)
 
 
-def asked_of(request: HttpRequest, form: PlanForm) -> PlanRequest:
+def question_of_form(request: HttpRequest, form: PlanForm) -> PlanRequest:
     """Return what a valid form asks; a new upload is parsed and kept first.
 
     Raises:

@@ -1,8 +1,9 @@
-"""The page of a Plan that somebody kept: look, share, compare, book, take its files.
+"""The pages of saved Plans: show, share, compare, book, download the files.
 
-Who may look is `placement.plans.saved_plans.may_see`; only its owner shares it or takes
-the link back. Whoever may look may book its Gpus by their own rights; the Plan is then
-copied to them, so that their Job can name it.
+`placement.plans.saved_plans.visible_plan` decides who may see a Plan. Only its owner
+makes the link or takes it back. A User who may see a Plan may book its Gpus with the
+rights that the User has. The Plan is then copied, so that a Job of that User can name
+it.
 """
 
 from datetime import datetime
@@ -25,10 +26,10 @@ from placement.planner.values.errors import BadInput, PlanInvalid, WorkloadInval
 from placement.planner.values.plan import Plan
 from placement.plans.saved_plans import (
     book_plan,
-    may_see,
     own_copy,
     set_link,
     starts_of,
+    visible_plan,
     zipped,
 )
 from placement.plans.views import plan_cards, plan_comparison
@@ -43,10 +44,10 @@ MOST_PLACES = 4
 FIRST_HOURS = 4.0
 
 
-def _seen(request: HttpRequest, pk: int) -> tuple[StoredPlan, Plan, ModelSpec]:
+def _visible_plan(request: HttpRequest, pk: int) -> tuple[StoredPlan, Plan, ModelSpec]:
     """Return a kept Plan that the User may look at; 404 otherwise: it says nothing."""
     said = request.POST if request.method == "POST" else request.GET
-    row = may_see(reader(request), pk, said.get("key", ""))
+    row = visible_plan(reader(request), pk, said.get("key", ""))
     if row is None:
         raise Http404
     try:
@@ -60,7 +61,7 @@ def _seen(request: HttpRequest, pk: int) -> tuple[StoredPlan, Plan, ModelSpec]:
 
 
 @require_safe
-def kept_list(request: HttpRequest) -> HttpResponse:
+def saved_plan_list(request: HttpRequest) -> HttpResponse:
     """List the Plans that one kept and may compare."""
     rows = StoredPlan.objects.filter(owner=reader(request)).defer("spec")[:MOST_KEPT]
     return render(request, "placement/plans/plan_list.html", {"plans": _listed(rows)})
@@ -90,9 +91,9 @@ def _listed(rows: object) -> list[dict[str, object]]:
 
 
 @require_safe
-def kept_show(request: HttpRequest, pk: int) -> HttpResponse:
+def saved_plan_show(request: HttpRequest, pk: int) -> HttpResponse:
     """Show one kept Plan."""
-    row, plan, spec = _seen(request, pk)
+    row, plan, spec = _visible_plan(request, pk)
     first = {"hours": request.GET.get("hours") or f"{FIRST_HOURS:g}"}
     return _page(request, row, plan, spec, BookPlanForm(initial=first))
 
@@ -119,7 +120,7 @@ def _page(
         link = request.build_absolute_uri(
             f"{reverse('plan-kept', args=[row.pk])}?{query}"
         )
-    others = _own(request).exclude(pk=row.pk)[:MOST_KEPT]
+    others = _own_plan_choices(request).exclude(pk=row.pk)[:MOST_KEPT]
     return render(
         request,
         "placement/plans/plan_kept.html",
@@ -136,14 +137,14 @@ def _page(
             "key": "" if mine else _key(request),
             "others": list(others),
             "made": launch_files(plan, spec),
-            "again": _again(row, None),
-            "elsewhere": _again(row, starts.other) if starts.other else "",
+            "again": _plan_again_url(row, None),
+            "elsewhere": _plan_again_url(row, starts.other) if starts.other else "",
         },
         status=status,
     )
 
 
-def _own(request: HttpRequest) -> QuerySet[StoredPlan]:
+def _own_plan_choices(request: HttpRequest) -> QuerySet[StoredPlan]:
     """Return one's own Plans, for a choice: their names alone."""
     return StoredPlan.objects.filter(owner=reader(request)).only("title", "created_at")
 
@@ -165,7 +166,7 @@ def _hours(form: BookPlanForm) -> float:
     return asked.cleaned_data["hours"] if asked.is_valid() else FIRST_HOURS
 
 
-def _again(row: StoredPlan, at: datetime | None) -> str:
+def _plan_again_url(row: StoredPlan, at: datetime | None) -> str:
     """Return the address that asks the planner again: as the GPUs are now, or at."""
     said = dict(parse_qsl(row.address))
     said.pop("at", None)
@@ -180,7 +181,7 @@ def _memberships(request: HttpRequest) -> list[Membership]:
 
 
 @require_POST
-def kept_share(request: HttpRequest, pk: int) -> HttpResponse:
+def saved_plan_share(request: HttpRequest, pk: int) -> HttpResponse:
     """Make the link of one's own Plan, or take it back."""
     row = StoredPlan.objects.filter(pk=pk, owner=reader(request)).first()
     if row is None:
@@ -190,9 +191,9 @@ def kept_share(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_POST
-def kept_book(request: HttpRequest, pk: int) -> HttpResponse:
+def saved_plan_book(request: HttpRequest, pk: int) -> HttpResponse:
     """Book the Plan's Gpus from T for H hours; what the rules say no to is shown."""
-    row, plan, spec = _seen(request, pk)
+    row, plan, spec = _visible_plan(request, pk)
     form = BookPlanForm(request.POST)
     if not form.is_valid():
         return _page(request, row, plan, spec, form, status=422)
@@ -225,9 +226,9 @@ def kept_book(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_safe
-def kept_file(request: HttpRequest, pk: int, name: str) -> HttpResponse:
+def saved_plan_file(request: HttpRequest, pk: int, name: str) -> HttpResponse:
     """One launch file, to be saved."""
-    _, plan, spec = _seen(request, pk)
+    _, plan, spec = _visible_plan(request, pk)
     for file in launch_files(plan, spec).files:
         if file.name == name:
             return _attachment(
@@ -237,9 +238,9 @@ def kept_file(request: HttpRequest, pk: int, name: str) -> HttpResponse:
 
 
 @require_safe
-def kept_zip(request: HttpRequest, pk: int) -> HttpResponse:
+def saved_plan_zip(request: HttpRequest, pk: int) -> HttpResponse:
     """All launch files in one archive."""
-    _, plan, spec = _seen(request, pk)
+    _, plan, spec = _visible_plan(request, pk)
     content = zipped(launch_files(plan, spec))
     return _attachment(content, f"plan-{pk}.zip", "application/zip")
 
@@ -251,7 +252,7 @@ def _attachment(content: bytes, name: str, kind: str) -> HttpResponse:
 
 
 @require_safe
-def kept_compare(request: HttpRequest) -> HttpResponse:
+def saved_plan_compare(request: HttpRequest) -> HttpResponse:
     """Two kept Plans side by side: of one model or of two."""
     user = reader(request)
     sides = []
@@ -260,11 +261,11 @@ def kept_compare(request: HttpRequest) -> HttpResponse:
         number = (
             int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
         )
-        row = may_see(user, number, request.GET.get(f"key_{name}", ""))
+        row = visible_plan(user, number, request.GET.get(f"key_{name}", ""))
         if row is not None:
             sides.append(row)
     context: dict[str, object] = {
-        "plans": list(_own(request)[:MOST_KEPT]),
+        "plans": list(_own_plan_choices(request)[:MOST_KEPT]),
         "sides": sides,
         "chosen": [row.pk for row in sides],
     }

@@ -56,7 +56,7 @@ class StruckHorizon(BeyondHorizon):
         )
 
 
-def looks_back_seconds(policy: Policy) -> int:
+def relevant_seconds(policy: Policy) -> int:
     """Return how old a no-show may be and still matter."""
     return policy.strike_window_seconds + policy.strike_seconds
 

@@ -186,7 +186,7 @@ def _key(level_fs: Fraction | None, *, is_user: bool) -> Key:
     return level_fs is None, level_fs or Fraction(0), is_user
 
 
-def stands_above(own: Iterable[Key], theirs: Iterable[Key]) -> bool:
+def ranks_above(own: Iterable[Key], theirs: Iterable[Key]) -> bool:
     """Return whether a path ranks strictly above another, as Fair Tree does.
 
     The first Level at which they differ decides: siblings that tie are merged. Where a
@@ -311,7 +311,7 @@ def check_above(displaced: Iterable[Displaced], *, on: Mapping[int, str]) -> Non
         FlexHeld: with the two level_fs at which the paths part.
     """
     for one in displaced:
-        if stands_above(keys(one.own), keys(one.theirs)):
+        if ranks_above(keys(one.own), keys(one.theirs)):
             continue
         own, theirs = deciding(one.own, one.theirs)
         raise FlexHeld(
@@ -328,7 +328,7 @@ def _float(level_fs: Fraction | None) -> float | None:
     return None if level_fs is None else float(level_fs)
 
 
-def in_the_way(
+def flex_to_displace(
     gpus: Iterable[CalendarGpu], window: Window, calendar: Calendar
 ) -> tuple[FlexInfo, ...]:
     """Return the flex that a request would displace, each once, by number.

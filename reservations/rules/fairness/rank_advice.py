@@ -26,7 +26,7 @@ class Branch:
     """Weighed usage, in the units of ``fairshare.weight_at``."""
 
 
-def parting(own: Sequence[T], other: Sequence[T]) -> tuple[T, T] | None:
+def diverging_nodes(own: Sequence[T], other: Sequence[T]) -> tuple[T, T] | None:
     """Return the first nodes at which two paths from the root differ.
 
     >>> parting(["uni", "vision", "alice"], ["uni", "vision", "bob"])

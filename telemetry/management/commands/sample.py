@@ -87,7 +87,7 @@ class Command(BaseCommand):
                 return
             time.sleep(max(0.0, began_at + 1 - time.monotonic()))
             if probe.stale and not lanes.stuck:
-                mend(probe)
+                reopen_after_reload(probe)
 
     def _colours(self, options: dict[str, Any]) -> bool:
         """Whether to paint: on a terminal, unless told otherwise (no-color.org)."""
@@ -142,7 +142,7 @@ def take(probe: Probe, lanes: Lanes, node: str) -> NodeSample:
     )
 
 
-def mend(probe: Probe) -> None:
+def reopen_after_reload(probe: Probe) -> None:
     """Start anew after a driver reload; while it is away the Gpus show errors."""
     try:
         probe.mend()

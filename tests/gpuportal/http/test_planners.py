@@ -292,7 +292,7 @@ async def test_a_request_that_fails_oddly_costs_nobody_else_their_plan(caplog):
     served.start()
     for _ in range(2):
         planners._ask(here, request())
-        assert (await asyncio.wait_for(planners._hear(here), 10)).status_code == 500
+        assert (await asyncio.wait_for(planners._receive(here), 10)).status_code == 500
     here.close()
     served.join(10)
     assert not served.is_alive()

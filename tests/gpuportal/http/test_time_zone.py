@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from reservations.models import Notice, NoticeSettings
 from reservations.notifications.channels import after_quiet
-from reservations.notifications.queries import notices_in_words
+from reservations.notifications.queries import notices_with_text
 from tests.factories import make_gpus, make_node, make_reservation
 
 pytestmark = pytest.mark.django_db
@@ -78,7 +78,7 @@ def test_messages_and_quiet_hours_use_the_zone_of_their_reader(berlin):
         reservation=made,
         detail={"end_at": "2027-01-12T11:00:00+00:00"},
     )
-    assert "12:00" in notices_in_words([notice], berlin)[0].text
+    assert "12:00" in notices_with_text([notice], berlin)[0].text
     how = NoticeSettings(user=berlin, quiet_from=time(22), quiet_until=time(7))
     assert after_quiet(how, datetime(2027, 1, 12, 21, 30, tzinfo=UTC)) == datetime(
         2027, 1, 13, 6, tzinfo=UTC

@@ -26,8 +26,8 @@ from reservations.models import (
     Notice,
     User,
 )
-from reservations.notifications.queries import notices_in_words
-from reservations.notifications.service import tell
+from reservations.notifications.queries import notices_with_text
+from reservations.notifications.service import notify
 from reservations.sharing.inquiry import ask_holder
 from reservations.store.audit_log import audit_act
 from telemetry.alerts.service import open_alert
@@ -129,10 +129,12 @@ def live_past(person: User, omar: User) -> None:
         {"shares": 3, "title": "Lab of Zebulon Ångström"},
     )
     accounts.save(edits=[edit], actor=omar, reason="for zebulon", now=now)
-    tell(user=person, kind=Notice.Kind.RELEASED, detail={"text": "zebulon"}, now=now)
+    notify(user=person, kind=Notice.Kind.RELEASED, detail={"text": "zebulon"}, now=now)
     other = make_user("zebulonia")
     make_membership(other, "vision")
-    tell(user=other, kind=Notice.Kind.RELEASED, detail={"text": "by Zebulon"}, now=now)
+    notify(
+        user=other, kind=Notice.Kind.RELEASED, detail={"text": "by Zebulon"}, now=now
+    )
 
 
 def test_nothing_names_the_person_and_every_balance_stays(
@@ -228,7 +230,7 @@ def test_messages_to_holders_and_own_settings_go_with_the_person(person, omar) -
     )
     erase_in_test(person, omar)
     assert "My son" not in str(texts_of_everything())
-    [told] = notices_in_words(Notice.objects.filter(user=other), other)
+    [told] = notices_with_text(Notice.objects.filter(user=other), other)
     assert "The message was erased" in told.text
     person.refresh_from_db()
     assert (person.time_zone, person.tour_seen_at) == ("", None)

@@ -27,7 +27,7 @@ def test_without_a_driver_every_simulated_node_has_a_worker(driver):
     make_node("sim-b")
     make_node("sim-a")
     make_node("atlas", simulated=False)
-    assert process_table.nodes_here("auto") == [
+    assert process_table.local_nodes("auto") == [
         NodeProcess("sim-a", simulated=True),
         NodeProcess("sim-b", simulated=True),
     ]
@@ -36,7 +36,7 @@ def test_without_a_driver_every_simulated_node_has_a_worker(driver):
 def test_with_a_driver_the_machine_is_a_node_of_its_own(driver):
     driver(True)
     make_node("sim-a")
-    assert process_table.nodes_here("auto") == [
+    assert process_table.local_nodes("auto") == [
         NodeProcess("B-ro-3", simulated=False),
         NodeProcess("sim-a", simulated=True),
     ]
@@ -46,14 +46,14 @@ def test_a_site_that_refuses_simulated_gpus_starts_none(driver, settings):
     driver(False)
     settings.ALLOW_SIMULATED_GPUS = False
     make_node("sim-a")
-    assert process_table.nodes_here("auto") == []
+    assert process_table.local_nodes("auto") == []
 
 
 def test_named_nodes_and_none_are_obeyed(driver):
     driver(True)
     make_node("sim-a")
-    assert process_table.nodes_here("none") == []
-    assert process_table.nodes_here("sim-a, atlas") == [
+    assert process_table.local_nodes("none") == []
+    assert process_table.local_nodes("sim-a, atlas") == [
         NodeProcess("sim-a", simulated=True),
         NodeProcess("atlas", simulated=False),
     ]

@@ -9,7 +9,7 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from placement.models import Job
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from tests.pages import fits
 from tests.placement.browser.conftest import elsewhere
 from tests.placement.browser.test_job import open_job
@@ -147,7 +147,7 @@ def test_the_page_of_a_job_is_not_covered_by_the_news_of_its_end(
     page: Page, live_asgi, sign_in, alice, running, axe
 ):
     def news(job_pk: int) -> None:
-        tell(
+        notify(
             user=alice,
             kind="job_done",
             detail={"text": "The job is done.", "job": job_pk},

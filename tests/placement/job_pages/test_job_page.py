@@ -379,7 +379,7 @@ def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(
     plan_it(job, redis_client)
     shard = job.plan.plan["shards"][0]
     outcome = plan_outcome.begin(job, now=timezone.now())
-    plan_outcome.look(
+    plan_outcome.record_use(
         outcome, {shard["gpu_uuid"]: shard["high_bytes"] * 2}, None, timezone.now()
     )
     html = text_of(student, f"/jobs/{job.pk}/")

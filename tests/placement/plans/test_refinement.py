@@ -11,7 +11,7 @@ from placement.planner.values.errors import BadInput, SpecInvalid
 from placement.planner.values.workload import Workload
 from placement.plans import refinement
 from placement.plans import refinement as refining_service
-from placement.plans.refinement import cancel_refinement, follow_in_turn
+from placement.plans.refinement import cancel_refinement, make_next_refinement
 from reservations.rules.errors import NotFound
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -174,7 +174,7 @@ def test_three_of_one_person_do_not_keep_another_waiting_for_all_three(
     made = []
 
     for sent in (*hers, carols):
-        made.append(refinement.fair_turn(sent.pk))
-        follow_in_turn(refinement_id=sent.pk, clock=timezone.now)
+        made.append(refinement.next_refinement(sent.pk))
+        make_next_refinement(refinement_id=sent.pk, clock=timezone.now)
 
     assert made == [hers[0].pk, carols.pk, hers[1].pk, hers[2].pk]

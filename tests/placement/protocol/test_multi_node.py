@@ -177,15 +177,15 @@ def test_the_first_node_says_where_to_meet_and_all_bind_to_the_way_there(monkeyp
     settled = rank_rendezvous.settled(
         make_order(meeting=FIRST), "http://127.0.0.1:8010"
     )
-    told = rank_rendezvous.told(settled)
+    told = rank_rendezvous.rendezvous_address(settled)
     assert told["meeting_address"] == "127.0.0.1" and told["meeting_port"] > 1023
-    assert rank_rendezvous.told(make_order(meeting=SECOND, **TWO)) == {}
+    assert rank_rendezvous.rendezvous_address(make_order(meeting=SECOND, **TWO)) == {}
     facts = rank_rendezvous.environment(settled.meeting, "http://127.0.0.1:8010")
     assert facts["GLOO_SOCKET_IFNAME"] == "lo" and facts["NCCL_SOCKET_IFNAME"] == "=lo"
     assert facts["GPUPORTAL_PROCESSES"] == "1,2"
-    assert "f" * 32 not in str(recipe_launch.meeting({})) and recipe_launch.meeting(
-        facts
-    )
+    assert "f" * 32 not in str(
+        recipe_launch.torchrun_rendezvous({})
+    ) and recipe_launch.torchrun_rendezvous(facts)
     port = told["meeting_port"]
     monkeypatch.setenv(rank_rendezvous.PORTS_VARIABLE, f"{port}-{port}")
     assert rank_rendezvous.free_port() == port

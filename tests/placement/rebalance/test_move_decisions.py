@@ -9,7 +9,7 @@ from placement.models import Job, JobArray, MoveDecision, PlacementPolicy
 from placement.planner.values.plan import Plan
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import move_decisions, plan_evaluation
-from placement.rebalance.rebalance_tick import look_again
+from placement.rebalance.rebalance_tick import rebalance_jobs
 from placement.rules.job_refusals import MoveGone
 from placement.rules.rebalance_rules import RebalanceAction, Restart
 from reservations.models import Allocation, AuditEntry, Reservation, SitePolicy
@@ -82,7 +82,7 @@ def test_a_yes_books_gives_back_stops_and_launches_in_one_step(slow, cards, alic
     Job.objects.filter(pk=slow.pk).update(**of_sweep)
     look()
     agree(slow)
-    assert look_again(after(5))["carried_out"] == 1
+    assert rebalance_jobs(after(5))["carried_out"] == 1
     old, new = Reservation.objects.filter(user=alice).order_by("pk")
     assert (old.state, new.state, new.end) == (
         State.RELEASED,
@@ -106,7 +106,7 @@ def test_the_new_job_waits_until_the_old_one_has_left(slow, monkeypatch):
     monkeypatch.setattr("placement.jobs.nodes.command_queue.send", lambda *a, **k: True)
     look()
     agree(slow)
-    look_again(after(5))
+    rebalance_jobs(after(5))
     again = moves(slow)[0].next_job
     assert job_tick.tick(after(6))["ordered"] == 0
     again.refresh_from_db()
@@ -118,13 +118,13 @@ def test_the_new_job_waits_until_the_old_one_has_left(slow, monkeypatch):
 def test_realised_gain_and_cost_stand_beside_the_predicted(slow):
     look()
     agree(slow)
-    look_again(after(5))
+    rebalance_jobs(after(5))
     again = moves(slow)[0].next_job
     Job.objects.filter(pk=again.pk).update(
         state=JobState.RUNNING, attempt=1, started_at=after(25), seen_at=after(25)
     )
     again.refresh_from_db()
-    assert look_again(after(30))["followed"] == 1
+    assert rebalance_jobs(after(30))["followed"] == 1
     log(again, 10)
     look(60)
     log(again, 600)
@@ -139,12 +139,12 @@ def test_realised_gain_and_cost_stand_beside_the_predicted(slow):
 def test_a_job_that_just_moved_is_held_down(slow, cards):
     look()
     agree(slow)
-    look_again(after(5))
+    rebalance_jobs(after(5))
     row = moves(slow)[0]
     Job.objects.filter(pk=row.next_job_id).update(
         state=JobState.RUNNING, attempt=1, started_at=after(40)
     )
-    look_again(after(45))
+    rebalance_jobs(after(45))
     weighed = plan_evaluation.weigh(
         Job.objects.select_related("plan", "owner", "node", "reservation").get(
             pk=row.next_job_id
@@ -164,8 +164,8 @@ def test_one_move_is_in_flight_at_a_time(slow, alice, bob, cards):
     look()
     agree(slow)
     agree(second)
-    look_again(after(5))
-    look_again(after(10))
+    rebalance_jobs(after(5))
+    rebalance_jobs(after(10))
     states = sorted(MoveDecision.objects.values_list("state", flat=True))
     assert states == [M.ACCEPTED, M.MOVING]
 
@@ -174,7 +174,7 @@ def test_gpus_that_somebody_booked_first_are_never_taken(slow, cards, bob):
     look()
     agree(slow)
     booked(bob, cards[:1])
-    look_again(after(5))
+    rebalance_jobs(after(5))
     row = moves(slow)[0]
     assert row.state == M.FAILED and "The move failed" in row.reason
     slow.refresh_from_db()
@@ -189,7 +189,7 @@ def test_memory_that_a_stranger_took_meanwhile_stops_the_move(
     look()
     agree(slow)
     send_frame(redis_client, {0: 80 * 1024})
-    look_again(after(5))
+    rebalance_jobs(after(5))
     assert moves(slow)[0].state == M.FAILED
     assert "another process uses its memory" in moves(slow)[0].reason
 
@@ -197,7 +197,7 @@ def test_memory_that_a_stranger_took_meanwhile_stops_the_move(
 def test_a_job_that_ends_by_itself_withdraws_its_proposal(slow):
     look()
     Job.objects.filter(pk=slow.pk).update(state=JobState.DONE, ended_at=after(1))
-    assert look_again(after(5))["withdrawn"] == 1
+    assert rebalance_jobs(after(5))["withdrawn"] == 1
     assert moves(slow)[0].state == M.WITHDRAWN
 
 
@@ -212,11 +212,11 @@ def test_a_broken_gpu_is_left_by_itself_where_the_site_and_the_job_want_it(
     Job.objects.filter(pk=watched.pk).update(may_move=False)
     Gpu.objects.filter(pk=cards[0].pk).update(lost=True)
     open_alert(rule=LOST, gpu_id=cards[0].pk, now=NOW)
-    look_again(after(5))
+    rebalance_jobs(after(5))
     row = moves(watched)[0]
     assert (row.state, row.automatic, row.cause) == (M.ACCEPTED, True, LOST)
     assert "GPU node-a:0 is not reliable" in row.reason
-    look_again(after(10))
+    rebalance_jobs(after(10))
     row.refresh_from_db()
     assert (row.state, row.to_gpus) == (M.MOVING, ["node-a:1"])
 
@@ -226,7 +226,7 @@ def test_an_intruder_makes_a_proposal_and_its_leaving_withdraws_it(
 ):
     busy(redis_client, cards[0], job=watched, others=1)
     open_alert(rule=INTRUDER, gpu_id=cards[0].pk, now=NOW)
-    look_again(after(5))
+    rebalance_jobs(after(5))
     row = moves(watched)[0]
     assert (row.state, row.cause) == (M.PROPOSED, INTRUDER)
     assert "someone else uses node-a:0" in row.reason.lower()
@@ -241,10 +241,10 @@ def test_a_job_that_a_broken_gpu_ended_may_live_again(watched, cards):
     Gpu.objects.filter(pk=cards[0].pk).update(lost=True)
     open_alert(rule=LOST, gpu_id=cards[0].pk, now=NOW)
     Job.objects.filter(pk=watched.pk).update(state=JobState.FAILED, ended_at=after(1))
-    look_again(after(5))
+    rebalance_jobs(after(5))
     assert moves(watched)[0].state == M.PROPOSED
     agree(watched)
-    look_again(after(10))
+    rebalance_jobs(after(10))
     row = moves(watched)[0]
     assert row.state == M.MOVING and row.next_job.state == JobState.QUEUED
     watched.refresh_from_db()
@@ -255,7 +255,7 @@ def test_without_another_gpu_the_words_say_so(watched, cards, bob, carol):
     booked(bob, cards[1:4])
     booked(carol, cards[4:])
     open_alert(rule=LOST, gpu_id=cards[0].pk, now=NOW)
-    look_again(after(5))
+    rebalance_jobs(after(5))
     row = moves(watched)[0]
     assert row.state == M.STAYS and "no other GPUs fit" in row.reason
     assert "5 booked" in row.reason
@@ -278,7 +278,7 @@ def test_a_pair_keeps_the_gpu_that_is_well(alice, cards, rules):
     pair = running(alice, held, cards[:2], strategy="ddp")
     Gpu.objects.filter(pk=cards[0].pk).update(lost=True)
     open_alert(rule=LOST, gpu_id=cards[0].pk, now=NOW)
-    look_again(after(5))
+    rebalance_jobs(after(5))
     row = moves(pair)[0]
     assert row.state == M.PROPOSED
     assert "node-a:1" in row.to_gpus and "node-a:0" not in row.to_gpus
@@ -291,7 +291,7 @@ def test_what_the_rules_refuse_is_not_tried_again_at_once(slow, rules):
     site.save()
     look()
     agree(slow)
-    look_again(after(5))
+    rebalance_jobs(after(5))
     look(60)
     first, second = moves(slow)
     assert (first.state, second.state) == (M.FAILED, M.STAYS)
@@ -304,7 +304,7 @@ def test_a_silent_node_is_left_only_when_somebody_says_so(watched, cards, rules)
     rules.when_in_trouble = RebalanceAction.DO
     rules.save()
     open_alert(rule=SILENT, node_id=watched.node_id, now=NOW)
-    look_again(after(5))
+    rebalance_jobs(after(5))
     row = moves(watched)[0]
     assert (row.state, row.to_gpus) == (M.PROPOSED, ["node-b:0"])
     assert "the job may still run" in row.reason

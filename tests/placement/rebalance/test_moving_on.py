@@ -3,7 +3,7 @@
 from django.utils import timezone
 
 from placement.jobs.tick import job_tick
-from placement.rebalance.rebalance_tick import look_again
+from placement.rebalance.rebalance_tick import rebalance_jobs
 from reservations.models import Reservation
 from tests.placement.moving_on import moves, runs_on_blue
 
@@ -24,7 +24,7 @@ def test_a_job_moves_with_its_checkpoint_to_another_node(near, redis_client, set
         near.says(after, "gpuportal: resumes") == f"from the checkpoint of job {job.pk}"
     )
     assert near.says(after, "begins at") == saved.removeprefix("saved ")
-    look_again(timezone.now())
+    rebalance_jobs(timezone.now())
     move.refresh_from_db()
     assert (move.state, after.node.name) == ("moved", "red")
     assert after.started_at >= job.ended_at

@@ -5,7 +5,7 @@ import pytest
 from placement.models import Job, PlacementPolicy
 from placement.rebalance import plan_evaluation
 from placement.rebalance.move_decisions import allow_moves
-from placement.rebalance.rebalance_tick import look_again
+from placement.rebalance.rebalance_tick import rebalance_jobs
 from placement.rules.job_refusals import RestartNotAllowed
 from placement.rules.rebalance_rules import RebalanceAction, Restart
 from reservations.models import Reservation
@@ -60,9 +60,9 @@ def test_the_site_can_switch_looking_off(watched, rules):
 
 
 def test_a_job_is_looked_at_once_in_an_interval(watched, rules):
-    assert look_again(after(0))["looked"] == 1
-    assert look_again(after(59))["looked"] == 0
-    assert look_again(after(61))["looked"] == 1
+    assert rebalance_jobs(after(0))["looked"] == 1
+    assert rebalance_jobs(after(59))["looked"] == 0
+    assert rebalance_jobs(after(61))["looked"] == 1
 
 
 def test_two_ticks_at_once_make_one_decision(watched, monkeypatch):
@@ -124,7 +124,7 @@ def test_an_unknown_end_waits_until_staying_has_cost_as_much(slow, rules):
     seen = [moves(slow)[0].regret_seconds]
     for seconds in range(60, 601, 60):
         Job.objects.update(looked_at=after(seconds - 60))
-        look_again(after(seconds))
+        rebalance_jobs(after(seconds))
         seen.append(moves(slow)[-1].regret_seconds)
         if moves(slow)[-1].state == M.PROPOSED:
             break

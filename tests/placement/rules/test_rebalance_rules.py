@@ -20,7 +20,7 @@ from placement.rules.rebalance_rules import (
     Restart,
     Rules,
     Trouble,
-    judge_look,
+    decide_rebalance,
 )
 
 pytestmark = pytest.mark.pure
@@ -74,7 +74,7 @@ looks = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(looks)
 def test_every_look_is_explained_and_keeps_to_what_was_allowed(seen):
-    verdict = judge_look(seen)
+    verdict = decide_rebalance(seen)
     policy = seen.rules.when_in_trouble if seen.trouble else seen.rules.when_faster
     assert verdict.reason.endswith(".") and len(verdict.reason) < 600
     if policy is RebalanceAction.NEVER or seen.step_seconds_new is None:
@@ -92,29 +92,31 @@ def test_every_look_is_explained_and_keeps_to_what_was_allowed(seen):
 @given(looks, some_seconds)
 def test_nothing_moves_when_no_place_is_faster_and_none_is_in_trouble(seen, step):
     same = replace(seen, trouble=None, step_seconds_now=step, step_seconds_new=step)
-    assert judge_look(same).act is RebalanceAction.NEVER
+    assert decide_rebalance(same).act is RebalanceAction.NEVER
 
 
 def test_a_move_must_save_more_than_its_cost_and_a_quarter():
-    assert judge_look(look(steps_left=250)).act is RebalanceAction.NEVER
-    assert judge_look(look(steps_left=251)).act is RebalanceAction.DO
+    assert decide_rebalance(look(steps_left=250)).act is RebalanceAction.NEVER
+    assert decide_rebalance(look(steps_left=251)).act is RebalanceAction.DO
 
 
 def test_the_end_of_the_window_bounds_what_can_be_saved():
-    assert judge_look(look(window_seconds=200.0)).act is RebalanceAction.NEVER
+    assert decide_rebalance(look(window_seconds=200.0)).act is RebalanceAction.NEVER
     assert (
-        judge_look(look(window_seconds=200.0, cost_seconds=50.0)).act
+        decide_rebalance(look(window_seconds=200.0, cost_seconds=50.0)).act
         is RebalanceAction.DO
     )
 
 
 def test_a_broken_gpu_is_left_whatever_it_costs_and_an_intruder_if_it_pays():
     dear = {"cost_seconds": 3000.0}
-    assert judge_look(look(trouble=LOST, **dear)).act is RebalanceAction.DO
-    assert judge_look(look(trouble=INTRUDER, **dear)).act is RebalanceAction.PROPOSE
-    assert judge_look(look(trouble=INTRUDER)).act is RebalanceAction.DO
+    assert decide_rebalance(look(trouble=LOST, **dear)).act is RebalanceAction.DO
+    assert (
+        decide_rebalance(look(trouble=INTRUDER, **dear)).act is RebalanceAction.PROPOSE
+    )
+    assert decide_rebalance(look(trouble=INTRUDER)).act is RebalanceAction.DO
     stuck = look(trouble=INTRUDER, step_seconds_now=None, **dear)
-    assert judge_look(stuck).act is RebalanceAction.DO
+    assert decide_rebalance(stuck).act is RebalanceAction.DO
 
 
 def test_regret_grows_while_a_better_place_is_there_and_then_is_forgotten():
@@ -226,10 +228,10 @@ def test_stages_go_where_their_layers_are_already():
 
 
 def test_a_job_that_shares_its_reservation_is_not_moved_over_the_others():
-    assert judge_look(look(companions=0)).act is RebalanceAction.DO
-    stays = judge_look(look(companions=2))
+    assert decide_rebalance(look(companions=0)).act is RebalanceAction.DO
+    stays = decide_rebalance(look(companions=2))
     assert stays.act is RebalanceAction.NEVER
     assert "2 other jobs of the same reservation would end" in stays.reason
-    asked = judge_look(look(companions=1, trouble=LOST))
+    asked = decide_rebalance(look(companions=1, trouble=LOST))
     assert asked.act is RebalanceAction.PROPOSE
     assert "it would end 1 other job of the reservation" in asked.reason

@@ -11,7 +11,7 @@ from placement.models import Endpoint, Job
 from placement.protocol.job_lifecycle import JobState
 from placement.serving import endpoint_move, model_states, model_store
 from placement.serving import service as serving
-from placement.serving.call_access import NotServing, may_ask
+from placement.serving.call_access import NotServing, call_target
 from placement.serving.serving_refusals import CannotMove
 from reservations.models import Reservation
 from reservations.rules.lifecycle import State
@@ -115,11 +115,11 @@ def test_an_endpoint_moves_when_asked_and_its_address_stays(
     stage.run(new)
     stage.says(new, "loading", client)
     assert endpoint_move.tick(now)["serves_switched"] == 0, "not loaded yet"
-    assert may_ask(alice, old.pk, "mlp").job == old.pk
+    assert call_target(alice, old.pk, "mlp").job == old.pk
     stage.says(new, "ready", client)
     moved = endpoint_move.tick(now)
     assert (moved["serves_switched"], moved["serves_left"]) == (1, 0)
-    target = may_ask(alice, old.pk, "mlp")
+    target = call_target(alice, old.pk, "mlp")
     assert (target.job, target.node) == (new.pk, "node-b"), "the old address works"
     page = web.get(f"/serve/{old.pk}/").content
     assert b"Requests to this address are forwarded there" in page
@@ -158,10 +158,10 @@ def test_an_endpoint_on_a_lost_gpu_is_begun_elsewhere_with_the_reservations_rest
     # The server died with its Gpu: calls wait for the new one and for nothing else.
     stage.run(old, JobState.FAILED, ended_at=now)
     with pytest.raises(NotServing):
-        may_ask(alice, old.pk, "mlp")
+        call_target(alice, old.pk, "mlp")
     stage.run(after.job)
     assert endpoint_move.tick(now)["serves_switched"] == 1
-    assert may_ask(alice, old.pk, "mlp").job == after.job_id
+    assert call_target(alice, old.pk, "mlp").job == after.job_id
 
 
 def test_what_cannot_move_or_does_not_answer_is_told_once(

@@ -19,7 +19,7 @@ from reservations.models import (
     User,
 )
 from reservations.notifications import delivery
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from reservations.notifications.webhook_rules import WebhookRefused
 from reservations.rules.errors import NotAllowed, NotFound
 from tests.factories import make_account, make_membership, make_reservation
@@ -69,7 +69,7 @@ def released(user: User, lab, kind: str = "released", number: int = 0, **fields)
     row = Reservation.objects.filter(
         user=user, start=start, membership=fields["membership"]
     ).first() or make_reservation(user, lab.gpus[number : number + 1], start, **fields)
-    return tell(
+    return notify(
         user=user, kind=kind, reservation=row, detail={"reason": "idle"}, now=NOW
     )
 
@@ -78,7 +78,9 @@ def test_notices_of_members_bookings_go_to_the_group(head, bob, lab, hook):
     assert set_chat(head, hook) == ""
     released(bob, lab)
     released(bob, lab, "ending_soon", 1)  # frequent: of interest to its holder only
-    tell(user=bob, kind="released", detail={"reason": "idle"}, now=NOW)  # of no booking
+    notify(
+        user=bob, kind="released", detail={"reason": "idle"}, now=NOW
+    )  # of no booking
     [row] = Delivery.objects.filter(channel="group")
     assert delivery.due(now=NOW)["sent"] == 1
     [(_path, headers, body)] = hook.heard

@@ -9,7 +9,7 @@ from reservations.booking import release as giving
 from reservations.booking.booking_change import change
 from reservations.booking.release import release, undo_cancel
 from reservations.models import AuditEntry, LateReturn, LedgerEntry, Membership
-from reservations.presence.check_in import keep
+from reservations.presence.check_in import keep_idle
 from reservations.rules import errors
 from reservations.rules.lifecycle import State
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
@@ -128,7 +128,7 @@ def test_carol_and_bob_cannot_cancel_what_alice_booked(lab, alice, bob, carol) -
                 reservation_id=made.pk, user=user, now=NOW, reason="because"
             ),
             lambda user: undo_cancel(reservation_id=made.pk, user=user, now=NOW),
-            lambda user: keep(
+            lambda user: keep_idle(
                 reservation_id=made.pk, user=user, now=NOW, reason="because"
             ),
             lambda user: change(

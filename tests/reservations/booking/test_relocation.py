@@ -10,7 +10,7 @@ from reservations import tick
 from reservations.booking.relocation import move_rest
 from reservations.booking.service import book
 from reservations.models import Allocation, AuditEntry, LedgerEntry, SitePolicy
-from reservations.presence.check_in import check_in, keep
+from reservations.presence.check_in import check_in, keep_idle
 from reservations.rules.errors import (
     GpuNotBookable,
     GpuTaken,
@@ -134,6 +134,6 @@ def test_only_what_runs_can_move_and_only_by_whom_it_concerns(held, gpus, carol)
 
 def test_who_came_has_come_and_what_was_kept_stays_kept(held, gpus, alice):
     check_in(reservation_id=held.pk, now=at(9, 5), by="click")
-    keep(reservation_id=held.pk, user=alice, now=at(10))
+    keep_idle(reservation_id=held.pk, user=alice, now=at(10))
     made = rest(held, [gpus[2]])
     assert (made.checked_in_at, made.keep_used) == (at(9, 5), True)

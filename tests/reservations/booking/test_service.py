@@ -241,7 +241,8 @@ def test_what_only_the_database_noticed_is_still_a_refusal(
 ) -> None:
     lab.book(bob, lab.gpus[:1], at(14), 2)
     monkeypatch.setattr(
-        "reservations.rules.decision.in_the_way", lambda gpus, window, calendar: ()
+        "reservations.rules.decision.flex_to_displace",
+        lambda gpus, window, calendar: (),
     )
     with pytest.raises(errors.GpuTaken):
         lab.book(alice, lab.gpus[:1], at(14), 2)

@@ -9,7 +9,7 @@ from django.utils import timezone
 from playwright.sync_api import expect
 
 from reservations.models import Membership, Notice, Reservation, Token, WaitingRequest
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from tests.reservations.browser.ground import Lab, axe_findings, page_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -19,7 +19,7 @@ def release_seen(alice, own) -> None:
     """Tell as the tick does when nobody came."""
     detail = {"reason": "nobody came", "charged_gpu_seconds": 36_000}
     with transaction.atomic():
-        tell(
+        notify(
             user=alice,
             kind="released",
             reservation=own,

@@ -10,7 +10,7 @@ from django.test import Client
 
 from reservations.models import Delivery, Notice, NoticeSettings
 from reservations.notifications import delivery, message_rendering, preferences
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from tests.reservations.conftest import NOW
 from tests.reservations.notifications.outside import receiver, smtp
 
@@ -40,7 +40,7 @@ def hook(settings):
 
 
 def told(user, kind="released", *, now=NOW, key="", **detail):
-    return tell(
+    return notify(
         user=user, kind=kind, detail={"reason": "idle"} | detail, now=now, key=key
     )
 

@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from reservations.models import Notice
 from reservations.notifications import delivery
-from reservations.notifications.queries import notices_in_words, notices_to_send
-from reservations.notifications.service import tell
+from reservations.notifications.queries import notices_to_send, notices_with_text
+from reservations.notifications.service import notify
 from reservations.rules.errors import GpuTaken
 from tests.reservations.calling import BASE, Caller, wish
 from tests.reservations.conftest import NOW
@@ -82,13 +82,13 @@ def test_a_wrong_field_is_named_in_german(page, gpus):
 @pytest.mark.django_db
 def test_a_notice_is_stored_as_numbers_and_read_in_any_language(german, page):
     detail = {"reason": "nobody came", "charged_gpu_seconds": 3600}
-    tell(user=german, kind="released", detail=detail, now=NOW)
+    notify(user=german, kind="released", detail=detail, now=NOW)
     shown = page.get("/notices/").content.decode()
     assert "wurde freigegeben, weil nichts darauf lief" in shown
     assert "Bisher berechnet: 1 Credit." in shown
     stored = Notice.objects.get()
     assert stored.detail["reason"] == "nobody came"
-    (english,) = notices_in_words([stored], german)
+    (english,) = notices_with_text([stored], german)
     assert english.text.startswith("Your booking ")
     (sent,) = notices_to_send([stored], german)
     assert sent.title == "Deine GPUs wurden freigegeben"
@@ -104,7 +104,7 @@ def test_a_mail_is_in_the_language_of_its_reader(german, bob, settings):
         user.save()
     with smtp(settings) as postman:
         for user in (german, bob):
-            tell(user=user, kind="released", detail={"reason": "idle"}, now=NOW)
+            notify(user=user, kind="released", detail={"reason": "idle"}, now=NOW)
         delivery.due(now=NOW)
         letters = {to[0]: letter for to, letter in postman.mails}
     mine, theirs = letters["alice@example.org"], letters["bob@example.org"]
@@ -133,7 +133,7 @@ def test_the_error_of_a_form_is_in_german(page):
 def test_pages_leave_no_sentence_in_english(page, german, gpus, hour):
     call = Caller(german)
     made = call("POST", "/reservations", wish(gpus[:1], hour)).body
-    tell(user=german, kind="trial", detail={}, now=timezone.now())
+    notify(user=german, kind="trial", detail={}, now=timezone.now())
     found = {}
     for path in (
         f"/reservations/{made['id']}/",

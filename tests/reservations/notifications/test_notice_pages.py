@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from reservations.models import Notice, NoticeSettings
-from reservations.notifications.service import tell
+from reservations.notifications.service import notify
 from tests.reservations.conftest import NOW
 
 pytestmark = pytest.mark.django_db
@@ -22,7 +22,9 @@ def test_the_list_filters_pages_and_is_put_away_whole(alice, bob, client):
     for number in range(28):
         kind = "job_done" if number % 4 else "job_failed"
         detail = {"text": f"Job {number}.", "job": number}
-        tell(user=alice, kind=kind, detail=detail, now=NOW + timedelta(minutes=number))
+        notify(
+            user=alice, kind=kind, detail=detail, now=NOW + timedelta(minutes=number)
+        )
     mine = browser(alice)
     first = mine.get("/notices/").content.decode()
     assert "28 unread" in first and "page 1 of 2, 28 notices" in first

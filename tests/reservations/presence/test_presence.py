@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from gpuportal.board.board_snapshot import holders_for, load_board, viewer_of
 from reservations.models import AuditEntry, Reservation, SitePolicy
-from reservations.presence.release_warnings import looming
+from reservations.presence.release_warnings import next_release
 from reservations.rules.policy import Policy
 from tests.factories import make_gpus, make_reservation
 from tests.reservations.calling import Caller
@@ -26,15 +26,15 @@ def test_a_release_looms_by_the_rules_that_are_on():
         "keep_used": False,
         "now": NOW + MINUTE,
     }
-    first = looming(**known, policy=Policy())
+    first = next_release(**known, policy=Policy())
     assert first is not None and first.release_at == NOW + 17 * MINUTE
     assert first.unless == "unless a job starts or you press “I’m here”"
-    assert looming(**known, policy=Policy(release_no_shows=False)) is None
+    assert next_release(**known, policy=Policy(release_no_shows=False)) is None
     came = known | {"checked_in_at": NOW}
-    assert looming(**came, policy=Policy(release_idle=True)) is None
+    assert next_release(**came, policy=Policy(release_idle=True)) is None
     warned = came | {"idle_warned_at": NOW, "keep_used": True, "now": NOW + 5 * MINUTE}
-    assert looming(**warned, policy=Policy(release_idle=False)) is None
-    second = looming(**warned, policy=Policy(release_idle=True))
+    assert next_release(**warned, policy=Policy(release_idle=False)) is None
+    second = next_release(**warned, policy=Policy(release_idle=True))
     assert second is not None and second.release_at == NOW + 10 * MINUTE
     assert second.text == "Idle for 35 min"
     assert second.unless == "unless work starts", "Keep is used up"

@@ -36,7 +36,7 @@ def rule(start, hours=1, repeat="daily", **end) -> Rule:
 
 
 def wish(lab, user, wanted: Rule, gpus=1):
-    return series.wish(
+    return series.checked_wish(
         user=user,
         membership=None,
         gpu_ids=[g.pk for g in lab.gpus[:gpus]],

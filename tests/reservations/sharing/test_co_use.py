@@ -11,7 +11,7 @@ from reservations.booking.relocation import move_rest
 from reservations.models import CoUser, Notice
 from reservations.notifications.queries import notices_of
 from reservations.notifications.text.sharing_text import MOST_CO_USERS, CannotShare
-from reservations.presence.check_in import keep
+from reservations.presence.check_in import keep_idle
 from reservations.presence.holders import current_holdings
 from reservations.rules.errors import NotAllowed, NotChangeable, NotFound
 from reservations.sharing import co_use, offers
@@ -67,7 +67,7 @@ def test_a_co_user_may_use_it_but_not_change_cancel_keep_or_offer_it(
     co_use.share(reservation_id=row.pk, user=alice, username="bob", now=NOW)
     refused = (
         lambda: cancel(reservation_id=row.pk, user=bob, now=NOW),
-        lambda: keep(reservation_id=row.pk, user=bob, now=NOW),
+        lambda: keep_idle(reservation_id=row.pk, user=bob, now=NOW),
         lambda: release(reservation_id=row.pk, user=bob, now=NOW),
         lambda: change(reservation_id=row.pk, user=bob, version=row.version, now=NOW),
         lambda: offers.offer(reservation_id=row.pk, user=bob, to="alice", now=NOW),

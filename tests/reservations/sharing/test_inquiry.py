@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from reservations.models import Notice
-from reservations.notifications.queries import notices_in_words
+from reservations.notifications.queries import notices_with_text
 from reservations.notifications.text.sharing_text import CannotAsk
 from reservations.rules import errors
 from reservations.sharing.inquiry import MOST_A_DAY, ask_holder
@@ -24,7 +24,7 @@ def test_the_holder_reads_who_asks_what(lab, alice, bob) -> None:
     made = lab.book(bob, lab.gpus[:1], at(12, day=4), 2)
     told = ask(made, alice)
     assert told.user == bob
-    [info] = notices_in_words([told], bob)
+    [info] = notices_with_text([told], bob)
     assert "Alice writes about your booking" in info.text
     assert info.text.endswith("“Could you free it?”")
     assert info.url == f"/reservations/{made.pk}/"

@@ -94,7 +94,7 @@ class Trade(Story):
             until=None,
             times=self.chance.choice((2, 5, 20)),
         )
-        wanted = series.wish(
+        wanted = series.checked_wish(
             user=self.chance.choice(self.users),
             membership=None,
             gpu_ids=self.gpus(),

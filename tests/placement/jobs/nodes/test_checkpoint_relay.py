@@ -133,7 +133,7 @@ def test_a_checkpoint_goes_from_its_node_to_the_one_it_was_ordered_to(lab, monke
     job_tick.tick(after(3))
     job.refresh_from_db()
     assert job.state == "starting"
-    (part,) = checkpoint_relay.carried(job)
+    (part,) = checkpoint_relay.start_checkpoints(job)
     assert (part.number, part.size_bytes, part.sha256) == (0, len(BODY), SUM)
     assert call("get", job, "/0?offset=0", "blue").content == BODY
     assert call("get", job, "/0?offset=6999", "blue").content == BODY[6999:]
@@ -196,7 +196,7 @@ def test_what_is_too_large_or_not_there_is_said_in_words(lab):
     job_tick.tick(after(5))
     again.refresh_from_db()
     # It begins anew, and its log will say so.
-    assert again.state == "starting" and checkpoint_relay.carried(again) == ()
+    assert again.state == "starting" and checkpoint_relay.start_checkpoints(again) == ()
 
 
 def packing(*arguments, **more):

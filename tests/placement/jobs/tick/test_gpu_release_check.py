@@ -103,7 +103,7 @@ def test_a_process_of_an_ended_job_is_an_alert_until_it_is_gone(
     monkeypatch.setattr(gpu_release_check, "FRESH_SECONDS", 1e6)
     claim(tmp_path, job)
     tell()
-    assert gpu_release_check.look(after(5)) == 0, "it may still be letting go"
+    assert gpu_release_check.update_alerts(after(5)) == 0, "it may still be letting go"
     assert tick(after(15))["still_held"] == 1
     alert = Alert.objects.get()
     assert (alert.gpu, alert.reservation_id) == (gpu, job.reservation_id)
@@ -111,27 +111,27 @@ def test_a_process_of_an_ended_job_is_an_alert_until_it_is_gone(
     assert alert.detail["memory_bytes"] == 8 * GIB
     assert alert.detail["processes"][0]["pid"] == os.getpid()
     assert sentence(alert.rule) and ("Job", f"#{job.pk}") in facts_of(alert, people="")
-    assert gpu_release_check.look(after(16)) == 0, "it stands already"
+    assert gpu_release_check.update_alerts(after(16)) == 0, "it stands already"
     # The Reservation ends, and the next one begins soon.
     type(job.reservation).objects.filter(pk=job.reservation_id).update(
         state=State.ENDED
     )
     job.reservation.allocations.update(live=False)
     following = make_reservation(bob, [gpu], start=after(3600))
-    assert gpu_release_check.tell_next_holders(after(20)) == 0, "an hour is far away"
+    assert gpu_release_check.notify_next_holders(after(20)) == 0, "an hour is far away"
     at = after(3600 - gpu_release_check.NEXT_SECONDS)
-    assert tick(at)["next_told"] == 1 and gpu_release_check.tell_next_holders(at) == 0
+    assert tick(at)["next_told"] == 1 and gpu_release_check.notify_next_holders(at) == 0
     notice = Notice.objects.get(user=bob)
     assert notice.reservation == following
     assert notice.kind == Notice.Kind.JOB_HELD
     assert f"{gpu} is not free yet" in notice.detail["text"]
-    assert gpu_release_check.look(at) == 0
+    assert gpu_release_check.update_alerts(at) == 0
     redis_client.delete(broadcast.FRAME_LATEST)
-    gpu_release_check.look(at)
+    gpu_release_check.update_alerts(at)
     assert Alert.objects.open().exists(), "who sees nothing closes nothing"
     drop_claim(tmp_path, "node1", pid=os.getpid())
     tell()
-    gpu_release_check.look(at)
+    gpu_release_check.update_alerts(at)
     assert not Alert.objects.open().exists()
 
 
@@ -140,7 +140,7 @@ def test_memory_that_no_process_shows_is_the_last_jobs(
 ):
     monkeypatch.setattr(gpu_release_check, "FRESH_SECONDS", 1e6)
     tell(used_mib=8192, frames=gpu_release_check.FRAMES - 1)
-    assert gpu_release_check.look(after(15)) == 0, "not long enough to be sure"
+    assert gpu_release_check.update_alerts(after(15)) == 0, "not long enough to be sure"
     tell(used_mib=8192, frames=1)
     Job.objects.filter(pk=job.pk).update(ended_at=after(-30))
     running = Job.objects.create(
@@ -153,12 +153,14 @@ def test_memory_that_no_process_shows_is_the_last_jobs(
         state="running",
         gpu_ids=[gpu.pk],
     )
-    assert gpu_release_check.look(after(15)) == 0, "it may be the running job's"
+    assert gpu_release_check.update_alerts(after(15)) == 0, (
+        "it may be the running job's"
+    )
     Job.objects.filter(pk=running.pk).update(state="failed", ended_at=after(-10))
-    assert gpu_release_check.look(after(15)) == 1
+    assert gpu_release_check.update_alerts(after(15)) == 1
     alert = Alert.objects.get()
     assert alert.detail["job"] == running.pk, "the last one that ran there"
     assert alert.detail["memory_bytes"] == 8 * GIB
     tell(used_mib=400)
-    gpu_release_check.look(after(20))
+    gpu_release_check.update_alerts(after(20))
     assert not Alert.objects.open().exists()

@@ -26,7 +26,7 @@ from placement.rules.log_progress import (
     ProgressCount,
     ProgressReading,
     followed,
-    told_by,
+    read_progress,
 )
 from placement.rules.step_pace import MOST_MARKS, Pace, marked, pace_of
 
@@ -187,7 +187,7 @@ def test_without_a_word_of_its_own_a_pace_is_timed_by_when_steps_came():
     ],
 )
 def test_progress_is_read_from_what_programs_print(line, told):
-    found = told_by(["unrelated", line, "also unrelated"])
+    found = read_progress(["unrelated", line, "also unrelated"])
     assert found == (None if told is None else ProgressCount(*map(float, told)))
 
 
@@ -202,4 +202,4 @@ def test_what_is_left_is_told_by_the_pace_of_the_same_count():
 
 def test_hostile_lines_cost_no_more_than_their_length():
     for line in ("step " * 400, "1%|" * 600, "[(" * 900, "step=" + "9" * 1900):
-        assert told_by([line] * 200) is None
+        assert read_progress([line] * 200) is None

@@ -16,9 +16,9 @@ from reservations.rules.fairness.preemption import (
     check_above,
     deciding,
     fewest_displaced,
-    in_the_way,
+    flex_to_displace,
     keys,
-    stands_above,
+    ranks_above,
     yielding,
 )
 from reservations.rules.window import Window, unix
@@ -104,15 +104,17 @@ def test_all_in_the_way_must_stand_below() -> None:
 
 def test_firm_frozen_and_own_time_is_in_nobodys_way_to_take() -> None:
     calendar = Calendar([gpu(1), gpu(2)], [busy(1, flex(7, 10)), busy(2, None)])
-    assert [f.reservation_pk for f in in_the_way([gpu(1)], window(), calendar)] == [7]
+    assert [
+        f.reservation_pk for f in flex_to_displace([gpu(1)], window(), calendar)
+    ] == [7]
     with pytest.raises(GpuTaken):
-        in_the_way([gpu(1), gpu(2)], window(), calendar)
+        flex_to_displace([gpu(1), gpu(2)], window(), calendar)
 
 
 def test_one_reservation_on_two_gpus_is_one_victim() -> None:
     held = flex(7, 10)
     calendar = Calendar([gpu(1), gpu(2)], [busy(1, held), busy(2, held)])
-    assert len(in_the_way([gpu(1), gpu(2)], window(), calendar)) == 1
+    assert len(flex_to_displace([gpu(1), gpu(2)], window(), calendar)) == 1
 
 
 def test_fewest_then_lowest_ranked_then_newest() -> None:
@@ -139,7 +141,7 @@ def test_paths_compare_exactly_as_ranks_do(drawn) -> None:
         for two in members:
             above = ranking.ranks[one.pk].rank > ranking.ranks[two.pk].rank
             own, theirs = keys(ranking.path(one.pk)), keys(ranking.path(two.pk))
-            if stands_above(own, theirs):
+            if ranks_above(own, theirs):
                 assert above
             elif above:
                 # Only a user that ties with an account ranks above some below it.

@@ -10,7 +10,7 @@ from reservations.rules.calendar import FlexInfo
 from reservations.rules.fairness.preemption import (
     FairTree,
     keys,
-    stands_above,
+    ranks_above,
     yielding,
 )
 from tests.reservations.rules.strategies import trees
@@ -38,7 +38,7 @@ def test_who_surely_stands_below_never_stands_above(parts, data) -> None:
     )
     below = tree.scales.below(own, more, flex)
     if below:
-        assert not all(stands_above(keys(o.own), keys(o.theirs)) for o in gone)
+        assert not all(ranks_above(keys(o.own), keys(o.theirs)) for o in gone)
     if all(account.shares is not None for account in accounts[1:]) and all(
         member.shares is not None for member in members
     ):

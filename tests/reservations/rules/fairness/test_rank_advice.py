@@ -7,7 +7,7 @@ import pytest
 from reservations.rules.fairness.fair_tree import AccountShares, MemberShares, rank_tree
 from reservations.rules.fairness.rank_advice import (
     Branch,
-    parting,
+    diverging_nodes,
     surplus_usage,
     used_ratio,
 )
@@ -16,11 +16,11 @@ HALF = Fraction(1, 2)
 
 
 def test_paths_part_at_the_first_difference():
-    assert parting(["uni", "vision", "alice"], ["uni", "nlp", "carol"]) == (
+    assert diverging_nodes(["uni", "vision", "alice"], ["uni", "nlp", "carol"]) == (
         "vision",
         "nlp",
     )
-    assert parting(["uni"], ["uni"]) is None
+    assert diverging_nodes(["uni"], ["uni"]) is None
 
 
 def test_more_shares_allow_more_use():
