@@ -30,7 +30,7 @@ def due_warning(left_seconds: float, told_seconds: int | None) -> int | None:
 def remaining_time_text(left_seconds: float) -> str:
     """Return how long it still is, as people say it.
 
-    >>> left_words(600), left_words(59.7), left_words(12)
+    >>> remaining_time_text(600), remaining_time_text(59.7), remaining_time_text(12)
     ('10 min', '60 s', '12 s')
     """
     if left_seconds > 90:

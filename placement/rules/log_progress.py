@@ -63,9 +63,9 @@ class ProgressReading:
 def read_progress(lines: Iterable[str]) -> ProgressCount | None:
     """What the last lines of a log tell; None: nothing.
 
-    >>> told_by(["step=3 steps=10 loss=2.1", " 50%|##   | 1/2 [00:01<00:01]"])
+    >>> read_progress(["step=3 steps=10 loss=2.1", " 50%|##   | 1/2 [00:01<00:01]"])
     ProgressCount(done=3.0, total=10.0)
-    >>> told_by(["Epoch [2/8] begins"])
+    >>> read_progress(["Epoch [2/8] begins"])
     ProgressCount(done=2.0, total=8.0)
     """
     bar: ProgressCount | None = None

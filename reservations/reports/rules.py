@@ -188,7 +188,7 @@ def _charges(
 ) -> list[int]:
     """Return each Gpu's part, in the month, of what a Reservation was charged.
 
-    >>> day = Piece(1, 0, 10, 10, weight=1), Piece(2, 0, 10, 10, weight=2)
+    >>> day = [ReportedGpu(pk, 0, 10, 10, weight=pk) for pk in (1, 2)]
     >>> _charges(day, 100, 0, 5), _charges(day, 100, 5, 10)
     ([16, 33], [17, 34])
     """

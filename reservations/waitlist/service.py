@@ -1,6 +1,7 @@
 """Wait, withdraw, decline, accept: what a person does with the waitlist.
 
-Placing is ``waitlist.scheduler``; a displaced Reservation comes back by ``wait_again``.
+``waitlist.scheduler`` places requests. ``requeue_displaced`` brings a displaced
+Reservation back.
 """
 
 from collections.abc import Mapping, Sequence

@@ -72,9 +72,9 @@ class RecipeSetting:
     def label(self) -> str:
         """Its name as a form says it, with its unit.
 
-        >>> Setting("learning_rate", float, 1.0).label
+        >>> RecipeSetting("learning_rate", float, 1.0).label
         'Learning rate'
-        >>> Setting("simulated_memory_gib", float, 1.0).label
+        >>> RecipeSetting("simulated_memory_gib", float, 1.0).label
         'Simulated memory, GiB'
         """
         words, _, unit = self.name.rpartition("_")

@@ -29,7 +29,7 @@ class Branch:
 def diverging_nodes(own: Sequence[T], other: Sequence[T]) -> tuple[T, T] | None:
     """Return the first nodes at which two paths from the root differ.
 
-    >>> parting(["uni", "vision", "alice"], ["uni", "vision", "bob"])
+    >>> diverging_nodes(["uni", "vision", "alice"], ["uni", "vision", "bob"])
     ('alice', 'bob')
     """
     for one, two in zip(own, other, strict=False):
