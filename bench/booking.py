@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from bench.rig import booking_growth as growth
+from bench.rig import booking_growth
 from bench.rig.booking_lab import (
     CLIENTS,
     GPUS,
@@ -57,7 +57,7 @@ def measure_booking(
 ) -> tuple[float, float]:
     """Return (bookings per second, the web's CPU milliseconds per booking)."""
     with Webs(webs) as servers:
-        _seconds, took, used = growth.book_at_once(
+        _seconds, took, used = booking_growth.book_at_once(
             servers, tokens, clients=clients, each=each, first=first
         )
     return clients * each / took, 1000 * used / (clients * each)
@@ -168,8 +168,8 @@ def run(quick: bool, sizes: tuple[int, ...], rounds: int) -> list[Row]:
         if not sizes
         else [
             Row(*line)
-            for line in growth.told(
-                growth.measure(
+            for line in booking_growth.told(
+                booking_growth.measure(
                     tokens, sizes, hour=hour, rounds=2 if quick else 5, each=12
                 )
             )

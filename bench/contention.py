@@ -67,12 +67,12 @@ def _again(asked: argparse.Namespace, name: str) -> int:
 def measure(asked: argparse.Namespace) -> dict[str, Any]:
     """Start everything, let them book, look what became of it."""
     # Sets the environment for itself and what it starts, so not before main().
-    from bench.rig import booking_lab as lab
+    from bench.rig import booking_lab
 
     # As people meet it: with the rate that the site ships with.
     os.environ.pop("BOOK_RATE_PER_MINUTE")
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, lab.VAR, ignore_errors=True)
+        stack.callback(shutil.rmtree, booking_lab.VAR, ignore_errors=True)
         import django
 
         django.setup()
@@ -86,10 +86,10 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
         students = opening.make_course(asked.students, asked.gpus, now=now)
         gpu_ids = list(Gpu.objects.order_by("pk").values_list("pk", flat=True))
         connection.close()
-        broker = lab.start_broker()
+        broker = booking_lab.start_broker()
         stack.callback(broker.wait, 10)
         stack.callback(broker.terminate)
-        webs = stack.enter_context(lab.Webs(asked.webs))
+        webs = stack.enter_context(booking_lab.Webs(asked.webs))
         load = os.getloadavg()[0]
         told, took = opening.open_calendar(
             students,

@@ -57,10 +57,9 @@ def main() -> None:
 def measure(asked: argparse.Namespace) -> dict[str, Any]:
     """Start everything and measure the three loads."""
     # Sets the environment for itself and what it starts, so not before main().
-    from bench.rig import booking_lab as lab
-    from bench.rig import cluster, cluster_look
+    from bench.rig import booking_lab, cluster, cluster_look
 
-    cluster.setup(str(lab.VAR))
+    cluster.setup(str(booking_lab.VAR))
     from django.conf import settings
 
     from telemetry import paths
@@ -73,7 +72,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
 
         cluster_look._frame(redis.Redis.from_url(settings.REDIS_URL))
         tokens = _tokens()
-        with lab.Webs(1) as webs:
+        with booking_lab.Webs(1) as webs:
             port = webs.ports[0]
             models = [_model(port, token, asked.layers) for token in tokens]
             for count in (0, 1, asked.students):

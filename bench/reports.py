@@ -13,7 +13,7 @@ import statistics
 import time
 from datetime import UTC, datetime, timedelta
 
-from bench.rig import booking_lab as lab
+from bench.rig import booking_lab
 
 PEOPLE, MACHINES = 300, 150
 
@@ -23,16 +23,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reservations", type=int, default=1_000_000)
     asked = parser.parse_args()
-    lab.USERS, lab.GPUS = PEOPLE, MACHINES
+    booking_lab.USERS, booking_lab.GPUS = PEOPLE, MACHINES
     try:
         measure(asked.reservations)
     finally:
-        shutil.rmtree(lab.VAR, ignore_errors=True)
+        shutil.rmtree(booking_lab.VAR, ignore_errors=True)
 
 
 def measure(reservations: int) -> None:
     """Print a line for each thing that is measured."""
-    lab.make_lab()
+    booking_lab.make_lab()
     from django.db import connection
 
     from reservations.models import MonthUse
@@ -41,8 +41,8 @@ def measure(reservations: int) -> None:
     from reservations.reports.service import due_months, roll_month
 
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    lab.SPAN_SECONDS = 365 * 24 * lab.HOUR * MACHINES // reservations
-    lab.add_history(reservations, before=hour)
+    booking_lab.SPAN_SECONDS = 365 * 24 * booking_lab.HOUR * MACHINES // reservations
+    booking_lab.add_history(reservations, before=hour)
     now = hour + timedelta(minutes=1)
     took = []
     for month in due_months(now):

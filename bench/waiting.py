@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
-from bench.rig import booking_lab as lab
+from bench.rig import booking_lab
 
 GPUS, PEOPLE, NODES, GROUPS = 154, 300, 20, 15
 HOUR = timedelta(hours=1)
@@ -32,8 +32,8 @@ def main() -> None:
     parser.add_argument("--bookings", type=int, default=3500)
     asked = parser.parse_args()
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, lab.VAR, ignore_errors=True)
-        broker = lab.start_broker()
+        stack.callback(shutil.rmtree, booking_lab.VAR, ignore_errors=True)
+        broker = booking_lab.start_broker()
         stack.callback(broker.wait, 10)
         stack.callback(broker.terminate)
         measure(asked.waiting, asked.bookings)
@@ -83,8 +83,8 @@ def cpu_seconds(call: Callable[[], object]) -> float:
 
 def make_lab(waiting: int, bookings: int, now: datetime) -> None:
     """Write people, Gpus, bookings without gaps, and who waits."""
-    lab.USERS = 1
-    lab.make_lab()
+    booking_lab.USERS = 1
+    booking_lab.make_lab()
     from reservations.models import Account, Membership, SitePolicy, User
     from telemetry.models import Gpu, Node, Pool
 

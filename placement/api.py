@@ -7,7 +7,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Query, Router, Status
 
-from placement.backfill.api import ask as ask_for_gaps
+from placement.backfill.api import gap_create
 from placement.backfill.api import router as gaps
 from placement.jobs import queries as snapshots
 from placement.jobs import service as jobs
@@ -121,7 +121,7 @@ def job_numbers(request: HttpRequest, job_id: int) -> dict[str, Any]:
 def job_launch(request: HttpRequest, body: NewJob) -> Status[dict[str, Any]]:
     """Launch a Job; it begins when its Reservation does, or in the first gap."""
     if body.backfill is not None and body.reservation is None:
-        return Status(201, ask_for_gaps(_user(request), body))
+        return Status(201, gap_create(_user(request), body))
     job = jobs.launch(user=_user(request), now=timezone.now(), **body.wanted())
     return Status(201, snapshots.job_facts(_one(request, job.pk)))
 

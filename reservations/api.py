@@ -14,8 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Query, Router, Status
 
-from reservations.booking import booking_change as changing
-from reservations.booking import booking_undo as undo_service
+from reservations.booking import booking_change, booking_undo
 from reservations.booking import release as giving
 from reservations.booking import service as booking
 from reservations.booking.overstay_api import rights_json
@@ -158,7 +157,7 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
         token_id=wish.token,
         overstay=wish.overstay,
     )
-    until = undo_service.undo_until(made)
+    until = booking_undo.undo_until(made)
     entry = _entry(user, made, now, gpu_ids=set(wish.gpu_ids))
     return Status(201, {**entry, "undo_until": iso(until) if until else None})
 
@@ -189,7 +188,7 @@ def change(request: HttpRequest, pk: int, wish: ChangeIn) -> dict[str, object]:
     """Move, lengthen or shorten it, take other Gpus, or change what it is for."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    changed = changing.change(
+    changed = booking_change.change(
         reservation_id=pk,
         user=user,
         start=wish.start,
@@ -231,7 +230,7 @@ def undo_booking(request: HttpRequest, pk: int) -> dict[str, object]:
     """Take a new booking back at no cost, within ten seconds of making it."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    gone = undo_service.undo_booking(reservation_id=pk, user=user, now=now)
+    gone = booking_undo.undo_booking(reservation_id=pk, user=user, now=now)
     return _entry(user, gone, now)
 
 

@@ -45,7 +45,7 @@ from reservations.models import Allocation, Reservation
 from reservations.notifications import holder_notices
 from reservations.operations import closures, gpu_replacement
 from reservations.presence import service as absence
-from reservations.rules.charges import settle as amounts
+from reservations.rules.charges import settlement_of
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
@@ -187,7 +187,7 @@ def _end(pk: int, now: datetime, policy: Policy) -> bool:
     lost = None
     if row.lost_since is not None and row.lost_since < row.end:
         lost = Window(max(row.lost_since, row.start), row.end)
-    settlement = amounts(
+    settlement = settlement_of(
         ledger.held_gpu_seconds(row), used=used, rate=rate_of(row), lost=lost
     )
     Reservation.objects.move(pk, old=State.ACTIVE, new=State.ENDED, ended_at=row.end)

@@ -6,7 +6,7 @@ from axes.models import AccessAttempt, AccessFailureLog, AccessLog
 from django.contrib.admin.models import LogEntry
 from django.db import connection, transaction
 
-from placement.jobs import job_erasure as jobs
+from placement.jobs import job_erasure
 from reservations.accounts import erasure
 from reservations.accounts.name_removal import PersonNames
 from reservations.models import User
@@ -20,7 +20,7 @@ def check(user: User, *, typed: str, actor: User | None) -> None:
         NotErasable, StillHolds.
     """
     erasure.check_erasable(user, typed=typed, actor=actor)
-    jobs.check_no_jobs(user)
+    job_erasure.check_no_jobs(user)
 
 
 def erase(*, user_id: int, typed: str, actor: User | None, now: datetime) -> str:
@@ -33,7 +33,7 @@ def erase(*, user_id: int, typed: str, actor: User | None, now: datetime) -> str
         user = User.objects.get(pk=user_id)
         login = user.username
         names = erasure.erase(user_id=user_id, typed=typed, actor=actor, now=now)
-        jobs.forget(user=user, names=names)
+        job_erasure.forget(user=user, names=names)
         forget_names(
             searched=names.searched,
             without=names.without,

@@ -7,8 +7,7 @@ from django.utils import timezone
 from ninja import Router
 
 from placement.backfill.queries import gap_facts, gap_rows
-from placement.backfill.service import ask as ask_for_gaps
-from placement.backfill.service import stop_in_gaps
+from placement.backfill.service import queue_for_gaps, stop_in_gaps
 from placement.jobs.schemas import NewJob, StopReason
 from placement.models import Backfill
 from reservations.models import Membership, User
@@ -18,7 +17,7 @@ from telemetry.protocol.sentences import sentence
 router = Router(tags=["placement"])
 
 
-def ask(user: User, body: NewJob) -> dict[str, Any]:
+def gap_create(user: User, body: NewJob) -> dict[str, Any]:
     """Queue what ``POST /jobs`` wants to run in gaps; return what is told of it.
 
     Raises:
@@ -36,7 +35,7 @@ def ask(user: User, body: NewJob) -> dict[str, Any]:
                 )
             )
     now = timezone.now()
-    row = ask_for_gaps(
+    row = queue_for_gaps(
         user=user,
         job=body.dict(exclude={"backfill", "reservation"}),
         membership=payer,

@@ -58,7 +58,7 @@ GIVEN_BACK = sentence("its time was given back")
 
 
 @transaction.atomic(durable=True)
-def ask(
+def queue_for_gaps(
     *,
     user: User,
     job: Mapping[str, Any],

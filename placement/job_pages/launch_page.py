@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_http_methods
 
-from placement.backfill.service import ask as ask_for_gaps
+from placement.backfill.service import queue_for_gaps
 from placement.jobs import service as jobs
 from placement.jobs.forms import SCRIPT, LaunchForm
 from placement.jobs.gap_fields import FIELD_OF, GAPS
@@ -328,7 +328,7 @@ def _ask_for_gaps(
     }
     payer = user.memberships.filter(pk=data["gap_membership"] or 0).first()
     try:
-        ask_for_gaps(
+        queue_for_gaps(
             user=user, job=job, membership=payer, now=timezone.now(), **form.gap_wish()
         )
     except LaunchInvalid as error:

@@ -20,8 +20,7 @@ from placement.models import Endpoint, ModelFile, ServedModel
 from placement.planner.values.errors import BadInput
 from placement.plans.api import UPLOADS_PER_MINUTE
 from placement.protocol.job_lifecycle import JobState
-from placement.serving import example_requests as examples
-from placement.serving import model_store
+from placement.serving import example_requests, model_store
 from placement.serving import queries as show
 from placement.serving import service as serving
 from placement.serving.forms import (
@@ -229,11 +228,11 @@ def _call(
     request: HttpRequest, facts: Mapping[str, Any], row: ServedModel
 ) -> CallExample:
     """Return the command that asks a model once."""
-    body = examples.example_request(row.file.signature["inputs"])
-    command = examples.curl_command(
+    body = example_requests.example_request(row.file.signature["inputs"])
+    command = example_requests.curl_command(
         request.build_absolute_uri(facts["address"]), row.name, body
     )
-    apart = body is not None and not examples.is_inline(body)
+    apart = body is not None and not example_requests.is_inline(body)
     file = reverse("serve-request", args=[facts["job"], row.pk]) if apart else ""
     return CallExample(command, file, body is not None)
 
@@ -244,11 +243,15 @@ def serve_request(request: HttpRequest, pk: int, model: int) -> HttpResponse:
     endpoint = show.endpoints_of(reader(request)).filter(job_id=pk).first()
     rows = endpoint.models.all() if endpoint is not None else ()
     row = next((row for row in rows if row.pk == model and not row.removed_at), None)
-    body = examples.example_request(row.file.signature["inputs"]) if row else None
+    body = (
+        example_requests.example_request(row.file.signature["inputs"]) if row else None
+    )
     if body is None:
         raise Http404("no such example")
     answer = JsonResponse(body)
-    answer["Content-Disposition"] = f'attachment; filename="{examples.REQUEST_FILE}"'
+    answer["Content-Disposition"] = (
+        f'attachment; filename="{example_requests.REQUEST_FILE}"'
+    )
     return answer
 
 

@@ -9,7 +9,7 @@ from reservations.booking.counted_returns import allocations_of
 from reservations.booking.service import OVERLAP, _taken
 from reservations.models import Allocation, Reservation, User
 from reservations.notifications import holder_notices, live
-from reservations.rules.charges import FULL_PRICE_PERMILLE, settle
+from reservations.rules.charges import FULL_PRICE_PERMILLE, settlement_of
 from reservations.rules.decision import flex_ahead
 from reservations.rules.errors import NotChangeable, Refusal, TooManyFlex, UndoOver
 from reservations.rules.fairness.limits import (
@@ -240,7 +240,7 @@ def _release(
     # Staying on is for as long as one likes: only booked time comes back late.
     rest = Window(at, row.booked_end) if at < row.booked_end else None
     rate = rate_of(row)
-    settlement = settle(ledger.held_gpu_seconds(row), used=used, rate=rate)
+    settlement = settlement_of(ledger.held_gpu_seconds(row), used=used, rate=rate)
     cost = settlement.charge_gpu_seconds
     Reservation.objects.move(
         row.pk,

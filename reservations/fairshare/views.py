@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from reservations.fairshare import service as standing_service
-from reservations.fairshare import standing_text as words
+from reservations.fairshare import standing_text
 from reservations.fairshare.group_use import group_of
 from reservations.fairshare.rights_text import Rights, rights_of
 from reservations.fairshare.service import FairshareStatus, MembershipStanding
@@ -180,15 +180,15 @@ def standing(request: HttpRequest) -> HttpResponse:
             "own": own,
             "group": group,
             "names": user.is_operator or policy.names_visible,
-            "sentence": words.first_sentence(shown, own=own)
+            "sentence": standing_text.first_sentence(shown, own=own)
             if shown
-            else words.group_sentence(group),
+            else standing_text.group_sentence(group),
             "advice": advice(shown, policy, own=own) if shown else [],
             "rights": _rights(whole, shown, policy, own=own),
-            "levels": words.levels(
+            "levels": standing_text.levels(
                 shown.path if shown else group.path if group else ()
             ),
-            "charts": words.quota_charts(
+            "charts": standing_text.quota_charts(
                 shown.quotas if shown else (), horizon_at=horizon_at
             ),
             "refused": _refused(shown) if own else [],

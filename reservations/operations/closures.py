@@ -20,7 +20,7 @@ from reservations.notifications.text.closure_text import (
     PreviewStale,
     check_times,
 )
-from reservations.operations import evacuation as leaving
+from reservations.operations import evacuation
 from reservations.operations.evacuation_plan import Relief, relieve
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.closed_time import TEACHING, ClosureInfo
@@ -80,7 +80,7 @@ class Preview:
     gpus: tuple[CalendarGpu, ...]
     """Those that it closes."""
     reliefs: tuple[Relief, ...]
-    leaving: leaving.Leaving
+    leaving: evacuation.Leaving
 
     @property
     def seen(self) -> str:
@@ -201,7 +201,7 @@ def closed_gpus_of(info: ClosureInfo) -> list[CalendarGpu]:
 def _plan(info: ClosureInfo, *, now: datetime, lock: bool) -> Preview:
     shut = closed_gpus_of(info)
     begin = max(info.start, now)
-    found = leaving.read(
+    found = evacuation.read(
         [gpu.pk for gpu in shut],
         begin,
         info.end,
@@ -222,7 +222,7 @@ def _plan(info: ClosureInfo, *, now: datetime, lock: bool) -> Preview:
 def _clear(
     row: Closure, plan: Preview, *, actor: User | None, now: datetime, policy: Policy
 ) -> None:
-    why = leaving.EvacuationReason(
+    why = evacuation.EvacuationReason(
         reason=f"{row.get_kind_display().lower()}: {row.reason}"[:200],
         detail={
             "closure": row.kind,
@@ -235,7 +235,7 @@ def _clear(
         key=f"closure:{row.pk}.{row.version}",
     )
     for relief in plan.reliefs:
-        leaving.carry_out(relief, plan.leaving, why)
+        evacuation.carry_out(relief, plan.leaving, why)
 
 
 def _check(draft: ClosureDraft, *, now: datetime, running: bool) -> None:

@@ -73,7 +73,7 @@ class Settlement:
     """Lost time, in the site's own column."""
 
 
-def settle(
+def settlement_of(
     held_gpu_seconds: int,
     *,
     used: Window | None,

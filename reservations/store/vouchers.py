@@ -9,7 +9,7 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce
 
 from reservations.models import Membership, Reservation, Token, User
-from reservations.rules import voucher_terms as words
+from reservations.rules import voucher_terms
 from reservations.rules.errors import NotFound
 from reservations.rules.fairness.no_shows import StruckHorizon, check_strike
 from reservations.rules.policy import Policy
@@ -21,13 +21,13 @@ from telemetry.protocol.sentences import sentence
 
 def expires_at(token: Token) -> datetime:
     """Return until when a Token is good."""
-    lasting = timedelta(seconds=words.GOOD_FOR_SECONDS)
+    lasting = timedelta(seconds=voucher_terms.GOOD_FOR_SECONDS)
     return token.expires_at or token.given_at + lasting
 
 
 def good_tokens(user: User, now: datetime) -> QuerySet[Token]:
     """Return a User's Tokens that can be spent now, the first to expire first."""
-    year = now - timedelta(seconds=words.GOOD_FOR_SECONDS)
+    year = now - timedelta(seconds=voucher_terms.GOOD_FOR_SECONDS)
     return (
         Token.objects.filter(
             Q(expires_at__gt=now) | Q(expires_at=None, given_at__gt=year),
@@ -89,17 +89,17 @@ def check(
     good_until = expires_at(token)
     why = ""
     if token.revoked_at is not None:
-        why = words.REVOKED
+        why = voucher_terms.REVOKED
     elif token.used_for_id is not None:
-        why = words.USED
+        why = voucher_terms.USED
     elif good_until <= now:
-        why = words.EXPIRED
+        why = voucher_terms.EXPIRED
     elif token.membership_id != membership.pk:
-        why = words.ELSEWHERE
+        why = voucher_terms.ELSEWHERE
     elif start >= good_until:
-        why = words.TOO_FAR
+        why = voucher_terms.TOO_FAR
     if why:
-        raise words.TokenRefused(
+        raise voucher_terms.TokenRefused(
             token=token.pk,
             why=why,
             account=str(token.membership.account),
@@ -112,5 +112,5 @@ def spend(token_id: int, made: Reservation, *, now: datetime) -> None:
     """Note what a Token was spent on; it was checked under its lock."""
     spent = Token.objects.filter(pk=token_id, used_for=None).update(used_for=made)
     if not spent:
-        raise words.TokenRefused(token=token_id, why=words.USED)
+        raise voucher_terms.TokenRefused(token=token_id, why=voucher_terms.USED)
     ledger.audit("token-spent", made, actor=None, now=now, token=token_id)

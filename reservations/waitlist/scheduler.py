@@ -40,7 +40,7 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import Window
 from reservations.store import locks
 from reservations.store.audit_log import something_new
-from reservations.store.write_queue import wait_for_turn as in_line
+from reservations.store.write_queue import wait_for_turn
 from reservations.waitlist.estimates import audit_waiting, store_estimates, tell_waiting
 from reservations.waitlist.rules import (
     WaitlistMatch,
@@ -209,7 +209,7 @@ def place_one(
         Refusal: the rules say no now.
     """
     chosen = locks.choose_membership(row.user, row.membership)
-    with in_line(), transaction.atomic(durable=True):
+    with wait_for_turn(), transaction.atomic(durable=True):
         first = WaitlistLook.objects.select_for_update(no_key=True).get_or_create(pk=1)
         if turn is not None and first[0].turn != turn:
             raise TurnLost

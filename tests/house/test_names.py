@@ -76,6 +76,40 @@ def test_no_module_only_passes_names_on():
     assert found == []
 
 
+def bound_names(module: ast.Module) -> set[str]:
+    """Return the names that a module binds anywhere: its imports, too."""
+    found = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(a.asname or a.name).partition(".")[0] for a in node.names}
+    return found
+
+
+def test_an_import_renames_only_what_clashes():
+    """``from reservations.series import service as series`` is right: many are."""
+    may_be_renamed = CONVENTIONAL | {"router", "urlpatterns", "websocket_urlpatterns"}
+    found = []
+    for path in python_files(*APPS, "tests", "bench"):
+        module = tree(path)
+        bound = bound_names(module)
+        found += [
+            f"{short(path)}:{node.lineno} {alias.name} as {alias.asname}"
+            for node in ast.walk(module)
+            if isinstance(node, ast.ImportFrom)
+            and (node.module or "").partition(".")[0] in (*APPS, "tests", "bench")
+            for alias in node.names
+            if alias.asname not in (None, alias.name)
+            and alias.name not in may_be_renamed | bound
+        ]
+    assert found == []
+
+
 def test_conventional_names_are_in_use():
     used = {path.stem for path in python_files(*APPS)}
     unused = CONVENTIONAL - used

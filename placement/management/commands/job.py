@@ -16,8 +16,7 @@ from django.core.management.base import BaseCommand
 from django.utils import timezone
 
 from placement.backfill.queries import gap_facts
-from placement.backfill.service import ask as ask_for_gaps
-from placement.backfill.service import stop_in_gaps
+from placement.backfill.service import queue_for_gaps, stop_in_gaps
 from placement.jobs import queries as snapshots
 from placement.jobs import service as jobs
 from placement.jobs.job_arrays import launch_array
@@ -166,7 +165,7 @@ class Command(BaseCommand):
                 raise Wrong(f"{user} is not a member of {options['account']}")
         gone = ("user", "reservation_id", "node", "gpu_count", "now")
         job = {name: given for name, given in launch.items() if name not in gone}
-        made = ask_for_gaps(
+        made = queue_for_gaps(
             user=user,
             job=job | {"gpus": launch["gpu_count"]},
             membership=payer,

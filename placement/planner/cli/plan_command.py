@@ -20,8 +20,8 @@ from placement.planner.launch.files import launch_files
 from placement.planner.model.adaptation import adapted
 from placement.planner.model.spec import ModelSpec
 from placement.planner.sandbox.model_source import read_model
+from placement.planner.search import planner
 from placement.planner.search.memory_savings import PlanLimits
-from placement.planner.search.planner import plan as make_plan_set
 from placement.planner.values.errors import BadInput
 from placement.planner.values.gpu_list import offers_from_list
 from placement.planner.values.objective import WISHES
@@ -181,7 +181,7 @@ def plans_for_file(question: Question) -> PlanSet:
         PlacementError: by field.
     """
     options = question.options
-    return make_plan_set(
+    return planner.plan(
         question.spec,
         workload_of(options),
         offers_from_list(json_from(options["gpus"], "gpus")),

@@ -21,7 +21,7 @@ from telemetry.protocol.sentences import sentence
 
 Wish = Literal["soonest", "fastest", "fewest", "least_disturbance", "cheapest"]
 WISHES: tuple[Wish, ...] = get_args(Wish)
-WORDS: dict[str, str] = {
+OBJECTIVE_WORDS: dict[str, str] = {
     "": "recommended",
     "soonest": sentence("soonest start"),
     "fastest": "fastest",

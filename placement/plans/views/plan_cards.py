@@ -9,11 +9,10 @@ from placement.planner.launch.execution import why_not
 from placement.planner.memory.estimate import Estimate
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.humanize import gib, listed, seconds
-from placement.planner.values.objective import WORDS as WISH_WORDS
-from placement.planner.values.objective import is_recommendable
+from placement.planner.values.objective import OBJECTIVE_WORDS, is_recommendable
 from placement.planner.values.plan import Plan, PlanSet
 from placement.plans.measured_error import Record, Records
-from placement.plans.views import bar_chart as bars
+from placement.plans.views import bar_chart
 from placement.plans.views.bar_chart import Bar
 from placement.plans.views.schedule_chart import Schedule, schedule_of
 from telemetry.protocol.sentences import Sentence
@@ -79,8 +78,8 @@ def card(plan: Plan, own: Mapping[str, int], units: str) -> PlanCard:
     return PlanCard(
         plan=plan,
         key=plan_key(plan),
-        bars=tuple(bars.shard_bar(shard, plan) for shard in plan.shards),
-        time=bars.time_bar(plan),
+        bars=tuple(bar_chart.shard_bar(shard, plan) for shard in plan.shards),
+        time=bar_chart.time_bar(plan),
         where=_where(plan),
         step=_step(plan),
         speed=speed(plan, units),
@@ -120,7 +119,7 @@ def units_of_spec(spec: ModelSpec) -> str:
 def legend(shown: Iterable[Bar]) -> list[tuple[str, str]]:
     """Return (key, words) of every component that some bar really has, in order."""
     there = {piece.key for bar in shown for piece in bar.pieces}
-    return [(key, words) for key, words in bars.WORDS.items() if key in there]
+    return [(key, words) for key, words in bar_chart.WORDS.items() if key in there]
 
 
 def candidates(found: PlanSet) -> list[dict[str, object]]:
@@ -153,7 +152,7 @@ def candidates(found: PlanSet) -> list[dict[str, object]]:
 def _against(plan: Plan, found: PlanSet) -> str:
     """Return why a Plan that fits stands where it stands."""
     first = found.plans[0]
-    wish = WISH_WORDS[found.wish]
+    wish = OBJECTIVE_WORDS[found.wish]
     tight = [gettext("Tight: only the minimum fits.")] if plan.fit == "tight" else []
     if plan is first:
         first_choice = gettext("First choice: %(wish)s.") % {"wish": translated(wish)}
@@ -192,7 +191,7 @@ def estimate_rows(one: Estimate) -> list[dict[str, object]]:
     return [
         {
             "key": key,
-            "words": str(bars.WORDS.get(key, key.replace("_", " "))),
+            "words": str(bar_chart.WORDS.get(key, key.replace("_", " "))),
             "bytes": size,
             "pct": 100 * size / total,
         }

@@ -7,7 +7,7 @@ from django.utils.translation import gettext
 
 from placement.planner.values.humanize import gib, seconds
 from placement.planner.values.plan import Plan
-from placement.plans.views import bar_chart as bars
+from placement.plans.views import bar_chart
 from placement.plans.views.bar_chart import Bar
 from placement.plans.views.plan_cards import gpus_more, short_remedies, speed
 from placement.plans.views.schedule_chart import schedule_of
@@ -60,13 +60,15 @@ def compare(
         PlanColumn(
             plan,
             heading or plan.title,
-            tuple(bars.shard_bar(shard, plan) for shard in plan.shards),
-            bars.time_bar(plan),
+            tuple(bar_chart.shard_bar(shard, plan) for shard in plan.shards),
+            bar_chart.time_bar(plan),
         )
         for plan, heading in zip((first, second), headings, strict=True)
     )
     there = {p.key for side in sides for bar in side.bars for p in bar.pieces}
-    legend = tuple((key, words) for key, words in bars.WORDS.items() if key in there)
+    legend = tuple(
+        (key, words) for key, words in bar_chart.WORDS.items() if key in there
+    )
     rows = _words(first, second) + _figures(first, second, units)
     return Comparison((sides[0], sides[1]), rows, _verdict(first, second), legend)
 

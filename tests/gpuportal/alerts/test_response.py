@@ -34,7 +34,7 @@ from telemetry.protocol.hardware import Isolation
 from telemetry.rules import finding_rules
 from tests.factories import make_gpu, make_node, make_reservation
 from tests.placement.nodes import make_settings
-from tests.telemetry.agent.test_simulated_probe import gpu as scripted_gpu
+from tests.telemetry.agent.test_simulated_probe import scripted_gpu
 
 pytestmark = pytest.mark.django_db
 IS_ROOT = os.geteuid() == 0

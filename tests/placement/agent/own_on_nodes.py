@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from placement.agent.job_folder import RESULTS, JobFolder
 from placement.jobs import service as jobs
-from placement.jobs.nodes import log_store as logs
+from placement.jobs.nodes import log_store
 from placement.models import Job, StoredPlan
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.planner import plan as make_plans
@@ -119,9 +119,11 @@ def own_script_stops_goes_on_and_fails(lab: TwoNodes, booking: Reservation) -> N
 
 def stored(user: User, job: Job, part: int) -> str:
     """The portal's log of one node, as the job's page asks for it."""
-    if not logs.path_of(job, part=part).is_file():
+    if not log_store.path_of(job, part=part).is_file():
         return ""
-    address = f"/api/v1/jobs/{job.pk}/log?part={part}&length={logs.MOST_READ_BYTES}"
+    address = (
+        f"/api/v1/jobs/{job.pk}/log?part={part}&length={log_store.MOST_READ_BYTES}"
+    )
     return str(signed_in(user).get(address).json()["data"])
 
 

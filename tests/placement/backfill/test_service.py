@@ -5,8 +5,7 @@ from datetime import timedelta
 import pytest
 
 from placement import tick as placement_tick
-from placement.backfill.service import ask as ask_for_gaps
-from placement.backfill.service import stop_in_gaps
+from placement.backfill.service import queue_for_gaps, stop_in_gaps
 from placement.jobs import service as jobs
 from placement.models import Backfill, Job
 from placement.planner.values.errors import LaunchInvalid
@@ -46,7 +45,7 @@ def rules(node) -> None:
 
 
 def ask(user, now=NOW, job=None, **wants) -> Backfill:
-    return ask_for_gaps(user=user, job=JOB | (job or {}), now=now, **wants)
+    return queue_for_gaps(user=user, job=JOB | (job or {}), now=now, **wants)
 
 
 def tick(now) -> dict[str, int]:

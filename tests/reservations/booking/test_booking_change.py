@@ -3,7 +3,7 @@
 import pytest
 
 from reservations import tick
-from reservations.booking import booking_change as changing
+from reservations.booking import booking_change
 from reservations.booking.release import cancel
 from reservations.booking.service import preview
 from reservations.models import LateReturn, LedgerEntry
@@ -13,7 +13,7 @@ from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
 
 
 def change(reservation, user, *, version=None, now=NOW, gpus=None, **fields):
-    return changing.change(
+    return booking_change.change(
         reservation_id=reservation.pk,
         user=user,
         version=reservation.version if version is None else version,

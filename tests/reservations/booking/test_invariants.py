@@ -20,7 +20,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from reservations import tick as tick_service
-from reservations.booking import booking_change as changing
+from reservations.booking import booking_change
 from reservations.booking import release as giving
 from reservations.booking import service as booking
 from reservations.booking.overstay import set_overstay
@@ -191,7 +191,7 @@ class Story:
         fields: dict = {"end": end}
         if row.state == State.CONFIRMED:
             fields |= {"start": start, "gpu_ids": self.gpus()}
-        changing.change(
+        booking_change.change(
             reservation_id=row.pk,
             user=self.by(row.user),
             version=row.version,

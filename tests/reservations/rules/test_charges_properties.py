@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reservations.rules.charges import (
     late_charge_gpu_seconds,
     late_windows,
-    settle,
+    settlement_of,
     unheld,
 )
 from reservations.rules.prices import cost_gpu_seconds
@@ -99,8 +99,8 @@ def test_a_settlement_returns_the_hold_and_charges_what_was_used_once(
     window, rate, lost
 ) -> None:
     held = cost_gpu_seconds(window, rate=rate)
-    settled = settle(held, used=window, rate=rate, lost=lost)
+    settled = settlement_of(held, used=window, rate=rate, lost=lost)
     assert held + settled.release_gpu_seconds == 0
     assert settled.charge_gpu_seconds + settled.site_gpu_seconds == held
     assert settled.charge_gpu_seconds >= 0
-    assert settle(held, used=None, rate=rate).charge_gpu_seconds == 0
+    assert settlement_of(held, used=None, rate=rate).charge_gpu_seconds == 0

@@ -12,7 +12,7 @@ from reservations.operations.peak_hours import PeakTextInvalid, hours_text, read
 from reservations.rules.charges import (
     late_charge_gpu_seconds,
     late_windows,
-    settle,
+    settlement_of,
     unheld,
 )
 from reservations.rules.fairness.quota import (
@@ -119,7 +119,7 @@ def price(window: Window, at, *, rate: Rate, permille: int, taken=()) -> int:
     held = cost_gpu_seconds(window, rate=rate)
     end = min(at, window.end)
     used = Window(window.start, end) if end > window.start else None
-    paid = settle(held, used=used, rate=rate)
+    paid = settlement_of(held, used=used, rate=rate)
     assert paid.release_gpu_seconds == -held
     if at >= window.end:
         return paid.charge_gpu_seconds

@@ -26,7 +26,7 @@ GIB = 2**30
 NODE = "node-a"
 
 
-def gpu(index: int, **changes: object) -> dict:
+def scripted_gpu(index: int, **changes: object) -> dict:
     return {
         "uuid": f"GPU-{index}",
         "index": index,
@@ -57,7 +57,7 @@ def actor(**changes: object) -> dict:
 
 def write(folder: Path, *, gpus: int | list = 2, **more: object) -> None:
     """Write the node's file, as the demo lab does."""
-    cards = [gpu(n) for n in range(gpus)] if isinstance(gpus, int) else gpus
+    cards = [scripted_gpu(n) for n in range(gpus)] if isinstance(gpus, int) else gpus
     draft = folder / ".draft"
     draft.write_text(json.dumps({"epoch": 0, "gpus": cards, "actors": [], **more}))
     draft.replace(folder / f"{NODE}.json")
@@ -112,7 +112,7 @@ def test_scripted_processes_come_and_go_with_the_time(tmp_path) -> None:
 
 
 def test_a_lost_gpu_is_told_as_lost_and_the_others_go_on(tmp_path) -> None:
-    write(tmp_path, gpus=[gpu(0, lost=True), gpu(1)])
+    write(tmp_path, gpus=[scripted_gpu(0, lost=True), scripted_gpu(1)])
     lost, fine = opened(tmp_path).read(time.time()).gpus
     assert (lost.state, lost.util_pct) == (GpuAnswer.LOST, None)
     assert fine.state is GpuAnswer.OK

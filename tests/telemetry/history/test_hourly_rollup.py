@@ -149,18 +149,18 @@ class TestRolling:
     ):
         from django.db import OperationalError
 
-        from telemetry.history import hourly_rollup as hours
+        from telemetry.history import hourly_rollup
 
         gpu = make_gpu()
         store(gpu, (0, minute(20)), (60, minute(20)))
-        roll = hours._roll_gpus
+        roll = hourly_rollup._roll_gpus
 
         def fails_once(hour: datetime) -> None:
             if hour == HOUR:
                 raise OperationalError("disk full")
             roll(hour)
 
-        monkeypatch.setattr(hours, "_roll_gpus", fails_once)
+        monkeypatch.setattr(hourly_rollup, "_roll_gpus", fails_once)
         assert roll_hours(now=NOON) == 1
         assert "is not rolled up" in caplog.text
         assert HourDue.objects.filter(tier="gpu").get().hour_at == HOUR

@@ -28,7 +28,7 @@ from placement.protocol.process_commands import (
 from telemetry.agent.process_owners import boot_at, read_stat
 from telemetry.agent.simulated_probe import write_claim
 from tests.placement.nodes import until
-from tests.telemetry.agent.test_simulated_probe import gpu as scripted_gpu
+from tests.telemetry.agent.test_simulated_probe import scripted_gpu
 
 IS_ROOT = os.geteuid() == 0
 SPARE_UID = 54_321 if IS_ROOT else os.geteuid()

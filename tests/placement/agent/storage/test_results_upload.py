@@ -13,8 +13,7 @@ from django.utils import timezone
 
 from placement.agent.job_folder import JobFolder
 from placement.agent.portal_channel import ChannelDown, ChannelRefused
-from placement.agent.storage import results_reader
-from placement.agent.storage import results_upload as node_results
+from placement.agent.storage import results_reader, results_upload
 from placement.agent.storage.results_upload import ResultCarrier
 from placement.jobs.job_erasure import forget
 from placement.jobs.nodes import result_files
@@ -110,7 +109,7 @@ def channel(monkeypatch):
             raise ChannelRefused(answer.status_code, answer.content[:200].decode())
 
     made = Channel()
-    monkeypatch.setattr(node_results.portal_channel, "request", made.request)
+    monkeypatch.setattr(results_upload.portal_channel, "request", made.request)
     return made
 
 

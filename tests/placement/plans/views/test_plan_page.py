@@ -11,8 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from placement.models import RegisteredModel, StoredPlan
-from placement.plans.views import plan_page as plan_views
-from placement.plans.views import plan_request
+from placement.plans.views import plan_page, plan_request
 from reservations.booking.service import book
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
@@ -240,7 +239,7 @@ def test_at_a_chosen_time_what_runs_now_does_not_count(student, redis_client, gp
 
 def test_without_torch_the_page_says_what_it_cannot_do(student, monkeypatch):
     assert "PyTorch is not installed" not in student.get("/plan/").content.decode()
-    monkeypatch.setattr(plan_views, "torch_installed", lambda: False)
+    monkeypatch.setattr(plan_page, "torch_installed", lambda: False)
     html = student.get("/plan/").content.decode()
     assert "PyTorch is not installed on this host" in html
     assert "Fits on one" in html

@@ -16,7 +16,7 @@ from placement.planner.values.errors import BadInput
 from placement.planner.values.workload import Workload
 from placement.plans import refinement
 from placement.plans.consumers import adapter_of
-from placement.plans.views import plan_page as plan_views
+from placement.plans.views import plan_page
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
 from tests.placement.lab import make_lab, send_frame, signed_in
@@ -41,7 +41,7 @@ def test_what_is_typed_is_answered_without_a_search(student, monkeypatch):
     def search(**_asked: object) -> None:
         raise AssertionError("the closed form alone")
 
-    monkeypatch.setattr(plan_views, "make_plans", search)
+    monkeypatch.setattr(plan_page, "make_plans", search)
     answer = student.post("/plan/now/", typed(batch="9"), headers=HTMX)
     html = answer.content.decode()
     assert 'id="now-likely"' in html
