@@ -1,4 +1,4 @@
-"""The Job's socket: where it stands and what it prints, as it happens."""
+"""The websocket of a Job: its state and its log, live."""
 
 import asyncio
 from typing import Any
@@ -87,7 +87,7 @@ class JobsConsumer(PatientConsumer):
     """`/ws/jobs/`: that some Job of one's list moved, and how far each is."""
 
     def admit(self, user: User) -> frozenset[str]:
-        """One's own, those of Accounts one heads; the operator hears of all."""
+        """Admit owners, heads of their Accounts, and operators."""
         if user.is_operator:
             return frozenset({job_broadcast.ALL_JOBS})
         headed = user.memberships.filter(is_head=True, active=True)

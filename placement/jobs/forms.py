@@ -111,9 +111,9 @@ class LaunchForm(GapFields):
         first_settings: Mapping[str, object] | None = None,
         **kwargs: object,
     ) -> None:
-        """Take what may be chosen: Reservations, and nodes where some span several.
+        """Set the choices: Reservations, and nodes if a Reservation spans several.
 
-        ``first_settings`` stand in the recipe's fields until somebody types.
+        ``first_settings`` are the initial values of the recipe's fields.
         """
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.recipe_settings: dict[str, object] = {}
@@ -205,7 +205,7 @@ class LaunchForm(GapFields):
 
 
 def _number(text: str, setting: RecipeSetting) -> object:
-    """Read a number as typed; text that is none goes on to be refused by name."""
+    """Parse a typed number. Other text is kept, and its field refuses it."""
     if setting.kind is str:
         return text
     try:
@@ -366,7 +366,7 @@ class PlanForm(PlainForm):
         models: Choices = (),
         **kwargs: object,
     ) -> None:
-        """Take what may be chosen: one's own Reservations and earlier files."""
+        """Set the choices: the User's Reservations and earlier files."""
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.reservations, self.models = list(reservations), list(models)
         where, model = self.fields["reservation"], self.fields["model"]

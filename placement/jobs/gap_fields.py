@@ -48,7 +48,7 @@ class GapFields(PlainForm):
     def offer_gaps(
         self, classes: Sequence[str], payers: Sequence[tuple[int, str]]
     ) -> None:
-        """Take what may be chosen: classes of Gpus, and which right pays."""
+        """Set the choices: classes of Gpus, and the membership that pays."""
         kind, payer = self.fields["gap_class"], self.fields["gap_membership"]
         assert isinstance(kind, forms.ChoiceField)
         assert isinstance(payer, forms.ChoiceField)

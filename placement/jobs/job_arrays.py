@@ -90,7 +90,7 @@ def launch_array(
 def _at_sweep(
     problems: Mapping[str, str], values: Mapping[str, object]
 ) -> dict[str, str]:
-    """Return what is wrong of a recipe's settings at the sweep that set them.
+    """Move the problems of a recipe's settings to the sweep that set them.
 
     >>> _at_sweep({"recipe_settings.layers": "must be a number"}, {"layers": "x"})
     {'sweep': 'layers = x: must be a number'}

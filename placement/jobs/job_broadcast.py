@@ -1,4 +1,4 @@
-"""What pages of Jobs are told. Group names, messages and senders, once here.
+"""Channel groups, messages and senders for the pages of Jobs.
 
 | group              | message     | handler     | when                        |
 | ------------------ | ----------- | ----------- | --------------------------- |
@@ -9,7 +9,7 @@
 | placement.refinement.<key> | refinement.changed | refinement_changed | progress, end |
 
 `placement.jobs.*` are `user.<id>` (its owner), `account.<id>` (heads) and `all`.
-A group per Job: who may hear it is asked when a page joins, never per message.
+Each Job has a group. Access is checked when a page joins, not for each message.
 """
 
 import logging
@@ -36,7 +36,7 @@ _OUTAGES = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 
 class JobChanged(TypedDict):
-    """A Job moved; the page asks for what it shows of it."""
+    """A Job changed its state. The page requests the parts that it shows."""
 
     type: Literal["job.changed"]
     job: dict[str, object]
@@ -181,7 +181,7 @@ def refinement_message(row: Refinement) -> RefinementChanged:
 
 
 def _interval(row: Refinement) -> dict[str, int] | None:
-    """Return what the card must hold for a refined peak; None: there is none yet."""
+    """Return the interval for a refined peak, or None while there is no peak."""
     peak = (row.answer or {}).get("peak_bytes")
     if peak is None:
         return None

@@ -95,14 +95,14 @@ def forget(*, user: User, names: PersonNames) -> None:
 
 
 def _numbered(word: str) -> Concat:
-    """Return "job 17": names are asked for here and there, so none stays empty."""
+    """Return "job 17". Some places require a name, so it is never empty."""
     return Concat(
         Value(f"{word} "), Cast(F("pk"), CharField()), output_field=CharField()
     )
 
 
 def _remove_files(jobs: list[int], kept: list[ModelFile]) -> None:
-    """Remove logs, checkpoints, model files; what is gone already is no error."""
+    """Remove logs, checkpoints and model files. Missing files are no error."""
     media = Path(settings.MEDIA_ROOT)
     for number in jobs:
         found = [media.glob(f"{kind}/{number}-*") for kind in ("logs", "checkpoints")]

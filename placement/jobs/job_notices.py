@@ -1,7 +1,7 @@
-"""What the owner of a Job hears of it: that it ran after a wait, and how it ended.
+"""Notices to the owner of a Job: it started after a wait, or it ended.
 
-A stop that somebody or the Reservation's end asked for is no news. Of an array only
-the whole is told, once its last Job has ended.
+A stop by a user or by the Reservation's end sends no notice. An array sends one notice
+when its last Job has ended.
 """
 
 from collections import Counter
@@ -88,7 +88,7 @@ def notify_model_owners(
     kind: str = "serve_down",
     owner: bool = True,
 ) -> bool:
-    """Tell an endpoint's owner and whoever brought these models; False: told before."""
+    """Notify an endpoint's owner and the owners of its models; False: done before."""
     people = {row.added_by.pk: row.added_by for row in models}
     people[job.owner.pk] = job.owner
     if not owner:

@@ -1,4 +1,4 @@
-"""One move of one Job: legal by the table, compare-and-set, written down, told."""
+"""One transition of one Job: legal by the table, compare-and-set, audited, sent."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -23,10 +23,10 @@ def move(
     reason: str = "",
     fields: Mapping[str, object] | None = None,
 ) -> bool:
-    """Move a Job on; False: another worker was first, or the move is not legal.
+    """Move a Job to a state; False: another worker was first, or the move is illegal.
 
-    A Job that ran and ends has its use counted. To be called in a transaction;
-    the Job's pages are told on commit. The row that was passed in follows.
+    When a Job that ran ends, its usage is counted. Call it in a transaction. The Job's
+    pages are notified on commit. The row that was passed in is updated.
     """
     old = JobState(job.state)
     if new not in NEXT[old]:

@@ -31,8 +31,8 @@ def number(
     """Return a field for a number.
 
     Args:
-        unit: what is counted, in the plural.
-        open_end: ``most`` is out of reach, and not worth a word.
+        unit: the unit, in the plural.
+        open_end: ``most`` is so high that the error does not mention it.
 
     >>> number(0.25, 336, unit="hours").error_messages["invalid"]
     'must be a number of hours from 0.25 to 336'

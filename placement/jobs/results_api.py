@@ -1,4 +1,4 @@
-"""What Jobs left and what came of their plans, for programs."""
+"""The API of Jobs' results and of the outcomes of their Plans."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def job_files(request: HttpRequest, job_id: int) -> dict[str, Any]:
 
 @router.get("/jobs/{int:job_id}/files/{int:file_id}", include_in_schema=False)
 def job_file(request: HttpRequest, job_id: int, file_id: int) -> FileResponse:
-    """One file of one's own Job."""
+    """One file of the caller's own Job."""
     job = Job.objects.filter(pk=job_id, owner=request.user).first()  # type: ignore[misc]
     row = None if job is None else result_files.stored_file(job, file_id)
     if row is None:

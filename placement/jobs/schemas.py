@@ -25,7 +25,7 @@ class GapWish(Schema):
 
 
 class NewJob(Schema):
-    """A Job to launch into one's own Reservation, or into gaps between others'."""
+    """A Job to launch in the User's Reservation, or in gaps between Reservations."""
 
     reservation: int | None = None
     backfill: GapWish | None = None

@@ -86,16 +86,16 @@ def launch_in(
     now: datetime,
     **marks: Any,
 ) -> Job:
-    """Put a Job into a Reservation, in a transaction; it begins when that does.
+    """Queue a Job in a Reservation, in a transaction. It starts with the Reservation.
 
     Args:
-        node: which node, where the Reservation has Gpus on several.
+        node: the node, if the Reservation has Gpus on several.
         launcher, environment_folder: of a script (``protocol.launchers``).
         restart: how it may be started again (``rules.rebalance_rules.Restart``); "":
         not.
-        gpu_count: how many Gpus it needs; None: all that are held on its node.
-        resume_from: an own Job that has ended, whose checkpoint it takes.
-        marks: further fields of the row, from whoever launches for somebody.
+        gpu_count: how many Gpus it needs; None: all of the Reservation on its node.
+        resume_from: an ended Job of the same User, whose checkpoint it loads.
+        marks: further fields of the row, set by callers that launch for a User.
 
     Raises:
         LaunchInvalid: fields that cannot be used.
@@ -266,7 +266,7 @@ def _check_rights(
     *,
     may_move: bool,
 ) -> None:
-    """Refuse a move of what is somebody else's, and own code without isolation."""
+    """Refuse a move of another User's Job, and own code without isolation."""
     if may_move and reservation.user_id != user.pk:
         raise LaunchInvalid(
             {"may_move": sentence("only the reservation's owner may move it")}

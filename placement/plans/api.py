@@ -140,10 +140,10 @@ def _kept_plan(
     number: int | None,
     now: datetime,
 ) -> dict[str, Any] | None:
-    """Keep the Plan that was asked for; None: none was.
+    """Save the requested Plan; None: no Plan was requested.
 
     Raises:
-        BadInput: there is no such Plan.
+        BadInput: no such Plan.
     """
     if number is None:
         return None

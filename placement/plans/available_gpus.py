@@ -126,7 +126,7 @@ def placement_policy() -> PlacementPolicy:
 
 
 def _window(at: datetime | None, hours: float, now: datetime) -> Window:
-    """Return the Window that the calendar would accept for what was asked."""
+    """Return the Window that the calendar would accept for the request."""
     policy = SitePolicy.current()
     start = now if at is None or at <= now else grid_ceil(at, policy.grid_seconds)
     return window_from(
@@ -161,7 +161,7 @@ def _gpus(held: Reservation | None) -> Iterable[Gpu]:
 
 @dataclass(frozen=True)
 class _OccupiedGpu:
-    """What is on one Gpu now."""
+    """The present occupants of one Gpu."""
 
     state: GpuState
     used_bytes: int
@@ -173,7 +173,7 @@ class _OccupiedGpu:
 
 @dataclass(frozen=True)
 class _Looked:
-    """What was read of all Gpus, by UUID (rules of open findings: by primary key)."""
+    """Facts on all Gpus by UUID (rules of open findings: by primary key)."""
 
     seen: Mapping[str, _OccupiedGpu]
     rules: Mapping[int, set[str]]
@@ -183,7 +183,7 @@ class _Looked:
     later: bool
 
     def health(self, gpu: Gpu) -> GpuUsability:
-        """Return what is wrong with a Gpu, as far as it is wrong in the Window."""
+        """Return the problems of a Gpu that matter in the Window."""
         seen = self.seen.get(gpu.uuid)
         rules = self.rules.get(gpu.pk, ())
         if seen is None:
@@ -197,7 +197,7 @@ class _Looked:
 
 
 def _offer(gpu: Gpu, looked: _Looked, booked: str) -> GpuOffer:
-    """Return one Gpu; ``booked``: who has booked it, or ""."""
+    """Return one Gpu; ``booked``: its holder, or ""."""
     seen = looked.seen.get(gpu.uuid)
     health = looked.health(gpu)
     reason = _reason(gpu, seen, later=looked.later) or health.unusable or booked
@@ -227,7 +227,7 @@ def _offer(gpu: Gpu, looked: _Looked, booked: str) -> GpuOffer:
 
 
 def _live(now: datetime) -> dict[str, _OccupiedGpu]:
-    """Return what ingest told last, by UUID; {} where it told nothing of late."""
+    """Return ingest's last readings by UUID; {} without recent readings."""
     with Redis.from_url(settings.REDIS_URL) as client:
         at, rows = read_live(client)
         if at is None or now.timestamp() - at > FRESH_SECONDS:
@@ -292,7 +292,7 @@ def _booked_words(
     names: bool,
     held: bool,
 ) -> str:
-    """Return who has booked a Gpu and until when, or ""."""
+    """Return the holder of a Gpu and the end of the Reservation, or ""."""
     others = [row for row in rows if row.reservation.user_id != user_pk]
     first = others[0] if others else (None if held or not rows else rows[0])
     if first is None:

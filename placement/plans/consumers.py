@@ -25,19 +25,20 @@ REFINEMENTS_PER_MINUTE = 30
 
 
 class PlanConsumer(PatientConsumer):
-    """`/ws/plans/`: asks for symbolic Estimates and hears how they come along.
+    """`/ws/plans/`: requests symbolic Estimates and receives their progress.
 
     The page sends {"refine": {"known" or "model", "workload", "replicas", for LoRA
-    "lora_rank" and "lora_targets"}} and is told `refinement.changed` at once and at
-    every change; {"cancel": key} ends one's own.
-    What cannot be asked is answered with {"type": "refinement.refused", "problems"}.
-    Only the last one asked for is followed: the form moves on.
+    "lora_rank" and "lora_targets"}} and receives `refinement.changed` at once and at
+    every change. {"cancel": key} ends a Refinement of the User.
+    An invalid request is answered with {"type": "refinement.refused", "problems"}.
+    Only the last request is followed, because the form has changed since the earlier
+    ones.
     """
 
     followed: str = ""
 
     def admit(self, user: User) -> frozenset[str]:
-        """The group of what this page asked for; anybody signed in may ask."""
+        """Join the group of this page's request. Every signed-in User may request."""
         key = self.followed
         return frozenset({job_broadcast.refinement_group(key)} if key else ())
 
@@ -60,7 +61,7 @@ class PlanConsumer(PatientConsumer):
         """Start or find a Refinement, join its group, say where it stands."""
         row, fresh = await database_sync_to_async(self.begin)(asked)
         self.followed = row.key
-        # Joined before the worker is told: nothing it says can be missed.
+        # Joined before the worker starts, so no message can be missed.
         if not await self.authorise():
             return
         if fresh:
@@ -102,7 +103,7 @@ class PlanConsumer(PatientConsumer):
         )
 
     def cancel(self, key: str) -> None:
-        """End one's own Refinement. Raises NotFound."""
+        """End a Refinement of the User. Raises NotFound."""
         assert self.user is not None
         cancel_refinement(user=self.user, key=key, now=timezone.now())
 

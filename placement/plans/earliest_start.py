@@ -1,12 +1,12 @@
-"""When are enough suitable Gpus free together? The first Window a Plan can be booked.
+"""Find the first Window in which enough suitable Gpus are free together for a Plan.
 
 A Gpu is suitable for a rank if, empty, it has the room that the rank needs and is at
 least as fast as the Gpu it was planned for. Ranks that cut one layer together need Gpus
 of one group of fast links; all ranks need one Node unless the Plan spans several.
 
-Starts are tried in order: the one asked for, then every instant at which a Gpu comes
-free, and full hours (reservations.rules.calendar). Whether ranks and Gpus go together
-is bipartite matching by augmenting paths (H. W. Kuhn, Naval Research Logistics
+Starts are tried in order: the requested start, then every instant at which a Gpu
+becomes free, and full hours (reservations.rules.calendar). Ranks are assigned to Gpus
+by bipartite matching by augmenting paths (H. W. Kuhn, Naval Research Logistics
 Quarterly 2, 1955): O(ranks x ranks x Gpus), ranks being tens.
 """
 
@@ -117,7 +117,7 @@ def first_start(
 def match(
     free: Sequence[Candidate], needs: Sequence[RankRequirement], *, nodes: int = 1
 ) -> list[Candidate] | None:
-    """A Gpu for every rank, on so many Nodes; None where there is none."""
+    """Return a Gpu for every rank, on so many Nodes; None without a solution."""
     by_node: dict[str, list[Candidate]] = {}
     for one in free:
         by_node.setdefault(one.gpu.node, []).append(one)

@@ -1,9 +1,9 @@
-"""May a Plan use a Gpu that something is wrong with, and how fast is it?
+"""Decide whether a Plan may use a Gpu with hardware problems, and how fast it is.
 
-Open findings of telemetry's hardware rules (telemetry.rules.finding_rules says what
-each is) decide. What would kill a Job keeps the Gpu out; the rest is told, and other
-Gpus come first. A Gpu that heat or a power brake slows down counts with the clock it
-has left."""
+The open findings of telemetry's hardware rules decide (telemetry.rules.finding_rules
+explains them). A finding that would kill a Job excludes the Gpu. Other findings are
+shown, and other Gpus come first. A Gpu slowed down by heat or a power brake counts with
+its present clock."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def health_of(
 ) -> GpuUsability:
     """Judge one Gpu by the rules of its open findings and what slows it down now.
 
-    `later`: the Plan starts at another time; what is passing is forgotten.
+    `later`: the Plan starts at another time, so passing conditions are ignored.
 
     >>> health_of(["uncorrectable ECC"]).unusable
     'uncorrectable ECC: a job on it would fail'

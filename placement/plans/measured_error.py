@@ -1,7 +1,7 @@
 """The site's measured error, from settled outcomes, for pages and for the planner.
 
-Simulated Gpus hold what their simulator says, so what came of plans there is kept
-apart: it is shown, and corrects nothing.
+Simulated Gpus report the numbers of their simulator, so outcomes there are kept apart.
+They are shown and correct nothing.
 """
 
 from collections.abc import Iterable

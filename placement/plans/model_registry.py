@@ -115,13 +115,13 @@ def parse_model(
     """Parse uploaded files and keep their ModelSpec (not the files).
 
     Args:
-        user: who it belongs to; nobody else sees it.
+        user: its owner, the only User who sees it.
         upload: config.json, .safetensors (or only its header, also as .json), ONNX; or
             several files: an index with all its shards' headers, or the shards.
         now: aware UTC.
 
     Raises:
-        SpecInvalid: a file is not what it says, or too large; by field.
+        SpecInvalid: a file is invalid or too large; by field.
     """
     uploads = [upload] if isinstance(upload, UploadedFile) else list(upload)
     names = [Path(one.name or "").name[:120] for one in uploads]
@@ -262,10 +262,10 @@ def understood_served(
 
 
 def chosen_spec(*, user: User, well_known: str, model_id: int | None) -> ModelSpec:
-    """Return the ModelSpec a form chose: one's own upload, else by name.
+    """Return the ModelSpec that a form chose: an upload of the User, else by name.
 
     Raises:
-        SpecInvalid: neither is there.
+        SpecInvalid: neither exists.
     """
     if model_id is not None:
         row = RegisteredModel.objects.filter(owner=user, pk=model_id).first()

@@ -1,9 +1,9 @@
-"""What comes of Plans: measured while a Job runs, settled when it has ended.
+"""The outcomes of Plans: measured while a Job runs, settled when it has ended.
 
-A row is begun when a Job with a Plan runs. While it runs, what its processes hold on
-each Gpu (as its node tells every second) and when its steps came in are kept; at the
-end the log's own numbers give the pace and the allocator's peak, and the errors are
-counted. The rule of what counts for the site's measured error is `why_not_counted`.
+A row begins when a Job with a Plan runs. While it runs, the row records the memory of
+its processes on each Gpu (its node reports it every second) and the times of its steps.
+At the end the numbers in the log give the pace and the allocator's peak, and the errors
+are computed. `why_not_counted` decides which outcomes enter the site's measured error.
 """
 
 from collections.abc import Iterable, Mapping

@@ -52,13 +52,13 @@ def refine(
     """Return the Refinement of a model and Workload, and whether it must be sent.
 
     Args:
-        user: who asks; may name a well-known model or an upload of their own.
-        adapter: LoRA on the frozen model; None: all of it is trained.
+        user: the requesting User. They may name a well-known model or their upload.
+        adapter: LoRA on the frozen model; None: all parameters are trained.
         now: aware UTC.
 
     Raises:
-        SpecInvalid: no such model, no code for it, or nothing to follow.
-        BadInput: too many of this User's are still open; no torch here.
+        SpecInvalid: no such model, no code for it, or no symbolic form.
+        BadInput: this User has too many open ones, or torch is missing.
     """
     if not torch_installed():
         detail = sentence(
@@ -105,10 +105,10 @@ def refine(
 
 
 def follow(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
-    """Make one waiting Refinement in a child process; return the state it ended in.
+    """Compute one waiting Refinement in a child process; return its final state.
 
-    `clock`: aware UTC, asked at the start and at the end. Progress is stored and told
-    to the pages that wait; a Refinement that is cancelled meanwhile ends the child.
+    `clock`: aware UTC, read at the start and at the end. Progress is stored and sent to
+    the waiting pages. Cancelling the Refinement ends the child.
     """
     taken = Refinement.objects.filter(pk=refinement_id, state=State.WAITING).update(
         state=State.RUNNING, started_at=clock()
@@ -152,11 +152,12 @@ def make_next_refinement(*, refinement_id: int, clock: Callable[[], datetime]) -
 
 
 def next_refinement(refinement_id: int) -> int:
-    """Return which waiting Refinement to make now, in place of the one sent.
+    """Return the waiting Refinement to compute now, in place of the one sent.
 
-    Each that waits has been sent, so whichever is made, none is left over. First comes
-    whoever asked longest ago of those whose last one began longest ago: three that one
-    person asks for do not keep another waiting for all three.
+    Every waiting Refinement has been sent as a task, so the order of computation may
+    differ and none is left over. The User whose last Refinement began longest ago comes
+    first, then the oldest request. Three requests of one User do not make another User
+    wait for all three.
     """
     waiting = Refinement.objects.filter(state=State.WAITING)
     begun = (
@@ -171,7 +172,7 @@ def next_refinement(refinement_id: int) -> int:
 
 
 def cancel_refinement(*, user: User, key: str, now: datetime) -> bool:
-    """Cancel one's own open Refinement; False: it has ended already.
+    """Cancel an open Refinement of the User; False: it has ended already.
 
     Raises:
         NotFound: no such Refinement of this User.

@@ -1,8 +1,8 @@
-"""A Plan made again, for the Gpus on which its Job's waiting request was placed.
+"""Plan again for the Gpus on which a Job's waiting request was placed.
 
-A Plan names its Gpus, and where a request lands nobody knows beforehand. Made anew is
-the same question for what is held now; its owner hears of it. Where nothing of the
-kind runs there, the launch is refused as any Plan for other Gpus is, and says so.
+A Plan names its Gpus, and the Gpus of a waiting request are not known beforehand. The
+same question is planned again for the Gpus now held, and the owner is notified. If no
+Plan fits them, the launch is refused like any Plan for other Gpus, with this reason.
 """
 
 import logging
@@ -27,15 +27,15 @@ log = logging.getLogger(__name__)
 def plan_for(
     *, user: User, plan_id: int, reservation: Reservation, kind: str, now: datetime
 ) -> StoredPlan | None:
-    """Return a kept Plan of the same question for what this Reservation holds.
+    """Save and return a Plan of the same question for the Reservation's Gpus.
 
-    Not inside a transaction: planning takes a while.
+    Do not call it inside a transaction, because planning takes seconds.
 
     Args:
-        kind: a recipe may run by another strategy; a script's code is what it is.
+        kind: a recipe may run by another strategy; a script cannot be changed.
 
     Returns:
-        None: the Plan is for these very Gpus, or nothing of the kind runs there.
+        None if the Plan is already for these Gpus, or no Plan fits them.
     """
     kept = StoredPlan.objects.filter(pk=plan_id, owner=user).first()
     held = set(

@@ -23,10 +23,10 @@ LINK_BYTES = 24
 
 
 def visible_plan(user: User, plan_id: int, key: str = "") -> StoredPlan | None:
-    """Return a kept Plan if this User may look at it; None: it says nothing.
+    """Return a saved Plan if this User may see it, else None.
 
-    Owners, heads of Accounts that the owner is a member of, operators; and whoever is
-    signed in and has the link, as long as the owner has not taken it back.
+    Allowed are its owner, heads of the owner's Accounts, operators, and signed-in Users
+    with the link until the owner revokes it.
     """
     seen = StoredPlan.objects.visible_to(user).filter(pk=plan_id).first()
     if seen is not None or not key:
@@ -40,9 +40,9 @@ def visible_plan(user: User, plan_id: int, key: str = "") -> StoredPlan | None:
 
 
 def set_link(*, plan: StoredPlan, shared: bool) -> str:
-    """Make a link to one's own Plan, or take it back; return its key, "" for none.
+    """Create or revoke the link to a Plan of the User; return its key or "".
 
-    A link that was taken back never works again: the next one has another key.
+    A revoked link never works again, because the next one has another key.
     """
     with transaction.atomic(durable=True):
         row = StoredPlan.objects.select_for_update().get(pk=plan.pk)

@@ -71,10 +71,10 @@ def make_plans(
     limits: PlanLimits | None = None,
     wish: Wish | None = None,
 ) -> PlanSet:
-    """Return ranked Plans and what lost, each with its reason.
+    """Return ranked Plans and the lost strategies, each with its reason.
 
-    Needs and times are corrected by what Jobs measured here, as far as the site's
-    policy lets them be (`measured_error.py`).
+    Memory and times are corrected by the site's measured error if the policy allows it
+    (`measured_error.py`).
     """
     allowed, policy = limits or PlanLimits(), placement_policy()
     if allowed.offload_memory_bytes is None:
@@ -116,13 +116,14 @@ def soonest_plans(
 ) -> Soonest:
     """Return Plans for the first start at which there is one, ranked soonest first.
 
-    Tried are the start asked for and then every instant at which Gpus come free,
-    within the calendar's horizon; without any the answer is that of the first.
+    The requested start comes first, then every instant at which Gpus become free,
+    within the calendar's horizon. If no start has a Plan, the answer is that of the
+    requested start.
 
     Args:
-        wish: by which the Plans of a start are ranked.
-        accept: whether the best Plan of a start will do. Where none ever does, the
-            answer is that of the start that was asked for.
+        wish: the objective that ranks the Plans of a start.
+        accept: decides whether the best Plan of a start is good enough. If no start is,
+            the answer is that of the requested start.
 
     Raises:
         WorkloadInvalid: hours out of range.
@@ -158,13 +159,13 @@ def soonest_plans(
 def _starts(
     at: datetime | None, hours: float, now: datetime
 ) -> Iterator[datetime | None]:
-    """Yield the start asked for; the calendar is read only if that is not enough."""
+    """Yield the requested start first. The calendar is read only for later ones."""
     yield at
     yield from _later(at, hours, now)
 
 
 def _later(at: datetime | None, hours: float, now: datetime) -> list[datetime]:
-    """Return the starts after the one asked for at which Gpus come free."""
+    """Return the later starts at which Gpus become free."""
     gpus = calendar_gpus()
     search = _search(at, now)
     end = search.latest + timedelta(hours=hours)

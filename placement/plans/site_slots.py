@@ -1,15 +1,16 @@
-"""A number of things that may happen at once on the whole site, in fair turns.
+"""A bounded number of concurrent operations on the whole site, shared out fairly.
 
-The web runs as several processes, perhaps on several machines. What is bounded for the
-site is counted in the broker, which all of them reach:
+The web runs as several processes, perhaps on several machines. All of them reach the
+broker, which keeps the counts:
 
-    slots.<name>.running    sorted set: who holds a slot, and until when
-    slots.<name>.waiting    sorted set: who waits, and until when that is believed
-    slots.<name>.served     sorted set: Users, and when each was last given a slot
+    slots.<name>.running    sorted set: holders of slots, and the end of each lease
+    slots.<name>.waiting    sorted set: waiting requests, and the end of each lease
+    slots.<name>.served     sorted set: Users, and the time of each User's last slot
 
-A holder renews its slot. One whose process ended is forgotten after `LEASE_SECONDS`, so
-that nothing has to be tidied up after a crash. One script decides: the next slot goes
-to the User with the fewest running, and among those to the one served longest ago.
+A holder renews its lease. The lease of a process that ended expires after
+`LEASE_SECONDS`, so a crash needs no clean-up. One script decides: the next slot goes to
+the User with the fewest running operations, and among those to the one served longest
+ago.
 """
 
 import asyncio
@@ -189,11 +190,11 @@ class SiteSlots:
         """Ask for a slot, or ask again.
 
         Returns:
-            the verdict, and how many others wait (or, of a User who has too many, how
-            many those are).
+            the verdict, and the number of other waiting requests (or of the User's own,
+            if they have too many).
 
         Raises:
-            OUTAGES: the broker is away.
+            OUTAGES: the broker is unreachable.
         """
         word, count = await self._broker().eval(  # type: ignore[misc]
             _ENTER, 3, *self._keys, *_arguments(ticket, bounds, LEASE_SECONDS)
@@ -271,14 +272,15 @@ def slot_held(
     """Wait for a slot and hold it, in a thread that may block.
 
     Args:
-        name: of the kind of thing.
-        bounds: of the site.
-        wait_seconds: for a slot.
-        hold_seconds: after so long a slot that was not given back is free again.
-        user_pk: whose it is; 0: nobody's in particular.
+        name: the kind of operation.
+        bounds: the site's bounds.
+        wait_seconds: the longest wait for a slot.
+        hold_seconds: the longest lease. After it the slot is free again.
+        user_pk: the User; 0: no User.
 
     Raises:
-        SlotRefused: there is none; SlotsUnknown: the broker is away.
+        SlotRefused: no slot was free in time.
+        SlotsUnknown: the broker is unreachable.
     """
     keys, ticket = _keys(name), Ticket(user_pk)
     arguments = _arguments(ticket, bounds, hold_seconds)

@@ -26,7 +26,7 @@ NOTHING_BESIDE: list[UploadedFile] = []
 
 
 class Serve(Schema):
-    """A model to serve: in one's own reservation, or for hours from now."""
+    """A model to serve: in the caller's reservation, or for hours from now."""
 
     file: int
     name: str = ""
@@ -60,7 +60,7 @@ class Admit(Schema):
 
 @router.get("/serve/files")
 def file_list(request: HttpRequest) -> dict[str, Any]:
-    """One's own model files, newest first."""
+    """The caller's model files, newest first."""
     rows = model_store.own_files(_user(request))
     return {"files": [show.file_facts(row) for row in rows]}
 
@@ -125,7 +125,7 @@ def endpoint_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
 
 @router.patch("/serve/{int:job_id}")
 def endpoint_admits(request: HttpRequest, job_id: int, body: Admit) -> dict[str, Any]:
-    """Say whose models one's own endpoint takes."""
+    """Set whose models the caller's endpoint accepts."""
     serving.set_admits(
         user=_user(request), job_id=job_id, admits=body.admits, now=timezone.now()
     )
@@ -134,7 +134,7 @@ def endpoint_admits(request: HttpRequest, job_id: int, body: Admit) -> dict[str,
 
 @router.post("/serve/{int:job_id}/move", response={201: dict[str, Any]})
 def endpoint_move(request: HttpRequest, job_id: int) -> Status[dict[str, Any]]:
-    """Move one's own endpoint to the best other Gpu; its address goes on to work."""
+    """Move the caller's endpoint to the best other GPU. Its address stays the same."""
     job = serve_moving.move_now(user=_user(request), job_id=job_id, now=timezone.now())
     return Status(201, show.endpoint_facts(_endpoint(request, job.pk)))
 

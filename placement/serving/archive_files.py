@@ -26,7 +26,7 @@ ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
 
 
 def is_archive(name: str) -> bool:
-    """Whether a file is one by its name; what is in it is seen later."""
+    """Whether a file is an archive by its name. Its content is checked later."""
     return name.lower().endswith(ENDINGS)
 
 
@@ -34,7 +34,7 @@ def unpack(archive: Path, folder: Path) -> dict[str, Path]:
     """Write an archive's files into a folder as 0, 1, 2 ...; return them by name.
 
     Raises:
-        SpecInvalid: by what is wrong with the archive.
+        SpecInvalid: with the problem of the archive.
     """
     with tempfile.TemporaryFile() as words:
         child = subprocess.Popen(
@@ -62,7 +62,7 @@ def unpack(archive: Path, folder: Path) -> dict[str, Path]:
 
 
 def _written(pipe: IO[bytes], folder: Path) -> tuple[dict[str, Path], bool]:
-    """What came through the pipe, and whether it came to its end."""
+    """Return the bytes from the pipe, and whether its end was reached."""
     found: dict[str, Path] = {}
     total = 0
     while line := pipe.readline(MOST_LINE_BYTES):

@@ -1,4 +1,4 @@
-"""Who may ask a served model, who may look, and where the call goes."""
+"""Who may call a served model, who may see it, and where a call goes."""
 
 from dataclasses import dataclass
 

@@ -1,15 +1,15 @@
-"""The web's side of calls to served models: through Redis to whoever has the tunnel.
+"""The web's side of calls to served models, through Redis to the node's tunnel.
 
-A node's websockets land at any web process; a client's request lands at any other. They
-meet in the broker, which both reach:
+A node's websocket is held by one web process, and a client's request may reach another.
+Both use the broker:
 
     serve.calls.<node>      list of frames for a node, oldest first   (expires in 60 s)
     serve.answers.<desk>    list of frames for one web process        (expires in 60 s)
-    serve.tunnel.<node>     there is a tunnel                         (expires in 15 s)
-    serve.flight            sorted set: what is on its way, with its bytes, job and user
+    serve.tunnel.<node>     the node has a tunnel                     (expires in 15 s)
+    serve.flight            sorted set: calls in flight, with their bytes, job and user
 
-Only web processes touch these keys. Bounds are on bytes and calls of the whole site, a
-Job and a person; a place that was not given back expires by itself.
+Only web processes use these keys. The bytes and calls of the whole site, of a Job and
+of a person are bounded. The entry of a lost call expires.
 
 A `CallBroker` belongs to one event loop. One connection waits for its answers.
 """
@@ -174,7 +174,7 @@ class CallBroker:
             )
 
     async def _read(self) -> None:
-        """Hand out answers for as long as somebody waits."""
+        """Deliver answers while calls wait for them."""
         while self._waiting:
             try:
                 found = await self.redis.blpop([ANSWERS + self.id], WAIT_SECONDS)  # type: ignore[misc]

@@ -1,17 +1,17 @@
-"""A served model moves: loaded at the new place, asked there, then the old one ends.
+"""Move a served model: load it at the new place, switch calls there, end the old one.
 
-See docs/design/placement.md#moving-endpoints. An endpoint moves when its Gpu breaks or
-a stranger runs on it and its owner lets it, or when its owner says so. The steps, each
-safe to run twice and at the same time, each from the rows alone:
+See docs/design/placement.md#moving-endpoints. An endpoint moves when its owner starts
+the move, or, if the owner allows it, when its Gpu breaks or an intruder uses it. The
+steps use only database rows, and each may run twice and concurrently:
 
 1. ``begin``: a Job with the same models on the best other Gpu: one of the same
    Reservation; else one booked beside it, so that both run for a moment; where the
    calendar or the quota does not give both, the Reservation's rest moves (the old
    place ends first).
-2. ``follow``: when the new server has its models loaded, or the old one is gone anyway,
-   calls to the old address go to the new one. A new Job that ends badly is given up.
-3. ``leave``: some seconds later, what was asked is answered: the old Job stops, and a
-   Reservation of its own is given back at no charge for what was not used.
+2. ``follow``: when the new server has loaded its models, or the old one is gone, calls
+   to the old address go to the new one. A new Job that fails is given up.
+3. ``leave``: some seconds later, when pending calls are answered, the old Job stops. A
+   Reservation made for it is returned without a charge for the unused time.
 4. ``model_states``: owners of endpoints that are down and cannot move are notified.
 """
 
@@ -104,13 +104,13 @@ def _endpoints():  # type: ignore[no-untyped-def]
 
 
 def move_now(*, user: User, job_id: int, now: datetime) -> Job:
-    """Move one's own endpoint to the best other Gpu; return the Job that begins there.
+    """Move an endpoint of the User to the best other Gpu; return the new Job.
 
     Raises:
         NotFound: no such endpoint of this User.
-        CannotMove: it is on its way already, or it does not run.
-        FitsNowhere: no other Gpu, with the reason of each.
-        Refusal, NotAllowed: the calendar gives none.
+        CannotMove: it is already moving, or it does not run.
+        FitsNowhere: no other Gpu fits, with the reason of each.
+        Refusal, NotAllowed: the calendar refuses the booking.
     """
     found = _endpoints().filter(job_id=job_id)
     if not user.is_operator:

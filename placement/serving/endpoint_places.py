@@ -91,11 +91,11 @@ def rest_of(
     actor: User | None,
     why: str,
 ) -> Reservation:
-    """The Reservation's rest with the other Gpu instead, in the caller's transaction.
+    """Replace the Gpu for the rest of the Reservation, in the caller's transaction.
 
     Raises:
         CannotMove: other Jobs run in it.
-        BookingError: the rules, or somebody who was faster, say no.
+        BookingError: the rules refuse it, or another booking was faster.
     """
     before = endpoint.job.reservation
     others = before.jobs.live().exclude(pk=endpoint.job_id).count()

@@ -80,7 +80,7 @@ class ServeForm(PlainForm):
         memberships: Choices,
         **kwargs: object,
     ) -> None:
-        """Take what may be chosen."""
+        """Set the choices."""
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.arrived = ""
         for name, choices in (

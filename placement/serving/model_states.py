@@ -1,8 +1,8 @@
-"""What nodes tell of the models at their endpoints, and who hears that one is down.
+"""The states of served models as nodes report them, and notices about failures.
 
-A node asks which models it is to hold every two seconds and tells how they are; where
-it tells nothing for a while, or a model cannot be loaded, whose model that is and the
-endpoint's owner are told once.
+Every two seconds a node asks for its list of models and reports their states. If the
+reports stop or a model cannot be loaded, the owners of the model and of the endpoint
+are notified once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,7 +44,7 @@ def record(endpoint: Endpoint, said: object, now: datetime) -> int:
 
 
 def _keep(row: ServedModel, said: Mapping[str, Any], now: datetime) -> bool:
-    """One model's state; whoever brought it hears of a failure."""
+    """Store one model's state, and notify its owner of a failure."""
     state = said.get("state")
     note = "".join(c for c in str(said.get("note") or "") if c.isprintable())[:300]
     if state not in STATES or (row.state, row.note) == (state, note):
@@ -72,7 +72,7 @@ def _keep(row: ServedModel, said: Mapping[str, Any], now: datetime) -> bool:
 
 
 def silent(now: datetime) -> Iterable[Endpoint]:
-    """Endpoints that run by what is known, and of which nothing is heard."""
+    """Return endpoints that should run but whose nodes report nothing."""
     heard = Coalesce(F("heard_at"), F("job__started_at"))
     rows = Endpoint.objects.annotate(last_at=heard).select_related(
         "job__owner", "job__node", "job__reservation"
@@ -86,7 +86,7 @@ def silent(now: datetime) -> Iterable[Endpoint]:
 
 
 def notify_of_silence(endpoint: Endpoint, now: datetime) -> bool:
-    """Tell whose models do not answer, once for each silence; False: told before."""
+    """Notify the owners of silent models once per silence; False: sent before."""
     job, last = endpoint.job, endpoint.heard_at or endpoint.job.started_at
     assert last is not None
     with transaction.atomic():

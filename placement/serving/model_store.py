@@ -112,13 +112,13 @@ def own_results(user: User) -> QuerySet[ResultFile]:
 
 
 def store_result(*, user: User, result_id: int, now: datetime) -> ModelFile:
-    """Keep a model that a Job of one's own left, as if it were uploaded.
+    """Store a model from the results of the User's Job, as if it were uploaded.
 
-    The files of its weights are those beside it that begin with its name, as
-    exporters write them (``model.onnx.data``).
+    Its weights are the files beside it whose names begin with its name, as exporters
+    write them (``model.onnx.data``).
 
     Raises:
-        NotFound: no such result of this User, or not here.
+        NotFound: no such result of this User, or its bytes are not on the portal.
         SpecInvalid, FilesFull: as ``store_file``.
     """
     row = ResultFile.objects.filter(pk=result_id, job__owner=user).first()

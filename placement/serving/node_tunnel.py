@@ -1,8 +1,8 @@
 """The web's end of a node's tunnel: ``/ws/node/serve/``, an ASGI application.
 
-A node shows its token as in the HTTPS channel. Calls for it are taken from the broker
-(see ``call_broker.py``) and sent down; what comes up is believed only as the answer to
-a call that went down this very websocket. The token is looked at again each minute.
+A node presents its token as in the HTTPS channel. Its calls are read from the broker
+(see ``call_broker.py``) and sent to it. A frame from the node is accepted only as the
+answer to a call sent over the same websocket. The token is checked again each minute.
 """
 
 import asyncio
@@ -124,7 +124,7 @@ class _Tunnel:
                 logger.warning("%s sent what is no answer: %s", self.node, error)
 
     async def _take(self, data: bytes) -> None:
-        """One piece of an answer; whole ones go to who waits. Raises FrameInvalid."""
+        """Add one piece of an answer; deliver it once complete. Raises FrameInvalid."""
         head, body = unpack(data)
         call = self.open.get(head["call"])
         if call is None or head["kind"] != "answer":
@@ -140,7 +140,7 @@ class _Tunnel:
         await give(self.redis, call.reply, head, b"".join(call.parts))
 
     async def _give_up(self) -> None:
-        """Tell who waits for an answer through here that none will come."""
+        """Fail the calls that wait for an answer over this tunnel."""
         for name, call in self.open.items():
             try:
                 await give(self.redis, call.reply, _failed(name, 502), b"")

@@ -1,12 +1,13 @@
-"""What one served model takes on a Gpu, and which Gpu it had best be served on.
+"""Estimate the memory of a served model, and choose the best Gpu for it.
 
-The weights as they are stored; what flows between operators, guessed from the batch,
-since a file does not tell the sizes of all tensors; and ONNX Runtime's arena, which
-grows by doubling. What is really used stands beside it on the page. Likely bytes are
+The estimate adds the weights as stored and the tensors between operators. These are
+estimated from the batch, because a file does not give the sizes of all tensors. ONNX
+Runtime's arena grows by doubling. The page shows the measured memory beside it. Likely
+bytes are
 
     weights x ARENA_RATIO + batch x FLOW_BYTES_PER_ROW
 
-and the process' own context comes once for all models of a server.
+and the context of the process is added once for all models of a server.
 """
 
 from collections.abc import Mapping, Sequence

@@ -104,14 +104,14 @@ def deploy(
     membership: Membership | None = None,
     now: datetime,
 ) -> Job:
-    """Serve a model on the best Gpu of one's own Reservation, or of a new one.
+    """Serve a model on the best Gpu of the User's Reservation, or of a new one.
 
     Args:
-        said: name, most_batch, deadline_ms, admits, threads; what is missing is
-            as usual.
-        reservation_id: where; its Gpus only.
-        hours: instead, book the best Gpu from now for so long.
-        membership: who pays for that; None: the only one.
+        said: name, most_batch, deadline_ms, admits, threads; a missing key has its
+            default.
+        reservation_id: the Reservation whose Gpus may be used.
+        hours: instead, book the best Gpu from now for this many hours.
+        membership: the membership that pays for it; None: the only one.
 
     Raises:
         LaunchInvalid: by field.
@@ -182,7 +182,7 @@ def _launch(
 def bring(
     *, user: User, job_id: int, file_id: int, said: Mapping[str, Any], now: datetime
 ) -> ServedModel:
-    """Add a model to a running endpoint: one's own, or one that admits it.
+    """Add a model to a running endpoint of the User, or to one that admits it.
 
     Raises:
         LaunchInvalid: by field; the name is taken.
@@ -222,11 +222,11 @@ def bring(
 
 
 def take_out(*, user: User, job_id: int, name: str, now: datetime) -> None:
-    """Take a model out of an endpoint: its bringer, or the endpoint's owner.
+    """Remove a model from an endpoint, as the model's or the endpoint's owner.
 
     Raises:
-        NotFound: no such model, or not for this User's eyes.
-        NotAllowed: it is somebody else's.
+        NotFound: no such model, or this User may not see it.
+        NotAllowed: another User owns it.
     """
     with transaction.atomic(durable=True):
         row = (
@@ -258,10 +258,10 @@ def take_out(*, user: User, job_id: int, name: str, now: datetime) -> None:
 
 
 def set_admits(*, user: User, job_id: int, admits: str, now: datetime) -> None:
-    """Say whose models an endpoint of one's own takes; what is there stays.
+    """Set whose models the User's endpoint accepts. Loaded models stay.
 
     Raises:
-        LaunchInvalid: no such word.
+        LaunchInvalid: an unknown value.
         NotFound: no such endpoint of this User.
     """
     word = _admits({"admits": admits})

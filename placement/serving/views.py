@@ -43,7 +43,7 @@ PAGE_ROWS = 30
 
 @require_safe
 def serve_list(request: HttpRequest) -> HttpResponse:
-    """Endpoints that one may look at, and one's own files."""
+    """The endpoints that the User may see, and their own files."""
     user = reader(request)
     form = EndpointFilterForm(request.GET)
     form.is_valid()
@@ -83,7 +83,7 @@ def serve_list(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def serve_new(request: HttpRequest) -> HttpResponse:
-    """The form that serves a model, or what it says."""
+    """The form that serves a model, or its errors."""
     user = reader(request)
     posted = request.method == "POST"
     places = _places(user)
@@ -171,7 +171,7 @@ def _serve(user: User, form: ServeForm) -> int | None:
 
 
 def _files(user: User) -> list[tuple[str, str]]:
-    """Return what can be served without an upload: kept files, and Jobs' results."""
+    """Return the models that need no upload: stored files and results of Jobs."""
     kept = [(str(row.pk), row.name) for row in model_store.own_files(user)]
     left = model_store.own_results(user)
     return kept + [
@@ -185,7 +185,7 @@ def _files(user: User) -> list[tuple[str, str]]:
 
 
 def _take_in(user: User, form: ServeForm) -> None:
-    """Keep the model first, whatever else is wrong: it need not be sent again."""
+    """Store the model even if the form has errors, so it is not sent again."""
     now, data = timezone.now(), form.cleaned_data
     uploads, chosen = data.get("upload"), str(data.get("file") or "")
     if not uploads and not chosen.startswith(RESULT):
@@ -206,7 +206,7 @@ def _take_in(user: User, form: ServeForm) -> None:
 
 
 def _store(user: User, uploads: list[UploadedFile], now: datetime) -> ModelFile:
-    """Keep what was chosen; the model itself first, its weights' files after it."""
+    """Store the chosen files: the model first, then its weights."""
     first, *beside = sorted(
         uploads, key=lambda one: not (one.name or "").lower().endswith(".onnx")
     )

@@ -1,9 +1,9 @@
-"""Jobs that wait with a request on the waitlist, and begin where it is placed.
+"""Jobs that wait with a request on the waitlist, and start where it is placed.
 
-One asked for with the request is kept as it was asked (``WaitingLaunch``). Jobs that
-were queued in a displaced flex Reservation wait with what waits again. The tick of
-Jobs brings both into the Reservation in which the request was placed, inside the
-freeze too; what cannot run there ends, and its owner is told why.
+A Job submitted with the request is stored as it was entered (``WaitingLaunch``). Jobs
+queued in a displaced flex Reservation wait with its new request. The tick of Jobs moves
+both into the Reservation in which the request was placed, inside the freeze too. A Job
+that cannot run there ends, and its owner gets the reason.
 """
 
 import logging
@@ -173,7 +173,7 @@ def _plan_again(kept: WaitingLaunch, now: datetime) -> StoredPlan | None:
 
 
 def _launch(kept: WaitingLaunch, now: datetime) -> None:
-    """Launch what was asked for, or drop it: once, whoever comes first."""
+    """Launch the stored Job, or drop it. Only the first caller does so."""
     if not WaitingLaunch.objects.filter(pk=kept.pk).delete()[0]:
         return
     row = kept.waiting

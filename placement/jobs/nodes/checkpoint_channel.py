@@ -1,7 +1,8 @@
 """The web's side of checkpoints that travel: up from one node, down to others.
 
-A node brings what it was asked for and nothing else. It gets what a Job goes on from
-that is ordered to it, by that Job's number: the other Job's is not in the address.
+A node may upload only a requested checkpoint. It may download only the checkpoint from
+which one of its own ordered Jobs resumes. The address has the number of that Job, not
+of the Job that wrote the checkpoint.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ MOST_PROBLEM = 300
 
 @for_nodes("PUT")
 def about(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
-    """Hear how large a checkpoint is that was asked for; say where to go on."""
+    """Receive the size of a requested checkpoint; answer the offset to continue at."""
     row = _asked(node, pk)
     if row is None:
         return problem(404, "no checkpoint of such a job was asked for here")
@@ -58,10 +59,10 @@ def about(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
 
 
 def _about(request: HttpRequest) -> tuple[int, str, str, str]:
-    """Read an announcement: size, sum, or why there is none and what that means.
+    """Parse an announcement: size and sum, or the reason why there is no checkpoint.
 
     Raises:
-        ValueError, OrderRefused: it is none.
+        ValueError, OrderRefused: it is not a valid announcement.
     """
     if not 0 <= length_of(request) <= MOST_ABOUT_BYTES:
         raise ValueError("its length")

@@ -1,9 +1,9 @@
-"""Checkpoints that travel: from the nodes where a Job ended to those where it goes on.
+"""Transfer of checkpoints from the nodes where a Job ended to those where it resumes.
 
-Asked for when a Job that goes on from another is due on other nodes: the nodes that
-have the checkpoint upload it, each its part; the new nodes fetch all of it. Where the
-one node is the same nothing travels. Bounded by the site's ``checkpoint_bytes``; kept
-only until the next Job has begun.
+The web requests a transfer when a resuming Job is due on other nodes. Each node that
+has a part of the checkpoint uploads it, and the new nodes download all parts. If the
+node stays the same, nothing is transferred. The size is bounded by the site's
+``checkpoint_bytes``. The files are kept only until the next Job has begun.
 """
 
 from collections.abc import Iterable
@@ -46,17 +46,18 @@ def allowed() -> bool:
 def before(
     user: User, pk: int | None, node: Node, *, kind: str, recipe: str
 ) -> Job | None:
-    """Return the Job that a new one goes on from; to be called in a transaction.
+    """Return the Job that a new one resumes from. Call it in a transaction.
 
     Args:
         user: the owner of both.
-        pk: of the Job that ended; None: the new one begins at the start.
-        node: where the new one will run.
-        kind, recipe: what the new one runs. A checkpoint fits what wrote it only.
+        pk: the Job that ended; None: the new one starts from scratch.
+        node: the node of the new Job.
+        kind, recipe: the program of the new Job. A checkpoint fits only the program
+            that wrote it.
 
     Raises:
-        LaunchInvalid: it is none of this User's, runs, ran something else, ran
-            elsewhere where none travels, or another Job has gone on from it.
+        LaunchInvalid: the Job is another User's, still runs, ran another program, ran
+            on another node while transfers are off, or was resumed already.
     """
     if pk is None:
         return None
@@ -105,9 +106,9 @@ _NEVER_BEGAN = Q(started_at=None) & ~Q(state__in=sorted(JobState.live()))
 
 
 def handed_back(job: Job) -> Job:
-    """Return the Job to go on from: of one that never began, that before it.
+    """Return the Job to resume from. For a Job that never began, its predecessor.
 
-    What it was to go on from is then free for another; to be called in a transaction.
+    The predecessor is then free for another Job. Call it in a transaction.
     """
     while (
         job.resume_from is not None
@@ -237,7 +238,7 @@ def start_checkpoints(job: Job) -> tuple[StartCheckpoint, ...]:
 
 
 def due(now: datetime) -> Iterable[CarriedCheckpoint]:
-    """Return those whose node has not begun, and was not asked of late."""
+    """Return the transfers that have not begun and have no recent request."""
     before = now - timedelta(seconds=AGAIN_SECONDS)
     late = Q(ordered_at=None) | Q(ordered_at__lt=before) | Q(ordered_at__gt=now)
     rows = CarriedCheckpoint.objects.filter(late, state=State.WANTED)
@@ -280,11 +281,12 @@ def announce(
     unreadable: bool = False,
     now: datetime,
 ) -> str:
-    """Take what a node says of its checkpoint; return why it may not come, if so.
+    """Store a node's announcement of its checkpoint; return why it is refused, or "".
 
     Args:
-        problem: why there is none to bring; "": there is one.
-        unreadable: there is one all the same, and nothing begins anew beside it.
+        problem: why the node has no checkpoint to upload; "": it has one.
+        unreadable: the checkpoint exists but cannot be read, so no Job starts from
+            scratch in its place.
     """
     most = PlacementPolicy.current().checkpoint_bytes
     why, state = problem, State.COMING
@@ -315,7 +317,7 @@ def announce(
 
 
 def held_up(rows: Q, why: str) -> None:
-    """Note why checkpoints do not come for now: whoever waits for one is told."""
+    """Record why checkpoints are delayed, and notify the waiting Jobs' owners."""
     waiting = CarriedCheckpoint.objects.filter(rows, state__in=OPEN)
     waiting.update(reason=why[:MOST_REASON])
 

@@ -48,10 +48,10 @@ def append(row: CarriedCheckpoint, *, offset: int, data: bytes) -> int:
 
 
 def begin(row: CarriedCheckpoint, *, same: bool) -> int:
-    """Return how many bytes of it are here; of another content than before none.
+    """Return how many bytes are stored; 0 if the content has changed.
 
-    All of them: it is whole, also where whoever took the last piece did not live to
-    say so.
+    If all bytes are stored the checkpoint is complete, even if the process that stored
+    the last piece ended before it recorded that.
     """
     if not same:
         drop(row)
@@ -68,6 +68,6 @@ def begin(row: CarriedCheckpoint, *, same: bool) -> int:
 
 
 def drop(row: CarriedCheckpoint) -> None:
-    """Delete its bytes; what is gone already is no error."""
+    """Delete its bytes. Missing files are no error."""
     for path in (path_of(row), _coming(row)):
         path.unlink(missing_ok=True)

@@ -168,8 +168,8 @@ def send_process_order(order: ProcessOrder, *, now: datetime) -> bool:
 
 
 def _send(order: Addressed, payload: str, *, about: str) -> bool:
-    # Without Celery's `expires`: a node whose clock is ahead would drop it in
-    # silence. The node's own desk refuses what is too old, and says so.
+    # Without Celery's `expires`: a node whose clock is ahead would drop the order
+    # silently. The node refuses an old order itself, and reports it.
     try:
         current_app.send_task(
             "node.order",

@@ -1,8 +1,8 @@
-"""What nodes say of their Jobs, believed as far as it is theirs to say.
+"""Apply the facts that nodes report about their own Jobs.
 
-A fact about a Job of another node, of another attempt, or of no Job at all is
-logged and ignored. Every fact may come twice: a move is a compare-and-set from
-the table of legal moves, so the second one finds nothing to do.
+A fact about a Job of another node, about another attempt or about an unknown Job is
+logged and ignored. A fact may arrive twice: a transition is a compare-and-set from the
+table of legal ones, so the second fact changes nothing.
 """
 
 import logging
@@ -138,11 +138,11 @@ def _take_part(job: Job, part: JobPart, fact: JobFact, now: datetime) -> bool:
 def _believable(
     job: Job, fact: JobFact, now: datetime, part: JobPart | None = None
 ) -> bool:
-    """Say whether a refusal ends the Job: it is of the order that was sent last.
+    """Return whether a refusal ends the Job: it answers the order that was sent last.
 
-    Anybody who can write into a node's queue can make the node refuse an order
-    of theirs; that must not end a Job. (A refusal by the shim has no code.) Nor
-    does one of an order that only told a Job which runs a new end.
+    An attacker who can write into a node's queue can make the node refuse a forged
+    order. That must not end a Job. (A refusal by the shim has no code.) The refusal of
+    an order that only gave a running Job a new end does not end it either.
     """
     if not fact.code:
         return True
@@ -219,9 +219,9 @@ def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, Any]) -> bool
 
 
 def _moved_on(job: Job, fact: JobFact) -> str:
-    """Say of one that moves that it may not have saved where it stood; "": it has.
+    """Return a warning if a moving Job may not have saved its state, else "".
 
-    By exit codes: who is asked to end and saves ends with 0, or by TERM itself.
+    Decided by exit codes: a Job that saves on TERM exits with 0 or by TERM.
     """
     well = fact.signal in (None, SIGTERM) and fact.exit_code in (None, 0, 128 + SIGTERM)
     moves = job.state == JobState.MOVING and job.restart == Restart.RESUMES

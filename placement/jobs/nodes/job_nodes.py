@@ -1,8 +1,8 @@
-"""Jobs over several nodes: their parts, what the nodes say of them, the whole's state.
+"""Jobs over several nodes: their parts, the nodes' facts, and the combined state.
 
-A Job on one node has no parts, and nothing here concerns it. Facts of two nodes may be
-taken at the same time: whoever writes a part holds the Job's row, and folds the Job's
-state from all parts under that lock.
+A Job on one node has no parts and is not handled here. Facts from two nodes may be
+applied at the same time: the writer of a part locks the Job's row and combines the
+Job's state from all parts under that lock.
 """
 
 import logging
@@ -77,7 +77,7 @@ def of_node(job: Job, node_name: str) -> JobPart | None:
     return found
 
 
-# --- what each node is told -------------------------------------------------------
+# --- the order to each node -------------------------------------------------------
 
 
 def begin(job: Job) -> str:

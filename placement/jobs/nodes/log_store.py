@@ -1,7 +1,7 @@
 """Stored logs: appended by the nodes' uploads, read by pages.
 
 One file per attempt, ``MEDIA_ROOT/logs/<job>-<attempt>-<key>.log``, the same bytes as
-on the node. What is read out is cleaned; the file itself is not changed.
+on the node. Text is cleaned when it is read. The file itself is not changed.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class LogPiece:
 
 @dataclass(frozen=True)
 class LogMatch:
-    """A line of a log that holds what was looked for."""
+    """A line of a log that contains the searched text."""
 
     offset: int
     """Of the line, or of the part of a long one that is shown."""
@@ -121,7 +121,7 @@ def size(job: Job, *, part: int = 0) -> int:
 
 
 def written_at(job: Job) -> float | None:
-    """Return when the log grew last, in Unix seconds; None: there is none."""
+    """Return when the log grew last, in Unix seconds; None without a log."""
     try:
         return path_of(job).stat().st_mtime
     except FileNotFoundError:
@@ -286,17 +286,17 @@ def tail(job: Job, length: int = TAIL_BYTES, *, part: int = 0) -> LogPiece:
 
 
 def last_lines(job: Job, count: int, *, part: int = 0) -> list[str]:
-    """Return the last lines: of the stored log, or as the node told them."""
+    """Return the last lines of the stored log, or those that the node sent live."""
     if size(job, part=part):
         return tail(job, 16 * 1024, part=part).data.splitlines()[-count:]
     return [clean(line) for line in job.last_lines][-count:]
 
 
 def numbers(job: Job) -> list[dict[str, float]]:
-    """Return the numbers that the log carries, thinned for a chart.
+    """Return the numbers in the log, thinned for a chart.
 
-    What was read before is kept beside the log, so that a look at a long log
-    reads only what is new. When there are too many points every second one goes.
+    Earlier results are kept beside the log, so only the new part of a long log is read.
+    When there are too many points, every second one is dropped.
     """
     path = path_of(job)
     if not path.is_file():
@@ -360,7 +360,7 @@ def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> LogSearc
             passed = low.find(b"\n", at + len(needle)) + 1 or len(block)
             at = low.find(needle, passed)
         if at < 0:
-            # What is looked for may lie across the end of the block.
+            # The searched text may cross the end of the block.
             across = len(block) - (
                 len(needle) - 1 if offset + len(block) < total else 0
             )

@@ -42,7 +42,7 @@ class ResultMisplaced(Exception):
 
 
 class ResultSpoiled(Exception):
-    """What came is not what was listed; its bytes are thrown away."""
+    """The uploaded bytes differ from the list, and are deleted."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,13 @@ def stored_file(job: Job, file_id: int) -> ResultFile | None:
 def listed(
     *, job: Job, attempt: int, said: object, now: datetime, above: str = ""
 ) -> Sequence[ResultFile]:
-    """Keep a node's list; return what is wanted and not here yet. Safe to ask again.
+    """Store a node's list; return the files that are wanted and missing. Idempotent.
 
     Args:
-        above: goes before its paths: of a Job over several nodes, the further ones'.
+        above: prefix of its paths, for the further nodes of a Job over several nodes.
 
     Raises:
-        BadInput: it is no such list.
+        BadInput: it is not a valid list.
     """
     files, left_out = _checked(said)
     for one in (*files, *left_out):
@@ -209,7 +209,7 @@ def append(*, file: ResultFile, offset: int, data: bytes, now: datetime) -> int:
 
     Raises:
         ResultMisplaced: it does not begin where the stored part ends.
-        ResultSpoiled: the whole is not what was listed.
+        ResultSpoiled: the complete file differs from the list.
         OSError: it cannot be stored.
     """
     path = path_of(file)
@@ -246,7 +246,7 @@ def append(*, file: ResultFile, offset: int, data: bytes, now: datetime) -> int:
 
 
 def drop_due(now: datetime) -> int:
-    """Delete the bytes of what is older than the policy keeps; how many files."""
+    """Delete the files past the policy's retention; return their number."""
     until = now - timedelta(days=limits().keep_days)
     due = ResultFile.objects.filter(
         refused="",

@@ -1,4 +1,4 @@
-"""The nodes' channel for results: what is wanted, the list, the bytes."""
+"""The nodes' channel for results: the wanted files, the list, the bytes."""
 
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse

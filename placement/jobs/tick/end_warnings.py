@@ -36,7 +36,7 @@ def due(now: datetime) -> Iterable[Job]:
 
 
 def warn(job: Job, now: datetime) -> bool:
-    """Tell the owner, once for each of the two; False: told before."""
+    """Warn the owner, once for each of the two warnings; False: sent before."""
     end = job.reservation.end
     before = job.warned_seconds if job.warned_end == end else None
     seconds = due_warning((end - now).total_seconds(), before)

@@ -32,11 +32,11 @@ class JobTurn:
 
 
 def gpus_for_due_job(job: Job, planned: Sequence[str]) -> JobTurn:
-    """Return the Gpus for a due Job, or what it waits for.
+    """Return the Gpus for a due Job, or the reason why it waits.
 
     Args:
-        planned: UUIDs of the Plan that it runs by, by rank; empty: it needs
-            ``gpu_count`` of them, or all that the Reservation holds on its node.
+        planned: UUIDs of the Gpus of its Plan, by rank; empty: it needs ``gpu_count``
+            Gpus, or all of the Reservation on its node.
     """
     held = {gpu.uuid: gpu.pk for gpu in held_gpus(job)}
     if job.gpu_count is not None and job.gpu_count > len(held):
@@ -133,10 +133,10 @@ def _ahead(job: Job) -> int | None:
 
 
 def _strangers(gpu_ids: Sequence[int]) -> dict[int, str]:
-    """Return the Gpus that a stranger is on, with their names.
+    """Return the Gpus that have an intruder's process, with the intruders' names.
 
-    What begins there would be short of memory, and would check its holder in, who is
-    owed equal Gpus or everything back (docs/design/fair-booking.md#rule-7).
+    A Job that starts there would lack memory. It would also check in its holder, who
+    is owed equal Gpus or a full refund (docs/design/fair-booking.md#rule-7).
     """
     rows = Alert.objects.open().filter(gpu__in=gpu_ids, rule__in=FOREIGN_RULES)
     found = rows.select_related("gpu__node").order_by("gpu__index")

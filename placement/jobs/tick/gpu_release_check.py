@@ -1,9 +1,8 @@
-"""GPU memory is seen free after a Job, or the operator and the next holder hear of it.
+"""Check that GPU memory is free after a Job; notify the operator and the next holder.
 
-What is looked at are ingest's last readings. Processes that are no Job's, and memory on
-Gpus that nobody has booked, have rules of their own (overrun, squatter, zombie memory);
-here the Job is named, its Reservation may still run, and where nothing is known
-nothing is opened or closed.
+The check uses ingest's last readings. Processes outside Jobs, and memory on unbooked
+Gpus, have their own rules (overrun, squatter, zombie memory). This check names the Job,
+whose Reservation may still run. Without readings it opens and closes no finding.
 """
 
 import json
@@ -54,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _ReportedGpu:
-    """One Gpu as ingest told it last."""
+    """The last reading of one Gpu from ingest."""
 
     used_bytes: int
     """The least of the last frames: what comes and goes is no leftover."""
@@ -144,7 +143,7 @@ def _detail(
 
 
 def _readings(now: datetime) -> dict[str, _ReportedGpu]:
-    """Return the last readings by UUID; {} where ingest told nothing of late."""
+    """Return the last readings by UUID; {} without recent readings."""
     with Redis.from_url(settings.REDIS_URL) as client:
         at, rows = read_live(client)
         if at is None or now.timestamp() - at > FRESH_SECONDS:
@@ -177,12 +176,12 @@ def _least_mib(frames: Sequence[Sequence[FrameRow]], count: int) -> list[int]:
 
 
 def notify_next_holders(now: datetime) -> int:
-    """Tell all that hold a Gpu next that is not free yet; how many were told."""
+    """Notify the next holders of Gpus that are not free yet; return their number."""
     return sum(notify_next_holder(alert, row, now) for alert, row in next_holders(now))
 
 
 def next_holders(now: datetime) -> list[tuple[Alert, Allocation]]:
-    """Return who holds a Gpu next that is not free, where that start is near."""
+    """Return the next holders of Gpus that are not free, if they start soon."""
     soon = now + timedelta(seconds=NEXT_SECONDS)
     alerts = {
         alert.gpu_id: alert
@@ -201,7 +200,7 @@ def next_holders(now: datetime) -> list[tuple[Alert, Allocation]]:
 
 @transaction.atomic
 def notify_next_holder(alert: Alert, row: Allocation, now: datetime) -> bool:
-    """Tell the next holder, once; False: told before, or it is their own Job."""
+    """Notify the next holder once; False: sent before, or it is their own Job."""
     user = row.reservation.user
     job = Job.objects.filter(pk=alert.detail.get("job")).first()
     if job is not None and job.owner_id == user.pk:

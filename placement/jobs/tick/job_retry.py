@@ -1,6 +1,7 @@
-"""Jobs that went down with their node start again, from their last checkpoint.
+"""Restart Jobs that were lost with their node, from their last checkpoint.
 
-As a Job of its own that says what it goes on from: the lost one stays as it ended.
+The restart is a new Job that names the Job it resumes from. The lost Job keeps its
+state.
 """
 
 from collections.abc import Iterable

@@ -1,19 +1,19 @@
-"""The tick of Jobs: what should run, derived from the database each second.
+"""The tick of Jobs. Each second it derives from the database what should run.
 
-0. ask nodes for the checkpoints of Jobs that go on elsewhere
-1. order what is due: QUEUED, its Reservation ACTIVE, its turn, its Gpus free
-   and the other nodes of one over several, once the first says where to meet
-2. order again what a node has not been heard of for 20 s (same attempt: the
-   node takes it once)
-3. tell shims a Reservation's end that has moved
-4. stop what has no running Reservation any more, or no right to run in it
-5. order the stop, and again each 5 s, until the node says that it ended; the
-   same for a Job that has ended here and still runs there
+0. request the checkpoints of Jobs that resume on other nodes
+1. order due Jobs: QUEUED, Reservation ACTIVE, first in order, Gpus free. For a Job over
+   several nodes, order the other nodes once the first one has reported the rendezvous
+2. send the order again if the node has not confirmed it for 20 s (same attempt: the
+   node executes it once)
+3. send shims the new end of a Reservation
+4. stop Jobs without a running Reservation, or without the right to run in it
+5. order the stop, and again each 5 s, until the node reports the end; also for a Job
+   that has ended in the database and still runs on the node
 6. warn owners ten minutes and one minute before the Reservation's end
-7. start Jobs again that went down with their node, as often as they may
+7. restart Jobs that were lost with their node, up to their limit
 8. give up Jobs whose node is silent a minute after the Reservation's end: the
-   shim has stopped them by itself long before
-9. see that Gpus are free after Jobs; tell the next holder where one is not
+   shim has already stopped them
+9. check that Gpus are free after Jobs; notify the next holder if one is not
 
 Safe to run twice and at the same time: a row is taken by compare-and-set before
 its order is sent. One bad row is logged and skipped.
@@ -171,7 +171,7 @@ def _order(job: Job, now: datetime) -> bool:
 
 
 def _send_start(job: Job, now: datetime, again: bool = False) -> bool:
-    """Order a Job from its node; what is due of one over several, from each."""
+    """Send the start order to a Job's node, or to each node with a due part."""
     if not job.parts.exists():
         return command_queue.send(command_queue.start_order(job, now=now), now=now)
     before = now - timedelta(seconds=AGAIN_SECONDS) if again else None

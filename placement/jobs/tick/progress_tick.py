@@ -1,7 +1,7 @@
-"""The tick of following running Jobs.
+"""The tick that follows running Jobs.
 
-1. read how far each running Job says it is, and tell its pages
-2. delete results and logs that are older than the site keeps them
+1. read the progress of each running Job, and send it to its pages
+2. delete results and logs past the site's retention
 
 Only logs that have grown are read, and only their ends. Safe to run twice and at the
 same time; one bad row never blocks the rest.

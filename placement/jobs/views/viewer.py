@@ -15,7 +15,7 @@ from telemetry.models import Node
 
 @dataclass(frozen=True)
 class OwnReservation:
-    """One of one's own Reservations, as forms offer it."""
+    """One of the User's Reservations, as a choice in forms."""
 
     pk: int
     label: str

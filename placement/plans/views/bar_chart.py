@@ -1,6 +1,6 @@
 """Bars of memory and of time: numbers only, drawn as SVG by `_bar.html`.
 
-Bars are ``WIDTH`` wide whatever they measure; x and width are in those units.
+Every bar is ``WIDTH`` wide. Its x and width are in these units.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ def pieces_of(
 
 
 def shard_bar(shard: Shard, plan: Plan) -> Bar:
-    """Return one Gpu of a Plan: what is in use, what each component adds."""
+    """Return the bar of one Gpu of a Plan: the used memory and each component."""
     sizes = [_sized(*USED, shard.used_bytes)]
     sizes += _components(shard.components, shard.likely_bytes)
     return Bar(

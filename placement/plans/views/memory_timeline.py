@@ -1,8 +1,8 @@
-"""Memory over one step: what is alive when, as stacked areas, and each phase's peak.
+"""Memory over one training step as stacked areas, and the peak of each phase.
 
 The peaks of the phases are computed (placement.planner.memory.estimate). Between them
-the areas follow the layers: forward keeps each layer's activations, backward gives them
-back last layer first and leaves its gradients, the optimizer's step has states alone.
+the areas follow the layers: forward keeps each layer's activations, backward frees them
+from the last layer on and adds gradients, and the optimizer's step has only states.
 Time runs by layers, a backward twice as long as a forward.
 """
 
@@ -98,7 +98,7 @@ Moment = tuple[float, str, tuple[float, ...]]
 
 
 def _moments(one: Estimate, workload: Workload, span: PhaseSpan) -> list[Moment]:
-    """Return what is alive at the edges of each layer's part of a phase."""
+    """Return the memory at the edges of each layer's part of a phase."""
     states = (one.parameter_bytes, one.optimizer_bytes)
     kept = workload.accumulation > 1 or workload.keeps_gradients
     before = one.gradient_bytes if kept and workload.trains else 0

@@ -14,7 +14,7 @@ from placement.plans.views.plan_cards import IMAGES
 
 @dataclass(frozen=True)
 class OutcomeFigure:
-    """One figure: what was said, what came of it."""
+    """One figure: predicted and measured."""
 
     title: str
     predicted: str
@@ -27,7 +27,7 @@ class OutcomeFigure:
 
 @dataclass(frozen=True)
 class GpuBar:
-    """One rank's memory: the interval that was predicted, and what it held."""
+    """One rank's memory: the predicted interval and the measured peak."""
 
     label: str
     low_x: float
@@ -58,7 +58,7 @@ class Measured:
 
 
 def measured_of(job: Job, units: str) -> Measured | None:
-    """Return what came of a Job's Plan, so far where it runs; None: nothing yet."""
+    """Return the outcome of a Job's Plan, so far if it runs; None: nothing yet."""
     outcome = PlanOutcome.objects.filter(job=job).first()
     if outcome is None:
         return None

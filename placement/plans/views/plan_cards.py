@@ -204,10 +204,9 @@ def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> s
     """Return the answer in a few sentences.
 
     Args:
-        found: what is shown first.
-        start: when it can begin, in words; "": at the time that was asked for.
-        now: what is possible on the Gpus that are free now, where ``found`` is for
-            later.
+        found: the Plans of the first card.
+        start: when it can begin, in words; "": at the requested time.
+        now: the Plans for the Gpus that are free now, if ``found`` is for later.
     """
     if not found.plans:
         return _why_none(found)
@@ -273,7 +272,7 @@ def _why_later(now: PlanSet) -> str:
 
 
 def short_remedies(plan: Plan) -> list[str]:
-    """Return what was changed, without what each change buys."""
+    """Return the changes, without the bytes that each one saves."""
     return [
         shown(
             str(text.values["words"]) if isinstance(text, Sentence) else _short_of(text)

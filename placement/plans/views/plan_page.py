@@ -73,7 +73,7 @@ class PlanResult:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def plan_show(request: HttpRequest) -> HttpResponse:
-    """Plan what the address says, or what was typed; htmx gets the result alone."""
+    """Plan for the parameters in the address. htmx gets only the result."""
     posted = request.method == "POST"
     values = request.POST if posted else first_values(request.GET)
     form = plan_form(request, values)
@@ -82,7 +82,7 @@ def plan_show(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def plan_now(request: HttpRequest) -> HttpResponse:
-    """Answer while somebody types: the closed form's Estimate on one Gpu, no search."""
+    """Answer while the User types: the closed form on one Gpu, without a search."""
     began = time.perf_counter()
     form = plan_form(request, request.POST)
     context: dict[str, object] = {"form": form, "part": True}
@@ -112,7 +112,7 @@ def plan_now(request: HttpRequest) -> HttpResponse:
 
 
 def quick_pictures(asked: PlanRequest, one: Estimate) -> dict[str, object]:
-    """Return what is shown of one Gpu: three figures, a bar, which classes hold it."""
+    """Return three figures, a bar and the fitting classes for one Gpu."""
     classes = (
         Gpu.objects.filter(retired=False)
         .order_by("memory_total_bytes", "name")
@@ -177,7 +177,7 @@ def _show(
 
 
 def _answer(request: HttpRequest, form: PlanForm) -> PlanResult | None:
-    """Run the planner for a form; None: the form says what is wrong with it."""
+    """Run the planner for a form; None: the form has errors."""
     if not form.is_valid():
         return None
     try:

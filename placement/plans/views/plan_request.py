@@ -39,7 +39,7 @@ class PlanRequest:
     lora_targets: tuple[str, ...]
 
     def question(self) -> dict[str, Any]:
-        """Return what `/ws/plans/` is asked for the symbolic Estimate."""
+        """Return the request for the symbolic Estimate to `/ws/plans/`."""
         model: dict[str, Any] = {"known": self.known}
         if self.model_id is not None:
             model = {"model": self.model_id}
@@ -53,7 +53,7 @@ class PlanRequest:
 
     @property
     def closed_only(self) -> str:
-        """Why no symbolic Estimate can be asked for; "" where one can."""
+        """Why no symbolic Estimate is available, or ""."""
         if self.weights != "full":
             return gettext(
                 "There is no exact check for quantized weights. Use the estimate above."

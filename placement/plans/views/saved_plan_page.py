@@ -145,7 +145,7 @@ def _page(
 
 
 def _own_plan_choices(request: HttpRequest) -> QuerySet[StoredPlan]:
-    """Return one's own Plans, for a choice: their names alone."""
+    """Return the names of the User's own Plans, for a choice."""
     return StoredPlan.objects.filter(owner=reader(request)).only("title", "created_at")
 
 
@@ -182,7 +182,7 @@ def _memberships(request: HttpRequest) -> list[Membership]:
 
 @require_POST
 def saved_plan_share(request: HttpRequest, pk: int) -> HttpResponse:
-    """Make the link of one's own Plan, or take it back."""
+    """Create or revoke the link of the User's own Plan."""
     row = StoredPlan.objects.filter(pk=pk, owner=reader(request)).first()
     if row is None:
         raise Http404

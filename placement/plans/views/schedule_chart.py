@@ -37,7 +37,7 @@ class MicrobatchCell:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Rows of cells in stage order; what is empty between them is the bubble."""
+    """Rows of cells in stage order. The gaps between them are the bubble."""
 
     rows: tuple[tuple[str, tuple[MicrobatchCell, ...]], ...]
     """(Gpu label, cells)."""
