@@ -17,6 +17,7 @@ from gpuportal.monitoring.metrics import metrics
 from gpuportal.pages import views
 from gpuportal.pages.help_pages import help_page, help_terms
 from gpuportal.pages.mine import mine
+from gpuportal.pages.reservation_page import reservation
 
 urlpatterns = [
     # First: addresses are tried in order, and no page waits as a program does.
@@ -26,6 +27,7 @@ urlpatterns = [
     path("board/energy", views.board_energy, name="board-energy"),
     path("free/", free_hours, name="free-hours"),
     path("mine/", mine, name="mine"),
+    path("reservations/<int:pk>/", reservation, name="reservation"),
     path("help/", help_page, name="help"),
     path("help/terms.json", help_terms, name="help-terms"),
     path("search", views.search, name="search"),

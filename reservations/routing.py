@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from reservations.consumers import CalendarConsumer
+from reservations.booking.consumers import CalendarConsumer
 
 websocket_urlpatterns: list[URLPattern] = [
     path("ws/calendar/", CalendarConsumer.as_asgi()),  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Addresses of the calendar, one Reservation, and one's standing."""
+"""Addresses of the calendar, of people's standing, and of each capability."""
 
 from django.urls import path
 
@@ -9,14 +9,12 @@ from reservations.notifications import urls as notice_urls
 from reservations.operations import urls as desk_urls
 from reservations.reports import urls as report_urls
 from reservations.reports.history_views import account_history
-from reservations.reservation_page import reservation
 from reservations.series import urls as series_urls
 from reservations.sharing import urls as people_urls
 from reservations.waitlist.views import waiting
 
 urlpatterns = [
     path("calendar/", calendar, name="calendar"),
-    path("reservations/<int:pk>/", reservation, name="reservation"),
     path("accounts/<int:pk>/history/", account_history, name="account-history"),
     *account_urls.urlpatterns,
     *desk_urls.urlpatterns,

@@ -6,9 +6,9 @@ the list is made, on each asking anew. And one's own Notices, as they are told.
 
 from typing import Any
 
-from reservations.consumers import SessionConsumer
 from reservations.models import User
 from reservations.notifications.live import user_group
+from reservations.web.session_consumer import SessionConsumer
 from telemetry.live.broadcast import ALERTS, AlertsChanged
 
 

@@ -21,8 +21,8 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 
 from gpuportal.board.board_snapshot import Viewer, viewer_of
 from gpuportal.board.shared_state import HOLDERS, board_state
-from reservations.consumers import NOT_JSON, SIGNED_OUT, user_of_session
 from reservations.models import SitePolicy
+from reservations.web.session_consumer import NOT_JSON, SIGNED_OUT, user_of_session
 from telemetry.live.broadcast import WATCHED_AGAIN_SECONDS
 from telemetry.live.hub import DETAIL, DETAIL_ALL, FRAME, ROSTER, Mailbox, hub
 from telemetry.protocol.hardware import NODE_NAME

@@ -5,7 +5,7 @@ from channels.db import database_sync_to_async
 from gpuportal.board.board_snapshot import Viewer
 from gpuportal.board.consumers import BoardConsumer
 from gpuportal.board.wall_links import viewer_of_link
-from reservations.consumers import NOT_ALLOWED
+from reservations.web.session_consumer import NOT_ALLOWED
 
 
 class WallConsumer(BoardConsumer):

@@ -12,6 +12,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from gpuportal.pages.reservation_page import price_of
 from placement.models import Job
 from reservations.booking.node_access import NodeAccess, node_access
 from reservations.fairshare.service import standing
@@ -19,7 +20,6 @@ from reservations.models import Offer, Reservation, Series, User, WaitingRequest
 from reservations.models.calendar import ReservationQuerySet
 from reservations.presence.queries import pending_release
 from reservations.presence.release_warnings import Looming
-from reservations.reservation_page import price_of
 from reservations.rules.figures import gpus_title, span_text
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy

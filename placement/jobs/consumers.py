@@ -8,8 +8,8 @@ from channels.db import database_sync_to_async
 from placement.jobs import job_broadcast
 from placement.jobs.nodes import log_store
 from placement.models import Job
-from reservations.consumers import SessionConsumer
 from reservations.models import User
+from reservations.web.session_consumer import SessionConsumer
 
 SEND_SECONDS = 10.0
 TOO_SLOW = 4408

@@ -1,4 +1,4 @@
-"""The calendar's socket: who may listen, and to which of the two audiences."""
+"""A socket that lives no longer than its session."""
 
 import asyncio
 import importlib
@@ -12,8 +12,7 @@ from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.conf import settings
 from django.contrib.auth import get_user
 
-from reservations.models import SitePolicy, User
-from reservations.notifications import live
+from reservations.models import User
 
 NOT_JSON = 4400
 SIGNED_OUT = 4401
@@ -35,13 +34,6 @@ def user_of_session(session_key: str | None) -> User | None:
     fresh = importlib.import_module(settings.SESSION_ENGINE).SessionStore(session_key)
     user = get_user(SimpleNamespace(session=fresh))  # type: ignore[arg-type]
     return user if isinstance(user, User) and user.is_active else None
-
-
-def calendar_audience(user: User) -> str:
-    """Return the group that this User may hear: with names, or without."""
-    if user.is_operator or SitePolicy.current().names_visible:
-        return live.NAMED
-    return live.PLAIN
 
 
 class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
@@ -94,7 +86,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
 
     async def authorise(self) -> bool:
         """Ask the session and `admit`; join and leave groups to match."""
-        user, groups = await database_sync_to_async(self.look)()
+        user, groups = await database_sync_to_async(self.read_user)()
         if user is None:
             await self.close(code=SIGNED_OUT)
             return False
@@ -109,7 +101,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         self.joined = groups
         return True
 
-    def look(self) -> tuple[User | None, frozenset[str] | None]:
+    def read_user(self) -> tuple[User | None, frozenset[str] | None]:
         """Read the User and what it may hear from the database."""
         session = self.scope.get("session")
         user = user_of_session(session.session_key if session else None)
@@ -157,24 +149,3 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
 
     async def receive_json(self, content: Any, **kwargs: Any) -> None:
         """Ignore what browsers say: this socket only tells."""
-
-
-class CalendarConsumer(SessionConsumer):
-    """`/ws/calendar/`: Reservations as they change."""
-
-    def admit(self, user: User) -> frozenset[str]:
-        """Everybody signed in; with or without names; and what is one's own."""
-        return frozenset({calendar_audience(user), live.user_group(user.pk)})
-
-    async def reservation_changed(self, event: dict[str, Any]) -> None:
-        """Pass on one `reservation.changed` message
-        (reservations/notifications/live.py)."""
-        await self.send_json(event)
-
-    async def closures_changed(self, event: dict[str, Any]) -> None:
-        """Pass on that closures are other ones now; the page reads them."""
-        await self.send_json(event)
-
-    async def notice_told(self, event: dict[str, Any]) -> None:
-        """Pass on one `notice.told` message, which is this User's own."""
-        await self.send_json(event)

@@ -8,11 +8,11 @@ from asgiref.sync import sync_to_async
 from django.test import Client
 
 from gpuportal.asgi import application
-from reservations import consumers
-from reservations.consumers import CalendarConsumer
+from reservations.booking.consumers import CalendarConsumer
 from reservations.models import SitePolicy
 from reservations.notifications import live
 from reservations.store.booking_snapshot import site_policy
+from reservations.web import session_consumer
 from tests import factories
 from tests.sockets import WebsocketCommunicator
 
@@ -173,11 +173,11 @@ async def test_what_a_browser_says_is_ignored(alice):
 
 
 async def test_one_user_cannot_take_all_sockets(alice, bob, monkeypatch):
-    monkeypatch.setattr(consumers, "SOCKETS_PER_USER", 2)
+    monkeypatch.setattr(session_consumer, "SOCKETS_PER_USER", 2)
     first, _ = await opened(alice)
     second, _ = await opened(alice)
     third, _ = await opened(alice)
-    assert (await third.receive_output(timeout=3))["code"] == consumers.TOO_MANY
+    assert (await third.receive_output(timeout=3))["code"] == session_consumer.TOO_MANY
     other, _ = await opened(bob)
     await second.disconnect()
     again, _ = await opened(alice)

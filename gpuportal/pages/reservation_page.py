@@ -143,7 +143,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
     freezes_at = found.start.timestamp() - policy.freeze_seconds
     return render(
         request,
-        "reservations/booking/reservation_show.html",
+        "gpuportal/pages/reservation_show.html",
         {
             "reservation": found,
             "allocations": allocations,

@@ -1,0 +1,35 @@
+"""The calendar's socket: which of its two audiences a User belongs to."""
+
+from typing import Any
+
+from reservations.models import SitePolicy, User
+from reservations.notifications import live
+from reservations.web.session_consumer import SessionConsumer
+
+
+def calendar_audience(user: User) -> str:
+    """Return the group that this User may hear: with names, or without."""
+    if user.is_operator or SitePolicy.current().names_visible:
+        return live.NAMED
+    return live.PLAIN
+
+
+class CalendarConsumer(SessionConsumer):
+    """`/ws/calendar/`: Reservations as they change."""
+
+    def admit(self, user: User) -> frozenset[str]:
+        """Everybody signed in; with or without names; and what is one's own."""
+        return frozenset({calendar_audience(user), live.user_group(user.pk)})
+
+    async def reservation_changed(self, event: dict[str, Any]) -> None:
+        """Pass on one `reservation.changed` message
+        (reservations/notifications/live.py)."""
+        await self.send_json(event)
+
+    async def closures_changed(self, event: dict[str, Any]) -> None:
+        """Pass on that closures are other ones now; the page reads them."""
+        await self.send_json(event)
+
+    async def notice_told(self, event: dict[str, Any]) -> None:
+        """Pass on one `notice.told` message, which is this User's own."""
+        await self.send_json(event)
