@@ -77,7 +77,7 @@ class StoredPlanAdmin(LookOnly):
 
 @admin.register(PlacementPolicy)
 class PlacementPolicyAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
-    """When running Jobs are looked at again, and what is done. With history."""
+    """The policy of rebalancing: review interval and action. With history."""
 
     list_display = ("__str__", "look_again_seconds", "when_faster", "when_in_trouble")
 
@@ -92,7 +92,7 @@ class PlacementPolicyAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[mi
 
 @admin.register(MoveDecision)
 class MoveDecisionAdmin(LookOnly):
-    """Every decision to stay or to move, with what was predicted and what came."""
+    """Every decision to stay or to move, with its prediction and its outcome."""
 
     list_display = (
         "at",

@@ -25,7 +25,7 @@ def look_again() -> dict[str, int]:
 
 @shared_task(name="placement.tasks.follow")
 def follow() -> dict[str, int]:
-    """Follow running Jobs: progress, and what comes of plans."""
+    """Follow running Jobs: progress, and the outcomes of Plans."""
     return steps.follow(timezone.now())
 
 

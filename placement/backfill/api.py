@@ -18,7 +18,7 @@ router = Router(tags=["placement"])
 
 
 def gap_create(user: User, body: NewJob) -> dict[str, Any]:
-    """Queue what ``POST /jobs`` wants to run in gaps; return what is told of it.
+    """Queue a Job that ``POST /jobs`` wants to run in gaps; return its answer.
 
     Raises:
         LaunchInvalid, Refusal, NotAllowed, NotFound.
@@ -47,7 +47,7 @@ def gap_create(user: User, body: NewJob) -> dict[str, Any]:
 
 @router.get("/jobs/gaps")
 def gap_list(request: HttpRequest, ended: bool = False) -> dict[str, Any]:
-    """Jobs in gaps that one may see, newest first; ``ended``: also what is over."""
+    """Jobs in gaps that the caller may see, newest first; ``ended``: also old ones."""
     now = timezone.now()
     rows = gap_rows(_user(request), live=not ended)
     return {"gaps": [gap_facts(r.row, now=now) | {"place": r.place} for r in rows]}

@@ -1,9 +1,9 @@
-"""Who waits for a gap takes those that are free now, in fair order.
+"""Give free gaps to waiting Jobs, in fair order.
 
-After everybody on the waitlist: as long as something changed that the waitlist has not
-looked at, no gap is taken. Bounded: so many rows a look, so many gaps a look, a look at
-most every ``LOOK_SECONDS``; each gap in a transaction of its own, judged again under
-the locks of ``reservations.booking.gap_booking``.
+The waitlist comes first: while it has not yet seen the latest change, no gap is given.
+A run is bounded in rows and gaps, and happens at most every ``LOOK_SECONDS``. Each gap
+has its own transaction and is judged again under the locks of
+``reservations.booking.gap_booking``.
 """
 
 import logging
@@ -109,7 +109,7 @@ class GapSnapshot:
 
 
 def take_all(now: datetime) -> int:
-    """Let who waits take what is free, in order; how many gaps were taken."""
+    """Give free gaps to waiting Jobs in order; return the number of gaps given."""
     waiting = Backfill.objects.filter(state=GapState.QUEUED)
     stale = Q(looked_at=None) | Q(looked_at__lte=now - timedelta(seconds=LOOK_SECONDS))
     if not waiting.filter(stale).exists():
@@ -154,7 +154,7 @@ def _ranks(now: datetime, policy: Policy) -> dict[int, int]:
 
 
 def _not_in_use(free: Sequence[OpenGpu]) -> list[OpenGpu]:
-    """Leave out Gpus that somebody's Job has not left yet."""
+    """Leave out Gpus that a Job has not left yet."""
     rows = Job.objects.filter(state__in=JobState.on_node())
     busy: set[int] = set()
     for job in rows.prefetch_related("reservation__allocations"):
@@ -225,7 +225,7 @@ def _may_travel(before: Job | None, now: datetime) -> bool:
 
 
 def last_begun(row: Backfill) -> Job | None:
-    """Return the last stretch that began: its checkpoint is what is gone on from."""
+    """Return the last stretch that began. The next one resumes from its checkpoint."""
     rows = row.stretches.exclude(started_at=None).filter(continued_by=None)
     return rows.select_related("node").order_by("-pk").first()
 

@@ -1,9 +1,9 @@
-"""Jobs that run in gaps between Reservations: asked for, followed, stopped.
+"""Jobs that run in gaps between Reservations: request, follow, stop.
 
-Each stretch is a Job of its own that goes on from the checkpoint of the one before,
-in a Reservation that holds the gap and gives way to every booking (``gaps``). What a
-gap is, which one is taken and when it is left is in ``rules.backfill_rules``.
-``gap_claims`` takes them.
+Each stretch is a separate Job that resumes from the checkpoint of the previous one. Its
+Reservation holds the gap and gives way to every booking. ``rules.backfill_rules``
+defines a gap, the choice of a gap and the time to leave it. ``gap_claims`` assigns
+gaps.
 """
 
 from collections.abc import Iterable, Mapping
@@ -102,7 +102,7 @@ def queue_for_gaps(
         shortest_seconds=round(shortest_minutes * 60),
         total_seconds=None if total_hours is None else round(total_hours * 3600),
         retries=max(launch["retries"], LEAST_RETRIES),
-        # How many it gets is what its gap has; how often, what is kept here.
+        # Its gap decides the number of Gpus. This row decides the number of restarts.
         launch={**launch, "gpu_count": None, "retries": 0},
         created_at=now,
         reason=sentence("waits for a gap"),
@@ -250,7 +250,7 @@ def follow(row: Backfill, now: datetime) -> bool:
 
 
 def _leave_in_time(row: Backfill, stretch: Job, now: datetime) -> bool:
-    """Send TERM before somebody's time begins; hold on where nobody's does."""
+    """Send TERM before the next Reservation begins; extend the gap without one."""
     grace = float(SitePolicy.current().stop_grace_seconds)
     end = stretch.reservation.end
     if stretch.reservation.state != State.ACTIVE:
@@ -275,7 +275,7 @@ def _leave_in_time(row: Backfill, stretch: Job, now: datetime) -> bool:
 
 
 def _hold_on(row: Backfill, stretch: Job, grace: float, now: datetime) -> datetime:
-    """Hold the gap for longer, unless somebody else waits for one."""
+    """Extend the gap, unless another Job waits for one."""
     end = stretch.reservation.end
     others = Backfill.objects.filter(state=GapState.QUEUED)
     if others.exists() or not gap_booking.waitlist_rests():
@@ -293,7 +293,7 @@ def _hold_on(row: Backfill, stretch: Job, grace: float, now: datetime) -> dateti
 
 
 def _settle(row: Backfill, stretch: Job, now: datetime) -> bool:
-    """Give the gap back, count its time, and say what comes next."""
+    """Return the gap, count its time, and set the next state."""
     returned = stretch.reservation.state == State.RELEASED
     gap_booking.leave(
         reservation_id=stretch.reservation_id,
@@ -305,7 +305,7 @@ def _settle(row: Backfill, stretch: Job, now: datetime) -> bool:
     used = row.used_seconds + int(held.total_seconds())
     new, why = _next(row, stretch, used, returned=returned)
     if stretch.started_at is None and stretch.resume_from_id is not None:
-        # It never began: what it would have gone on from is the next one's.
+        # It never began, so the next stretch resumes from the same checkpoint.
         Job.objects.filter(pk=stretch.pk).update(resume_from=None)
     fields: dict[str, object] = {"used_seconds": used}
     if new is not GapState.QUEUED:
@@ -369,7 +369,7 @@ def _tell_over(row: Backfill, stretch: Job, why: str, now: datetime) -> None:
 
 
 def step(now: datetime) -> dict[str, int]:
-    """Follow what runs in gaps, then let who waits take those that are free."""
+    """Follow the Jobs in gaps, then give free gaps to waiting Jobs."""
     return {
         "gaps_followed": gap_claims.each(due(now), follow, now),
         "gaps_taken": gap_claims.take_all(now),

@@ -102,7 +102,7 @@ def array_stop(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 def gap_stop(request: HttpRequest, pk: int) -> HttpResponse:
     """Stop what runs in gaps."""
-    # It may have ended meanwhile, which is what was asked for.
+    # It may have ended meanwhile, which is the requested result.
     with contextlib.suppress(JobOver):
         stop_in_gaps(backfill_id=pk, user=reader(request), now=timezone.now())
     return redirect(f"{reverse('jobs')}#gaps")

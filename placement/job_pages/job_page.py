@@ -117,7 +117,7 @@ def job_files(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_safe
 def job_measured(request: HttpRequest, pk: int) -> HttpResponse:
-    """Return what came of a Job's Plan as a fragment."""
+    """Return the outcome of a Job's Plan as a fragment."""
     job = _visible_job(request, pk)
     if job.plan is None:
         raise Http404
@@ -139,7 +139,7 @@ def _moving(job: Job) -> dict[str, object]:
 
 
 def _part(request: HttpRequest, parts: Iterable[JobPart]) -> int:
-    """Return which node's log is asked for; 0, the first's, for what is none."""
+    """Return the index of the requested node's log; 0, the first, if invalid."""
     text = request.GET.get("part", "")
     return next((row.number for row in parts if str(row.number) == text), 0)
 
@@ -160,7 +160,7 @@ def _gpus(job: Job) -> list[dict[str, object]]:
         reservation=job.reservation_id, gpu__node__in=job.node_ids()
     )
     if job.gpu_ids:
-        # Known since it started: what it really got.
+        # The Gpus that it really got are known since it started.
         rows = rows.filter(gpu__in=job.gpu_ids)
     rows = rows.select_related("gpu__node").order_by("gpu__node__name", "gpu__index")
     return [

@@ -1,4 +1,4 @@
-"""The form that launches a Job into one of one's own Reservations."""
+"""The form that launches a Job in one of the User's Reservations."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ SMALL_PARAMETERS = 20_000_000
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def job_new(request: HttpRequest) -> HttpResponse:
-    """Show the form, or launch what it says."""
+    """Show the form, or launch its Job."""
     mine = own_reservations(reader(request), timezone.now())
     plan = _own_plan(request)
     again = _own_job(request)
@@ -141,7 +141,7 @@ def _own_plan(request: HttpRequest) -> StoredPlan | None:
 
 
 def _own_job(request: HttpRequest) -> Job | None:
-    """Return the Job that is launched once more: what it was fills the form."""
+    """Return the Job to launch again. Its values fill the form."""
     text = request.GET.get("again", "")
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
         return None
@@ -207,9 +207,9 @@ def _cuttable(launch: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _soonest(rows: Sequence[OwnReservation]) -> OwnReservation | None:
-    """Return the Reservation in which a Job can begin first; None: there is none.
+    """Return the Reservation in which a Job can start first, or None.
 
-    One with a Job in it is taken to be busy until its end.
+    A Reservation with a Job counts as busy until its end.
     """
     live = Job.objects.live().filter(reservation__in=[row.pk for row in rows])
     busy = set(live.values_list("reservation", flat=True))

@@ -25,7 +25,7 @@ class PlannerCommand(BaseCommand):
         self.command.add_arguments(parser)
 
     def answer(self, options: Mapping[str, Any]) -> str:
-        """Return what is printed. Raises PlacementError or OSError."""
+        """Return the output. Raises PlacementError or OSError."""
         return self.command.answer(options)
 
     def handle(self, *args: object, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Jobs that run in gaps between Reservations: what is wanted, and how far it got."""
+"""Jobs that run in gaps between Reservations: the request and its progress."""
 
 from django.conf import settings
 from django.db import models

@@ -151,7 +151,7 @@ class PlacementPolicy(models.Model):
 
 
 class MoveDecision(models.Model):
-    """What looking again at a Job came to: stay or move, why, and what came of it."""
+    """The result of a review of a Job: stay or move, the reason, and the outcome."""
 
     class State(models.TextChoices):
         STAYS = "stays", gettext_lazy("stays")

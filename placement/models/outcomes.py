@@ -1,4 +1,4 @@
-"""What came of Plans: predicted against measured, one row per Job that had one."""
+"""The outcomes of Plans: predicted and measured, one row per Job with a Plan."""
 
 from django.db import models
 from django.utils import timezone

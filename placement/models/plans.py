@@ -8,7 +8,7 @@ from reservations.models import Membership, User
 
 
 class RegisteredModel(models.Model):
-    """A stored ModelSpec: what a file or a config.json said of a model."""
+    """A stored ModelSpec, read from a model file or a config.json."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     name = models.CharField(max_length=120)
@@ -28,8 +28,8 @@ class StoredPlanQuerySet(models.QuerySet["StoredPlan"]):
     """Reads of Plans that people kept."""
 
     def visible_to(self, user: User) -> "StoredPlanQuerySet":
-        """Plans a User may look at: own, of members of Accounts they head; all for
-        operators. Whoever has a Plan's link may look at that one too."""
+        """Plans that a User may see: their own, and those of members of Accounts that
+        they head. Operators see all. A Plan's link admits its bearer to that Plan."""
         if user.is_operator:
             return self.all()
         headed = user.memberships.filter(is_head=True, active=True).values("account")
@@ -40,7 +40,7 @@ class StoredPlanQuerySet(models.QuerySet["StoredPlan"]):
 
 
 class StoredPlan(models.Model):
-    """A Plan somebody chose: data, checked, printable, never changed."""
+    """A Plan that a User saved: validated data that never changes."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     title = models.CharField(max_length=160)
@@ -68,7 +68,7 @@ class StoredPlan(models.Model):
 
 
 class Refinement(models.Model):
-    """A symbolic Estimate: asked for once, kept by content, answered for everybody."""
+    """A symbolic Estimate: computed once per content, and shared by all Users."""
 
     class State(models.TextChoices):
         WAITING = "waiting", "waits for a worker"

@@ -91,7 +91,7 @@ class EndpointQuerySet(models.QuerySet["Endpoint"]):
 
 
 class Endpoint(models.Model):
-    """Where a Job of kind ``serve`` is reached, and what it may hold."""
+    """The address of a Job of kind ``serve``, and the limits on its models."""
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="endpoint")
     gpu = models.ForeignKey("telemetry.Gpu", on_delete=models.PROTECT)

@@ -1,14 +1,14 @@
-"""Jobs that wait for time on the waitlist, as they were asked for."""
+"""Jobs that wait for time on the waitlist, as they were submitted."""
 
 from django.db import models
 from django.utils import timezone
 
 
 class WaitingLaunch(models.Model):
-    """What is launched once a waiting request is placed.
+    """The Job that is launched once a waiting request is placed.
 
-    Checked when it was asked for, and again by the rules of any launch when it is
-    placed. It goes with its request: placed, withdrawn or expired.
+    It is checked when it is submitted, and again like any launch when the request is
+    placed. It is deleted with its request: placed, withdrawn or expired.
     """
 
     waiting = models.OneToOneField(

@@ -1,12 +1,11 @@
-"""What becomes of a decision to move: written, agreed to, carried out, measured.
+"""The life of a decision to move: stored, accepted, carried out, measured.
 
 A move is one transaction: the Reservation's rest is booked on the new Gpus and the
-others are given back (`reservations.booking.relocation.move_rest`), the Job is told to
-stop, and a new Job of the same making waits in the new Reservation until the old one
-has left. It starts from its beginning or goes on from the checkpoint that the old one
-leaves, as its owner said when allowing it: that travels with it
-(`jobs.nodes.checkpoint_relay`), also to another node. TERM reaches a recipe at its next
-step.
+others are returned (`reservations.booking.relocation.move_rest`), a stop is sent to the
+Job, and a new Job with the same settings waits in the new Reservation until the old one
+has left. As its owner chose, it starts from scratch or resumes from the old Job's
+checkpoint, which is transferred even to another node (`jobs.nodes.checkpoint_relay`). A
+recipe handles TERM at its next step.
 """
 
 from collections.abc import Iterable
@@ -153,7 +152,7 @@ def recent_refusal(
 
 
 def withdraw(row: MoveDecision, now: datetime, *, reason: str) -> bool:
-    """Take back what was not carried out yet; False: somebody was first."""
+    """Withdraw a decision not yet carried out; False: another process was first."""
     waiting = [State.PROPOSED, State.ACCEPTED]
     words = joined([row.reason, sentence("Withdrawn: {why}", why=reason)])[:MOST_REASON]
     taken = MoveDecision.objects.filter(pk=row.pk, state__in=waiting).update(

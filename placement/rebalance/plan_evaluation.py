@@ -1,9 +1,9 @@
-"""One running Job weighed: its Plan where it is against the best Plan elsewhere.
+"""Compare a running Job's Plan in its present place with the best Plan elsewhere.
 
-The planner is asked twice or three times: on the Job's own Gpus as they are without the
-Job, on all that are free in the calendar for the rest of its Window, and, where the
-answer differs from the present place only in name, on the nearest equal Gpus. Only the
-Job's own strategy, number of Gpus and remedies count: its code is what it is.
+The planner runs two or three times: on the Job's own Gpus without the Job, on all Gpus
+that are free in the calendar for the rest of its Window, and, if that answer differs
+from the present place only in the names of its Gpus, on the nearest equal Gpus. Only
+the Job's strategy, number of Gpus and remedies are allowed, because its code is fixed.
 """
 
 import json
@@ -129,7 +129,7 @@ def weigh(
 def offers_for(job: Job, now: datetime) -> dict[str, GpuOffer]:
     """Return by UUID the Gpus as they would be without the Job, for its Window's rest.
 
-    Gpus of other Reservations, one's own included, are not offered.
+    Gpus of other Reservations are not offered, not even those of the same User.
     """
     found = planning.offered(
         user=job.owner, at=None, hours=1, now=now, until=job.reservation.end
@@ -155,7 +155,7 @@ class _Use:
 
 
 def _own_use(job: Job) -> dict[str, _Use]:
-    """Return what ingest told last of the Job's processes, by UUID."""
+    """Return ingest's last readings of the Job's processes, by UUID."""
     with Redis.from_url(settings.REDIS_URL) as client:
         text = client.get(broadcast.DETAIL + job.node.name)
     assert job.plan is not None
@@ -171,7 +171,7 @@ def _use(processes: Sequence[Mapping[str, Any]], job: int, likely: int) -> _Use:
     own = [process for process in processes if process["job"] == job]
     told = [process["memory_bytes"] for process in own]
     known = [int(size) for size in told if size is not None]
-    # A driver that cannot say how much a process holds: what was planned.
+    # If the driver does not report a process's memory, the planned bytes count.
     mine = sum(known) if len(known) == len(told) else likely
     shares = [p["sm_pct"] for p in processes if p["job"] != job]
     util = None if None in shares else float(min(100, sum(shares)))
@@ -277,7 +277,7 @@ def _elsewhere(
 
 
 def _shunned() -> dict[str, str]:
-    """By UUID what is wrong with Gpus that nobody should move to."""
+    """Return by UUID the problems of Gpus that no Job should move to."""
     rules = [INTRUDER, SQUATTER, *BREAKS]
     found = Alert.objects.open().filter(rule__in=rules).rules_by_gpu()
     uuids = Gpu.objects.filter(pk__in=found).values_list("pk", "uuid")
@@ -290,7 +290,7 @@ def _why_none(
     open_to: Mapping[str, GpuOffer],
     shunned: Mapping[str, str],
 ) -> str:
-    """What is in the way of each other Gpu, the booked ones counted together."""
+    """Return why each other Gpu is excluded. Booked Gpus are counted together."""
     booked, others = 0, []
     for uuid, offer in offers.items():
         if uuid in current.gpu_uuids:
@@ -332,9 +332,9 @@ def _why_none(
 def _holding(
     job: Job, best: Plan | None, offers: Mapping[str, GpuOffer]
 ) -> tuple[tuple[int, ...], bool]:
-    """Gpus that the rest of the Reservation would hold, and whether they cost more.
+    """Return the Gpus for the rest of the Reservation, and whether they cost more.
 
-    What it holds beyond the Job's Plan stays, where it can still be booked.
+    Its Gpus beyond the Job's Plan stay, if they can still be booked.
     """
     if best is None:
         return (), False

@@ -1,15 +1,15 @@
-"""The tick of looking again: what running Jobs would do better, and what came of it.
+"""The tick of rebalancing: review running Jobs, and follow their moves.
 
-1. follow what moves: it has begun elsewhere, or it could not
-2. carry out what was accepted, one move at a time over the whole site
-3. look at each Job that is due: its Plan where it is, the best Plan elsewhere, the
-   rule of docs/design/placement.md#moving (`rules/rebalance_rules.py`), and a row that
-   says why
+1. follow the moves: the Job has begun at the new place, or it could not
+2. carry out accepted moves, one at a time for the whole site
+3. review each due Job: its Plan in its place, the best Plan elsewhere, the rule of
+   docs/design/placement.md#moving (`rules/rebalance_rules.py`), and a row with the
+   reason
 4. withdraw proposals of Jobs that have ended
 
-A Job is due when it asks to be looked at and its turn has come, or when an Alert on
-one of its Gpus is newer than its last look. Safe to run twice and at the same time: a
-look is taken by compare-and-set before anything is decided.
+A Job is due when it allows reviews and its interval has passed, or when an Alert on one
+of its Gpus is newer than its last review. Safe to run twice and concurrently: a review
+is claimed by compare-and-set before anything is decided.
 """
 
 import logging
@@ -111,7 +111,7 @@ def _troubles() -> dict[int, tuple[Trouble, datetime]]:
 
 
 def alerts_by_uuid() -> dict[str, list[tuple[Trouble, datetime]]]:
-    """Return what is wrong with each Gpu; a Node's finding counts for all of its."""
+    """Return the problems of each Gpu. A finding of a Node counts for all its Gpus."""
     found: dict[str, list[tuple[Trouble, datetime]]] = {}
     alerts = Alert.objects.open().filter(rule__in=[INTRUDER, *BREAKS])
     for alert in alerts.select_related("gpu__node", "node").order_by("opened_at", "pk"):

@@ -1,12 +1,12 @@
 """Which gap a backfill Job takes, how long, and when it must leave. Pure.
 
 "Backfill" as in EASY (Lifka, "The ANL/IBM SP Scheduling System", 1995):
-a Job that fits into time nobody else uses now may run at once as long as it delays
-nobody. There the promise stands on the Job's own estimate of its length; here nobody
-is asked for one: the Job is stopped, with its grace, when the gap is over or somebody
-books its Gpus, and goes on from its checkpoint in the next gap.
+a Job that fits into unused time may run at once if it delays no other Job. EASY relies
+on the Job's estimate of its length. Here no estimate is needed: the Job is stopped,
+with its grace period, when the gap ends or its Gpus are booked, and it resumes from its
+checkpoint in the next gap.
 
-Cost: one sort of the free Gpus for each Job that is looked at.
+Cost: one sort of the free Gpus for each Job considered.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Wants:
     """Where its checkpoint lies; "": anywhere."""
 
     def suits(self, gpu: CalendarGpu, uuid: str) -> bool:
-        """Say whether a Gpu is good enough, whoever holds it now."""
+        """Return whether a Gpu is good enough, ignoring its present holder."""
         return (
             gpu.bookable
             and gpu.memory_total_bytes >= self.min_memory_bytes
@@ -115,7 +115,7 @@ class Wants:
         )
 
     def words(self) -> str:
-        """Return what it asks for, for people."""
+        """Return the request as text for people."""
         if self.uuids:
             return sentence("the GPUs of its plan")
         parts = [counted("{n} GPU", "{n} GPUs", self.count)]
@@ -231,13 +231,13 @@ def must_leave(end: datetime, now: datetime, grace_seconds: float) -> bool:
 
 
 def remaining_seconds(total_seconds: int | None, used_seconds: int) -> int | None:
-    """Return what is left of the time wanted in all; None: it wants no end."""
+    """Return the seconds left of the requested total; None: no total is set."""
     return None if total_seconds is None else max(0, total_seconds - used_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class GapRequest:
-    """One Job that waits for a gap, as far as its turn goes."""
+    """One Job that waits for a gap: the values that decide its position."""
 
     pk: int
     member_pk: int
@@ -245,7 +245,7 @@ class GapRequest:
 
 
 def in_order(rows: Iterable[GapRequest], ranks: Mapping[int, int]) -> list[int]:
-    """Return who is served first: Fair Tree rank, then older, then id (as who waits).
+    """Sort by Fair Tree rank, then age, then id, as the waitlist does.
 
     Args:
         ranks: by Membership; the highest is served first.
@@ -259,7 +259,7 @@ def in_order(rows: Iterable[GapRequest], ranks: Mapping[int, int]) -> list[int]:
 def fits_some_node(
     gpus: Iterable[tuple[CalendarGpu, str]], wants: Wants, barred: Collection[int]
 ) -> bool:
-    """Say whether some node has what it wants, were all its Gpus free."""
+    """Return whether a node could hold it if all of its Gpus were free."""
     found = [
         OpenGpu(gpu, uuid, datetime.max.replace(tzinfo=UTC))
         for gpu, uuid in gpus

@@ -26,7 +26,7 @@ from telemetry.protocol.sentences import sentence
 
 @dataclass(eq=False)
 class JobRefusal(Refusal):
-    """The rules say no to what somebody asked of a Job."""
+    """The rules refuse an action on a Job."""
 
     code: ClassVar[str] = "job-refused"
 

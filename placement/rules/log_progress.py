@@ -31,7 +31,7 @@ _BAR = re.compile(r"[0-9]{1,3}%\|[^|]{0,400}\| ?([0-9]{1,15})/([0-9]{1,15}) \[")
 
 @dataclass(frozen=True, slots=True)
 class ProgressCount:
-    """Done of a total, in whatever the program counts; 0 <= done <= total."""
+    """Done of a total, in the unit of the program; 0 <= done <= total."""
 
     done: float
     total: float
@@ -44,7 +44,7 @@ class ProgressCount:
 
 @dataclass(frozen=True, slots=True)
 class ProgressReading:
-    """What was told at an instant (Unix seconds), and where that count was begun at."""
+    """A count at an instant (Unix seconds), and the start of that count."""
 
     told: ProgressCount
     at: float
@@ -104,7 +104,7 @@ def _told(done: float, total: float) -> ProgressCount | None:
 def followed(
     before: ProgressReading | None, told: ProgressCount, at: float
 ) -> ProgressReading:
-    """What is known after one more look; a new count begins its pace anew."""
+    """Return the state after one more reading. A new count resets the pace."""
     same = (
         before is not None
         and before.told.total == told.total

@@ -1,7 +1,7 @@
-"""Text from a student's program: made harmless to show, and read for numbers.
+"""Text from a student's program: clean it for display, and find numbers in it.
 
-Both are linear in the text whatever it holds: no pattern here can backtrack
-over more than the bounded piece that it names.
+Both take linear time for every text: no pattern backtracks over more than the bounded
+piece that it matches.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _kind(offer: GpuOffer) -> tuple[object, ...]:
 def moved_bytes(plan: Plan, now: Plan) -> int:
     """Bytes of weights and optimizer that a Gpu must newly hold.
 
-    Activations are made anew and do not travel.
+    Activations are computed again and are not transferred.
     """
     held = {shard.gpu_uuid: shard for shard in now.shards}
     return sum(_missing_bytes(shard, held.get(shard.gpu_uuid)) for shard in plan.shards)

@@ -1,10 +1,10 @@
-"""One look at a running Job: stay, propose a move, or move it. A pure decision.
+"""The review of a running Job: stay, propose a move, or move it. A pure decision.
 
-See docs/design/placement.md#moving. Two questions. Is one of its Gpus in trouble (a
-stranger on it, or broken)? Then the Plan that keeps the Job alive is what matters.
-Otherwise, and only where the Job allows it: does a better Plan pay for itself
-(`move_benefit.decide_move`)? What may be done about a yes is the site's policy: never,
-propose, do; and nothing is done to a Job that has not said how it may be started again.
+See docs/design/placement.md#moving. Two questions decide. Has one of its Gpus a problem
+(an intruder, or a fault)? Then the Plan that keeps the Job alive wins. Otherwise, and
+only if the Job allows it: is a better Plan worth its transfer
+(`move_benefit.decide_move`)? The site's policy says what follows: never, propose, or
+move. A Job without a restart setting is never moved.
 """
 
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What is wrong with a Gpu of the Job."""
+    """The problem of a Gpu of the Job."""
 
     rule: str
     """The Alert's rule."""

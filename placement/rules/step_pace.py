@@ -1,9 +1,9 @@
-"""How long a step really took, and how much went through it, from what was logged.
+"""The measured seconds and throughput of a step, from the log.
 
 The first steps are slow (kernels are chosen, caches filled, data read for the first
-time), so they are left out: docs/design/placement.md#time calibrates from the first 20;
-a run of fewer than 80 steps leaves out its first quarter. The median is taken of what
-is left: a checkpoint that is written or a neighbour that wakes up moves a mean.
+time), so they are left out: docs/design/placement.md#time leaves out the first 20. A
+run of fewer than 80 steps leaves out its first quarter. The median of the rest is used,
+because writing a checkpoint or a busy neighbour would shift a mean.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -93,7 +93,7 @@ def pace_of(rows: Sequence[Row], marks: Sequence[Mark] = ()) -> Pace:
 
 
 def step_seconds_of(row: Row) -> float | None:
-    """Seconds of one step as one line says it, whatever it calls that."""
+    """Return the seconds of one step from one line, under any of the known names."""
     if (told := _first(row, STEP_SECONDS)) is not None:
         return told
     if (told := _first(row, STEP_MILLISECONDS)) is not None:
@@ -104,9 +104,9 @@ def step_seconds_of(row: Row) -> float | None:
 
 
 def marked(marks: Sequence[Mark], mark: Mark) -> list[Mark]:
-    """The marks with one more; when there are too many every second one goes.
+    """Return the marks with one more. Too many are thinned to every second one.
 
-    A step that fell back (the Job began again) begins anew.
+    A step lower than the last (the Job was restarted) starts a new list.
 
     >>> marked([(0.0, 1.0)], (5.0, 1.0)), marked([(0.0, 9.0)], (5.0, 1.0))
     ([(0.0, 1.0)], [(5.0, 1.0)])

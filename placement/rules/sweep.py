@@ -24,10 +24,10 @@ _PLACE = re.compile(r"\{([a-z][a-z0-9_]{0,39})\}")
 
 
 def read_sweep(text: str) -> Sweep:
-    """Read what somebody typed; no text is no sweep.
+    """Parse a typed sweep. An empty text means no sweep.
 
     Raises:
-        LaunchInvalid: ``sweep``, with the line that is wrong.
+        LaunchInvalid: ``sweep``, with the invalid line.
 
     >>> read_sweep("layers = 2, 4\\nname = a")
     {'layers': [2, 4], 'name': ['a']}
@@ -58,7 +58,7 @@ def checked_sweep(given: Mapping[str, object]) -> Sweep:
     """Return a sweep whose every part can be used.
 
     Raises:
-        LaunchInvalid: ``sweep``, with what is wrong.
+        LaunchInvalid: ``sweep``, with the problem.
     """
     sweep: Sweep = {}
     if len(given) > MOST_PARAMETERS:

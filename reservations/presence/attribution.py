@@ -1,9 +1,8 @@
-"""Whose is a process? From what a node says of it to a User, or to nobody.
+"""Attribute a process to a User, from the facts that its node reports.
 
-Asked in this order: the portal Job it belongs to, the user slice it runs in, the label
-of its container, then its uid (docs/design/telemetry.md#attribution). Nodes run
-students' code: what they say of a process decides who is blamed, never who may do
-something.
+Checked in this order: the portal Job it belongs to, the user slice it runs in, the
+label of its container, then its uid (docs/design/telemetry.md#attribution). Nodes run
+students' code, so their facts may lead to an accusation but never grant a right.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NOBODY_UID = 65_534
 
 @dataclass(frozen=True, slots=True)
 class HoldingInfo:
-    """Who holds a Gpu over which Window."""
+    """The holder of a Gpu, and the Window."""
 
     reservation_pk: int
     user_pk: int
@@ -45,7 +44,7 @@ class HoldingInfo:
         return owner == self.user_pk
 
     def shared_with(self, owner: int | str | None) -> bool:
-        """Whether an owner is somebody whom the holder lets use it."""
+        """Whether the holder shares the Gpu with this owner."""
         return owner is not None and owner in self.co_users
 
 
@@ -75,8 +74,8 @@ class OwnerLookup:
     def exempt(self, process: ProcessReading) -> bool:
         """Whether it is a display server or a monitor, by the policy's list.
 
-        A name is chosen by whoever starts a program, so one that holds much
-        memory, or an unknown amount, is not taken at its word.
+        The person who starts a program chooses its name. So a process with much
+        memory, or an unknown amount, is not exempt by its name.
         """
         held_bytes = process.memory_bytes
         if held_bytes is None or held_bytes > self.whitelist_bytes:
@@ -92,7 +91,7 @@ def _listed(program: str, names: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ForeignProcess:
-    """One process of somebody who is not the holder."""
+    """One process of a person who is not the holder."""
 
     process: ProcessReading
     owner: int | str
@@ -112,7 +111,7 @@ class Presence:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Logins of those who are not the holder, each once."""
+        """Logins of the persons other than the holder, each once."""
         return tuple(sorted({seen.login for seen in self.strangers}))
 
     @property

@@ -1,10 +1,10 @@
-"""The ladder: what is done against an intruder, and what never is.
+"""The escalation against an intruder: its steps and its exceptions.
 
     observe -> notify (in the page) -> warn (on the terminal) -> stop (the process)
 
-A pool goes so far up and no further; each step waits for its time and for the step
-below. Pure: who carries it out is gpuportal/alerts/response.py, and the node checks
-again just before it acts. See docs/design/telemetry.md#escalation.
+Each pool sets its highest step. Each step waits for its time and for the step below.
+Pure: gpuportal/alerts/response.py carries it out, and the node checks again just before
+it acts. See docs/design/telemetry.md#escalation.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REACH = {
 
 
 class Never(StrEnum):
-    """Why nothing is done against a process, whatever the pool allows."""
+    """Why a process is exempt, even if the pool allows an action."""
 
     STALE = sentence("its newest sample is stale")
     FEW_SAMPLES = sentence("it was not seen in enough samples")
@@ -63,7 +63,7 @@ class Never(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """One process that stands on a Gpu which somebody else holds."""
+    """One process on a Gpu that another person holds."""
 
     process: ProcessReading
     owner: int | str | None
@@ -135,11 +135,11 @@ def due_after_seconds(step: EscalationStep, policy: JudgePolicy) -> float:
 def next_step(
     case: EscalationCase, *, owners: OwnerLookup, policy: JudgePolicy
 ) -> EscalationStep | None:
-    """Return the rung to take now; None: none is due, or none ever.
+    """Return the step to take now; None: no step is due, or none is allowed.
 
-    One at a time and none left out: whoever is stopped was told and warned, and
-    had as long after the warning as the policy leaves between the two. A process
-    that came later than the Alert has its own time.
+    Steps come one at a time and none is skipped. A person whose process is stopped was
+    notified and warned, and had the policy's time after the warning. A process that
+    started later than the Alert has its own time.
     """
     if why_never(case, owners=owners, policy=policy) is not None:
         return None

@@ -1,11 +1,11 @@
-"""What is a Gpu doing, judged with the calendar in hand? And what is wrong?
+"""Derive the state of a Gpu and its findings from samples and the calendar.
 
-See docs/design/telemetry.md#findings. One reading proves nothing: a word that accuses
-somebody, and every finding, needs several fresh samples in a row and the time
-that the site's policies ask for. Whose a process is says `attribution.py`.
+See docs/design/telemetry.md#findings. One reading proves nothing: an accusing state,
+and every finding, needs several fresh samples in a row and the time set in the site's
+policies. `attribution.py` finds the owner of a process.
 
-`Watcher` remembers, per Gpu, for how long each cause stands; time in which no
-fresh sample came does not count. It has no clock of its own.
+`Watcher` remembers, per Gpu, how long each cause has lasted. Time without a fresh
+sample does not count. It has no clock.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class _Look:
         return stand.passes(seconds, self.policy.judge.least_samples)
 
     def finding(self, rule: str, stand: Stand, **detail: Any) -> Finding:
-        """Say what was found, with the readings that made it."""
+        """Return the finding with the readings that caused it."""
         pk = self.holding.reservation_pk if self.holding else None
         return Finding(rule, pk, detail, stand.trail)
 
@@ -149,13 +149,13 @@ class Watcher:
         holding: HoldingInfo | None,
         before: HoldingInfo | None = None,
     ) -> GpuVerdict:
-        """Return the word for a Gpu and what is wrong with it.
+        """Return the state of a Gpu and its findings.
 
         Args:
-            reading: the newest one; None: never heard of.
+            reading: the newest one; None: no reading ever arrived.
             age_seconds: since it arrived.
-            holding: whose Window runs now.
-            before: whose Window ended within the last minutes.
+            holding: the present holder and Window.
+            before: the holder whose Window ended within the last minutes.
         """
         memory = self._memory(gpu_pk, holding)
         if facts.maintenance:
@@ -210,10 +210,10 @@ def _unbooked(look: _Look) -> GpuVerdict:
 
 
 def _unbooked_word(look: _Look, seen: Presence, unseen: bool) -> GpuState:
-    """The word for a Gpu that nobody booked and nobody is accused on.
+    """Return the state of an unbooked Gpu without an accusation.
 
-    Free only where the card says so: somebody's processes, work or memory make it
-    busy, whoever's they are; and what cannot be read is not nothing.
+    It is free only if the card reports so: processes, work or memory make it busy, and
+    an unreadable value does not count as zero.
     """
     reading = look.reading
     # A list that can be read and is empty goes before a utilization of just now.

@@ -1,4 +1,4 @@
-"""Who holds which Gpu: for ingest's judging, the board, and the nodes."""
+"""The holder of each Gpu: for ingest, the board and the nodes."""
 
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta

@@ -21,7 +21,7 @@ Row = tuple[int, datetime, str, datetime | None, int, datetime | None, bool]
 
 
 def pending_releases(rows: Iterable[Row], now: datetime) -> dict[int, Looming]:
-    """Return, by Reservation, what is about to release it; mostly nothing.
+    """Return the pending releases by Reservation. Most have none.
 
     Args:
         rows: (Reservation's pk, its start, and `PRESENCE_FIELDS`).
@@ -50,7 +50,7 @@ def pending_releases(rows: Iterable[Row], now: datetime) -> dict[int, Looming]:
 
 
 def pending_release(row: Reservation, now: datetime) -> Looming | None:
-    """Return what is about to release one Reservation."""
+    """Return the pending release of one Reservation, or None."""
     fields = (
         row.pk,
         row.start,

@@ -1,9 +1,9 @@
-"""Is a running Reservation about to be released, and when?
+"""Predict the release of a running Reservation that is not used.
 
 See docs/design/fair-booking.md#rule-6.
 
-As far as is known now: time in which nobody could see stops the clock, so a release
-may come later than this says, never earlier.
+Time without telemetry stops the clock, so a release may come later than predicted,
+never earlier.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ SEEN_SAMPLES = 45
 
 @dataclass(frozen=True, slots=True)
 class MinuteInfo:
-    """What was seen of one Gpu in one minute (a frozen SampleMinute)."""
+    """The samples of one Gpu in one minute (a frozen SampleMinute)."""
 
     gpu_pk: int
     minute_at: datetime
@@ -33,7 +33,7 @@ class MinuteInfo:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is known about a Reservation's use so far."""
+    """The known use of a Reservation so far."""
 
     holder_came: bool
     """In some sample of some Gpu the holder had a process."""

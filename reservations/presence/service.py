@@ -1,4 +1,4 @@
-"""Steps 3 and 4 of the tick: who came, who did not, who holds and idles."""
+"""Steps 3 and 4 of the tick: check-ins, no-shows and idle Reservations."""
 
 import logging
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def check(now: datetime, policy: Policy) -> dict[str, int]:
     """Check in, free no-shows, warn and free idle ones; how many of each."""
     done = {"checked_in": 0, "no_shows": 0, "idle_warned": 0, "idle_released": 0}
     running = list(
-        # Also what is over: a late tick finds who did not come all the same.
+        # Ended Reservations too: a late tick still finds no-shows.
         Reservation.objects.active().filter(start__lt=now).order_by("pk")
     )
     gpus = _gpu_ids(running)
@@ -81,7 +81,7 @@ def _absence(
     gone_at = seen.absent_at
     if not policy.release_no_shows or gone_at is None or gone_at >= row.end:
         return ""
-    # Somebody may have checked in by a job since the row was read.
+    # A Job may have checked its holder in since the row was read.
     if not Reservation.objects.filter(pk=row.pk, checked_in_at=None).exists():
         return ""
     # As of then: a late tick writes what one in time would have.
@@ -94,7 +94,7 @@ def _absence(
 def _idle(
     row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
 ) -> str:
-    """Warn once; free what is still idle when the grace has been watched too."""
+    """Warn once; release the Gpus that are still idle after the grace period."""
     since = max(row.start, row.kept_at or row.start)
     idle = idle_seconds(
         _minutes(gpu_ids, since),

@@ -104,7 +104,7 @@ def create(request: HttpRequest, what: SeriesIn) -> Status[dict[str, object]]:
 
 @router.get("/series")
 def listed(request: HttpRequest) -> dict[str, object]:
-    """One's own series, newest first, with what became of each day."""
+    """The caller's series, newest first, with the result of each day."""
     rows = Series.objects.filter(user=signed_in(request)).prefetch_related(
         "gpus", "occurrences"
     )
@@ -118,7 +118,7 @@ def listed(request: HttpRequest) -> dict[str, object]:
 
 @router.post("/series/{int:pk}/end")
 def end(request: HttpRequest, pk: int) -> dict[str, object]:
-    """Book no further day; what is booked stays."""
+    """Book no further day. Booked days stay."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
     return _series(series_end.end(series_id=pk, user=user, now=now))

@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 
 def end(*, series_id: int, user: User, now: datetime) -> Series:
-    """Book no further day; what is booked stays.
+    """Book no further day. Booked days stay.
 
     Raises:
-        NotFound: none of that number of one's own.
+        NotFound: no such series of this User.
     """
     at = whole_second(now)
     row = own_series(series_id, user)
@@ -101,10 +101,10 @@ def cancel_from(*, series_id: int, user: User, day: date, now: datetime) -> int:
 
 
 def own_series(pk: int, user: User) -> Series:
-    """Return one of a User's own.
+    """Return a series of the User.
 
     Raises:
-        NotFound: none of that number, or somebody else's.
+        NotFound: no such series of this User.
     """
     rows = Series.objects.select_related("membership__account", "user")
     found = rows.filter(pk=pk, user=user).first()
@@ -114,7 +114,7 @@ def own_series(pk: int, user: User) -> Series:
 
 
 def _cancel(rows: Iterable[Occurrence], user: User, at: datetime) -> int:
-    """Cancel what has not begun, each in a transaction of its own."""
+    """Cancel the days that have not begun, each in its own transaction."""
     done = 0
     for one in rows:
         if one.reservation is None or one.reservation.state != State.CONFIRMED:

@@ -58,7 +58,7 @@ def checked_wish(
     purpose: str = "",
     now: datetime,
 ) -> SeriesWish:
-    """Return what is asked for, checked as far as one can without looking.
+    """Return the request, validated without reading the calendar.
 
     Raises:
         SeriesInvalid: the first day has begun.
@@ -141,7 +141,7 @@ def create(
 
 
 def extend(at: datetime, policy: Policy) -> dict[str, int]:
-    """Book what has come into the horizon; a step of the tick."""
+    """Book the days that have come into the horizon; a step of the tick."""
     due = Series.objects.filter(state="running", look_at__lte=at).order_by("look_at")
     booked = conflicts = 0
     for pk in due.values_list("pk", flat=True)[:MOST_ROWS]:
@@ -187,7 +187,7 @@ def _keep(wanted: SeriesWish, *, skip_refused: bool, at: datetime) -> Series:
 
 
 def _note(row: Series, looked: Iterable[Looked], at: datetime) -> None:
-    """Keep what came of each day; a day that waited before is written over."""
+    """Store the result of each day. The result of a day that waited is replaced."""
     zone = ZoneInfo(row.zone)
     for one in looked:
         Occurrence.objects.update_or_create(
@@ -269,7 +269,7 @@ def _tell(row: Series, detail: Mapping[str, object], key: str, at: datetime) -> 
 
 
 def _plan_next_look(row: Series, rule: Rule, policy: Policy, at: datetime) -> None:
-    """Note when there is something to do again; end what has no day left."""
+    """Store when the series is due again; end it when no day is left."""
     states = dict(row.occurrences.values_list("day", "state"))
     horizon = timedelta(seconds=policy.firm_horizon_seconds)
     looks = [

@@ -54,7 +54,7 @@ def share(request: HttpRequest, pk: int, who: ShareIn) -> Status[dict[str, objec
 
 @router.delete("/reservations/{int:pk}/co-users/{int:user_pk}")
 def unshare(request: HttpRequest, pk: int, user_pk: int) -> dict[str, object]:
-    """Take a co-user off, or leave what is shared with one."""
+    """Remove a co-user, or leave a Reservation that is shared with the caller."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
     removed = co_use.unshare(reservation_id=pk, user=user, co_user_id=user_pk, now=now)
@@ -63,7 +63,7 @@ def unshare(request: HttpRequest, pk: int, user_pk: int) -> dict[str, object]:
 
 @router.get("/offers")
 def listed(request: HttpRequest, open_only: bool = True) -> dict[str, object]:
-    """Offers to one and of one's own, newest first."""
+    """Offers to and from the caller, newest first."""
     user = signed_in(request)
     rows = Offer.objects.filter(Q(taker__user=user) | Q(made_by=user))
     if open_only:
@@ -157,7 +157,7 @@ def accept(
 
 @router.post("/offers/{int:pk}/decline")
 def decline(request: HttpRequest, pk: int) -> dict[str, object]:
-    """Decline what was offered to one, or take one's own offer back."""
+    """Decline an offer to the caller, or withdraw the caller's offer."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
     return _offer(offers.decline(offer_id=pk, user=user, now=now), user)
@@ -166,7 +166,7 @@ def decline(request: HttpRequest, pk: int) -> dict[str, object]:
 def _offer(row: Offer, user: User) -> dict[str, object]:
     reader = Reader.of(user, site_policy())
     to_me = row.taker.user_id == user.pk
-    # Who offers has named themselves; who is offered to was named by the maker.
+    # The maker revealed their own name, and the maker named the recipient.
     return {
         "id": row.pk,
         "state": row.state,
@@ -202,7 +202,7 @@ class GiveBackIn(PartIn):
 
 @router.post("/reservations/{int:pk}/give-back/preview")
 def price(request: HttpRequest, pk: int, part: PartIn) -> dict[str, object]:
-    """Say what giving a part back returns, and what it may cost."""
+    """Return the credits that a partial return gives back, and its price."""
     user = signed_in(request)
     found = partial_release.price(
         reservation_id=pk,

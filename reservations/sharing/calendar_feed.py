@@ -1,4 +1,4 @@
-"""The secret address of one's own calendar: random, revocable, kept as a hash."""
+"""The secret address of a User's calendar: random, revocable, stored as a hash."""
 
 import hashlib
 import secrets

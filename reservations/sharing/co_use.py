@@ -1,9 +1,8 @@
 """Share a Reservation with people of the same Account.
 
-A co-user may run processes and Jobs on its Gpus. Checking in, changing and paying
-stay the owner's. Who is taken off the list has no right there any more: the
-portal's Jobs of theirs are stopped by the tick of Jobs, with its usual grace, and
-processes count as a stranger's from then on.
+A co-user may run processes and Jobs on its Gpus. Only the owner checks in, changes and
+pays. A removed co-user loses these rights: the tick of Jobs stops their Jobs with the
+usual grace period, and their processes count as an intruder's from then on.
 """
 
 from datetime import datetime
@@ -76,13 +75,13 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
 
 @transaction.atomic(durable=True)
 def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) -> bool:
-    """Take a co-user off a Reservation, or leave it; False: nobody was there.
+    """Remove a co-user from a Reservation; False: they were not a co-user.
 
     Args:
         co_user_id: key of the User who may no longer use it.
 
     Raises:
-        NotAllowed: neither the owner nor the co-user asks.
+        NotAllowed: the caller is neither the owner nor the co-user.
         NotFound: no such Reservation.
     """
     at = whole_second(now)
@@ -112,7 +111,7 @@ def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) 
 def _own(pk: int, user: User, *, act: str, besides: int | None = None) -> Reservation:
     """Return the locked Reservation, if this User shares it.
 
-    The owner is locked first, as whoever books does.
+    The owner is locked first, as for every booking.
     """
     before = locks.load_reservation(pk)
     if user.pk not in (before.user_id, besides):
@@ -150,6 +149,6 @@ def _state(row: Reservation) -> State:
 
 
 def _publish(row: Reservation) -> None:
-    """Have pages and ingest read anew who may use it."""
+    """Make pages and ingest read the list of users again."""
     gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
     live.publish_reservation(row, gpu_ids=gpu_ids, policy=site_policy())

@@ -29,7 +29,7 @@ MOST_EVENTS = 500
 @never_cache
 @require_safe
 def feed(request: HttpRequest, address: str) -> HttpResponse:
-    """Answer with the calendar of whoever made the address; 404 to all others."""
+    """Answer with the calendar of the address's owner, or 404 if it is unknown."""
     user = calendar_feed.reader_of(address, now=timezone.now())
     if user is None:
         raise Http404(gettext("no such calendar"))

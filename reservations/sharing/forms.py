@@ -51,7 +51,7 @@ class GpuNumbersField(forms.MultipleChoiceField):
     """Several GPU numbers, one a box; whether they are held is seen later."""
 
     def to_python(self, value: Any) -> list[Any]:
-        """Return what was ticked; numbers where they are ones."""
+        """Return the ticked values, as numbers where they are numeric."""
         texts = super().to_python(value)[:MOST_GPUS]
         return [int(text) if _is_number(text) else text for text in texts]
 

@@ -1,8 +1,8 @@
-"""Give a Reservation away, or swap it: through the portal, by everybody's rules.
+"""Hand over a Reservation, or swap two, by the rules of every booking.
 
-On acceptance the old rows end without a price for late hours, which are held on,
-and what they held is judged anew as the taker's: quota, caps, firm or flex. No
-flex of others is displaced. Either all of it happens or none.
+On acceptance the old rows end without the price of a late return. Their time is judged
+again as the new holder's: quota, limits, firm or flex. It displaces no flex of others.
+The whole exchange is one transaction.
 """
 
 import logging
@@ -54,16 +54,16 @@ def offer(
     message: str = "",
     now: datetime,
 ) -> Offer:
-    """Offer one's own Reservation: given to a person, or against another one.
+    """Offer a Reservation of the User: to a person, or in exchange for another.
 
     Args:
-        to: login of whom it is given to; left out in a swap.
-        account: slug of the Account they would pay from, where they have several.
-        wanted_id: the other's Reservation, in a swap.
+        to: login of the recipient; left out in a swap.
+        account: slug of the Account that pays, if the recipient has several.
+        wanted_id: the other User's Reservation, in a swap.
 
     Raises:
-        CannotOffer, NotChangeable, Refusal: as the maker of a swap one would not
-            be allowed what one asks for.
+        CannotOffer, NotChangeable, Refusal: the rules would refuse the maker's side of
+            the swap.
         NotAllowed, NotFound.
     """
     at = whole_second(now)
@@ -215,7 +215,7 @@ def _wanted(pk: int, user: User) -> Reservation:
 
 
 def _check_can_be_offered(row: Reservation, at: datetime, *, swapped: bool) -> None:
-    """Refuse what is over; a swap is of what has not begun."""
+    """Refuse an ended Reservation, and a swap of one that has begun."""
     if row.state not in State.live() or row.end <= at:
         state = State.ENDED if row.state in State.live() else State(row.state)
         raise NotChangeable(state=state, act=sentence("offered"))
@@ -280,7 +280,7 @@ def _load(pk: int, user: User) -> Offer:
     """Return an Offer that this User made or may answer.
 
     Raises:
-        NotFound: none of that number, or somebody else's.
+        NotFound: no such offer to or from this User.
     """
     rows = Offer.objects.select_related(
         "made_by",
@@ -313,7 +313,7 @@ def _tell_taker(made: Offer, at: datetime) -> None:
 
 
 def _answered(found: Offer, answer: str, *, to: User, by: User, at: datetime) -> None:
-    # Whom somebody asked for a swap did not name themselves by being asked.
+    # A request for a swap does not reveal the name of its recipient.
     named = by.pk == found.made_by_id or found.wanted_id is None
     named = named or site_policy().names_visible
     notify(

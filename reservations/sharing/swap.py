@@ -1,7 +1,7 @@
-"""The exchange itself: end what is offered, judge it as the taker's, write it.
+"""Carry out an exchange: end the offered rows, judge them as the taker's, write them.
 
-Locks as whoever books takes them, of both sides together: Accounts with a quota,
-Users, Gpus, Reservations, each in pk order. Called inside a transaction.
+Takes the locks of a booking, for both sides together: Accounts with a quota, Users,
+Gpus, Reservations, each in pk order. Called inside a transaction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -136,9 +136,10 @@ def rehearse(offer: Offer, *, policy: Policy, at: datetime) -> Sides:
 
 
 def _hand_on(old: Reservation, new: Reservation) -> None:
-    """What was displaced for it is never free to give back, whoever holds it.
+    """Keep the history of the time: displaced flex, and the check-in deadline.
 
-    Nor does a new holder begin the time anew in which somebody must come.
+    Time that displaced flex is never free to return, also for its new holder. The
+    new holder's check-in deadline does not start again.
     """
     Reservation.objects.filter(displaced_by=old).update(displaced_by=new)
     since = old.watched_from or old.start
@@ -230,7 +231,7 @@ def _end_both(
 
 
 def _check_unchanged(row: Reservation, kept: Terms) -> list[Allocation]:
-    """Return the Allocations, if they still are what was offered.
+    """Return the Allocations, if they are still those of the offer.
 
     Raises:
         OfferOver: it ended, began, moved, or has other Gpus.
@@ -256,7 +257,7 @@ def _end(
     policy: Policy,
     at: datetime,
 ) -> None:
-    """End what has not begun. Without ``cancelled_at``: there is no undo of it."""
+    """End an unstarted row. It has no ``cancelled_at``, because it has no undo."""
     Reservation.objects.move(
         row.pk, old=State.CONFIRMED, new=State.CANCELLED, ended_at=at
     )
@@ -275,10 +276,10 @@ def _judge(
     policy: Policy,
     at: datetime,
 ) -> tuple[Request, Decision]:
-    """Judge one part as this Membership's own request; nobody is displaced.
+    """Judge one part as this Membership's own request. It displaces no flex.
 
-    What displaced somebody goes to no friend who could not have displaced them: firm
-    displaces anybody's flex, of flex nobody asks again who stands above whom.
+    Time that displaced flex cannot pass to a person who could not have displaced it:
+    firm may displace all flex, and for flex the ranks are not compared again.
     """
     wanted = terms(kept, at)
     gpus = locked.only(wanted.gpu_ids)

@@ -98,7 +98,7 @@ def _wrong(request: HttpRequest, pk: int, part: str, form: Any) -> bool:
 def _keep(
     request: HttpRequest, pk: int, part: str, errors: dict[str, list[str]]
 ) -> None:
-    """Keep what was typed and what is wrong with it until the page is shown again."""
+    """Keep the typed values and their errors until the page is shown again."""
     typed = {
         name: [
             value[:MOST_TYPED] for value in request.POST.getlist(name)[:MOST_CHOICES]
@@ -225,7 +225,7 @@ def accept(request: HttpRequest, pk: int) -> HttpResponse:
 
 @run_act
 def decline(request: HttpRequest, pk: int) -> HttpResponse:
-    """Decline an Offer, or take one's own back."""
+    """Decline an Offer, or withdraw the User's own."""
     user, now = _act(request)
     done = offers.decline(offer_id=pk, user=user, now=now)
     messages.success(
@@ -346,7 +346,7 @@ def reservation_line(row: Reservation, eyes: Reader) -> str:
 
 @require_safe
 def offer_list(request: HttpRequest) -> HttpResponse:
-    """List what is offered to one, and what one offers; open ones first."""
+    """List the Offers to and from the User, open ones first."""
     user = reader(request)
     asked = read_filters(OfferFilterForm, request.GET)
     rows = Offer.objects.filter(Q(taker__user=user) | Q(made_by=user))

@@ -56,7 +56,7 @@ class WaitIn(_Strict):
 
 @router.get("/waiting")
 def listed(request: HttpRequest) -> dict[str, object]:
-    """One's own requests: position, who is ahead by group, planned start, estimate."""
+    """The caller's requests: position, others ahead, planned start, estimate."""
     user = signed_in(request)
     policy = site_policy()
     found = queue_of(
@@ -107,7 +107,7 @@ def withdraw(request: HttpRequest, pk: int) -> dict[str, object]:
 
 @router.post("/waiting/{int:pk}/accept")
 def accept(request: HttpRequest, pk: int) -> dict[str, object]:
-    """Take what is offered: the new reservation."""
+    """Accept the offer; return the new reservation."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
     made = waiting.accept(waiting_id=pk, user=user, now=now)
@@ -128,9 +128,9 @@ def decline(request: HttpRequest, pk: int) -> dict[str, object]:
 def preview_chance(
     user: User, wish: PreviewIn, decision: Decision, now: datetime
 ) -> dict[str, object] | None:
-    """Return the chance that what was asked about would go; None: nobody can take it.
+    """Return the chance that the flex would be displaced; None: it cannot be.
 
-    Of a change: as though it were booked beside what is changed.
+    A change is judged as if it were booked beside the Reservation that it changes.
     """
     if decision.taken_until is None:
         return None

@@ -18,7 +18,7 @@ from reservations.store.return_history import returns_of
 
 
 class Crowd:
-    """Facts about some Memberships and their Users; read when first asked for."""
+    """Facts about some Memberships and their Users, read on first use."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Crowd:
 
     @cached_property
     def returns(self) -> dict[int, Returns]:
-        """Returns that exceed what is free, by Membership."""
+        """Returns beyond the free ones, by Membership."""
         return returns_of(self._memberships, now=self._start, policy=self._policy)
 
     @cached_property

@@ -1,7 +1,7 @@
-"""What the waitlist tells those who keep waiting: offers, plans, estimates.
+"""Offers, plans and estimates for requests that keep waiting.
 
-An offer is made where a placement needs an answer. It is held against others who
-would have to be asked, not against bookings, nor against who may be placed at once.
+An offer is made if a placement needs the person's answer. It blocks other placements
+that need an answer. It blocks neither bookings nor placements that need no answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,11 +34,11 @@ def store_estimates(
     policy: Policy,
     chosen: Mapping[int, WaitlistMatch | None],
 ) -> int:
-    """Offer what needs an answer, and keep where everybody would land.
+    """Make the offers that need an answer, and store the estimate of every request.
 
     Args:
-        chosen: what was chosen for some of them on this look: it stands unless what
-            is offered to others meanwhile meets it.
+        chosen: slots already chosen for some requests in this run. They are kept
+            unless they meet an offer made to another request.
     """
     expected = expect(found.queue, found.facts, now=at, policy=policy)
     offered = 0
@@ -46,7 +46,7 @@ def store_estimates(
     for one in found.queue:
         row = found.rows[one.pk]
         if one.consents:
-            # It needs no answer: what it could have, it was given.
+            # It needs no answer, so it has already received every possible slot.
             continue
         facts = found.facts(one)
         if taken:
@@ -82,7 +82,7 @@ def _meets(choice: WaitlistMatch, taken: Sequence[PlannedStart]) -> bool:
 
 
 def offered_of(row: WaitingRequest, at: datetime) -> PlannedStart | None:
-    """Return what is offered to a request at this moment."""
+    """Return the present offer to a request, or None."""
     start, end, until = row.offer_start, row.offer_end, row.offer_until
     if start is None or end is None or until is None or until <= at:
         return None
@@ -99,7 +99,7 @@ def _can_be_had(
 
 
 def _end_offer(row: WaitingRequest) -> None:
-    """Forget an offer that somebody booked: another may be made at once."""
+    """Forget an offer whose time was booked. Another may follow at once."""
     same = WaitingRequest.objects.waiting().filter(pk=row.pk, version=row.version)
     if same.update(offer_until=None, version=F("version") + 1):
         row.version += 1

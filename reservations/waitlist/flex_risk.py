@@ -1,12 +1,12 @@
-"""How likely unfrozen flex is to go, from the waitlist as it is. Pure.
+"""The chance that unfrozen flex is displaced, from the present waitlist. Pure.
 
-Of those that wait, the ones of other people that could use one of its Gpus count. A
-request whose Membership, with its own cost, would stand strictly above the holder
-without this booking (docs/design/fair-booking.md#rule-2) may take it; it weighs with
-the share of its possible starts, every hour from its earliest to its latest, that meet
-the booking. The chance is that at least one of them needs just this time: 1 - the
-product of (1 - weight). It says nothing of who will ask tomorrow: how many members
-stand above is told beside.
+Waiting requests of other people that could use one of its Gpus count. A request may
+take it if its Membership, with the cost of the request, would rank strictly above the
+holder without this booking (docs/design/fair-booking.md#rule-2). Its weight is the
+share of its possible starts, every hour from its earliest to its latest, that meet the
+booking. The chance is that at least one of them needs this time: 1 - the product of
+(1 - weight). Future requests are unknown, so the page also shows how many members rank
+above the holder.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def chance_of(
     tree: FairTree,
     held: bool,
 ) -> Chance:
-    """Return the chance that flex goes to somebody who waits.
+    """Return the chance that a waiting request displaces the flex.
 
     Args:
         queue: in order; the holder's own requests do not count.
-        held: the tree counts it already (it is booked, not only thought of).
+        held: the tree already counts it, because it is booked.
     """
     rivals = [
         one

@@ -1,4 +1,4 @@
-"""When there is room for what somebody waits for: a sweep over the gaps. Pure."""
+"""The Windows with room for a waiting request: a sweep over the gaps. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rooms(
 ) -> Iterator[Window]:
     """Yield the Windows between two starts in which there is room, on the grid.
 
-    ``first`` itself may begin off it: it is now, or a time that was asked for.
+    ``first`` itself may lie off the grid: it is now, or a requested time.
     """
     grid = policy.grid_seconds
     begin = unix(first)

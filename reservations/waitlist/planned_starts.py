@@ -1,15 +1,15 @@
-"""Where each waiting request would land, and whose start is held. Pure.
+"""The planned starts and the estimates of waiting requests. Pure.
 
 Conservative backfill (docs/design/fair-booking.md#rule-5): the first
-``planned_requests`` in order hold a planned start. Who holds one keeps it, whoever asks
-later, until it is placed, can begin sooner, or firm time of others takes the place;
-then it gets the next one. A newcomer holds one as soon as fewer than that many do. So a
-wide request is not starved by narrow ones: each plan stands, and only quotas' firm time
-goes before it.
+``planned_requests`` in order hold a planned start. Later requests do not take it away.
+A request keeps its planned start until it is placed, can begin sooner, or loses the
+place to firm time. Then it gets the next one. A new request gets one as soon as fewer
+than that many hold one. So narrow requests do not starve a wide one: only firm time
+within quotas goes before a planned start.
 
-Everybody behind is estimated on top: in order, each takes the earliest room that is
-left. Plans begin after the freeze: time inside it is anyone's
-(docs/design/fair-booking.md#rule-3).
+The requests behind are estimated on top: in order, each takes the earliest room that is
+left. Planned starts lie after the freeze, because time inside the freeze is open to
+every booking (docs/design/fair-booking.md#rule-3).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def beside(calendar: Calendar, plans: Iterable[PlannedStart]) -> Calendar:
     more: dict[int, list[Busy]] = defaultdict(list)
     for plan in plans:
         for pk in plan.gpu_pks:
-            # Plans of others may lie on what is closed for this reader only.
+            # Plans of others may lie on Gpus that are closed only for this reader.
             met = [
                 Window(instant(span.start), instant(span.end))
                 for span in calendar.clashes(pk, plan.window)

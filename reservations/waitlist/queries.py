@@ -1,4 +1,4 @@
-"""The waitlist as one person reads it: own requests, who is ahead, what to expect."""
+"""The waitlist of one User: their requests, positions, offers and estimates."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -127,7 +127,7 @@ def queue_of(
 
 
 def own_rows(user: User) -> QuerySet[WaitingRequest]:
-    """Return one's own requests, newest first."""
+    """Return the User's requests, newest first."""
     rows = WaitingRequest.objects.filter(user=user)
     related = rows.select_related("membership__account", "reservation")
     return related.order_by("-created_at", "-pk")
@@ -284,7 +284,7 @@ def chance_of_decision(
     now: datetime,
     policy: Policy,
 ) -> Chance | None:
-    """Return the chance that what is only thought of would go; None: nobody can."""
+    """Return the chance that a previewed flex booking is displaced; None: none can."""
     if decision.kind is not Kind.FLEX or decision.taken_until is None:
         return None
     queue, tree = _queue(_rows(), now, policy)
@@ -304,7 +304,7 @@ def chance_of_decision(
 
 
 def own_chances(user_pk: int, *, policy: Policy, now: datetime) -> dict[int, Chance]:
-    """Return, by Reservation, the chance of each of one's own unfrozen flex."""
+    """Return, by Reservation, the risk of each unfrozen flex of the User."""
     freeze = timedelta(seconds=policy.freeze_seconds)
     rows = list(
         Reservation.objects.filter(

@@ -1,20 +1,20 @@
-"""Who of those that wait is placed next, and where. Pure.
+"""Choose the next waiting request to place, and its slot. Pure.
 
 See docs/design/fair-booking.md#rule-5.
 
-Order: Fair Tree rank, then older request, then id; nothing else. Whoever is first in it
-and fits anywhere gets the earliest start that the rules grant (``decide``: quotas,
-caps, horizons, docs/design/fair-booking.md#rule-2), on the instants at which Gpus come
-free and the full hours between.
+Order: Fair Tree rank, then older request, then id. The first request that fits anywhere
+gets the earliest start that the rules grant (``decide``: quotas, limits, horizons,
+docs/design/fair-booking.md#rule-2), at the instants at which Gpus become free and the
+full hours between.
 
-Why it ends (docs/design/fair-booking.md#i6): with no new request nobody is placed for
-ever. A request that lost flex by rank (``takes`` is off) takes free time only, so each
-request displaces by rank at most once, and once more for every time it yielded to firm;
-firm never goes. Between two displacements every placement adds one, and there are only
-so many.
+Why it ends (docs/design/fair-booking.md#i6): without new requests the placements stop.
+A request that lost flex by rank (``takes`` is off) takes only free time, so each
+request displaces by rank at most once, and once more for every time it yielded to firm.
+Firm is never displaced. Between two displacements every placement adds one, and their
+number is bounded.
 
 With notice shorter than the freeze, or in the person's quiet hours, a slot is only
-offered, unless it was accepted beforehand or a Job waits with the request.
+offered, unless it was accepted in advance or a Job waits with the request.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def choose(
                 if refused_on_any_gpus(decision):
                     hopeless.add((window, request.rate))
                 continue
-            # Once more with all that is told.
+            # Decide again with full details for the reason.
             decision = decide(request, facts)
             assert decision.kind is not None
             slot = Slot(
@@ -341,7 +341,7 @@ def reason(
     queue: Sequence[WaitingRequestInfo],
     ranks: Mapping[int, FairRank],
 ) -> dict[str, Any]:
-    """Return what is kept of a placement: the order, and the decision.
+    """Return the stored reason of a placement: the order and the decision.
 
     See docs/design/fair-booking.md#rule-8.
     """

@@ -2,18 +2,18 @@
 
 See docs/design/fair-booking.md#rule-5.
 
-One look reads everything once, places the first in order that fits, and looks again
-until nobody can be placed; then it makes offers and says where each of the others
-would land. Every placement is a transaction of its own, judged again under the locks
-of ``booking.service``. ``WaitlistLook`` is locked before them: its ``turn`` says
-whether somebody placed since it was read, so that two beats at once serve in the same
-order as one.
+One run reads everything once, places the first request in order that fits, and repeats
+until no request can be placed. Then it makes offers and stores an estimate for each of
+the others. Every placement has its own transaction and is judged again under the locks
+of ``booking.service``. ``WaitlistLook`` is locked before them. Its ``turn`` shows
+whether another process has placed a request since it was read, so two concurrent runs
+serve in the same order as one.
 
-A look costs (bench/waiting.py); it is taken when something was written since the last
-one that may free time or move ranks (every act leaves an audit row, in its own
-transaction), at most every ``REST_SECONDS`` while a rush goes on, and in any case every
-``look_again_seconds``. One that places for longer than ``BUSY_SECONDS`` ends, and the
-next goes on. In the live portal it is a task of its own: no other step waits for it.
+A run is expensive (bench/waiting.py). It happens when a write since the last run may
+have freed time or changed ranks (every act leaves an audit row in its transaction), at
+most every ``REST_SECONDS`` during a rush, and in any case every ``look_again_seconds``.
+A run that places for longer than ``BUSY_SECONDS`` ends, and the next one continues. In
+the live portal it is a separate task, so no other step waits for it.
 """
 
 import logging
@@ -60,16 +60,16 @@ log = logging.getLogger(__name__)
 
 
 class TurnLost(Exception):
-    """Somebody placed since the waitlist was read: look again."""
+    """Another process placed a request since the waitlist was read: run again."""
 
 
 def place(at: datetime, policy: Policy) -> dict[str, int]:
-    """Place whoever fits, in order; offer and plan for the others."""
+    """Place the requests that fit, in order; make offers and plans for the others."""
     done = {"placed": 0, "offered": 0, "waiting_expired": 0}
     if not WaitingRequest.objects.waiting().exists():
         return done
     before = WaitlistLook.objects.get_or_create(pk=1)[0]
-    # Read before anything else: what is written from here on asks for another look.
+    # Read first: every later write causes another run.
     newest: int | None = _newest_entry()
     age = (at - before.looked_at).total_seconds() if before.looked_at else None
     rests = age is not None and 0 < age < REST_SECONDS
@@ -125,13 +125,15 @@ def _longest(policy: Policy) -> timedelta:
 def _place_all(
     at: datetime, policy: Policy
 ) -> tuple[int, WaitlistSnapshot, dict[int, WaitlistMatch | None] | None]:
-    """Place the first that fits until nobody does; how many, and the last look.
+    """Place the first request that fits until none does.
 
-    With it, of those that were looked at on it, what could be offered to them; None:
-    there was no time for everybody, the next look goes on.
+    Returns:
+        The number of placements, the last snapshot, and the slots that could be offered
+        to the requests considered on it; None for these if the time was too short, and
+        the next run continues.
 
-    Who was looked at in vain is not looked at again until something was displaced,
-    but once more at the end: a placement takes time away, it may only move ranks.
+    A request that did not fit is skipped until a booking was displaced, and considered
+    once more at the end: a placement only takes time away, but it may change ranks.
     """
     placed = 0
     refused: set[int] = set()
@@ -200,13 +202,13 @@ def place_one(
     """Book this slot for a waiting request, by the rules of any booking.
 
     Args:
-        actor: who accepted it; None: the portal placed it.
-        turn: the waitlist's when the choice was made; None: whichever it is.
-        why: what is kept of the choice.
+        actor: the User who accepted it; None: the portal placed it.
+        turn: the waitlist's turn at the choice; None: it is not compared.
+        why: the stored reason of the choice.
 
     Raises:
-        TurnLost: somebody placed meanwhile, or it waits no more.
-        Refusal: the rules say no now.
+        TurnLost: another request was placed meanwhile, or this one no longer waits.
+        Refusal: the rules refuse it now.
     """
     chosen = locks.choose_membership(row.user, row.membership)
     with wait_for_turn(), transaction.atomic(durable=True):

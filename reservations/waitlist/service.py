@@ -149,10 +149,10 @@ def _good_enough(gpu: CalendarGpu, wish: Wish) -> bool:
 
 
 def own_request(waiting_id: int, user: User) -> WaitingRequest:
-    """Return one's own request.
+    """Return a request of the User.
 
     Raises:
-        NotFound: none of that number, or somebody else's.
+        NotFound: no such request of this User.
     """
     rows = WaitingRequest.objects.select_related("user", "membership__account")
     found = rows.filter(pk=waiting_id, user=user).first()
@@ -184,10 +184,10 @@ def withdraw(*, waiting_id: int, user: User, now: datetime) -> WaitingRequest:
 def decline(*, waiting_id: int, user: User, now: datetime) -> WaitingRequest:
     """Decline an offer (it keeps waiting), or a placement before its freeze.
 
-    A declined placement costs nothing: it was not the person's own act. It counts as
-    returned, because the person asked for it and others could not have it. What it
-    displaced was others' loss: those hours are charged as given back late. So is all
-    of one that its holder moved, lengthened or widened since.
+    A declined placement costs nothing, because the portal made it. It counts as a
+    return, because the time was requested and closed to others. Hours that displaced
+    other bookings are charged as a late return. So is the whole of a placement that its
+    holder has moved, lengthened or widened since.
 
     Raises:
         NotDeclinable: the placement is frozen, or has begun.
@@ -262,11 +262,11 @@ def _as_placed(
 
 
 def accept(*, waiting_id: int, user: User, now: datetime) -> Reservation:
-    """Take what is offered; one that was to begin meanwhile begins now.
+    """Accept an offer. If its start has passed meanwhile, it begins now.
 
     Raises:
-        OfferLapsed: nothing is offered any more, or it was taken.
-        NotWaiting: it is placed or over.
+        OfferLapsed: the offer has expired, or its time was booked.
+        NotWaiting: the request is already placed or over.
         NotFound; any Refusal by the rules.
     """
     at = whole_second(now)

@@ -1,4 +1,4 @@
-"""The waitlist as values: who waits, in which order, and what each is judged by."""
+"""The waitlist as values: requests, their order, and the facts that judge them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -123,7 +123,7 @@ class WaitlistSnapshot:
         )
 
     def _calendar(self, asking: frozenset[int]) -> Calendar:
-        """Return the calendar of who asks from here; teaching slots differ."""
+        """Return the calendar of a requesting User, with their teaching slots."""
         if self._taught is None:
             standing = Closure.objects.standing(self.now, self.until)
             accounts = standing.exclude(account=None).order_by()
@@ -151,7 +151,7 @@ class WaitlistSnapshot:
 
 
 def read_waitlist(now: datetime, policy: Policy) -> WaitlistSnapshot:
-    """Read the waitlist and what it is judged by, in few queries for everybody."""
+    """Read the waitlist and the facts that judge it, in few queries."""
     chosen = (
         WaitingRequest.objects.waiting()
         .filter(membership__active=True, user__is_active=True)
@@ -192,6 +192,6 @@ def _ranked(
     if not waiting:
         return None, {}
     usage = usage_by_membership(now, policy)
-    # Who holds flex counts, though switched off: see ``usage.with_tree``.
+    # Holders of flex count even when switched off: see ``usage.with_tree``.
     tree = fair_tree(usage, now, policy, also={*usage, *(w.member_pk for w in waiting)})
     return (tree, tree.ranked().ranks) if tree is not None else (None, {})

@@ -1,7 +1,8 @@
 """``manage.py job submit|list|gaps|log|stop``: Jobs from the operator's terminal.
 
-The same services as the pages call, so the same rules hold. Whoever may run manage.py
-may read the database: there is no sign-in, but every act names a User and is audited.
+The commands call the same services as the pages, so the same rules apply. A person who
+may run manage.py may read the database: there is no sign-in, but every act names a User
+and is audited.
 """
 
 import argparse
@@ -37,11 +38,11 @@ ROWS = 50
 
 
 class Wrong(Exception):
-    """What was asked cannot be done; the text says why."""
+    """The command cannot be carried out; the text says why."""
 
 
 class OneLine(argparse.ArgumentParser):
-    """Says in one line what is wrong with a word's options."""
+    """Reports invalid options of a subcommand in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Leave with 2."""
