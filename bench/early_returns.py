@@ -24,8 +24,8 @@ from zlib import crc32
 from reservations.reports.replay.trace import TraceJob, read_trace
 from reservations.rules.fairness.early_returns import (
     WINDOW_SECONDS,
+    EarlyReturns,
     ReturnedTooMuch,
-    Returns,
     check_returns,
 )
 from reservations.rules.policy import Policy
@@ -116,7 +116,7 @@ def _may(returned: Sequence[tuple[int, int]], now: int, policy: Policy) -> bool:
     try:
         check_returns(
             Window(start, start + timedelta(hours=1)),
-            Returns(lately, 0, policy.quota_gpu_seconds),
+            EarlyReturns(lately, 0, policy.quota_gpu_seconds),
             now=moment,
             policy=policy,
         )

@@ -37,7 +37,7 @@ import numpy as np
 from bench.rig.serving_client import Client
 from bench.rig.serving_server import NAME, ROOM_BYTES
 from placement.agent.serving.deadline_scheduler import Scheduler
-from placement.agent.serving.queue_simulation import Placed
+from placement.agent.serving.queue_simulation import ScheduledModel
 from placement.protocol.serving_times import Timing
 from tests.placement.serving.networks import mlp_bytes
 from tests.placement.serving.virtual import open_loop, uneven
@@ -200,7 +200,9 @@ def virtual(arguments: argparse.Namespace, rows: int) -> None:
         for percent in LOADS:
             profile = {size: [one + more * (size - 1)] * 5 for size in sizes}
             gpu = Scheduler(room_bytes=ROOM_BYTES, admits=admits)
-            placed = Placed("mlp", 1, Timing(profile, load_seconds=0.1), max(sizes))
+            placed = ScheduledModel(
+                "mlp", 1, Timing(profile, load_seconds=0.1), max(sizes)
+            )
             gpu.place(placed, loaded=True)
             fates = open_loop(
                 gpu,

@@ -18,7 +18,7 @@ _Kind = tuple[str, int, str, str]
 """Logger, level, text before its arguments, name of the exception."""
 
 
-class Repeats(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Lets the first lines of a kind through each minute and leaves out the rest.
 
     What a node sends, or a visitor asks, may be refused a thousand times a second; the

@@ -371,7 +371,7 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(levelname)s %(name)s: %(message)s"}},
-    "filters": {"repeats": {"()": "gpuportal.log_bounds.Repeats"}},
+    "filters": {"repeats": {"()": "gpuportal.log_bounds.RepeatFilter"}},
     "handlers": {
         "console": {
             "class": "logging.StreamHandler",

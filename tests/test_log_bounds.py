@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gpuportal.log_bounds import Repeats
+from gpuportal.log_bounds import RepeatFilter
 
 pytestmark = pytest.mark.pure
 
@@ -17,7 +17,7 @@ def line(text="fact of %s refused", *values):
 
 def test_the_same_kind_of_line_is_written_so_often_a_minute_and_then_counted():
     clock = [0.0]
-    bound = Repeats(per_minute=3, clock=lambda: clock[0])
+    bound = RepeatFilter(per_minute=3, clock=lambda: clock[0])
 
     written = [bound.filter(line("fact of %s refused", n)) for n in range(10)]
     other = bound.filter(line("another"))
@@ -31,7 +31,7 @@ def test_the_same_kind_of_line_is_written_so_often_a_minute_and_then_counted():
 
 
 def test_lines_that_are_all_different_are_bounded_too():
-    bound = Repeats(per_minute=3, clock=lambda: 0.0)
+    bound = RepeatFilter(per_minute=3, clock=lambda: 0.0)
 
     written = sum(bound.filter(line(f"text {n}")) for n in range(5000))
 
@@ -50,7 +50,7 @@ def failed(error: Exception) -> logging.LogRecord:
 def test_a_fault_that_repeats_has_its_traceback_once_a_minute():
     """A database that is away fails every socket in the same 200 lines."""
     clock = [0.0]
-    bound = Repeats(per_minute=3, clock=lambda: clock[0])
+    bound = RepeatFilter(per_minute=3, clock=lambda: clock[0])
     written = []
     for number in range(10):
         record = failed(OSError(f"no route {number}"))

@@ -11,7 +11,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from placement.agent.serving.batch import HostedModel
-from placement.agent.serving.executor import SWITCH_SECONDS, Station
+from placement.agent.serving.executor import SWITCH_SECONDS, ServingExecutor
 from placement.agent.serving.onnx_engine import Engine
 from placement.agent.serving.server import run_in_loop, serve
 
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     address, path, rows, kind = arguments
     sys.setswitchinterval(SWITCH_SECONDS)
     engine = Engine(cuda=False, threads=1, room_bytes=ROOM_BYTES)
-    station = Station(engine, room_bytes=ROOM_BYTES, admits=kind == "admits")
+    station = ServingExecutor(engine, room_bytes=ROOM_BYTES, admits=kind == "admits")
     station.take(HostedModel(NAME, Path(path), 2**28, int(rows), deadline_ms=60_000))
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)

@@ -2,8 +2,8 @@
 
 Three floors meet: telemetry reads, the calendar says who holds, Jobs say whose a
 process is. Judging happens a thousand times a second and never asks the database;
-it looks at a Picture that a thread of its own keeps fresh: on every change of the
-calendar, and every five seconds.
+it looks at a HoldingsPicture that a thread of its own keeps fresh, on every change of
+the calendar and every five seconds.
 """
 
 import logging
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class HoldingsPicture:
     """Who holds what around one instant, and how processes lead to people."""
 
     holdings: dict[int, tuple[HoldingInfo, ...]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class IntruderScene:
     """When the newest sample came, by the server's clock."""
 
 
-def load_picture(now: datetime, logins: dict[str, int]) -> Picture:
+def load_picture(now: datetime, logins: dict[str, int]) -> HoldingsPicture:
     """Read the calendar with its co-users, the live Jobs, the policies: ten queries."""
     recent = recent_holdings(now, within_seconds=RECENT_SECONDS)
     parts = (recent, current_holdings(now), next_holdings(now))
@@ -89,7 +89,7 @@ def load_picture(now: datetime, logins: dict[str, int]) -> Picture:
     since = now - timedelta(seconds=ENDED_JOBS_SECONDS)
     jobs = Job.objects.live() | Job.objects.filter(ended_at__gte=since)
     policy = load_policy()
-    return Picture(
+    return HoldingsPicture(
         holdings={
             gpu_id: tuple(part[gpu_id] for part in parts if gpu_id in part)
             for gpu_id in gpu_ids
@@ -131,7 +131,7 @@ class CalendarJudge:
 
     def __init__(self) -> None:
         self._complaints = Complaints(logger)
-        self._picture: Picture | None = None
+        self._picture: HoldingsPicture | None = None
         self._logins: dict[str, int] = {}
         self._logins_at: datetime | None = None
         self._watcher = Watcher(WatchPolicy())
@@ -175,7 +175,7 @@ class CalendarJudge:
         return list(self._scenes.values())
 
     @property
-    def picture(self) -> Picture | None:
+    def picture(self) -> HoldingsPicture | None:
         """The newest picture; None before the calendar was ever read."""
         return self._picture
 

@@ -17,7 +17,11 @@ from django.db import close_old_connections, transaction
 from django.utils import timezone
 
 from gpuportal.alerts.broken_gpus import judge_broken
-from gpuportal.alerts.calendar_judge import CalendarJudge, IntruderScene, Picture
+from gpuportal.alerts.calendar_judge import (
+    CalendarJudge,
+    HoldingsPicture,
+    IntruderScene,
+)
 from placement.jobs.nodes import event_intake
 from placement.jobs.nodes.command_queue import new_nonce, send_process_order
 from placement.planner.values.errors import FactRefused, OrderRefused
@@ -102,7 +106,11 @@ class Responder:
         return taken
 
     def _look(
-        self, alert: Alert, scene: IntruderScene, picture: Picture, now: datetime
+        self,
+        alert: Alert,
+        scene: IntruderScene,
+        picture: HoldingsPicture,
+        now: datetime,
     ) -> int:
         assert alert.gpu is not None
         pool = alert.gpu.pool

@@ -18,7 +18,7 @@ from django.utils.translation import get_language
 from placement.models import Job
 from reservations.models import Allocation, User
 from reservations.presence.queries import PRESENCE_FIELDS, pending_releases
-from reservations.presence.release_warnings import Looming
+from reservations.presence.release_warnings import PendingRelease
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.store.co_users import co_user_pks
 from telemetry.live.broadcast import Detail, DetailProcess
@@ -77,7 +77,7 @@ class LiveBooking:
     hue: int
     co_users: frozenset[int] = frozenset()
     """Whom the holder lets use it."""
-    looming: Looming | None = None
+    looming: PendingRelease | None = None
     """What is about to release it."""
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from gpuportal.demo.lab import LOST
 from gpuportal.demo.minutes import MINUTES_SPAN
-from gpuportal.demo.past_bookings import Draft
+from gpuportal.demo.past_bookings import DraftBooking
 from gpuportal.demo.sample_totals import columns, stretch
 from placement.models import Job
 from reservations.models import Reservation
@@ -22,7 +22,7 @@ from telemetry.models import AccountHour, Gpu, SampleHour, UsageSummary
 from telemetry.rules.rollup import EMPTY, MinuteTotals, merge, merge_all
 
 HOUR = timedelta(hours=1)
-Booked = Sequence[tuple[Draft, Reservation]]
+Booked = Sequence[tuple[DraftBooking, Reservation]]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def write_summaries(booked: Booked, jobs: Sequence[Job]) -> None:
 
 
 def _summary(
-    draft: Draft,
+    draft: DraftBooking,
     gpus: dict[int, Gpu],
     start: datetime,
     end: datetime,

@@ -30,7 +30,7 @@ from gpuportal.demo.lab import (
     ROOT,
 )
 from gpuportal.demo.minutes import write_minutes
-from gpuportal.demo.past_bookings import Book, DemoGpu, Draft, draw
+from gpuportal.demo.past_bookings import DemoGpu, DraftBooking, PastBookings, draw
 from gpuportal.demo.past_jobs import write_past_jobs
 from gpuportal.demo.taken import write_taken
 from gpuportal.demo.waitlist_requests import write_waiting
@@ -87,7 +87,9 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> LoadedLab:
         policy.grid_seconds = GRID_SECONDS
         policy.save()
         modest = {i for i, m in enumerate(members) if m.user.username in LOGINS}
-        book = Book(policy.quota_gpu_seconds, policy.gpus_at_once, frozenset(modest))
+        book = PastBookings(
+            policy.quota_gpu_seconds, policy.gpus_at_once, frozenset(modest)
+        )
         scenes = _draw(book, gpus, members, now=now, chance=chance)
         rows = _write(book.drafts, members, now=now)
         write_taken(members, gpus, now=now, chance=random.Random(seed))
@@ -204,19 +206,19 @@ def _enroll(name: str, now: datetime) -> Node:
 
 
 def _draw(
-    book: Book,
+    book: PastBookings,
     gpus: list[DemoGpu],
     members: list[Membership],
     *,
     now: datetime,
     chance: random.Random,
-) -> list[tuple[cast.Scene, Draft]]:
+) -> list[tuple[cast.Scene, DraftBooking]]:
     """Fill the book: what runs now first, then the past, then the days ahead."""
     number = {member.user.username: i for i, member in enumerate(members)}
     at = {(gpu.node, gpu.index): gpu for gpu in gpus}
     scenes = []
     for scene in cast.SCENES:
-        draft = Draft(
+        draft = DraftBooking(
             student=number[scene.user],
             gpus=tuple(at[scene.node, index] for index in scene.indexes),
             start=_on_grid(now - timedelta(hours=scene.begun_hours)),
@@ -259,7 +261,7 @@ def _on_grid(at: datetime) -> datetime:
 
 
 def _write(
-    drafts: list[Draft], members: list[Membership], *, now: datetime
+    drafts: list[DraftBooking], members: list[Membership], *, now: datetime
 ) -> list[Reservation]:
     rows = []
     for draft in drafts:
@@ -324,9 +326,9 @@ def _ledger(rows: Iterable[Reservation]) -> Iterable[LedgerEntry]:
 
 
 def _actors(
-    drafts: list[Draft],
+    drafts: list[DraftBooking],
     members: list[Membership],
-    scenes: list[tuple[cast.Scene, Draft]],
+    scenes: list[tuple[cast.Scene, DraftBooking]],
     *,
     now: datetime,
 ) -> dict[str, list[simulated_nodes.Actor]]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from gpuportal.demo.lab import LOST
-from gpuportal.demo.past_bookings import Draft
+from gpuportal.demo.past_bookings import DraftBooking
 from gpuportal.demo.sample_totals import columns, stretch
 from reservations.models import Reservation
 from telemetry.models import Gpu, SampleMinute
@@ -15,7 +15,7 @@ MINUTES_SPAN = timedelta(minutes=DAY_MINUTES)
 
 
 def write_minutes(
-    booked: Sequence[tuple[Draft, Reservation]],
+    booked: Sequence[tuple[DraftBooking, Reservation]],
     *,
     now: datetime,
     chance: random.Random,

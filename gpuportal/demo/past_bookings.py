@@ -28,7 +28,7 @@ class DemoGpu:
 
 
 @dataclass(frozen=True)
-class Draft:
+class DraftBooking:
     """One drawn reservation: student number, Gpus, Window, how it behaves."""
 
     student: int
@@ -48,14 +48,14 @@ class Draft:
 
 
 @dataclass
-class Book:
+class PastBookings:
     """What was drawn so far, with the checks of a calendar."""
 
     quota_gpu_seconds: int
     gpus_at_once: int
     modest: frozenset[int] = frozenset()
     """Students who hold at most a third of their quota: room to try booking."""
-    drafts: list[Draft] = field(default_factory=list)
+    drafts: list[DraftBooking] = field(default_factory=list)
 
     def free(self, gpu: DemoGpu, start: datetime, end: datetime) -> bool:
         """Say whether no drawn reservation of the Gpu meets [start, end)."""
@@ -63,7 +63,7 @@ class Book:
             gpu in d.gpus and d.start < end and d.end > start for d in self.drafts
         )
 
-    def allows(self, draft: Draft) -> bool:
+    def allows(self, draft: DraftBooking) -> bool:
         """Say whether quota and width still hold for the student with it.
 
         Stricter than the rule (sums 7 days on both sides), so always inside it.
@@ -81,7 +81,7 @@ class Book:
 
 
 def draw(
-    book: Book,
+    book: PastBookings,
     gpus: Sequence[DemoGpu],
     *,
     students: int,
@@ -114,7 +114,7 @@ def draw(
         free = [g for g in gpus if g.node == node and book.free(g, start, end)]
         if len(free) < width:
             continue
-        draft = Draft(
+        draft = DraftBooking(
             student=chance.choices(range(students), weights)[0],
             gpus=tuple(free[:width]),
             start=start,

@@ -13,7 +13,7 @@ from reservations.models import AuditEntry, Membership, WaitingRequest
 
 
 @dataclass(frozen=True)
-class Wait:
+class DemoRequest:
     """Who waits since when, for how long a run of how many Gpus of node-a's class."""
 
     user: str
@@ -24,8 +24,8 @@ class Wait:
 
 
 WAITS = (
-    Wait("luca", 4, 12, 6, "policy, all four GPUs"),
-    Wait("alice", 4, 11, 3, "language model, long run"),
+    DemoRequest("luca", 4, 12, 6, "policy, all four GPUs"),
+    DemoRequest("alice", 4, 11, 3, "language model, long run"),
 )
 FROM, UNTIL = timedelta(days=4), timedelta(days=8)
 

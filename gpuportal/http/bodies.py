@@ -27,8 +27,8 @@ from placement.plans.site_slots import (
     OUTAGES,
     SiteSlots,
     SlotLimits,
+    SlotTicket,
     SlotVerdict,
-    Ticket,
 )
 from telemetry.protocol.sentences import sentence
 
@@ -89,7 +89,7 @@ class Uploads:
         Raises:
             BodyRefused: too many at once, or no space for it.
         """
-        ticket = Ticket(user_pk, size_bytes=size_bytes)
+        ticket = SlotTicket(user_pk, size_bytes=size_bytes)
         try:
             self._check(await self._verdict(ticket))
             self._by_user[user_pk] += 1
@@ -104,7 +104,7 @@ class Uploads:
         finally:
             await asyncio.shield(self._site.leave(ticket))
 
-    async def _verdict(self, ticket: Ticket) -> SlotVerdict:
+    async def _verdict(self, ticket: SlotTicket) -> SlotVerdict:
         bounds = SlotLimits(
             slots=MOST_UPLOADS,
             running_per_user=MOST_UPLOADS_PER_USER,

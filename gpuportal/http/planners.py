@@ -40,8 +40,8 @@ from placement.plans.site_slots import (
     POLL_SECONDS,
     SiteSlots,
     SlotLimits,
+    SlotTicket,
     SlotVerdict,
-    Ticket,
 )
 from telemetry.protocol.sentences import sentence
 
@@ -116,7 +116,7 @@ class Planners:
             PlannerBusy: no turn, and when to try again.
             PlannerLost: its worker, or the child, ended.
         """
-        ticket = Ticket(user_pk)
+        ticket = SlotTicket(user_pk)
         slot = await self._turn(ticket)
         try:
             _ask(slot.sock, request, MOST_ANSWER_SECONDS)
@@ -137,7 +137,7 @@ class Planners:
 
     # --- turns ----------------------------------------------------------------
 
-    async def _turn(self, ticket: Ticket) -> _Slot:
+    async def _turn(self, ticket: SlotTicket) -> _Slot:
         """Wait for a turn. Raises PlannerBusy."""
         user_pk = ticket.user_pk
         until = time.monotonic() + MOST_WAIT_SECONDS
@@ -170,7 +170,7 @@ class Planners:
             self._waiting[user_pk] -= 1
             self._waiting += Counter()
 
-    async def _verdict(self, ticket: Ticket) -> tuple[SlotVerdict, int]:
+    async def _verdict(self, ticket: SlotTicket) -> tuple[SlotVerdict, int]:
         """Ask the site, or where the broker is away this process."""
         bounds = SlotLimits(
             slots=SLOTS,
@@ -209,7 +209,7 @@ class Planners:
         # The one that was used last: its worker is there and has loaded everything.
         return self._free.pop() if self._free else None
 
-    async def _leave(self, slot: _Slot, ticket: Ticket) -> None:
+    async def _leave(self, slot: _Slot, ticket: SlotTicket) -> None:
         self._running[ticket.user_pk] -= 1
         self._running += Counter()
         if slot.child is self._child:
@@ -243,7 +243,7 @@ class Planners:
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
-    async def _run(self, slot: _Slot, ticket: Ticket) -> HttpResponse:
+    async def _run(self, slot: _Slot, ticket: SlotTicket) -> HttpResponse:
         begun = time.monotonic()
         try:
             async with asyncio.timeout(MOST_ANSWER_SECONDS + SPARE_SECONDS):

@@ -59,7 +59,7 @@ WAY_QUANTILE = 0.9
 MOST_WAYS = 1000
 
 
-class Admitted(HttpResponse):
+class AdmittedCall(HttpResponse):
     """Django's word that a request may go on, and where to."""
 
     def __init__(self, target: CallTarget, path: str) -> None:
@@ -95,7 +95,7 @@ def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
         if request.method not in ("GET", "HEAD", "POST"):
             raise Refused(405, "method", "Only GET and POST are answered here.")
         if path == "/stats":
-            return Admitted(stats_target(user, pk), path)
+            return AdmittedCall(stats_target(user, pk), path)
         model = _MODEL.match(path)
         target = call_target(user, pk, model[1] if model else None)
         if request.method == "POST":
@@ -105,7 +105,7 @@ def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
                 per_minute=settings.SERVE_RATE_PER_MINUTE,
                 now=timezone.now(),
             )
-        return Admitted(target, path)
+        return AdmittedCall(target, path)
     except (Refused, NotServing) as error:
         return refusal(error.status, error.code, error.detail)
 
@@ -165,7 +165,7 @@ class ServeDoor:
     async def _serve(self, scope: Scope, receive: Receive, send: Any) -> None:
         begun = time.monotonic()
         admitted = await self._admitted(scope)
-        if not isinstance(admitted, Admitted):
+        if not isinstance(admitted, AdmittedCall):
             await self.django.send_response(admitted, send)
             return
         try:
@@ -197,7 +197,7 @@ class ServeDoor:
         return await self.django.get_response_async(request)
 
     async def _carried(
-        self, scope: Scope, receive: Receive, admitted: Admitted, begun: float
+        self, scope: Scope, receive: Receive, admitted: AdmittedCall, begun: float
     ) -> NodeAnswer | None:
         """Carry one call; None: nobody waits for it any more.
 

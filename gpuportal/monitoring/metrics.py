@@ -66,7 +66,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class GpuMetric:
     """One metric of a Gpu: how it is called, and where its value comes from."""
 
     name: str
@@ -119,97 +119,97 @@ def _last_xid(row: FrameRow, detail: Values, gpu: Gpu) -> float | None:
 
 
 MEASURES = (
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_GPU_UTIL",
         "Share of the last second in which a kernel was resident (in %).",
         lambda row, _detail, _gpu: row.util_pct,
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
         "Share of time in which an engine was active (0 to 1), by NVML's utilization.",
         _ratio,
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
         "Share of cycles in which the tensor pipe was active (0 to 1); NaN: no such "
         "counter on this card.",
         _tensor_ratio,
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_MEM_COPY_UTIL",
         "Share of the last second in which memory was read or written (in %).",
         _detail("memory_util_pct"),
     ),
-    Measure("DCGM_FI_DEV_ENC_UTIL", "Encoder (in %).", _detail("encoder_pct")),
-    Measure("DCGM_FI_DEV_DEC_UTIL", "Decoder (in %).", _detail("decoder_pct")),
-    Measure("DCGM_FI_DEV_FB_USED", "Memory used (in MiB).", _used_mib),
-    Measure("DCGM_FI_DEV_FB_FREE", "Memory free (in MiB).", _free_mib),
-    Measure(
+    GpuMetric("DCGM_FI_DEV_ENC_UTIL", "Encoder (in %).", _detail("encoder_pct")),
+    GpuMetric("DCGM_FI_DEV_DEC_UTIL", "Decoder (in %).", _detail("decoder_pct")),
+    GpuMetric("DCGM_FI_DEV_FB_USED", "Memory used (in MiB).", _used_mib),
+    GpuMetric("DCGM_FI_DEV_FB_FREE", "Memory free (in MiB).", _free_mib),
+    GpuMetric(
         "DCGM_FI_DEV_FB_RESERVED",
         "Memory that the driver keeps (in MiB).",
         _reserved_mib,
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_GPU_TEMP",
         "Temperature (in C).",
         lambda row, _detail, _gpu: row.temperature_celsius,
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_MEMORY_TEMP",
         "Temperature of the memory (in C).",
         _detail("memory_temperature_celsius"),
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_POWER_USAGE",
         "Power draw (in W).",
         lambda row, _detail, _gpu: row.power_watts,
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
         "Energy since the driver was loaded (in mJ).",
         _detail("energy_joules", 1000.0),
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_SM_CLOCK",
         "SM clock (in MHz).",
         lambda row, _detail, _gpu: row.sm_clock_mhz,
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_MEM_CLOCK",
         "Memory clock (in MHz).",
         _detail("memory_clock_mhz"),
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_XID_ERRORS",
         "The last Xid of the newest reading; 0: none.",
         _last_xid,
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
         "Corrected memory errors since the driver was loaded.",
         _detail("ecc_corrected"),
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
         "Uncorrected memory errors since the driver was loaded.",
         _detail("ecc_uncorrected"),
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
         "Rows remapped for corrected errors.",
         _detail("row_remap_corrected"),
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
         "Rows remapped for uncorrected errors.",
         _detail("row_remap_uncorrected"),
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_ROW_REMAP_FAILURE",
         "Whether remapping of rows has failed.",
         _detail("remap_failure"),
     ),
-    Measure(
+    GpuMetric(
         "DCGM_FI_DEV_RETIRED_PENDING",
         "Whether pages wait for a restart to be retired.",
         _detail("retired_pages_pending"),
@@ -233,7 +233,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
         )
     names = SitePolicy.current().names_visible
     return HttpResponse(
-        generate_latest(Collected(read(names_visible=names))),  # type: ignore[arg-type]
+        generate_latest(CollectedMetrics(read(names_visible=names))),  # type: ignore[arg-type]
         content_type=CONTENT_TYPE_LATEST,
     )
 
@@ -252,7 +252,7 @@ def _no_token() -> HttpResponse:
     return response
 
 
-class Collected:
+class CollectedMetrics:
     """What ``generate_latest`` needs of a registry: nothing global, nothing kept."""
 
     def __init__(self, families: Iterable[Metric]) -> None:

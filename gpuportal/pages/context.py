@@ -49,7 +49,7 @@ class NavEntry:
     current: bool
 
 
-class Site:
+class SiteContext:
     """Read lazily: a page that shows no top bar costs no query."""
 
     def __init__(self, request: HttpRequest) -> None:
@@ -250,4 +250,4 @@ def read_frames(most: int) -> list[bytes]:
 
 def site(request: HttpRequest) -> dict[str, object]:
     """Return the site as every template sees it (LoginView takes "site")."""
-    return {"portal": Site(request)}
+    return {"portal": SiteContext(request)}

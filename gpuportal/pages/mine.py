@@ -19,7 +19,7 @@ from reservations.fairshare.service import standing
 from reservations.models import Offer, Reservation, Series, User, WaitingRequest
 from reservations.models.calendar import ReservationQuerySet
 from reservations.presence.queries import pending_release
-from reservations.presence.release_warnings import Looming
+from reservations.presence.release_warnings import PendingRelease
 from reservations.rules.figures import gpus_title, span_text
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
@@ -51,7 +51,7 @@ class OwnBooking:
     price_sum: str
     frozen: bool
     nodes: tuple[NodeAccess, ...]
-    looming: Looming | None
+    looming: PendingRelease | None
     jobs: tuple[Job, ...]
     end: str
     """ISO 8601."""

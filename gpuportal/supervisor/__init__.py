@@ -5,7 +5,7 @@ supervisor and that a folder is started once. ``logs`` writes and shows the outp
 processes. ``process_table`` decides which processes there are.
 """
 
-from gpuportal.supervisor.core import Spec, Supervisor
+from gpuportal.supervisor.core import ProcessSpec, Supervisor
 from gpuportal.supervisor.kernel import AlreadyRunning, take_lock
 
-__all__ = ["AlreadyRunning", "Spec", "Supervisor", "take_lock"]
+__all__ = ["AlreadyRunning", "ProcessSpec", "Supervisor", "take_lock"]

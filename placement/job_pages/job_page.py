@@ -26,7 +26,7 @@ from placement.plans.views import plan_cards
 from placement.plans.views.outcome_panel import measured_of
 from placement.protocol.job_lifecycle import JobState
 from placement.protocol.multi_node import culprit
-from placement.rules.rebalance_rules import Restart
+from placement.rules.rebalance_rules import RestartMode
 from reservations.models import Allocation, SitePolicy, User
 from telemetry.inventory.queries import load_history
 from telemetry.protocol.sentences import sentence
@@ -134,7 +134,7 @@ def _moving(job: Job) -> dict[str, object]:
     return {
         "moves": snapshots.job_moves(job),
         "proposal": snapshots.job_proposal(job),
-        "restarts": [(way.value, way.label) for way in Restart],
+        "restarts": [(way.value, way.label) for way in RestartMode],
     }
 
 

@@ -25,7 +25,7 @@ from placement.planner.values.objective import OBJECTIVE_WORDS, WISHES
 from placement.planner.values.workload import Workload
 from placement.protocol.job_lifecycle import JobState
 from placement.protocol.launchers import MOST_FOLDER_CHARACTERS, Launcher
-from placement.rules.rebalance_rules import Restart
+from placement.rules.rebalance_rules import RestartMode
 from placement.rules.sweep import Sweep, read_sweep
 from telemetry.web.plain_forms import PlainForm
 
@@ -100,7 +100,7 @@ class LaunchForm(GapFields):
     retries = whole(0, MOST_RETRIES, required=False, initial=0)
     may_move = forms.BooleanField(required=False)
     restart = forms.ChoiceField(
-        required=False, choices=[(way.value, way.label) for way in Restart]
+        required=False, choices=[(way.value, way.label) for way in RestartMode]
     )
 
     def __init__(

@@ -15,7 +15,7 @@ from placement.protocol.launchers import (
     why_not_on_nodes,
 )
 from placement.protocol.multi_node import gpus_by_node
-from placement.rules.rebalance_rules import Restart
+from placement.rules.rebalance_rules import RestartMode
 from telemetry.models import Node
 from telemetry.protocol.sentences import sentence
 
@@ -40,8 +40,8 @@ def checked_form(
     name = name.strip()
     if not 1 <= len(name) <= 120 or not name.isprintable():
         problems["name"] = sentence("must be 1 to 120 printable characters")
-    if restart not in list(Restart):
-        ways = ", ".join(repr(way.value) for way in Restart)
+    if restart not in list(RestartMode):
+        ways = ", ".join(repr(way.value) for way in RestartMode)
         problems["restart"] = sentence("must be one of {ways}", ways=ways)
     checked: dict[str, Any] = {"name": name, "kind": kind, "restart": restart}
     if kind == Job.Kind.RECIPE:

@@ -12,7 +12,7 @@ from placement.models import Job, JobEvent, MoveDecision, ResultFile, StoredPlan
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
 from placement.protocol.job_lifecycle import JobState
-from placement.rules.rebalance_rules import Restart
+from placement.rules.rebalance_rules import RestartMode
 from reservations.models import Reservation
 from reservations.rules.figures import time_text
 from telemetry.protocol.sentences import sentence
@@ -229,15 +229,15 @@ def _signed(seconds: float | None) -> str:
 
 
 RESTART_WORDS = {
-    Restart.NOT: sentence(
+    RestartMode.NOT: sentence(
         "The portal does not copy the state of the job. Choose first how it may be "
         "restarted."
     ),
-    Restart.FRESH: sentence(
+    RestartMode.FRESH: sentence(
         "The job is stopped and starts again from the beginning. The portal does "
         "not copy its state."
     ),
-    Restart.RESUMES: sentence(
+    RestartMode.RESUMES: sentence(
         "The job is stopped, and then resumes from its own checkpoint. The portal "
         "does not copy its state."
     ),
@@ -250,8 +250,8 @@ def job_proposal(job: Job) -> dict[str, object] | None:
     if row is None:
         return None
     return _move_facts(row) | {
-        "words": RESTART_WORDS[Restart(job.restart)],
-        "can_accept": job.restart != Restart.NOT,
+        "words": RESTART_WORDS[RestartMode(job.restart)],
+        "can_accept": job.restart != RestartMode.NOT,
     }
 
 

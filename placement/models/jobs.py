@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 from placement.models.plans import StoredPlan
 from placement.protocol.job_lifecycle import NEXT, JobState
 from placement.protocol.launchers import MOST_FOLDER_CHARACTERS, Launcher
-from placement.rules.rebalance_rules import Restart
+from placement.rules.rebalance_rules import RestartMode
 from reservations.models import User
 
 KEY_BYTES = 8
@@ -211,8 +211,8 @@ class Job(models.Model):
     )
     restart = models.CharField(
         max_length=8,
-        choices=[(r.value, r.label) for r in Restart],
-        default=Restart.NOT.value,
+        choices=[(r.value, r.label) for r in RestartMode],
+        default=RestartMode.NOT.value,
         blank=True,
         help_text="Whether it may be stopped and started again on other GPUs.",
     )

@@ -9,7 +9,7 @@ from simple_history.models import HistoricalRecords
 from placement.models.jobs import Job
 from placement.models.plans import StoredPlan
 from placement.planner.search.move_benefit import HOLD_DOWN_FACTOR, MARGIN_RATIO
-from placement.rules.rebalance_rules import RebalanceAction, Rules
+from placement.rules.rebalance_rules import RebalanceAction, RebalancePolicy
 
 
 class PlacementPolicy(models.Model):
@@ -135,9 +135,9 @@ class PlacementPolicy(models.Model):
     def __str__(self) -> str:
         return gettext("Placement policy")
 
-    def rules(self) -> Rules:
+    def rules(self) -> RebalancePolicy:
         """Return the rules as the frozen value that decisions take."""
-        return Rules(
+        return RebalancePolicy(
             when_faster=RebalanceAction(self.when_faster),
             when_in_trouble=RebalanceAction(self.when_in_trouble),
             margin_ratio=self.margin_ratio,

@@ -39,7 +39,7 @@ SILENT = {GpuState.STALE, GpuState.LOST, GpuState.UNKNOWN}
 
 
 @dataclass(frozen=True)
-class Offered:
+class AvailableGpus:
     """The Gpus offered, and how many reservations made them so.
 
     ``own``: per Gpu UUID, the User's own Reservation that already holds it over
@@ -63,7 +63,7 @@ def offered(
     now: datetime,
     reservation_id: int | None = None,
     until: datetime | None = None,
-) -> Offered:
+) -> AvailableGpus:
     """Return the Gpus as a Plan may use them over a Window that can be booked.
 
     Args:
@@ -95,7 +95,7 @@ def offered(
     later = window.start > now + timedelta(minutes=1)
     gpus = list(_gpus(held))
     booked = _booked(window)
-    looked = _Looked(
+    looked = _GpuFacts(
         seen={} if later else _live(now),
         rules=Alert.objects.open().rules_by_gpu(),
         groups=link_groups({gpu.node for gpu in gpus}),
@@ -117,7 +117,7 @@ def offered(
         closed = "" if gpu.uuid in own else shut.get(gpu.pk, "")
         offers.append(_offer(gpu, looked, closed or words))
     ids = {gpu.uuid: gpu.pk for gpu in gpus}
-    return Offered(tuple(offers), own, ids, window.start, window.end, later)
+    return AvailableGpus(tuple(offers), own, ids, window.start, window.end, later)
 
 
 def placement_policy() -> PlacementPolicy:
@@ -172,7 +172,7 @@ class _OccupiedGpu:
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _GpuFacts:
     """Facts on all Gpus by UUID (rules of open findings: by primary key)."""
 
     seen: Mapping[str, _OccupiedGpu]
@@ -196,7 +196,7 @@ class _Looked:
         )
 
 
-def _offer(gpu: Gpu, looked: _Looked, booked: str) -> GpuOffer:
+def _offer(gpu: Gpu, looked: _GpuFacts, booked: str) -> GpuOffer:
     """Return one Gpu; ``booked``: its holder, or ""."""
     seen = looked.seen.get(gpu.uuid)
     health = looked.health(gpu)

@@ -17,7 +17,13 @@ from itertools import combinations
 from typing import Any
 
 from placement.planner.values.plan import Plan
-from reservations.rules.calendar import Calendar, CalendarGpu, SlotSearch, Wish, starts
+from reservations.rules.calendar import (
+    Calendar,
+    CalendarGpu,
+    SlotSearch,
+    SlotWish,
+    starts,
+)
 from reservations.rules.window import Window, window_from
 
 SPEED_TOLERANCE = 0.99
@@ -49,7 +55,7 @@ class RankRequirement:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class EarliestStart:
     """The first Window, and the Gpu of each rank in it."""
 
     window: Window
@@ -89,14 +95,14 @@ def first_start(
     *,
     duration_seconds: int,
     nodes: int = 1,
-) -> Start | None:
+) -> EarliestStart | None:
     """The first Window of a length in which every rank has a Gpu; None: none.
 
     Deterministic: where several Gpus suit, the Plan's own first, then those of least
     memory, so that large cards stay free.
     """
     by_pk = {one.gpu.pk: one for one in candidates}
-    wish = Wish(count=len(needs), duration_seconds=duration_seconds)
+    wish = SlotWish(count=len(needs), duration_seconds=duration_seconds)
     for number, start in enumerate(starts(calendar, search)):
         if number >= MOST_STARTS:
             return None
@@ -110,7 +116,7 @@ def first_start(
         found = match(free, needs, nodes=nodes)
         if found is not None:
             same = [one.uuid for one in found] == [need.uuid for need in needs]
-            return Start(window, tuple(found), same)
+            return EarliestStart(window, tuple(found), same)
     return None
 
 

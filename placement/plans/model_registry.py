@@ -24,8 +24,8 @@ from placement.planner.sandbox.parser_process import (
     BUILD_SECONDS,
     PARSE_SECONDS,
     READER,
+    ParsedModel,
     ParserProblem,
-    Understood,
     kind_of,
     parsed_files,
     printed_answer,
@@ -192,7 +192,7 @@ def _check_sizes(uploads: Sequence[UploadedFile]) -> None:
 
 
 def _kept(
-    user: User, name: str, digest: str, understood: Understood, now: datetime
+    user: User, name: str, digest: str, understood: ParsedModel, now: datetime
 ) -> RegisteredModel:
     spec = understood.spec
     source = SOURCES.get(spec.source, spec.source)[:40]

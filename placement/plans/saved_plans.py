@@ -71,7 +71,7 @@ def own_copy(*, user: User, plan: StoredPlan, now: datetime) -> StoredPlan:
 
 
 @dataclass(frozen=True)
-class Starts:
+class PlanStarts:
     """When a Plan could start, by the calendar; None: not within its horizon."""
 
     own: datetime | None
@@ -81,7 +81,7 @@ class Starts:
     other_gpus: tuple[str, ...] = ()
 
 
-def starts_of(plan: Plan, *, hours: float, now: datetime) -> Starts:
+def starts_of(plan: Plan, *, hours: float, now: datetime) -> PlanStarts:
     """Return the earliest start on a Plan's own Gpus, and a sooner one elsewhere.
 
     Raises:
@@ -89,14 +89,14 @@ def starts_of(plan: Plan, *, hours: float, now: datetime) -> Starts:
     """
     first = earliest_start(plan=plan, at=None, hours=hours, now=now)
     if first is None:
-        return Starts(None)
+        return PlanStarts(None)
     if first.same:
-        return Starts(first.window.start)
+        return PlanStarts(first.window.start)
     own = earliest_start(plan=plan, at=None, hours=hours, now=now, same_gpus=True)
     mine = own.window.start if own is not None else None
     if mine is not None and mine <= first.window.start:
-        return Starts(mine)
-    return Starts(mine, first.window.start, tuple(g.gpu.label for g in first.gpus))
+        return PlanStarts(mine)
+    return PlanStarts(mine, first.window.start, tuple(g.gpu.label for g in first.gpus))
 
 
 def book_plan(

@@ -25,14 +25,14 @@ from placement.planner.values.workload import Workload
 from placement.plans.available_gpus import (
     BOOKED,
     MOST_HOURS,
-    Offered,
+    AvailableGpus,
     link_groups,
     offered,
     placement_policy,
 )
 from placement.plans.earliest_start import (
     Candidate,
-    Start,
+    EarliestStart,
     first_start,
     later_starts,
     needs_of,
@@ -53,7 +53,7 @@ KEPT_PLANS = 200
 __all__ = [
     "BOOKED",
     "MOST_HOURS",
-    "Offered",
+    "AvailableGpus",
     "earliest_start",
     "keep_plan",
     "make_plans",
@@ -92,12 +92,12 @@ def make_plans(
 
 
 @dataclass(frozen=True)
-class Soonest:
+class EarliestPlans:
     """The first start with a Plan, its Plans and the Gpus as they are then."""
 
     found: PlanSet
-    offered: Offered
-    first: "Soonest | None" = None
+    offered: AvailableGpus
+    first: "EarliestPlans | None" = None
     """What there is at the start that was asked for; None: this is it."""
 
 
@@ -113,7 +113,7 @@ def soonest_plans(
     limits: PlanLimits | None = None,
     wish: Wish | None = "soonest",
     accept: Callable[[Plan], bool] = lambda _: True,
-) -> Soonest:
+) -> EarliestPlans:
     """Return Plans for the first start at which there is one, ranked soonest first.
 
     The requested start comes first, then every instant at which Gpus become free,
@@ -128,7 +128,7 @@ def soonest_plans(
     Raises:
         WorkloadInvalid: hours out of range.
     """
-    first: Soonest | None = None
+    first: EarliestPlans | None = None
     tried: list[frozenset[str]] = []
     for start in _starts(at, hours, now):
         there = offered(user=user, at=start, hours=hours, now=now)
@@ -144,12 +144,12 @@ def soonest_plans(
             limits=limits,
             wish=wish,
         )
-        first = first or Soonest(found, there)
+        first = first or EarliestPlans(found, there)
         if found.plans and accept(found.plans[0]):
             wait = max(0.0, (there.start - first.offered.start).total_seconds())
             plans = tuple(replace(one, wait_seconds=wait) for one in found.plans)
             earlier = None if first.offered is there else first
-            return Soonest(replace(found, plans=plans), there, earlier)
+            return EarliestPlans(replace(found, plans=plans), there, earlier)
         if there.later:
             tried.append(usable)
     assert first is not None
@@ -192,7 +192,7 @@ def earliest_start(
     hours: float,
     now: datetime,
     same_gpus: bool = False,
-) -> Start | None:
+) -> EarliestStart | None:
     """Return the first Window from a start on in which a Plan can be booked.
 
     On its own Gpus where they are free together then, else on others that suit; by

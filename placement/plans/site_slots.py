@@ -142,7 +142,7 @@ class SlotLimits:
 
 
 @dataclass(frozen=True)
-class Ticket:
+class SlotTicket:
     """One that wants a slot."""
 
     user_pk: int
@@ -164,7 +164,7 @@ def _keys(name: str) -> tuple[str, str, str]:
 
 
 def _arguments(
-    ticket: Ticket, bounds: SlotLimits, hold_seconds: float
+    ticket: SlotTicket, bounds: SlotLimits, hold_seconds: float
 ) -> tuple[str | int, ...]:
     return (
         *(str(ticket), ticket.user_pk, bounds.slots, bounds.running_per_user),
@@ -185,7 +185,7 @@ class SiteSlots:
         self._renewal: asyncio.Task[None] | None = None
 
     async def enter(
-        self, ticket: Ticket, bounds: SlotLimits
+        self, ticket: SlotTicket, bounds: SlotLimits
     ) -> tuple[SlotVerdict, int]:
         """Ask for a slot, or ask again.
 
@@ -206,7 +206,7 @@ class SiteSlots:
                 self._renewal = asyncio.ensure_future(self._renew())
         return verdict, int(count)
 
-    async def leave(self, ticket: Ticket) -> None:
+    async def leave(self, ticket: SlotTicket) -> None:
         """Give a slot, or a place in the queue, back. An outage is no error."""
         self._held.discard(str(ticket))
         if not self._held and self._renewal is not None:
@@ -282,7 +282,7 @@ def slot_held(
         SlotRefused: no slot was free in time.
         SlotsUnknown: the broker is unreachable.
     """
-    keys, ticket = _keys(name), Ticket(user_pk)
+    keys, ticket = _keys(name), SlotTicket(user_pk)
     arguments = _arguments(ticket, bounds, hold_seconds)
     until = time.monotonic() + wait_seconds
     with redis.Redis.from_url(

@@ -11,7 +11,7 @@ from placement.jobs.views.viewer import reader
 from placement.models import Job
 from placement.rebalance import move_decisions
 from placement.rebalance.move_decisions import allow_moves
-from placement.rules.rebalance_rules import Restart
+from placement.rules.rebalance_rules import RestartMode
 from reservations.rules.errors import NotFound
 from telemetry.protocol.sentences import sentence
 
@@ -22,7 +22,7 @@ class Allowance(Schema):
     """Whether a Job is looked at again, and how it may be started again."""
 
     may_move: bool
-    restart: Restart = Restart.NOT
+    restart: RestartMode = RestartMode.NOT
 
 
 @router.get("/jobs/{int:job_id}/moves")

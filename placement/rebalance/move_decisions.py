@@ -26,7 +26,7 @@ from placement.planner.values.plan import Plan
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import plan_evaluation
 from placement.rules.job_refusals import MoveGone, RestartNotAllowed
-from placement.rules.rebalance_rules import MoveVerdict, RebalanceAction, Restart
+from placement.rules.rebalance_rules import MoveVerdict, RebalanceAction, RestartMode
 from reservations.booking.relocation import move_rest
 from reservations.models import User
 from reservations.rules.errors import BookingError, NotAllowed, NotFound
@@ -49,7 +49,7 @@ MOST_REASON = 600
 
 def write(
     job: Job,
-    weighed: plan_evaluation.Weighed,
+    weighed: plan_evaluation.RebalanceEvaluation,
     verdict: MoveVerdict,
     cause: str,
     state: str,
@@ -86,7 +86,9 @@ def write(
     )
 
 
-def _numbers(weighed: plan_evaluation.Weighed, verdict: MoveVerdict) -> dict[str, Any]:
+def _numbers(
+    weighed: plan_evaluation.RebalanceEvaluation, verdict: MoveVerdict
+) -> dict[str, Any]:
     return {
         "step_seconds_now": weighed.look.step_seconds_now,
         "step_seconds_new": weighed.look.step_seconds_new,
@@ -99,7 +101,7 @@ def _numbers(weighed: plan_evaluation.Weighed, verdict: MoveVerdict) -> dict[str
 
 
 def _keep(
-    job: Job, weighed: plan_evaluation.Weighed, plan: Plan, now: datetime
+    job: Job, weighed: plan_evaluation.RebalanceEvaluation, plan: Plan, now: datetime
 ) -> StoredPlan:
     """Keep the Plan under its new Gpus."""
     return StoredPlan.objects.create(
@@ -112,14 +114,16 @@ def _keep(
     )
 
 
-def same_offer(row: MoveDecision, weighed: plan_evaluation.Weighed, cause: str) -> bool:
+def same_offer(
+    row: MoveDecision, weighed: plan_evaluation.RebalanceEvaluation, cause: str
+) -> bool:
     """Whether a proposal that stands says what a look says now."""
     return (row.cause, row.to_gpus) == (cause, weighed.to_gpus)
 
 
 def refresh(
     row: MoveDecision,
-    weighed: plan_evaluation.Weighed,
+    weighed: plan_evaluation.RebalanceEvaluation,
     verdict: MoveVerdict,
     now: datetime,
 ) -> None:
@@ -135,7 +139,7 @@ def refresh(
 
 
 def recent_refusal(
-    job: Job, weighed: plan_evaluation.Weighed, cause: str, now: datetime
+    job: Job, weighed: plan_evaluation.RebalanceEvaluation, cause: str, now: datetime
 ) -> str:
     """Why the same is not tried again so soon, in words; "" where it may be."""
     lately = Q(
@@ -182,7 +186,7 @@ def allow_moves(
         raise LaunchInvalid(
             {"may_move": sentence("a job on several nodes cannot move")}
         )
-    job.may_move, job.restart = may_move, Restart(restart)
+    job.may_move, job.restart = may_move, RestartMode(restart)
     Job.objects.filter(pk=job.pk).update(may_move=may_move, restart=job.restart)
     job_broadcast.publish_job(job.pk)
     return job
@@ -207,7 +211,7 @@ def decide(
                 "move #{move_id} of job #{job_id}", move_id=move_id, job_id=job_id
             )
         )
-    if accept and job.restart == Restart.NOT:
+    if accept and job.restart == RestartMode.NOT:
         raise RestartNotAllowed(job=job.pk)
     new = State.ACCEPTED if accept else State.DECLINED
     taken = MoveDecision.objects.filter(pk=row.pk, state=State.PROPOSED).update(
@@ -327,7 +331,7 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
 
 def _resumes(job: Job) -> bool:
     """Say whether the next Job takes the checkpoint that this one leaves at its end."""
-    if job.restart != Restart.RESUMES or not checkpoint_relay.allowed():
+    if job.restart != RestartMode.RESUMES or not checkpoint_relay.allowed():
         return False
     return not Job.objects.filter(resume_from=job).exists()
 

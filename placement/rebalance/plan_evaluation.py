@@ -27,7 +27,7 @@ from placement.planner.values.workload import Workload
 from placement.plans import service as planning
 from placement.plans.available_gpus import BOOKED
 from placement.rules.nearest_place import moved_bytes, nearest_set, renamed
-from placement.rules.rebalance_rules import MoveSnapshot, Restart, Trouble
+from placement.rules.rebalance_rules import GpuTrouble, MoveSnapshot, RestartMode
 from reservations.models import Allocation
 from telemetry.live import broadcast
 from telemetry.models import Alert, Gpu
@@ -43,7 +43,7 @@ MOST_ELAPSED_LOOKS = 3
 
 
 @dataclass(frozen=True)
-class Weighed:
+class RebalanceEvaluation:
     """What one look is judged by, and what a move would need."""
 
     look: MoveSnapshot
@@ -72,12 +72,12 @@ def uuids_of(job: Job) -> list[str]:
 
 def weigh(
     job: Job,
-    trouble: Trouble | None,
+    trouble: GpuTrouble | None,
     *,
     policy: PlacementPolicy,
     looked_at: datetime | None,
     now: datetime,
-) -> Weighed:
+) -> RebalanceEvaluation:
     """Weigh a Job with a Plan.
 
     Raises:
@@ -104,7 +104,7 @@ def weigh(
     look = MoveSnapshot(
         rules=policy.rules(),
         may_move=job.may_move,
-        restart=Restart(job.restart),
+        restart=RestartMode(job.restart),
         trouble=trouble,
         step_seconds_now=step_now,
         step_seconds_new=step_new,
@@ -120,7 +120,7 @@ def weigh(
         dearer=dearer,
         companions=job.reservation.jobs.live().exclude(pk=job.pk).count(),
     )
-    return Weighed(look, spec, current, best, gpu_ids)
+    return RebalanceEvaluation(look, spec, current, best, gpu_ids)
 
 
 # --- what is offered -----------------------------------------------------------------
@@ -146,7 +146,7 @@ def offers_for(job: Job, now: datetime) -> dict[str, GpuOffer]:
 
 
 @dataclass(frozen=True)
-class _Use:
+class _GpuUse:
     """What the Job's own processes do on one Gpu, and what others do there."""
 
     own_bytes: int
@@ -154,7 +154,7 @@ class _Use:
     others_util_pct: float | None
 
 
-def _own_use(job: Job) -> dict[str, _Use]:
+def _own_use(job: Job) -> dict[str, _GpuUse]:
     """Return ingest's last readings of the Job's processes, by UUID."""
     with Redis.from_url(settings.REDIS_URL) as client:
         text = client.get(broadcast.DETAIL + job.node.name)
@@ -167,7 +167,7 @@ def _own_use(job: Job) -> dict[str, _Use]:
     }
 
 
-def _use(processes: Sequence[Mapping[str, Any]], job: int, likely: int) -> _Use:
+def _use(processes: Sequence[Mapping[str, Any]], job: int, likely: int) -> _GpuUse:
     own = [process for process in processes if process["job"] == job]
     told = [process["memory_bytes"] for process in own]
     known = [int(size) for size in told if size is not None]
@@ -175,10 +175,10 @@ def _use(processes: Sequence[Mapping[str, Any]], job: int, likely: int) -> _Use:
     mine = sum(known) if len(known) == len(told) else likely
     shares = [p["sm_pct"] for p in processes if p["job"] != job]
     util = None if None in shares else float(min(100, sum(shares)))
-    return _Use(mine, len(own), util)
+    return _GpuUse(mine, len(own), util)
 
 
-def _without(offer: GpuOffer, use: _Use | None) -> GpuOffer:
+def _without(offer: GpuOffer, use: _GpuUse | None) -> GpuOffer:
     """The Gpu as it would be if the Job were not there."""
     if use is None or not use.own_processes:
         return offer
@@ -251,7 +251,7 @@ def _elsewhere(
     workload: Workload,
     current: Plan,
     offers: Mapping[str, GpuOffer],
-    trouble: Trouble | None,
+    trouble: GpuTrouble | None,
 ) -> tuple[Plan | None, str]:
     """The best Plan that is not where the Job is, nearest first; or why none."""
     shunned = _shunned()
@@ -374,7 +374,7 @@ def _cost(
         pause_seconds=float(policy.pause_seconds),
         steps_done=done,
         step_seconds_new=step_new,
-        from_start=job.restart != Restart.RESUMES,
+        from_start=job.restart != RestartMode.RESUMES,
         bytes_moved=float(moved_bytes(best, current)),
         bytes_per_second=STATE_BYTES_PER_SECOND,
     )

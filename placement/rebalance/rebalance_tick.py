@@ -26,7 +26,11 @@ from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.planner.values.errors import PlacementError
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import move_decisions, plan_evaluation
-from placement.rules.rebalance_rules import RebalanceAction, Trouble, decide_rebalance
+from placement.rules.rebalance_rules import (
+    GpuTrouble,
+    RebalanceAction,
+    decide_rebalance,
+)
 from reservations.models import Allocation
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
@@ -87,7 +91,7 @@ def _each(
 # --- which Jobs -------------------------------------------------------------------
 
 
-def _troubles() -> dict[int, tuple[Trouble, datetime]]:
+def _troubles() -> dict[int, tuple[GpuTrouble, datetime]]:
     """Return by Job the worst that is wrong with a Gpu of its Plan, and since when."""
     by_uuid = alerts_by_uuid()
     if not by_uuid:
@@ -110,16 +114,16 @@ def _troubles() -> dict[int, tuple[Trouble, datetime]]:
     return found
 
 
-def alerts_by_uuid() -> dict[str, list[tuple[Trouble, datetime]]]:
+def alerts_by_uuid() -> dict[str, list[tuple[GpuTrouble, datetime]]]:
     """Return the problems of each Gpu. A finding of a Node counts for all its Gpus."""
-    found: dict[str, list[tuple[Trouble, datetime]]] = {}
+    found: dict[str, list[tuple[GpuTrouble, datetime]]] = {}
     alerts = Alert.objects.open().filter(rule__in=[INTRUDER, *BREAKS])
     for alert in alerts.select_related("gpu__node", "node").order_by("opened_at", "pk"):
         gpus = [alert.gpu] if alert.gpu else []
         if alert.gpu is None and alert.node is not None:
             gpus = list(alert.node.gpus.filter(retired=False).select_related("node"))
         for gpu in gpus:
-            trouble = Trouble(
+            trouble = GpuTrouble(
                 rule=alert.rule,
                 gpu_label=str(gpu),
                 breaks=alert.rule in BREAKS,
@@ -141,7 +145,7 @@ def _planned():  # type: ignore[no-untyped-def]
 
 def _due(
     policy: PlacementPolicy,
-    troubles: dict[int, tuple[Trouble, datetime]],
+    troubles: dict[int, tuple[GpuTrouble, datetime]],
     now: datetime,
 ) -> list[Job]:
     seconds = policy.look_again_seconds
@@ -182,7 +186,7 @@ def _may_live_again(job: Job, now: datetime) -> bool:
 
 def _look(
     job: Job,
-    troubled: tuple[Trouble, datetime] | None,
+    troubled: tuple[GpuTrouble, datetime] | None,
     policy: PlacementPolicy,
     now: datetime,
 ) -> bool:
@@ -216,7 +220,10 @@ def _settled(job: Job) -> bool:
 
 
 def _record(
-    job: Job, weighed: plan_evaluation.Weighed, trouble: Trouble | None, now: datetime
+    job: Job,
+    weighed: plan_evaluation.RebalanceEvaluation,
+    trouble: GpuTrouble | None,
+    now: datetime,
 ) -> None:
     """Write what a look came to; the same again only counts up."""
     verdict = decide_rebalance(weighed.look)

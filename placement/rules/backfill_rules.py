@@ -91,7 +91,7 @@ class TooManyBackfills(JobRefusal):
 
 
 @dataclass(frozen=True, slots=True)
-class Wants:
+class GapRequirements:
     """What a Job needs of a gap."""
 
     count: int
@@ -145,7 +145,7 @@ class Gap:
 
 
 def best_gap(
-    free: Iterable[OpenGpu], wants: Wants, *, now: datetime, until: datetime
+    free: Iterable[OpenGpu], wants: GapRequirements, *, now: datetime, until: datetime
 ) -> Gap | None:
     """Return the gap to take: the longest, then the lightest Gpus; None: none will do.
 
@@ -169,7 +169,7 @@ def best_gap(
 
 
 def _groups(
-    free: Iterable[OpenGpu], wants: Wants
+    free: Iterable[OpenGpu], wants: GapRequirements
 ) -> Iterable[tuple[tuple[str, str], list[OpenGpu]]]:
     """Yield what suits by node and class; a Plan's Gpus by node alone."""
 
@@ -181,7 +181,7 @@ def _groups(
         yield name, list(group)
 
 
-def why_waits(free: Sequence[OpenGpu], wants: Wants, *, now: datetime) -> str:
+def why_waits(free: Sequence[OpenGpu], wants: GapRequirements, *, now: datetime) -> str:
     """Return in a sentence why no gap will do now."""
     good = [one for one in free if wants.suits(one.gpu, one.uuid)]
     if not good:
@@ -257,7 +257,9 @@ def in_order(rows: Iterable[GapRequest], ranks: Mapping[int, int]) -> list[int]:
 
 
 def fits_some_node(
-    gpus: Iterable[tuple[CalendarGpu, str]], wants: Wants, barred: Collection[int]
+    gpus: Iterable[tuple[CalendarGpu, str]],
+    wants: GapRequirements,
+    barred: Collection[int],
 ) -> bool:
     """Return whether a node could hold it if all of its Gpus were free."""
     found = [

@@ -39,7 +39,7 @@ class RebalanceAction(StrEnum):
         }[self.value]
 
 
-class Restart(StrEnum):
+class RestartMode(StrEnum):
     """How a Job may be started again, as its owner says."""
 
     NOT = ""
@@ -57,7 +57,7 @@ class Restart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class RebalancePolicy:
     """The site's policy, as a look needs it."""
 
     when_faster: RebalanceAction = RebalanceAction.PROPOSE
@@ -67,7 +67,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class GpuTrouble:
     """The problem of a Gpu of the Job."""
 
     rule: str
@@ -94,10 +94,10 @@ class Trouble:
 class MoveSnapshot:
     """What one look saw. Seconds."""
 
-    rules: Rules
+    rules: RebalancePolicy
     may_move: bool
-    restart: Restart
-    trouble: Trouble | None = None
+    restart: RestartMode
+    trouble: GpuTrouble | None = None
     step_seconds_now: float | None
     """A step where the Job is, as things are; None: it cannot go on there."""
     step_seconds_new: float | None
@@ -215,7 +215,7 @@ def _if_it_pays(look: MoveSnapshot, now: float, new: float) -> MoveVerdict:
     )
 
 
-def _in_trouble(look: MoveSnapshot, trouble: Trouble) -> MoveVerdict:
+def _in_trouble(look: MoveSnapshot, trouble: GpuTrouble) -> MoveVerdict:
     """Keep the Job alive: elsewhere, if there is a place and time for it."""
     words, policy = trouble.words, look.rules.when_in_trouble
     if look.step_seconds_new is None:
@@ -268,7 +268,7 @@ def _in_trouble(look: MoveSnapshot, trouble: Trouble) -> MoveVerdict:
 def _allowed(policy: RebalanceAction, look: MoveSnapshot) -> RebalanceAction:
     """What the policy comes to for this Job."""
     unheard = look.trouble is not None and look.trouble.unheard
-    held_back = look.restart is Restart.NOT or look.dearer or unheard
+    held_back = look.restart is RestartMode.NOT or look.dearer or unheard
     if policy is RebalanceAction.DO and (held_back or look.companions):
         return RebalanceAction.PROPOSE
     return policy
@@ -284,7 +284,7 @@ def _why_not_done(policy: RebalanceAction, look: MoveSnapshot) -> str:
         )
     if policy is not RebalanceAction.DO:
         return ""
-    if look.restart is Restart.NOT:
+    if look.restart is RestartMode.NOT:
         return sentence(
             "Not done automatically: choose first how the job may be restarted."
         )

@@ -29,7 +29,7 @@ from placement.models import Endpoint, Job, ServedModel
 from placement.planner.values.errors import PlacementError
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance.rebalance_tick import alerts_by_uuid
-from placement.rules.rebalance_rules import Trouble
+from placement.rules.rebalance_rules import GpuTrouble
 from placement.serving import model_states
 from placement.serving.endpoint_places import (
     EndpointPlace,
@@ -148,7 +148,7 @@ def _troubled(uuids: set[str], now: datetime) -> Iterable[Endpoint]:
     )
 
 
-def _begin(endpoint: Endpoint, trouble: Trouble, now: datetime) -> bool:
+def _begin(endpoint: Endpoint, trouble: GpuTrouble, now: datetime) -> bool:
     try:
         _move(endpoint, trouble.words, now, actor=None, broken=trouble.breaks)
     except (CannotMove, FitsNowhere, BookingError) as refused:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from placement.models import Endpoint, Job
 from placement.planner.values.gpu_availability import GpuOffer
-from placement.plans.available_gpus import Offered, offered
+from placement.plans.available_gpus import AvailableGpus, offered
 from placement.serving.rules import best_offer
 from placement.serving.serving_refusals import CannotMove, FitsNowhere
 from reservations.booking.relocation import move_rest
@@ -52,7 +52,7 @@ def find_place(endpoint: Endpoint, now: datetime) -> EndpointPlace:
     raise FitsNowhere(why=tuple(reasons))
 
 
-def _offers(job: Job, own: bool, now: datetime) -> Offered:
+def _offers(job: Job, own: bool, now: datetime) -> AvailableGpus:
     if own:
         return offered(
             user=job.reservation.user,

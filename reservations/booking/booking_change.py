@@ -140,7 +140,7 @@ def _rename(
 
 def _request(
     row: Reservation,
-    locked: locks.Locked,
+    locked: locks.LockedRows,
     window: Window,
     held: Sequence[Allocation],
     *,
@@ -245,7 +245,7 @@ def _minute(at: datetime) -> datetime:
 def _judge(
     row: Reservation,
     request: Request,
-    locked: locks.Locked,
+    locked: locks.LockedRows,
     policy: Policy,
     held: Sequence[Allocation],
 ) -> Decision:

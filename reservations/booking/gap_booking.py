@@ -128,7 +128,7 @@ def take(
     return made
 
 
-def _hold(locked: locks.Locked, window: Window, purpose: str) -> Reservation:
+def _hold(locked: locks.LockedRows, window: Window, purpose: str) -> Reservation:
     """Write the Reservation that holds a gap: without booked time, and begun."""
     chosen, at = locked.membership, window.start
     rate = together(gpu.tariff for gpu in locked.gpus)

@@ -119,7 +119,7 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
 
 def _check_again(
     row: Reservation,
-    locked: locks.Locked,
+    locked: locks.LockedRows,
     allocations: list[Allocation],
     *,
     now: datetime,

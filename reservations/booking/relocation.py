@@ -81,7 +81,7 @@ def move_rest(
 
 def _go_on(
     row: Reservation,
-    locked: locks.Locked,
+    locked: locks.LockedRows,
     *,
     actor: User | None,
     at: datetime,

@@ -26,7 +26,7 @@ from reservations.store import ledger, locks, vouchers
 from reservations.store.access import may_change
 from reservations.store.booking_snapshot import request_snapshot, site_policy
 from reservations.store.no_show_history import strike_for
-from reservations.store.preemptible import Taker
+from reservations.store.preemptible import Displacer
 from reservations.store.return_history import returns_for
 from reservations.store.usage import rank_with, usage_by_membership, with_tree
 from reservations.store.write_queue import wait_for_turn
@@ -126,7 +126,7 @@ def request_of(
 
 
 def wish_of(
-    locked: locks.Locked,
+    locked: locks.LockedRows,
     start: datetime,
     end: datetime,
     *,
@@ -180,7 +180,7 @@ def _with_token(
 
 def judge(
     request: Request,
-    locked: locks.Locked,
+    locked: locks.LockedRows,
     *,
     policy: Policy,
     names: bool,
@@ -198,7 +198,7 @@ def judge(
     """
     user_pk = locked.membership.user_id
     now, notice_seconds = request.now, policy.overstay_notice_seconds
-    taker = Taker(
+    taker = Displacer(
         user_pk,
         now,
         policy.freeze_seconds,
@@ -237,7 +237,7 @@ def judge(
 def write_decision(
     request: Request,
     decision: Decision,
-    locked: locks.Locked,
+    locked: locks.LockedRows,
     *,
     purpose: str,
     actor: User | None,
@@ -383,8 +383,8 @@ def _to_be_changed(user: User, pk: int | None) -> Reservation | None:
 
 
 def _as_held(
-    locked: locks.Locked, before: Reservation | None
-) -> tuple[locks.Locked, list[Allocation]]:
+    locked: locks.LockedRows, before: Reservation | None
+) -> tuple[locks.LockedRows, list[Allocation]]:
     """Return the Gpus at the price of what is changed: what stays keeps it."""
     held = allocations_of(before) if before else []
     return replace(locked, gpus=ledger.as_booked(locked.gpus, held)), held

@@ -10,7 +10,7 @@ from reservations.rules.calendar import (
     CalendarGpu,
     Slot,
     SlotSearch,
-    Wish,
+    SlotWish,
     first_slots,
 )
 from reservations.rules.closed_time import PoolNotYours, check_pools
@@ -46,7 +46,7 @@ from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.holdings import own_holdings
 from reservations.store.no_show_history import user_strike
 from reservations.store.pool_rows import barred_pools
-from reservations.store.preemptible import Taker
+from reservations.store.preemptible import Displacer
 from reservations.store.return_history import returns_for
 from reservations.store.usage import with_tree
 
@@ -104,7 +104,7 @@ def find_slots(
     if count > policy.gpus_at_once:
         raise TooManyGpus(asked=count, held=0, most=policy.gpus_at_once)
     chosen = locks.choose_membership(user, membership)
-    wish = Wish(count, duration_seconds, min_memory_bytes, gpu_class)
+    wish = SlotWish(count, duration_seconds, min_memory_bytes, gpu_class)
     starred = favourite_gpus(user.pk)
     return _search(
         chosen,
@@ -121,7 +121,7 @@ def find_slots(
 
 def _search(
     membership: Membership,
-    wish: Wish,
+    wish: SlotWish,
     gpus: Sequence[CalendarGpu],
     *,
     earliest: datetime,
@@ -176,7 +176,7 @@ def _search(
 
 def _facts(
     membership: Membership,
-    wish: Wish,
+    wish: SlotWish,
     gpus: Sequence[CalendarGpu],
     start: datetime,
     end: datetime,
@@ -201,7 +201,7 @@ def _facts(
     leave_at = notice_end(now, policy)
     taker = None
     if taking:
-        taker = Taker(
+        taker = Displacer(
             membership.user_id,
             now,
             policy.freeze_seconds,
@@ -264,7 +264,7 @@ def _allowed(
 
 
 def _taking(
-    facts: Snapshot, wish: Wish
+    facts: Snapshot, wish: SlotWish
 ) -> Callable[[Window], list[tuple[CalendarGpu, ...]]]:
     """Return what finds the Gpus with the fewest Reservations in the way."""
     assert facts.tree is not None
@@ -308,13 +308,13 @@ def _like(
     gpu_ids: Sequence[int],
     seconds: int,
     policy: Policy,
-) -> Wish | None:
+) -> SlotWish | None:
     """Return the wish for the same: as many Gpus, no worse, for as long."""
     asked = [gpu for gpu in gpus if gpu.pk in set(gpu_ids)]
     if not asked or len(asked) > policy.gpus_at_once:
         return None
     classes = {gpu.gpu_class for gpu in asked}
-    return Wish(
+    return SlotWish(
         count=len(asked),
         duration_seconds=max(min(seconds, policy.longest_seconds), 1),
         min_memory_bytes=min(gpu.memory_total_bytes for gpu in asked),
@@ -378,7 +378,7 @@ def add_next_slot(
         chosen = set(gpu_ids)
         fewer = _search(
             membership,
-            Wish(refusal.fits, seconds, 0, None),
+            SlotWish(refusal.fits, seconds, 0, None),
             [gpu for gpu in gpus if gpu.pk in chosen],
             earliest=begin,
             latest_end=begin + timedelta(seconds=seconds),

@@ -23,7 +23,7 @@ class TokenInfo:
 
 
 @dataclass(frozen=True)
-class Rights:
+class PersonRights:
     """What a person is owed, and what they are held to."""
 
     tokens: list[TokenInfo]
@@ -35,7 +35,7 @@ class Rights:
 
 def rights_of(
     found: FairshareStatus, policy: Policy, *, only: int | None = None
-) -> Rights:
+) -> PersonRights:
     """Return a User's Tokens and strikes in words.
 
     Args:
@@ -67,7 +67,7 @@ def rights_of(
         )
     else:
         words = sentence("No no-shows in the last {days} days.", days=days)
-    return Rights(
+    return PersonRights(
         tokens=[
             TokenInfo(
                 str(token.membership.account), known(token.reason), expires_at(token)

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_safe
 from reservations.fairshare import service as standing_service
 from reservations.fairshare import standing_text
 from reservations.fairshare.group_use import group_of
-from reservations.fairshare.rights_text import Rights, rights_of
+from reservations.fairshare.rights_text import PersonRights, rights_of
 from reservations.fairshare.service import FairshareStatus, MembershipStanding
 from reservations.fairshare.standing_advice import advice
 from reservations.models import (
@@ -121,7 +121,7 @@ def _rights(
     policy: Policy,
     *,
     own: bool,
-) -> Rights | None:
+) -> PersonRights | None:
     if whole is None or shown is None:
         return None
     return rights_of(whole, policy, only=None if own else shown.membership.pk)

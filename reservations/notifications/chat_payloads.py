@@ -30,7 +30,7 @@ _MARKUP = re.compile(r"([\\`*_\[\]<>|~])")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChatLine:
     """One Notice: what happened, and the page about it."""
 
     text: str
@@ -41,7 +41,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ChatMessage:
     """What is sent to the address: a body and its headers."""
 
     body: bytes
@@ -50,10 +50,10 @@ class Message:
 
 def message(
     format_name: str,
-    lines: Sequence[Line],
+    lines: Sequence[ChatLine],
     *,
     translate: Callable[[str], str] = str,
-) -> Message:
+) -> ChatMessage:
     """Return the message that a chat service of this format takes.
 
     Args:
@@ -62,9 +62,9 @@ def message(
     Raises:
         KeyError: no such format.
 
-    >>> message("slack", [Line("a < b", "https://x.org/1")]).body.decode()
+    >>> message("slack", [ChatLine("a < b", "https://x.org/1")]).body.decode()
     '{"text":"a &lt; b <https://x.org/1|Open>"}'
-    >>> message("ntfy", [Line("Job 7 ended", "")]).body.decode()
+    >>> message("ntfy", [ChatLine("Job 7 ended", "")]).body.decode()
     'Job 7 ended'
     """
     return _MAKERS[format_name](_shortened(lines, translate))
@@ -75,9 +75,11 @@ def formats() -> frozenset[str]:
     return frozenset(_MAKERS)
 
 
-def _shortened(lines: Sequence[Line], translate: Callable[[str], str]) -> list[Line]:
+def _shortened(
+    lines: Sequence[ChatLine], translate: Callable[[str], str]
+) -> list[ChatLine]:
     """Return the lines that fit into one message, and how many were left out."""
-    found: list[Line] = []
+    found: list[ChatLine] = []
     link = translate(sentence("Open"))
     left = MOST_CHARACTERS
     for line in lines:
@@ -86,33 +88,33 @@ def _shortened(lines: Sequence[Line], translate: Callable[[str], str]) -> list[L
         left -= len(text) + len(line.url) + 12
         if left < 0 and found:
             more = sentence("And {n} more.", n=len(lines) - len(found))
-            found.append(Line(translate(more), ""))
+            found.append(ChatLine(translate(more), ""))
             break
-        found.append(Line(text, line.url, link))
+        found.append(ChatLine(text, line.url, link))
     return found
 
 
-def _json(data: Mapping[str, Any]) -> Message:
+def _json(data: Mapping[str, Any]) -> ChatMessage:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return Message(text.encode(), {"Content-Type": JSON})
+    return ChatMessage(text.encode(), {"Content-Type": JSON})
 
 
-def _slack(lines: Sequence[Line]) -> Message:
+def _slack(lines: Sequence[ChatLine]) -> ChatMessage:
     # The three characters that Slack's markup begins with; "<!channel>" is text then.
     return _json({"text": "\n".join(_slack_line(line) for line in lines)})
 
 
-def _slack_line(line: Line) -> str:
+def _slack_line(line: ChatLine) -> str:
     text = html.escape(line.text, quote=False)
     return f"{text} <{line.url}|{line.link}>" if line.url else text
 
 
-def _mattermost(lines: Sequence[Line]) -> Message:
+def _mattermost(lines: Sequence[ChatLine]) -> ChatMessage:
     shown = "\n".join(_markdown_line(line) for line in lines)
     return _json({"username": NAME, "text": shown})
 
 
-def _markdown_line(line: Line) -> str:
+def _markdown_line(line: ChatLine) -> str:
     """Return a line of Markdown in which nothing of the text is markup or a mention."""
     text = _unmentioned(_MARKUP.sub(r"\\\1", line.text))
     return f"{text} [{line.link}]({line.url})" if line.url else text
@@ -123,7 +125,7 @@ def _unmentioned(text: str) -> str:
     return text.replace("@", "@\u200b")
 
 
-def _teams(lines: Sequence[Line]) -> Message:
+def _teams(lines: Sequence[ChatLine]) -> ChatMessage:
     blocks: list[dict[str, Any]] = []
     for line in lines:
         text = _MARKUP.sub(r"\\\1", line.text)
@@ -147,22 +149,22 @@ def _teams(lines: Sequence[Line]) -> Message:
     return _json({"type": "message", "attachments": [attachment]})
 
 
-def _matrix(lines: Sequence[Line]) -> Message:
+def _matrix(lines: Sequence[ChatLine]) -> ChatMessage:
     # "@room" in the plain text would notify everybody in the room.
-    lines = [Line(_unmentioned(line.text), line.url) for line in lines]
+    lines = [ChatLine(_unmentioned(line.text), line.url) for line in lines]
     plain = "\n".join(f"{line.text} {line.url}".strip() for line in lines)
     rich = "<br>".join(_html_line(line) for line in lines)
     return _json({"username": NAME, "text": plain, "html": rich})
 
 
-def _html_line(line: Line) -> str:
+def _html_line(line: ChatLine) -> str:
     text = html.escape(line.text)
     if not line.url:
         return text
     return f'{text} <a href="{html.escape(line.url)}">{html.escape(line.link)}</a>'
 
 
-def _ntfy(lines: Sequence[Line]) -> Message:
+def _ntfy(lines: Sequence[ChatLine]) -> ChatMessage:
     text = "\n".join(line.text for line in lines)
     headers = {"Content-Type": "text/plain; charset=utf-8", "Title": NAME}
     first = next((line.url for line in lines if line.url), "")
@@ -170,10 +172,10 @@ def _ntfy(lines: Sequence[Line]) -> Message:
         headers["Click"] = first
     # A longer body becomes an attachment; cut between characters.
     body = text.encode()[:MOST_BYTES].decode(errors="ignore").encode()
-    return Message(body, headers)
+    return ChatMessage(body, headers)
 
 
-_MAKERS: dict[str, Callable[[Sequence[Line]], Message]] = {
+_MAKERS: dict[str, Callable[[Sequence[ChatLine]], ChatMessage]] = {
     "slack": _slack,
     "mattermost": _mattermost,
     "teams": _teams,

@@ -36,7 +36,7 @@ _EVERYBODY = Reader(user_pk=0, is_operator=False, headed=frozenset(), names=True
 _PLAIN_READER = Reader(user_pk=0, is_operator=False, headed=frozenset(), names=False)
 
 
-class Gone(TypedDict):
+class ReservationGone(TypedDict):
     """A Reservation that is no longer on the calendar."""
 
     id: int
@@ -47,7 +47,7 @@ class ReservationChanged(TypedDict):
     """Sent to both groups; the handler is ``reservation_changed``."""
 
     type: Literal["reservation.changed"]
-    reservation: dict[str, object] | Gone
+    reservation: dict[str, object] | ReservationGone
 
 
 class NoticeTold(TypedDict):
@@ -92,10 +92,10 @@ def publish_reservation(
 ) -> None:
     """Tell everybody about a Reservation once the transaction is committed."""
     now = timezone.now()
-    named: dict[str, object] | Gone
-    plain: dict[str, object] | Gone
+    named: dict[str, object] | ReservationGone
+    plain: dict[str, object] | ReservationGone
     if gone:
-        named = plain = Gone(id=reservation.pk, gone=True)
+        named = plain = ReservationGone(id=reservation.pk, gone=True)
     else:
         named, plain = (
             calendar_entry(

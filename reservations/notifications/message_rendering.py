@@ -175,7 +175,8 @@ def _chat(
     """Post the Notices to a chat service, in the payload that it takes."""
     links = [absolute(one.url) if settings.PORTAL_URL else "" for one in told]
     lines = [
-        chat_payloads.Line(one.text, url) for one, url in zip(told, links, strict=True)
+        chat_payloads.ChatLine(one.text, url)
+        for one, url in zip(told, links, strict=True)
     ]
     made = chat_payloads.message(how.webhook_format, lines, translate=translated)
     _call(how.webhook_url, made.body, {**made.headers, "X-Portal-Delivery": number})

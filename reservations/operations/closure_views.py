@@ -21,8 +21,8 @@ from reservations.models import Closure, Reservation
 from reservations.notifications.text.closure_text import ClosureInvalid, PreviewStale
 from reservations.operations import closures
 from reservations.operations.closures import ClosureDraft, Preview
-from reservations.operations.evacuation import Leaving
-from reservations.operations.evacuation_plan import Fate, Relief
+from reservations.operations.evacuation import EvacuatedGpus
+from reservations.operations.evacuation_plan import BookingFate, EvacuationOutcome
 from reservations.operations.forms import ClosureForm, ClosuresAsked
 from reservations.rules.errors import BookingError, NotFound
 from reservations.store.access import operator_required, reader
@@ -31,11 +31,11 @@ from telemetry.web.query_filters import read_filters, whole_number
 
 ROWS_PER_PAGE = 25
 FATES = {
-    Fate.MOVED: ("arrow-right", sentence("moves to")),
-    Fate.CUT: ("clock", sentence("ends earlier")),
-    Fate.ENDED: ("clock", sentence("ends now")),
-    Fate.REFUNDED: ("refunded", sentence("cancelled with full refund")),
-    Fate.STAYS: ("lock", sentence("stays")),
+    BookingFate.MOVED: ("arrow-right", sentence("moves to")),
+    BookingFate.CUT: ("clock", sentence("ends earlier")),
+    BookingFate.ENDED: ("clock", sentence("ends now")),
+    BookingFate.REFUNDED: ("refunded", sentence("cancelled with full refund")),
+    BookingFate.STAYS: ("lock", sentence("stays")),
 }
 
 
@@ -55,10 +55,17 @@ class Touched:
 
 
 def touched(
-    reliefs: tuple[Relief, ...] | list[Relief], found: Leaving
+    reliefs: tuple[EvacuationOutcome, ...] | list[EvacuationOutcome],
+    found: EvacuatedGpus,
 ) -> list[Touched]:
     """Return what becomes of bookings as a table shows it, worst first."""
-    order = [Fate.REFUNDED, Fate.ENDED, Fate.CUT, Fate.MOVED, Fate.STAYS]
+    order = [
+        BookingFate.REFUNDED,
+        BookingFate.ENDED,
+        BookingFate.CUT,
+        BookingFate.MOVED,
+        BookingFate.STAYS,
+    ]
     rows = []
     for one in sorted(reliefs, key=lambda r: (order.index(r.fate), r.pk)):
         symbol, words = FATES[one.fate]
@@ -73,7 +80,8 @@ def touched(
                 to=", ".join(found.gpus[new].label for _old, new in one.moves),
                 until=one.until,
                 back_gpu_seconds=one.back_gpu_seconds,
-                token=one.fate in (Fate.REFUNDED, Fate.ENDED, Fate.CUT),
+                token=one.fate
+                in (BookingFate.REFUNDED, BookingFate.ENDED, BookingFate.CUT),
             )
         )
     return rows
@@ -161,15 +169,15 @@ def one(request: HttpRequest, pk: int | None = None) -> HttpResponseBase:
 
 
 _COUNTED = {
-    Fate.MOVED: sentence("{n} moved"),
-    Fate.CUT: sentence("{n} cut"),
-    Fate.ENDED: sentence("{n} ended"),
-    Fate.REFUNDED: sentence("{n} refunded"),
+    BookingFate.MOVED: sentence("{n} moved"),
+    BookingFate.CUT: sentence("{n} cut"),
+    BookingFate.ENDED: sentence("{n} ended"),
+    BookingFate.REFUNDED: sentence("{n} refunded"),
 }
 
 
 def _said(kept: Closure, done: Preview) -> str:
-    counts = {fate: sum(r.fate is fate for r in done.reliefs) for fate in Fate}
+    counts = {fate: sum(r.fate is fate for r in done.reliefs) for fate in BookingFate}
     told = [
         sentence(template, n=counts[fate])
         for fate, template in _COUNTED.items()

@@ -21,7 +21,7 @@ from reservations.notifications.text.closure_text import (
     check_times,
 )
 from reservations.operations import evacuation
-from reservations.operations.evacuation_plan import Relief, relieve
+from reservations.operations.evacuation_plan import EvacuationOutcome, relieve
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.closed_time import TEACHING, ClosureInfo
 from reservations.rules.errors import BookingError, NotFound, StaleVersion
@@ -79,8 +79,8 @@ class Preview:
     info: ClosureInfo
     gpus: tuple[CalendarGpu, ...]
     """Those that it closes."""
-    reliefs: tuple[Relief, ...]
-    leaving: evacuation.Leaving
+    reliefs: tuple[EvacuationOutcome, ...]
+    leaving: evacuation.EvacuatedGpus
 
     @property
     def seen(self) -> str:

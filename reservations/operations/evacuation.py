@@ -17,7 +17,12 @@ from reservations.booking.release import _release
 from reservations.models import Account, Allocation, Notice, Reservation, User
 from reservations.notifications import holder_notices
 from reservations.notifications import service as notices
-from reservations.operations.evacuation_plan import Booked, Fate, GpuTimetable, Relief
+from reservations.operations.evacuation_plan import (
+    BookingFate,
+    EvacuatedBooking,
+    EvacuationOutcome,
+    GpuTimetable,
+)
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.closed_time import ClosureInfo
 from reservations.rules.lifecycle import Kind, State
@@ -32,10 +37,10 @@ from telemetry.protocol.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class EvacuatedGpus:
     """What stands on Gpus that are to be left, and where there is room."""
 
-    booked: tuple[Booked, ...]
+    booked: tuple[EvacuatedBooking, ...]
     rows: Mapping[int, Reservation]
     gpus: Mapping[int, CalendarGpu]
     room: GpuTimetable
@@ -63,7 +68,7 @@ def read(
     closures: Sequence[ClosureInfo] = (),
     also: Collection[int] = (),
     lock: bool = False,
-) -> Leaving:
+) -> EvacuatedGpus:
     """Return what is booked or runs on Gpus within [start, end), and the room there is.
 
     Args:
@@ -97,7 +102,7 @@ def read(
             continue
         own = [a for a in allocations if a.reservation_id == pk]
         booked.append(
-            Booked(
+            EvacuatedBooking(
                 pk=pk,
                 window=Window(row.start, row.end),
                 running=row.state == State.ACTIVE,
@@ -107,7 +112,7 @@ def read(
                 accounts=path,
             )
         )
-    return Leaving(tuple(booked), rows, known, _room(known, booked, closures))
+    return EvacuatedGpus(tuple(booked), rows, known, _room(known, booked, closures))
 
 
 def _paths() -> dict[int, frozenset[int]]:
@@ -149,7 +154,7 @@ def _allocations(pks: Collection[int]) -> list[Allocation]:
 
 def _room(
     known: Mapping[int, CalendarGpu],
-    booked: Sequence[Booked],
+    booked: Sequence[EvacuatedBooking],
     closures: Sequence[ClosureInfo],
 ) -> GpuTimetable:
     if not booked:
@@ -172,22 +177,24 @@ def _room(
     return GpuTimetable(known.values(), held, [*standing, *closures])
 
 
-def carry_out(relief: Relief, leaving: Leaving, why: EvacuationReason) -> None:
+def carry_out(
+    relief: EvacuationOutcome, leaving: EvacuatedGpus, why: EvacuationReason
+) -> None:
     """Write what becomes of one Reservation, and tell its holder."""
     row = leaving.rows[relief.pk]
-    if relief.fate is Fate.STAYS:
+    if relief.fate is BookingFate.STAYS:
         return
-    if relief.fate is Fate.MOVED:
+    if relief.fate is BookingFate.MOVED:
         names = {
             leaving.gpus[old].label: leaving.gpus[new].label
             for old, new in relief.moves
         }
         move(row, relief.moves, names, why)
         return
-    if relief.fate is Fate.CUT:
+    if relief.fate is BookingFate.CUT:
         assert relief.until is not None
         _cut(row, relief.until, why)
-    elif relief.fate is Fate.ENDED:
+    elif relief.fate is BookingFate.ENDED:
         _release(
             row, user=None, at=why.now, reason=why.reason, permille=0, policy=why.policy
         )

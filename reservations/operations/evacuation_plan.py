@@ -20,7 +20,7 @@ from reservations.rules.prices import Rate, tariff_of
 from reservations.rules.window import Window, unix
 
 
-class Fate(StrEnum):
+class BookingFate(StrEnum):
     """What becomes of a booking."""
 
     MOVED = "moved"
@@ -31,7 +31,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Booked:
+class EvacuatedBooking:
     """One live Reservation, as far as leaving Gpus needs it."""
 
     pk: int
@@ -46,11 +46,11 @@ class Booked:
 
 
 @dataclass(frozen=True, slots=True)
-class Relief:
+class EvacuationOutcome:
     """What becomes of one Reservation."""
 
     pk: int
-    fate: Fate
+    fate: BookingFate
     moves: tuple[tuple[int, int], ...] = ()
     """Old and new Gpu, by primary key."""
     until: datetime | None = None
@@ -82,7 +82,9 @@ class GpuTimetable:
         self._held = {pk: list(windows) for pk, windows in held.items()}
         self._closures = tuple(closures)
 
-    def free(self, gpu: CalendarGpu, one: Booked, taken: Collection[int]) -> bool:
+    def free(
+        self, gpu: CalendarGpu, one: EvacuatedBooking, taken: Collection[int]
+    ) -> bool:
         """Say whether a Gpu could take a booking over its whole Window."""
         return (
             gpu.bookable
@@ -103,13 +105,13 @@ class GpuTimetable:
             self._held[old] = [w for w in self._held.get(old, ()) if w != window]
 
 
-def by_right(booked: Iterable[Booked]) -> list[Booked]:
+def by_right(booked: Iterable[EvacuatedBooking]) -> list[EvacuatedBooking]:
     """Return bookings in the order in which they look for another Gpu."""
     return sorted(booked, key=lambda b: (not b.firm, b.window.start, b.pk))
 
 
 def elsewhere(
-    one: Booked, shut: Collection[int], room: GpuTimetable
+    one: EvacuatedBooking, shut: Collection[int], room: GpuTimetable
 ) -> tuple[tuple[int, int], ...] | None:
     """Return which equal Gpu takes the place of which; None: there are too few."""
     nodes = {gpu.node for gpu in one.gpus}
@@ -127,7 +129,7 @@ def elsewhere(
 
 def _match(
     leaving: Sequence[CalendarGpu],
-    one: Booked,
+    one: EvacuatedBooking,
     room: GpuTimetable,
     out: Collection[int],
     *,
@@ -157,38 +159,38 @@ def _match(
 
 
 def relieve(
-    booked: Iterable[Booked],
+    booked: Iterable[EvacuatedBooking],
     shut: Collection[int],
     room: GpuTimetable,
     *,
     closed_from: datetime,
     now: datetime,
-) -> Iterator[Relief]:
+) -> Iterator[EvacuationOutcome]:
     """Yield what becomes of each booking when these Gpus close."""
     for one in by_right(booked):
         start, end = one.window.start, one.window.end
         if not one.running and (moves := elsewhere(one, shut, room)) is not None:
             room.take(moves, one.window)
-            yield Relief(one.pk, Fate.MOVED, moves=moves)
+            yield EvacuationOutcome(one.pk, BookingFate.MOVED, moves=moves)
             continue
         until = max(closed_from, now if one.running else start)
         lost = tariff_of(one.rate).between(unix(until), unix(end))
         if one.running:
-            fate = Fate.CUT if until > now else Fate.ENDED
+            fate = BookingFate.CUT if until > now else BookingFate.ENDED
         else:
-            fate = Fate.CUT if start < closed_from else Fate.REFUNDED
-        cut = until if fate is Fate.CUT else None
-        yield Relief(one.pk, fate, until=cut, back_gpu_seconds=lost)
+            fate = BookingFate.CUT if start < closed_from else BookingFate.REFUNDED
+        cut = until if fate is BookingFate.CUT else None
+        yield EvacuationOutcome(one.pk, fate, until=cut, back_gpu_seconds=lost)
 
 
 def vacate(
-    booked: Iterable[Booked], shut: Collection[int], room: GpuTimetable
-) -> Iterator[Relief]:
+    booked: Iterable[EvacuatedBooking], shut: Collection[int], room: GpuTimetable
+) -> Iterator[EvacuationOutcome]:
     """Yield what can leave draining Gpus; the rest, and what runs, stays."""
     for one in by_right(booked):
         moves = None if one.running else elsewhere(one, shut, room)
         if moves is None:
-            yield Relief(one.pk, Fate.STAYS)
+            yield EvacuationOutcome(one.pk, BookingFate.STAYS)
             continue
         room.take(moves, one.window)
-        yield Relief(one.pk, Fate.MOVED, moves=moves)
+        yield EvacuationOutcome(one.pk, BookingFate.MOVED, moves=moves)

@@ -15,7 +15,11 @@ from django.db.models import Q
 from reservations.models import Account, Membership, PoolQuota, PoolRule, User
 from reservations.operations import evacuation
 from reservations.operations.bulk_acts import ACTS, BulkAct, DeskInvalid
-from reservations.operations.evacuation_plan import Fate, Relief, vacate
+from reservations.operations.evacuation_plan import (
+    BookingFate,
+    EvacuationOutcome,
+    vacate,
+)
 from reservations.operations.peak_hours import PeakTextInvalid, peak_words, read_hours
 from reservations.rules.errors import NotFound
 from reservations.rules.prices import MOST_FACTOR, PeakHours, read_peak
@@ -251,13 +255,13 @@ def act_on_gpus(
         )
         for relief in reliefs:
             evacuation.carry_out(relief, found, why)
-    moved = sum(one.fate is Fate.MOVED for one in reliefs)
+    moved = sum(one.fate is BookingFate.MOVED for one in reliefs)
     return Done(len(changed), moved, len(reliefs) - moved)
 
 
 def drain_preview(
     *, gpu_ids: Collection[int], now: datetime
-) -> tuple[evacuation.Leaving, list[Relief]]:
+) -> tuple[evacuation.EvacuatedGpus, list[EvacuationOutcome]]:
     """Return what stands on Gpus, and what of it could go to equal ones."""
     shut = set(gpu_ids)
     found = evacuation.read(shut, whole_second(now), None)

@@ -13,7 +13,7 @@ from datetime import UTC, tzinfo
 from enum import StrEnum
 from typing import ClassVar
 
-from reservations.operations.evacuation_plan import Booked, by_right
+from reservations.operations.evacuation_plan import EvacuatedBooking, by_right
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.closed_time import ClosureInfo
 from reservations.rules.errors import BookingError
@@ -78,7 +78,7 @@ class ReplacedBooking:
 
 
 def carry(
-    booked: Iterable[Booked],
+    booked: Iterable[EvacuatedBooking],
     new: CalendarGpu,
     *,
     held: Sequence[tuple[int, Window]],

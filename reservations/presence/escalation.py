@@ -43,7 +43,7 @@ REACH = {
 """Pool's setting: the rungs it allows."""
 
 
-class Never(StrEnum):
+class EscalationExemption(StrEnum):
     """Why a process is exempt, even if the pool allows an action."""
 
     STALE = sentence("its newest sample is stale")
@@ -94,25 +94,34 @@ class EscalationCase:
 
 def why_never(
     case: EscalationCase, *, owners: OwnerLookup, policy: JudgePolicy
-) -> Never | None:
+) -> EscalationExemption | None:
     """Return what forbids any step; None: nothing does."""
     suspect, process = case.suspect, case.suspect.process
     forbidden = (
-        (not case.age_seconds <= STALE_SECONDS, Never.STALE),
-        (suspect.samples < max(2, policy.least_samples), Never.FEW_SAMPLES),
-        (case.holding is None, Never.NOT_HELD),
-        (process.uid == 0 or process.user == "root", Never.ROOT),
-        (suspect.owner is None or process.uid is None, Never.UNATTRIBUTED),
+        (not case.age_seconds <= STALE_SECONDS, EscalationExemption.STALE),
+        (
+            suspect.samples < max(2, policy.least_samples),
+            EscalationExemption.FEW_SAMPLES,
+        ),
+        (case.holding is None, EscalationExemption.NOT_HELD),
+        (process.uid == 0 or process.user == "root", EscalationExemption.ROOT),
+        (
+            suspect.owner is None or process.uid is None,
+            EscalationExemption.UNATTRIBUTED,
+        ),
         (
             process.uid is not None
             and (process.uid < SYSTEM_UID_BELOW or process.uid == NOBODY_UID),
-            Never.SYSTEM,
+            EscalationExemption.SYSTEM,
         ),
-        (case.holding is not None and _of_holder(case.holding, suspect), Never.HOLDER),
-        (process.job is not None, Never.JOB),
-        (owners.exempt(process), Never.EXEMPT),
-        (process.started_at is None, Never.NO_START),
-        (case.settled, Never.SETTLED),
+        (
+            case.holding is not None and _of_holder(case.holding, suspect),
+            EscalationExemption.HOLDER,
+        ),
+        (process.job is not None, EscalationExemption.JOB),
+        (owners.exempt(process), EscalationExemption.EXEMPT),
+        (process.started_at is None, EscalationExemption.NO_START),
+        (case.settled, EscalationExemption.SETTLED),
     )
     return next((why for holds, why in forbidden if holds), None)
 

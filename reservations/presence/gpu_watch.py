@@ -30,7 +30,7 @@ from telemetry.protocol.units import MIB_BYTES
 from telemetry.rules import finding_rules
 from telemetry.rules.command_line import short_command
 from telemetry.rules.finding_rules import Finding
-from telemetry.rules.persistence import STALE_SECONDS, Stand, Stands
+from telemetry.rules.persistence import STALE_SECONDS, PersistentCause, PersistentCauses
 from telemetry.rules.thresholds import JudgePolicy
 
 IDLE_WORD_SECONDS = 60.0
@@ -76,14 +76,14 @@ class _Memory:
     """What the Watcher remembers of one Gpu."""
 
     reservation_pk: int | None = None
-    stands: Stands = field(default_factory=Stands)
+    stands: PersistentCauses = field(default_factory=PersistentCauses)
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _GpuCheck:
     """One look at one Gpu, handed from rule to rule."""
 
-    stands: Stands
+    stands: PersistentCauses
     reading: GpuReading
     owners: OwnerLookup
     policy: WatchPolicy
@@ -113,11 +113,11 @@ class _Look:
                 held_bytes += self.reading.memory_used_bytes or 0
         return held_bytes >= self.policy.judge.zombie_memory_mib * MIB_BYTES
 
-    def passes(self, stand: Stand, seconds: float) -> bool:
+    def passes(self, stand: PersistentCause, seconds: float) -> bool:
         """Whether a cause has stood for a time and over enough samples."""
         return stand.passes(seconds, self.policy.judge.least_samples)
 
-    def finding(self, rule: str, stand: Stand, **detail: Any) -> Finding:
+    def finding(self, rule: str, stand: PersistentCause, **detail: Any) -> Finding:
         """Return the finding with the readings that caused it."""
         pk = self.holding.reservation_pk if self.holding else None
         return Finding(rule, pk, detail, stand.trail)
@@ -172,7 +172,9 @@ class Watcher:
         if facts.foreign:
             return GpuVerdict(GpuState.FOREIGN)
         memory.stands.see(reading, at=now.timestamp() - age_seconds)
-        look = _Look(memory.stands, reading, owners, self.policy, now, holding, before)
+        look = _GpuCheck(
+            memory.stands, reading, owners, self.policy, now, holding, before
+        )
         return _unbooked(look) if holding is None else _booked(look, holding)
 
     def _memory(self, gpu_pk: int, holding: HoldingInfo | None) -> _Memory:
@@ -184,7 +186,7 @@ class Watcher:
         return memory
 
 
-def _unbooked(look: _Look) -> GpuVerdict:
+def _unbooked(look: _GpuCheck) -> GpuVerdict:
     judge, reading, before = look.policy.judge, look.reading, look.before
     seen = presence(reading, None, look.owners)
     findings: list[Finding] = []
@@ -209,7 +211,7 @@ def _unbooked(look: _Look) -> GpuVerdict:
     return GpuVerdict(_unbooked_word(look, seen, unseen), tuple(findings))
 
 
-def _unbooked_word(look: _Look, seen: Presence, unseen: bool) -> GpuState:
+def _unbooked_word(look: _GpuCheck, seen: Presence, unseen: bool) -> GpuState:
     """Return the state of an unbooked Gpu without an accusation.
 
     It is free only if the card reports so: processes, work or memory make it busy, and
@@ -226,7 +228,7 @@ def _unbooked_word(look: _Look, seen: Presence, unseen: bool) -> GpuState:
     return GpuState.FREE
 
 
-def _overrun(look: _Look, late: tuple[ForeignProcess, ...]) -> list[Finding]:
+def _overrun(look: _GpuCheck, late: tuple[ForeignProcess, ...]) -> list[Finding]:
     """The holder's processes after the end, once the grace is over too."""
     before = look.before
     over = before is not None and not _in_grace(look, before)
@@ -239,12 +241,12 @@ def _overrun(look: _Look, late: tuple[ForeignProcess, ...]) -> list[Finding]:
     return [replace(found, reservation_id=before.reservation_pk)]
 
 
-def _in_grace(look: _Look, before: HoldingInfo) -> bool:
+def _in_grace(look: _GpuCheck, before: HoldingInfo) -> bool:
     late_seconds = (look.now - before.end).total_seconds()
     return late_seconds <= look.policy.grace_seconds
 
 
-def _booked(look: _Look, holding: HoldingInfo) -> GpuVerdict:
+def _booked(look: _GpuCheck, holding: HoldingInfo) -> GpuVerdict:
     policy, judge, reading = look.policy, look.policy.judge, look.reading
     seen = presence(reading, holding, look.owners)
     strangers = seen.strangers
@@ -272,7 +274,9 @@ def _booked(look: _Look, holding: HoldingInfo) -> GpuVerdict:
     return GpuVerdict(_quiet_word(look, seen, came, idle), tuple(findings))
 
 
-def _quiet_word(look: _Look, seen: Presence, came: bool, idle: Stand) -> GpuState:
+def _quiet_word(
+    look: _GpuCheck, seen: Presence, came: bool, idle: PersistentCause
+) -> GpuState:
     """The word for a booked Gpu with no intruder on it."""
     reading = look.reading
     if look.passes(idle, IDLE_WORD_SECONDS):
@@ -300,7 +304,9 @@ def _split(
     return tuple(last), tuple(others)
 
 
-def _suspects(look: _Look, strangers: Iterable[ForeignProcess]) -> tuple[Suspect, ...]:
+def _suspects(
+    look: _GpuCheck, strangers: Iterable[ForeignProcess]
+) -> tuple[Suspect, ...]:
     """Each stranger's process, with how long this very process was seen."""
     found = []
     for seen in strangers:

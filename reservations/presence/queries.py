@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from reservations.models import Reservation
-from reservations.presence.release_warnings import Looming, next_release
+from reservations.presence.release_warnings import PendingRelease, next_release
 from reservations.rules.lifecycle import State
 from reservations.store.booking_snapshot import site_policy
 
@@ -20,7 +20,7 @@ PRESENCE_FIELDS = (
 Row = tuple[int, datetime, str, datetime | None, int, datetime | None, bool]
 
 
-def pending_releases(rows: Iterable[Row], now: datetime) -> dict[int, Looming]:
+def pending_releases(rows: Iterable[Row], now: datetime) -> dict[int, PendingRelease]:
     """Return the pending releases by Reservation. Most have none.
 
     Args:
@@ -49,7 +49,7 @@ def pending_releases(rows: Iterable[Row], now: datetime) -> dict[int, Looming]:
     return {pk: one for pk, one in found.items() if one is not None}
 
 
-def pending_release(row: Reservation, now: datetime) -> Looming | None:
+def pending_release(row: Reservation, now: datetime) -> PendingRelease | None:
     """Return the pending release of one Reservation, or None."""
     fields = (
         row.pk,

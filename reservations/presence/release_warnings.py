@@ -17,7 +17,7 @@ from telemetry.protocol.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True)
-class Looming:
+class PendingRelease:
     """What is about to happen, and what would stop it."""
 
     kind: Literal["no_show", "idle"]
@@ -31,7 +31,7 @@ class Looming:
     def text(self) -> str:
         """Say it without the instant, which a page shows in the reader's way.
 
-        >>> Looming("idle", datetime(2026, 3, 2), 1500, keep=True).text
+        >>> PendingRelease("idle", datetime(2026, 3, 2), 1500, keep=True).text
         'Idle for 25 min'
         """
         if self.kind == "no_show":
@@ -67,15 +67,17 @@ def next_release(
     keep_used: bool,
     now: datetime,
     policy: Policy,
-) -> Looming | None:
+) -> PendingRelease | None:
     """Return what threatens a Reservation that runs; None: nothing does."""
     if checked_in_at is None:
         if not policy.release_no_shows:
             return None
         absent = timedelta(seconds=policy.no_show_seconds + blind_seconds)
-        return Looming("no_show", max(start + absent, now), 0, keep=not keep_used)
+        return PendingRelease(
+            "no_show", max(start + absent, now), 0, keep=not keep_used
+        )
     if idle_warned_at is None or not policy.release_idle:
         return None
     at = idle_warned_at + timedelta(seconds=policy.idle_grace_seconds)
     idle = policy.idle_seconds + int((now - idle_warned_at).total_seconds())
-    return Looming("idle", max(at, now), max(idle, 0), keep=not keep_used)
+    return PendingRelease("idle", max(at, now), max(idle, 0), keep=not keep_used)

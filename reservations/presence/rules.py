@@ -32,7 +32,7 @@ class MinuteInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ObservedUse:
     """The known use of a Reservation so far."""
 
     holder_came: bool
@@ -52,7 +52,7 @@ def observed_use(
     start: datetime,
     now: datetime,
     limit_seconds: int | None = None,
-) -> Watched:
+) -> ObservedUse:
     """Sum up the whole minutes from ``start`` to ``now``.
 
     Args:
@@ -72,7 +72,7 @@ def observed_use(
     first = -(-unix(start) // MINUTE_SECONDS)
     total = max(unix(now) // MINUTE_SECONDS - first, 0)
     blind = max(total - len(seen), 0)
-    return Watched(
+    return ObservedUse(
         came,
         len(absent) * MINUTE_SECONDS,
         blind * MINUTE_SECONDS,

@@ -17,7 +17,7 @@ from reservations.models import (
     RolledMonth,
     User,
 )
-from reservations.reports.rules import Sums, next_month
+from reservations.reports.rules import ReportSums, next_month
 from telemetry.models import Gpu, Pool
 from telemetry.protocol.sentences import sentence
 
@@ -59,7 +59,7 @@ class ReportRow:
 
     key: date | int | None
     name: str
-    sums: Sums
+    sums: ReportSums
     refused_requests: int = 0
     refused_gpu_seconds: int = 0
 
@@ -84,7 +84,7 @@ def report(asked: ReportFilter, by: By) -> Report:
         ReportRow(
             key,
             SITE if key is None else names.get(key, f"#{key}"),
-            sums.get(key, Sums()),
+            sums.get(key, ReportSums()),
             *refused.get(key, (0, 0)),
         )
         for key in {**sums, **dict.fromkeys(refused)}
@@ -93,7 +93,7 @@ def report(asked: ReportFilter, by: By) -> Report:
 
 
 def _total(rows: tuple[ReportRow, ...]) -> ReportRow:
-    total = Sums()
+    total = ReportSums()
     for row in rows:
         total += row.sums
     return ReportRow(
@@ -105,10 +105,10 @@ def _total(rows: tuple[ReportRow, ...]) -> ReportRow:
     )
 
 
-def _sums(asked: ReportFilter, by: By) -> dict[Any, Sums]:
+def _sums(asked: ReportFilter, by: By) -> dict[Any, ReportSums]:
     rows = MonthUse.objects.filter(month__gte=asked.first, month__lte=asked.last)
     rows = rows.filter(**_scope_filters(asked, pool="gpu__pool_id"))
-    fields = list(Sums.__dataclass_fields__)
+    fields = list(ReportSums.__dataclass_fields__)
     found = (
         rows.order_by()
         .values(key=F(COLUMN[by]))
@@ -116,11 +116,11 @@ def _sums(asked: ReportFilter, by: By) -> dict[Any, Sums]:
         .values_list("key", *(f"sum_{name}" for name in fields))
     )
     if by != "class":
-        return {key: Sums(*values) for key, *values in found}
+        return {key: ReportSums(*values) for key, *values in found}
     pools = dict(Gpu.objects.order_by().values_list("pk", "pool_id"))
-    folded: dict[Any, Sums] = defaultdict(Sums)
+    folded: dict[Any, ReportSums] = defaultdict(ReportSums)
     for gpu, *values in found:
-        folded[pools[gpu]] += Sums(*values)
+        folded[pools[gpu]] += ReportSums(*values)
     return dict(folded)
 
 

@@ -31,7 +31,7 @@ HELD = frozenset({State.ACTIVE, State.ENDED, State.RELEASED, State.REFUNDED})
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class ReportSums:
     """What one row of a report adds up to; sums of sums are sums."""
 
     bookings: int = 0
@@ -46,9 +46,9 @@ class Sums:
     energy_joules: float = 0.0
     cost_gpu_seconds: int = 0
 
-    def __add__(self, other: Sums) -> Sums:
+    def __add__(self, other: ReportSums) -> ReportSums:
         """Add field by field."""
-        return Sums(
+        return ReportSums(
             **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in _FIELDS}
         )
 
@@ -72,7 +72,7 @@ class Sums:
         return self.energy_joules / 3_600_000
 
 
-_FIELDS = fields(Sums)
+_FIELDS = fields(ReportSums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +118,13 @@ Key = tuple[int | None, int]
 
 def month_sums(
     bookings: Iterable[ReportedBooking], *, start: int, end: int, now: int
-) -> dict[Key, Sums]:
+) -> dict[Key, ReportSums]:
     """Add up what lies in [start, end), by Membership and Gpu.
 
     Args:
         now: what lies after it is booked and not yet held.
     """
-    found: dict[Key, Sums] = defaultdict(Sums)
+    found: dict[Key, ReportSums] = defaultdict(ReportSums)
     for booking in bookings:
         own = _charges(booking.pieces, booking.charged_gpu_seconds, start, end)
         site = _charges(booking.pieces, booking.site_gpu_seconds, start, end)
@@ -132,15 +132,15 @@ def month_sums(
             sums = _sums(
                 booking, piece, first=number == 0, start=start, end=end, now=now
             )
-            sums += Sums(cost_gpu_seconds=own[number])
+            sums += ReportSums(cost_gpu_seconds=own[number])
             if sums != _NOTHING:
                 found[booking.membership_pk, piece.gpu_pk] += sums
             if site[number]:
-                found[None, piece.gpu_pk] += Sums(cost_gpu_seconds=site[number])
+                found[None, piece.gpu_pk] += ReportSums(cost_gpu_seconds=site[number])
     return dict(found)
 
 
-_NOTHING = Sums()
+_NOTHING = ReportSums()
 
 
 def _sums(
@@ -151,7 +151,7 @@ def _sums(
     start: int,
     end: int,
     now: int,
-) -> Sums:
+) -> ReportSums:
     """What one Gpu of one Reservation came to in the month, but its cost."""
     began = start <= piece.start < end
     over = min(piece.end, now) if booking.state in HELD else piece.start
@@ -165,7 +165,7 @@ def _sums(
     if booking.state in GAVE_BACK:
         since = piece.start if booking.state is State.CANCELLED else piece.end
         given = _overlap(since, piece.booked_end, start, end)
-    return Sums(
+    return ReportSums(
         bookings=int(began and first),
         no_shows=int(began and first and booking.no_show),
         gpu_bookings=int(began),

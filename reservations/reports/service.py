@@ -17,7 +17,7 @@ from reservations.models import Allocation, MonthUse, RolledMonth
 from reservations.reports.month_bookings import month_bookings
 from reservations.reports.rules import (
     Key,
-    Sums,
+    ReportSums,
     month_bounds,
     month_of,
     month_sums,
@@ -81,11 +81,11 @@ def roll_month(month: date, *, now: datetime) -> bool:
     return bool(moved)
 
 
-def _write(month: date, sums: dict[Key, Sums]) -> None:
+def _write(month: date, sums: dict[Key, ReportSums]) -> None:
     """Make the month's rows be these; rows that stand as they are stay."""
-    names = list(Sums.__dataclass_fields__)
+    names = list(ReportSums.__dataclass_fields__)
     stored = {
-        (membership, gpu): (pk, Sums(*values))
+        (membership, gpu): (pk, ReportSums(*values))
         for pk, membership, gpu, *values in MonthUse.objects.filter(month=month)
         .order_by()
         .values_list("pk", "membership_id", "gpu_id", *names)
@@ -108,6 +108,6 @@ def _write(month: date, sums: dict[Key, Sums]) -> None:
     )
 
 
-def _by_key(item: tuple[Key, Sums]) -> tuple[int, int]:
+def _by_key(item: tuple[Key, ReportSums]) -> tuple[int, int]:
     (membership, gpu), _sums = item
     return membership or 0, gpu

@@ -52,7 +52,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SlotWish:
     """What somebody looks for."""
 
     count: int
@@ -106,7 +106,7 @@ class PlannedStart:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class BusySpan:
     """One Gpu is taken from ``start`` to ``end``, in Unix seconds."""
 
     gpu_pk: int
@@ -128,7 +128,7 @@ class Calendar:
     def __init__(
         self,
         gpus: Iterable[CalendarGpu],
-        busy: Iterable[Busy],
+        busy: Iterable[BusySpan],
         plans: Iterable[PlannedStart] = (),
         gaps: Mapping[int, int] | None = None,
     ) -> None:
@@ -140,7 +140,7 @@ class Calendar:
         self.foreign: dict[int, int] = {}
         """Until when (Unix seconds) a foreign process is expected on a Gpu: it can be
         booked, but others are better."""
-        spans: dict[int, list[Busy]] = defaultdict(list)
+        spans: dict[int, list[BusySpan]] = defaultdict(list)
         for span in busy:
             spans[span.gpu_pk].append(span)
         self._spans = {
@@ -154,11 +154,11 @@ class Calendar:
         """What it found on each Gpu; shared where the spans are the same."""
         self.swept_gpus = {gpu.pk: {} for gpu in self.gpus}
 
-    def clash(self, gpu_pk: int, window: Window) -> Busy | None:
+    def clash(self, gpu_pk: int, window: Window) -> BusySpan | None:
         """Return the first span of a Gpu that meets the Window."""
         return self._clash(gpu_pk, unix(window.start), unix(window.end))
 
-    def _clash(self, gpu_pk: int, start: int, end: int) -> Busy | None:
+    def _clash(self, gpu_pk: int, start: int, end: int) -> BusySpan | None:
         spans = self._spans.get(gpu_pk)
         if not spans:
             return None
@@ -167,11 +167,11 @@ class Calendar:
             return spans[place]
         return None
 
-    def clashes(self, gpu_pk: int, window: Window) -> list[Busy]:
+    def clashes(self, gpu_pk: int, window: Window) -> list[BusySpan]:
         """Return every span of a Gpu that meets the Window, in order."""
         return self.met(gpu_pk, unix(window.start), unix(window.end))
 
-    def met(self, gpu_pk: int, start: int, end: int) -> list[Busy]:
+    def met(self, gpu_pk: int, start: int, end: int) -> list[BusySpan]:
         """Return the same between two Unix seconds."""
         spans = self._spans.get(gpu_pk)
         if not spans:
@@ -241,7 +241,7 @@ class Calendar:
         return other
 
     def with_spans(
-        self, spans: Mapping[int, Sequence[Busy]], plans: Iterable[PlannedStart]
+        self, spans: Mapping[int, Sequence[BusySpan]], plans: Iterable[PlannedStart]
     ) -> Calendar:
         """Return the same with other spans on some Gpus; the others' are shared."""
         other = Calendar((), (busy for own in spans.values() for busy in own), plans)
@@ -264,16 +264,16 @@ class Calendar:
                 found[span.flex.user_pk].add(span.gpu_pk)
         return found
 
-    def busy(self) -> Iterator[Busy]:
+    def busy(self) -> Iterator[BusySpan]:
         """Yield every span."""
         for own in self._spans.values():
             yield from own
 
-    def spans(self, gpu_pk: int) -> list[Busy]:
+    def spans(self, gpu_pk: int) -> list[BusySpan]:
         """Return the spans of one Gpu, in order."""
         return self._spans.get(gpu_pk, [])
 
-    def free(self, window: Window, wish: Wish) -> list[CalendarGpu]:
+    def free(self, window: Window, wish: SlotWish) -> list[CalendarGpu]:
         """Return the Gpus that fit the wish and are free over the Window."""
         start, end = unix(window.start), unix(window.end)
         return [
@@ -282,7 +282,7 @@ class Calendar:
             if wish.fits(gpu) and self._clash(gpu.pk, start, end) is None
         ]
 
-    def sets(self, window: Window, wish: Wish) -> list[tuple[CalendarGpu, ...]]:
+    def sets(self, window: Window, wish: SlotWish) -> list[tuple[CalendarGpu, ...]]:
         """Return the sets of free Gpus worth taking.
 
         Those that nobody plans for, and that no Job in a gap and no foreign process is
@@ -325,7 +325,7 @@ class Calendar:
         return self._changes[grid_seconds]
 
 
-def _untaken(span: Busy, user_pk: int) -> Busy:
+def _untaken(span: BusySpan, user_pk: int) -> BusySpan:
     """Return a span as this User sees it: what is their own yields to nobody."""
     own = span.flex is not None and span.flex.user_pk == user_pk
     return replace(span, flex=None) if own else span
@@ -348,7 +348,7 @@ class SlotSearch:
 
 def first_slots(
     calendar: Calendar,
-    wish: Wish,
+    wish: SlotWish,
     search: SlotSearch,
     *,
     allowed: Callable[[Window, tuple[CalendarGpu, ...]], Kind | None],

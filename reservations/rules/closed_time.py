@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
 
-from reservations.rules.calendar import Busy, CalendarGpu
+from reservations.rules.calendar import BusySpan, CalendarGpu
 from reservations.rules.errors import GpuNotBookable, GpuTaken, QuotaExceeded
 from reservations.rules.figures import time_text
 from reservations.rules.window import Window, instant, merged, unix, without
@@ -94,7 +94,7 @@ def closed_spans(
     held: Mapping[int, Sequence[Window]],
     *,
     asking: Collection[int] = (),
-) -> list[Busy]:
+) -> list[BusySpan]:
     """Return the closed spans of these Gpus, apart from what is held there.
 
     Args:
@@ -111,7 +111,9 @@ def closed_spans(
             if not one.closes(gpu):
                 continue
             for part in without(one.window, taken):
-                spans.append(Busy(gpu.pk, unix(part.start), unix(part.end), closed=one))
+                spans.append(
+                    BusySpan(gpu.pk, unix(part.start), unix(part.end), closed=one)
+                )
             taken = merged([*taken, one.window])
     return spans
 
@@ -156,7 +158,7 @@ class DisplacementPaused(GpuTaken):
         return joined([GpuTaken.text(self, zone), paused])
 
 
-def refusal_of(gpu: CalendarGpu, span: Busy) -> GpuTaken:
+def refusal_of(gpu: CalendarGpu, span: BusySpan) -> GpuTaken:
     """Return why a Gpu cannot be had where this span lies."""
     start, end = instant(span.start), instant(span.end)
     if span.paused_until is not None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from reservations.rules.booking_rights import Right
 from reservations.rules.calendar import (
-    Busy,
+    BusySpan,
     Calendar,
     CalendarGpu,
     FlexInfo,
@@ -32,7 +32,7 @@ from reservations.rules.calendar import (
 from reservations.rules.closed_time import ClosureInfo
 from reservations.rules.decision import decide
 from reservations.rules.errors import Refusal
-from reservations.rules.fairness.early_returns import Returns
+from reservations.rules.fairness.early_returns import EarlyReturns
 from reservations.rules.fairness.fair_tree import AccountShares, MemberShares
 from reservations.rules.fairness.no_shows import Strike
 from reservations.rules.fairness.preemption import FairTree, Key, ranks_above
@@ -216,12 +216,12 @@ def _flex(one: FlexInfo) -> list[object]:
     ]
 
 
-def _returns(returns: Returns | None) -> list[int] | None:
+def _returns(returns: EarlyReturns | None) -> list[int] | None:
     return None if returns is None else list(astuple(returns))
 
 
-def _read_returns(kept: Sequence[int] | None) -> Returns | None:
-    return None if kept is None else Returns(*kept)
+def _read_returns(kept: Sequence[int] | None) -> EarlyReturns | None:
+    return None if kept is None else EarlyReturns(*kept)
 
 
 def _strike(strike: Strike | None) -> list[int] | None:
@@ -341,7 +341,7 @@ def _snapshot(inputs: Mapping[str, Any], request: Request, policy: Policy) -> Sn
         for at, kind, reason, account, start, end in inputs.get("closed", ())
     }
     busy = [
-        Busy(
+        BusySpan(
             gpu,
             start,
             end,

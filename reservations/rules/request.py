@@ -8,7 +8,7 @@ from datetime import datetime
 from reservations.rules.booking_rights import Right
 from reservations.rules.calendar import Calendar, CalendarGpu
 from reservations.rules.closed_time import Barred
-from reservations.rules.fairness.early_returns import Returns
+from reservations.rules.fairness.early_returns import EarlyReturns
 from reservations.rules.fairness.no_shows import Strike
 from reservations.rules.fairness.preemption import FairTree
 from reservations.rules.fairness.quota import QuotaInfo
@@ -86,7 +86,7 @@ class Snapshot:
     """None: nobody's flex is in the way, or none may be taken."""
     strike: Strike | None = None
     """A shorter horizon of the requester, after no-shows."""
-    returns: Returns | None = None
+    returns: EarlyReturns | None = None
     """What the requester gave back and used, where it could shorten the horizon."""
     right: Right | None = None
     """A right to book that ends: a guest's, a course's. None: it has no end."""

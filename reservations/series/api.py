@@ -12,7 +12,7 @@ from reservations.models import Occurrence, Series
 from reservations.series import series_end
 from reservations.series import service as series
 from reservations.series.recurrence import MOST_TIMES, Rule, rule_from
-from reservations.series.series_days import Looked, SeriesWish, rule_of
+from reservations.series.series_days import JudgedDay, SeriesWish, rule_of
 from reservations.store.calendar_queries import iso
 from reservations.web.api_parts import (
     counted_now,
@@ -159,7 +159,7 @@ def _series(row: Series) -> dict[str, object]:
     }
 
 
-def _day(one: Looked) -> dict[str, object]:
+def _day(one: JudgedDay) -> dict[str, object]:
     told: dict[str, object] = {
         "day": one.day.isoformat(),
         "start": iso(one.window.start),

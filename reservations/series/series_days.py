@@ -32,7 +32,7 @@ AHEAD = "ahead"
 
 
 @dataclass(slots=True)
-class Looked:
+class JudgedDay:
     """One day, judged."""
 
     day: date
@@ -73,15 +73,17 @@ def days_in(rule: Rule, at: datetime, policy: Policy) -> list[date]:
     return [day for day in rule.days() if at <= rule.window(day).start <= latest]
 
 
-def days_ahead(rule: Rule, at: datetime, policy: Policy) -> list[Looked]:
+def days_ahead(rule: Rule, at: datetime, policy: Policy) -> list[JudgedDay]:
     latest = at + timedelta(seconds=policy.firm_horizon_seconds)
     windows = ((day, rule.window(day)) for day in rule.days())
-    return [Looked(d, window, AHEAD) for d, window in windows if window.start > latest]
+    return [
+        JudgedDay(d, window, AHEAD) for d, window in windows if window.start > latest
+    ]
 
 
 def book_days(
     wanted: SeriesWish, days: Sequence[date], policy: Policy, at: datetime
-) -> list[Looked]:
+) -> list[JudgedDay]:
     """Book each day under the locks of them all; a refusal stops no other day."""
     if not days:
         locks.read(wanted.membership, wanted.gpu_ids)
@@ -99,10 +101,10 @@ def _book_one(
     day: date,
     window: Window,
     wanted: SeriesWish,
-    locked: locks.Locked,
+    locked: locks.LockedRows,
     policy: Policy,
     at: datetime,
-) -> Looked:
+) -> JudgedDay:
     try:
         request = request_of(locked.gpus, window.start, window.end, now=at)
         decision = judge(
@@ -126,9 +128,9 @@ def _book_one(
     except Refusal as refused:
         refusal = refused
     else:
-        return Looked(day, window, BOOKED, decision, reservation=made)
+        return JudgedDay(day, window, BOOKED, decision, reservation=made)
     passing = refusal.code in PASSING
-    return Looked(day, window, LATER if passing else REFUSED, None, refusal)
+    return JudgedDay(day, window, LATER if passing else REFUSED, None, refusal)
 
 
 def lock_row(pk: int) -> Series | None:

@@ -24,7 +24,7 @@ from reservations.series.series_days import (
     LATER,
     REFUSED,
     SKIPPED,
-    Looked,
+    JudgedDay,
     SeriesWish,
     book_days,
     days_ahead,
@@ -72,7 +72,7 @@ def checked_wish(
     return SeriesWish(chosen, tuple(dict.fromkeys(gpu_ids)), rule, purpose)
 
 
-def rehearse(wanted: SeriesWish, *, now: datetime) -> list[Looked]:
+def rehearse(wanted: SeriesWish, *, now: datetime) -> list[JudgedDay]:
     """Return what saving would do with each day; everything is taken back.
 
     Raises:
@@ -103,7 +103,7 @@ def create(
     skip_refused: bool = False,
     skip: Collection[date] = (),
     now: datetime,
-) -> tuple[Series, list[Looked]]:
+) -> tuple[Series, list[JudgedDay]]:
     """Book every day within the horizon and keep the rest for the tick.
 
     Args:
@@ -155,7 +155,7 @@ def extend(at: datetime, policy: Policy) -> dict[str, int]:
     return {"series_booked": booked, "series_conflicts": conflicts}
 
 
-def _conflict(refused: Sequence[Looked], of: int, zone: str) -> SeriesConflict:
+def _conflict(refused: Sequence[JudgedDay], of: int, zone: str) -> SeriesConflict:
     first = refused[0].refusal
     assert first is not None
     return SeriesConflict(
@@ -186,7 +186,7 @@ def _keep(wanted: SeriesWish, *, skip_refused: bool, at: datetime) -> Series:
     return made
 
 
-def _note(row: Series, looked: Iterable[Looked], at: datetime) -> None:
+def _note(row: Series, looked: Iterable[JudgedDay], at: datetime) -> None:
     """Store the result of each day. The result of a day that waited is replaced."""
     zone = ZoneInfo(row.zone)
     for one in looked:
@@ -206,7 +206,7 @@ def _note(row: Series, looked: Iterable[Looked], at: datetime) -> None:
 # --- going on ----------------------------------------------------------------------
 
 
-def _extend(pk: int, at: datetime, policy: Policy) -> list[Looked]:
+def _extend(pk: int, at: datetime, policy: Policy) -> list[JudgedDay]:
     """Look at one Series once, in a transaction of its own."""
     row = Series.objects.select_related("user", "membership__account").get(pk=pk)
     gpu_ids = tuple(row.gpus.order_by("pk").values_list("pk", flat=True))
@@ -236,17 +236,17 @@ def _extend(pk: int, at: datetime, policy: Policy) -> list[Looked]:
     return looked
 
 
-def _missed(rule: Rule, known: dict[date, str], at: datetime) -> Iterator[Looked]:
+def _missed(rule: Rule, known: dict[date, str], at: datetime) -> Iterator[JudgedDay]:
     """Yield the days that waited until they had begun, or nobody looked at."""
     for day in rule.days():
         window = rule.window(day)
         if window.start >= at:
             return
         if known.get(day, LATER) == LATER:
-            yield Looked(day, window, REFUSED)
+            yield JudgedDay(day, window, REFUSED)
 
 
-def _tell_conflicts(row: Series, looked: Iterable[Looked], at: datetime) -> None:
+def _tell_conflicts(row: Series, looked: Iterable[JudgedDay], at: datetime) -> None:
     zone = ZoneInfo(row.zone)
     for one in looked:
         soon = one.window.start - at <= TOLD_BEFORE

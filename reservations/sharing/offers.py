@@ -30,7 +30,7 @@ from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.rules.window import whole_second
 from reservations.sharing import swap
-from reservations.sharing.swap import Sides
+from reservations.sharing.swap import SwapSides
 from reservations.store import locks
 from reservations.store.audit_log import audit_act
 from reservations.store.booking_snapshot import site_policy
@@ -103,7 +103,7 @@ def offer(
     return made
 
 
-def outlook(*, offer_id: int, user: User, now: datetime) -> Sides:
+def outlook(*, offer_id: int, user: User, now: datetime) -> SwapSides:
     """Return what accepting would be for both sides; nothing is written.
 
     Raises:

@@ -45,7 +45,7 @@ TAKEN_FROM = sentence(
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class SwapSides:
     """What the taker would get, and in a swap the maker."""
 
     taker: Decision
@@ -53,7 +53,7 @@ class Sides:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class OfferTerms:
     """What an Offer keeps of one Reservation."""
 
     gpu_ids: tuple[int, ...]
@@ -61,7 +61,7 @@ class Terms:
     running: bool
 
 
-def terms(kept: Mapping[str, Any], at: datetime) -> Terms:
+def terms(kept: Mapping[str, Any], at: datetime) -> OfferTerms:
     """Read kept terms; what runs is given from now on.
 
     Raises:
@@ -71,7 +71,7 @@ def terms(kept: Mapping[str, Any], at: datetime) -> Terms:
     start = datetime.fromisoformat(kept["start"]) if kept["start"] else at
     if end <= max(start, at):
         raise OfferOver(state=Offer.State.EXPIRED)
-    return Terms(tuple(kept["gpu_ids"]), Window(start, end), kept["start"] is None)
+    return OfferTerms(tuple(kept["gpu_ids"]), Window(start, end), kept["start"] is None)
 
 
 def exchange(
@@ -114,7 +114,7 @@ def exchange(
     offer.save(update_fields=["given", "given_back"])
 
 
-def rehearse(offer: Offer, *, policy: Policy, at: datetime) -> Sides:
+def rehearse(offer: Offer, *, policy: Policy, at: datetime) -> SwapSides:
     """Judge both sides as ``exchange`` would, and take everything back.
 
     Raises:
@@ -132,7 +132,7 @@ def rehearse(offer: Offer, *, policy: Policy, at: datetime) -> Sides:
             maker_id = offer.reservation.membership_id
             back = _judge(offer.wanted.pk, wanted, locked, maker_id, policy, at)[1]
         transaction.set_rollback(True)
-    return Sides(taker[1], back)
+    return SwapSides(taker[1], back)
 
 
 def _hand_on(old: Reservation, new: Reservation) -> None:
@@ -152,21 +152,21 @@ def _hand_on(old: Reservation, new: Reservation) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Both:
+class _LockedSides:
     """What both sides hold locked."""
 
-    sides: dict[int, locks.Locked]
+    sides: dict[int, locks.LockedRows]
     gpus: dict[int, CalendarGpu]
     rows: dict[int, Reservation]
 
-    def of(self, membership_pk: int) -> locks.Locked:
+    def of(self, membership_pk: int) -> locks.LockedRows:
         return self.sides[membership_pk]
 
     def only(self, gpu_ids: Sequence[int]) -> tuple[CalendarGpu, ...]:
         return tuple(self.gpus[pk] for pk in sorted(gpu_ids))
 
 
-def _lock(offer: Offer) -> _Both:
+def _lock(offer: Offer) -> _LockedSides:
     """Lock everything of both sides, in the order of ``store/locking``.
 
     Raises:
@@ -186,7 +186,7 @@ def _lock(offer: Offer) -> _Both:
     gpus = {gpu.pk: gpu for side in sides.values() for gpu in side.gpus}
     pks = sorted({pk for pk in (offer.reservation_id, offer.wanted_id) if pk})
     rows = {pk: locks.load_reservation(pk, lock=True) for pk in pks}
-    return _Both(sides, gpus, rows)
+    return _LockedSides(sides, gpus, rows)
 
 
 def _lock_rows(
@@ -207,7 +207,7 @@ def _lock_rows(
 
 
 def _end_both(
-    offer: Offer, locked: _Both, *, actor: User, policy: Policy, at: datetime
+    offer: Offer, locked: _LockedSides, *, actor: User, policy: Policy, at: datetime
 ) -> None:
     pairs = [(offer.reservation_id, offer.terms["given"])]
     if offer.wanted_id is not None:
@@ -230,7 +230,7 @@ def _end_both(
         ledger.audit("given", row, actor=actor, now=at, offer=offer.pk)
 
 
-def _check_unchanged(row: Reservation, kept: Terms) -> list[Allocation]:
+def _check_unchanged(row: Reservation, kept: OfferTerms) -> list[Allocation]:
     """Return the Allocations, if they are still those of the offer.
 
     Raises:
@@ -271,7 +271,7 @@ def _end(
 def _judge(
     old_pk: int,
     kept: Mapping[str, Any],
-    locked: _Both,
+    locked: _LockedSides,
     membership_pk: int,
     policy: Policy,
     at: datetime,
@@ -312,7 +312,7 @@ def _check_other_side(offer: Offer, decision: Decision) -> None:
 
 def _write(
     judged: tuple[Request, Decision],
-    side: locks.Locked,
+    side: locks.LockedRows,
     actor: User,
     policy: Policy,
 ) -> Reservation:

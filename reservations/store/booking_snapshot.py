@@ -15,9 +15,9 @@ from reservations.models import (
     SitePolicy,
 )
 from reservations.rules.booking_rights import Right, right_of
-from reservations.rules.calendar import Busy, Calendar, CalendarGpu, FlexInfo
+from reservations.rules.calendar import BusySpan, Calendar, CalendarGpu, FlexInfo
 from reservations.rules.closed_time import closed_spans
-from reservations.rules.fairness.early_returns import Returns
+from reservations.rules.fairness.early_returns import EarlyReturns
 from reservations.rules.fairness.no_shows import Strike
 from reservations.rules.fairness.quota import PERMILLE, QuotaInfo, Spend
 from reservations.rules.gaps import is_gap
@@ -32,7 +32,7 @@ from reservations.store.pool_rows import (
     closures_between,
     pool_quota_infos,
 )
-from reservations.store.preemptible import Taker, plans_between, takeable
+from reservations.store.preemptible import Displacer, plans_between, takeable
 from reservations.store.quota_use import person_quota, spends_of
 
 WEEK = timedelta(seconds=WEEK_SECONDS)
@@ -52,7 +52,7 @@ def calendar_of(
     *,
     ignoring: int | None = None,
     names: bool = False,
-    taker: Taker | None = None,
+    taker: Displacer | None = None,
     asking: Collection[int] = (),
     leave_at: datetime | None = None,
 ) -> Calendar:
@@ -78,7 +78,7 @@ def calendar_of(
         flex = takeable(pks, taker, names=names) if pks else {}
     paused = {pk: one.paused_until for pk, one in flex.items()}
     busy = [
-        Busy(
+        BusySpan(
             gpu,
             unix(begin),
             unix(occupied_until(booked, over, leave_at=leave_at)),
@@ -120,9 +120,9 @@ def _closed(
     gpus: Sequence[CalendarGpu],
     start: datetime,
     end: datetime,
-    busy: Sequence[Busy],
+    busy: Sequence[BusySpan],
     asking: Collection[int],
-) -> list[Busy]:
+) -> list[BusySpan]:
     """Return the closed spans beside what somebody holds."""
     closures = closures_between(start, end)
     if not closures:
@@ -294,9 +294,9 @@ def request_snapshot(
     ignoring: int | None = None,
     ignoring_late: int | None = None,
     extra: Sequence[Spend] = (),
-    taker: Taker | None = None,
+    taker: Displacer | None = None,
     strike: Strike | None = None,
-    returns: Returns | None = None,
+    returns: EarlyReturns | None = None,
     leave_at: datetime | None = None,
 ) -> Snapshot:
     """Return all that one request is judged by; see ``quota_infos``.

@@ -13,7 +13,7 @@ from reservations.rules.request import Holding
 from reservations.rules.window import Window
 from reservations.store.booking_snapshot import calendar_of
 from reservations.store.gpu_rows import calendar_gpus
-from reservations.store.preemptible import Taker, plans_between
+from reservations.store.preemptible import Displacer, plans_between
 from telemetry.models import Alert, Gpu
 
 UNDO_SECONDS = 15
@@ -28,7 +28,7 @@ def open_calendar(
     """Return what a gap ends at: everybody's bookings, gaps held, closures, plans."""
     held = calendar_of(gpus, now, until)
     # Nobody is user 0 and nothing freezes: everybody's plans are in it.
-    plans = plans_between(now, until, Taker(0, now, freeze_seconds=0))
+    plans = plans_between(now, until, Displacer(0, now, freeze_seconds=0))
     return Calendar(gpus, held.busy(), plans)
 
 

@@ -31,7 +31,7 @@ _WITH_QUOTA = Q(quota_gpu_seconds__isnull=False) | Exists(
 
 
 @dataclass(frozen=True, slots=True)
-class Locked:
+class LockedRows:
     """What a booking holds while it decides."""
 
     membership: Membership
@@ -70,7 +70,7 @@ def check_still(membership: Membership) -> None:
         )
 
 
-def read(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
+def read(membership: Membership, gpu_ids: Sequence[int]) -> LockedRows:
     """Return the same facts without locking anything, for a preview.
 
     Raises:
@@ -79,7 +79,7 @@ def read(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
     return _facts(membership, tuple(account_path(membership)), gpu_ids)
 
 
-def lock(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
+def lock(membership: Membership, gpu_ids: Sequence[int]) -> LockedRows:
     """Lock Accounts, User, Gpus, in this order, and return them.
 
     Raises:
@@ -98,13 +98,13 @@ def lock(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
 
 def _facts(
     membership: Membership, path: tuple[Account, ...], gpu_ids: Sequence[int]
-) -> Locked:
+) -> LockedRows:
     wanted = set(gpu_ids)
     gpus = gpus_named(wanted)
     if len(gpus) != len(wanted):
         missing = wanted - {gpu.pk for gpu in gpus}
         raise NotFound(what=sentence("GPU with the number {gpu}", gpu=min(missing)))
-    return Locked(membership, path, tuple(gpus))
+    return LockedRows(membership, path, tuple(gpus))
 
 
 def load_reservation(pk: int, *, lock: bool = False) -> Reservation:

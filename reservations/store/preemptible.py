@@ -14,7 +14,7 @@ from reservations.rules.window import Window
 
 
 @dataclass(frozen=True, slots=True)
-class Taker:
+class Displacer:
     """Who might displace flex, and when: nobody takes what is their own."""
 
     user_pk: int
@@ -39,7 +39,7 @@ class Taker:
 
 
 def plans_between(
-    start: datetime, end: datetime, taker: Taker
+    start: datetime, end: datetime, taker: Displacer
 ) -> tuple[PlannedStart, ...]:
     """Return the starts that others than the taker hold between two instants.
 
@@ -80,7 +80,9 @@ def _planned(
     )
 
 
-def takeable(pks: Collection[int], taker: Taker, *, names: bool) -> dict[int, FlexInfo]:
+def takeable(
+    pks: Collection[int], taker: Displacer, *, names: bool
+) -> dict[int, FlexInfo]:
     """Return those of these flex Reservations that are neither frozen nor own."""
     rows = list(
         _unfrozen(pks=list(pks), frozen=taker.frozen_until, taker=taker.user_pk)
@@ -130,7 +132,7 @@ def _unfrozen(
     )  # fmt: skip
 
 
-def _paused(owners: Collection[int], taker: Taker) -> dict[int, datetime]:
+def _paused(owners: Collection[int], taker: Displacer) -> dict[int, datetime]:
     """Return, by owner, until when the taker cannot displace them again.
 
     Displacing somebody and giving the time back is free of charge where the owner

@@ -7,13 +7,13 @@ from typing import Any
 from django.db.models import QuerySet, Sum
 
 from reservations.models import EarlyReturn, LedgerEntry, Membership
-from reservations.rules.fairness.early_returns import WINDOW_SECONDS, Returns
+from reservations.rules.fairness.early_returns import WINDOW_SECONDS, EarlyReturns
 from reservations.rules.policy import Policy
 
 
 def returns_of(
     memberships: Collection[Membership], *, now: datetime, policy: Policy
-) -> dict[int, Returns]:
+) -> dict[int, EarlyReturns]:
     """Return, by Membership, the returns that exceed its part of the quota.
 
     No entry: so little was given back that no limit can apply. Two queries, one where
@@ -22,10 +22,10 @@ def returns_of(
     since = now - timedelta(seconds=WINDOW_SECONDS)
     users = {one.user_id for one in memberships}
     returned: dict[int, int] = dict(_returned(users=list(users), since=since))
-    found: dict[int, Returns] = {}
+    found: dict[int, EarlyReturns] = {}
     for one in memberships:
         quota = one.quota_gpu_seconds
-        known = Returns(
+        known = EarlyReturns(
             returned.get(one.user_id, 0),
             0,
             policy.quota_gpu_seconds if quota is None else quota,
@@ -44,7 +44,7 @@ def returns_of(
         .annotate(total=Sum("gpu_seconds"))
     )
     return {
-        one.pk: Returns(
+        one.pk: EarlyReturns(
             found[one.pk].returned_gpu_seconds,
             used.get(one.user_id, 0),
             found[one.pk].quota_gpu_seconds,
@@ -65,7 +65,7 @@ def _returned(*, users: Collection[int], since: datetime) -> QuerySet[EarlyRetur
 
 def returns_for(
     membership: Membership, start: datetime, *, now: datetime, policy: Policy
-) -> Returns | None:
+) -> EarlyReturns | None:
     """Return one Membership's where they could matter for a start: else None."""
     if start <= now + timedelta(seconds=policy.returned_horizon_seconds):
         return None

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from reservations.models import Account, Membership, Reservation
-from reservations.rules.fairness.early_returns import Returns
+from reservations.rules.fairness.early_returns import EarlyReturns
 from reservations.rules.fairness.no_shows import Strike, relevant_seconds, strike_of
 from reservations.rules.fairness.quota import QuotaInfo, Spend
 from reservations.rules.policy import Policy
@@ -17,7 +17,7 @@ from reservations.store.quota_use import spends_of
 from reservations.store.return_history import returns_of
 
 
-class Crowd:
+class BulkHoldings:
     """Facts about some Memberships and their Users, read on first use."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Crowd:
         return holdings_of(self._users)
 
     @cached_property
-    def returns(self) -> dict[int, Returns]:
+    def returns(self) -> dict[int, EarlyReturns]:
         """Returns beyond the free ones, by Membership."""
         return returns_of(self._memberships, now=self._start, policy=self._policy)
 

@@ -19,7 +19,7 @@ from reservations.rules.policy import Policy
 from reservations.rules.request import Request, Snapshot
 from reservations.rules.window import Window
 from reservations.store.audit_log import audit_act
-from reservations.waitlist.planned_starts import Expected, beside, expect
+from reservations.waitlist.planned_starts import ExpectedStart, beside, expect
 from reservations.waitlist.rules import WaitlistMatch, choose, offer_until
 from reservations.waitlist.waitlist_snapshot import WaitlistSnapshot
 
@@ -144,7 +144,7 @@ def _offer(
     return True
 
 
-def _expect(row: WaitingRequest, found: Expected | None, at: datetime) -> None:
+def _expect(row: WaitingRequest, found: ExpectedStart | None, at: datetime) -> None:
     """Keep where a request would land, the first time for ever; tell of a plan."""
     start = found.start if found else None
     end = found.plan.window.end if found else None

@@ -25,7 +25,7 @@ MOST_RIVALS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Chance:
+class FlexRisk:
     """What stands between a flex booking and its freeze."""
 
     ratio: float
@@ -60,7 +60,7 @@ def chance_of(
     queue: Sequence[WaitingRequestInfo],
     tree: FairTree,
     held: bool,
-) -> Chance:
+) -> FlexRisk:
     """Return the chance that a waiting request displaces the flex.
 
     Args:
@@ -90,7 +90,7 @@ def chance_of(
             above += 1
             spared *= 1 - meeting_ratio(one, window)
     ranking = tree.ranked()
-    return Chance(
+    return FlexRisk(
         ratio=1 - spared,
         waiting=len(rivals),
         above=above,
@@ -112,10 +112,10 @@ def meeting_ratio(one: WaitingRequestInfo, window: Window) -> float:
     return meet / len(starts)
 
 
-def chance_text(chance: Chance) -> str:
+def chance_text(chance: FlexRisk) -> str:
     """Say it in sentences, with the numbers it is made of.
 
-    >>> chance_text(Chance(0.25, 3, 1, 4, 30))
+    >>> chance_text(FlexRisk(0.25, 3, 1, 4, 30))
     'The chance that it is taken is 25 %: 1 of 3 waiting requests for such a GPU is \
 ahead of you. 4 of 30 members are ahead of you in the ranking and could take it.'
     """

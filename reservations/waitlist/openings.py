@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from reservations.rules.calendar import Calendar, Wish
+from reservations.rules.calendar import Calendar, SlotWish
 from reservations.rules.policy import Policy
 from reservations.rules.window import HOUR_SECONDS, Window, instant, unix, window_from
 
@@ -63,7 +63,7 @@ def _ceil(second: int, grid: int) -> int:
 
 
 def openings(
-    calendar: Calendar, wish: Wish, first: int, last: int, *, taking: bool
+    calendar: Calendar, wish: SlotWish, first: int, last: int, *, taking: bool
 ) -> list[tuple[int, int]]:
     """Return the spans of starts (Unix seconds, both ends included) with room.
 
@@ -86,7 +86,7 @@ def openings(
     return [(low, high) for low, high in cut if low <= high]
 
 
-def has_room(calendar: Calendar, wish: Wish, start: int) -> bool:
+def has_room(calendar: Calendar, wish: SlotWish, start: int) -> bool:
     """Say whether enough Gpus are free from a Unix second on, without any going."""
     return bool(openings(calendar, wish, start, start, taking=False))
 
@@ -94,7 +94,9 @@ def has_room(calendar: Calendar, wish: Wish, start: int) -> bool:
 _FOREVER = 2**62
 
 
-def _sweep(calendar: Calendar, wish: Wish, *, taking: bool) -> list[tuple[int, int]]:
+def _sweep(
+    calendar: Calendar, wish: SlotWish, *, taking: bool
+) -> list[tuple[int, int]]:
     begins: list[int] = []
     ends: list[int] = []
     for gpu in calendar.gpus:

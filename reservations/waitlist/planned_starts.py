@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 
-from reservations.rules.calendar import Busy, Calendar, CalendarGpu, PlannedStart
+from reservations.rules.calendar import BusySpan, Calendar, CalendarGpu, PlannedStart
 from reservations.rules.errors import Refusal
 from reservations.rules.fairness.limits import check_limits
 from reservations.rules.lifecycle import Kind
@@ -36,7 +36,7 @@ ENDLESS = int(LIMITS["live_reservations"][1])
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedStart:
     """Where a request would land; ``held``: nobody's later flex pushes it back."""
 
     plan: PlannedStart
@@ -54,7 +54,7 @@ def expect(
     *,
     now: datetime,
     policy: Policy,
-) -> dict[int, Expected]:
+) -> dict[int, ExpectedStart]:
     """Return where each request would land, by request; no entry: nowhere.
 
     Args:
@@ -76,13 +76,13 @@ def expect(
             found = earliest_room(one, facts_of(one), held.values(), now=now)
             if found is not None:
                 held[one.pk] = found
-    expected = {pk: Expected(plan, held=True) for pk, plan in held.items()}
+    expected = {pk: ExpectedStart(plan, held=True) for pk, plan in held.items()}
     for one in queue:
         if one.pk not in expected:
             taken = [other.plan for other in expected.values()]
             found = earliest_room(one, facts_of(one), taken, now=now)
             if found is not None:
-                expected[one.pk] = Expected(found, held=False)
+                expected[one.pk] = ExpectedStart(found, held=False)
     return expected
 
 
@@ -162,7 +162,7 @@ def _within_limits(
 
 def beside(calendar: Calendar, plans: Iterable[PlannedStart]) -> Calendar:
     """Return a calendar on which these plans are taken like bookings."""
-    more: dict[int, list[Busy]] = defaultdict(list)
+    more: dict[int, list[BusySpan]] = defaultdict(list)
     for plan in plans:
         for pk in plan.gpu_pks:
             # Plans of others may lie on Gpus that are closed only for this reader.
@@ -171,7 +171,7 @@ def beside(calendar: Calendar, plans: Iterable[PlannedStart]) -> Calendar:
                 for span in calendar.clashes(pk, plan.window)
             ]
             more[pk] += [
-                Busy(pk, unix(part.start), unix(part.end))
+                BusySpan(pk, unix(part.start), unix(part.end))
                 for part in without(plan.window, met)
             ]
     return calendar.with_spans(

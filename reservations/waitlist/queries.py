@@ -17,7 +17,7 @@ from reservations.rules.window import HOUR_SECONDS, Window
 from reservations.store.calendar_queries import Reader, iso
 from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.usage import fair_tree, usage_by_membership
-from reservations.waitlist.flex_risk import Chance, chance_of
+from reservations.waitlist.flex_risk import FlexRisk, chance_of
 from reservations.waitlist.rules import WaitingRequestInfo, in_order
 from reservations.waitlist.waitlist_snapshot import MOST_LOOKED, waiting_of
 from telemetry.protocol.sentences import sentence
@@ -31,7 +31,7 @@ GIB_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class RequestsAhead:
     """How many of one group stand ahead; who, where the reader may see names."""
 
     account: str
@@ -47,7 +47,7 @@ class OwnRequest:
     row: WaitingRequest
     position: int | None
     """1 is served first; None: it does not wait."""
-    ahead: tuple[Ahead, ...]
+    ahead: tuple[RequestsAhead, ...]
     offered: bool
     decline_until: datetime | None
     """Until then its placement can be declined; None: not (any more)."""
@@ -157,12 +157,12 @@ def _queue(
     return in_order(waiting, tree.ranked().ranks if tree else {}), tree
 
 
-def _ahead(rows: Sequence[WaitingRequest], reader: Reader) -> tuple[Ahead, ...]:
+def _ahead(rows: Sequence[WaitingRequest], reader: Reader) -> tuple[RequestsAhead, ...]:
     groups: dict[int, list[WaitingRequest]] = defaultdict(list)
     for row in rows:
         groups[row.membership.account_id].append(row)
     return tuple(
-        Ahead(
+        RequestsAhead(
             account=str(inside[0].membership.account),
             hue=inside[0].membership.account.hue,
             count=len(inside),
@@ -283,7 +283,7 @@ def chance_of_decision(
     user_pk: int,
     now: datetime,
     policy: Policy,
-) -> Chance | None:
+) -> FlexRisk | None:
     """Return the chance that a previewed flex booking is displaced; None: none can."""
     if decision.kind is not Kind.FLEX or decision.taken_until is None:
         return None
@@ -303,7 +303,7 @@ def chance_of_decision(
     )
 
 
-def own_chances(user_pk: int, *, policy: Policy, now: datetime) -> dict[int, Chance]:
+def own_chances(user_pk: int, *, policy: Policy, now: datetime) -> dict[int, FlexRisk]:
     """Return, by Reservation, the risk of each unfrozen flex of the User."""
     freeze = timedelta(seconds=policy.freeze_seconds)
     rows = list(

@@ -32,7 +32,7 @@ from reservations.rules.calendar import (
     CalendarGpu,
     PlannedStart,
     Slot,
-    Wish,
+    SlotWish,
 )
 from reservations.rules.decision import Decision, decide
 from reservations.rules.decision_record import broken_rules
@@ -69,7 +69,7 @@ class WaitingRequestInfo:
     pk: int
     member_pk: int
     user_pk: int
-    wish: Wish
+    wish: SlotWish
     earliest: datetime
     latest: datetime
     """Last instant at which it must be over."""
@@ -204,7 +204,7 @@ def _attempts(
 
     Once displacing was thought of often enough, only Windows with free Gpus.
     """
-    calendar, taking = facts.calendar, Taking(one, facts)
+    calendar, taking = facts.calendar, DisplacementOptions(one, facts)
     after = now
     for window in windows(one, facts, now=now):
         if taking.spent:
@@ -219,7 +219,7 @@ def _attempts(
 
 
 def _sets(
-    window: Window, wish: Wish, calendar: Calendar, taking: Taking
+    window: Window, wish: SlotWish, calendar: Calendar, taking: DisplacementOptions
 ) -> list[tuple[CalendarGpu, ...]]:
     """Return the sets of free Gpus; where there are none, those that flex yields."""
     free = has_room(calendar, wish, unix(window.start))
@@ -288,7 +288,7 @@ def offer_until(one: WaitingRequestInfo, slot: Slot, *, now: datetime) -> dateti
     return min(woken + timedelta(seconds=OFFER_SECONDS), slot.end)
 
 
-class Taking:
+class DisplacementOptions:
     """Sets of Gpus that come free by displacing, for some Windows of one request."""
 
     def __init__(self, one: WaitingRequestInfo, facts: Snapshot) -> None:

@@ -27,7 +27,7 @@ from reservations.notifications.text.waitlist_text import (
     SpanTooShort,
     TooManyWaiting,
 )
-from reservations.rules.calendar import CalendarGpu, Wish
+from reservations.rules.calendar import CalendarGpu, SlotWish
 from reservations.rules.closed_time import check_pools
 from reservations.rules.errors import NotFound, Refusal, TooLong, TooManyGpus
 from reservations.rules.lifecycle import State
@@ -81,7 +81,7 @@ def ask(
     begin = max(whole_second(earliest), at) if earliest else at
     usual = timedelta(seconds=max(duration_seconds, USUAL_WAIT_SECONDS))
     over = whole_second(latest) if latest else begin + usual
-    wish = Wish(count, duration_seconds, min_memory_bytes, gpu_class or None)
+    wish = SlotWish(count, duration_seconds, min_memory_bytes, gpu_class or None)
     _check_wish(wish, begin, over, now=at, policy=policy)
     _check_there(wish, chosen)
     launch = attached_jobs.checked(user, job) if job is not None else None
@@ -112,7 +112,12 @@ def ask(
 
 
 def _check_wish(
-    wish: Wish, earliest: datetime, latest: datetime, *, now: datetime, policy: Policy
+    wish: SlotWish,
+    earliest: datetime,
+    latest: datetime,
+    *,
+    now: datetime,
+    policy: Policy,
 ) -> None:
     if wish.duration_seconds > policy.longest_seconds:
         raise TooLong(
@@ -130,7 +135,7 @@ def _check_wish(
         raise SpanTooFar(latest=latest, most_seconds=LONGEST_WAIT_SECONDS)
 
 
-def _check_there(wish: Wish, membership: Membership) -> None:
+def _check_there(wish: SlotWish, membership: Membership) -> None:
     """Refuse what the site does not have; Gpus out of service may come back."""
     gpus = [gpu for gpu in calendar_gpus() if _good_enough(gpu, wish)]
     barred = barred_pools(gpus, {a.pk for a in account_path(membership)})
@@ -141,7 +146,7 @@ def _check_there(wish: Wish, membership: Membership) -> None:
         raise NeverFits(asked=wish.count, there=len(allowed))
 
 
-def _good_enough(gpu: CalendarGpu, wish: Wish) -> bool:
+def _good_enough(gpu: CalendarGpu, wish: SlotWish) -> bool:
     return gpu.memory_total_bytes >= wish.min_memory_bytes and wish.gpu_class in (
         None,
         gpu.gpu_class,

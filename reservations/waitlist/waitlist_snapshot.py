@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from reservations.models import Closure, NoticeSettings, WaitingRequest
 from reservations.notifications.delivery_rules import quiet_until
-from reservations.rules.calendar import Calendar, CalendarGpu, PlannedStart, Wish
+from reservations.rules.calendar import Calendar, CalendarGpu, PlannedStart, SlotWish
 from reservations.rules.fairness.fair_tree import FairRank
 from reservations.rules.fairness.preemption import FairTree
 from reservations.rules.overstay_terms import notice_end
@@ -19,18 +19,18 @@ from reservations.store.booking_snapshot import PATH_UP, calendar_of, right_to_b
 from reservations.store.foreign_use import SOON_SECONDS, foreign_gpus
 from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.pool_rows import barred_pools
-from reservations.store.preemptible import Taker
+from reservations.store.preemptible import Displacer
 from reservations.store.usage import fair_tree, usage_by_membership
-from reservations.waitlist.bulk_holdings import Crowd
+from reservations.waitlist.bulk_holdings import BulkHoldings
 from reservations.waitlist.rules import WaitingRequestInfo, in_order
 
 MOST_LOOKED = 200
 """Requests that one look considers, the oldest first."""
 
 
-def wish_of_request(row: WaitingRequest) -> Wish:
+def wish_of_request(row: WaitingRequest) -> SlotWish:
     """Return what a request looks for."""
-    return Wish(
+    return SlotWish(
         count=row.count,
         duration_seconds=row.duration_seconds,
         min_memory_bytes=row.min_memory_bytes,
@@ -84,7 +84,7 @@ class WaitlistSnapshot:
     tree: FairTree | None
     until: datetime
     gpus: list[CalendarGpu]
-    people: Crowd
+    people: BulkHoldings
     _calendars: dict[frozenset[int], Calendar] = field(default_factory=dict)
     _facts: dict[int, Snapshot] = field(default_factory=dict)
     _taught: frozenset[int] | None = None
@@ -131,7 +131,7 @@ class WaitlistSnapshot:
         admitted = asking & self._taught
         if admitted not in self._calendars:
             # Nobody is user 0: everybody's unfrozen flex and plans are in it.
-            taker = Taker(0, self.now, self.policy.freeze_seconds)
+            taker = Displacer(0, self.now, self.policy.freeze_seconds)
             self._calendars[admitted] = calendar_of(
                 self.gpus,
                 self.now,
@@ -167,7 +167,7 @@ def read_waitlist(now: datetime, policy: Policy) -> WaitlistSnapshot:
     until = max([horizon, *(one.latest for one in waiting)]) + longest
     gpus = calendar_gpus()
     limited = frozenset(gpu.pool_pk for gpu in gpus if gpu.limited)
-    people = Crowd([row.membership for row in rows], now, until, policy, limited)
+    people = BulkHoldings([row.membership for row in rows], now, until, policy, limited)
     return WaitlistSnapshot(
         now=now,
         policy=policy,

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from telemetry.agent.slow_answers import Answer, Answers
+from telemetry.agent.slow_answers import SlowAnswer, SlowAnswers
 from telemetry.protocol.sample import USER_LENGTH
 
 CGROUP_BYTES = 16 * 1024
@@ -44,7 +44,7 @@ _SLICE = re.compile(r"^/user\.slice/user-(\d{1,10})\.slice(?:/|$)")
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?=/|$)")
 
 
-class Place(NamedTuple):
+class CgroupPlace(NamedTuple):
     """Where in the machine's groups a process is."""
 
     slice_uid: int | None = None
@@ -52,11 +52,11 @@ class Place(NamedTuple):
     container: str | None = None
 
 
-def place_of(cgroup: str) -> Place:
+def place_of(cgroup: str) -> CgroupPlace:
     """Read a process's cgroup file. A login's slice goes before a container.
 
     >>> place_of("0::/user.slice/user-1001.slice/session-4.scope")
-    Place(slice_uid=1001, container=None)
+    CgroupPlace(slice_uid=1001, container=None)
     >>> place_of("0::/system.slice/docker-" + "a" * 64 + ".scope").container[:4]
     'aaaa'
     """
@@ -65,20 +65,20 @@ def place_of(cgroup: str) -> Place:
         path = line.split(":", 2)[-1]
         login = _SLICE.match(path)
         if login and PERSONS_FROM <= int(login[1]) != NOBODY_UID:
-            return Place(slice_uid=int(login[1]))
+            return CgroupPlace(slice_uid=int(login[1]))
         found = _CONTAINER.findall(path)
         if found:
             container = found[-1]  # a container in a container: the inner one
-    return Place(container=container)
+    return CgroupPlace(container=container)
 
 
-def read_place(pid: int, proc: Path) -> Place:
+def read_place(pid: int, proc: Path) -> CgroupPlace:
     """Where a process is; nowhere when it is gone or hidden."""
     try:
         with (proc / str(pid) / "cgroup").open("rb") as file:
             return place_of(file.read(CGROUP_BYTES).decode("utf-8", "replace"))
     except OSError:
-        return Place()
+        return CgroupPlace()
 
 
 class ContainerUsers:
@@ -95,9 +95,9 @@ class ContainerUsers:
         self._labels = labels or _listed("GPUPORTAL_OWNER_LABELS", LABELS)
         self._clock = clock
         self._unanswered: dict[str, float] = {}
-        self._answers = Answers[str](self._ask, name="containers")
+        self._answers = SlowAnswers[str](self._ask, name="containers")
 
-    def user(self, container: str) -> Answer:
+    def user(self, container: str) -> SlowAnswer:
         """Login that a container's label names; None: it names nobody."""
         asked_at = self._unanswered.get(container)
         if asked_at is not None and self._clock() - asked_at >= ASK_AGAIN_SECONDS:

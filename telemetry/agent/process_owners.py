@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from telemetry.agent.containers import ContainerUsers, read_place
-from telemetry.agent.slow_answers import WAIT_SECONDS, Answer, Answers
+from telemetry.agent.slow_answers import WAIT_SECONDS, SlowAnswer, SlowAnswers
 from telemetry.protocol.sample import COMMAND_LENGTH, USER_LENGTH
 
 PROC = Path("/proc")
@@ -136,7 +136,7 @@ class UserNames:
     """uid -> login name without ever stopping a sample."""
 
     def __init__(self, wait_seconds: float = WAIT_SECONDS) -> None:
-        self._answers = Answers[int](
+        self._answers = SlowAnswers[int](
             _login_name, name="user-names", wait_seconds=wait_seconds
         )
 
@@ -144,7 +144,7 @@ class UserNames:
         """Login name, or None while it is not known (yet)."""
         return self.answer(uid).value
 
-    def answer(self, uid: int) -> Answer:
+    def answer(self, uid: int) -> SlowAnswer:
         """The same, and whether it is known by now."""
         return self._answers.get(uid)
 
@@ -320,14 +320,14 @@ class ProcessOwners:
         )
         return owner
 
-    def _login(self, pid: int, uid: int | None) -> Answer:
+    def _login(self, pid: int, uid: int | None) -> SlowAnswer:
         """Whose it is: by its login session, its container's label, its uid."""
         place = read_place(pid, self._proc)
         if place.slice_uid is not None:
             return self._names.answer(place.slice_uid)
         if place.container not in (None, self._own_container):
             return self._containers.user(place.container or "")
-        return Answer(known=False) if uid is None else self._names.answer(uid)
+        return SlowAnswer(known=False) if uid is None else self._names.answer(uid)
 
     def _identity(self, pid: int, stat: ProcStat) -> tuple[int | None, str]:
         folder = self._proc / str(pid)

@@ -19,7 +19,7 @@ MOST_KEPT = 4096
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Answer(NamedTuple):
+class SlowAnswer(NamedTuple):
     """What is known by now."""
 
     known: bool
@@ -27,10 +27,10 @@ class Answer(NamedTuple):
     """None: there is no answer, or (not `known`) there is none yet."""
 
 
-PENDING = Answer(known=False)
+PENDING = SlowAnswer(known=False)
 
 
-class Answers(Generic[Key]):
+class SlowAnswers(Generic[Key]):
     """Keeps answers for ten minutes and asks for each key once at a time.
 
     `ask` runs on the thread and must end by itself; what it raises is a bug
@@ -56,10 +56,10 @@ class Answers(Generic[Key]):
         self._slow = False
         """Whether the last wait was in vain: then none waits until it answers."""
 
-    def get(self, key: Key) -> Answer:
+    def get(self, key: Key) -> SlowAnswer:
         """What is known of a key; waits a moment the first time."""
         if key in self._found:
-            return Answer(known=True, value=self._found[key])
+            return SlowAnswer(known=True, value=self._found[key])
         with self._lock:
             done = self._asked.get(key)
             first = done is None
@@ -76,7 +76,7 @@ class Answers(Generic[Key]):
         if first and not self._slow:
             self._slow = not done.wait(self._wait_seconds)
         if key in self._found:
-            return Answer(known=True, value=self._found[key])
+            return SlowAnswer(known=True, value=self._found[key])
         return PENDING
 
     def refresh(self, at: float) -> None:

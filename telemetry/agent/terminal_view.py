@@ -40,7 +40,7 @@ MOST_PROCESSES_SHOWN = 12
 COLUMNS = "{:<4} {:<26.26} {:>6}  {:>15}  {:>6}  {:>11}  {:>8}"
 
 
-class Ink(StrEnum):
+class TerminalColours(StrEnum):
     """ANSI colours (ECMA-48, SGR)."""
 
     BOLD = "1"
@@ -51,16 +51,16 @@ class Ink(StrEnum):
     CYAN = "36"
 
 
-Paint = Callable[[str, Ink | None], str]
+Paint = Callable[[str, TerminalColours | None], str]
 
 
-def plain(text: str, ink: Ink | None) -> str:
+def plain(text: str, ink: TerminalColours | None) -> str:
     """No colour."""
     del ink
     return text
 
 
-def coloured(text: str, ink: Ink | None) -> str:
+def coloured(text: str, ink: TerminalColours | None) -> str:
     """The text in a colour."""
     return text if ink is None else f"\x1b[{ink.value}m{text}\x1b[0m"
 
@@ -75,7 +75,7 @@ def lines(
     """A reading, line by line; `unnamed`: indices of Gpus that were lost before."""
     yield _head(info, sample, paint)
     titles = ("", "GPU", "util", "memory", "temp", "power", "clock")
-    yield paint(COLUMNS.format(*titles).rstrip(), Ink.DIM)
+    yield paint(COLUMNS.format(*titles).rstrip(), TerminalColours.DIM)
     by_uuid = {gpu.uuid: gpu for gpu in info.gpus}
     for reading in sample.gpus:
         gpu = by_uuid.get(reading.uuid)
@@ -83,7 +83,9 @@ def lines(
             yield from _gpu_lines(gpu, reading, sample.at, paint)
     for index in unnamed:
         slot = f"[{index}]"
-        words = paint("lost: the driver lists it and gives no name", Ink.RED)
+        words = paint(
+            "lost: the driver lists it and gives no name", TerminalColours.RED
+        )
         yield f"{slot:<4} {'?':<26} {words}"
 
 
@@ -94,7 +96,7 @@ def printable(text: str) -> str:
 
 def _head(info: NodeInfo, sample: NodeSample, paint: Paint) -> str:
     count = len(sample.gpus)
-    parts = [paint(printable(sample.node), Ink.BOLD)]
+    parts = [paint(printable(sample.node), TerminalColours.BOLD)]
     parts.append(f"{count} GPU{'' if count == 1 else 's'}")
     if info.driver_version:
         parts.append(f"driver {printable(info.driver_version)}")
@@ -114,19 +116,19 @@ def _gpu_lines(
             GpuAnswer.HUNG: "hung: the driver does not answer for it",
         }.get(reading.state, "answers with nothing but errors")
         name = f"{slot:<4} {_name(gpu):<26.26} "
-        yield name + paint(words, Ink.RED)
+        yield name + paint(words, TerminalColours.RED)
         return
     yield _figures(slot, gpu, reading, paint)
     for note, ink in _notes(gpu, reading):
         yield f"     {paint(note, ink)}"
     processes = reading.processes
     if processes is None and not gpu.mig:
-        yield f"     {paint('who is on it: the card cannot say', Ink.DIM)}"
+        yield f"     {paint('who is on it: the card cannot say', TerminalColours.DIM)}"
     for process in (processes or ())[:MOST_PROCESSES_SHOWN]:
         yield f"     {_process(process, at, paint)}"
     more = len(processes or ()) - MOST_PROCESSES_SHOWN
     if more > 0:
-        yield f"     {paint(f'and {more} more processes', Ink.DIM)}"
+        yield f"     {paint(f'and {more} more processes', TerminalColours.DIM)}"
 
 
 def _figures(slot: str, gpu: GpuInfo, reading: GpuReading, paint: Paint) -> str:
@@ -176,42 +178,51 @@ def _with_unit(value: float | None, unit: str) -> str:
     return UNKNOWN if value is None else f"{value:.0f} {unit}"
 
 
-def _busy_ink(reading: GpuReading) -> Ink | None:
+def _busy_ink(reading: GpuReading) -> TerminalColours | None:
     if reading.util_pct is None:
-        return Ink.DIM
-    return Ink.YELLOW if reading.util_pct >= BUSY_PCT else Ink.GREEN
+        return TerminalColours.DIM
+    return (
+        TerminalColours.YELLOW
+        if reading.util_pct >= BUSY_PCT
+        else TerminalColours.GREEN
+    )
 
 
-def _heat_ink(gpu: GpuInfo, reading: GpuReading) -> Ink | None:
+def _heat_ink(gpu: GpuInfo, reading: GpuReading) -> TerminalColours | None:
     celsius, limit = reading.temperature_celsius, gpu.slowdown_celsius
     if celsius is None or limit is None:
         return None
-    return Ink.RED if celsius > limit - NEAR_SLOWDOWN_CELSIUS else None
+    return TerminalColours.RED if celsius > limit - NEAR_SLOWDOWN_CELSIUS else None
 
 
-def _memory_ink(gpu: GpuInfo, reading: GpuReading) -> Ink | None:
+def _memory_ink(gpu: GpuInfo, reading: GpuReading) -> TerminalColours | None:
     total, used = gpu.memory_total_bytes, reading.memory_used_bytes
     full = bool(total and used is not None and used > FULL_RATIO * total)
-    return Ink.YELLOW if full else None
+    return TerminalColours.YELLOW if full else None
 
 
-def _notes(gpu: GpuInfo, reading: GpuReading) -> Iterator[tuple[str, Ink | None]]:
+def _notes(
+    gpu: GpuInfo, reading: GpuReading
+) -> Iterator[tuple[str, TerminalColours | None]]:
     """What somebody should look at, and what explains a dash."""
     slowed = [x for x in reading.throttle or () if x in HARM]
     if slowed:
-        yield f"slowed down: {_words(slowed)}", Ink.RED
+        yield f"slowed down: {_words(slowed)}", TerminalColours.RED
     elif Throttle.SW_POWER_CAP in (reading.throttle or ()):
-        yield "at its power limit", Ink.DIM
+        yield "at its power limit", TerminalColours.DIM
     if reading.ecc_uncorrected:
-        yield f"{reading.ecc_uncorrected} uncorrected memory errors", Ink.RED
+        yield (
+            f"{reading.ecc_uncorrected} uncorrected memory errors",
+            TerminalColours.RED,
+        )
     if reading.remap_failure:
-        yield "a memory row could not be remapped", Ink.RED
+        yield "a memory row could not be remapped", TerminalColours.RED
     if reading.remap_pending or reading.retired_pages_pending:
-        yield "memory repairs wait for a reset", Ink.YELLOW
+        yield "memory repairs wait for a reset", TerminalColours.YELLOW
     for event in reading.xids:
-        yield f"XID {event.code}", Ink.RED
+        yield f"XID {event.code}", TerminalColours.RED
     if gpu.mig:
-        yield "split (MIG): its instances are below", Ink.CYAN
+        yield "split (MIG): its instances are below", TerminalColours.CYAN
 
 
 def _words(reasons: list[Throttle]) -> str:
@@ -221,7 +232,7 @@ def _words(reasons: list[Throttle]) -> str:
 def _process(process: ProcessReading, at: float, paint: Paint) -> str:
     who = printable(process.user or "?")
     what = printable(process.command) or "?"
-    parts = [paint(who, Ink.CYAN), what, f"pid {process.pid}"]
+    parts = [paint(who, TerminalColours.CYAN), what, f"pid {process.pid}"]
     if process.job is not None:
         parts.append(f"job {process.job}")
     parts.append(format_bytes(process.memory_bytes))

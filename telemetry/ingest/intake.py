@@ -10,10 +10,10 @@ from redis import Redis, ResponseError
 from telemetry.ingest.bounds import Misuse
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.readings import (
-    Heard,
     HolderPresent,
-    Minutes,
+    LatestReading,
     NodeInbox,
+    OpenMinutes,
     own_gpus,
 )
 from telemetry.inventory.queries import EMPTY_CLUSTER, ClusterSnapshot
@@ -73,7 +73,7 @@ class Intake:
         """The server's clock minus ours."""
         self.cluster: ClusterSnapshot = EMPTY_CLUSTER
         self.inboxes: dict[str, NodeInbox] = {}
-        self.minutes = Minutes()
+        self.minutes = OpenMinutes()
         self._meters = EnergyMeters()
         self.samples = 0
         """Samples taken since the start."""
@@ -339,7 +339,7 @@ class Intake:
         inbox.arrived = arrived = self._steady_at(at_ms)
         inbox.skew_seconds = sample.at - at_ms / 1000
         for gpu in sample.gpus:
-            inbox.latest[gpu.uuid] = Heard(gpu, arrived)
+            inbox.latest[gpu.uuid] = LatestReading(gpu, arrived)
 
     def _keep_trouble(self, inbox: NodeInbox, trouble: NodeTrouble, at_ms: int) -> None:
         if at_ms >= inbox.trouble_ms:

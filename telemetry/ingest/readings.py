@@ -35,7 +35,7 @@ faster is not looked at."""
 
 
 @dataclass(slots=True)
-class Heard:
+class LatestReading:
     """The newest reading of one Gpu."""
 
     reading: GpuReading
@@ -74,7 +74,7 @@ class NodeInbox:
     told: NodeTrouble | None = None
     """The trouble that was published."""
     info: NodeInfo | None = None
-    latest: dict[str, Heard] = field(default_factory=dict)
+    latest: dict[str, LatestReading] = field(default_factory=dict)
     newest_ms: int = 0
     """Entry of the newest sample: what is read again is not news."""
     _tokens: float = MESSAGES_AT_ONCE
@@ -95,7 +95,7 @@ class NodeInbox:
         return True
 
 
-class Minutes:
+class OpenMinutes:
     """Totals of minutes that are not stored yet."""
 
     def __init__(self) -> None:

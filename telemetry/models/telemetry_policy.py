@@ -11,7 +11,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as lazy
 
 from telemetry.rules import retention, thresholds
-from telemetry.rules.retention import Keeping
+from telemetry.rules.retention import RetentionTimes
 from telemetry.rules.thresholds import (
     JudgePolicy,
     PolicyInvalid,
@@ -21,7 +21,7 @@ from telemetry.rules.thresholds import (
 
 CODES = ("xid_critical", "xid_warning", "xid_never")
 DEFAULTS = JudgePolicy()
-KEPT = Keeping()
+KEPT = RetentionTimes()
 
 
 def _bounds(name: str) -> list[MinValueValidator | MaxValueValidator]:
@@ -216,9 +216,9 @@ class TelemetryPolicy(models.Model):
                 }
             )
 
-    def to_keeping(self) -> Keeping:
+    def to_keeping(self) -> RetentionTimes:
         """Return how long each tier is kept."""
-        return Keeping(
+        return RetentionTimes(
             raw_seconds=self.keep_raw_seconds,
             minute_days=self.keep_minute_days,
             hour_days=self.keep_hour_days,

@@ -16,7 +16,7 @@ from enum import Enum, StrEnum, auto
 from typing import Any, Generic, TypeVar
 
 from telemetry.protocol.gpu_state import GpuState
-from telemetry.rules.persistence import Trail
+from telemetry.rules.persistence import ReadingTrail
 from telemetry.rules.thresholds import JudgePolicy
 
 
@@ -124,7 +124,7 @@ class Finding:
     rule: str
     reservation_id: int | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
-    trail: Trail | None = field(default=None, compare=False)
+    trail: ReadingTrail | None = field(default=None, compare=False)
     """The readings that made it."""
     of_node: bool = field(default=False, compare=False)
     """Whether the whole node's Alert tells it: then it is no Alert of its own."""

@@ -22,7 +22,7 @@ from telemetry.rules.finding_rules import (
     XID_WARNING,
     Finding,
 )
-from telemetry.rules.persistence import Stands
+from telemetry.rules.persistence import PersistentCauses
 from telemetry.rules.thresholds import JudgePolicy
 
 CLEAN: frozenset[Throttle] = frozenset(Throttle) - {
@@ -72,7 +72,7 @@ class HardwareWatcher:
 
     def __init__(self, policy: Callable[[], JudgePolicy] = JudgePolicy) -> None:
         self._policy = policy
-        self._gpus: dict[int, Stands] = {}
+        self._gpus: dict[int, PersistentCauses] = {}
 
     def look(
         self, gpu_id: int, reading: GpuReading, *, at: float, told_at: float
@@ -90,7 +90,7 @@ class HardwareWatcher:
                 del self._gpus[gpu_id]
             return ()
         if stands is None:
-            stands = self._gpus[gpu_id] = Stands()
+            stands = self._gpus[gpu_id] = PersistentCauses()
         stands.see(reading, at=at, told_at=told_at)
         policy = self._policy()
         found = []
@@ -108,7 +108,7 @@ class HardwareWatcher:
     def adopt(self, gpu_id: int, rule: str) -> None:
         """Take over a finding that was open before this process began."""
         policy = self._policy()
-        self._gpus.setdefault(gpu_id, Stands()).adopt(
+        self._gpus.setdefault(gpu_id, PersistentCauses()).adopt(
             rule, seconds=after_seconds(rule, policy), samples=policy.least_samples
         )
 

@@ -21,7 +21,7 @@ MOST_READINGS = 10
 MOST_PROCESSES_TOLD = 4
 
 
-class Trail:
+class ReadingTrail:
     """At most ten of all readings that made a finding: spread evenly, the first
     and the last always among them."""
 
@@ -78,12 +78,12 @@ def reading_facts(at: float, reading: GpuReading) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class Stand:
+class PersistentCause:
     """How long one cause has stood without a break."""
 
     seconds: float = 0.0
     samples: int = 0
-    trail: Trail = field(default_factory=Trail)
+    trail: ReadingTrail = field(default_factory=ReadingTrail)
     look: int = 0
     """The look in which it was seen last."""
 
@@ -92,17 +92,17 @@ class Stand:
         return self.seconds >= seconds and self.samples >= samples
 
 
-NOT_STANDING = Stand()
+NOT_STANDING = PersistentCause()
 
 
-class Stands:
+class PersistentCauses:
     """The causes that stand on one Gpu. One look per sample: `see`, then `holds`
     for each cause; what is not asked for in a look has had a break."""
 
     __slots__ = ("_at", "_causes", "_look", "_passed", "_reading", "_told_at")
 
     def __init__(self) -> None:
-        self._causes: dict[Hashable, Stand] = {}
+        self._causes: dict[Hashable, PersistentCause] = {}
         self._at: float | None = None
         self._look = 0
         self._passed = 0.0
@@ -136,14 +136,14 @@ class Stands:
         """Nothing fresh was seen: the time until the next sample does not count."""
         self._at = None
 
-    def holds(self, cause: Hashable, true: bool = True) -> Stand:
+    def holds(self, cause: Hashable, true: bool = True) -> PersistentCause:
         """Say whether a cause is seen in this look; how long it has stood now."""
         if not true:
             self._causes.pop(cause, None)
             return NOT_STANDING
         stand = self._causes.get(cause)
         if stand is None:
-            stand = self._causes[cause] = Stand()
+            stand = self._causes[cause] = PersistentCause()
         elif stand.look < self._look:
             stand.seconds += self._passed
         if stand.look < self._look:
@@ -155,7 +155,9 @@ class Stands:
 
     def adopt(self, cause: Hashable, *, seconds: float, samples: int) -> None:
         """Take over a cause that has stood since before this process began."""
-        self._causes[cause] = Stand(seconds=seconds, samples=samples, look=self._look)
+        self._causes[cause] = PersistentCause(
+            seconds=seconds, samples=samples, look=self._look
+        )
 
     def clear(self) -> None:
         """Forget every cause: somebody else holds the Gpu now."""

@@ -20,7 +20,7 @@ HOUR_MOST_DAYS = 3660
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class RetentionTimes:
     """How long raw samples, minutes and hours stay."""
 
     raw_seconds: int = RAW_MOST_SECONDS

@@ -34,7 +34,7 @@ MOST_DEPTH = 4
 """How deep sentences may be nested in the values of others."""
 
 
-class Known(NamedTuple):
+class KnownTemplate(NamedTuple):
     """A template with fields, and how its translation is asked for."""
 
     template: str
@@ -138,7 +138,7 @@ def _part_by_part(language: str, text: str, depth: int) -> str:
 
 
 @lru_cache(maxsize=8)
-def _templates(language: str) -> tuple[Known, ...]:
+def _templates(language: str) -> tuple[KnownTemplate, ...]:
     """Return the templates with fields, those that begin with a fixed part first.
 
     Among those the ones with the most fixed letters come first.
@@ -158,7 +158,9 @@ def _templates(language: str) -> tuple[Known, ...]:
         if len(parts) > 1 and "{" not in fixed and letters > 1:
             begins = sum(letter.isalpha() for letter in parts[0])
             clear = letters >= CLEAR_LETTERS or begins >= CLEAR_BEGINNING
-            known = Known(template, max(parts[::2], key=len), clear, one, number)
+            known = KnownTemplate(
+                template, max(parts[::2], key=len), clear, one, number
+            )
             found.append(((not parts[0], -letters, template), known))
     return tuple(known for _, known in sorted(found, key=lambda pair: pair[0]))
 

@@ -15,7 +15,7 @@ from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.planner.model.well_known import well_known_spec
 from placement.plans.service import keep_plan
 from placement.rebalance.rebalance_tick import rebalance_jobs
-from placement.rules.rebalance_rules import RebalanceAction, Restart
+from placement.rules.rebalance_rules import RebalanceAction, RestartMode
 from reservations.booking.service import book
 from telemetry.alerts.service import open_alert
 from telemetry.models import Gpu, Node
@@ -114,7 +114,7 @@ def runs_on_blue(lab: NearNodes, client: redis.Redis, **script: object) -> Job:
         kind="script",
         script=SCRIPT % ({"size": 20_000, "asked": ""} | script),
         plan_id=plan.pk,
-        restart=Restart.RESUMES,
+        restart=RestartMode.RESUMES,
         retries=2,
         now=now,
     )

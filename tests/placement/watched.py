@@ -17,7 +17,7 @@ from placement.plans.service import keep_plan, make_plans
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import move_decisions
 from placement.rebalance.rebalance_tick import rebalance_jobs
-from placement.rules.rebalance_rules import Restart
+from placement.rules.rebalance_rules import RestartMode
 from reservations.booking.service import book
 from reservations.models import Reservation
 from telemetry.live import broadcast
@@ -97,7 +97,7 @@ def plan_on(gpus, strategy="single"):
 def running(user, reservation, gpus, strategy="single", **more):
     spec = well_known_spec("gpt2")
     stored = keep_plan(user=user, spec=spec, plan=plan_on(gpus, strategy), now=NOW)
-    fields = {"may_move": True, "restart": Restart.FRESH, **more}
+    fields = {"may_move": True, "restart": RestartMode.FRESH, **more}
     made = jobs.launch(
         user=user,
         reservation_id=reservation.pk,

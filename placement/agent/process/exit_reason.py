@@ -13,7 +13,7 @@ TAIL_BYTES = 64 * 1024
 
 
 @dataclass
-class Ending:
+class JobEnding:
     """Why and until when a Job is being ended."""
 
     reason: str

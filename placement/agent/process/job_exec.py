@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from placement.agent.process import private_mounts, process_tree, unix_user
 from placement.agent.process.program_lookup import checked_argv
-from placement.agent.process.unix_user import Identity
+from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import folder_tree
 from placement.protocol.commands import JobLimits
 from placement.protocol.launchers import Launcher, programs
@@ -32,13 +32,13 @@ PRIVATE = {"tmp": Path("/tmp"), "var-tmp": Path("/var/tmp")}
 
 
 @dataclass(frozen=True)
-class Begin:
+class JobStart:
     """The remaining steps once session, log and descriptors are in place."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
     work: Path
-    identity: Identity | None
+    identity: UnixIdentity | None
     limits: JobLimits
     shim_pid: int
     launcher: str = ""
@@ -54,12 +54,12 @@ class Begin:
         return json.dumps(asdict(self), default=str)
 
     @classmethod
-    def from_json(cls, text: str) -> Begin:
+    def from_json(cls, text: str) -> JobStart:
         """Read it back."""
         said: dict[str, Any] = json.loads(text)
         identity = said["identity"]
         if identity is not None:
-            identity = Identity(
+            identity = UnixIdentity(
                 **identity
                 | {"home": Path(identity["home"]), "groups": tuple(identity["groups"])}
             )

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from placement.agent.process.unix_user import Identity
+from placement.agent.process.unix_user import UnixIdentity
 from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import Order
 from placement.protocol.launchers import FILES, PLAN
@@ -22,7 +22,7 @@ SCRIPT = "script"
 def lay_out(
     order: Order,
     work: Path,
-    identity: Identity | None,
+    identity: UnixIdentity | None,
     *,
     web_url: str,
     token_file: Path,
@@ -88,7 +88,7 @@ def _read(body: bytes) -> dict[str, str]:
     return files
 
 
-def _put(path: Path, body: bytes, identity: Identity | None, *, mode: int) -> None:
+def _put(path: Path, body: bytes, identity: UnixIdentity | None, *, mode: int) -> None:
     """Write a file of the Job's user into its folder."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with os.fdopen(os.open(path, flags, mode), "wb") as file:

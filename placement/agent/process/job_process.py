@@ -19,10 +19,10 @@ from typing import NoReturn
 
 from placement.agent.job_folder import RESULTS
 from placement.agent.process import rank_rendezvous
-from placement.agent.process.job_exec import CANNOT_START, Begin, say
+from placement.agent.process.job_exec import CANNOT_START, JobStart, say
 from placement.agent.process.job_files import SCRIPT
 from placement.agent.process.program_lookup import SYSTEM_PATH, free_port, search_path
-from placement.agent.process.unix_user import Identity
+from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage.results_reader import NotThere, open_inside
 from placement.planner.launch.recipes import recipe_command
 from placement.planner.values.errors import OrderRefused
@@ -97,7 +97,7 @@ def environment(
     order: Order,
     *,
     work: Path,
-    identity: Identity | None,
+    identity: UnixIdentity | None,
     files: Collection[str] = (),
     web_url: str = "",
     tmp: Path | None = None,
@@ -166,7 +166,7 @@ def become_job(
     argv: list[str],
     env: Mapping[str, str],
     work: Path,
-    identity: Identity | None,
+    identity: UnixIdentity | None,
     log_handle: int,
     gate: socket.socket,
     shim_pid: int,
@@ -197,7 +197,7 @@ def become_job(
             # Where it had that number already dup2 leaves it to be closed at exec.
             os.set_inheritable(LISTENER, True)
         os.closerange(3 if listener is None else LISTENER + 1, 4096)
-        begin = Begin(
+        begin = JobStart(
             argv=tuple(argv),
             env=dict(env),
             work=work,
@@ -220,7 +220,7 @@ def become_job(
     os._exit(CANNOT_START)
 
 
-def _enter(unit: Sequence[str], begin: Begin, *, mark: str) -> NoReturn:
+def _enter(unit: Sequence[str], begin: JobStart, *, mark: str) -> NoReturn:
     """Continue inside a systemd unit. The same process reads its task on stdin."""
     told = os.memfd_create("begin")
     os.write(told, begin.to_json().encode())

@@ -12,13 +12,13 @@ import os
 from pathlib import Path
 
 from placement.agent.process import process_tree
-from placement.agent.process.unix_user import Identity
+from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import folder_tree
 
 SHARED = Path("/dev/shm")
 
 
-def clear(identity: Identity | None, shared: Path = SHARED) -> int:
+def clear(identity: UnixIdentity | None, shared: Path = SHARED) -> int:
     """Remove what a user left, if nothing of theirs runs; how many entries."""
     if identity is None or _runs(identity.uid):
         return 0

@@ -38,10 +38,15 @@ from placement.agent.process import (
     systemd_unit,
     unix_user,
 )
-from placement.agent.process.exit_reason import Deadline, Ending, broken_off, supervisor
+from placement.agent.process.exit_reason import (
+    Deadline,
+    JobEnding,
+    broken_off,
+    supervisor,
+)
 from placement.agent.process.log_copy import LogCopy
 from placement.agent.process.previous_attempt import before, checkpoint_of
-from placement.agent.process.unix_user import Identity
+from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import disk_space, folder_tree
 from placement.agent.storage.folder_size import FolderWatch
 from placement.planner.launch.recipes import SERVE
@@ -67,7 +72,7 @@ class Shim:
         self.tmp = folder.path / job_process.PRIVATE_TMP
         self.size = FolderWatch((folder.work, self.tmp), order.limits.disk_bytes)
         self.unit: list[str] = []
-        self.ending: Ending | None = None
+        self.ending: JobEnding | None = None
         self.warned_seconds: int | None = None
         # An order to stop may have come before this process.
         self.asked = bool(folder.read("stop"))
@@ -114,7 +119,7 @@ class Shim:
             if self.unit:
                 systemd_unit.kill(self.order.job, self.order.attempt, self.order.key)
 
-    def _prepare(self, identity: Identity | None) -> list[str]:
+    def _prepare(self, identity: UnixIdentity | None) -> list[str]:
         """Make the Job's own folder with all that belongs there, return argv."""
         self.unit = systemd_unit.command(self.order) if systemd_unit.wanted() else []
         folder_tree.close_all(
@@ -144,7 +149,9 @@ class Shim:
             0o600,
         )
 
-    def _run_job(self, argv: list[str], identity: Identity | None, log: int) -> None:
+    def _run_job(
+        self, argv: list[str], identity: UnixIdentity | None, log: int
+    ) -> None:
         from placement.agent.process.simulated_load import claimed
 
         copy = LogCopy(log)
@@ -181,7 +188,7 @@ class Shim:
         return checkpoint_of(before(order, self.folder.path.parent))
 
     def _fork(
-        self, argv: list[str], identity: Identity | None, copy: LogCopy
+        self, argv: list[str], identity: UnixIdentity | None, copy: LogCopy
     ) -> socket.socket:
         """Fork the Job's first process, waiting at a gate; return the gate."""
         gate, inner = socket.socketpair()
@@ -316,7 +323,7 @@ class Shim:
             self.ending.kill_at = min(self.ending.kill_at, kill_at)
             self.ending.lost = self.ending.lost or lost
             return
-        self.ending = Ending(reason, kill_at, stopped=stopped, lost=lost)
+        self.ending = JobEnding(reason, kill_at, stopped=stopped, lost=lost)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.leader_pid, signal.SIGTERM)
 

@@ -24,7 +24,7 @@ NOBODY_UID = 65_534
 
 
 @dataclass(frozen=True)
-class Identity:
+class UnixIdentity:
     """A Unix user that Jobs may run as."""
 
     name: str
@@ -34,7 +34,7 @@ class Identity:
     home: Path
 
 
-def identity_of(order: Order, *, allow_scripts: bool) -> Identity | None:
+def identity_of(order: Order, *, allow_scripts: bool) -> UnixIdentity | None:
     """Return the Unix user for an order; None: the node worker's own.
 
     Raises:
@@ -72,7 +72,7 @@ def _on_a_laptop() -> bool:
     return bool(os.environ.get("GPUPORTAL_SUPERVISOR_PID"))
 
 
-def _lookup(name: str) -> Identity:
+def _lookup(name: str) -> UnixIdentity:
     try:
         entry = pwd.getpwnam(name)
     except KeyError as error:
@@ -83,7 +83,7 @@ def _lookup(name: str) -> Identity:
             f"Unix user {name} has uid {entry.pw_uid}: Jobs run as uid "
             f"{LOWEST_UID} or more, never as a system account",
         )
-    return Identity(
+    return UnixIdentity(
         name=entry.pw_name,
         uid=entry.pw_uid,
         gid=entry.pw_gid,
@@ -92,7 +92,7 @@ def _lookup(name: str) -> Identity:
     )
 
 
-def become(identity: Identity | None) -> None:
+def become(identity: UnixIdentity | None) -> None:
     """Give up root for good; groups first, while that is still allowed."""
     if identity is None:
         return
@@ -101,7 +101,7 @@ def become(identity: Identity | None) -> None:
     os.setresuid(identity.uid, identity.uid, identity.uid)
 
 
-def limit(limits: JobLimits, identity: Identity | None) -> None:
+def limit(limits: JobLimits, identity: UnixIdentity | None) -> None:
     """Set the ceilings of the calling process and of all it starts."""
     wanted = {
         resource.RLIMIT_CORE: 0,

@@ -57,7 +57,7 @@ def called(text: str) -> Callable[..., Any]:
     return made
 
 
-class Onward(DistributedSampler[Any]):
+class RemainingBatches(DistributedSampler[Any]):
     """Leaves out what an epoch has passed already, without reading it."""
 
     passed = 0
@@ -113,7 +113,7 @@ class OwnTrainer(Trainer):
             raise SpecInvalid(
                 {settings["data"]: f"{count} items; one step needs {wanted}"}
             )
-        sampler = Onward(
+        sampler = RemainingBatches(
             data,
             replicas,
             self.ranks.place.replica,

@@ -16,7 +16,7 @@ from placement.agent.serving.onnx_engine import (
     LoadedModel,
     ModelOverLimit,
 )
-from placement.agent.serving.queue_simulation import Placed, QueuedRequest
+from placement.agent.serving.queue_simulation import QueuedRequest, ScheduledModel
 from placement.agent.serving.tensors import InferenceRequest
 
 QUEUE_SHOWN_RATIO = 0.05
@@ -51,7 +51,7 @@ class HostedModel:
         return self.state == "ready"
 
     def to_json(
-        self, placed: Placed | None, *, loaded: bool, now: float
+        self, placed: ScheduledModel | None, *, loaded: bool, now: float
     ) -> dict[str, Any]:
         """Return its state and counters for its page. ``placed``: it was measured."""
         batches = bool(self.model and self.model.batches)
@@ -79,12 +79,12 @@ class AdmittedRequest:
     kept: HostedModel
     within_ms: float
     """What is left of its deadline, from when it came."""
-    answer: "asyncio.Future[Ran]"
+    answer: "asyncio.Future[InferenceResult]"
     predicted_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class InferenceResult:
     """One request's part of a run."""
 
     results: dict[str, Any]
@@ -95,7 +95,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnsweredRequest:
     """Results, and how it went (milliseconds since the request came)."""
 
     results: dict[str, Any]

@@ -24,10 +24,10 @@ from itertools import takewhile
 from placement.agent.serving.queue_simulation import (
     ROUNDING_SECONDS,
     InferenceQueue,
-    Placed,
     QueuedRequest,
+    QueueSimulation,
+    ScheduledModel,
     SimulatedRun,
-    Walk,
 )
 from placement.protocol.serving_times import ServingError
 
@@ -90,13 +90,13 @@ class Scheduler:
 
     def __init__(self, *, room_bytes: int, admits: bool = True) -> None:
         self.room_bytes, self.admits = room_bytes, admits
-        self.placed: dict[str, Placed] = {}
+        self.placed: dict[str, ScheduledModel] = {}
         self.loaded: list[str] = []
         """The least recently used first."""
         self.late: list[QueuedRequest] = []
         """Let in and dropped since; the caller takes them out and says so."""
         self._queue = InferenceQueue(by_deadline=admits)
-        self._walks: list[Walk] = []
+        self._walks: list[QueueSimulation] = []
         """As full as may be, and only of neighbours; empty: to be made anew."""
         self._running: Action | None = None
         self._free_at = 0.0
@@ -104,7 +104,7 @@ class Scheduler:
 
     # --- models --------------------------------------------------------------------
 
-    def place(self, model: Placed, *, loaded: bool) -> None:
+    def place(self, model: ScheduledModel, *, loaded: bool) -> None:
         """Take a model; ``loaded``: it is on the Gpu already. Raises ServingError."""
         if model.memory_bytes > self.room_bytes:
             raise ServingError(f"{model.name} is larger than the room for all models")
@@ -186,7 +186,7 @@ class Scheduler:
         return Admission(AdmissionVerdict.TOO_LATE, done_at)
 
     def _latest_end(
-        self, walk: Walk, step: SimulatedRun, request: QueuedRequest
+        self, walk: QueueSimulation, step: SimulatedRun, request: QueuedRequest
     ) -> float:
         """Return the latest end of its run: a slow run, joined by later requests.
 
@@ -287,7 +287,9 @@ class Scheduler:
 
     # --- the walks -----------------------------------------------------------------
 
-    def _walked(self, now: float, newcomer: QueuedRequest | None = None) -> list[Walk]:
+    def _walked(
+        self, now: float, newcomer: QueuedRequest | None = None
+    ) -> list[QueueSimulation]:
         """The ways to make batches of all who wait; one where both are the same."""
         at = self._free_from(now)
         if not self._walks or abs(self._walks[0].began_at - at) > ROUNDING_SECONDS:
@@ -296,8 +298,10 @@ class Scheduler:
             self._walks.append(self._new_walk(at, greedy=False))
         return self._walks
 
-    def _new_walk(self, at: float, *, greedy: bool, most: int | None = None) -> Walk:
-        walk = Walk(
+    def _new_walk(
+        self, at: float, *, greedy: bool, most: int | None = None
+    ) -> QueueSimulation:
+        walk = QueueSimulation(
             self._queue,
             self.placed,
             room_bytes=self.room_bytes,
@@ -309,7 +313,7 @@ class Scheduler:
         walk.go_on(self._queue.groups, most=most)
         return walk
 
-    def _chosen(self, now: float) -> Walk:
+    def _chosen(self, now: float) -> QueueSimulation:
         """The first way in which nobody is late, else the first."""
         walks = self._walked(now)
         return next((walk for walk in walks if not walk.late), walks[0])
@@ -361,7 +365,7 @@ class Scheduler:
         load = 0.0 if model.name in self.loaded else model.timing.load_seconds
         return at + load + model.timing.typical_seconds(request.rows)
 
-    def _done_at(self, request: QueuedRequest, walk: Walk) -> float:
+    def _done_at(self, request: QueuedRequest, walk: QueueSimulation) -> float:
         """Return when a request would finish behind all waiting requests."""
         slower = self._slower(request.model, request.rows)
         return self._alone_at(request, walk.at) + slower

@@ -19,9 +19,9 @@ from typing import Any
 
 from placement.agent.serving.batch import (
     AdmittedRequest,
-    Answered,
+    AnsweredRequest,
     HostedModel,
-    Ran,
+    InferenceResult,
     TurnedAway,
     resident_bytes,
     shared_run,
@@ -42,7 +42,7 @@ from placement.agent.serving.onnx_engine import (
     ModelOverLimit,
     monotonic,
 )
-from placement.agent.serving.queue_simulation import Placed, QueuedRequest
+from placement.agent.serving.queue_simulation import QueuedRequest, ScheduledModel
 from placement.agent.serving.tensors import InferenceRequest
 from placement.protocol.serving_times import Lag, ServingError, Timing
 
@@ -58,7 +58,7 @@ so long: nobody can know."""
 TOO_LATE = "Its deadline can no longer be met."
 
 
-class Station:
+class ServingExecutor:
     """Takes models and requests. ``run`` is its loop."""
 
     def __init__(
@@ -140,7 +140,9 @@ class Station:
         with self._changed:
             if self.kept.get(kept.name) is kept:
                 most = max(timing.profile) if kept.model.batches else 1
-                placed = Placed(kept.name, kept.memory_bytes, timing, most_rows=most)
+                placed = ScheduledModel(
+                    kept.name, kept.memory_bytes, timing, most_rows=most
+                )
                 self.scheduler.place(placed, loaded=True)
                 kept.state, kept.note = "ready", kept.model.note
                 return
@@ -174,7 +176,7 @@ class Station:
 
     async def infer(
         self, kept: HostedModel, asked: InferenceRequest, *, way_ms: float
-    ) -> Answered:
+    ) -> AnsweredRequest:
         """Serve one request, or say at once why not: ``let_in``, then ``answered``."""
         return await self.answered(self.let_in(kept, asked, way_ms=way_ms))
 
@@ -195,7 +197,9 @@ class Station:
         within_ms = (asked.deadline_ms or kept.deadline_ms) - way_ms
         lag = self._lag.seconds(now)
         request = self._request(kept, asked, now, within_ms / 1000 - lag)
-        answer: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[InferenceResult] = (
+            asyncio.get_running_loop().create_future()
+        )
         waiting = AdmittedRequest(request, asked, kept, within_ms, answer)
         admission = self._offer(waiting, now)
         waiting.predicted_ms = (admission.done_at - now + lag) * 1000
@@ -206,7 +210,7 @@ class Station:
             raise turned_away(waiting, admission.verdict, way_ms, run_ms)
         return waiting
 
-    async def answered(self, waiting: AdmittedRequest) -> Answered:
+    async def answered(self, waiting: AdmittedRequest) -> AnsweredRequest:
         """What became of a request that was let in; cancelled, nobody waits for it.
 
         Raises:
@@ -230,7 +234,7 @@ class Station:
             seconds=actual_ms / 1000,
             in_time=in_time,
         )
-        return Answered(
+        return AnsweredRequest(
             results=ran.results,
             predicted_ms=waiting.predicted_ms,
             actual_ms=actual_ms,
@@ -306,7 +310,9 @@ class Station:
             waiting.answer.set_exception(error)
 
     def _answer(
-        self, waiting: list[AdmittedRequest], results: list[Ran | EngineError]
+        self,
+        waiting: list[AdmittedRequest],
+        results: list[InferenceResult | EngineError],
     ) -> None:
         for one, result in zip(waiting, results, strict=True):
             self._waiting.pop(one.request.id, None)
@@ -397,7 +403,9 @@ class Station:
             results = [
                 one
                 if isinstance(one, EngineError)
-                else Ran(one, run_seconds=ended - begun, ended_at=ended, batch=rows)
+                else InferenceResult(
+                    one, run_seconds=ended - begun, ended_at=ended, batch=rows
+                )
                 for one in found
             ]
             self._post(self._answer, waiting, results)

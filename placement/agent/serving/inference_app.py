@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from placement.agent.serving.batch import HostedModel, TurnedAway
-from placement.agent.serving.executor import Station
+from placement.agent.serving.executor import ServingExecutor
 from placement.agent.serving.inference_answer import write_answer
 from placement.agent.serving.onnx_engine import EngineError
 from placement.agent.serving.tensors import (
@@ -87,7 +87,7 @@ def problem(status: int, code: str, detail: str, **members: Any) -> InferenceAns
 class ServeApp:
     """An ASGI application for one station."""
 
-    def __init__(self, station: Station) -> None:
+    def __init__(self, station: ServingExecutor) -> None:
         self.station = station
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from placement.agent import portal_channel
 from placement.agent.job_folder import JobFolder, NodeView
 from placement.agent.process import unix_user
-from placement.agent.process.unix_user import Identity
+from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.serving.server_client import NoAnswer, ask
 from placement.planner.values.errors import SpecInvalid
 from placement.planner.values.onnx_external_data import (
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedModel:
     """One model that the Job is to serve."""
 
     id: int
@@ -59,7 +59,7 @@ class Wanted:
         return f"{self.sha256}/{OWN_NAME}" if self.parts else f"{self.sha256}.onnx"
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> "Wanted":
+    def from_json(cls, said: Mapping[str, Any]) -> "WantedModel":
         """Read one. Raises KeyError, TypeError or ValueError."""
         name, sha256 = str(said["name"]), str(said["sha256"])
         if not MODEL_NAME.fullmatch(name) or not sha256.isalnum():
@@ -74,17 +74,17 @@ class Wanted:
         return cls(name=name, sha256=sha256, parts=parts, **numbers)
 
 
-class Attendant:
+class ModelSync:
     """Keeps one Job's models as the web wants them."""
 
     def __init__(self, node: NodeView, folder: JobFolder) -> None:
         self.node, self.folder = node, folder
-        self.told: dict[str, Wanted] = {}
+        self.told: dict[str, WantedModel] = {}
         """What the server took, by name."""
-        self.failed: dict[Wanted, str] = {}
+        self.failed: dict[WantedModel, str] = {}
         """What the server could not serve, and why. One that begins again after it died
         does not try it again: that may take the Gpu from the others for long."""
-        self.identity: Identity | None = None
+        self.identity: UnixIdentity | None = None
         self.heard: list[dict[str, Any]] = []
         """What the web heard last of the models."""
         self.heard_at = 0.0
@@ -123,7 +123,7 @@ class Attendant:
         await asyncio.to_thread(self._tidy, {one.sha256 for one in wanted.values()})
         await self._tell(wanted)
 
-    async def _tell(self, wanted: Mapping[str, Wanted]) -> None:
+    async def _tell(self, wanted: Mapping[str, WantedModel]) -> None:
         """Report the models' states to the web after a change, and from time to time.
 
         Raises NoAnswer: the server did not answer. The web then gets no report, and
@@ -157,7 +157,7 @@ class Attendant:
             key=self.folder.key,
         )
 
-    def _wanted(self) -> list[Wanted]:
+    def _wanted(self) -> list[WantedModel]:
         url = f"{self.node.web_url}/node/v1/jobs/{self.folder.job}/models"
         _, body = portal_channel.request(
             "GET",
@@ -167,9 +167,9 @@ class Attendant:
             key=self.folder.key,
         )
         listed = json.loads(body)["models"]
-        return [Wanted.from_json(one) for one in listed[:MOST_MODELS]]
+        return [WantedModel.from_json(one) for one in listed[:MOST_MODELS]]
 
-    def _fetch(self, one: Wanted) -> None:
+    def _fetch(self, one: WantedModel) -> None:
         """Have the files, readable for the Job's Unix user and for nobody else."""
         place = self.folder.models
         _enter_only(place)
@@ -208,7 +208,7 @@ class Attendant:
         finally:
             os.close(handle)
 
-    async def _take(self, one: Wanted) -> None:
+    async def _take(self, one: WantedModel) -> None:
         said = {
             "path": str(self.folder.models / one.path),
             "memory_bytes": one.memory_bytes,

@@ -45,7 +45,7 @@ class QueuedRequest:
 
 
 @dataclass(slots=True)
-class Placed:
+class ScheduledModel:
     """A model as the scheduler knows it."""
 
     name: str
@@ -127,7 +127,7 @@ class SimulatedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class WalkChange:
+class SimulationChange:
     """What a newcomer changed in a walk."""
 
     keep: int
@@ -136,13 +136,13 @@ class WalkChange:
     """Those that were made anew, as they were."""
 
 
-class Walk:
+class QueueSimulation:
     """The steps in which all who wait would be served, from ``at`` on."""
 
     def __init__(
         self,
         queue: InferenceQueue,
-        placed: Mapping[str, Placed],
+        placed: Mapping[str, ScheduledModel],
         *,
         room_bytes: int,
         loaded: Iterable[str],
@@ -178,15 +178,15 @@ class Walk:
                 heappush(heads, (order(rows[last]), group))
             most = None if most is None else most - 1
 
-    def insert(self, request: QueuedRequest) -> WalkChange:
+    def insert(self, request: QueuedRequest) -> SimulationChange:
         """Repeat the simulation from the first batch that a new request changes."""
         keep = self._unchanged_by(request)
         old = self.steps[keep:]
         self._back_to(keep)
         self.go_on({request.group, *(step.group for step in old)})
-        return WalkChange(keep, old)
+        return SimulationChange(keep, old)
 
-    def take_back(self, changed: WalkChange) -> None:
+    def take_back(self, changed: SimulationChange) -> None:
         """Be as before ``insert``; the newcomer is out of the queue again."""
         self._back_to(changed.keep)
         for step in changed.old:
@@ -266,7 +266,7 @@ class Walk:
 
     def _filled(
         self,
-        model: Placed,
+        model: ScheduledModel,
         rows: list[QueuedRequest],
         first: int,
         begin: float,

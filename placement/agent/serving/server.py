@@ -23,7 +23,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from placement.agent.serving.executor import SWITCH_SECONDS, Station
+from placement.agent.serving.executor import SWITCH_SECONDS, ServingExecutor
 from placement.agent.serving.inference_app import ServeApp
 from placement.agent.serving.model_limits import NOTE_VARIABLE, RunNote, bound_process
 from placement.agent.serving.onnx_engine import Engine
@@ -45,7 +45,7 @@ class JobServer(uvicorn.Server):
 
 def make_station(
     settings: Mapping[str, Any], failed: Mapping[str, str], note: RunNote | None = None
-) -> Station:
+) -> ServingExecutor:
     """Return the station that the Job's settings ask for.
 
     Args:
@@ -60,10 +60,10 @@ def make_station(
         room_bytes=room_bytes,
         note=note,
     )
-    return Station(engine, room_bytes=room_bytes, failed=failed)
+    return ServingExecutor(engine, room_bytes=room_bytes, failed=failed)
 
 
-async def serve(station: Station, listener: socket.socket) -> None:
+async def serve(station: ServingExecutor, listener: socket.socket) -> None:
     """Serve until SIGTERM."""
     config = uvicorn.Config(
         ServeApp(station),  # type: ignore[arg-type]
@@ -99,13 +99,13 @@ async def serve(station: Station, listener: socket.socket) -> None:
     _say(station)
 
 
-async def _tell(station: Station) -> None:
+async def _tell(station: ServingExecutor) -> None:
     while True:
         await asyncio.sleep(TELL_SECONDS)
         _say(station)
 
 
-def _say(station: Station) -> None:
+def _say(station: ServingExecutor) -> None:
     for one in station.to_json()["models"]:
         latency = one["latency_ms"] or {}
         line = {

@@ -23,7 +23,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ServerAnswer:
     """A Job's answer."""
 
     status: int
@@ -39,7 +39,7 @@ async def ask(
     headers: Mapping[str, str] | None = None,
     body: bytes = b"",
     within_seconds: float,
-) -> Said:
+) -> ServerAnswer:
     """Ask a Job's server once.
 
     Raises:
@@ -56,7 +56,7 @@ async def ask(
 
 async def _ask(
     folder: JobFolder, method: str, path: str, headers: Mapping[str, str], body: bytes
-) -> Said:
+) -> ServerAnswer:
     reader, writer = await asyncio.open_unix_connection(
         sock=serving_socket.connect(folder), limit=READ_BYTES
     )
@@ -73,7 +73,7 @@ async def _ask(
         writer.close()
 
 
-async def _read(http: h11.Connection, reader: asyncio.StreamReader) -> Said:
+async def _read(http: h11.Connection, reader: asyncio.StreamReader) -> ServerAnswer:
     status, headers, parts, size = 0, {}, [], 0
     while True:
         event = http.next_event()
@@ -91,6 +91,6 @@ async def _read(http: h11.Connection, reader: asyncio.StreamReader) -> Said:
                 raise NoAnswer(f"an answer of more than {MOST_ANSWER_BYTES} bytes")
             parts.append(bytes(event.data))
         elif isinstance(event, h11.EndOfMessage):
-            return Said(status, headers, b"".join(parts))
+            return ServerAnswer(status, headers, b"".join(parts))
         elif isinstance(event, h11.ConnectionClosed):
             raise NoAnswer("it broke off")

@@ -24,8 +24,8 @@ from websockets.exceptions import WebSocketException
 
 from placement.agent.job_folder import JobFolder, NodeView, job_folders
 from placement.agent.process import serving_socket
-from placement.agent.serving.model_sync import Attendant
-from placement.agent.serving.server_client import NoAnswer, Said, ask
+from placement.agent.serving.model_sync import ModelSync
+from placement.agent.serving.server_client import NoAnswer, ServerAnswer, ask
 from placement.protocol.serving_frames import (
     MOST_HEAD_BYTES,
     MOST_REQUEST_BYTES,
@@ -110,7 +110,7 @@ class ServeTunnels:
         for name, folder in self.serving.items():
             task = self._attending.get(name)
             if task is None or task.done():
-                made = Attendant(self.node, folder).run()
+                made = ModelSync(self.node, folder).run()
                 self._attending[name] = asyncio.create_task(made)
 
     def _open(self) -> None:
@@ -208,7 +208,7 @@ class ServeTunnels:
         ]
         return found[0] if found else None
 
-    async def _ask(self, call: Call) -> Said:
+    async def _ask(self, call: Call) -> ServerAnswer:
         """Ask the Job that a call is for; what cannot be asked is 502 or 503."""
         folder = self._folder_of(call)
         if folder is None:
@@ -230,7 +230,7 @@ class ServeTunnels:
             return _said(502, "no-answer", f"The job's server gave {error}.")
 
 
-async def _send(socket: ClientConnection, call: str, said: Said) -> None:
+async def _send(socket: ClientConnection, call: str, said: ServerAnswer) -> None:
     """Send an answer in pieces that the web takes."""
     head: dict[str, Any] = {
         "kind": "answer",
@@ -249,7 +249,7 @@ def _few(headers: Mapping[str, str]) -> dict[str, str]:
     return {name[:60]: value[:200] for name, value in list(headers.items())[:20]}
 
 
-def _said(status: int, code: str, detail: str) -> Said:
+def _said(status: int, code: str, detail: str) -> ServerAnswer:
     problem = {
         "type": f"urn:gpuportal:problem:{code}",
         "title": "No answer",
@@ -259,7 +259,7 @@ def _said(status: int, code: str, detail: str) -> Said:
         "error": detail,
     }
     headers = {"content-type": "application/problem+json"}
-    return Said(status, headers, json.dumps(problem).encode())
+    return ServerAnswer(status, headers, json.dumps(problem).encode())
 
 
 def loop_seconds() -> float:

@@ -32,7 +32,7 @@ from placement.agent.portal_channel import (
 )
 from placement.agent.process import previous_attempt, unix_user
 from placement.agent.process.job_exec import CHECKPOINT
-from placement.agent.process.unix_user import Identity
+from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import checkpoint_archive, disk_space, folder_tree
 from placement.agent.storage.results_upload import as_user
 from placement.planner.values.errors import OrderRefused
@@ -193,7 +193,7 @@ def _packed(folder: JobFolder, target: Path, asked: dict[str, Any]) -> str:
 def fetch(
     order: Order,
     folder: Path,
-    identity: Identity | None,
+    identity: UnixIdentity | None,
     *,
     web_url: str,
     token_file: Path,

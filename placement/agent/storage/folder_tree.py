@@ -16,7 +16,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from placement.agent.process.unix_user import Identity
+from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage.results_reader import FOLDER
 
 MOST_OPEN = 64
@@ -26,7 +26,7 @@ MOST_ROUNDS = 100
 
 
 def make_owned(
-    path: Path, identity: Identity | None, inner: Sequence[str] = ()
+    path: Path, identity: UnixIdentity | None, inner: Sequence[str] = ()
 ) -> list[int]:
     """Make a folder with inner folders that only the Job's user may open.
 

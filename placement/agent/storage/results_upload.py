@@ -22,7 +22,7 @@ from placement.agent import portal_channel
 from placement.agent.job_folder import RESULTS, JobFolder, NodeView
 from placement.agent.portal_channel import ChannelDown, ChannelRefused
 from placement.agent.process import unix_user
-from placement.agent.process.unix_user import Identity
+from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import folder_tree
 from placement.agent.storage.log_upload import BACK_OFF_SECONDS, Upload
 from placement.planner.values.errors import OrderRefused
@@ -121,7 +121,7 @@ class ResultCarrier:
         self,
         folder: JobFolder,
         place: Path,
-        identity: Identity | None,
+        identity: UnixIdentity | None,
         row: dict[str, Any],
     ) -> None:
         """Send one file from where the web has it; a file that changed is left."""
@@ -149,7 +149,7 @@ class ResultCarrier:
                 return at
 
 
-def identity_of(folder: JobFolder) -> Identity | None:
+def identity_of(folder: JobFolder) -> UnixIdentity | None:
     """Return the Unix user that a Job ran as; None: the node worker's own.
 
     Raises:
@@ -160,7 +160,7 @@ def identity_of(folder: JobFolder) -> Identity | None:
 
 
 def _listing(
-    place: Path, identity: Identity | None, limits: dict[str, Any]
+    place: Path, identity: UnixIdentity | None, limits: dict[str, Any]
 ) -> dict[str, Any]:
     numbers = (str(int(limits[name])) for name in ("most_files", "most_bytes"))
     done = subprocess.run(
@@ -177,7 +177,7 @@ def _listing(
 
 @contextmanager
 def _reading(
-    place: Path, identity: Identity | None, path: str, offset: int
+    place: Path, identity: UnixIdentity | None, path: str, offset: int
 ) -> Iterator[IO[bytes]]:
     """Read one file through a process of the Job's user."""
     process = subprocess.Popen(
@@ -200,7 +200,7 @@ def _command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "placement.agent.storage.results_reader", *arguments]
 
 
-def as_user(identity: Identity | None) -> dict[str, Any]:
+def as_user(identity: UnixIdentity | None) -> dict[str, Any]:
     """Return what starts a process as the Job's user, with nothing of the worker's."""
     plain: dict[str, Any] = {
         "cwd": "/",

@@ -32,7 +32,7 @@ from placement.protocol.events import (
     parse_fact,
 )
 from placement.protocol.job_lifecycle import JobState
-from placement.rules.rebalance_rules import Restart
+from placement.rules.rebalance_rules import RestartMode
 from reservations.presence.check_in import check_in
 from telemetry.inventory.enrollment import record_channel
 from telemetry.protocol.sentences import sentence
@@ -224,7 +224,7 @@ def _moved_on(job: Job, fact: JobFact) -> str:
     Decided by exit codes: a Job that saves on TERM exits with 0 or by TERM.
     """
     well = fact.signal in (None, SIGTERM) and fact.exit_code in (None, 0, 128 + SIGTERM)
-    moves = job.state == JobState.MOVING and job.restart == Restart.RESUMES
+    moves = job.state == JobState.MOVING and job.restart == RestartMode.RESUMES
     if well or not moves or fact.event is not JobEventKind.EXITED:
         return ""
     how = fact.reason.removeprefix(job.reason).removeprefix("; ") or _words(fact)

@@ -27,7 +27,7 @@ from placement.planner.sandbox.jail import (
 )
 from placement.planner.sandbox.model_file_reader import (
     CONFIG_MAX_BYTES,
-    Opened,
+    OpenedFile,
     opened,
     read_json,
     with_config,
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     return say(answers, told, EXIT_REFUSED)
 
 
-def read(one: Opened, name: str) -> tuple[ModelSpec, Any]:
+def read(one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
     """(the ModelSpec of an open config.json, the config.json).
 
     Raises Refused or BadInput.

@@ -79,7 +79,7 @@ ARCHIVES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedFile:
     """A file that is open before the limits close everything else."""
 
     name: str
@@ -151,13 +151,13 @@ def refuse(code: str, field: str, detail: str) -> int:
     return EXIT_REFUSED
 
 
-def opened(path: Path) -> Opened:
+def opened(path: Path) -> OpenedFile:
     """An open regular file. Raises Refused."""
     file = os.fdopen(open_regular(path), "rb")
-    return Opened(path.name, file, os.fstat(file.fileno()).st_size)
+    return OpenedFile(path.name, file, os.fstat(file.fileno()).st_size)
 
 
-def limit_process(kind: str, files: Sequence[Opened]) -> None:
+def limit_process(kind: str, files: Sequence[OpenedFile]) -> None:
     """Limit this process by the size of its input. It opens no file afterwards."""
     if kind == "onnx":
         address = ONNX_ADDRESS_BYTES
@@ -176,7 +176,7 @@ def bytes_to_read(kind: str) -> int:
     return MAX_HEADER_BYTES + 8 if kind in ("safetensors", "set") else JSON_MAX_BYTES
 
 
-def read(kind: str, one: Opened, name: str) -> tuple[ModelSpec, Any]:
+def read(kind: str, one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
     """(the ModelSpec of an open file, its config.json or None)."""
     refuse_archive(one)
     if kind == "safetensors":
@@ -220,7 +220,7 @@ def kind_of_json(data: Any) -> str:
     )
 
 
-def refuse_archive(one: Opened) -> None:
+def refuse_archive(one: OpenedFile) -> None:
     """Raise Refused for what would first have to be unpacked or executed."""
     start = one.file.read(8)
     one.file.seek(0)
@@ -245,7 +245,7 @@ def read_json(text: bytes) -> Any:
         raise Refused("not_json", "file", str(error)[:200]) from error
 
 
-def read_header(one: Opened) -> list[TensorInfo]:
+def read_header(one: OpenedFile) -> list[TensorInfo]:
     """The tensors of a .safetensors file, or of its header alone."""
     start = one.file.read(8)
     if start[:1] in (b"{", b" "):
@@ -261,7 +261,7 @@ def read_header(one: Opened) -> list[TensorInfo]:
     return safetensors_tensors(start + one.file.read(length), file_bytes=whole)
 
 
-def read_set(files: Sequence[Opened], name: str) -> ModelSpec:
+def read_set(files: Sequence[OpenedFile], name: str) -> ModelSpec:
     """An index with all its shards' headers, or the shards alone."""
     shards: list[list[TensorInfo]] = []
     index: Any = None

@@ -35,7 +35,7 @@ Place = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
-class Understood:
+class ParsedModel:
     """What the parser read from the files."""
 
     spec: ModelSpec
@@ -83,7 +83,7 @@ def parsed_files(
     build_seconds: float = BUILD_SECONDS,
     parser_place: Place = nullcontext,
     builder_place: Place = nullcontext,
-) -> Understood:
+) -> ParsedModel:
     """Run the parser's process and return its answer.
 
     Args:
@@ -118,7 +118,7 @@ def parsed_files(
     # The parser may see a neutral file name; people know theirs.
     if name:
         spec = replace(spec, name=name)
-    return Understood(spec, config if isinstance(config, dict) else None)
+    return ParsedModel(spec, config if isinstance(config, dict) else None)
 
 
 def printed_answer(command: Sequence[str], seconds: float) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class MemoryFit:
     """Whether a setting fits; if not, which Gpu lacks how much."""
 
     fits: bool
@@ -73,7 +73,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Freedom:
+class AllowedRemedies:
     """Which remedies make sense for this model and this strategy."""
 
     limits: PlanLimits
@@ -85,7 +85,7 @@ class Freedom:
     """Weights too may be kept off the Gpu."""
 
 
-def stages(workload: Workload, freedom: Freedom) -> Iterator[Setting]:
+def stages(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]:
     """Settings without their accumulation, mildest first."""
     limits = freedom.limits
     yield Setting(workload)
@@ -107,7 +107,7 @@ def stages(workload: Workload, freedom: Freedom) -> Iterator[Setting]:
         yield Setting(recomputed, "nf4")
 
 
-def _offloads(workload: Workload, freedom: Freedom) -> Iterator[Setting]:
+def _offloads(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]:
     """To the node's memory if it is large enough, else to its drive."""
     host = freedom.host_bytes
     if host is None or not freedom.limits.offload or workload.offload != "none":
@@ -147,11 +147,11 @@ def in_runs(stage: Setting, count: int) -> Setting:
 def search(
     workload: Workload,
     replicas: int,
-    freedom: Freedom,
-    fit: Callable[[Setting], Fit],
-) -> tuple[Setting | None, Fit]:
+    freedom: AllowedRemedies,
+    fit: Callable[[Setting], MemoryFit],
+) -> tuple[Setting | None, MemoryFit]:
     """The mildest setting that fits, or None and the best that could be done."""
-    nearest: Fit | None = None
+    nearest: MemoryFit | None = None
     for stage in stages(workload, freedom):
         counts = accumulations(stage.workload, replicas, freedom.limits)
         settings = [in_runs(stage, count) for count in counts]
@@ -161,16 +161,16 @@ def search(
                 nearest = found
             continue
         setting = _fewest_pieces(settings, fit)
-        return lighter(workload, setting, lambda s: fit(s).fits), Fit(True)
-    return None, nearest or Fit(False)
+        return lighter(workload, setting, lambda s: fit(s).fits), MemoryFit(True)
+    return None, nearest or MemoryFit(False)
 
 
 def as_mild(
     workload: Workload,
     mildest: Setting,
     replicas: int,
-    freedom: Freedom,
-    fit: Callable[[Setting], Fit],
+    freedom: AllowedRemedies,
+    fit: Callable[[Setting], MemoryFit],
 ) -> list[Setting]:
     """Every setting that fits and neither slows the step to save memory elsewhere nor
     changes numbers more than the mildest one that does."""
@@ -184,7 +184,7 @@ def as_mild(
 
 
 def _fewest_pieces(
-    settings: Sequence[Setting], fit: Callable[[Setting], Fit]
+    settings: Sequence[Setting], fit: Callable[[Setting], MemoryFit]
 ) -> Setting:
     """The first that fits; the last one does. Between the first (which may hold no
     gradients while it computes) and the last, more pieces never need more."""

@@ -30,7 +30,7 @@ DEFAULT_MELS, DEFAULT_FRAMES = 80, 3000
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltCase:
     """What a training step needs."""
 
     model: nn.Module
@@ -74,7 +74,7 @@ def class_of(case: Case) -> tuple[type, Any] | None:
         raise SpecInvalid({"model.config": f"is refused: {text}"}) from error
 
 
-def build(case: Case, known: tuple[type, Any] | None) -> Built:
+def build(case: Case, known: tuple[type, Any] | None) -> BuiltCase:
     """Make model and batch; inside a StepMode, so of phantoms.
 
     Raises:
@@ -101,7 +101,7 @@ def build(case: Case, known: tuple[type, Any] | None) -> Built:
         _checkpoint(model)
     given = filled(dict(case.input), model, config)
     batch = make_batch(given, dtype)
-    return Built(model, batch, lambda: loss_of(model, given["kind"], batch))
+    return BuiltCase(model, batch, lambda: loss_of(model, given["kind"], batch))
 
 
 def of_transformers(case: Case, made: Any, config: Any) -> nn.Module:

@@ -14,7 +14,7 @@ import torch
 
 from placement.planner.symbolic import phantom
 from placement.planner.symbolic.case import Case
-from placement.planner.symbolic.case_module import Built, build, class_of
+from placement.planner.symbolic.case_module import BuiltCase, build, class_of
 from placement.planner.symbolic.dispatch_mode import StepMode
 from placement.planner.symbolic.gradient_sum import Summing
 from placement.planner.symbolic.kernels import attention_context, on_a_gpu
@@ -69,7 +69,7 @@ def follow(
 class _Run:
     """One built case."""
 
-    def __init__(self, case: Case, built: Built, tracker: Tracker) -> None:
+    def __init__(self, case: Case, built: BuiltCase, tracker: Tracker) -> None:
         self.case, self.built, self.tracker = case, built, tracker
         self.trained = [one for one in built.model.parameters() if one.requires_grad]
         self.optimizer: torch.optim.Optimizer | None = None

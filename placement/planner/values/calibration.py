@@ -55,7 +55,7 @@ class OutcomeInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class RatioSpread:
     """How ratios of actual over predicted lie."""
 
     n: int
@@ -86,8 +86,8 @@ class SiteError:
     """ANY: all of the class."""
     gpu_class: str
     runs: int
-    step: Spread | None
-    memory: Spread | None
+    step: RatioSpread | None
+    memory: RatioSpread | None
     above_high: int
     """Runs that held more than `high` on some Gpu, of those whose memory was read."""
 
@@ -142,11 +142,11 @@ def quantile(values: Sequence[float], ratio: float) -> float:
     return ranked[below] + (ranked[above] - ranked[below]) * (place - below)
 
 
-def spread_of(ratios: Sequence[float]) -> Spread | None:
-    """Return the Spread of the ratios, or None without ratios."""
+def spread_of(ratios: Sequence[float]) -> RatioSpread | None:
+    """Return the RatioSpread of the ratios, or None without ratios."""
     if not ratios:
         return None
-    return Spread(
+    return RatioSpread(
         n=len(ratios),
         median_ratio=float(median(ratios)),
         p90_error_ratio=quantile([abs(one - 1) for one in ratios], 0.9),

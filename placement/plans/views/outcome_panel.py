@@ -47,7 +47,7 @@ class GpuBar:
 
 
 @dataclass(frozen=True)
-class Measured:
+class OutcomePanel:
     """All that stands beside a Plan."""
 
     outcome: PlanOutcome
@@ -57,7 +57,7 @@ class Measured:
     source: str
 
 
-def measured_of(job: Job, units: str) -> Measured | None:
+def measured_of(job: Job, units: str) -> OutcomePanel | None:
     """Return the outcome of a Job's Plan, so far if it runs; None: nothing yet."""
     outcome = PlanOutcome.objects.filter(job=job).first()
     if outcome is None:
@@ -65,7 +65,7 @@ def measured_of(job: Job, units: str) -> Measured | None:
     so_far = outcome.settled_at is None
     if so_far:
         plan_outcome.measured(outcome, job)
-    return Measured(
+    return OutcomePanel(
         outcome=outcome,
         figures=_figures(outcome, units),
         gpus=tuple(_gpu(row) for row in outcome.gpus),

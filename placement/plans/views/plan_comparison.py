@@ -18,7 +18,7 @@ MARK_RATIO = 1.02
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One fact of both Plans."""
 
     words: str
@@ -43,7 +43,7 @@ class Comparison:
     """What `_plan_compare.html` draws."""
 
     sides: tuple[PlanColumn, PlanColumn]
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     verdict: str
     legend: tuple[tuple[str, str], ...]
 
@@ -73,15 +73,15 @@ def compare(
     return Comparison((sides[0], sides[1]), rows, _verdict(first, second), legend)
 
 
-def _figures(a: Plan, b: Plan, units: tuple[str, str]) -> tuple[Row, ...]:
+def _figures(a: Plan, b: Plan, units: tuple[str, str]) -> tuple[ComparisonRow, ...]:
     same = _same_work(a, b)
 
     def row(
         words: str, of: Callable[[Plan], float], said: Callable[[float], str]
-    ) -> Row:
+    ) -> ComparisonRow:
         x, y = of(a), of(b)
         # Less of another work is no better.
-        return Row(words, said(x), said(y), _lower(x, y) if same else 0)
+        return ComparisonRow(words, said(x), said(y), _lower(x, y) if same else 0)
 
     def time(value: float) -> str:
         return seconds(value) if value else "–"
@@ -91,7 +91,7 @@ def _figures(a: Plan, b: Plan, units: tuple[str, str]) -> tuple[Row, ...]:
         row(gettext("of it computing"), lambda p: p.compute_seconds, time),
         row(gettext("of it sending"), lambda p: p.communication_seconds, time),
         row(gettext("of it waiting (bubble)"), lambda p: p.bubble_seconds, time),
-        Row(
+        ComparisonRow(
             gettext("Speed"),
             speed(a, units[0]),
             speed(b, units[1]),
@@ -110,7 +110,7 @@ def _figures(a: Plan, b: Plan, units: tuple[str, str]) -> tuple[Row, ...]:
             lambda p: sum(s.likely_bytes for s in p.shards),
             gib,
         ),
-        Row(
+        ComparisonRow(
             gettext("Least room left"),
             gib(_room_bytes(a)),
             gib(_room_bytes(b)),
@@ -133,9 +133,9 @@ def _room_bytes(plan: Plan) -> int:
     return min(shard.headroom_bytes for shard in plan.shards)
 
 
-def _words(a: Plan, b: Plan) -> tuple[Row, ...]:
-    def both(words: str, of: Callable[[Plan], str]) -> Row:
-        return Row(words, of(a) or "–", of(b) or "–")
+def _words(a: Plan, b: Plan) -> tuple[ComparisonRow, ...]:
+    def both(words: str, of: Callable[[Plan], str]) -> ComparisonRow:
+        return ComparisonRow(words, of(a) or "–", of(b) or "–")
 
     def pipe(plan: Plan) -> str:
         drawn = schedule_of(plan)

@@ -27,8 +27,8 @@ from placement.planner.values.plan import Plan, PlanSet
 from placement.plans import service as planning
 from placement.plans.service import (
     BOOKED,
-    Offered,
-    Soonest,
+    AvailableGpus,
+    EarliestPlans,
     keep_plan,
     make_plans,
     soonest_plans,
@@ -59,10 +59,10 @@ class PlanResult:
     asked: PlanRequest
     one: Estimate
     found: PlanSet
-    offered: Offered
-    later: Soonest | None = None
+    offered: AvailableGpus
+    later: EarliestPlans | None = None
     """Where nothing fits then: the first start at which something does."""
-    now: Soonest | None = None
+    now: EarliestPlans | None = None
     """What is possible on the Gpus that are free now, where ``found`` is for later."""
 
     @property
@@ -203,7 +203,7 @@ def _plans(request: HttpRequest, form: PlanForm, asked: PlanRequest) -> PlanResu
     def recommendable(plan: Plan) -> bool:
         return is_recommendable(plan, asked.workload)
 
-    def soonest(accept: Callable[[Plan], bool]) -> Soonest:
+    def soonest(accept: Callable[[Plan], bool]) -> EarliestPlans:
         return soonest_plans(
             user=user,
             spec=asked.spec,
@@ -245,7 +245,7 @@ def _plans(request: HttpRequest, form: PlanForm, asked: PlanRequest) -> PlanResu
     return PlanResult(asked, one, found, offered, later)
 
 
-def _is_known(one: Soonest) -> bool:
+def _is_known(one: EarliestPlans) -> bool:
     """Return whether anything is known of the Gpus then.
 
     Where no node reports, a later start is no better answer than the reason for that.
@@ -382,7 +382,7 @@ def plan_choose(request: HttpRequest) -> HttpResponse:
     return redirect(_next_page(chosen, stored.pk, stored.title, offered))
 
 
-def _next_page(plan: Plan, plan_id: int, title: str, offered: Offered) -> str:
+def _next_page(plan: Plan, plan_id: int, title: str, offered: AvailableGpus) -> str:
     """Return where a chosen Plan leads: to its Job, or first to its booking."""
     own = plan_cards.own_reservation(plan, offered.own)
     if own is not None:

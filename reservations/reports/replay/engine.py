@@ -86,7 +86,7 @@ class ReplayedRun:
         return self.end_s - self.job.submit_s - self.job.duration_s
 
 
-class Easy:
+class EasyBackfill:
     """One promise: the first that waits, at the earliest end that makes room.
 
     Mu'alem and Feitelson's two numbers: the shadow time, and the extra Gpus that are
@@ -316,11 +316,15 @@ class _Pool:
             left = self._backfill(left, now, profile, self.order.planned)
         self.waiting = sorted(left, key=lambda job: (job.submit_s, job.number))
 
-    def _easy(self, head: TraceJob, now: int) -> Easy:
-        return Easy(now, self.free, self.expected, head)
+    def _easy(self, head: TraceJob, now: int) -> EasyBackfill:
+        return EasyBackfill(now, self.free, self.expected, head)
 
     def _backfill(
-        self, queue: list[TraceJob], now: int, plan: Easy | Profile, promises: int = 0
+        self,
+        queue: list[TraceJob],
+        now: int,
+        plan: EasyBackfill | Profile,
+        promises: int = 0,
     ) -> list[TraceJob]:
         """Start whoever pushes no promise back; return the others.
 

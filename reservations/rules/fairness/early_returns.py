@@ -33,7 +33,7 @@ A series that was made by mistake is cancelled day by day, so the limit is not s
 
 
 @dataclass(frozen=True, slots=True)
-class Returns:
+class EarlyReturns:
     """What one person gave back before it began, and used, in the last 14 days."""
 
     returned_gpu_seconds: int
@@ -90,7 +90,7 @@ def _hours(gpu_seconds: int) -> str:
 
 
 def check_returns(
-    window: Window, returns: Returns | None, *, now: datetime, policy: Policy
+    window: Window, returns: EarlyReturns | None, *, now: datetime, policy: Policy
 ) -> None:
     """Refuse what begins beyond the shorter horizon of a person who returns too much.
 

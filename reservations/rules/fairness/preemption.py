@@ -26,7 +26,7 @@ from reservations.rules.calendar import (
     Calendar,
     CalendarGpu,
     FlexInfo,
-    Wish,
+    SlotWish,
     groups_of,
 )
 from reservations.rules.closed_time import refusal_of
@@ -57,13 +57,13 @@ class FairTree:
     """Usage of one weighted GPU-second now (``fairshare.weight_at``)."""
     _base: list[Ranking] = field(default_factory=list, compare=False, repr=False)
     """The tree as it is, once somebody asked."""
-    _scales: list[Scales] = field(default_factory=list, compare=False, repr=False)
+    _scales: list[FairTreeSums] = field(default_factory=list, compare=False, repr=False)
 
     @property
-    def scales(self) -> Scales:
+    def scales(self) -> FairTreeSums:
         """The same as sums, for a quick no."""
         if not self._scales:
-            self._scales.append(Scales(self))
+            self._scales.append(FairTreeSums(self))
         return self._scales[0]
 
     def ranked(self, extra: Mapping[int, int] | None = None) -> Ranking:
@@ -346,7 +346,7 @@ def flex_to_displace(
 
 
 def fewest_displaced(
-    calendar: Calendar, window: Window, wish: Wish, *, ranks: Mapping[int, int]
+    calendar: Calendar, window: Window, wish: SlotWish, *, ranks: Mapping[int, int]
 ) -> list[tuple[CalendarGpu, ...]]:
     """Return the sets of Gpus worth taking where some flex must go, best group first.
 
@@ -375,7 +375,7 @@ def fewest_displaced(
 def _fewest(
     takeable: Sequence[CalendarGpu],
     ways: Mapping[int, tuple[FlexInfo, ...]],
-    wish: Wish,
+    wish: SlotWish,
     ranks: Mapping[int, int],
 ) -> list[tuple[CalendarGpu, ...]]:
     found = []
@@ -425,7 +425,7 @@ Node = tuple[bool, int]
 """Whether it is a Membership, and its key."""
 
 
-class Scales:
+class FairTreeSums:
     """The tree's sums by node, and each Membership's path down to it, in integers.
 
     They tell which requester surely stands below the owner of the flex in the way. See

@@ -177,7 +177,7 @@ async def test_a_file_that_would_fill_the_disk_is_refused(monkeypatch):
 
 
 def test_the_third_file_at_once_gets_429_over_the_wire(session, redis_client):
-    ticket = site_slots.Ticket(User.objects.get().pk)
+    ticket = site_slots.SlotTicket(User.objects.get().pk)
     for _ in range(2):
         member = str(replace(ticket, key=secrets.token_hex(8)))
         redis_client.zadd("slots.uploads.running", {member: 10**14})

@@ -246,7 +246,7 @@ async def test_what_a_web_process_held_is_free_soon_after_it_was_killed(
     killed = site_slots.SiteSlots("planner")
     bounds = site_slots.SlotLimits(slots=2, waiting=9)
     for user in (1, 2, 3):
-        await killed.enter(site_slots.Ticket(user), bounds)
+        await killed.enter(site_slots.SlotTicket(user), bounds)
     killed._renewal.cancel()  # its event loop is no more
     assert redis_client.zcard("slots.planner.running") == 2
     begun = time.monotonic()

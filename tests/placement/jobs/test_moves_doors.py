@@ -9,7 +9,7 @@ from django.utils import timezone
 from placement.jobs import queries as snapshots
 from placement.jobs import service as jobs
 from placement.models import Job, MoveDecision, PlacementPolicy
-from placement.rules.rebalance_rules import RebalanceAction, Restart
+from placement.rules.rebalance_rules import RebalanceAction, RestartMode
 from reservations.models import AuditEntry
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
@@ -42,7 +42,7 @@ def job(alice, reservation):
         node=stored.plan["node"],
         now=timezone.now(),
     )
-    Job.objects.filter(pk=made.pk).update(state="running", restart=Restart.FRESH)
+    Job.objects.filter(pk=made.pk).update(state="running", restart=RestartMode.FRESH)
     made.refresh_from_db()
     return made
 
@@ -189,7 +189,7 @@ def test_the_launch_form_asks_what_may_happen_to_a_job_with_a_plan(alice, reserv
         },
     )
     made = Job.objects.get(name="x")
-    assert (made.may_move, made.restart) == (True, Restart.FRESH)
+    assert (made.may_move, made.restart) == (True, RestartMode.FRESH)
 
 
 def test_net_words_are_for_people(proposal):

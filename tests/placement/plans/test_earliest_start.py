@@ -16,7 +16,7 @@ from placement.plans.earliest_start import (
     match,
     needs_of,
 )
-from reservations.rules.calendar import Busy, Calendar, CalendarGpu, SlotSearch
+from reservations.rules.calendar import BusySpan, Calendar, CalendarGpu, SlotSearch
 from tests.placement.planner.made import GIB, make_offers
 
 pytestmark = pytest.mark.pure
@@ -46,7 +46,7 @@ def search(**changes):
 
 def busy(pk, start_hours, end_hours):
     begin = int(NOON.timestamp())
-    return Busy(pk, begin + start_hours * HOUR, begin + end_hours * HOUR)
+    return BusySpan(pk, begin + start_hours * HOUR, begin + end_hours * HOUR)
 
 
 def start_of(candidates, needs, spans=(), hours=4, nodes=1, **where):

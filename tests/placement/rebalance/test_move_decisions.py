@@ -11,7 +11,7 @@ from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import move_decisions, plan_evaluation
 from placement.rebalance.rebalance_tick import rebalance_jobs
 from placement.rules.job_refusals import MoveGone
-from placement.rules.rebalance_rules import RebalanceAction, Restart
+from placement.rules.rebalance_rules import RebalanceAction, RestartMode
 from reservations.models import Allocation, AuditEntry, Reservation, SitePolicy
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State
@@ -96,7 +96,7 @@ def test_a_yes_books_gives_back_stops_and_launches_in_one_step(slow, cards, alic
     row = moves(slow)[0]
     again = row.next_job
     assert (row.state, again.state, again.reservation) == (M.MOVING, "queued", new)
-    assert (again.may_move, again.restart) == (True, Restart.FRESH)
+    assert (again.may_move, again.restart) == (True, RestartMode.FRESH)
     assert {name: getattr(again, name) for name in of_sweep} == of_sweep
     assert AuditEntry.objects.filter(verb="reservation.moved-on").count() == 1
     assert new.late_returns.count() == old.late_returns.count() == 0

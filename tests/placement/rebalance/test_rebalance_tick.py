@@ -7,7 +7,7 @@ from placement.rebalance import plan_evaluation
 from placement.rebalance.move_decisions import allow_moves
 from placement.rebalance.rebalance_tick import rebalance_jobs
 from placement.rules.job_refusals import RestartNotAllowed
-from placement.rules.rebalance_rules import RebalanceAction, Restart
+from placement.rules.rebalance_rules import RebalanceAction, RestartMode
 from reservations.models import Reservation
 from tests.placement.lab import GIB, send_frame
 from tests.placement.watched import (
@@ -117,7 +117,7 @@ def test_an_unknown_end_waits_until_staying_has_cost_as_much(slow, rules):
     rules.pause_seconds = 100
     rules.save()
     Job.objects.filter(pk=slow.pk).update(
-        kind="script", recipe="", script="python x.py", restart=Restart.RESUMES
+        kind="script", recipe="", script="python x.py", restart=RestartMode.RESUMES
     )
     look()
     assert moves(slow)[0].state == M.STAYS
@@ -144,7 +144,7 @@ def test_policy_never_says_so_and_does_nothing(slow, rules):
 def test_what_the_job_did_not_allow_is_only_proposed(slow, rules):
     rules.when_faster = RebalanceAction.DO
     rules.save()
-    Job.objects.filter(pk=slow.pk).update(restart=Restart.NOT)
+    Job.objects.filter(pk=slow.pk).update(restart=RestartMode.NOT)
     look()
     (row,) = moves(slow)
     assert row.state == M.PROPOSED and "choose first how" in row.reason

@@ -15,27 +15,27 @@ from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.workload import Workload
 from placement.rules.nearest_place import moved_bytes, nearest_set, renamed
 from placement.rules.rebalance_rules import (
+    GpuTrouble,
     MoveSnapshot,
     RebalanceAction,
-    Restart,
-    Rules,
-    Trouble,
+    RebalancePolicy,
+    RestartMode,
     decide_rebalance,
 )
 
 pytestmark = pytest.mark.pure
 GIB = 2**30
-DO = Rules(when_faster=RebalanceAction.DO, when_in_trouble=RebalanceAction.DO)
-LOST = Trouble(rule="lost", gpu_label="red:0", breaks=True)
-SILENT = Trouble(rule="no sample", gpu_label="red:0", breaks=True, unheard=True)
-INTRUDER = Trouble(rule="intruder", gpu_label="red:0", breaks=False)
+DO = RebalancePolicy(when_faster=RebalanceAction.DO, when_in_trouble=RebalanceAction.DO)
+LOST = GpuTrouble(rule="lost", gpu_label="red:0", breaks=True)
+SILENT = GpuTrouble(rule="no sample", gpu_label="red:0", breaks=True, unheard=True)
+INTRUDER = GpuTrouble(rule="intruder", gpu_label="red:0", breaks=False)
 
 
 def look(**changes):
     fields = {
         "rules": DO,
         "may_move": True,
-        "restart": Restart.RESUMES,
+        "restart": RestartMode.RESUMES,
         "step_seconds_now": 1.0,
         "step_seconds_new": 0.5,
         "places": "red:1",
@@ -51,12 +51,12 @@ some_seconds = st.floats(0.001, 1e5)
 looks = st.builds(
     MoveSnapshot,
     rules=st.builds(
-        Rules,
+        RebalancePolicy,
         when_faster=st.sampled_from(RebalanceAction),
         when_in_trouble=st.sampled_from(RebalanceAction),
     ),
     may_move=st.booleans(),
-    restart=st.sampled_from(Restart),
+    restart=st.sampled_from(RestartMode),
     trouble=st.sampled_from([None, LOST, INTRUDER, SILENT]),
     step_seconds_now=st.one_of(st.none(), some_seconds),
     step_seconds_new=st.one_of(st.none(), some_seconds),
@@ -81,7 +81,7 @@ def test_every_look_is_explained_and_keeps_to_what_was_allowed(seen):
         assert verdict.act is RebalanceAction.NEVER
     if verdict.act is RebalanceAction.DO:
         assert policy is RebalanceAction.DO
-        assert seen.restart is not Restart.NOT and not seen.dearer
+        assert seen.restart is not RestartMode.NOT and not seen.dearer
         assert seen.trouble or seen.may_move
         assert not (seen.trouble and seen.trouble.unheard)
     if verdict.act is not RebalanceAction.NEVER:

@@ -12,7 +12,7 @@ from reservations.models import Allocation, AuditEntry, Notice, Token
 from reservations.notifications.text.closure_text import ClosureInvalid, PreviewStale
 from reservations.operations import closures
 from reservations.operations.closures import ClosureDraft
-from reservations.operations.evacuation_plan import Fate
+from reservations.operations.evacuation_plan import BookingFate
 from reservations.presence.check_in import check_in
 from reservations.rules.closed_time import ClosedThen
 from reservations.rules.errors import NotFound, StaleVersion
@@ -36,7 +36,7 @@ def close(wanted: ClosureDraft, omar, now=NOW, **more):
     return closures.save(draft=wanted, actor=omar, now=now, seen=seen, **more)
 
 
-def fates(plan) -> dict[int, Fate]:
+def fates(plan) -> dict[int, BookingFate]:
     return {one.pk: one.fate for one in plan.reliefs}
 
 
@@ -52,15 +52,15 @@ def test_who_is_in_the_way_is_moved_or_cut_or_refunded_and_told(
     wanted = draft([first, second, third], at(12), at(20))
     plan = closures.preview(draft=wanted, now=NOW)
     assert fates(plan) == {
-        running.pk: Fate.CUT,
-        moves.pk: Fate.REFUNDED,
-        cut.pk: Fate.CUT,
-        whole.pk: Fate.REFUNDED,
+        running.pk: BookingFate.CUT,
+        moves.pk: BookingFate.REFUNDED,
+        cut.pk: BookingFate.CUT,
+        whole.pk: BookingFate.REFUNDED,
     }
     assert Allocation.objects.filter(live=True).count() == 7  # Only looked at.
     make_gpus(1, make_node("node-b"))
     plan = closures.preview(draft=wanted, now=NOW)
-    assert fates(plan)[moves.pk] is Fate.MOVED
+    assert fates(plan)[moves.pk] is BookingFate.MOVED
     row, _ = closures.save(draft=wanted, actor=omar, now=NOW, seen=plan.seen)
     for one in (running, moves, cut, whole):
         one.refresh_from_db()
@@ -133,7 +133,7 @@ def test_a_teaching_slot_is_its_courses_alone(lab, alice, carol, omar) -> None:
         (), at(12), at(14), kind="teaching", scope="site", account_id=vision.pk
     )
     _, plan = close(wanted, omar)
-    assert fates(plan) == {outside.pk: Fate.REFUNDED}
+    assert fates(plan) == {outside.pk: BookingFate.REFUNDED}
     hers.refresh_from_db()
     assert hers.state == State.CONFIRMED
     lab.book(alice, lab.gpus[1:2], at(12), 1)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservations.operations.evacuation_plan import (
-    Booked,
-    Fate,
+    BookingFate,
+    EvacuatedBooking,
     GpuTimetable,
     relieve,
     vacate,
@@ -26,7 +26,7 @@ HOUR = timedelta(hours=1)
 
 
 @st.composite
-def calendars(draw) -> list[Booked]:
+def calendars(draw) -> list[EvacuatedBooking]:
     """Bookings that do not overlap, some of them running."""
     taken: dict[int, list[Window]] = {}
     found = []
@@ -41,7 +41,7 @@ def calendars(draw) -> list[Booked]:
         for gpu in wanted:
             taken.setdefault(gpu, []).append(window)
         found.append(
-            Booked(
+            EvacuatedBooking(
                 pk,
                 window,
                 window.start <= NOW,
@@ -54,7 +54,7 @@ def calendars(draw) -> list[Booked]:
 
 
 def room_of(
-    booked: list[Booked], closures: tuple[ClosureInfo, ...] = ()
+    booked: list[EvacuatedBooking], closures: tuple[ClosureInfo, ...] = ()
 ) -> GpuTimetable:
     held: dict[int, list[Window]] = {}
     for one in booked:
@@ -63,7 +63,9 @@ def room_of(
     return GpuTimetable(GPUS, held, closures)
 
 
-def after(booked: list[Booked], reliefs) -> dict[int, list[tuple[int, Window]]]:
+def after(
+    booked: list[EvacuatedBooking], reliefs
+) -> dict[int, list[tuple[int, Window]]]:
     """Return who holds which Gpu when, once all reliefs are carried out."""
     fates = {one.pk: one for one in reliefs}
     left: dict[int, list[tuple[int, Window]]] = {}
@@ -71,11 +73,11 @@ def after(booked: list[Booked], reliefs) -> dict[int, list[tuple[int, Window]]]:
         relief = fates.get(one.pk)
         window: Window | None = one.window
         moves = dict(relief.moves) if relief else {}
-        if relief and relief.fate is Fate.REFUNDED:
+        if relief and relief.fate is BookingFate.REFUNDED:
             continue
-        if relief and relief.fate is Fate.ENDED:
+        if relief and relief.fate is BookingFate.ENDED:
             window = Window(one.window.start, NOW) if one.window.start < NOW else None
-        if relief and relief.fate is Fate.CUT:
+        if relief and relief.fate is BookingFate.CUT:
             window = Window(one.window.start, relief.until)
         if window is None:
             continue
@@ -120,7 +122,7 @@ def test_a_closure_leaves_nobody_inside_it_and_no_two_on_one_gpu(
         was = by_pk[one.pk]
         assert 0 <= one.back_gpu_seconds <= was.rate * was.window.seconds
         if was.running:
-            assert one.fate in (Fate.CUT, Fate.ENDED)
+            assert one.fate in (BookingFate.CUT, BookingFate.ENDED)
         pools = {gpu.pk: gpu.pool_pk for gpu in GPUS}
         assert all(pools[old] == pools[new] for old, new in one.moves)
     left = after(booked, reliefs)

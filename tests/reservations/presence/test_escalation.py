@@ -12,8 +12,8 @@ from reservations.presence.escalation import (
     LADDER,
     REACH,
     EscalationCase,
+    EscalationExemption,
     EscalationStep,
-    Never,
     Suspect,
     next_step,
     why_never,
@@ -96,25 +96,25 @@ def test_a_process_that_came_late_has_its_own_time() -> None:
 @pytest.mark.parametrize(
     ("case", "why"),
     [
-        (replace(CASE, age_seconds=3.6), Never.STALE),
-        (replace(CASE, age_seconds=float("nan")), Never.STALE),
-        (case_of(samples=1), Never.FEW_SAMPLES),
-        (replace(CASE, holding=None), Never.NOT_HELD),
-        (case_of(replace(BOB, uid=0)), Never.ROOT),
-        (case_of(replace(BOB, user="root")), Never.ROOT),
-        (case_of(owner=None), Never.UNATTRIBUTED),
-        (case_of(replace(BOB, uid=None)), Never.UNATTRIBUTED),
-        (case_of(replace(BOB, uid=999)), Never.SYSTEM),
-        (case_of(replace(BOB, uid=65_534)), Never.SYSTEM),
-        (case_of(owner=10), Never.HOLDER),
-        (case_of(replace(BOB, user="alice1")), Never.HOLDER),
-        (case_of(replace(BOB, job=78)), Never.JOB),
+        (replace(CASE, age_seconds=3.6), EscalationExemption.STALE),
+        (replace(CASE, age_seconds=float("nan")), EscalationExemption.STALE),
+        (case_of(samples=1), EscalationExemption.FEW_SAMPLES),
+        (replace(CASE, holding=None), EscalationExemption.NOT_HELD),
+        (case_of(replace(BOB, uid=0)), EscalationExemption.ROOT),
+        (case_of(replace(BOB, user="root")), EscalationExemption.ROOT),
+        (case_of(owner=None), EscalationExemption.UNATTRIBUTED),
+        (case_of(replace(BOB, uid=None)), EscalationExemption.UNATTRIBUTED),
+        (case_of(replace(BOB, uid=999)), EscalationExemption.SYSTEM),
+        (case_of(replace(BOB, uid=65_534)), EscalationExemption.SYSTEM),
+        (case_of(owner=10), EscalationExemption.HOLDER),
+        (case_of(replace(BOB, user="alice1")), EscalationExemption.HOLDER),
+        (case_of(replace(BOB, job=78)), EscalationExemption.JOB),
         (
             case_of(replace(BOB, command="/usr/lib/xorg/Xorg :0", memory_bytes=2**26)),
-            Never.EXEMPT,
+            EscalationExemption.EXEMPT,
         ),
-        (case_of(replace(BOB, started_at=None)), Never.NO_START),
-        (replace(CASE, settled=True), Never.SETTLED),
+        (case_of(replace(BOB, started_at=None)), EscalationExemption.NO_START),
+        (replace(CASE, settled=True), EscalationExemption.SETTLED),
     ],
 )
 def test_what_is_never_done_and_why(case, why) -> None:
@@ -184,5 +184,7 @@ def test_nothing_is_ever_done_to_a_co_user() -> None:
     for sign in (20, "bob"):
         shared = replace(ALICE, co_users=frozenset({sign}))
         case = case_of(holding=shared)
-        assert why_never(case, owners=OWNERS, policy=POLICY) is Never.HOLDER
+        assert (
+            why_never(case, owners=OWNERS, policy=POLICY) is EscalationExemption.HOLDER
+        )
         assert step(case) is None

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import combinations
 
 from reservations.rules.calendar import (
-    Busy,
+    BusySpan,
     Calendar,
     CalendarGpu,
     FlexInfo,
     PlannedStart,
-    Wish,
+    SlotWish,
 )
 from reservations.rules.decision import Decision, decide
 from reservations.rules.fairness.fair_tree import AccountShares, MemberShares
@@ -85,7 +85,7 @@ class Lobby:
 
     def calendar(self) -> Calendar:
         spans = [
-            Busy(
+            BusySpan(
                 gpu,
                 unix(one.window.start),
                 unix(one.window.end),
@@ -225,7 +225,7 @@ def request(
         pk=pk,
         member_pk=member,
         user_pk=member,
-        wish=Wish(count, hours * 3600),
+        wish=SlotWish(count, hours * 3600),
         earliest=NOW + start * HOUR,
         latest=NOW + end * HOUR,
         asked_at=NOW - timedelta(minutes=asked),

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reservations.rules.calendar import (
-    Busy,
+    BusySpan,
     Calendar,
     CalendarGpu,
     SlotSearch,
-    Wish,
+    SlotWish,
     choices,
     first_slots,
 )
@@ -31,8 +31,8 @@ def gpu(pk: int, node: str = "a", gpu_class: str = "big", gib: int = 80) -> Cale
     return CalendarGpu(pk, node, pk, gpu_class, gib * GIB, gib // 8)
 
 
-def busy(pk: int, start: datetime, end: datetime) -> Busy:
-    return Busy(pk, unix(start), unix(end))
+def busy(pk: int, start: datetime, end: datetime) -> BusySpan:
+    return BusySpan(pk, unix(start), unix(end))
 
 
 def search(**fields) -> SlotSearch:
@@ -53,7 +53,7 @@ def firm(window: Window, gpus: tuple[CalendarGpu, ...]) -> Kind:
 
 def test_an_idle_cluster_gives_a_slot_now_that_ends_on_the_grid() -> None:
     calendar = Calendar([gpu(1), gpu(2)], [])
-    slot = first_slots(calendar, Wish(2, 7200), search(), allowed=firm)[0]
+    slot = first_slots(calendar, SlotWish(2, 7200), search(), allowed=firm)[0]
     assert (slot.gpu_ids, slot.start, slot.end) == ((1, 2), NOW, at(12))
 
 
@@ -61,22 +61,22 @@ def test_the_slot_begins_when_the_last_of_the_gpus_becomes_free() -> None:
     calendar = Calendar(
         [gpu(1), gpu(2)], [busy(1, at(8), at(11)), busy(2, at(10), at(14))]
     )
-    slots = first_slots(calendar, Wish(2, 3600), search(), allowed=firm)
+    slots = first_slots(calendar, SlotWish(2, 3600), search(), allowed=firm)
     assert slots[0].start == at(14)
-    slots = first_slots(calendar, Wish(1, 3600), search(), allowed=firm)
+    slots = first_slots(calendar, SlotWish(1, 3600), search(), allowed=firm)
     assert (slots[0].start, slots[0].gpu_ids) == (at(11), (1,))
 
 
 def test_a_short_gap_does_not_take_a_long_wish() -> None:
     calendar = Calendar([gpu(1)], [busy(1, at(8), at(11)), busy(1, at(13), at(20))])
-    slots = first_slots(calendar, Wish(1, 3 * 3600), search(), allowed=firm)
+    slots = first_slots(calendar, SlotWish(1, 3 * 3600), search(), allowed=firm)
     assert slots[0].start == at(20)
 
 
 def test_a_small_wish_leaves_the_large_cards_alone() -> None:
     gpus = [gpu(1), gpu(2, "b", "small", 24), gpu(3, "b", "small", 24)]
     assert [g.pk for g in choices(gpus, 1)[0]] == [2]
-    fitting = [g for g in gpus if Wish(1, 60, min_memory_bytes=40 * GIB).fits(g)]
+    fitting = [g for g in gpus if SlotWish(1, 60, min_memory_bytes=40 * GIB).fits(g)]
     assert [g.pk for g in choices(fitting, 1)[0]] == [1]
 
 
@@ -92,12 +92,12 @@ def test_one_node_goes_before_a_mix_and_the_fullest_node_first() -> None:
 
 def test_a_gpu_out_of_service_is_never_offered() -> None:
     out = CalendarGpu(1, "a", 0, "big", 80 * GIB, 10, bookable=False)
-    assert not first_slots(Calendar([out], []), Wish(1, 60), search(), allowed=firm)
+    assert not first_slots(Calendar([out], []), SlotWish(1, 60), search(), allowed=firm)
 
 
 def test_further_slots_are_on_other_gpus_or_after_the_first() -> None:
     calendar = Calendar([gpu(1), gpu(2, "b", "small", 24)], [])
-    slots = first_slots(calendar, Wish(1, 3600), search(), allowed=firm, limit=3)
+    slots = first_slots(calendar, SlotWish(1, 3600), search(), allowed=firm, limit=3)
     assert [slot.gpu_ids for slot in slots] == [(2,), (1,), (2,)]
     assert slots[2].start >= slots[0].end
 
@@ -106,7 +106,9 @@ def test_what_the_rules_do_not_allow_is_passed_over() -> None:
     def late(window: Window, gpus: tuple[CalendarGpu, ...]) -> Kind | None:
         return Kind.FLEX if window.start >= at(15) else None
 
-    slots = first_slots(Calendar([gpu(1)], []), Wish(1, 3600), search(), allowed=late)
+    slots = first_slots(
+        Calendar([gpu(1)], []), SlotWish(1, 3600), search(), allowed=late
+    )
     assert (slots[0].start, slots[0].kind) == (at(15), Kind.FLEX)
 
 
@@ -118,7 +120,10 @@ def test_a_search_that_finds_nothing_gives_up() -> None:
         asked.append(window)
 
     found = first_slots(
-        calendar, Wish(1, 3600), search(grid_seconds=60, most_asked=50), allowed=never
+        calendar,
+        SlotWish(1, 3600),
+        search(grid_seconds=60, most_asked=50),
+        allowed=never,
     )
     assert not found and len(asked) == 50
 
@@ -148,7 +153,7 @@ def test_free_agrees_with_looking_at_every_span(taken, start, length) -> None:
         for pk, h in taken
     ]
     window = Window.of(origin + timedelta(hours=start), seconds=3600 * (length + 1))
-    free = {g.pk for g in Calendar(gpus, spans).free(window, Wish(1, 60))}
+    free = {g.pk for g in Calendar(gpus, spans).free(window, SlotWish(1, 60))}
     for pk in (1, 2, 3):
         clash = any(
             s.gpu_pk == pk and s.start < unix(window.end) and s.end > unix(window.start)
@@ -166,6 +171,6 @@ def test_a_thousand_gpus_are_searched_fast() -> None:
     ]
     calendar = Calendar(gpus, spans)
     begun = time.process_time()
-    found = first_slots(calendar, Wish(4, 2 * 3600), search(), allowed=firm)
+    found = first_slots(calendar, SlotWish(4, 2 * 3600), search(), allowed=firm)
     assert found[0].start > at(0, day=8)
     assert time.process_time() - begun < 2

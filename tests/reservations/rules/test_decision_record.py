@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reservations.rules.calendar import Busy, Calendar, CalendarGpu, FlexInfo
+from reservations.rules.calendar import BusySpan, Calendar, CalendarGpu, FlexInfo
 from reservations.rules.decision import decide
 from reservations.rules.decision_record import (
     inputs_of,
@@ -63,7 +63,7 @@ def snapshots(draw: st.DrawFn) -> tuple[Request, Snapshot]:
     window = Window(start, start + HOUR * draw(st.integers(1, 6)))
     member = draw(st.sampled_from(pks))
     busy = [
-        Busy(gpu.pk, unix(start), unix(start + HOUR), "", one)
+        BusySpan(gpu.pk, unix(start), unix(start + HOUR), "", one)
         for gpu in gpus
         if (one := draw(st.none() | flexes(start, [p for p in pks if p != member])))
     ]

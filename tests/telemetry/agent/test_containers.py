@@ -12,14 +12,14 @@ import pytest
 
 from telemetry.agent import containers
 from telemetry.agent.containers import (
+    CgroupPlace,
     ContainerUsers,
-    Place,
     labels_of,
     login_of,
     place_of,
 )
 from telemetry.agent.process_owners import ProcessOwners
-from telemetry.agent.slow_answers import Answers
+from telemetry.agent.slow_answers import SlowAnswers
 
 pytestmark = pytest.mark.pure
 
@@ -117,27 +117,29 @@ def user_of(users: ContainerUsers, container: str = ID) -> str | None:
 @pytest.mark.parametrize(
     ("cgroup", "place"),
     [
-        ("0::/user.slice/user-1001.slice/session-3.scope", Place(slice_uid=1001)),
+        ("0::/user.slice/user-1001.slice/session-3.scope", CgroupPlace(slice_uid=1001)),
         (
             "0::/user.slice/user-1001.slice/user@1001.service/user.slice/"
             f"libpod-{ID}.scope/container",
-            Place(slice_uid=1001),
+            CgroupPlace(slice_uid=1001),
         ),
-        (DOCKER, Place(container=ID)),
-        (f"12:devices:/docker/{ID}\n0::/", Place(container=ID)),
-        (f"0::/machine.slice/libpod-{ID}.scope", Place(container=ID)),
-        (f"0::/docker/{OTHER}/docker/{ID}", Place(container=ID)),
-        (f"0::/kubepods/pod1/cri-containerd-{ID}.scope", Place(container=ID)),
-        ("0::/user.slice/user-0.slice/session-1.scope", Place()),
-        ("0::/system.slice/ssh.service", Place()),
-        ("0::/system.slice/user-1001.slice", Place()),
-        (f"0::/system.slice/x{ID}", Place()),
-        (f"0::/system.slice/{ID[:60]}", Place()),
-        ("nonsense\n\n:", Place()),
-        ("", Place()),
+        (DOCKER, CgroupPlace(container=ID)),
+        (f"12:devices:/docker/{ID}\n0::/", CgroupPlace(container=ID)),
+        (f"0::/machine.slice/libpod-{ID}.scope", CgroupPlace(container=ID)),
+        (f"0::/docker/{OTHER}/docker/{ID}", CgroupPlace(container=ID)),
+        (f"0::/kubepods/pod1/cri-containerd-{ID}.scope", CgroupPlace(container=ID)),
+        ("0::/user.slice/user-0.slice/session-1.scope", CgroupPlace()),
+        ("0::/system.slice/ssh.service", CgroupPlace()),
+        ("0::/system.slice/user-1001.slice", CgroupPlace()),
+        (f"0::/system.slice/x{ID}", CgroupPlace()),
+        (f"0::/system.slice/{ID[:60]}", CgroupPlace()),
+        ("nonsense\n\n:", CgroupPlace()),
+        ("", CgroupPlace()),
     ],
 )
-def test_a_cgroup_tells_the_login_or_the_container(cgroup: str, place: Place) -> None:
+def test_a_cgroup_tells_the_login_or_the_container(
+    cgroup: str, place: CgroupPlace
+) -> None:
     assert place_of(cgroup) == place
 
 
@@ -273,7 +275,7 @@ def test_an_answer_that_fails_is_no_answer_and_the_next_is_one(capfd) -> None:
             raise RuntimeError("a bug")
         return key.upper()
 
-    answers = Answers[str](ask, name="test", wait_seconds=2.0)
+    answers = SlowAnswers[str](ask, name="test", wait_seconds=2.0)
     assert answers.get("bad") == (True, None)
     assert answers.get("good") == (True, "GOOD")
     assert "a bug" in capfd.readouterr().err

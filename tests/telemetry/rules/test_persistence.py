@@ -7,14 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry.protocol.reading import GpuReading, ProcessReading, Throttle
-from telemetry.rules.persistence import MOST_READINGS, Stands, Trail, reading_facts
+from telemetry.rules.persistence import (
+    MOST_READINGS,
+    PersistentCauses,
+    ReadingTrail,
+    reading_facts,
+)
 
 pytestmark = pytest.mark.pure
 READING = GpuReading("GPU-1", util_pct=1)
 
 
 def test_a_cause_counts_samples_and_the_time_between_them():
-    stands = Stands()
+    stands = PersistentCauses()
     for second in range(5):
         stands.see(READING, at=float(second))
         stand = stands.holds("idle")
@@ -24,7 +29,7 @@ def test_a_cause_counts_samples_and_the_time_between_them():
 
 
 def test_the_same_sample_seen_again_counts_once():
-    stands = Stands()
+    stands = PersistentCauses()
     for at in (0.0, 0.001, 0.002, 1.0, 1.001):
         stands.see(READING, at=at)
         stand = stands.holds("idle")
@@ -32,7 +37,7 @@ def test_the_same_sample_seen_again_counts_once():
 
 
 def test_a_gap_adds_no_more_than_what_makes_a_gpu_stale():
-    stands = Stands()
+    stands = PersistentCauses()
     for at in (0.0, 600.0):
         stands.see(READING, at=at)
         stand = stands.holds("idle")
@@ -40,7 +45,7 @@ def test_a_gap_adds_no_more_than_what_makes_a_gpu_stale():
 
 
 def test_blind_time_adds_nothing_and_forgets_nothing():
-    stands = Stands()
+    stands = PersistentCauses()
     for at in (0.0, 1.0):
         stands.see(READING, at=at)
         stands.holds("idle")
@@ -50,7 +55,7 @@ def test_blind_time_adds_nothing_and_forgets_nothing():
 
 
 def test_a_break_begins_anew_whether_it_was_said_or_not_asked():
-    stands = Stands()
+    stands = PersistentCauses()
     for at in (0.0, 1.0, 2.0):
         stands.see(READING, at=at)
         stands.holds("idle", at != 1.0)
@@ -61,7 +66,7 @@ def test_a_break_begins_anew_whether_it_was_said_or_not_asked():
 
 
 def test_a_clock_that_is_set_back_takes_nothing_away():
-    stands = Stands()
+    stands = PersistentCauses()
     for at in (3600.0, 3601.0, 0.0, 1.0):
         stands.see(READING, at=at)
         stand = stands.holds("idle")
@@ -71,7 +76,7 @@ def test_a_clock_that_is_set_back_takes_nothing_away():
 @settings(max_examples=30, deadline=None)
 @given(st.integers(min_value=1, max_value=4000))
 def test_a_trail_keeps_at_most_ten_the_first_and_the_last_among_them(count):
-    trail = Trail()
+    trail = ReadingTrail()
     for at in range(count):
         trail.add(float(at), READING)
     kept = [one["at"] for one in trail.facts()]

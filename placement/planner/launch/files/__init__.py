@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from placement.planner.launch.files import accelerate, deepspeed, device_map, torchrun
-from placement.planner.launch.files.launch_file_error import Made, NoSuchLaunch
+from placement.planner.launch.files.launch_file_error import NoSuchLaunch, RenderedFile
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.plan import Plan
 from telemetry.protocol.sentences import sentence
@@ -44,7 +44,7 @@ class _Maker:
     """One kind of configuration."""
 
     name: str
-    make: Callable[[Plan, ModelSpec], Made]
+    make: Callable[[Plan, ModelSpec], RenderedFile]
     about: str
     command: str = ""
 

@@ -6,7 +6,7 @@ reference (1.15).
 
 from typing import Any
 
-from placement.planner.launch.files.launch_file_error import Made, NoSuchLaunch
+from placement.planner.launch.files.launch_file_error import NoSuchLaunch, RenderedFile
 from placement.planner.launch.files.torchrun import PORT, gpus_by_node
 from placement.planner.values.plan import Plan
 from placement.planner.values.strategies import Axis, Strategy, strategy_of
@@ -25,7 +25,7 @@ BY_ZERO_STAGE = ("MULTI_GPU", "DEEPSPEED", "DEEPSPEED", "FSDP")
 """The `distributed_type` of copies of the model."""
 
 
-def config(plan: Plan) -> Made:
+def config(plan: Plan) -> RenderedFile:
     """The configuration of a Plan that keeps the model whole or shares all of it.
 
     Raises:
@@ -88,7 +88,7 @@ def config(plan: Plan) -> Made:
                 precision=launch["precision"],
             )
         )
-    return Made(values, tuple(notes))
+    return RenderedFile(values, tuple(notes))
 
 
 def _distributed_type(strategy: Strategy) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from placement.planner.launch.execution import Execution
-from placement.planner.launch.files.launch_file_error import Made, NoSuchLaunch
+from placement.planner.launch.files.launch_file_error import NoSuchLaunch, RenderedFile
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.plan import Plan
 from placement.planner.values.strategies import strategy_of
@@ -50,7 +50,7 @@ LOWER: dict[str, dict[str, Any]] = {
 }
 
 
-def config(plan: Plan, spec: ModelSpec) -> Made:
+def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
     """The configuration of a training Plan.
 
     Raises:
@@ -105,7 +105,7 @@ def config(plan: Plan, spec: ModelSpec) -> Made:
         notes.append(
             sentence("This Plan was worked out for torch; buckets differ a little.")
         )
-    return Made(values, tuple(notes))
+    return RenderedFile(values, tuple(notes))
 
 
 def config_to_run(

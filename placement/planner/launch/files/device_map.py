@@ -7,7 +7,7 @@ those. Module names are those of transformers 5 (`model.named_modules()`).
 import re
 from dataclasses import dataclass
 
-from placement.planner.launch.files.launch_file_error import Made, NoSuchLaunch
+from placement.planner.launch.files.launch_file_error import NoSuchLaunch, RenderedFile
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.plan import Plan
 from placement.planner.values.strategies import strategy_of
@@ -78,7 +78,7 @@ NAMES: dict[str, PartNames] = {
 """Families whose parts lie in one chain of blocks."""
 
 
-def device_map(plan: Plan, spec: ModelSpec) -> Made:
+def device_map(plan: Plan, spec: ModelSpec) -> RenderedFile:
     """Every module of a model that is cut into contiguous stages, or whole.
 
     Raises:
@@ -121,4 +121,4 @@ def device_map(plan: Plan, spec: ModelSpec) -> Made:
     note = sentence(
         "A device map runs stage after stage without overlap: for inference and tests."
     )
-    return Made(dict(values), (note,) if len(plan.shards) > 1 else ())
+    return RenderedFile(dict(values), (note,) if len(plan.shards) > 1 else ())

@@ -9,7 +9,7 @@ class NoSuchLaunch(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class RenderedFile:
     """A configuration, and what its reader should know."""
 
     values: dict[str, Any]

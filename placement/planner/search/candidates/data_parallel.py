@@ -17,8 +17,8 @@ from placement.planner.search.candidates.explanation import (
 )
 from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
+    RankPlacement,
     SearchContext,
-    Seat,
     worth_ratio,
 )
 from placement.planner.search.gpu_selection import (
@@ -28,8 +28,8 @@ from placement.planner.search.gpu_selection import (
     room_for,
 )
 from placement.planner.search.memory_savings import (
-    Fit,
-    Freedom,
+    AllowedRemedies,
+    MemoryFit,
     Setting,
     allowed_again,
     as_mild,
@@ -63,7 +63,7 @@ def single(hunt: SearchContext) -> list[Plan] | StrategyUnfit:
     """One Gpu: the least utilized that fits; the one of the wish where there is one."""
     freedom = hunt.freedom(parameters=True)
 
-    def fit(setting: Setting) -> Fit:
+    def fit(setting: Setting) -> MemoryFit:
         return _fit(least_utilized(hunt.offers, _alone(hunt, setting)))
 
     setting, nearest = search(hunt.asked, 1, freedom, fit)
@@ -107,7 +107,7 @@ def single(hunt: SearchContext) -> list[Plan] | StrategyUnfit:
             )
         )
     launch = {"microbatch": setting.workload.microbatch()}
-    seat = Seat(offer, sharding, busy_seconds=time.compute_seconds)
+    seat = RankPlacement(offer, sharding, busy_seconds=time.compute_seconds)
     return [hunt.plan(SINGLE.key, setting, [seat], time, why=why, launch=launch)]
 
 
@@ -149,7 +149,7 @@ def data_parallel(
         return unfit
     most = min(hunt.most_gpus, hunt.asked.batch)
     found: list[FoundStrategy] = []
-    nearest: tuple[int, Fit] | None = None
+    nearest: tuple[int, MemoryFit] | None = None
     for count in counts_of(hunt, most):
         sharding = Sharding(strategy=strategy, data_degree=count)
         one, fit = _equal_ranks(hunt, sharding)
@@ -158,7 +158,7 @@ def data_parallel(
         elif nearest is None or fit.missing_bytes < nearest[1].missing_bytes:
             nearest = (count, fit)
     if not found:
-        count, fit = nearest or (2, Fit(False))
+        count, fit = nearest or (2, MemoryFit(False))
         sharding = Sharding(strategy=strategy, data_degree=count)
         return StrategyUnfit(
             lambda: refuse(
@@ -217,7 +217,7 @@ def not_applicable(hunt: SearchContext, strategy: str) -> Refusal | None:
     return None
 
 
-def _freedom(hunt: SearchContext, sharding: Sharding) -> Freedom:
+def _freedom(hunt: SearchContext, sharding: Sharding) -> AllowedRemedies:
     """Copies keep the optimizer once each; FSDP may keep its weights off too."""
     copies = sharding.data_degree if not sharding.stage else 1
     return hunt.freedom(parameters=sharding.stage == 3, copies=copies)
@@ -225,7 +225,7 @@ def _freedom(hunt: SearchContext, sharding: Sharding) -> Freedom:
 
 def _equal_ranks(
     hunt: SearchContext, sharding: Sharding
-) -> tuple[FoundStrategy | None, Fit]:
+) -> tuple[FoundStrategy | None, MemoryFit]:
     """The mildest setting with which N Gpus fit, and the N that are fastest."""
     setting, nearest = search(
         hunt.asked,
@@ -278,7 +278,7 @@ def equal_group(
 
 def fits_equally(
     hunt: SearchContext, sharding: Sharding, setting: Setting, *, exact: bool = False
-) -> Fit:
+) -> MemoryFit:
     """Whether as many Gpus as replicas have room; if not, which one lacks it.
 
     The missing bytes are `exact`, or a lower bound: where the states alone are too
@@ -294,10 +294,10 @@ def fits_equally(
     return _fit(room_for(hunt.offers, count, hunt.need_bytes(setting, sharding)))
 
 
-def _fit(placed: object) -> Fit:
+def _fit(placed: object) -> MemoryFit:
     if isinstance(placed, Shortage):
-        return Fit(False, placed.missing_bytes, placed.gpu)
-    return Fit(True)
+        return MemoryFit(False, placed.missing_bytes, placed.gpu)
+    return MemoryFit(True)
 
 
 def _time(
@@ -371,7 +371,7 @@ def _data_plan(
         why.append(sentence("This plan needs DeepSpeed in your environment."))
     busy = one.time.compute_seconds
     seats = [
-        Seat(offer, one.sharding, replica=replica, busy_seconds=busy)
+        RankPlacement(offer, one.sharding, replica=replica, busy_seconds=busy)
         for replica, offer in enumerate(one.chosen)
     ]
     return hunt.plan(strategy, one.setting, seats, one.time, why=why, launch=launch)
@@ -381,10 +381,10 @@ def refuse(
     hunt: SearchContext,
     strategy: str,
     count: int,
-    nearest: Fit,
-    freedom: Freedom,
-    fit: Callable[[Setting], Fit],
-    exact: Callable[[Setting], Fit] | None = None,
+    nearest: MemoryFit,
+    freedom: AllowedRemedies,
+    fit: Callable[[Setting], MemoryFit],
+    exact: Callable[[Setting], MemoryFit] | None = None,
 ) -> Refusal:
     """A Refusal with the smallest change of the question that would fit.
 
@@ -407,7 +407,7 @@ def refuse(
     return too_small(strategy, nearest.gpu, nearest.missing_bytes, change)
 
 
-def room(fit: Fit) -> str:
+def room(fit: MemoryFit) -> str:
     """The change of last resort: how much room the Gpu would need."""
     if fit.gpu is None:
         return ""

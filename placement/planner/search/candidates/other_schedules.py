@@ -27,7 +27,7 @@ from placement.planner.search.candidates.stage_blocks import (
 )
 from placement.planner.search.chain_split import ChainProblem, split_fixed_order
 from placement.planner.search.gpu_selection import fastest
-from placement.planner.search.memory_savings import Fit, Setting, stages
+from placement.planner.search.memory_savings import MemoryFit, Setting, stages
 from placement.planner.search.step_time import efficiency_ratio, layer_flops
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib, gib_at_least, ranges_told, seconds
@@ -122,7 +122,7 @@ def interleaved(
                 "It keeps more microbatches than 1F1B. {reason}", reason=rival.reason
             ),
         )
-    nearest: Fit | None = None
+    nearest: MemoryFit | None = None
     for stage in stages(hunt.asked, hunt.freedom()):
         cuts = []
         for cut in _cuts(hunt, stage):
@@ -314,7 +314,7 @@ def _bounds(
     return bounds
 
 
-def _shortage(hunt: SearchContext, cut: StageCut) -> Fit:
+def _shortage(hunt: SearchContext, cut: StageCut) -> MemoryFit:
     """Whether all its ranks fit; if not, the one that lacks most."""
     lacks = [
         (
@@ -325,7 +325,7 @@ def _shortage(hunt: SearchContext, cut: StageCut) -> Fit:
         for rank, (block, one) in enumerate(zip(cut.blocks, cut.shardings, strict=True))
     ]
     missing, _, gpu = max(lacks, key=lambda lack: lack[:2])
-    return Fit(True) if missing <= 0 else Fit(False, missing, gpu)
+    return MemoryFit(True) if missing <= 0 else MemoryFit(False, missing, gpu)
 
 
 def _plan(hunt: SearchContext, cut: StageCut) -> Plan:

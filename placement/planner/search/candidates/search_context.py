@@ -28,7 +28,7 @@ from placement.planner.search.link_bandwidth import (
     slowest_link,
 )
 from placement.planner.search.memory_savings import (
-    Freedom,
+    AllowedRemedies,
     PlanLimits,
     Setting,
     Weights,
@@ -63,7 +63,7 @@ _KEYED = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankPlacement:
     """The position of a rank in a Plan, and its share of the work."""
 
     offer: GpuOffer
@@ -141,7 +141,7 @@ class SearchContext:
             self.links[key] = slowest_link(chosen)
         return self.links[key]
 
-    def freedom(self, *, parameters: bool = False, copies: int = 1) -> Freedom:
+    def freedom(self, *, parameters: bool = False, copies: int = 1) -> AllowedRemedies:
         """Remedies that a strategy may use; `copies` whole optimizer states."""
 
         def host_bytes(workload: Workload) -> int:
@@ -149,7 +149,7 @@ class SearchContext:
             state = HOST_BYTES_PER_ELEMENT if workload.trains else 0
             return int(self.spec.parameter_count * (state + width) * copies)
 
-        return Freedom(
+        return AllowedRemedies(
             limits=self.limits,
             quantizable=self.quantize is not None,
             host_bytes=host_bytes,
@@ -294,7 +294,9 @@ class SearchContext:
             self.costs(setting, sharding),
         )
 
-    def shard(self, rank: int, seat: Seat, made: Estimate, slower: float) -> Shard:
+    def shard(
+        self, rank: int, seat: RankPlacement, made: Estimate, slower: float
+    ) -> Shard:
         """One rank of a Plan; `slower`: what its class's times are multiplied by."""
         sharding, offer = seat.sharding, seat.offer
         last = sharding.last_layer
@@ -330,7 +332,7 @@ class SearchContext:
         self,
         strategy: str,
         setting: Setting,
-        seats: Sequence[Seat],
+        seats: Sequence[RankPlacement],
         time: StepTime,
         *,
         why: Sequence[str],

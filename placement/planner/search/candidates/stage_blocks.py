@@ -20,8 +20,8 @@ from placement.planner.memory.pipeline_schedule import border_bytes
 from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
+    RankPlacement,
     SearchContext,
-    Seat,
 )
 from placement.planner.search.memory_savings import PlanLimits, Setting, in_runs
 from placement.planner.search.pipeline_partition import (
@@ -96,10 +96,10 @@ class StageCut:
         names = [name for block in self.blocks for name in block.names]
         return (self.time.total_seconds, gpus, self.pieces, names)
 
-    def seats(self) -> list[Seat]:
+    def seats(self) -> list[RankPlacement]:
         """Every rank: stages, in them replicas, in them tensor ranks."""
         return [
-            Seat(offer, sharding, stage, replica, part, busy)
+            RankPlacement(offer, sharding, stage, replica, part, busy)
             for stage, (block, sharding, busy) in enumerate(
                 zip(self.blocks, self.shardings, self.busy, strict=True)
             )

@@ -11,12 +11,12 @@ from placement.planner.model.spec import ModelSpec
 from placement.planner.search.candidates.data_parallel import room
 from placement.planner.search.candidates.explanation import refusal, too_small
 from placement.planner.search.candidates.search_context import (
+    RankPlacement,
     SearchContext,
-    Seat,
     worth_ratio,
 )
 from placement.planner.search.gpu_selection import Shortage, fastest, room_for
-from placement.planner.search.memory_savings import Fit, Setting, as_mild, search
+from placement.planner.search.memory_savings import MemoryFit, Setting, as_mild, search
 from placement.planner.search.step_time import StepTime, tensor_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.plan import Plan, Refusal
@@ -58,7 +58,7 @@ def tensor(hunt: SearchContext) -> list[Plan] | Refusal:
                 widest=widest,
             ),
         )
-    nearest: Fit | None = None
+    nearest: MemoryFit | None = None
     made: list[Plan] = []
     for degree in degrees:
         plan, fit = _tensor_plan(hunt, degree, groups)
@@ -70,7 +70,7 @@ def tensor(hunt: SearchContext) -> list[Plan] | Refusal:
         quick = min(made, key=lambda one: (one.step_seconds, len(one.shards)))
         worth = worth_ratio(hunt) * made[0].step_seconds
         return [made[0], quick] if quick.step_seconds < worth else made[:1]
-    fit = nearest or Fit(False)
+    fit = nearest or MemoryFit(False)
     return too_small(TENSOR.key, fit.gpu, fit.missing_bytes, room(fit))
 
 
@@ -90,23 +90,23 @@ def tensor_degrees(spec: ModelSpec, widest: int) -> list[int]:
 
 def _tensor_plan(
     hunt: SearchContext, degree: int, groups: Sequence[Sequence[GpuOffer]]
-) -> tuple[Plan | None, Fit]:
+) -> tuple[Plan | None, MemoryFit]:
     wide = [group for group in groups if len(group) >= degree]
     base = Sharding(strategy=TENSOR.key, tensor_degree=degree)
 
     def sharding_of(setting: Setting) -> Sharding:
         return replace(base, offload_optimizer=setting.offload)
 
-    def fit(setting: Setting) -> Fit:
+    def fit(setting: Setting) -> MemoryFit:
         need = hunt.need_bytes(setting, sharding_of(setting))
         short: list[Shortage] = []
         for group in wide:
             lacking = room_for(group, degree, need)
             if lacking is None:
-                return Fit(True)
+                return MemoryFit(True)
             short.append(lacking)
         nearest = min(short, key=lambda one: one.missing_bytes)
-        return Fit(False, nearest.missing_bytes, nearest.gpu)
+        return MemoryFit(False, nearest.missing_bytes, nearest.gpu)
 
     setting, nearest = search(hunt.asked, 1, hunt.freedom(), fit)
     if setting is None:
@@ -145,11 +145,11 @@ def _tensor_plan(
     launch = {"microbatch": setting.workload.microbatch()}
     busy = time.compute_seconds
     seats = [
-        Seat(offer, sharding, tensor_rank=part, busy_seconds=busy)
+        RankPlacement(offer, sharding, tensor_rank=part, busy_seconds=busy)
         for part, offer in enumerate(chosen)
     ]
     made = hunt.plan(TENSOR.key, setting, seats, time, why=why, launch=launch)
-    return made, Fit(True)
+    return made, MemoryFit(True)
 
 
 def _time(

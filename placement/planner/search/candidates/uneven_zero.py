@@ -16,9 +16,17 @@ from placement.planner.search.candidates.data_parallel import (
     room,
 )
 from placement.planner.search.candidates.explanation import refusal, too_small
-from placement.planner.search.candidates.search_context import SearchContext, Seat
+from placement.planner.search.candidates.search_context import (
+    RankPlacement,
+    SearchContext,
+)
 from placement.planner.search.equal_shards import zero_coalesce
-from placement.planner.search.memory_savings import Fit, Freedom, Setting, search
+from placement.planner.search.memory_savings import (
+    AllowedRemedies,
+    MemoryFit,
+    Setting,
+    search,
+)
 from placement.planner.search.step_time import data_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.plan import Plan, Refusal
@@ -34,9 +42,9 @@ def zero1_uneven(hunt: SearchContext) -> list[Plan] | Refusal:
     unfit = not_applicable(hunt, ZERO1.key)
     if unfit is not None:
         return refusal(strategy, unfit.reason)
-    nearest: Fit | None = None
+    nearest: MemoryFit | None = None
     # Offloaded state needs no room on any Gpu, so there is nothing to share out.
-    freedom = Freedom(limits=hunt.limits, quantizable=hunt.quantize is not None)
+    freedom = AllowedRemedies(limits=hunt.limits, quantizable=hunt.quantize is not None)
     ranked = sorted(
         hunt.offers,
         key=lambda offer: (-offer.free_bytes, offer.node, offer.index, offer.uuid),
@@ -66,7 +74,7 @@ def zero1_uneven(hunt: SearchContext) -> list[Plan] | Refusal:
             return [_plan(hunt, chosen, setting)]
         if nearest is None or fit.missing_bytes < nearest.missing_bytes:
             nearest = fit
-    fit = nearest or Fit(False)
+    fit = nearest or MemoryFit(False)
     return too_small(strategy, fit.gpu, fit.missing_bytes, room(fit))
 
 
@@ -104,18 +112,20 @@ def _shares(
     return None
 
 
-def _fits(hunt: SearchContext, chosen: Sequence[GpuOffer], setting: Setting) -> Fit:
+def _fits(
+    hunt: SearchContext, chosen: Sequence[GpuOffer], setting: Setting
+) -> MemoryFit:
     if _shares(hunt, chosen, setting) is not None:
-        return Fit(True)
+        return MemoryFit(True)
     count = len(chosen)
     fixed = hunt.need_bytes(setting, _with_share(count, 0.0))
     whole = hunt.need_bytes(setting, _with_share(count, 1.0)) - fixed
     smallest = min(chosen, key=lambda offer: offer.free_bytes)
     if smallest.free_bytes < fixed:
-        return Fit(False, fixed - smallest.free_bytes, smallest)
+        return MemoryFit(False, fixed - smallest.free_bytes, smallest)
     spare = sum(offer.free_bytes - fixed for offer in chosen)
     largest = max(chosen, key=lambda offer: offer.free_bytes)
-    return Fit(False, max(1, whole - spare), largest)
+    return MemoryFit(False, max(1, whole - spare), largest)
 
 
 def _plan(hunt: SearchContext, chosen: tuple[GpuOffer, ...], setting: Setting) -> Plan:
@@ -148,7 +158,7 @@ def _plan(hunt: SearchContext, chosen: tuple[GpuOffer, ...], setting: Setting) -
         "gradient_as_bucket_view": True,
     }
     seats = [
-        Seat(
+        RankPlacement(
             offer,
             _with_share(count, share),
             replica=replica,

@@ -22,7 +22,7 @@ import pytest
 from placement.agent.local_runner import ask as ask_to_stop
 from placement.agent.local_runner import halt_all
 from placement.agent.process import unix_user
-from placement.agent.serving.model_sync import Attendant
+from placement.agent.serving.model_sync import ModelSync
 from placement.agent.serving.server_client import NoAnswer, ask
 from placement.agent.storage import folder_size
 from placement.planner.values.errors import OrderRefused
@@ -159,8 +159,8 @@ def test_models_are_served_by_a_process_of_their_owners_unix_user(
         settings=settings,
         simulated=True,
     )
-    attendant = Attendant(replace(node, web_url=web.url), folder)
-    me = unix_user.Identity("student", UID, UID, (UID,), Path("/nonexistent"))
+    attendant = ModelSync(replace(node, web_url=web.url), folder)
+    me = unix_user.UnixIdentity("student", UID, UID, (UID,), Path("/nonexistent"))
     monkeypatch.setattr(unix_user, "identity_of", lambda *_, **__: me)
 
     async def ready() -> bool:

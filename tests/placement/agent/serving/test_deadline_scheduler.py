@@ -10,7 +10,7 @@ from placement.agent.serving.deadline_scheduler import (
     GpuAction,
     Scheduler,
 )
-from placement.agent.serving.queue_simulation import Placed, QueuedRequest
+from placement.agent.serving.queue_simulation import QueuedRequest, ScheduledModel
 from placement.protocol.serving_times import FEWEST, ServingError, Timing, quantile
 from tests.placement.serving.virtual import open_loop, uneven
 
@@ -28,7 +28,7 @@ def scheduler(*names, room=4, memory=1, admits=True, loaded=True, **times):
     """A scheduler with some equal models."""
     made = Scheduler(room_bytes=room * GIB, admits=admits)
     for name in names:
-        model = Placed(name, memory * GIB, timing(**times), most_rows=8)
+        model = ScheduledModel(name, memory * GIB, timing(**times), most_rows=8)
         made.place(model, loaded=loaded)
     return made
 
@@ -205,7 +205,7 @@ def test_a_full_queue_a_foreign_model_and_too_many_rows_are_told_apart():
         with pytest.raises(ServingError):
             gpu.offer(wrong, 0.0)
     with pytest.raises(ServingError, match="larger than the room"):
-        gpu.place(Placed("big", 5 * GIB, timing()), loaded=False)
+        gpu.place(ScheduledModel("big", 5 * GIB, timing()), loaded=False)
     assert len(gpu.remove("a")) == MOST_WAITING
     assert gpu.waiting == 0
 
@@ -226,7 +226,7 @@ def test_goodput_stays_flat_past_saturation_with_admission_and_only_with_it(most
     def fates(percent, admits):
         gpu = Scheduler(room_bytes=GIB, admits=admits)
         times = timing(one, more, most=most_batch)
-        gpu.place(Placed("a", GIB, times, most_rows=most_batch), loaded=True)
+        gpu.place(ScheduledModel("a", GIB, times, most_rows=most_batch), loaded=True)
         return open_loop(
             gpu,
             model="a",

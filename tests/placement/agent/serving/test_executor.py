@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from placement.agent.serving.batch import HostedModel, TurnedAway
-from placement.agent.serving.executor import Station
+from placement.agent.serving.executor import ServingExecutor
 from placement.agent.serving.onnx_engine import Engine, EngineError
 from placement.agent.serving.tensors import InferenceRequest
 from placement.protocol.serving_times import ServingError
@@ -22,7 +22,7 @@ MIB = 2**20
 @asynccontextmanager
 async def station(room_mib=64):
     engine = Engine(cuda=False, threads=1, room_bytes=room_mib * MIB)
-    made = Station(engine, room_bytes=room_mib * MIB)
+    made = ServingExecutor(engine, room_bytes=room_mib * MIB)
     loop = asyncio.create_task(made.run())
     yield made
     made.stop()

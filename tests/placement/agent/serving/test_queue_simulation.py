@@ -6,9 +6,9 @@ import pytest
 
 from placement.agent.serving.queue_simulation import (
     InferenceQueue,
-    Placed,
     QueuedRequest,
-    Walk,
+    QueueSimulation,
+    ScheduledModel,
 )
 from placement.protocol.serving_times import HEARD_SECONDS, Lag, Timing
 
@@ -19,13 +19,15 @@ LOAD_SECONDS = 0.03
 def models():
     profile = {size: [0.010 + 0.002 * (size - 1)] * 5 for size in (1, 2, 4, 8)}
     return {
-        name: Placed(name, 1, Timing(profile, load_seconds=LOAD_SECONDS), 8)
+        name: ScheduledModel(name, 1, Timing(profile, load_seconds=LOAD_SECONDS), 8)
         for name in "abc"
     }
 
 
 def walk_over(queue, *, at, greedy, loaded=("a",)):
-    walk = Walk(queue, models(), room_bytes=ROOM, loaded=loaded, at=at, greedy=greedy)
+    walk = QueueSimulation(
+        queue, models(), room_bytes=ROOM, loaded=loaded, at=at, greedy=greedy
+    )
     walk.go_on(queue.groups)
     return walk
 

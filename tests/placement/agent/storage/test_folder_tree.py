@@ -32,9 +32,9 @@ from placement.agent.process import (
     private_mounts,
     systemd_unit,
 )
-from placement.agent.process.job_exec import Begin
+from placement.agent.process.job_exec import JobStart
 from placement.agent.process.shim import Shim
-from placement.agent.process.unix_user import Identity
+from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import folder_size, folder_tree
 from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import JobLimits
@@ -44,7 +44,7 @@ from tests.placement import nodes
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming a user needs root")
 UID = 54_321
 TRIES = int(os.environ.get("RACE_TRIES", "60"))
-STUDENT = Identity("student", UID, UID, (UID,), Path("/nonexistent"))
+STUDENT = UnixIdentity("student", UID, UID, (UID,), Path("/nonexistent"))
 HELD_BYTES = 2**20
 IN_C = r"""
 #include <stdio.h>
@@ -230,9 +230,9 @@ def test_a_link_in_the_place_of_results_is_not_followed(race, monkeypatch):
         assert race.tries(prepare) > 0
 
 
-def begin(race: Race) -> Begin:
+def begin(race: Race) -> JobStart:
     """What is left to do for a Job in a unit."""
-    return Begin(
+    return JobStart(
         argv=("/bin/true",),
         env={},
         work=race.work,

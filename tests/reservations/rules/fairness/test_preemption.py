@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reservations.rules.calendar import Busy, Calendar, CalendarGpu, FlexInfo, Wish
+from reservations.rules.calendar import (
+    BusySpan,
+    Calendar,
+    CalendarGpu,
+    FlexInfo,
+    SlotWish,
+)
 from reservations.rules.errors import GpuTaken
 from reservations.rules.fairness.fair_tree import AccountShares, MemberShares, rank_tree
 from reservations.rules.fairness.preemption import (
@@ -46,9 +52,9 @@ def flex(pk: int, member: int, *, hours: int = 1, minute: int = 0) -> FlexInfo:
     )
 
 
-def busy(gpu_pk: int, held: FlexInfo | None) -> Busy:
+def busy(gpu_pk: int, held: FlexInfo | None) -> BusySpan:
     end = held.end if held else NOON + timedelta(hours=1)
-    return Busy(gpu_pk, unix(NOON), unix(end), "Bo", held)
+    return BusySpan(gpu_pk, unix(NOON), unix(end), "Bo", held)
 
 
 def window(hours: int = 1) -> Window:
@@ -123,12 +129,18 @@ def test_fewest_then_lowest_ranked_then_newest() -> None:
     low, high, newest = flex(1, 10), flex(2, 12), flex(3, 10, minute=5)
     wide = flex(4, 12)
     spans = [busy(1, low), busy(2, high), busy(3, newest), busy(4, low)]
-    one = fewest_displaced(Calendar(both, spans), window(), Wish(1, HOUR), ranks=ranks)
+    one = fewest_displaced(
+        Calendar(both, spans), window(), SlotWish(1, HOUR), ranks=ranks
+    )
     assert [g.pk for g in one[0]] == [3], "of equal owners the newest"
-    two = fewest_displaced(Calendar(both, spans), window(), Wish(2, HOUR), ranks=ranks)
+    two = fewest_displaced(
+        Calendar(both, spans), window(), SlotWish(2, HOUR), ranks=ranks
+    )
     assert [g.pk for g in two[0]] == [1, 4], "one reservation on both: the fewest"
     spans = [busy(1, low), busy(2, wide), busy(3, wide), busy(4, high)]
-    two = fewest_displaced(Calendar(both, spans), window(), Wish(2, HOUR), ranks=ranks)
+    two = fewest_displaced(
+        Calendar(both, spans), window(), SlotWish(2, HOUR), ranks=ranks
+    )
     assert [g.pk for g in two[0]] == [2, 3], "fewest before lowest-ranked"
 
 
@@ -163,12 +175,12 @@ def test_brute_force_finds_no_better_victims(on_gpus, count, owners) -> None:
     gpus = [gpu(pk) for pk in range(len(on_gpus))]
     noon = unix(NOON)
     spans = [
-        Busy(pk, noon + place * HOUR, noon + (place + 1) * HOUR, "", victims[v])
+        BusySpan(pk, noon + place * HOUR, noon + (place + 1) * HOUR, "", victims[v])
         for pk, held in enumerate(on_gpus)
         for place, v in enumerate(dict.fromkeys(held))
     ]
     found = fewest_displaced(
-        Calendar(gpus, spans), window(2), Wish(count, 2 * HOUR), ranks=ranks
+        Calendar(gpus, spans), window(2), SlotWish(count, 2 * HOUR), ranks=ranks
     )
     if count > len(gpus):
         assert not found

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reservations.rules.calendar import Busy, Calendar, CalendarGpu, FlexInfo
+from reservations.rules.calendar import BusySpan, Calendar, CalendarGpu, FlexInfo
 from reservations.rules.decision import decide
 from reservations.rules.decision_record import (
     broken_rules,
@@ -76,7 +76,7 @@ class World:
         """Book it; return who had to go, None where it was refused."""
         policy = Policy(gpus_at_once=9, future_flex=9, live_reservations=99)
         spans = [
-            Busy(
+            BusySpan(
                 gpu,
                 unix(other.window.start),
                 unix(other.window.end),
