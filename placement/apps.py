@@ -11,7 +11,8 @@ class PlacementConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the checks, and what bookings ask of Jobs."""
-        from placement import checks, triggers
+        from placement import checks
+        from placement.models import triggers
 
         # Importing them registers them.
         assert checks.scripts_without_isolation

@@ -11,7 +11,8 @@ class ReservationsConfig(AppConfig):
 
     def ready(self) -> None:
         """Keep the guards that only the database can give."""
-        from reservations import checks, triggers
+        from reservations import checks
+        from reservations.models import triggers
 
         # Importing them registers them.
         assert checks.guards_are_there

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.checks import Error, register
 
-from reservations.triggers import missing
+from reservations.models.triggers import missing
 
 
 @register("database")

@@ -66,7 +66,7 @@ def _let_sqlite_flush_append_only_tables() -> None:
     post_migrate, which the flush sends, installs them again. PostgreSQL needs
     nothing: TRUNCATE fires no row triggers.
     """
-    from reservations.triggers import APPEND_ONLY
+    from reservations.models.triggers import APPEND_ONLY
 
     original = DatabaseOperations.sql_flush
 

@@ -26,7 +26,10 @@ def schema_key() -> str:
     read = hashlib.sha256(repr(django.VERSION).encode())
     for app in apps.get_app_configs():
         folder = Path(app.path)
-        for path in (*sorted(folder.glob("migrations/*.py")), folder / "triggers.py"):
+        for path in (
+            *sorted(folder.glob("migrations/*.py")),
+            folder / "models/triggers.py",
+        ):
             if path.exists():
                 read.update(f"{app.label}/{path.name}\n".encode() + path.read_bytes())
     return read.hexdigest()[:16]

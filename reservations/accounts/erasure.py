@@ -48,8 +48,8 @@ from reservations.models import (
     User,
     WaitingRequest,
 )
+from reservations.models.triggers import STRUCK_JSON, STRUCK_TEXT
 from reservations.store.audit_log import audit_act
-from reservations.triggers import STRUCK_JSON, STRUCK_TEXT
 from telemetry.protocol.sentences import counted, sentence
 
 NAMING: tuple[tuple[type[Model], tuple[str, ...]], ...] = (

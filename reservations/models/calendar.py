@@ -164,7 +164,7 @@ class Allocation(models.Model):
     """Which exact Gpu serves which Reservation, and when.
 
     The database refuses live rows of one Gpu that overlap
-    (``reservations.triggers``).
+    (``reservations.models.triggers``).
     """
 
     reservation = models.ForeignKey(

@@ -13,7 +13,7 @@ from django.db.models import Exists, F, OuterRef, Q
 
 from telemetry.live import broadcast
 from telemetry.models import Alert, AlertQuerySet, Node, TelemetryPolicy
-from telemetry.rules.broker_refusals import Refusal
+from telemetry.rules.broker_refusals import BrokerRefusal
 from telemetry.rules.finding_rules import (
     CHANNEL,
     DRIVER,
@@ -170,7 +170,9 @@ def judge_channels(*, now: datetime) -> tuple[int, int]:
     return opened, _close(well, now)
 
 
-def judge_refused(*, refused: Mapping[str, Refusal], now: datetime) -> tuple[int, int]:
+def judge_refused(
+    *, refused: Mapping[str, BrokerRefusal], now: datetime
+) -> tuple[int, int]:
     """Open an Alert for each Node in service that the broker refused lately.
 
     Closes them when it was not refused for some minutes. Returns (opened, closed).

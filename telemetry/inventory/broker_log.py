@@ -6,14 +6,14 @@ import redis
 from django.conf import settings
 from redis.exceptions import NoPermissionError
 
-from telemetry.rules.broker_refusals import Refusal, recent
+from telemetry.rules.broker_refusals import BrokerRefusal, recent
 
 BROKER_TIMEOUT_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
 
 
-def refused_nodes() -> dict[str, Refusal]:
+def refused_nodes() -> dict[str, BrokerRefusal]:
     """Return the newest refusal of each node of the last minutes, by name.
 
     A broker that is away or does not let the portal read its list gives none; the log

@@ -31,7 +31,7 @@ class RefusalCause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class BrokerRefusal:
     """The last refusal of one node."""
 
     name: str
@@ -71,7 +71,7 @@ def remedy(why: str, name: str) -> str:
     return ""
 
 
-def recent(entries: Iterable[Mapping[str, object]]) -> dict[str, Refusal]:
+def recent(entries: Iterable[Mapping[str, object]]) -> dict[str, BrokerRefusal]:
     """Return the newest refusal of each node that was refused lately, by name.
 
     Args:
@@ -79,7 +79,7 @@ def recent(entries: Iterable[Mapping[str, object]]) -> dict[str, Refusal]:
             is left out, also names that no node can have: anybody who reaches the
             broker chooses the name.
     """
-    found: dict[str, Refusal] = {}
+    found: dict[str, BrokerRefusal] = {}
     for entry in entries:
         one = _refusal(entry)
         if one is None or one.age_seconds > RECENT_SECONDS:
@@ -90,7 +90,7 @@ def recent(entries: Iterable[Mapping[str, object]]) -> dict[str, Refusal]:
     return found
 
 
-def _refusal(entry: Mapping[str, object]) -> Refusal | None:
+def _refusal(entry: Mapping[str, object]) -> BrokerRefusal | None:
     """Read one entry; None: it is not about a node."""
     user, wanted = str(entry.get("username", "")), str(entry.get("object", ""))
     name = user.removeprefix(USER_PREFIX)
@@ -104,11 +104,13 @@ def _refusal(entry: Mapping[str, object]) -> Refusal | None:
     address = str(about.get("addr", "")) if isinstance(about, Mapping) else ""
     match entry.get("reason"):
         case "auth":
-            return Refusal(name, RefusalCause.PASSWORD, age_seconds, address[:64])
+            return BrokerRefusal(name, RefusalCause.PASSWORD, age_seconds, address[:64])
         case "key":
             used = next(
                 (wanted.removeprefix(x) for x in OWN_KEYS if wanted.startswith(x)), ""
             )
             if NODE_NAME.fullmatch(used) and used != name:
-                return Refusal(name, RefusalCause.NAME, age_seconds, address[:64], used)
+                return BrokerRefusal(
+                    name, RefusalCause.NAME, age_seconds, address[:64], used
+                )
     return None

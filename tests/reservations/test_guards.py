@@ -4,9 +4,14 @@ import pytest
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 
-from reservations import triggers
 from reservations.checks import guards_are_there
-from reservations.models import Allocation, AuditEntry, LedgerEntry, Reservation
+from reservations.models import (
+    Allocation,
+    AuditEntry,
+    LedgerEntry,
+    Reservation,
+    triggers,
+)
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
 from tests.reservations.conftest import at

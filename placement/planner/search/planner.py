@@ -38,7 +38,7 @@ from placement.planner.values.calibration import UNCORRECTED, Corrections
 from placement.planner.values.errors import SpecInvalid, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, check_offers
 from placement.planner.values.objective import Wish, rank_key
-from placement.planner.values.plan import LeftOut, Plan, PlanSet, Refusal
+from placement.planner.values.plan import LeftOut, Plan, PlanSet, RejectedStrategy
 from placement.planner.values.strategies import (
     DDP,
     FSDP,
@@ -63,8 +63,8 @@ MOST_OFFERS = 1024
 MOST_ACROSS = 16
 """Gpus of several Nodes that are searched together: the fastest with most room."""
 Quantize = Callable[[ModelSpec, Weights], ModelSpec]
-Found = list[Plan] | Refusal | StrategyUnfit
-Rival = Plan | Refusal | None
+Found = list[Plan] | RejectedStrategy | StrategyUnfit
+Rival = Plan | RejectedStrategy | None
 """What the pipeline search, which comes before, has found."""
 
 
@@ -162,10 +162,10 @@ def plan(
 
 def _everywhere(
     base: SearchContext, usable: Sequence[GpuOffer]
-) -> tuple[list[Plan], list[Refusal]]:
+) -> tuple[list[Plan], list[RejectedStrategy]]:
     """Every Node by itself, in the subsets that the wish is about; then across."""
     plans: list[Plan] = []
-    refusals: list[Refusal] = []
+    refusals: list[RejectedStrategy] = []
     nodes = list(dict.fromkeys(offer.node for offer in usable))
     for node in nodes:
         here = tuple(offer for offer in usable if offer.node == node)
@@ -220,13 +220,13 @@ def _subsets(
 
 def plan_among(
     comfortable: SearchContext, strategies: Sequence[str]
-) -> tuple[list[Plan], list[Refusal]]:
+) -> tuple[list[Plan], list[RejectedStrategy]]:
     """Plans and Refusals on some Gpus: by the likely need, or else the least one."""
     tight = replace(comfortable, tight=True)
     wanted = comfortable.limits.strategies
     workload = comfortable.asked
     plans: list[Plan] = []
-    refusals: list[Refusal] = []
+    refusals: list[RejectedStrategy] = []
     rival: Rival = None
     for strategy in strategies:
         known = STRATEGIES[strategy]
@@ -234,7 +234,7 @@ def plan_among(
             continue
         found = SEARCHES[known](comfortable, rival)
         if isinstance(found, StrategyUnfit) or (
-            isinstance(found, Refusal) and found.code == "too_small"
+            isinstance(found, RejectedStrategy) and found.code == "too_small"
         ):
             by_least = SEARCHES[known](tight, rival)
             if isinstance(by_least, list):
@@ -242,8 +242,8 @@ def plan_among(
         if isinstance(found, StrategyUnfit):
             found = found.tell()
         if known is PIPELINE:
-            rival = found if isinstance(found, Refusal) else found[-1]
-        if isinstance(found, Refusal):
+            rival = found if isinstance(found, RejectedStrategy) else found[-1]
+        if isinstance(found, RejectedStrategy):
             refusals.append(found)
             continue
         plans += found
@@ -261,12 +261,14 @@ def _without_twins(plans: Sequence[Plan]) -> list[Plan]:
     return list(kept.values())
 
 
-def _merged(refusals: Sequence[Refusal], planned: set[str]) -> tuple[Refusal, ...]:
+def _merged(
+    refusals: Sequence[RejectedStrategy], planned: set[str]
+) -> tuple[RejectedStrategy, ...]:
     """One Refusal per strategy: that of the Node which came nearest.
 
     A strategy that some Node can run is not refused, except GPipe's comparison.
     """
-    best: dict[str, Refusal] = {}
+    best: dict[str, RejectedStrategy] = {}
     for one in refusals:
         if one.strategy in planned:
             continue
@@ -278,7 +280,7 @@ def _merged(refusals: Sequence[Refusal], planned: set[str]) -> tuple[Refusal, ..
     )
 
 
-def _nearness(one: Refusal) -> tuple[bool, int, str]:
+def _nearness(one: RejectedStrategy) -> tuple[bool, int, str]:
     return (one.code == "not_applicable", one.missing_bytes, one.gpu_label)
 
 

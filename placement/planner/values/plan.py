@@ -239,7 +239,7 @@ def _shard(data: Mapping[str, Any]) -> Shard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RejectedStrategy:
     """A strategy that lost, and why."""
 
     strategy: str
@@ -276,7 +276,7 @@ class PlanSet:
     model: str
     workload: Workload
     plans: tuple[Plan, ...]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[RejectedStrategy, ...]
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...] = ()
     wish: str = ""
@@ -307,7 +307,7 @@ class PlanSet:
                 model=str(data["model"]),
                 workload=Workload.from_json(data["workload"]),
                 plans=tuple(Plan.from_json(one) for one in data["plans"]),
-                refusals=tuple(Refusal(**one) for one in data["refusals"]),
+                refusals=tuple(RejectedStrategy(**one) for one in data["refusals"]),
                 left_out=tuple(LeftOut(**one) for one in data["left_out"]),
                 notes=tuple(map(str, data["notes"])),
                 wish=str(data.get("wish", "")),

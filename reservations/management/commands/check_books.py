@@ -7,8 +7,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 from django.db.models import Sum
 
-from reservations import triggers
-from reservations.models import Allocation, LedgerEntry, Reservation
+from reservations.models import Allocation, LedgerEntry, Reservation, triggers
 from reservations.rules.lifecycle import State
 
 _OVERLAPS = """

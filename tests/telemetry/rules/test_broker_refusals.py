@@ -9,7 +9,7 @@ from django.utils import timezone
 from telemetry.alerts.service import judge_refused, mark_silent_nodes
 from telemetry.inventory.broker_log import refused_nodes
 from telemetry.models import Alert, Node
-from telemetry.rules.broker_refusals import Refusal, RefusalCause, recent
+from telemetry.rules.broker_refusals import BrokerRefusal, RefusalCause, recent
 from telemetry.rules.finding_rules import REFUSED, SILENT
 from tests import brokers
 from tests.factories import make_gpu, make_node
@@ -81,7 +81,7 @@ def test_a_node_that_is_refused_has_one_alert():
     Node.objects.update(last_seen_at=now - timedelta(minutes=11))
     assert mark_silent_nodes(now=now) == (1, 0)
     judge_refused(
-        refused={"atlas": Refusal("atlas", RefusalCause.PASSWORD, 3.0)}, now=now
+        refused={"atlas": BrokerRefusal("atlas", RefusalCause.PASSWORD, 3.0)}, now=now
     )
     assert mark_silent_nodes(now=now) == (0, 1)
     assert list(Alert.objects.open().values_list("rule", flat=True)) == [REFUSED]

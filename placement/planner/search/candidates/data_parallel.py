@@ -40,7 +40,7 @@ from placement.planner.search.memory_savings import (
 from placement.planner.search.step_time import StepTime, data_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib, gib_at_least, seconds
-from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.plan import Plan, RejectedStrategy
 from placement.planner.values.strategies import SINGLE, STRATEGIES
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, sentence
@@ -142,7 +142,7 @@ def _one(hunt: SearchContext, setting: Setting, need_bytes: int) -> GpuOffer:
 
 def data_parallel(
     hunt: SearchContext, strategy: str
-) -> list[Plan] | Refusal | StrategyUnfit:
+) -> list[Plan] | RejectedStrategy | StrategyUnfit:
     """DDP, ZeRO-1, ZeRO-2 or FSDP on N equal ranks, the best one or two N."""
     unfit = not_applicable(hunt, strategy)
     if unfit is not None:
@@ -197,7 +197,7 @@ def _pace(offer: GpuOffer) -> float:
     return offer.peak_flops * offer.share_ratio
 
 
-def not_applicable(hunt: SearchContext, strategy: str) -> Refusal | None:
+def not_applicable(hunt: SearchContext, strategy: str) -> RejectedStrategy | None:
     """Why a strategy makes no sense here, before any memory is counted."""
     if hunt.most_gpus < 2:
         return refusal(strategy, sentence("It needs at least two GPUs of one node."))
@@ -385,7 +385,7 @@ def refuse(
     freedom: AllowedRemedies,
     fit: Callable[[Setting], MemoryFit],
     exact: Callable[[Setting], MemoryFit] | None = None,
-) -> Refusal:
+) -> RejectedStrategy:
     """A Refusal with the smallest change of the question that would fit.
 
     `exact`: the same as `fit` where that one tells only the least that is missing.

@@ -12,7 +12,7 @@ from placement.planner.search.memory_savings import Setting
 from placement.planner.values.calibration import StepCorrection
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib
-from placement.planner.values.plan import Refusal, Shard
+from placement.planner.values.plan import RejectedStrategy, Shard
 from placement.planner.values.strategies import STRATEGIES, TITLES
 from telemetry.protocol.sentences import counted, sentence
 
@@ -166,9 +166,9 @@ def refusal(
     gpu: GpuOffer | None = None,
     missing_bytes: int = 0,
     cheapest_change: str = "",
-) -> Refusal:
+) -> RejectedStrategy:
     """A Refusal in few words."""
-    return Refusal(
+    return RejectedStrategy(
         strategy=strategy,
         title=TITLES[strategy],
         code=code,
@@ -185,12 +185,12 @@ class StrategyUnfit:
     """No room for a strategy. `tell` finds what lacks, which takes as long as a search:
     it is asked only where nothing else helps."""
 
-    tell: Callable[[], Refusal]
+    tell: Callable[[], RejectedStrategy]
 
 
 def too_small(
     strategy: str, gpu: GpuOffer | None, missing_bytes: int, change: str
-) -> Refusal:
+) -> RejectedStrategy:
     """The Refusal of a strategy whose smallest Gpu lacks memory."""
     if gpu is None:
         reason = sentence("This node has too few GPUs for it.")

@@ -45,7 +45,7 @@ from placement.planner.search.memory_savings import (
     stages,
 )
 from placement.planner.values.gpu_availability import GpuOffer
-from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.plan import Plan, RejectedStrategy
 from placement.planner.values.strategies import HYBRID
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, sentence
@@ -77,7 +77,7 @@ class Degrees:
         return 1 if self.tensor > 1 and self.data > 1 else 2
 
 
-def hybrid(hunt: SearchContext) -> list[Plan] | Refusal | StrategyUnfit:
+def hybrid(hunt: SearchContext) -> list[Plan] | RejectedStrategy | StrategyUnfit:
     """The degrees with the shortest step."""
     if hunt.most_gpus < 3:
         return refusal(HYBRID.key, sentence("It needs at least four GPUs."))
@@ -319,7 +319,7 @@ def _plan(hunt: SearchContext, cut: StageCut) -> Plan:
     )
 
 
-def _refuse(hunt: SearchContext, shapes: Sequence[Degrees]) -> Refusal:
+def _refuse(hunt: SearchContext, shapes: Sequence[Degrees]) -> RejectedStrategy:
     """What the widest cut of the model lacks with every remedy."""
     widest = max(shapes, key=lambda one: (one.tensor * one.most_stages, -one.data))
     setting, pieces = _harshest(hunt, hunt.asked, widest)

@@ -31,7 +31,7 @@ from placement.planner.search.memory_savings import MemoryFit, Setting, stages
 from placement.planner.search.step_time import efficiency_ratio, layer_flops
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib, gib_at_least, ranges_told, seconds
-from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.plan import Plan, RejectedStrategy
 from placement.planner.values.strategies import GPIPE, INTERLEAVED, PIPELINE
 from telemetry.protocol.sentences import counted, joined, sentence
 
@@ -44,7 +44,7 @@ EVERY_ORDER = 3
 NOT_EVEN = sentence("The batch cannot be cut into a multiple of the number of stages.")
 
 
-def gpipe_note(hunt: SearchContext, plan: Plan) -> Refusal:
+def gpipe_note(hunt: SearchContext, plan: Plan) -> RejectedStrategy:
     """Why 1F1B and not GPipe: the same time, but all microbatches are kept."""
     pieces = plan.launch["microbatches"]
     setting = Setting(plan.workload, plan.launch["weights"])
@@ -77,7 +77,7 @@ def gpipe_note(hunt: SearchContext, plan: Plan) -> Refusal:
             missing=gib(missing),
             label=label,
         )
-    return Refusal(
+    return RejectedStrategy(
         strategy=GPIPE.key,
         title=GPIPE.title,
         code="too_small" if missing > 0 else "not_better",
@@ -90,8 +90,8 @@ def gpipe_note(hunt: SearchContext, plan: Plan) -> Refusal:
 
 
 def interleaved(
-    hunt: SearchContext, rival: Plan | Refusal | None = None
-) -> list[Plan] | Refusal:
+    hunt: SearchContext, rival: Plan | RejectedStrategy | None = None
+) -> list[Plan] | RejectedStrategy:
     """The shortest step of v pieces a Gpu; lost where 1F1B (`rival`) is as short, and
     where not even that fits.
 
@@ -146,7 +146,7 @@ def interleaved(
     return too_small(strategy, gpu, missing, change)
 
 
-def _against(hunt: SearchContext, rival: Plan) -> list[Plan] | Refusal:
+def _against(hunt: SearchContext, rival: Plan) -> list[Plan] | RejectedStrategy:
     """Is it shorter than 1F1B with the same remedies? On as many Gpus, or on all; where
     the shortest step is wished for, with all remedies as mild too.
 

@@ -33,7 +33,7 @@ from placement.planner.search.candidates.stage_blocks import (
 from placement.planner.search.memory_savings import Setting, stages
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import listed, ranges_told
-from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.plan import Plan, RejectedStrategy
 from placement.planner.values.strategies import GPIPE, PIPELINE, STRATEGIES, Schedule
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, joined, sentence
@@ -46,7 +46,7 @@ MOST_STATES = 6000
 
 def pipeline(
     hunt: SearchContext, strategy: str = PIPELINE.key
-) -> list[Plan] | Refusal | StrategyUnfit:
+) -> list[Plan] | RejectedStrategy | StrategyUnfit:
     """Stages of unequal length over Gpus of unequal room and speed: 1F1B, or GPipe."""
     unfit = not_staged(hunt, strategy)
     if unfit is not None:
@@ -58,7 +58,7 @@ def pipeline(
     return [_plan(hunt, strategy, cut) for cut in cuts]
 
 
-def not_staged(hunt: SearchContext, strategy: str) -> Refusal | None:
+def not_staged(hunt: SearchContext, strategy: str) -> RejectedStrategy | None:
     """Why no pipeline makes sense here."""
     if hunt.most_gpus < 2:
         return refusal(strategy, sentence("It needs at least two GPUs of one node."))
@@ -245,7 +245,9 @@ def _why(cut: StageCut, strategy: str) -> list[str]:
     return why
 
 
-def _refuse(hunt: SearchContext, offers: Sequence[GpuOffer], strategy: str) -> Refusal:
+def _refuse(
+    hunt: SearchContext, offers: Sequence[GpuOffer], strategy: str
+) -> RejectedStrategy:
     """The least overloaded cut, with every remedy: which Gpu lacks how much."""
     blocks = [StageBlock(((offer,),)) for offer in offers]
     gpipe = strategy == GPIPE.key

@@ -19,7 +19,7 @@ from placement.planner.search.gpu_selection import Shortage, fastest, room_for
 from placement.planner.search.memory_savings import MemoryFit, Setting, as_mild, search
 from placement.planner.search.step_time import StepTime, tensor_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
-from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.plan import Plan, RejectedStrategy
 from placement.planner.values.strategies import TENSOR
 from telemetry.protocol.sentences import sentence
 
@@ -29,7 +29,7 @@ NO_FAST_LINKS = sentence(
 )
 
 
-def tensor(hunt: SearchContext) -> list[Plan] | Refusal:
+def tensor(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
     """Every layer cut over t Gpus with fast links, t dividing heads and kv heads."""
     if hunt.most_gpus < 2:
         return refusal(TENSOR.key, sentence("It needs at least two GPUs of one node."))

@@ -29,14 +29,14 @@ from placement.planner.search.memory_savings import (
 )
 from placement.planner.search.step_time import data_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
-from placement.planner.values.plan import Plan, Refusal
+from placement.planner.values.plan import Plan, RejectedStrategy
 from placement.planner.values.strategies import ZERO1, ZERO1_UNEVEN
 from telemetry.protocol.sentences import sentence
 
 MOST_PIECES_PER_GPU = 16
 
 
-def zero1_uneven(hunt: SearchContext) -> list[Plan] | Refusal:
+def zero1_uneven(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
     """On the fewest of the roomiest Gpus with which it fits."""
     strategy = ZERO1_UNEVEN.key
     unfit = not_applicable(hunt, ZERO1.key)
