@@ -32,6 +32,7 @@ from telemetry.models import (
     XidCount,
 )
 from telemetry.protocol import units
+from telemetry.protocol.sentences import sentence
 from telemetry.web.plain_forms import PlainModelForm
 
 if TYPE_CHECKING:
@@ -305,10 +306,9 @@ class TelemetryPolicyAdmin(PlainAdmin):
         made = super().formfield_for_dbfield(db_field, request, **kwargs)
         if made is not None and db_field.has_default():
             default = str(db_field.get_default()).replace("\n", ", ")
-            made.help_text = gettext("%(help)s Default: %(default)s.") % {
-                "help": db_field.help_text,
-                "default": default,
-            }
+            made.help_text = sentence(
+                "{help} Default: {default}.", help=db_field.help_text, default=default
+            )
         return made
 
 

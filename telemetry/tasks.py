@@ -114,7 +114,7 @@ def _judge_refused(now: datetime) -> int:
 
 def _prune(now: datetime) -> int:
     kept = TelemetryPolicy.current().to_keeping()
-    return prune_minutes(now=now, keep_days=kept.minute_days)
+    return prune_minutes(now=now, keep_days=kept.keep_minute_days)
 
 
 def _roll(now: datetime) -> int:
@@ -127,4 +127,4 @@ def _fill(now: datetime) -> int:
 
 def _prune_hours(now: datetime) -> int:
     kept = TelemetryPolicy.current().to_keeping()
-    return prune_hours(now=now, keep_days=kept.hour_days)
+    return prune_hours(now=now, keep_days=kept.keep_hour_days)

@@ -13,18 +13,13 @@ from reservations.rules.calendar import (
     SlotWish,
     first_slots,
 )
-from reservations.rules.closed_time import PoolNotYours, check_pools
+from reservations.rules.closed_time import PoolNotYours, PoolQuotaExceeded, check_pools
 from reservations.rules.decision import Decision, decide
 from reservations.rules.errors import (
-    BeyondHorizon,
     GpuNotBookable,
     GpuTaken,
-    InThePast,
-    OffGrid,
-    QuotaExceeded,
     Refusal,
     TooLong,
-    TooManyFlex,
     TooManyGpus,
 )
 from reservations.rules.fairness.preemption import fewest_displaced
@@ -50,20 +45,6 @@ from reservations.store.preemptible import Displacer
 from reservations.store.return_history import returns_for
 from reservations.store.usage import with_tree
 
-# Another time or other Gpus can cure these; the rest needs another wish.
-CURABLE = (
-    BeyondHorizon,
-    GpuNotBookable,
-    GpuTaken,
-    InThePast,
-    OffGrid,
-    QuotaExceeded,
-    TooLong,
-    TooManyFlex,
-    TooManyGpus,
-)
-SAME_FOR_ALIKE = (BeyondHorizon, QuotaExceeded, TooManyFlex, TooManyGpus)
-"""What refuses free Gpus refuses others like them at the same time: asked once."""
 MOST_SLOTS = 20
 MANY_GPUS = 64
 """From so many on, the first offer after a refusal is looked for in a part of them."""
@@ -254,13 +235,21 @@ def _allowed(
         if like in refused:
             return None
         decision: Decision = decide(Request(chosen, window, now), facts)
-        if not taking and isinstance(decision.refusal, SAME_FOR_ALIKE):
+        if not taking and _same_for_alike(decision.refusal):
             refused.add(like)
         if latest_end is not None and window.end > latest_end:
             return None
         return decision.kind
 
     return allowed
+
+
+def _same_for_alike(refusal: Refusal | None) -> bool:
+    """Return whether free Gpus of the same pools and weights are refused, too."""
+    if refusal is None:
+        return False
+    # A pool's quota refuses every Gpu of the pool.
+    return refusal.on_any_gpus or isinstance(refusal, PoolQuotaExceeded)
 
 
 def _taking(
@@ -369,7 +358,7 @@ def add_next_slot(
     one, at least as large as the smallest of them, for as long (or as long as
     allowed), not earlier.
     """
-    if not isinstance(refusal, CURABLE):
+    if not refusal.curable:
         return
     gpus = calendar_gpus()
     begin = max(start, now)

@@ -5,14 +5,12 @@ The history is the audit log: who, when, why, each field before and after.
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models, transaction
 
 from reservations.models import AuditEntry, SitePolicy, User
@@ -20,25 +18,18 @@ from reservations.operations.policy_fields import (
     Changes,
     PolicyChanged,
     PolicyField,
-    label_of,
-    unit_of,
     words_of,
 )
 from reservations.rules.errors import NotFound
 from reservations.store.audit_log import audit_act
-from telemetry.inventory.threshold_edit import set_policy
 from telemetry.models import TelemetryPolicy
-from telemetry.protocol.sentences import Sentence, sentence
+from telemetry.models.policy_row import PolicyRow
+from telemetry.protocol.sentences import sentence
 
-MODELS: dict[str, type[SitePolicy] | type[TelemetryPolicy]] = {
+MODELS: dict[str, type[PolicyRow]] = {
     "booking": SitePolicy,
     "telemetry": TelemetryPolicy,
 }
-_HIDDEN = {"id", "version"}
-DEFAULT_IN_WORDS = re.compile(
-    r" In (?:weighted GPU-)?seconds; default \d+ \(([^()]+)\)\.$"
-)
-DEFAULT_IN_SECONDS = re.compile(r" In seconds; default (\d+)\.$")
 CHANGED, UNDONE = "policy.changed", "policy.undone"
 
 
@@ -59,60 +50,13 @@ class PolicyPreview:
 
 
 def fields_of(which: str) -> list[PolicyField]:
-    """Return every field of a policy: meaning, unit, default, limits, value.
+    """Return every rule of a policy with its value.
 
     Raises:
         NotFound: there is no such policy.
     """
     row = _current(which)
-    return [_field(field, getattr(row, field.name)) for field in _own(row)]
-
-
-def _own(row: models.Model) -> list[Any]:
-    return [f for f in row._meta.concrete_fields if f.name not in _HIDDEN]
-
-
-def _field(field: Any, value: object) -> PolicyField:
-    checks = field.validators
-    least = [v.limit_value for v in checks if isinstance(v, MinValueValidator)]
-    most = [v.limit_value for v in checks if isinstance(v, MaxValueValidator)]
-    kind = {
-        "BooleanField": "switch",
-        "TextField": "lines",
-        "CharField": "words",
-        "FloatField": "ratio",
-    }.get(field.get_internal_type(), "number")
-    return PolicyField(
-        name=field.name,
-        label=label_of(field.name),
-        meaning=as_typed(field.help_text),
-        unit=unit_of(field.name),
-        kind=kind,
-        default=field.get_default(),
-        value=value,
-        # The database's own limits come first; the narrowest is meant.
-        least=max(least) if least else None,
-        most=min(most) if most else None,
-        blank=bool(field.blank),
-    )
-
-
-def as_typed(meaning: str) -> str:
-    """Return a field's meaning for a page on which times are typed as "14 d".
-
-    >>> as_typed("How far ahead. In seconds; default 1209600 (14 days).")
-    'How far ahead. Default: 14 days.'
-    >>> as_typed("Time to stop. In seconds; default 30.")
-    'Time to stop. Default: 30 s.'
-    """
-    if isinstance(meaning, Sentence) and "shown" in meaning.values:
-        return sentence("{meaning} Default: {shown}.", **meaning.values)
-    if isinstance(meaning, Sentence):
-        return meaning
-    # A lazy translation is read in the language of now.
-    meaning = DEFAULT_IN_WORDS.sub(r" Default: \1.", str(meaning))
-    meaning = DEFAULT_IN_SECONDS.sub(r" Default: \1 s.", meaning)
-    return meaning.removesuffix(" Seconds.")
+    return [PolicyField(rule, getattr(row, rule.column)) for rule in row.declared.rules]
 
 
 def look(*, which: str, values: Mapping[str, object]) -> PolicyPreview:
@@ -125,10 +69,8 @@ def look(*, which: str, values: Mapping[str, object]) -> PolicyPreview:
     return _look(row, values)
 
 
-def _look(
-    row: SitePolicy | TelemetryPolicy, values: Mapping[str, object]
-) -> PolicyPreview:
-    known = {field.name for field in _own(row)}
+def _look(row: PolicyRow, values: Mapping[str, object]) -> PolicyPreview:
+    known = {rule.column for rule in row.declared.rules}
     changes: dict[str, tuple[object, object]] = {}
     for name, value in values.items():
         if name in known and getattr(row, name) != value:
@@ -165,7 +107,7 @@ def save(
     """
     with transaction.atomic(durable=True):
         _current(which)
-        row = MODELS[which].objects.select_for_update().get(pk=1)
+        row = MODELS[which]._default_manager.select_for_update().get(pk=1)
         found = _look(row, values)
         if found.wrong:
             raise ValidationError(
@@ -176,11 +118,8 @@ def save(
         if not found.changes:
             return {}
         after = {name: new for name, (_old, new) in found.changes.items()}
-        if isinstance(row, SitePolicy):
-            row._change_reason = reason[:100]  # type: ignore[attr-defined]
-            row.save()
-        else:
-            set_policy(values=after)
+        row._change_reason = reason[:100]
+        row.save()
         audit_act(
             verb=verb,
             subject=f"policy:{which}",
@@ -247,7 +186,7 @@ def undo(
     )
 
 
-def _current(which: str) -> SitePolicy | TelemetryPolicy:
+def _current(which: str) -> PolicyRow:
     if which not in MODELS:
         raise NotFound(what=sentence("policy of this name"))
     return MODELS[which].current()
@@ -255,7 +194,12 @@ def _current(which: str) -> SitePolicy | TelemetryPolicy:
 
 def lines_of(changes: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return (field, before, after) in words."""
+    labels = {
+        rule.column: rule.label
+        for row in MODELS.values()
+        for rule in row.declared.rules
+    }
     return [
-        (label_of(name), words_of(name, old), words_of(name, new))
+        (labels.get(name, name), words_of(name, old), words_of(name, new))
         for name, (old, new) in changes.items()
     ]

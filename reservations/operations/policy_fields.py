@@ -11,50 +11,40 @@ from typing import ClassVar
 from reservations.rules.errors import BookingError
 from reservations.rules.figures import credits_text
 from telemetry.protocol.sentences import known, sentence
+from telemetry.rules.policy_declaration import PolicyRule, unit_of
 
 Changes = Mapping[str, tuple[object, object]]
 """(before, after) by field."""
-_UNITS = (
-    ("_gpu_seconds", sentence("weighted GPU-seconds")),
-    ("_seconds", sentence("seconds")),
-    ("_days", sentence("days")),
-    ("_mib", "MiB"),
-    ("_pct", sentence("percent")),
-    ("_ratio", sentence("ratio, 0 to 1")),
-    ("_samples", sentence("samples")),
-)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyField:
-    """One rule: what it means, in which unit, and what it is."""
+    """One rule as it is declared, and its value in the row."""
 
-    name: str
-    label: str
-    meaning: str
-    unit: str
-    kind: str
-    """"number", "ratio", "switch", "words" or "lines"."""
-    default: object
+    rule: PolicyRule
     value: object
-    least: float | None
-    most: float | None
-    blank: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the name of its column."""
+        return self.rule.column
+
+    @property
+    def label(self) -> str:
+        """Return its name on screen."""
+        return self.rule.label
 
     @property
     def is_default(self) -> bool:
         """Whether it was never changed, or changed back."""
-        return self.value == self.default
+        return bool(self.value == self.rule.row_default)
 
     @property
     def limits(self) -> str:
         """Return the least and the most in words; empty where there are none."""
-        if self.least is None or self.most is None or self.kind == "switch":
+        if None in self.rule.row_limits:
             return ""
-        least, most = (
-            words_of(self.name, int(end) if end == int(end) else end)
-            for end in (self.least, self.most)
-        )
+        least, most = (words_of(self.name, end) for end in self.rule.row_limits)
         return sentence("{least} to {most}", least=least, most=most)
 
     @property
@@ -65,23 +55,7 @@ class PolicyField:
     @property
     def default_shown(self) -> str:
         """Return the default in words."""
-        return words_of(self.name, self.default)
-
-
-def label_of(name: str) -> str:
-    """Return a field's name on screen, without the unit that stands beside it.
-
-    >>> label_of("flex_horizon_seconds"), label_of("least_samples")
-    ('flex horizon', 'least samples')
-    """
-    for end, _unit in _UNITS[:-1]:
-        name = name.removesuffix(end)
-    return known(name.replace("_", " "))
-
-
-def unit_of(name: str) -> str:
-    """Return the unit that a field's name ends in; empty: a plain number or word."""
-    return next((unit for end, unit in _UNITS if name.endswith(end)), "")
+        return words_of(self.name, self.rule.row_default)
 
 
 def words_of(name: str, value: object) -> str:

@@ -32,68 +32,12 @@ from reservations.rules.errors import NotFound
 from reservations.store.access import operator_required, reader
 from reservations.web.credit_field import HoursField, hours
 from telemetry.protocol.sentences import counted, sentence
+from telemetry.rules.policy_declaration import PolicyRule
 from telemetry.web.plain_forms import PlainModelForm
 
 ROWS_PER_PAGE = 10
 REASON_LENGTH = 200
 TITLES = {"booking": sentence("Booking"), "telemetry": sentence("Telemetry")}
-
-
-GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        sentence("When people can book"),
-        (
-            "grid_seconds",
-            "firm_horizon_seconds",
-            "flex_horizon_seconds",
-            "freeze_seconds",
-            "longest_seconds",
-        ),
-    ),
-    (
-        sentence("How much people can book"),
-        (
-            "quota_gpu_seconds",
-            "person_quota_gpu_seconds",
-            "gpus_at_once",
-            "live_reservations",
-            "future_flex",
-        ),
-    ),
-    (sentence("Fair share and returns"), ("half_life_seconds", "late_return_ratio")),
-    (
-        sentence("Bookings that are not used"),
-        (
-            "release_no_shows",
-            "no_show_seconds",
-            "release_idle",
-            "idle_util_pct",
-            "idle_seconds",
-            "idle_grace_seconds",
-        ),
-    ),
-    (
-        sentence("After several no-shows"),
-        (
-            "strike_no_shows",
-            "strike_window_seconds",
-            "strike_horizon_seconds",
-            "strike_seconds",
-        ),
-    ),
-    (sentence("After the end"), ("overstay_seconds", "overstay_notice_seconds")),
-    (
-        sentence("Waitlist"),
-        ("planned_requests", "waiting_requests", "look_again_seconds"),
-    ),
-    (sentence("Failures and vouchers"), ("lost_seconds", "token_seconds")),
-    (
-        sentence("Jobs"),
-        ("stop_grace_seconds", "job_folder_bytes", "person_folders_bytes"),
-    ),
-    (sentence("People"), ("names_visible", "heads_add_members")),
-)
-"""Rules of one kind stand together; a rule that is in none of them comes last."""
 
 
 class DurationField(forms.Field):
@@ -126,10 +70,10 @@ class DurationField(forms.Field):
             raise ValidationError(
                 gettext("Type a length of time, such as “14 d” or “1 h 30 min”.")
             ) from error
-        rule = self.rule
-        if rule.limits and not (rule.least or 0) <= seconds <= (rule.most or seconds):
+        least, most = self.rule.rule.row_limits
+        if not (least or 0) <= seconds <= (most or seconds):
             raise ValidationError(
-                sentence("Choose between {limits}.", limits=rule.limits)
+                sentence("Choose between {limits}.", limits=self.rule.limits)
             )
         return seconds
 
@@ -252,7 +196,9 @@ def _form(which: str, rules: list[PolicyField], data: Any = None) -> Any:
         model,
         form=PlainModelForm,
         fields=[rule.name for rule in rules],
-        widgets={rule.name: _widget(rule) for rule in rules if rule.name not in own},
+        widgets={
+            rule.name: _widget(rule.rule) for rule in rules if rule.name not in own
+        },
     )
     # One base class: the model's checks still run on what these fields return.
     shaped = type(made.__name__, (made,), {**own, "__module__": __name__})
@@ -261,34 +207,25 @@ def _form(which: str, rules: list[PolicyField], data: Any = None) -> Any:
 
 def _grouped(rules: list[PolicyField], form: Any) -> list[tuple[str, list[Shown]]]:
     """Return the rules with their inputs, under the titles of their groups."""
-    left = {rule.name: Shown(rule, form[rule.name]) for rule in rules}
-    found = [
-        (title, [left.pop(name) for name in names if name in left])
-        for title, names in GROUPS
-    ]
-    found.append(
-        (
-            gettext("Other rules")
-            if any(rows for _, rows in found)
-            else gettext("Rules"),
-            [*left.values()],
-        )
-    )
-    return [(title, rows) for title, rows in found if rows]
+    found: dict[str, list[Shown]] = {}
+    for rule in rules:
+        found.setdefault(rule.rule.group, []).append(Shown(rule, form[rule.name]))
+    other = found.pop("", [])
+    title = gettext("Other rules") if found else gettext("Rules")
+    return [*found.items(), *([(title, other)] if other else [])]
 
 
-def _widget(rule: PolicyField) -> forms.Widget:
+def _widget(rule: PolicyRule) -> forms.Widget:
     if rule.kind == "switch":
         return forms.CheckboxInput()
     if rule.kind == "lines":
         return forms.Textarea(attrs={"class": "textarea", "rows": 6})
     if rule.kind == "words":
         return forms.TextInput(attrs={"class": "input"})
-    bounds = {"min": rule.least, "max": rule.most}
+    least, most = rule.row_limits
     step = "any" if rule.kind == "ratio" else 1
     return forms.NumberInput(
-        attrs={"class": "input", "step": step}
-        | {name: value for name, value in bounds.items() if value is not None}
+        attrs={"class": "input", "step": step, "min": least, "max": most}
     )
 
 

@@ -19,6 +19,7 @@ class RightEnds(Refusal):
 
     code: ClassVar[str] = "right-ends"
     title: ClassVar[str] = sentence("Past the end of your time here")
+    on_any_gpus: ClassVar[bool] = True
     account: str
     until: datetime
 

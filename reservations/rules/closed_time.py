@@ -243,6 +243,7 @@ class PoolQuotaExceeded(QuotaExceeded):
 
     code: ClassVar[str] = "pool-quota-exceeded"
     title: ClassVar[str] = sentence("Quota of the pool")
+    on_any_gpus: ClassVar[bool] = False
     pool: str = ""
     own: bool = True
 

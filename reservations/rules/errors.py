@@ -69,6 +69,10 @@ class Refusal(BookingError):
     """No, by the rules. Who searched sets the slots, who judged ``judged_by``."""
 
     code: ClassVar[str] = "refused"
+    curable: ClassVar[bool] = False
+    """Another time or other Gpus may cure it."""
+    on_any_gpus: ClassVar[bool] = False
+    """Other Gpus of the same weight are refused at the same time, too."""
     next_slot: Slot | None = field(default=None, init=False, repr=False)
     works_instead: Slot | None = field(default=None, init=False, repr=False)
     """A part of the Gpus asked for, at the same time, that would be granted."""
@@ -81,6 +85,7 @@ class InThePast(Refusal):
 
     code: ClassVar[str] = "in-the-past"
     title: ClassVar[str] = sentence("In the past")
+    curable: ClassVar[bool] = True
     end: datetime
     now: datetime
 
@@ -98,6 +103,7 @@ class OffGrid(Refusal):
 
     code: ClassVar[str] = "off-grid"
     title: ClassVar[str] = sentence("Not a full step")
+    curable: ClassVar[bool] = True
     edge: str
     at: datetime
     grid_seconds: int
@@ -127,6 +133,7 @@ class TooLong(Refusal):
 
     code: ClassVar[str] = "too-long"
     title: ClassVar[str] = sentence("Too long")
+    curable: ClassVar[bool] = True
     asked_seconds: int
     longest_seconds: int
     joined: bool
@@ -166,6 +173,8 @@ class BeyondHorizon(Refusal):
 
     code: ClassVar[str] = "beyond-horizon"
     title: ClassVar[str] = sentence("Too far ahead")
+    curable: ClassVar[bool] = True
+    on_any_gpus: ClassVar[bool] = True
     start: datetime
     latest: datetime
     horizon_seconds: int
@@ -195,6 +204,8 @@ class TooManyGpus(Refusal):
 
     code: ClassVar[str] = "too-many-gpus"
     title: ClassVar[str] = sentence("Too many GPUs at once")
+    curable: ClassVar[bool] = True
+    on_any_gpus: ClassVar[bool] = True
     asked: int
     held: int
     most: int
@@ -259,6 +270,8 @@ class QuotaExceeded(Refusal):
 
     code: ClassVar[str] = "quota-exceeded"
     title: ClassVar[str] = sentence("Quota")
+    curable: ClassVar[bool] = True
+    on_any_gpus: ClassVar[bool] = True
     account: str
     window_start: datetime
     window_end: datetime
@@ -315,6 +328,8 @@ class TooManyFlex(Refusal):
 
     code: ClassVar[str] = "too-many-flex"
     title: ClassVar[str] = sentence("Too many flex reservations")
+    curable: ClassVar[bool] = True
+    on_any_gpus: ClassVar[bool] = True
     live: int
     most: int
     why_not_firm: QuotaExceeded | None = None
@@ -335,6 +350,7 @@ class GpuTaken(Refusal):
 
     code: ClassVar[str] = "gpu-taken"
     title: ClassVar[str] = sentence("GPU taken")
+    curable: ClassVar[bool] = True
     gpu: str
     start: datetime
     end: datetime
@@ -360,6 +376,7 @@ class GpuNotBookable(Refusal):
 
     code: ClassVar[str] = "gpu-not-bookable"
     title: ClassVar[str] = sentence("GPU not bookable")
+    curable: ClassVar[bool] = True
     gpu: str
     why: str
 

@@ -24,7 +24,7 @@ from reservations.rules.calendar import BusySpan, Calendar, CalendarGpu, Planned
 from reservations.rules.errors import Refusal
 from reservations.rules.fairness.limits import check_limits
 from reservations.rules.lifecycle import Kind
-from reservations.rules.policy import LIMITS, Policy
+from reservations.rules.policy import MOST_LIVE_RESERVATIONS, Policy
 from reservations.rules.request import Holding, Request, Snapshot
 from reservations.rules.window import Window, grid_ceil, instant, unix, without
 from reservations.waitlist.openings import rooms
@@ -32,7 +32,7 @@ from reservations.waitlist.rules import FactsOf, WaitingRequestInfo
 
 MOST_TRIED = 300
 """Windows looked at for one request before it has no estimate."""
-ENDLESS = int(LIMITS["live_reservations"][1])
+ENDLESS = MOST_LIVE_RESERVATIONS
 
 
 @dataclass(frozen=True, slots=True)

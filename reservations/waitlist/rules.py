@@ -26,7 +26,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from reservations.rules.booking_rights import RightEnds
 from reservations.rules.calendar import (
     Calendar,
     CalendarGpu,
@@ -37,15 +36,10 @@ from reservations.rules.calendar import (
 from reservations.rules.decision import Decision, decide
 from reservations.rules.decision_record import broken_rules
 from reservations.rules.errors import (
-    BeyondHorizon,
-    GroupQuotaExceeded,
     QuotaExceeded,
-    TooManyFlex,
-    TooManyGpus,
 )
 from reservations.rules.fairness.fair_tree import FairRank
-from reservations.rules.fairness.limits import PersonQuotaExceeded, check_quotas
-from reservations.rules.fairness.no_shows import StruckHorizon
+from reservations.rules.fairness.limits import check_quotas
 from reservations.rules.fairness.preemption import fewest_displaced
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
@@ -229,19 +223,7 @@ def _sets(
 def refused_on_any_gpus(decision: Decision) -> bool:
     """Say whether other Gpus of the same weight would be refused then, too."""
     refusal = decision.refusal if decision.kind is None else None
-    return type(refusal) in _WHATEVER_GPUS
-
-
-_WHATEVER_GPUS = (
-    BeyondHorizon,
-    GroupQuotaExceeded,
-    PersonQuotaExceeded,
-    QuotaExceeded,
-    RightEnds,
-    StruckHorizon,
-    TooManyFlex,
-    TooManyGpus,
-)
+    return refusal is not None and refusal.on_any_gpus
 
 
 def _outranked(one: WaitingRequestInfo, request: Request, facts: Snapshot) -> bool:

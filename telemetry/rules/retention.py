@@ -8,26 +8,60 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from telemetry.protocol.sentences import sentence
 from telemetry.rules.chart_series import DAY_SECONDS
+from telemetry.rules.policy_declaration import PolicyInvalid, check_limits_of, rule
 
 RAW_MOST_SECONDS = 3600
 RAW_LEAST_SECONDS = 300
 """An ingest that was down reads again what is still there."""
 MINUTE_LEAST_DAYS = 2
 """Idleness, summaries and the charts of a day are counted from minutes."""
-MINUTE_MOST_DAYS = 400
-HOUR_MOST_DAYS = 3660
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionTimes:
     """How long raw samples, minutes and hours stay."""
 
-    raw_seconds: int = RAW_MOST_SECONDS
-    minute_days: int = 30
-    hour_days: int = 731
+    keep_raw_seconds: int = rule(
+        RAW_MOST_SECONDS,
+        sentence("keep raw"),
+        sentence("How long raw samples stay in the broker."),
+        least=RAW_LEAST_SECONDS,
+        most=RAW_MOST_SECONDS,
+    )
+    keep_minute_days: int = rule(
+        30,
+        sentence("keep minute"),
+        sentence("How long a row per GPU and minute is kept. Days."),
+        least=MINUTE_LEAST_DAYS,
+        most=400,
+    )
+    keep_hour_days: int = rule(
+        731,
+        sentence("keep hour"),
+        sentence(
+            "How long a row per GPU and hour is kept, at least as long as "
+            "minutes. Days. Summaries of reservations and jobs are kept forever."
+        ),
+        least=MINUTE_LEAST_DAYS,
+        most=3660,
+    )
+
+    def __post_init__(self) -> None:
+        """Check every rule, and the rules against each other.
+
+        Raises:
+            PolicyInvalid: names the first field that is wrong.
+        """
+        check_limits_of(self)
+        if self.keep_hour_days < self.keep_minute_days:
+            raise PolicyInvalid(
+                field="keep_hour_days",
+                why=sentence("Hours must be kept as long as minutes at least."),
+            )
 
     @property
     def minute_seconds(self) -> int:
         """How long minutes stay, in seconds."""
-        return self.minute_days * DAY_SECONDS
+        return self.keep_minute_days * DAY_SECONDS

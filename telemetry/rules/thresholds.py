@@ -8,7 +8,10 @@ docs/design/telemetry.md#findings; NVIDIA's "XID Errors" (r580) for the lists of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+
+from telemetry.protocol.sentences import sentence
+from telemetry.rules.policy_declaration import PolicyInvalid, check_limits_of, rule
 
 DAY_SECONDS = 86_400
 MOST_SAMPLES = 60
@@ -42,90 +45,208 @@ WHITELIST = (
 """Names of programs: display servers and monitors."""
 
 
-BOUNDS: dict[str, tuple[int, int]] = {
-    "least_samples": (2, MOST_SAMPLES),
-    "intruder_after_seconds": (2, 3600),
-    "squatter_after_seconds": (5, DAY_SECONDS),
-    "overrun_after_seconds": (2, 3600),
-    "zombie_after_seconds": (5, DAY_SECONDS),
-    "zombie_memory_mib": (64, 2**20),
-    "lost_after_seconds": (2, 600),
-    "silent_after_seconds": (30, DAY_SECONDS),
-    "thermal_after_seconds": (10, DAY_SECONDS),
-    "brake_after_seconds": (10, DAY_SECONDS),
-    "counter_after_seconds": (10, 3600),
-    "closes_after_seconds": (2, 3600),
-    "hardware_closes_after_seconds": (5, DAY_SECONDS),
-    "reopens_within_seconds": (0, DAY_SECONDS),
-    "xid_stands_seconds": (60, 30 * DAY_SECONDS),
-    "whitelist_memory_mib": (64, 2**20),
-    "warn_after_seconds": (10, DAY_SECONDS),
-    "stop_after_seconds": (30, DAY_SECONDS),
-}
-"""Least and most that an operator may set, in the field's own unit.
-
-At 1 Hz a cause that need not stand for two seconds is judged on one sample or on
-none; a display server holds some 100 MiB; a counter is read every 10 s. Upper ends:
-what nobody can mean. A cause that never reopens its finding (0) can be meant.
-"""
-
-
-class PolicyInvalid(ValueError):
-    """A threshold that cannot be meant; names the field."""
-
-    def __init__(self, *, field: str, why: str) -> None:
-        self.field = field
-        self.why = why
-        super().__init__(f"{field} {why}")
-
-
 @dataclass(frozen=True, slots=True)
 class JudgePolicy:
-    """When findings open and close, and when the ladder's steps are due."""
+    """When findings open and close, and when the ladder's steps are due.
 
-    least_samples: int = 3
-    """Fresh samples in a row that must show a cause; never one alone."""
-    intruder_after_seconds: int = 4
-    """How long a stranger's process stands on a booked Gpu."""
-    squatter_after_seconds: int = 10
-    """How long a process stands on a Gpu that nobody booked."""
-    overrun_after_seconds: int = 4
-    """How long the last holder's process stands after the end and its grace."""
-    zombie_after_seconds: int = 10
-    """How long memory is used without a visible process."""
-    zombie_memory_mib: int = 1024
-    """From how much such memory on."""
-    lost_after_seconds: int = 3
-    """How long the driver does not answer for a Gpu."""
-    silent_after_seconds: int = 600
-    """How long no sample comes from a node."""
-    thermal_after_seconds: int = 300
-    """How long the hardware slows a Gpu down because of heat."""
-    brake_after_seconds: int = 300
-    """How long the power brake is on."""
-    counter_after_seconds: int = 15
-    """How long an ECC or row-remap counter says so; it is read every 10 s."""
-    closes_after_seconds: int = 15
-    """How long a cause must be gone before its finding closes."""
-    hardware_closes_after_seconds: int = 60
-    """The same for findings of the hardware."""
-    reopens_within_seconds: int = 300
-    """A cause that comes back so soon opens the same finding again."""
-    xid_critical: tuple[int, ...] = XID_CRITICAL
-    xid_warning: tuple[int, ...] = XID_WARNING
-    xid_never: tuple[int, ...] = XID_NEVER
-    """Counted, and never a finding, whatever the other two lists hold."""
-    xid_stands_seconds: int = DAY_SECONDS
-    """How long after the last XID its finding stands, unless it is cleared."""
-    whitelist: tuple[str, ...] = WHITELIST
-    """Programs that nobody is accused of; * and ? as in file names."""
-    whitelist_memory_mib: int = 1024
-    """A listed name that holds more memory is judged like any other: a name can
-    be chosen by whoever starts the program."""
-    warn_after_seconds: int = 60
-    """From an intruder's finding to the warning on the terminal."""
-    stop_after_seconds: int = 300
-    """From an intruder's finding to the stop of the process."""
+    An operator sets a time from ``least`` to ``most``. At 1 Hz a cause that need not
+    last for two seconds is judged on one sample or on none; a display server holds some
+    100 MiB; a counter is read every 10 s. Upper ends: what nobody can mean. The code
+    that judges works from ``floor`` on.
+    """
+
+    least_samples: int = rule(
+        3,
+        sentence("least samples"),
+        sentence("Fresh samples in a row that must show a cause. Samples."),
+        least=2,
+        most=MOST_SAMPLES,
+    )
+    """One sample is noise, so the least is two."""
+    intruder_after_seconds: int = rule(
+        4,
+        sentence("intruder after"),
+        sentence("How long another person's process must run on a booked GPU."),
+        least=2,
+        most=3600,
+        floor=0,
+    )
+    squatter_after_seconds: int = rule(
+        10,
+        sentence("squatter after"),
+        sentence("How long a process must run on a GPU that nobody has booked."),
+        least=5,
+        most=DAY_SECONDS,
+        floor=0,
+    )
+    overrun_after_seconds: int = rule(
+        4,
+        sentence("overrun after"),
+        sentence(
+            "How long the last holder's process must still run after the end and the "
+            "grace time."
+        ),
+        least=2,
+        most=3600,
+        floor=0,
+    )
+    zombie_after_seconds: int = rule(
+        10,
+        sentence("zombie after"),
+        sentence("How long memory must be used without a visible process."),
+        least=5,
+        most=DAY_SECONDS,
+        floor=0,
+    )
+    zombie_memory_mib: int = rule(
+        1024,
+        sentence("zombie memory"),
+        sentence("Memory in use without a process that is worth an alert."),
+        least=64,
+        most=2**20,
+        floor=0,
+    )
+    lost_after_seconds: int = rule(
+        3,
+        sentence("lost after"),
+        sentence("How long the driver must fail to answer for a GPU."),
+        least=2,
+        most=600,
+        floor=0,
+    )
+    silent_after_seconds: int = rule(
+        600,
+        sentence("silent after"),
+        sentence("How long a node must send no readings."),
+        least=30,
+        most=DAY_SECONDS,
+    )
+    thermal_after_seconds: int = rule(
+        300,
+        sentence("thermal after"),
+        sentence("How long the hardware must slow a GPU down because of heat."),
+        least=10,
+        most=DAY_SECONDS,
+        floor=0,
+    )
+    brake_after_seconds: int = rule(
+        300,
+        sentence("brake after"),
+        sentence("How long the power brake must be on."),
+        least=10,
+        most=DAY_SECONDS,
+        floor=0,
+    )
+    counter_after_seconds: int = rule(
+        15,
+        sentence("counter after"),
+        sentence(
+            "How long an ECC or row-remap counter must show an error. Counters are "
+            "read every 10 s."
+        ),
+        least=10,
+        most=3600,
+        floor=0,
+    )
+    closes_after_seconds: int = rule(
+        15,
+        sentence("closes after"),
+        sentence("How long a cause must be gone to close its alert."),
+        least=2,
+        most=3600,
+        floor=0,
+    )
+    hardware_closes_after_seconds: int = rule(
+        60,
+        sentence("hardware closes after"),
+        sentence("How long a hardware cause must be gone to close its alert."),
+        least=5,
+        most=DAY_SECONDS,
+        floor=0,
+    )
+    reopens_within_seconds: int = rule(
+        300,
+        sentence("reopens within"),
+        sentence(
+            "A cause that comes back within this time opens the same alert again."
+        ),
+        least=0,
+        most=DAY_SECONDS,
+    )
+    xid_critical: tuple[int, ...] = rule(
+        XID_CRITICAL,
+        sentence("xid critical"),
+        sentence("Open a critical alert."),
+        least=1,
+        most=MOST_XID,
+    )
+    xid_warning: tuple[int, ...] = rule(
+        XID_WARNING,
+        sentence("xid warning"),
+        sentence("Open a warning."),
+        least=1,
+        most=MOST_XID,
+    )
+    xid_never: tuple[int, ...] = rule(
+        XID_NEVER,
+        sentence("xid never"),
+        sentence("Count only. Never open an alert."),
+        least=1,
+        most=MOST_XID,
+    )
+    """Never a finding, whatever the other two lists hold."""
+    xid_stands_seconds: int = rule(
+        DAY_SECONDS,
+        sentence("xid stands"),
+        sentence(
+            "How long an alert stays open after the last XID, unless it is cleared."
+        ),
+        least=60,
+        most=30 * DAY_SECONDS,
+        floor=0,
+    )
+    whitelist: tuple[str, ...] = rule(
+        WHITELIST,
+        sentence("whitelist"),
+        sentence(
+            "Programs that never open an alert, one name per line. * and ? match as in"
+            " file names."
+        ),
+    )
+    whitelist_memory_mib: int = rule(
+        1024,
+        sentence("whitelist memory"),
+        sentence(
+            "A listed program that uses more memory than this opens alerts like any "
+            "other."
+        ),
+        least=64,
+        most=2**20,
+        floor=0,
+    )
+    """A person who starts a program chooses its name."""
+    warn_after_seconds: int = rule(
+        60,
+        sentence("warn after"),
+        sentence(
+            "Time from the alert about someone else's process to the warning on its "
+            "terminal."
+        ),
+        least=10,
+        most=DAY_SECONDS,
+        floor=0,
+    )
+    stop_after_seconds: int = rule(
+        300,
+        sentence("stop after"),
+        sentence(
+            "Time from the alert about someone else's process to the end of that "
+            "process."
+        ),
+        least=30,
+        most=DAY_SECONDS,
+        floor=0,
+    )
 
     def __post_init__(self) -> None:
         """Check every field, and the fields against each other.
@@ -133,55 +254,42 @@ class JudgePolicy:
         Raises:
             PolicyInvalid: names the first field that is wrong.
         """
-        for item in fields(self):
-            if item.name.endswith("_seconds"):
-                _between(item.name, getattr(self, item.name), 0, 30 * DAY_SECONDS)
-            elif item.name.endswith("_mib"):
-                _between(item.name, getattr(self, item.name), 0, 2**30)
-        # One sample is noise: the least is two, whoever edits the policy.
-        _between("least_samples", self.least_samples, 2, MOST_SAMPLES)
-        _between("silent_after_seconds", self.silent_after_seconds, 30, DAY_SECONDS)
-        for name in ("xid_critical", "xid_warning", "xid_never"):
-            for code in getattr(self, name):
-                _between(name, code, 1, MOST_XID)
+        check_limits_of(self)
         if twice := set(self.xid_critical) & set(self.xid_warning):
             raise PolicyInvalid(
-                field="xid_warning", why=f"names {min(twice)}, which is critical"
+                field="xid_warning",
+                why=sentence("names {code}, which is critical", code=min(twice)),
             )
         if len(self.whitelist) > MOST_NAMES:
-            raise PolicyInvalid(field="whitelist", why=f"has over {MOST_NAMES} names")
+            raise PolicyInvalid(
+                field="whitelist",
+                why=sentence("has over {most} names", most=MOST_NAMES),
+            )
         for name in self.whitelist:
             if len(name) > NAME_LENGTH or not name.strip("*? "):
                 raise PolicyInvalid(
                     field="whitelist",
-                    why=f"has a line that is not a name: {name!r:.40}",
+                    why=sentence(
+                        "has a line that is not a name: {line}", line=f"{name!r:.40}"
+                    ),
                 )
         if self.stop_after_seconds < self.warn_after_seconds:
             raise PolicyInvalid(
-                field="stop_after_seconds", why="comes before the warning"
+                field="stop_after_seconds", why=sentence("comes before the warning")
             )
 
 
-def _between(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise PolicyInvalid(field=name, why=f"is not between {least} and {most}")
+@dataclass(frozen=True, slots=True)
+class RosterPolicy:
+    """What happens to GPUs that a node reports late."""
 
-
-def parse_codes(text: str, *, field: str) -> tuple[int, ...]:
-    """Codes out of "48 62, 64", sorted, each once.
-
-    Raises:
-        PolicyInvalid: a word is no number.
-    """
-    words = text.replace(",", " ").split()
-    for word in words:
-        if not (word.isascii() and word.isdecimal() and len(word) < 6):
-            raise PolicyInvalid(field=field, why=f"holds {word!r:.20}, no XID")
-    return tuple(sorted({int(word) for word in words}))
-
-
-def parse_names(text: str) -> tuple[str, ...]:
-    """Names out of a text with one on each line, in order, each once."""
-    return tuple(
-        dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
+    new_gpus_wait: bool = rule(
+        True,
+        sentence("new GPUs wait"),
+        sentence(
+            "A GPU that a node first reports more than a day after its enrolment "
+            "cannot be booked until the lab admin approves it. Off: it can be booked "
+            "at once."
+        ),
+        column_label=sentence("new GPUs wait"),
     )

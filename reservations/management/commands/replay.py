@@ -20,7 +20,8 @@ from reservations.reports.replay.queue_orders import (
     order_of,
 )
 from reservations.reports.replay.trace import TraceInvalid, TraceJob, read_trace
-from reservations.rules.policy import Policy, PolicyInvalid
+from reservations.rules.policy import Policy
+from telemetry.rules.policy_declaration import PolicyInvalid
 
 BAD_INPUT = 2
 MOST_LINE = 64 * 1024

@@ -66,14 +66,8 @@ def edited(policy: Policy, fields: Mapping[str, int]) -> Policy:
     Raises:
         PolicyInvalid: a value is out of range, or contradicts another.
     """
-    return replace(
-        policy,
-        quota_gpu_seconds=fields["quota_gpu_seconds"],
-        half_life_seconds=fields["half_life_seconds"],
-        freeze_seconds=fields["freeze_seconds"],
-        firm_horizon_seconds=fields["firm_horizon_seconds"],
-        flex_horizon_seconds=fields["flex_horizon_seconds"],
-    )
+    changed: dict[str, Any] = {name: fields[name] for name in EDITABLE}
+    return replace(policy, **changed)
 
 
 def outcome(

@@ -9,10 +9,12 @@ from dataclasses import fields
 import pytest
 
 from reservations.rules.fairness.fair_tree import weight_at
-from reservations.rules.policy import LIMITS, Policy, PolicyInvalid
+from reservations.rules.policy import Policy
+from telemetry.rules.policy_declaration import PolicyInvalid, rules_of
 
 HOUR, DAY = 3600, 86_400
 NUMBERS = [f.name for f in fields(Policy) if f.type in ("int", "float")]
+LIMITS = {rule.name: (rule.least, rule.most) for rule in rules_of(Policy)}
 
 
 def test_the_defaults_are_those_of_the_policy() -> None:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from telemetry.rules.thresholds import (
-    JudgePolicy,
+from telemetry.rules.policy_declaration import (
     PolicyInvalid,
     parse_codes,
     parse_names,
 )
+from telemetry.rules.thresholds import JudgePolicy
 
 pytestmark = pytest.mark.pure
 

@@ -1,0 +1,108 @@
+"""A policy as one row of the database, made from its declared rules."""
+
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+
+from telemetry.rules.policy_declaration import PolicyInvalid, PolicyRule, rules_of
+
+T = TypeVar("T")
+CODES_LENGTH = 400
+
+
+def column_of(rule: PolicyRule) -> "models.Field[Any, Any]":
+    """Return the model field of a rule: its type, default, limits and help text."""
+    options: dict[str, Any] = {"default": rule.row_default, "help_text": rule.help}
+    if rule.column_label:
+        options["verbose_name"] = rule.column_label
+    if rule.kind == "switch":
+        return models.BooleanField(**options)
+    if rule.kind == "words":
+        return models.CharField(max_length=CODES_LENGTH, blank=True, **options)
+    if rule.kind == "lines":
+        return models.TextField(blank=True, **options)
+    least, most = rule.row_limits
+    made = _number_field(rule)
+    # A count of bytes has the least of its column.
+    ends = [] if made is models.PositiveBigIntegerField else [MinValueValidator(least)]
+    return made(validators=[*ends, MaxValueValidator(most)], **options)
+
+
+def _number_field(rule: PolicyRule) -> Any:
+    if rule.kind == "ratio":
+        return models.FloatField
+    if rule.name.endswith("_gpu_seconds"):
+        return models.BigIntegerField
+    if rule.name.endswith("_bytes"):
+        return models.PositiveBigIntegerField
+    if rule.name.endswith(("_seconds", "_mib")):
+        return models.PositiveIntegerField
+    return models.PositiveSmallIntegerField
+
+
+class PolicyColumns:
+    """Adds a column to a model for each rule of some policies."""
+
+    def __init__(self, *policies: type) -> None:
+        self.policies = policies
+        self.rules = tuple(rule for policy in policies for rule in rules_of(policy))
+
+    def contribute_to_class(self, model: type[models.Model], name: str) -> None:
+        """Add the columns while Django makes the model."""
+        for rule in self.rules:
+            model.add_to_class(rule.column, column_of(rule))  # type: ignore[attr-defined]
+        setattr(model, name, self)
+
+
+class PolicyRow(models.Model):
+    """One row, with the columns that ``declared`` adds."""
+
+    declared: PolicyColumns
+
+    class Meta:
+        abstract = True
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a column; the type checker does not see those that are added."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Set a column."""
+
+    def clean(self) -> None:
+        """Refuse rules that contradict each other.
+
+        Raises:
+            ValidationError: on the field that is wrong.
+        """
+        columns = {rule.name: rule.column for rule in self.declared.rules}
+        for policy in self.declared.policies:
+            try:
+                self.value_of(policy)
+            except PolicyInvalid as invalid:
+                name = columns.get(invalid.field, invalid.field)
+                raise ValidationError({name: invalid.why}) from invalid
+
+    def value_of(self, policy: type[T], **more: Any) -> T:
+        """Return the frozen value of one of the policies.
+
+        Args:
+            more: fields of the value that are not rules.
+
+        Raises:
+            PolicyInvalid: the row contradicts itself.
+        """
+        values = {
+            rule.name: rule.from_row(getattr(self, rule.column))
+            for rule in rules_of(policy)
+        }
+        return policy(**values, **more)
+
+    @classmethod
+    def current(cls) -> Self:
+        """Return the one row, made with the defaults where it is missing."""
+        rows = cls._default_manager
+        return rows.filter(pk=1).first() or rows.get_or_create(pk=1)[0]
