@@ -13,9 +13,10 @@ class PlacementConfig(AppConfig):
         """Register the checks, and what bookings ask of Jobs."""
         from placement import checks
         from placement.models import triggers
+        from placement.rules import job_alerts
 
         # Importing them registers them.
-        assert checks.scripts_without_isolation
+        assert checks.scripts_without_isolation and job_alerts.HELD_RULE
         # After every migrate: SQLite drops triggers when it rebuilds a table.
         post_migrate.connect(triggers.install, sender=self)
         from placement.jobs.release_guard import check_nothing_runs

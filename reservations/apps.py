@@ -13,9 +13,10 @@ class ReservationsConfig(AppConfig):
         """Keep the guards that only the database can give."""
         from reservations import checks
         from reservations.models import triggers
+        from reservations.rules import booking_alerts
 
         # Importing them registers them.
-        assert checks.guards_are_there
+        assert checks.guards_are_there and booking_alerts.INTRUDER
 
         # After every migrate: SQLite drops triggers when it rebuilds a table.
         post_migrate.connect(triggers.install, sender=self)

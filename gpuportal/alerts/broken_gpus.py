@@ -7,15 +7,16 @@ holds it now or later. Looked at regularly by the ingest that leads.
 from datetime import datetime
 
 from reservations.models import Allocation
+from reservations.rules.booking_alerts import BROKEN_WITH_BOOKINGS
 from telemetry.alerts.service import close_alert, open_alert
 from telemetry.models import Alert
-from telemetry.rules.finding_rules import BREAKS, BROKEN_WITH_BOOKINGS
+from telemetry.rules.alert_rules import breaking_rules
 
 
 def judge_broken(now: datetime) -> tuple[int, int]:
     """Open an Alert for each Gpu that is broken and booked from now on, and close
     those that are over. Returns (opened, closed)."""
-    causes = Alert.objects.open().filter(rule__in=BREAKS).rules_by_gpu()
+    causes = Alert.objects.open().filter(rule__in=breaking_rules()).rules_by_gpu()
     booked: dict[int, list[tuple[int, datetime]]] = {}
     rows = Allocation.objects.filter(live=True, end__gt=now, gpu__in=causes)
     for gpu_id, number, start in rows.order_by("start").values_list(

@@ -16,14 +16,12 @@ from gpuportal.alerts.text import facts_of, reading_rows, sentence
 from gpuportal.board.board_snapshot import Viewer
 from reservations.models import Allocation, Reservation, User
 from telemetry.models import Alert, AlertQuerySet, Response
-from telemetry.rules.finding_rules import BREAKS, BROKEN_WITH_BOOKINGS, Severity
+from telemetry.rules.alert_rules import Severity, rules_for_bookers
 
 STATES = ("open", "acknowledged", "snoozed", "closed", "all")
 SEVERITIES = tuple(word.value for word in Severity)[::-1]
 """Most severe first."""
 WORST_FIRST = ("rank", "-opened_at")
-ABOUT_BOOKINGS = BREAKS | {BROKEN_WITH_BOOKINGS}
-"""Rules that concern whoever has booked the Gpu, named in the Alert or not."""
 
 
 def visible_alerts(user: User, now: datetime) -> AlertQuerySet:
@@ -32,7 +30,7 @@ def visible_alerts(user: User, now: datetime) -> AlertQuerySet:
     if user.is_operator:
         return rows
     booked = Allocation.objects.filter(live=True, end__gt=now, reservation__user=user)
-    concerns = Q(rule__in=ABOUT_BOOKINGS, closed_at=None)
+    concerns = Q(rule__in=rules_for_bookers(), closed_at=None)
     return rows.filter(
         Q(reservation_id__in=Reservation.objects.filter(user=user).values("pk"))
         | Q(pk__in=steps_taken_against(user).values("alert"))

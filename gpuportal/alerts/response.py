@@ -38,6 +38,7 @@ from reservations.presence.escalation import (
     Suspect,
     next_step,
 )
+from reservations.rules.booking_alerts import INTRUDER
 from reservations.store.audit_log import audit_act
 from telemetry.alerts.process_responses import (
     NO_ANSWER,
@@ -48,7 +49,6 @@ from telemetry.alerts.process_responses import (
 )
 from telemetry.models import Alert, Gpu, Pool, Response
 from telemetry.rules.command_line import short_command
-from telemetry.rules.finding_rules import INTRUDER
 
 STEP_SECONDS = 2.0
 BROKEN_SECONDS = 15.0

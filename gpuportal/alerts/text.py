@@ -9,105 +9,18 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as noop
 
-from placement.jobs.tick.gpu_release_check import HELD_RULE
 from telemetry.models import Alert
+from telemetry.protocol.sentences import joined
 from telemetry.protocol.units import format_bytes
-from telemetry.rules import broker_refusals, finding_rules
-
-TITLES = {
-    finding_rules.INTRUDER: noop("someone else’s process"),
-    finding_rules.SQUATTER: noop("in use without a booking"),
-    finding_rules.NO_SHOW: noop("booking not used"),
-    finding_rules.IDLE_HOG: noop("booked but idle"),
-    "idle warning": noop("released soon"),
-    finding_rules.OVERRUN: noop("still running after the booking"),
-    finding_rules.ZOMBIE_MEMORY: noop("leftover memory"),
-    HELD_RULE: noop("memory held after a job"),
-    finding_rules.BROKEN_WITH_BOOKINGS: noop("broken GPU with bookings"),
-    finding_rules.LOST: noop("GPU lost"),
-    finding_rules.SILENT: noop("no data"),
-    finding_rules.MISSING: noop("missing after a restart"),
-    finding_rules.CLAIMED_ELSEWHERE: noop("claimed by another node"),
-    finding_rules.WEDGED: noop("driver hangs"),
-    finding_rules.MISUSE: noop("misuse of the broker"),
-    finding_rules.NEW_GPU: noop("new GPU"),
-    finding_rules.DRIVER: noop("driver does not answer"),
-    finding_rules.CHANNEL: noop("node cannot sign in"),
-    finding_rules.REFUSED: noop("refused by the broker"),
-    finding_rules.RIGHTS: noop("rights are missing"),
-    finding_rules.CLOCK: noop("wrong clock"),
-    finding_rules.XID_CRITICAL: noop("critical XID error"),
-    finding_rules.XID_WARNING: noop("XID error"),
-    finding_rules.ECC: noop("uncorrectable memory error"),
-    finding_rules.REMAP_FAILURE: noop("row remapping failed"),
-    finding_rules.REMAP_PENDING: noop("row remapping pending"),
-    finding_rules.THERMAL: noop("throttled: heat"),
-    finding_rules.BRAKE: noop("throttled: power brake"),
-}
-"""Titles by rule, in the words of the board. Links and the API use the rule's name."""
-
-SENTENCES = {
-    finding_rules.INTRUDER: noop("A process runs here that is not the holder’s."),
-    finding_rules.SQUATTER: noop("A process runs on this GPU, but it is not booked."),
-    finding_rules.NO_SHOW: noop(
-        "The booking has started, but nothing runs and nobody checked in."
-    ),
-    finding_rules.IDLE_HOG: noop("The GPU is booked, but almost no work runs."),
-    "idle warning": noop("The booking is released soon unless it is used or kept."),
-    finding_rules.OVERRUN: noop(
-        "A process of the last holder still runs after the booking ended."
-    ),
-    finding_rules.ZOMBIE_MEMORY: noop("Memory is in use, but no process uses it."),
-    HELD_RULE: noop("A job has ended, but its memory is still in use."),
-    finding_rules.BROKEN_WITH_BOOKINGS: noop("This GPU is broken and has bookings."),
-    finding_rules.LOST: noop("The driver does not answer for the GPU."),
-    finding_rules.SILENT: noop("No data arrives from the node."),
-    finding_rules.MISSING: noop("The node no longer reports this GPU."),
-    finding_rules.CLAIMED_ELSEWHERE: noop("Another node reports this GPU as its own."),
-    finding_rules.WEDGED: noop(
-        "The driver hangs with a process that cannot be ended. Restart the node."
-    ),
-    finding_rules.NEW_GPU: noop(
-        "The node reports a GPU that is new. It can be booked after you "
-        "make it bookable (Manage, Machines)."
-    ),
-    finding_rules.DRIVER: noop("The driver of the node answers for none of its GPUs."),
-    finding_rules.CHANNEL: noop(
-        "The node cannot sign in to the web. No job starts on it."
-    ),
-    finding_rules.REFUSED: noop("The broker refused a sign-in as this node."),
-    finding_rules.RIGHTS: noop(
-        "The driver refuses what the node’s worker asks. The worker must run as root."
-    ),
-    finding_rules.CLOCK: noop(
-        "The node’s clock differs from the portal’s, so the node refuses "
-        "orders as too old or too new."
-    ),
-    finding_rules.MISUSE: noop(
-        "The node did something on the broker that no node should do. The "
-        "portal has repaired it. Inspect the node before you trust it."
-    ),
-    finding_rules.XID_CRITICAL: noop(
-        "The driver reported an error. Results of this GPU cannot be trusted any more."
-    ),
-    finding_rules.XID_WARNING: noop(
-        "The driver reported an error that ended a program."
-    ),
-    finding_rules.ECC: noop(
-        "Memory errors since the last reset could not be corrected."
-    ),
-    finding_rules.REMAP_FAILURE: noop("A faulty memory row could not be replaced."),
-    finding_rules.REMAP_PENDING: noop(
-        "The next reset of the GPU replaces a faulty memory row."
-    ),
-    finding_rules.THERMAL: noop("The GPU throttles itself because it is too hot."),
-    finding_rules.BRAKE: noop("The power supply makes the GPU throttle."),
-}
+from telemetry.rules import broker_refusals
+from telemetry.rules.alert_rules import alert_rules
+from telemetry.web.translation import translated
 
 
 def title(rule: str) -> str:
-    """Return a rule's title on pages, or its name if this table does not list it."""
-    return gettext(TITLES[rule]) if rule in TITLES else rule.replace("_", " ")
+    """Return a rule's title on pages, or its name if nothing declares it."""
+    known = alert_rules().get(rule)
+    return translated(known.title) if known else rule.replace("_", " ")
 
 
 CHANNEL_TROUBLE = {
@@ -124,8 +37,9 @@ CHANNEL_TROUBLE = {
 
 
 def sentence(rule: str) -> str:
-    """Return a rule's meaning in one sentence, or "" for an unknown rule."""
-    return gettext(SENTENCES[rule]) if rule in SENTENCES else ""
+    """Return a rule's meaning and what to do about it, or "" for an unknown rule."""
+    known = alert_rules().get(rule)
+    return translated(joined([known.sentence, known.advice])) if known else ""
 
 
 def facts_of(alert: Alert, *, people: str) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ from gpuportal.board.board_snapshot import viewer_of
 from reservations.models import SitePolicy, User
 from telemetry.alerts.service import LONGEST_SNOOZE
 from telemetry.models import AlertQuerySet, Gpu, Node
-from telemetry.rules.finding_rules import SEVERITIES as RULES
+from telemetry.rules.alert_rules import alert_rules
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.spreadsheet import tame
 
@@ -65,7 +65,7 @@ class AlertFilterForm(PlainForm):
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.nodes = list(Node.objects.values_list("name", flat=True))
-        self.rules = sorted(RULES)
+        self.rules = sorted(alert_rules())
         for name, words in (("rule", self.rules), ("node", self.nodes)):
             field = self.fields[name]
             assert isinstance(field, forms.ChoiceField)

@@ -16,12 +16,12 @@ from gpuportal.alerts.queries import calling_alerts, steps_taken_against
 from gpuportal.monitoring import health
 from reservations.models import Account, Membership, Notice, User
 from reservations.notifications.queries import NoticeInfo, notices_of
+from reservations.rules.booking_alerts import INTRUDER
 from reservations.store.announced_closures import NearMaintenance, near_maintenance
 from telemetry.live.broadcast import FRAME_MINUTE
 from telemetry.models import Alert, Node
 from telemetry.protocol.errors import FrameRefused
 from telemetry.protocol.frame import decode
-from telemetry.rules.finding_rules import INTRUDER
 
 THEMES = ("light", "dark")
 ALERTS_SHOWN = 8

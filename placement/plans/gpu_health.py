@@ -1,6 +1,6 @@
 """Decide whether a Plan may use a Gpu with hardware problems, and how fast it is.
 
-The open findings of telemetry's hardware rules decide (telemetry.rules.finding_rules
+The open findings of telemetry's hardware rules decide (telemetry.rules.alert_rules
 explains them). A finding that would kill a Job excludes the Gpu. Other findings are
 shown, and other Gpus come first. A Gpu slowed down by heat or a power brake counts with
 its present clock."""
@@ -10,22 +10,8 @@ from dataclasses import dataclass
 
 from telemetry.protocol.reading import HARM
 from telemetry.protocol.sentences import sentence
-from telemetry.rules.finding_rules import (
-    BRAKE,
-    ECC,
-    REMAP_FAILURE,
-    REMAP_PENDING,
-    THERMAL,
-    WEDGED,
-    XID_CRITICAL,
-    XID_WARNING,
-)
+from telemetry.rules.alert_rules import JobHarm, alert_rules
 
-DEADLY = (XID_CRITICAL, ECC, REMAP_FAILURE, WEDGED)
-"""A Job on such a Gpu ends with an error, or its numbers are wrong."""
-UNWELL = (XID_WARNING, REMAP_PENDING, THERMAL, BRAKE)
-PASSING = (THERMAL, BRAKE)
-"""Over before a later start."""
 SLOWEST_RATIO = 0.1
 """A clock as low as this is a reading of an idle card, not what a Job would get."""
 HARMFUL = frozenset(word.value for word in HARM)
@@ -65,14 +51,16 @@ def health_of(
     (('slowed down to 40 % (hw thermal)',), 0.4)
     """
     known = set(rules)
-    deadly = [rule for rule in DEADLY if rule in known]
+    harms = [
+        (rule.harm, rule.name) for rule in alert_rules().values() if rule.name in known
+    ]
+    deadly = [name for harm, name in harms if harm is JobHarm.FAILS]
     if deadly:
         return GpuUsability(
             unusable=sentence("{deadly}: a job on it would fail", deadly=deadly[0])
         )
-    troubles = [
-        rule for rule in UNWELL if rule in known and not (later and rule in PASSING)
-    ]
+    unwell = {JobHarm.RISK} if later else {JobHarm.RISK, JobHarm.PASSING}
+    troubles = [name for harm, name in harms if harm in unwell]
     harm = [] if later else sorted(HARMFUL.intersection(throttle))
     ratio = 1.0
     if harm and sm_clock_mhz and sm_clock_max_mhz:

@@ -29,10 +29,11 @@ from placement.plans.available_gpus import BOOKED
 from placement.rules.nearest_place import moved_bytes, nearest_set, renamed
 from placement.rules.rebalance_rules import GpuTrouble, MoveSnapshot, RestartMode
 from reservations.models import Allocation
+from reservations.rules.booking_alerts import INTRUDER, SQUATTER
 from telemetry.live import broadcast
 from telemetry.models import Alert, Gpu
 from telemetry.protocol.sentences import counted, joined, sentence
-from telemetry.rules.finding_rules import BREAKS, INTRUDER, SQUATTER
+from telemetry.rules.alert_rules import breaking_rules
 
 STATE_BYTES_PER_SECOND = 1e9
 """Through a checkpoint on a drive of the node, written and read again."""
@@ -278,7 +279,7 @@ def _elsewhere(
 
 def _shunned() -> dict[str, str]:
     """Return by UUID the problems of Gpus that no Job should move to."""
-    rules = [INTRUDER, SQUATTER, *BREAKS]
+    rules = [INTRUDER, SQUATTER, *breaking_rules()]
     found = Alert.objects.open().filter(rule__in=rules).rules_by_gpu()
     uuids = Gpu.objects.filter(pk__in=found).values_list("pk", "uuid")
     return {uuid: min(found[pk]) for pk, uuid in uuids}

@@ -32,11 +32,12 @@ from placement.rules.rebalance_rules import (
     decide_rebalance,
 )
 from reservations.models import Allocation
+from reservations.rules.booking_alerts import INTRUDER
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from telemetry.models import Alert
 from telemetry.protocol.sentences import sentence
-from telemetry.rules.finding_rules import BREAKS, INTRUDER, SILENT
+from telemetry.rules.alert_rules import SILENT, breaking_rules
 
 TROUBLE_SECONDS = 60
 """Between two looks at a Job in trouble where the site looks at nothing else."""
@@ -117,7 +118,8 @@ def _troubles() -> dict[int, tuple[GpuTrouble, datetime]]:
 def alerts_by_uuid() -> dict[str, list[tuple[GpuTrouble, datetime]]]:
     """Return the problems of each Gpu. A finding of a Node counts for all its Gpus."""
     found: dict[str, list[tuple[GpuTrouble, datetime]]] = {}
-    alerts = Alert.objects.open().filter(rule__in=[INTRUDER, *BREAKS])
+    breaks = breaking_rules()
+    alerts = Alert.objects.open().filter(rule__in=[INTRUDER, *breaks])
     for alert in alerts.select_related("gpu__node", "node").order_by("opened_at", "pk"):
         gpus = [alert.gpu] if alert.gpu else []
         if alert.gpu is None and alert.node is not None:
@@ -126,7 +128,7 @@ def alerts_by_uuid() -> dict[str, list[tuple[GpuTrouble, datetime]]]:
             trouble = GpuTrouble(
                 rule=alert.rule,
                 gpu_label=str(gpu),
-                breaks=alert.rule in BREAKS,
+                breaks=alert.rule in breaks,
                 unheard=alert.rule == SILENT,
             )
             found.setdefault(gpu.uuid, []).append((trouble, alert.opened_at))

@@ -9,13 +9,13 @@ else's. A stranger who held nothing there has no Reservation to charge.
 from datetime import datetime, timedelta
 
 from reservations.models import Allocation, LateReturn, LedgerEntry, Reservation
+from reservations.rules.booking_alerts import INTRUDER, OVERRUN
 from reservations.rules.charges import FULL_PRICE_PERMILLE, late_charge_gpu_seconds
 from reservations.rules.lifecycle import State
 from reservations.rules.window import Window
 from reservations.store import ledger
 from telemetry.models import Alert
 from telemetry.protocol.sentences import sentence
-from telemetry.rules.finding_rules import INTRUDER, OVERRUN
 
 JUST_BEFORE = timedelta(hours=1)
 """Who held a Gpu longer ago than this has not simply stayed."""

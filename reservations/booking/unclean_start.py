@@ -18,13 +18,13 @@ from reservations.booking import overrun
 from reservations.booking.overstay import clear_gaps
 from reservations.models import Allocation, Reservation
 from reservations.notifications import holder_notices
+from reservations.rules.booking_alerts import INTRUDER, OVERRUN
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.store import ledger, locks
 from reservations.store.pool_rows import closed_gpus
 from telemetry.models import Alert, Gpu
 from telemetry.protocol.sentences import sentence
-from telemetry.rules.finding_rules import INTRUDER, OVERRUN
 
 WAIT_SECONDS = 120
 """How long what overran may take to go before the start has failed."""

@@ -7,6 +7,7 @@ from django.db.models import F
 
 from reservations.models import Reservation, User
 from reservations.notifications import live
+from reservations.rules.booking_alerts import IDLE_WARNING
 from reservations.rules.errors import KeepUsed, NotAllowed, NotChangeable
 from reservations.rules.lifecycle import State
 from reservations.rules.window import whole_second
@@ -15,9 +16,6 @@ from reservations.store.access import check_may_change
 from reservations.store.booking_snapshot import site_policy
 from telemetry.alerts.service import close_alert
 from telemetry.protocol.sentences import sentence
-
-IDLE_WARNING = "idle warning"
-"""Alert rule: the Reservation will be released unless it is used or kept."""
 
 
 @transaction.atomic(durable=True)

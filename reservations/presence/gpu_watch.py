@@ -11,8 +11,9 @@ sample does not count. It has no clock.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from reservations.presence.attribution import (
@@ -24,13 +25,25 @@ from reservations.presence.attribution import (
     presence,
 )
 from reservations.presence.escalation import Suspect
+from reservations.rules.booking_alerts import (
+    IDLE_HOG,
+    INTRUDER,
+    OVERRUN,
+    SQUATTER,
+    GpuUse,
+)
 from telemetry.protocol.gpu_state import GpuState
 from telemetry.protocol.reading import HARM, GpuReading
 from telemetry.protocol.units import MIB_BYTES
-from telemetry.rules import finding_rules
+from telemetry.rules.alert_rules import rules_about
 from telemetry.rules.command_line import short_command
 from telemetry.rules.finding_rules import Finding
-from telemetry.rules.persistence import STALE_SECONDS, PersistentCause, PersistentCauses
+from telemetry.rules.persistence import (
+    NOT_STANDING,
+    STALE_SECONDS,
+    PersistentCause,
+    PersistentCauses,
+)
 from telemetry.rules.thresholds import JudgePolicy
 
 IDLE_WORD_SECONDS = 60.0
@@ -117,10 +130,23 @@ class _GpuCheck:
         """Whether a cause has stood for a time and over enough samples."""
         return stand.passes(seconds, self.policy.judge.least_samples)
 
-    def finding(self, rule: str, stand: PersistentCause, **detail: Any) -> Finding:
-        """Return the finding with the readings that caused it."""
-        pk = self.holding.reservation_pk if self.holding else None
-        return Finding(rule, pk, detail, stand.trail)
+    def findings(self, use: GpuUse) -> tuple[list[Finding], PersistentCause]:
+        """Look at every rule about bookings.
+
+        Returns the findings and how long the GPU has been idle.
+        """
+        found = []
+        idle = NOT_STANDING
+        for rule in rules_about(GpuUse):
+            assert rule.condition is not None
+            stand = self.stands.holds(rule.name, rule.condition(use))
+            if rule.name == IDLE_HOG:
+                idle = stand
+            if self.passes(stand, rule.after_seconds(self.policy)):
+                about = self.before if rule.name == OVERRUN else self.holding
+                pk = about.reservation_pk if about else None
+                found.append(Finding(rule.name, pk, rule.detail(use), stand.trail))
+        return found, idle
 
 
 class Watcher:
@@ -189,25 +215,22 @@ class Watcher:
 def _unbooked(look: _GpuCheck) -> GpuVerdict:
     judge, reading, before = look.policy.judge, look.reading, look.before
     seen = presence(reading, None, look.owners)
-    findings: list[Finding] = []
-    used_bytes = reading.memory_used_bytes or 0
-    unseen = used_bytes >= judge.zombie_memory_mib * MIB_BYTES and not seen.anybody
-    zombie = look.stands.holds(finding_rules.ZOMBIE_MEMORY, unseen)
-    if look.passes(zombie, judge.zombie_after_seconds):
-        findings.append(
-            look.finding(finding_rules.ZOMBIE_MEMORY, zombie, memory_bytes=used_bytes)
-        )
     late, others = _split(seen.strangers, before)
-    overrun = _overrun(look, late)
-    findings += overrun
-    squatting = look.stands.holds(finding_rules.SQUATTER, bool(others))
-    if look.passes(squatting, judge.squatter_after_seconds):
-        findings.append(
-            look.finding(finding_rules.SQUATTER, squatting, **_people(others))
-        )
+    over = before is not None and not _in_grace(look, before)
+    use = GpuUse(
+        booked=False,
+        anybody=seen.anybody,
+        strangers=bool(others),
+        late=over and bool(late),
+        memory_bytes=reading.memory_used_bytes or 0,
+        least_memory_bytes=judge.zombie_memory_mib * MIB_BYTES,
+        people=partial(_people, others),
+        late_people=partial(_people, late),
+    )
+    findings, _idle = look.findings(use)
+    if {SQUATTER, OVERRUN} & {finding.rule for finding in findings}:
         return GpuVerdict(GpuState.SQUATTER, tuple(findings))
-    if overrun:
-        return GpuVerdict(GpuState.SQUATTER, tuple(findings))
+    unseen = use.memory_bytes >= use.least_memory_bytes and not seen.anybody
     return GpuVerdict(_unbooked_word(look, seen, unseen), tuple(findings))
 
 
@@ -228,48 +251,30 @@ def _unbooked_word(look: _GpuCheck, seen: Presence, unseen: bool) -> GpuState:
     return GpuState.FREE
 
 
-def _overrun(look: _GpuCheck, late: tuple[ForeignProcess, ...]) -> list[Finding]:
-    """The holder's processes after the end, once the grace is over too."""
-    before = look.before
-    over = before is not None and not _in_grace(look, before)
-    stand = look.stands.holds(finding_rules.OVERRUN, over and bool(late))
-    if before is None or not look.passes(
-        stand, look.policy.judge.overrun_after_seconds
-    ):
-        return []
-    found = look.finding(finding_rules.OVERRUN, stand, **_people(late))
-    return [replace(found, reservation_id=before.reservation_pk)]
-
-
 def _in_grace(look: _GpuCheck, before: HoldingInfo) -> bool:
     late_seconds = (look.now - before.end).total_seconds()
     return late_seconds <= look.policy.grace_seconds
 
 
 def _booked(look: _GpuCheck, holding: HoldingInfo) -> GpuVerdict:
-    policy, judge, reading = look.policy, look.policy.judge, look.reading
+    reading = look.reading
     seen = presence(reading, holding, look.owners)
     strangers = seen.strangers
     if look.before is not None and _in_grace(look, look.before):
         # Who held it until a moment ago still has the time to stop.
         _late, strangers = _split(strangers, look.before)
     came = holding.checked_in or seen.holder
-    intruded = look.stands.holds(finding_rules.INTRUDER, bool(strangers))
     suspects = _suspects(look, strangers)
-    # An unknown utilization is not idleness.
-    idle = look.stands.holds(
-        finding_rules.IDLE_HOG, not look.works and reading.util_pct is not None and came
+    use = GpuUse(
+        booked=True,
+        came=came,
+        anybody=seen.anybody,
+        works=None if reading.util_pct is None else look.works,
+        strangers=bool(strangers),
+        people=partial(_people, strangers),
     )
-    missed = look.stands.holds(finding_rules.NO_SHOW, not came and not seen.anybody)
-    findings = []
-    if look.passes(missed, policy.no_show_seconds):
-        findings.append(look.finding(finding_rules.NO_SHOW, missed))
-    if look.passes(idle, policy.idle_seconds):
-        findings.append(look.finding(finding_rules.IDLE_HOG, idle))
-    if strangers and look.passes(intruded, judge.intruder_after_seconds):
-        findings.append(
-            look.finding(finding_rules.INTRUDER, intruded, **_people(strangers))
-        )
+    findings, idle = look.findings(use)
+    if INTRUDER in {finding.rule for finding in findings}:
         return GpuVerdict(GpuState.INTRUDER, tuple(findings), suspects)
     return GpuVerdict(_quiet_word(look, seen, came, idle), tuple(findings))
 

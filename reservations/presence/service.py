@@ -9,8 +9,9 @@ from django.db import DatabaseError, transaction
 from reservations.booking.release import free_unused
 from reservations.models import Allocation, Reservation
 from reservations.notifications import holder_notices, live
-from reservations.presence.check_in import IDLE_WARNING, check_in
+from reservations.presence.check_in import check_in
 from reservations.presence.rules import MinuteInfo, idle_seconds, observed_use
+from reservations.rules.booking_alerts import IDLE_WARNING
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy

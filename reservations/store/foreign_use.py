@@ -1,8 +1,8 @@
 """Gpus that a process without a right to them uses now."""
 
+from reservations.rules.booking_alerts import INTRUDER, OVERRUN, SQUATTER
 from telemetry.models import Alert
 from telemetry.models.alerts import AlertQuerySet
-from telemetry.rules.finding_rules import INTRUDER, OVERRUN, SQUATTER
 
 RULES = (INTRUDER, OVERRUN, SQUATTER)
 SOON_SECONDS = 3600

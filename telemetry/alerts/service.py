@@ -13,16 +13,16 @@ from django.db.models import Exists, F, OuterRef, Q
 
 from telemetry.live import broadcast
 from telemetry.models import Alert, AlertQuerySet, Node, TelemetryPolicy
-from telemetry.rules.broker_refusals import BrokerRefusal
-from telemetry.rules.finding_rules import (
+from telemetry.rules.alert_rules import (
     CHANNEL,
     DRIVER,
     REFUSED,
     SILENT,
-    STANDING,
     WEDGED,
     severity_of,
+    told_once_rules,
 )
+from telemetry.rules.broker_refusals import BrokerRefusal
 
 ACTS = ("acknowledge", "snooze", "wake")
 CHANNEL_SILENT = timedelta(minutes=3)
@@ -106,16 +106,20 @@ def close_alert(
 
 
 def close_unseen_alerts(
-    *, now: datetime, unseen_seconds: float, keep: Collection[str] = STANDING
+    *, now: datetime, unseen_seconds: float, keep: Collection[str] | None = None
 ) -> int:
     """Close findings that nobody has seen again for so long; how many.
 
     Who finds something says so again and again, so an old finding is one whose
-    finder was restarted and no longer sees it. `keep`: rules that are told once
-    and closed by their opposite.
+    finder was restarted and no longer sees it. `keep`: rules that this leaves
+    alone; None: those that are told once and closed by their opposite.
     """
     limit = now - timedelta(seconds=unseen_seconds)
-    unseen = Alert.objects.open().filter(last_seen_at__lt=limit).exclude(rule__in=keep)
+    unseen = (
+        Alert.objects.open()
+        .filter(last_seen_at__lt=limit)
+        .exclude(rule__in=told_once_rules() if keep is None else keep)
+    )
     return _close(unseen, now)
 
 

@@ -9,18 +9,8 @@ from telemetry.ingest.writer import Writer
 from telemetry.inventory.queries import ClusterGpu, ClusterSnapshot
 from telemetry.protocol.frame import FrameRow
 from telemetry.protocol.trouble import TroubleState
-from telemetry.rules.finding_rules import (
-    BLIND,
-    CLOCK,
-    DRIVER,
-    LOST,
-    MISUSE,
-    RIGHTS,
-    WEDGED,
-    Finding,
-    FindingStep,
-    RuleClock,
-)
+from telemetry.rules.alert_rules import LOST, NodeFacts, rules_about
+from telemetry.rules.finding_rules import BLIND, Finding, FindingStep, RuleClock
 from telemetry.rules.hardware_rules import HardwareWatcher
 
 DRIVER_TROUBLES = frozenset(
@@ -28,8 +18,6 @@ DRIVER_TROUBLES = frozenset(
 )
 TOLD_SECONDS = 120.0
 """A node tells its trouble again each half minute; an older word says nothing."""
-MOST_SKEW_SECONDS = 10.0
-"""By so much a node's clock may differ from the server's."""
 Rows = Iterable[tuple[ClusterGpu, FrameRow]]
 
 
@@ -94,10 +82,14 @@ class Findings:
                 standing.extend(self._judged(gpu.pk))
             self._leave(gpu.pk, self._gpus.see(gpu.pk, standing, at=steady))
         for name, inbox in inboxes.items():
-            found = list(_of_node(inbox, misuses.get(name)))
-            fault = faults.get(name)
-            if fault is not None and self._long_enough(name, steady):
-                found.append(Finding(DRIVER, detail={"reason": fault}))
+            facts = self._node_facts(
+                name, inbox, misuses.get(name), faults.get(name), steady=steady
+            )
+            found = [
+                Finding(rule.name, detail=rule.detail(facts))
+                for rule in rules_about(NodeFacts)
+                if rule.condition is not None and rule.condition(facts)
+            ]
             self._leave(name, self._nodes.see(name, found, at=steady))
 
     def _driver_faults(
@@ -129,9 +121,26 @@ class Findings:
             self._driver_since.setdefault(name, steady)
         return faults
 
-    def _long_enough(self, name: str, steady: float) -> bool:
-        stood_seconds = steady - self._driver_since[name]
-        return stood_seconds >= self._writer.policy.lost_after_seconds
+    def _node_facts(
+        self,
+        name: str,
+        inbox: NodeInbox,
+        misuse: str | None,
+        fault: str | None,
+        *,
+        steady: float,
+    ) -> NodeFacts:
+        trouble = inbox.trouble
+        return NodeFacts(
+            trouble=trouble.state if trouble else None,
+            reason=trouble.reason if trouble else "",
+            told_at=trouble.at if trouble else None,
+            skew_seconds=inbox.skew_seconds,
+            misuse=misuse,
+            driver_fault=fault,
+            driver_fault_seconds=steady - self._driver_since.get(name, steady),
+            lost_after_seconds=self._writer.policy.lost_after_seconds,
+        )
 
     def _of_card(
         self,
@@ -153,17 +162,3 @@ class Findings:
     def _leave(self, place: int | str, steps: Iterator[FindingStep]) -> None:
         for step in steps:
             self._writer.leave_step(place, step)
-
-
-def _of_node(inbox: NodeInbox, misuse: str | None) -> Iterator[Finding]:
-    """A node is wedged by its own last word, however long ago it said so."""
-    trouble = inbox.trouble
-    if trouble is not None and trouble.state is TroubleState.WEDGED:
-        detail = {"reason": trouble.reason, "said_at": trouble.at}
-        yield Finding(WEDGED, detail=detail)
-    if trouble is not None and trouble.state is TroubleState.NO_RIGHTS:
-        yield Finding(RIGHTS, detail={"reason": trouble.reason})
-    if abs(inbox.skew_seconds) > MOST_SKEW_SECONDS:
-        yield Finding(CLOCK, detail={"skew_seconds": round(inbox.skew_seconds)})
-    if misuse is not None:
-        yield Finding(MISUSE, detail={"broker": misuse})

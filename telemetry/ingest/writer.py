@@ -31,7 +31,8 @@ from telemetry.models import Alert, Node, TelemetryPolicy
 from telemetry.protocol.errors import TelemetryError
 from telemetry.protocol.hardware import NodeInfo
 from telemetry.protocol.reading import XidEvent
-from telemetry.rules.finding_rules import LOST, FindingAct, FindingStep
+from telemetry.rules.alert_rules import LOST
+from telemetry.rules.finding_rules import FindingAct, FindingStep
 from telemetry.rules.rollup import MinuteTotals
 from telemetry.rules.thresholds import JudgePolicy
 

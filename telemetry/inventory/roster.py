@@ -25,7 +25,7 @@ from telemetry.protocol.hardware import (
     LinkKind,
     NodeInfo,
 )
-from telemetry.rules.finding_rules import CLAIMED_ELSEWHERE, MISSING, NEW_GPU
+from telemetry.rules.alert_rules import CLAIMED_ELSEWHERE, MISSING, NEW_GPU
 from telemetry.rules.peak_flops import default_weight, peak_flops_of
 
 EXPECTED_WITHIN = timedelta(days=1)

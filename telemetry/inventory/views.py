@@ -15,8 +15,8 @@ from django.views.decorators.http import require_safe
 
 from telemetry.history.charts import charts_page
 from telemetry.models import Alert, Gpu, Node
+from telemetry.rules.alert_rules import REFUSED
 from telemetry.rules.broker_refusals import cause
-from telemetry.rules.finding_rules import REFUSED
 
 ALERTS_SHOWN = 20
 

@@ -10,7 +10,7 @@ from telemetry.alerts.service import close_alert, open_alert
 from telemetry.live import broadcast
 from telemetry.models import Alert, TelemetryPolicy, XidCount
 from telemetry.protocol.reading import XidEvent
-from telemetry.rules.finding_rules import LOST, XID_CRITICAL, XID_WARNING
+from telemetry.rules.alert_rules import LOST, XID_CRITICAL, XID_WARNING
 from telemetry.rules.hardware_rules import xid_rule
 
 OFF_THE_BUS = 79

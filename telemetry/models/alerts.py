@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as lazy
 
 from telemetry.models.nodes import Gpu, Node
-from telemetry.rules.finding_rules import Severity
+from telemetry.rules.alert_rules import Severity
 
 
 class AlertQuerySet(models.QuerySet["Alert"]):

@@ -5,103 +5,21 @@ how long its cause stands (`persistence.py`) and says so once the policy's thres
 passed; here it opens at once, and closes when its cause was gone for some seconds, so
 that nothing flickers. See docs/design/telemetry.md#findings. Which state a Gpu is in,
 and what the calendar makes of it, is judged on the floor above
-(reservations/presence/gpu_watch.py); what the card itself says, in hardware_rules.py.
+(reservations/presence/gpu_watch.py); what the card itself says, in hardware_rules.py;
+the rules themselves are in alert_rules.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum, auto
+from enum import Enum, auto
 from typing import Any, Generic, TypeVar
 
 from telemetry.protocol.gpu_state import GpuState
+from telemetry.rules.alert_rules import alert_rules, told_once_rules
 from telemetry.rules.persistence import ReadingTrail
 from telemetry.rules.thresholds import JudgePolicy
-
-
-class Severity(StrEnum):
-    """How much a finding matters."""
-
-    INFO = "info"
-    """Somebody may want to know."""
-    WARNING = "warning"
-    """Somebody should look."""
-    CRITICAL = "critical"
-    """Somebody has to act."""
-
-
-INTRUDER = "intruder"
-SQUATTER = "squatter"
-NO_SHOW = "no-show"
-IDLE_HOG = "idle hog"
-OVERRUN = "overrun"
-ZOMBIE_MEMORY = "zombie memory"
-BROKEN_WITH_BOOKINGS = "broken with bookings"
-LOST = "lost"
-SILENT = "no sample"
-MISSING = "missing after reboot"
-CLAIMED_ELSEWHERE = "claimed elsewhere"
-WEDGED = "wedged driver"
-MISUSE = "misuse of the broker"
-NEW_GPU = "new GPU"
-DRIVER = "driver fault"
-CHANNEL = "no way to the web"
-REFUSED = "refused by the broker"
-RIGHTS = "rights are missing"
-CLOCK = "clock is off"
-XID_CRITICAL = "critical XID"
-XID_WARNING = "XID"
-ECC = "uncorrectable ECC"
-REMAP_FAILURE = "row remap failed"
-REMAP_PENDING = "row remap pending"
-THERMAL = "thermal slowdown"
-BRAKE = "power brake"
-
-SEVERITIES: Mapping[str, Severity] = {
-    INTRUDER: Severity.WARNING,
-    SQUATTER: Severity.INFO,
-    NO_SHOW: Severity.INFO,
-    IDLE_HOG: Severity.INFO,
-    "idle warning": Severity.INFO,
-    OVERRUN: Severity.WARNING,
-    ZOMBIE_MEMORY: Severity.WARNING,
-    REMAP_PENDING: Severity.WARNING,
-    THERMAL: Severity.WARNING,
-    BRAKE: Severity.WARNING,
-    XID_WARNING: Severity.WARNING,
-    LOST: Severity.CRITICAL,
-    SILENT: Severity.CRITICAL,
-    MISSING: Severity.CRITICAL,
-    CLAIMED_ELSEWHERE: Severity.CRITICAL,
-    BROKEN_WITH_BOOKINGS: Severity.CRITICAL,
-    WEDGED: Severity.CRITICAL,
-    MISUSE: Severity.CRITICAL,
-    NEW_GPU: Severity.WARNING,
-    DRIVER: Severity.CRITICAL,
-    CHANNEL: Severity.CRITICAL,
-    REFUSED: Severity.CRITICAL,
-    RIGHTS: Severity.WARNING,
-    CLOCK: Severity.WARNING,
-    XID_CRITICAL: Severity.CRITICAL,
-    ECC: Severity.CRITICAL,
-    REMAP_FAILURE: Severity.CRITICAL,
-}
-"""Every rule; one that is not here is a warning."""
-
-HARDWARE = frozenset({ECC, REMAP_FAILURE, REMAP_PENDING, THERMAL, BRAKE})
-"""Rules of the card itself, which take longer to be over."""
-BREAKS = frozenset(
-    {LOST, SILENT, MISSING, WEDGED, DRIVER, XID_CRITICAL, ECC, REMAP_FAILURE}
-)
-"""Findings with which nobody should count on a Gpu."""
-STANDING = frozenset(
-    {
-        *(MISSING, CLAIMED_ELSEWHERE, SILENT, XID_CRITICAL, XID_WARNING),
-        *(BROKEN_WITH_BOOKINGS, NEW_GPU, CHANNEL, REFUSED),
-    }
-)
-"""Rules that are told once and closed by their opposite, not by silence."""
 
 REPEAT_SECONDS = 60.0
 """How often a finding that stands is told again, so that it is known to stand."""
@@ -110,11 +28,6 @@ UNSEEN_SECONDS = 4 * REPEAT_SECONDS
 
 BLIND = frozenset({GpuState.STALE, GpuState.UNKNOWN})
 """States that say nothing: they neither open nor close anything."""
-
-
-def severity_of(rule: str) -> Severity:
-    """How much a rule matters."""
-    return SEVERITIES.get(rule, Severity.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +114,7 @@ class RuleClock(Generic[Place]):
 
     def adopt(self, place: Place, rule: str, *, at: float) -> None:
         """Take over a finding that was open before this process began."""
-        if rule not in STANDING:
+        if rule not in told_once_rules():
             watch = _FindingWatch(Finding(rule), seen=True, since=at, told_at=at)
             self._watches.setdefault(place, {}).setdefault(rule, watch)
 
@@ -228,6 +141,7 @@ class RuleClock(Generic[Place]):
 
     def _patience_seconds(self, rule: str) -> float:
         policy = self._policy()
-        if rule in HARDWARE:
+        known = alert_rules().get(rule)
+        if known is not None and known.hardware:
             return policy.hardware_closes_after_seconds
         return policy.closes_after_seconds

@@ -10,60 +10,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from telemetry.protocol.reading import GpuReading, Throttle
-from telemetry.rules.finding_rules import (
-    BRAKE,
-    ECC,
+from telemetry.protocol.reading import GpuReading
+from telemetry.rules.alert_rules import (
     LOST,
-    REMAP_FAILURE,
-    REMAP_PENDING,
-    THERMAL,
     XID_CRITICAL,
     XID_WARNING,
-    Finding,
+    AlertRule,
+    alert_rules,
+    rules_about,
 )
+from telemetry.rules.finding_rules import Finding
 from telemetry.rules.persistence import PersistentCauses
 from telemetry.rules.thresholds import JudgePolicy
 
-CLEAN: frozenset[Throttle] = frozenset(Throttle) - {
-    Throttle.HW_SLOWDOWN,
-    Throttle.HW_THERMAL,
-    Throttle.HW_POWER_BRAKE,
-}
 
+def causes_of(reading: GpuReading) -> tuple[AlertRule, ...]:
+    """Return the rules whose cause one reading shows.
 
-def causes_of(reading: GpuReading) -> tuple[str, ...]:
-    """The rules whose cause one reading shows.
-
-    >>> causes_of(GpuReading("GPU-1", throttle=(Throttle.HW_SLOWDOWN,)))
-    ('thermal slowdown',)
+    >>> slow = GpuReading("GPU-1", throttle=(Throttle.HW_SLOWDOWN,))
+    >>> [rule.name for rule in causes_of(slow)]
+    ['thermal slowdown']
     """
     if not reading.answers:
-        return (LOST,)
-    found = []
-    if reading.ecc_uncorrected:
-        found.append(ECC)
-    if reading.remap_failure:
-        found.append(REMAP_FAILURE)
-    if reading.remap_pending or reading.retired_pages_pending:
-        found.append(REMAP_PENDING)
-    throttle = reading.throttle
-    if throttle and not CLEAN.issuperset(throttle):
-        if Throttle.HW_POWER_BRAKE in throttle:
-            found.append(BRAKE)
-        # Older drivers say only that the hardware slows the Gpu down.
-        if Throttle.HW_THERMAL in throttle or Throttle.HW_POWER_BRAKE not in throttle:
-            found.append(THERMAL)
-    return tuple(found)
-
-
-def after_seconds(rule: str, policy: JudgePolicy) -> int:
-    """How long the cause of one of these rules has to stand."""
-    return {
-        LOST: policy.lost_after_seconds,
-        THERMAL: policy.thermal_after_seconds,
-        BRAKE: policy.brake_after_seconds,
-    }.get(rule, policy.counter_after_seconds)
+        # Nothing else is known of it.
+        return (alert_rules()[LOST],)
+    return tuple(
+        rule
+        for rule in rules_about(GpuReading)
+        if rule.condition is not None and rule.condition(reading)
+    )
 
 
 class HardwareWatcher:
@@ -95,9 +70,11 @@ class HardwareWatcher:
         policy = self._policy()
         found = []
         for rule in causes:
-            stand = stands.holds(rule)
-            if stand.passes(after_seconds(rule, policy), policy.least_samples):
-                found.append(Finding(rule, trail=stand.trail))
+            stand = stands.holds(rule.name)
+            if stand.passes(rule.after_seconds(policy), policy.least_samples):
+                found.append(
+                    Finding(rule.name, detail=rule.detail(reading), trail=stand.trail)
+                )
         return found
 
     def blind(self, gpu_id: int) -> None:
@@ -107,9 +84,12 @@ class HardwareWatcher:
 
     def adopt(self, gpu_id: int, rule: str) -> None:
         """Take over a finding that was open before this process began."""
+        known = alert_rules().get(rule)
+        if known is None or known.facts is not GpuReading:
+            return
         policy = self._policy()
         self._gpus.setdefault(gpu_id, PersistentCauses()).adopt(
-            rule, seconds=after_seconds(rule, policy), samples=policy.least_samples
+            rule, seconds=known.after_seconds(policy), samples=policy.least_samples
         )
 
     def keep_only(self, gpu_ids: set[int]) -> None:

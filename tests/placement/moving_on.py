@@ -19,7 +19,7 @@ from placement.rules.rebalance_rules import RebalanceAction, RestartMode
 from reservations.booking.service import book
 from telemetry.alerts.service import open_alert
 from telemetry.models import Gpu, Node
-from telemetry.rules.finding_rules import LOST
+from telemetry.rules.alert_rules import LOST
 from tests.factories import make_membership, make_user
 from tests.placement.agent.two_nodes import TwoNodes
 from tests.placement.lab import send_frame

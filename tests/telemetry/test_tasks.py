@@ -12,7 +12,7 @@ from telemetry.history.minute_store import record_minutes
 from telemetry.live.broadcast import FRAME_LATEST
 from telemetry.models import Alert, SampleMinute
 from telemetry.protocol.frame import Frame, encode
-from telemetry.rules.finding_rules import SILENT
+from telemetry.rules.alert_rules import SILENT
 from telemetry.rules.rollup import MinuteTotals
 from tests.factories import make_gpu, make_gpus, make_node
 

@@ -20,8 +20,10 @@ from redis import Redis, RedisError
 from placement.jobs.tick import gpu_assignment
 from placement.models import Job
 from placement.protocol.job_lifecycle import JobState
+from placement.rules.job_alerts import HELD_RULE
 from reservations.models import Allocation
 from reservations.notifications import service as notices
+from reservations.rules.booking_alerts import OVERRUN, ZOMBIE_MEMORY
 from reservations.rules.lifecycle import State
 from telemetry.alerts.service import close_alert, open_alert
 from telemetry.inventory.queries import read_live
@@ -30,9 +32,7 @@ from telemetry.models import Alert, Gpu, TelemetryPolicy
 from telemetry.protocol.frame import FrameRow, decode
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import MIB_BYTES
-from telemetry.rules.finding_rules import OVERRUN, ZOMBIE_MEMORY
 
-HELD_RULE = sentence("held after its job")
 NOT_CLEAN = (HELD_RULE, OVERRUN, ZOMBIE_MEMORY)
 HELD_SECONDS = 20.0
 """After its end a Job's last processes and the driver have this long to let go."""

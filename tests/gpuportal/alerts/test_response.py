@@ -19,6 +19,7 @@ from placement.agent.command_handler import OrderDesk
 from placement.agent.process.enforcement import Enforcer
 from placement.protocol import signing
 from reservations.models import AuditEntry, SitePolicy
+from reservations.rules import booking_alerts
 from reservations.rules.lifecycle import State
 from telemetry.agent.sampler import make_probe
 from telemetry.agent.simulated_probe import write_claim
@@ -31,7 +32,7 @@ from telemetry.alerts.service import (
 )
 from telemetry.models import Alert, Gpu, Pool, Response, TelemetryPolicy
 from telemetry.protocol.hardware import Isolation
-from telemetry.rules import finding_rules
+from telemetry.rules import alert_rules
 from tests.factories import make_gpu, make_node, make_reservation
 from tests.placement.nodes import make_settings
 from tests.telemetry.agent.test_simulated_probe import scripted_gpu
@@ -188,7 +189,7 @@ def test_the_intruder_is_told_warned_and_stopped_and_each_step_is_audited(
     assert entry.detail["pid"] == intruder.pid
     assert entry.detail["uid"] == SPARE_UID
     assert entry.detail["holder"] == "alice"
-    alert = Alert.objects.get(rule=finding_rules.INTRUDER)
+    alert = Alert.objects.get(rule=booking_alerts.INTRUDER)
     assert 3 <= len(alert.readings) <= 10
     assert alert.readings[0]["processes"][0]["pid"] == intruder.pid
 
@@ -242,7 +243,7 @@ def test_the_holder_himself_is_never_looked_at(lab: Lab, alice):
     lab.judge._logins_at = None
     lab.judge.refresh(timezone.now())
     lab.look(30)
-    assert not Alert.objects.filter(rule=finding_rules.INTRUDER).exists()
+    assert not Alert.objects.filter(rule=booking_alerts.INTRUDER).exists()
     assert not Response.objects.exists()
 
 
@@ -333,22 +334,22 @@ class TestBrokenWithBookings:
         start = now + timedelta(days=2)
         booked = make_reservation(alice, [gpu], start, start + timedelta(hours=1))
         assert judge_broken(now) == (0, 0)
-        open_alert(rule=finding_rules.LOST, gpu_id=gpu.pk, now=now)
+        open_alert(rule=alert_rules.LOST, gpu_id=gpu.pk, now=now)
         assert judge_broken(now) == (1, 0)
         assert judge_broken(now) == (0, 0)
-        found = Alert.objects.get(rule=finding_rules.BROKEN_WITH_BOOKINGS)
+        found = Alert.objects.get(rule=booking_alerts.BROKEN_WITH_BOOKINGS)
         assert found.reservation_id == booked.pk
         assert found.detail["causes"] == ["lost"]
-        close_alert(rule=finding_rules.LOST, gpu_id=gpu.pk, now=now)
+        close_alert(rule=alert_rules.LOST, gpu_id=gpu.pk, now=now)
         assert judge_broken(now) == (0, 1)
 
     def test_a_silent_node_breaks_all_its_gpus_and_a_warning_breaks_none(self, alice):
         node, now = make_node("node-a"), datetime.now(UTC)
         gpus = [make_gpu(node), make_gpu(node)]
         make_reservation(alice, gpus, now, now + timedelta(hours=1))
-        open_alert(rule=finding_rules.THERMAL, gpu_id=gpus[0].pk, now=now)
+        open_alert(rule=alert_rules.THERMAL, gpu_id=gpus[0].pk, now=now)
         assert judge_broken(now) == (0, 0)
-        open_alert(rule=finding_rules.SILENT, node_id=node.pk, now=now)
+        open_alert(rule=alert_rules.SILENT, node_id=node.pk, now=now)
         assert judge_broken(now) == (2, 0)
 
 

@@ -10,12 +10,13 @@ from django.utils import timezone
 from gpuportal.alerts.queries import calling_alerts, people_of, visible_alerts
 from gpuportal.board.board_snapshot import viewer_of
 from reservations.models import AuditEntry, SitePolicy
+from reservations.rules import booking_alerts
 from reservations.rules.lifecycle import State
 from telemetry.alerts.process_responses import note_response
 from telemetry.alerts.service import acknowledge_alert, close_alert, open_alert
 from telemetry.inventory.xid_counts import judge_xids
 from telemetry.models import Alert, XidCount
-from telemetry.rules import finding_rules
+from telemetry.rules import alert_rules
 from tests.factories import make_gpu, make_gpus, make_node, make_reservation
 
 pytestmark = pytest.mark.django_db
@@ -34,7 +35,7 @@ READING = {
 }
 
 
-def open_one(gpu, rule=finding_rules.INTRUDER, **more) -> Alert:
+def open_one(gpu, rule=booking_alerts.INTRUDER, **more) -> Alert:
     open_alert(rule=rule, gpu_id=gpu.pk, now=timezone.now(), **more)
     return Alert.objects.get(rule=rule, gpu=gpu, closed_at=None)
 
@@ -53,7 +54,7 @@ class TestWhoSeesWhat:
     def test_operators_see_all_and_students_what_concerns_their_bookings(
         self, intruded, alice, bob, carol, omar
     ):
-        other = open_one(make_gpu(), finding_rules.THERMAL)
+        other = open_one(make_gpu(), alert_rules.THERMAL)
         now = timezone.now()
         assert set(visible_alerts(omar, now)) == {intruded, other}
         assert set(visible_alerts(alice, now)) == {intruded}
@@ -67,10 +68,10 @@ class TestWhoSeesWhat:
         gpu = make_gpu(node)
         start = timezone.now() + timedelta(days=1)
         make_reservation(alice, [gpu], start, start + timedelta(hours=1))
-        lost = open_one(gpu, finding_rules.LOST)
-        open_alert(rule=finding_rules.WEDGED, node_id=node.pk, now=timezone.now())
+        lost = open_one(gpu, alert_rules.LOST)
+        open_alert(rule=alert_rules.WEDGED, node_id=node.pk, now=timezone.now())
         seen = visible_alerts(alice, timezone.now())
-        assert set(seen) == {lost, Alert.objects.get(rule=finding_rules.WEDGED)}
+        assert set(seen) == {lost, Alert.objects.get(rule=alert_rules.WEDGED)}
         assert not visible_alerts(carol, timezone.now()).exists()
 
     def test_an_intruder_who_was_told_sees_it_and_a_dry_run_tells_nobody(
@@ -131,8 +132,8 @@ class TestTheList:
     def test_filters_by_rule_severity_node_and_state_in_the_address(
         self, client, omar, intruded
     ):
-        closed = open_one(make_gpu(make_node("node-b")), finding_rules.LOST)
-        close_alert(rule=finding_rules.LOST, gpu_id=closed.gpu_id, now=timezone.now())
+        closed = open_one(make_gpu(make_node("node-b")), alert_rules.LOST)
+        close_alert(rule=alert_rules.LOST, gpu_id=closed.gpu_id, now=timezone.now())
         client.force_login(omar)
 
         def shown(query: str) -> list[int]:
@@ -152,7 +153,7 @@ class TestTheList:
         self, client, omar, django_assert_max_num_queries
     ):
         for gpu in make_gpus(30):
-            open_one(gpu, finding_rules.THERMAL, readings=[READING])
+            open_one(gpu, alert_rules.THERMAL, readings=[READING])
         client.force_login(omar)
         client.get("/alerts/")
         with django_assert_max_num_queries(16):
@@ -246,7 +247,7 @@ class TestActs:
         now = timezone.now()
         acknowledge_alert(alert_id=intruded.pk, by="omar", now=now)
         for _ in range(3):
-            close_alert(rule=finding_rules.INTRUDER, gpu_id=intruded.gpu_id, now=now)
+            close_alert(rule=booking_alerts.INTRUDER, gpu_id=intruded.gpu_id, now=now)
             open_one(intruded.gpu, reservation_id=intruded.reservation_id)
         (only,) = Alert.objects.all()
         assert (only.openings, only.acknowledged_by) == (4, "omar")
@@ -261,7 +262,7 @@ class TestXids:
                 gpu=gpu, code=code, count=2, first_at=now, last_at=now
             )
         judge_xids(now=now)
-        assert Alert.objects.open().get().rule == finding_rules.XID_CRITICAL
+        assert Alert.objects.open().get().rule == alert_rules.XID_CRITICAL
         client.force_login(alice)
         assert client.post(f"/gpus/{gpu.pk}/xids/clear/").status_code == 403
         client.force_login(omar)

@@ -9,10 +9,11 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from reservations.rules import booking_alerts
 from reservations.rules.lifecycle import State
 from telemetry.alerts.service import acknowledge_alert, close_alert, open_alert
 from telemetry.models import Alert
-from telemetry.rules import finding_rules
+from telemetry.rules import alert_rules
 from tests.factories import make_gpus, make_node, make_reservation, make_user
 from tests.gpuportal.browser.test_axe import looks
 from tests.pages import fits
@@ -53,7 +54,7 @@ def found(alice) -> list[Alert]:
         alice, gpus[:1], now, now + timedelta(hours=3), state=State.ACTIVE
     )
     open_alert(
-        rule=finding_rules.INTRUDER,
+        rule=booking_alerts.INTRUDER,
         gpu_id=gpus[0].pk,
         now=now - timedelta(minutes=4),
         reservation_id=booked.pk,
@@ -74,19 +75,19 @@ def found(alice) -> list[Alert]:
         readings=[reading(10 - n) for n in range(5)],
     )
     open_alert(
-        rule=finding_rules.WEDGED,
+        rule=alert_rules.WEDGED,
         node_id=node.pk,
         now=now - timedelta(hours=1),
         detail={"reason": "the sampling child 4242 survives SIGKILL in nvidia_open"},
     )
     open_alert(
-        rule=finding_rules.THERMAL,
+        rule=alert_rules.THERMAL,
         gpu_id=gpus[1].pk,
         now=now - timedelta(minutes=9),
         readings=[reading(9, throttle=["hw_thermal", "hw_slowdown"])],
     )
-    open_alert(rule=finding_rules.SQUATTER, gpu_id=gpus[2].pk, now=now)
-    hot = Alert.objects.get(rule=finding_rules.THERMAL)
+    open_alert(rule=booking_alerts.SQUATTER, gpu_id=gpus[2].pk, now=now)
+    hot = Alert.objects.get(rule=alert_rules.THERMAL)
     acknowledge_alert(alert_id=hot.pk, by="omar", now=now)
     return list(Alert.objects.order_by("pk"))
 
@@ -129,7 +130,9 @@ def test_a_change_comes_by_itself_and_what_was_unfolded_stays_so(
     page.locator(f"#alert-{found[0].pk} summary").click()
     expect(page.locator("details[open]")).to_have_count(1)
     squatter = found[-1]
-    close_alert(rule=finding_rules.SQUATTER, gpu_id=squatter.gpu_id, now=timezone.now())
+    close_alert(
+        rule=booking_alerts.SQUATTER, gpu_id=squatter.gpu_id, now=timezone.now()
+    )
     expect(page.locator(".alert")).to_have_count(3)
     expect(page.locator(f"#alert-{found[0].pk} details[open]")).to_have_count(1)
     expect(page.locator("#announcer")).to_have_text("3 alerts in this list")

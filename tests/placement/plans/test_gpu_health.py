@@ -3,9 +3,9 @@
 import pytest
 
 from placement.plans.gpu_health import WELL, health_of
-from telemetry.rules.finding_rules import (
+from reservations.rules.booking_alerts import INTRUDER
+from telemetry.rules.alert_rules import (
     ECC,
-    INTRUDER,
     REMAP_FAILURE,
     REMAP_PENDING,
     THERMAL,

@@ -24,7 +24,7 @@ from reservations.models import SitePolicy
 from reservations.rules.lifecycle import State
 from telemetry.live import broadcast
 from telemetry.models import Alert
-from telemetry.rules.finding_rules import ECC, REMAP_PENDING, WEDGED
+from telemetry.rules.alert_rules import ECC, REMAP_PENDING, WEDGED
 from tests.factories import make_reservation
 from tests.placement.lab import GIB, MIB, make_lab, send_frame, signed_in
 

@@ -13,11 +13,12 @@ from placement.rebalance.rebalance_tick import rebalance_jobs
 from placement.rules.job_refusals import MoveGone
 from placement.rules.rebalance_rules import RebalanceAction, RestartMode
 from reservations.models import Allocation, AuditEntry, Reservation, SitePolicy
+from reservations.rules.booking_alerts import INTRUDER
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State
 from telemetry.alerts.service import close_alert, open_alert
 from telemetry.models import Gpu
-from telemetry.rules.finding_rules import INTRUDER, LOST, SILENT
+from telemetry.rules.alert_rules import LOST, SILENT
 from tests.factories import make_reservation
 from tests.placement.lab import send_frame
 from tests.placement.watched import (

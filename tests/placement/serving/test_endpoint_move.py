@@ -14,9 +14,10 @@ from placement.serving import service as serving
 from placement.serving.call_access import NotServing, call_target
 from placement.serving.serving_refusals import CannotMove
 from reservations.models import Reservation
+from reservations.rules.booking_alerts import INTRUDER
 from reservations.rules.lifecycle import State
 from telemetry.alerts.service import open_alert
-from telemetry.rules.finding_rules import INTRUDER, LOST
+from telemetry.rules.alert_rules import LOST
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.lab import send_frame, signed_in
 from tests.placement.serving.networks import mlp_bytes

@@ -9,8 +9,8 @@ from playwright.sync_api import Page, expect
 
 from reservations.booking.service import book
 from reservations.models import Reservation, SitePolicy
+from reservations.rules.booking_alerts import SQUATTER
 from telemetry.models import Alert
-from telemetry.rules.finding_rules import SQUATTER
 from tests.factories import make_account, make_membership
 from tests.reservations.browser.ground import (
     Lab,

@@ -7,9 +7,9 @@ import pytest
 
 from reservations.presence.attribution import HoldingInfo, OwnerLookup, holder_present
 from reservations.presence.gpu_watch import GpuFacts, Watcher, WatchPolicy
+from reservations.rules import booking_alerts
 from telemetry.protocol.gpu_state import GpuState
 from telemetry.protocol.sample import GpuAnswer, GpuReading, ProcessReading, Throttle
-from telemetry.rules import finding_rules
 from telemetry.rules.thresholds import JudgePolicy
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
@@ -164,7 +164,7 @@ def test_idle_is_said_after_a_minute_and_never_of_an_unknown_utilization() -> No
 def test_who_does_not_come_is_found_after_the_sites_time() -> None:
     policy = WatchPolicy(no_show_seconds=30)
     found = run(IDLE_ROOM, seconds=40, policy=policy)
-    assert [finding.rule for finding in found.findings] == [finding_rules.NO_SHOW]
+    assert [finding.rule for finding in found.findings] == [booking_alerts.NO_SHOW]
     assert not run(IDLE_ROOM, seconds=20, policy=policy).findings
     came = replace(ALICE, checked_in=True)
     assert not run(IDLE_ROOM, holding=came, seconds=40, policy=policy).findings
@@ -176,13 +176,15 @@ def test_the_holder_has_a_grace_to_stop_and_then_overruns() -> None:
     assert run(seen, holding=None, before=ended, seconds=5).state is GpuState.BUSY
     late = run(seen, holding=None, before=ended, seconds=60)
     assert late.state is GpuState.SQUATTER
-    assert late.findings[0].rule == finding_rules.OVERRUN
+    assert late.findings[0].rule == booking_alerts.OVERRUN
     assert late.findings[0].reservation_id == ALICE.reservation_pk
 
 
 def test_memory_without_a_process_is_a_finding_of_its_own() -> None:
     found = run(reading(util=0, memory=2**33), holding=None)
-    assert [finding.rule for finding in found.findings] == [finding_rules.ZOMBIE_MEMORY]
+    assert [finding.rule for finding in found.findings] == [
+        booking_alerts.ZOMBIE_MEMORY
+    ]
 
 
 def test_a_new_holder_starts_with_a_clean_slate() -> None:
@@ -219,7 +221,7 @@ def test_an_idle_hog_opens_when_the_sites_release_rule_would_warn() -> None:
     quiet = reading(process(), util=1)
     assert rules_of(run(quiet, seconds=90, policy=policy)) == []
     found = run(quiet, seconds=91, policy=policy)
-    assert rules_of(found) == [finding_rules.IDLE_HOG]
+    assert rules_of(found) == [booking_alerts.IDLE_HOG]
     facts = found.findings[0].trail.facts()
     assert 2 <= len(facts) <= 10
     assert {one["util_pct"] for one in facts} == {1}
@@ -230,23 +232,23 @@ def test_an_idle_hog_opens_when_the_sites_release_rule_would_warn() -> None:
 @pytest.mark.parametrize(
     ("rule", "seen", "holding", "policy", "opens_at"),
     [
-        (finding_rules.INTRUDER, reading(process("bob", 1002)), ALICE, {}, 4),
+        (booking_alerts.INTRUDER, reading(process("bob", 1002)), ALICE, {}, 4),
         (
-            finding_rules.INTRUDER,
+            booking_alerts.INTRUDER,
             reading(process("bob", 1002)),
             ALICE,
             {"intruder_after_seconds": 30},
             30,
         ),
         (
-            finding_rules.INTRUDER,
+            booking_alerts.INTRUDER,
             reading(process("bob", 1002)),
             ALICE,
             {"intruder_after_seconds": 0, "least_samples": 7},
             6,
         ),
-        (finding_rules.SQUATTER, reading(process("bob", 1002)), None, {}, 10),
-        (finding_rules.ZOMBIE_MEMORY, reading(util=0), None, {}, 10),
+        (booking_alerts.SQUATTER, reading(process("bob", 1002)), None, {}, 10),
+        (booking_alerts.ZOMBIE_MEMORY, reading(util=0), None, {}, 10),
     ],
 )
 def test_each_rule_opens_at_its_threshold_and_closes_when_its_cause_is_gone(
@@ -290,11 +292,11 @@ def test_an_overrun_beside_a_squatter_is_two_findings() -> None:
     ended = replace(ALICE, end=NOW - timedelta(minutes=5))
     seen = reading(process(), process("bob", 1002))
     found = run(seen, holding=None, before=ended, seconds=15)
-    assert set(rules_of(found)) == {finding_rules.OVERRUN, finding_rules.SQUATTER}
+    assert set(rules_of(found)) == {booking_alerts.OVERRUN, booking_alerts.SQUATTER}
     people = {f.rule: f.detail["users"] for f in found.findings}
     assert people == {
-        finding_rules.OVERRUN: ["alice1"],
-        finding_rules.SQUATTER: ["bob"],
+        booking_alerts.OVERRUN: ["alice1"],
+        booking_alerts.SQUATTER: ["bob"],
     }
 
 
@@ -325,7 +327,7 @@ def test_a_finding_of_before_the_restart_stands_on_for_the_same_reservation_only
 
     def first_look(number: int) -> list[str]:
         watcher = Watcher(WatchPolicy())
-        watcher.adopt(7, finding_rules.IDLE_HOG, number)
+        watcher.adopt(7, booking_alerts.IDLE_HOG, number)
         verdict = watcher.judge(
             7,
             quiet,
@@ -337,7 +339,7 @@ def test_a_finding_of_before_the_restart_stands_on_for_the_same_reservation_only
         )
         return rules_of(verdict)
 
-    assert first_look(ALICE.reservation_pk) == [finding_rules.IDLE_HOG]
+    assert first_look(ALICE.reservation_pk) == [booking_alerts.IDLE_HOG]
     assert first_look(99) == []
 
 

@@ -7,11 +7,11 @@ import pytest
 from reservations import tick
 from reservations.booking.release import release
 from reservations.booking.slot_search import find_slots
+from reservations.rules.booking_alerts import INTRUDER, SQUATTER
 from reservations.rules.lifecycle import State
 from reservations.store.membership_rights import payers
 from reservations.waitlist import service as waiting
 from telemetry.models import Alert
-from telemetry.rules.finding_rules import INTRUDER, SQUATTER
 from tests.factories import make_gpu, make_membership, make_reservation
 from tests.reservations.conftest import NOW
 

@@ -9,7 +9,7 @@ import pytest
 from telemetry.alerts.service import open_alert
 from telemetry.models import Alert, TelemetryPolicy, XidCount
 from telemetry.protocol.trouble import NodeTrouble, TroubleState
-from telemetry.rules.finding_rules import RIGHTS, THERMAL, WEDGED
+from telemetry.rules.alert_rules import RIGHTS, THERMAL, WEDGED
 from tests.factories import make_gpu, make_node
 from tests.telemetry.ingest.stepped import Stepped
 from tests.telemetry.messages import reading, sample, send

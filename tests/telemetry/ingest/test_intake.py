@@ -10,7 +10,7 @@ from telemetry.ingest import Ingest
 from telemetry.live import broadcast
 from telemetry.models import Alert, Gpu, Node
 from telemetry.protocol.gpu_state import GpuState
-from telemetry.rules.finding_rules import MISUSE
+from telemetry.rules.alert_rules import MISUSE
 from tests.factories import make_gpu, make_node
 from tests.telemetry.ingest.stepped import Stepped
 from tests.telemetry.messages import (

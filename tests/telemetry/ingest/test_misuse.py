@@ -17,7 +17,7 @@ from telemetry.live import broadcast
 from telemetry.models import Alert
 from telemetry.protocol import frame
 from telemetry.protocol.gpu_state import GpuState
-from telemetry.rules.finding_rules import MISUSE
+from telemetry.rules.alert_rules import MISUSE
 from tests.factories import make_gpu, make_node
 from tests.telemetry.ingest.test_streams import running, wait_for
 from tests.telemetry.messages import reading, sample, send

@@ -24,7 +24,7 @@ from telemetry.protocol.gpu_state import GpuState
 from telemetry.protocol.hardware import NodeInfo
 from telemetry.protocol.reading import XidEvent
 from telemetry.protocol.trouble import NodeTrouble, TroubleState
-from telemetry.rules.finding_rules import (
+from telemetry.rules.alert_rules import (
     CHANNEL,
     CLAIMED_ELSEWHERE,
     CLOCK,

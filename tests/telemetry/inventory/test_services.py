@@ -22,7 +22,7 @@ from telemetry.inventory.roster import record_roster
 from telemetry.models import Alert, Gpu, Node, Pool, SampleMinute
 from telemetry.protocol.errors import NodeExists, NodeUnknown, RosterRefused
 from telemetry.protocol.hardware import NodeInfo
-from telemetry.rules.finding_rules import CLAIMED_ELSEWHERE, MISSING, SILENT
+from telemetry.rules.alert_rules import CLAIMED_ELSEWHERE, MISSING, SILENT
 from telemetry.rules.rollup import MinuteTotals
 from tests.factories import make_gpu, make_gpus, make_node
 from tests.telemetry.messages import GIB, gpu_info, roster

@@ -12,7 +12,7 @@ from telemetry.inventory.xid_counts import (
 )
 from telemetry.models import Alert, TelemetryPolicy, XidCount
 from telemetry.protocol.reading import XidEvent
-from telemetry.rules.finding_rules import XID_CRITICAL, XID_WARNING
+from telemetry.rules.alert_rules import XID_CRITICAL, XID_WARNING
 from tests.factories import make_gpu
 
 pytestmark = pytest.mark.django_db

@@ -9,8 +9,8 @@ from django.utils import timezone
 from telemetry.alerts.service import judge_refused, mark_silent_nodes
 from telemetry.inventory.broker_log import refused_nodes
 from telemetry.models import Alert, Node
+from telemetry.rules.alert_rules import REFUSED, SILENT
 from telemetry.rules.broker_refusals import BrokerRefusal, RefusalCause, recent
-from telemetry.rules.finding_rules import REFUSED, SILENT
 from tests import brokers
 from tests.factories import make_gpu, make_node
 

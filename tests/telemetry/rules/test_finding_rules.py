@@ -4,17 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telemetry.rules.finding_rules import (
-    BREAKS,
+from telemetry.rules.alert_rules import (
     ECC,
     LOST,
     MISSING,
-    SEVERITIES,
+    Severity,
+    breaking_rules,
+    severity_of,
+)
+from telemetry.rules.finding_rules import (
     Finding,
     FindingAct,
     RuleClock,
-    Severity,
-    severity_of,
 )
 from telemetry.rules.thresholds import JudgePolicy
 
@@ -73,7 +74,7 @@ def test_gpus_that_are_gone_are_forgotten():
 
 
 def test_what_breaks_a_gpu_is_critical_and_an_unknown_rule_is_a_warning():
-    assert {SEVERITIES[rule] for rule in BREAKS} == {Severity.CRITICAL}
+    assert {severity_of(rule) for rule in breaking_rules()} == {Severity.CRITICAL}
     assert severity_of("something else") is Severity.WARNING
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from telemetry.protocol.reading import GpuAnswer, GpuReading, Throttle
-from telemetry.rules.finding_rules import (
+from telemetry.rules.alert_rules import (
     BRAKE,
     ECC,
     LOST,

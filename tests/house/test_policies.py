@@ -1,0 +1,76 @@
+"""A rule of a policy is declared in its dataclass and nowhere else."""
+
+import ast
+
+import pytest
+from django.db import models
+
+from reservations.models import SitePolicy
+from reservations.operations import policies
+from telemetry.models import TelemetryPolicy
+from tests.house.walk import python_files, short, tree
+
+DECLARED_IN = {
+    "reservations/rules/policy.py",
+    "telemetry/rules/thresholds.py",
+    "telemetry/rules/retention.py",
+}
+SELECTIONS = {
+    # The rules that a replay can tell apart, and their titles and units there.
+    "reservations/reports/replay/comparison.py",
+    "reservations/reports/replay/forms.py",
+}
+MOST_IN_A_TABLE = 3
+
+
+def rule_names() -> set[str]:
+    """Return the name of every rule, and of its column."""
+    return {
+        name
+        for row in policies.MODELS.values()
+        for rule in row.declared.rules
+        for name in (rule.name, rule.column)
+    }
+
+
+def table_of(node: ast.AST, known: set[str]) -> list[str]:
+    """Return the rules that a dict, tuple, list or set names as text."""
+    if isinstance(node, ast.Dict):
+        entries: list[ast.expr | None] = list(node.keys)
+    elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+        entries = list(node.elts)
+    else:
+        return []
+    return [
+        entry.value
+        for entry in entries
+        if isinstance(entry, ast.Constant) and entry.value in known
+    ]
+
+
+def test_no_table_of_rules_stands_outside_the_declarations():
+    known = rule_names()
+    found = {
+        short(path)
+        for path in python_files("gpuportal", "placement", "reservations", "telemetry")
+        if short(path) not in DECLARED_IN and "/migrations/" not in short(path)
+        for node in ast.walk(tree(path))
+        if len(table_of(node, known)) > MOST_IN_A_TABLE
+    }
+    assert found == SELECTIONS
+
+
+@pytest.mark.parametrize("row", [SitePolicy, TelemetryPolicy])
+def test_every_column_of_a_policy_is_declared(row: type[models.Model]):
+    columns = {field.name for field in row._meta.concrete_fields} - {"id", "version"}
+    assert columns == {rule.column for rule in row.declared.rules}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("which", policies.MODELS)
+def test_every_rule_has_words_and_limits_around_its_default(which: str):
+    for rule in policies.MODELS[which].declared.rules:
+        assert rule.label and rule.meaning.endswith((".", ")")), rule.name
+        least, most = rule.row_limits
+        if rule.kind in ("number", "ratio"):
+            assert least is not None and most is not None, rule.name
+            assert least <= rule.row_default <= most, rule.name
