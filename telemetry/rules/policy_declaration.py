@@ -127,7 +127,8 @@ class PolicyRule:
     @property
     def row_default(self) -> Any:
         """Return the default as the row keeps it."""
-        return self.to_row(self.default)
+        default = self.to_row(self.default)
+        return _whole(default) if self.kind == "ratio" else default
 
     @property
     def row_limits(self) -> tuple[float | None, float | None]:
