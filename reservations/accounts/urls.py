@@ -11,7 +11,6 @@ urlpatterns = [
     path("manage/accounts/collect/", account_tree.collect, name="manage-collect"),
     path("manage/accounts/add/", account_tree.add, name="manage-add"),
     path("manage/accounts/draft/", draft_views.show, name="manage-draft"),
-    path("manage/accounts/draft/save/", draft_views.save, name="manage-save"),
     path("manage/accounts/draft/drop/", draft_views.drop, name="manage-drop"),
     path("manage/accounts/changes/", change_views.show, name="manage-changes"),
     path("manage/accounts/changes/<int:pk>/", change_views.one, name="manage-change"),

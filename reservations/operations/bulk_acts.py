@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, tzinfo
 from enum import StrEnum
-from typing import ClassVar
 
-from reservations.rules.errors import BookingError
-from telemetry.protocol.sentences import joined, sentence
+from telemetry.protocol.sentences import sentence
 
 
 class BulkAct(StrEnum):
@@ -62,16 +59,3 @@ ACTS: dict[BulkAct, ActInfo] = {
         ),
     ),
 }
-
-
-@dataclass(eq=False)
-class DeskInvalid(BookingError):
-    """Something at the operator's desk that cannot be meant."""
-
-    code: ClassVar[str] = "desk-invalid"
-    title: ClassVar[str] = sentence("This is not complete")
-    wrong: Mapping[str, str]
-    """Sentences by field."""
-
-    def text(self, zone: tzinfo = UTC) -> str:
-        return joined(self.wrong.values())

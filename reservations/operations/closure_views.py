@@ -5,12 +5,12 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import messages
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import (
     require_http_methods,
     require_POST,
@@ -18,18 +18,23 @@ from django.views.decorators.http import (
 )
 
 from reservations.models import Closure, Reservation
-from reservations.notifications.text.closure_text import ClosureInvalid, PreviewStale
 from reservations.operations import closures
 from reservations.operations.closures import ClosureDraft, Preview
 from reservations.operations.evacuation import EvacuatedGpus
 from reservations.operations.evacuation_plan import BookingFate, EvacuationOutcome
 from reservations.operations.forms import ClosureForm, ClosuresAsked
-from reservations.rules.errors import BookingError, NotFound
 from reservations.store.access import operator_required, reader
-from telemetry.protocol.sentences import joined, sentence
+from reservations.web.review_page import Review, ReviewPage, undo_answer
+from telemetry.protocol.sentences import counted, joined, sentence
 from telemetry.web.query_filters import read_filters, whole_number
 
 ROWS_PER_PAGE = 25
+WARNING = sentence(
+    "Saving notifies the affected users. A booking that has not begun moves to an "
+    "equal GPU if one is free. If none is free, it ends when the closure begins, or it "
+    "is cancelled with a full refund and a voucher. Cancelling the closure later does "
+    "not undo this."
+)
 FATES = {
     BookingFate.MOVED: ("arrow-right", sentence("moves to")),
     BookingFate.CUT: ("clock", sentence("ends earlier")),
@@ -131,41 +136,78 @@ def _wanted(values: dict[str, Any], now: datetime) -> QuerySet[Closure]:
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def one(request: HttpRequest, pk: int | None = None) -> HttpResponseBase:
-    """Show the form of a new or an existing closure; look; save what was looked at."""
-    row = _standing(pk) if pk is not None else None
-    if request.method != "POST":
-        return _form(request, ClosureForm(initial=_initial(request, row)), row)
-    form = ClosureForm(request.POST)
-    if not form.is_valid():
-        return _form(request, form, row, status=422)
-    draft = _draft(form.cleaned_data)
-    now = timezone.now()
-    try:
-        if "save" in request.POST:
-            kept, done = closures.save(
-                draft=draft,
-                actor=reader(request),
-                now=now,
-                seen=request.POST.get("seen", "")[:64],
-                pk=pk,
-                version=form.cleaned_data["version"] if pk is not None else None,
+    """Show the form of a closure; review whom it touches; save what was reviewed."""
+    return ClosurePage(request, pk).answer()
+
+
+class ClosurePage(ReviewPage):
+    """A new closure, or one that stands."""
+
+    template = "reservations/operations/closure_edit.html"
+    tab = "closures"
+    save_label = gettext_lazy("Save and notify them")
+    before_hint = gettext_lazy(
+        "Preview the affected bookings first. Nothing is saved yet."
+    )
+
+    def __init__(self, request: HttpRequest, pk: int | None) -> None:
+        super().__init__(request)
+        self.pk = pk
+        self.row = _standing(pk) if pk is not None else None
+
+    def form_of(self, data: Any) -> ClosureForm:
+        """Return the form with the closure as it is."""
+        if data is None:
+            return ClosureForm(initial=_initial(self.request, self.row))
+        return ClosureForm(data)
+
+    def review(self, form: Any) -> Review:
+        """Return the bookings that the closure touches."""
+        plan = closures.preview(
+            draft=_draft(form.cleaned_data), now=self.now, pk=self.pk
+        )
+        rows = touched(plan.reliefs, plan.leaving)
+        return Review(
+            mark=plan.mark,
+            title=touched_title(len(rows)),
+            aside=counted("{n} GPU closes", "{n} GPUs close", len(plan.gpus)),
+            touched=rows,
+            warning=WARNING if rows else "",
+        )
+
+    def save(self, form: Any, *, mark: str, reason: str) -> str:
+        """Save the closure and clear it; say what became of the bookings."""
+        kept, done = closures.save(
+            draft=_draft(form.cleaned_data),
+            actor=self.actor,
+            now=self.now,
+            mark=mark,
+            pk=self.pk,
+            version=form.cleaned_data["version"] if self.pk is not None else None,
+        )
+        return _said(kept, done)
+
+    def done(self) -> HttpResponseBase:
+        """Return to the list."""
+        return redirect("manage-closures")
+
+    def context(self, form: Any, review: Review | None) -> dict[str, Any]:
+        """Return the GPUs to choose, by node."""
+        chosen = {str(value) for value in form["gpus"].value() or ()}
+        nodes: dict[str, list[tuple[str, str, bool]]] = {}
+        for gpu in form.fields["gpus"].queryset:
+            label = f"{gpu.index} {gpu.pool.gpu_class}"
+            nodes.setdefault(gpu.node.name, []).append(
+                (str(gpu.pk), label, str(gpu.pk) in chosen)
             )
-            messages.success(request, _said(kept, done))
-            return redirect("manage-closures")
-        plan = closures.preview(draft=draft, now=now, pk=pk)
-    except ClosureInvalid as invalid:
-        for field, text in invalid.wrong.items():
-            form.add_error(field, text)
-        return _form(request, form, row, status=422)
-    except PreviewStale as stale:
-        plan = closures.preview(draft=draft, now=now, pk=pk)
-        return _form(request, form, row, plan=plan, problem=stale.text(), status=409)
-    except NotFound as missing:
-        raise Http404 from missing
-    except BookingError as error:
-        zone = timezone.get_current_timezone()
-        return _form(request, form, row, problem=error.text(zone), status=409)
-    return _form(request, form, row, plan=plan)
+        return {"row": self.row, "nodes": nodes.items()}
+
+
+def touched_title(count: int) -> str:
+    """Return the heading of the bookings that a change touches."""
+    if not count:
+        return sentence("No booking is affected")
+    return counted("{n} affected booking", "{n} affected bookings", count)
 
 
 _COUNTED = {
@@ -191,36 +233,6 @@ def _said(kept: Closure, done: Preview) -> str:
         counts=joined(told, by=", "),
     )
     return joined([saved, who])
-
-
-def _form(
-    request: HttpRequest,
-    form: ClosureForm,
-    row: Closure | None,
-    *,
-    plan: Preview | None = None,
-    problem: str = "",
-    status: int = 200,
-) -> HttpResponse:
-    chosen = {str(value) for value in form["gpus"].value() or ()}
-    nodes: dict[str, list[tuple[str, str, bool]]] = {}
-    for gpu in form.fields["gpus"].queryset:  # type: ignore[attr-defined]
-        label = f"{gpu.index} {gpu.pool.gpu_class}"
-        nodes.setdefault(gpu.node.name, []).append(
-            (str(gpu.pk), label, str(gpu.pk) in chosen)
-        )
-    context = {
-        "tab": "closures",
-        "form": form,
-        "row": row,
-        "nodes": nodes.items(),
-        "plan": plan,
-        "touched": touched(plan.reliefs, plan.leaving) if plan else [],
-        "problem": problem,
-    }
-    return render(
-        request, "reservations/operations/closure_edit.html", context, status=status
-    )
 
 
 def _initial(request: HttpRequest, row: Closure | None) -> dict[str, Any]:
@@ -273,24 +285,18 @@ def _standing(pk: int) -> Closure:
 def end(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Give the time back to booking; what was moved or refunded stays so."""
     version = request.POST.get("version", "")
-    try:
+
+    def act() -> str:
         row = closures.cancel(
             pk=pk,
             version=whole_number(version),
             actor=reader(request),
             now=timezone.now(),
         )
-    except NotFound as missing:
-        raise Http404 from missing
-    except BookingError as error:
-        messages.error(request, error.text(timezone.get_current_timezone()))
-        return redirect("manage-closures")
-    messages.success(
-        request,
-        sentence(
+        return sentence(
             "{kind} ended: the time can be booked again. Bookings that it moved or "
             "refunded are not changed back.",
             kind=row.get_kind_display(),
-        ),
-    )
-    return redirect("manage-closures")
+        )
+
+    return undo_answer(request, act, "manage-closures")

@@ -4,8 +4,6 @@ Whoever is in the way is moved, cut or refunded when the closure is saved
 (``leaving``); what is ended gives the time back to booking and undoes no refund.
 """
 
-import hashlib
-import json
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,17 +13,14 @@ from django.db import DatabaseError, transaction
 
 from reservations.models import Account, Closure, User
 from reservations.notifications import live
-from reservations.notifications.text.closure_text import (
-    ClosureInvalid,
-    PreviewStale,
-    check_times,
-)
+from reservations.notifications.text.closure_text import check_times
 from reservations.operations import evacuation
 from reservations.operations.evacuation_plan import EvacuationOutcome, relieve
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.closed_time import TEACHING, ClosureInfo
 from reservations.rules.errors import BookingError, NotFound, StaleVersion
 from reservations.rules.policy import Policy
+from reservations.rules.review import FieldsInvalid, PreviewStale, mark_of
 from reservations.rules.window import whole_second
 from reservations.store.audit_log import audit_act
 from reservations.store.booking_snapshot import site_policy
@@ -83,17 +78,16 @@ class Preview:
     leaving: evacuation.EvacuatedGpus
 
     @property
-    def seen(self) -> str:
+    def mark(self) -> str:
         """Return a mark of exactly this: what is saved must be what was seen."""
-        said = json.dumps([one.to_json() for one in self.reliefs], sort_keys=True)
-        return hashlib.sha256(said.encode()).hexdigest()[:32]
+        return mark_of([one.to_json() for one in self.reliefs])
 
 
 def preview(*, draft: ClosureDraft, now: datetime, pk: int | None = None) -> Preview:
     """Return whom a closure would touch if it were saved now.
 
     Raises:
-        ClosureInvalid: by field.
+        FieldsInvalid: by field.
     """
     at = whole_second(now)
     _check(draft, now=at, running=_runs(pk, at))
@@ -105,17 +99,17 @@ def save(
     draft: ClosureDraft,
     actor: User,
     now: datetime,
-    seen: str,
+    mark: str,
     pk: int | None = None,
     version: int | None = None,
 ) -> tuple[Closure, Preview]:
     """Keep a closure, new or changed, and clear it of what is in the way.
 
     Args:
-        seen: the mark of the preview that was looked at.
+        mark: of the preview that was looked at.
 
     Raises:
-        ClosureInvalid: by field.
+        FieldsInvalid: by field.
         PreviewStale: bookings changed since; look again. Nothing is written.
         StaleVersion, NotFound.
     """
@@ -125,7 +119,7 @@ def save(
         row = _locked(pk, version, at) if pk is not None else None
         _check(draft, now=at, running=row is not None and row.start <= at)
         plan = _plan(draft.to_info(pk or 0), now=at, lock=True)
-        if plan.seen != seen:
+        if plan.mark != mark:
             raise PreviewStale
         before = _said(row) if row is not None else {}
         kept = _write(row, draft, actor=actor, now=at)
@@ -242,7 +236,7 @@ def _check(draft: ClosureDraft, *, now: datetime, running: bool) -> None:
     """Refuse what cannot be meant, by field.
 
     Raises:
-        ClosureInvalid.
+        FieldsInvalid.
     """
     wrong = check_times(draft.start, draft.end, now=now, running=running)
     if not draft.reason.strip():
@@ -262,7 +256,7 @@ def _check(draft: ClosureDraft, *, now: datetime, running: bool) -> None:
     if not teaching and draft.account_id is not None:
         wrong["account"] = sentence("Only a teaching slot can be kept for an account.")
     if wrong:
-        raise ClosureInvalid(wrong)
+        raise FieldsInvalid(wrong)
 
 
 def _place_missing(draft: ClosureDraft) -> str | None:

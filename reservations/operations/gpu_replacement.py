@@ -3,8 +3,6 @@
 Summaries and samples stay with A; B names A, so that the history can be followed.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,16 +13,15 @@ from reservations.booking import refunds
 from reservations.booking.service import OVERLAP
 from reservations.models import Allocation, Reservation, User
 from reservations.notifications import holder_notices
-from reservations.notifications.text.closure_text import PreviewStale
 from reservations.operations import evacuation
 from reservations.operations.replacement_rules import (
-    CannotReplace,
     Carry,
     ReplacedBooking,
     carry,
 )
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.policy import Policy
+from reservations.rules.review import FieldsInvalid, PreviewStale, mark_of
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger
 from reservations.store.audit_log import audit_act
@@ -46,41 +43,43 @@ class Replacement:
     rows: Mapping[int, Reservation]
 
     @property
-    def seen(self) -> str:
+    def mark(self) -> str:
         """Return a mark of exactly this: what is done must be what was seen."""
-        said = json.dumps([one.to_json() for one in self.carried], sort_keys=True)
-        return hashlib.sha256(said.encode()).hexdigest()[:32]
+        return mark_of([one.to_json() for one in self.carried])
 
 
 def preview(*, old_id: int, new_id: int, now: datetime) -> Replacement:
     """Return what replacing one Gpu by another would do now.
 
     Raises:
-        CannotReplace: by field.
+        FieldsInvalid: by field.
     """
     return _plan(old_id, new_id, now=whole_second(now), lock=False)
 
 
 def replace(
-    *, old_id: int, new_id: int, actor: User, now: datetime, reason: str, seen: str
+    *, old_id: int, new_id: int, actor: User, now: datetime, reason: str, mark: str
 ) -> Replacement:
     """Carry the bookings over, link the two, let the old one take no new bookings.
 
     Raises:
-        CannotReplace: by field.
+        FieldsInvalid: by field.
         PreviewStale: bookings changed since; nothing is written.
     """
     at = whole_second(now)
     policy = site_policy()
     if not reason.strip():
-        raise CannotReplace(
-            field="reason",
-            why=sentence("Give a reason. The people whose bookings move see it."),
+        raise FieldsInvalid(
+            {
+                "reason": sentence(
+                    "Give a reason. The people whose bookings move see it."
+                )
+            }
         )
     try:
         with transaction.atomic(durable=True):
             plan = _plan(old_id, new_id, now=at, lock=True)
-            if plan.seen != seen:
+            if plan.mark != mark:
                 raise PreviewStale
             for one in plan.carried:
                 if one.what is Carry.CARRIED:
@@ -134,8 +133,8 @@ def _plan(old_id: int, new_id: int, *, now: datetime, lock: bool) -> Replacement
     known = {gpu.pk: gpu for gpu in calendar_gpus() if gpu.pk in (old_id, new_id)}
     old, new = known[old_id], known[new_id]
     if not new.bookable:
-        raise CannotReplace(
-            field="new", why=sentence("{gpu}: {why}.", gpu=new.label, why=new.out)
+        raise FieldsInvalid(
+            {"new": sentence("{gpu}: {why}.", gpu=new.label, why=new.out)}
         )
     own = [one.pk for one in found.booked]
     held = Allocation.objects.filter(gpu_id=new_id, live=True, end__gt=now)
@@ -163,7 +162,7 @@ def _check(old_id: int, new_id: int) -> None:
     """Refuse two Gpus of which one cannot replace the other.
 
     Raises:
-        CannotReplace: by field.
+        FieldsInvalid: by field.
     """
     rows = {
         gpu.pk: gpu
@@ -171,23 +170,15 @@ def _check(old_id: int, new_id: int) -> None:
     }
     for field, pk in (("old", old_id), ("new", new_id)):
         if pk not in rows:
-            raise CannotReplace(
-                field=field, why=sentence("There is no such GPU in service.")
-            )
+            raise FieldsInvalid({field: sentence("There is no such GPU in service.")})
     if old_id == new_id:
-        raise CannotReplace(field="new", why=sentence("A GPU cannot replace itself."))
+        raise FieldsInvalid({"new": sentence("A GPU cannot replace itself.")})
     if rows[old_id].replaced_by_id is not None:
-        raise CannotReplace(
-            field="old", why=sentence("This GPU has been replaced already.")
-        )
+        raise FieldsInvalid({"old": sentence("This GPU has been replaced already.")})
     if Gpu.objects.filter(replaced_by_id=new_id).exists():
-        raise CannotReplace(
-            field="new", why=sentence("This GPU replaces another GPU already.")
-        )
+        raise FieldsInvalid({"new": sentence("This GPU replaces another GPU already.")})
     if rows[new_id].replaced_by_id is not None:
-        raise CannotReplace(
-            field="new", why=sentence("This GPU has been replaced itself.")
-        )
+        raise FieldsInvalid({"new": sentence("This GPU has been replaced itself.")})
 
 
 def _carry(

@@ -10,23 +10,23 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import (
     require_http_methods,
     require_POST,
     require_safe,
 )
 
-from reservations.notifications.text.closure_text import PreviewStale
 from reservations.operations import gpu_replacement, pools
-from reservations.operations.bulk_acts import ACTS, BulkAct, DeskInvalid
-from reservations.operations.closure_views import touched
+from reservations.operations.bulk_acts import ACTS, BulkAct
+from reservations.operations.closure_views import touched, touched_title
 from reservations.operations.forms import ActForm, DrainForm, GpusAsked, ReplaceForm
-from reservations.operations.gpu_replacement import Replacement
-from reservations.operations.replacement_rules import WORDS, CannotReplace, Carry
+from reservations.operations.replacement_rules import WORDS, Carry
 from reservations.rules.errors import BookingError, NotFound
+from reservations.rules.review import FieldsInvalid
 from reservations.store.access import operator_required, reader
 from reservations.store.gpu_rows import OUT_FIELDS, unavailable_reason
+from reservations.web.review_page import Review, ReviewPage
 from telemetry.models import Gpu, Node, Pool
 from telemetry.protocol.sentences import counted, joined, sentence
 from telemetry.web.query_filters import read_filters
@@ -139,7 +139,7 @@ def act(request: HttpRequest) -> HttpResponseBase:
             pool_id=values["pool"].pk if values["pool"] else None,
             move_booked=values["move_booked"],
         )
-    except DeskInvalid as invalid:
+    except FieldsInvalid as invalid:
         form.add_error(None, invalid.text())
         return _list(request, form, status=422)
     changed = sentence(
@@ -166,6 +166,7 @@ def _sure(
 ) -> HttpResponse:
     values = form.cleaned_data
     leaving, reliefs = pools.drain_preview(gpu_ids=pks, now=timezone.now())
+    rows = touched(reliefs, leaving)
     context = {
         "tab": "pools",
         "form": form,
@@ -173,7 +174,8 @@ def _sure(
         "drains": values["act"] == BulkAct.DRAIN,
         "gpus": values["gpus"].select_related("node", "pool"),
         "pool": values["pool"],
-        "touched": touched(reliefs, leaving),
+        "touched": rows,
+        "touched_title": touched_title(len(rows)),
     }
     return render(
         request, "reservations/operations/gpu_act.html", context, status=status
@@ -183,74 +185,70 @@ def _sure(
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def replace(request: HttpRequest) -> HttpResponseBase:
-    """Look at what replacing a Gpu does; do what was looked at."""
-    if request.method != "POST":
-        old = request.GET.get("old", "")
-        initial = {"old": int(old)} if old.isdecimal() and len(old) < 19 else {}
-        return _replace_page(request, ReplaceForm(initial=initial))
-    form = ReplaceForm(request.POST)
-    if not form.is_valid():
-        return _replace_page(request, form, status=422)
-    values = form.cleaned_data
-    pks = {"old_id": values["old"].pk, "new_id": values["new"].pk}
-    now = timezone.now()
-    try:
-        if "save" in request.POST:
-            done = gpu_replacement.replace(
-                **pks,
-                actor=reader(request),
-                now=now,
-                reason=values["reason"],
-                seen=request.POST.get("seen", "")[:64],
-            )
-            went = sum(one.what is Carry.CARRIED for one in done.carried)
-            stay = len(done.carried) - went
-            messages.success(
-                request,
-                counted(
-                    "{new} replaces {old}. {n} booking moved. {stay} not changed.",
-                    "{new} replaces {old}. {n} bookings moved. {stay} not changed.",
-                    went,
-                    new=done.new.label,
-                    old=done.old.label,
-                    stay=stay,
-                ),
-            )
-            return redirect("manage-gpus")
-        plan = gpu_replacement.preview(**pks, now=now)
-    except CannotReplace as no:
-        form.add_error(no.field, no.why)
-        return _replace_page(request, form, status=422)
-    except PreviewStale as stale:
-        plan = gpu_replacement.preview(**pks, now=now)
-        return _replace_page(request, form, plan=plan, problem=stale.text(), status=409)
-    return _replace_page(request, form, plan=plan)
+    """Review what replacing a Gpu does; do what was reviewed."""
+    return ReplacePage(request).answer()
 
 
-def _replace_page(
-    request: HttpRequest,
-    form: ReplaceForm,
-    *,
-    plan: Replacement | None = None,
-    problem: str = "",
-    status: int = 200,
-) -> HttpResponse:
-    rows = []
-    if plan is not None:
+class ReplacePage(ReviewPage):
+    """Another Gpu takes the place of one."""
+
+    template = "reservations/operations/gpu_replace.html"
+    tab = "pools"
+    save_label = gettext_lazy("Replace and notify them")
+    before_hint = gettext_lazy("Preview the affected bookings first.")
+    after_hint = gettext_lazy("This is what happens now. Nothing is saved yet.")
+
+    def form_of(self, data: Any) -> ReplaceForm:
+        """Return the form, with the Gpu of the address chosen."""
+        if data is not None:
+            return ReplaceForm(data)
+        old = self.request.GET.get("old", "")
+        chosen = old.isdecimal() and len(old) < 19
+        return ReplaceForm(initial={"old": int(old)} if chosen else {})
+
+    def review(self, form: Any) -> Review:
+        """Return which bookings go along."""
+        plan = gpu_replacement.preview(**_pair(form), now=self.now)
+        return Review(mark=plan.mark, plan=plan)
+
+    def save(self, form: Any, *, mark: str, reason: str) -> str:
+        """Replace it; say how many bookings moved."""
+        done = gpu_replacement.replace(
+            **_pair(form),
+            actor=self.actor,
+            now=self.now,
+            reason=form.cleaned_data["reason"],
+            mark=mark,
+        )
+        went = sum(one.what is Carry.CARRIED for one in done.carried)
+        return counted(
+            "{new} replaces {old}. {n} booking moved. {stay} not changed.",
+            "{new} replaces {old}. {n} bookings moved. {stay} not changed.",
+            went,
+            new=done.new.label,
+            old=done.old.label,
+            stay=len(done.carried) - went,
+        )
+
+    def done(self) -> HttpResponseBase:
+        """Return to the list of Gpus."""
+        return redirect("manage-gpus")
+
+    def context(self, form: Any, review: Review | None) -> dict[str, Any]:
+        """Return each booking and what happens to it."""
+        if review is None:
+            return {}
+        plan = review.plan
         rows = [
             (plan.rows[one.pk], one, WORDS[one.what], one.what is Carry.CARRIED)
             for one in plan.carried
         ]
-    context = {
-        "tab": "pools",
-        "form": form,
-        "plan": plan,
-        "rows": rows,
-        "problem": problem,
-    }
-    return render(
-        request, "reservations/operations/gpu_replace.html", context, status=status
-    )
+        return {"plan": plan, "rows": rows}
+
+
+def _pair(form: Any) -> dict[str, int]:
+    values = form.cleaned_data
+    return {"old_id": values["old"].pk, "new_id": values["new"].pk}
 
 
 @require_POST

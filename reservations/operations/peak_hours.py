@@ -135,3 +135,16 @@ def peak_words(peak: PeakHours | None) -> str:
         hours=hours_text(peak.mask),
         zone=peak.zone,
     )
+
+
+_WORDS = re.compile(r"(\d+) times in (.+) \([^()]*\)")
+
+
+def read_peak_words(text: str) -> tuple[int, str]:
+    """Return the factor and the hours of what ``peak_words`` wrote to the audit log.
+
+    >>> read_peak_words("2 times in Sat 10-14 (Europe/Berlin)"), read_peak_words("none")
+    ((2, 'Sat 10-14'), (1, ''))
+    """
+    found = _WORDS.fullmatch(text)
+    return (int(found[1]), found[2]) if found else (1, "")

@@ -3,8 +3,6 @@
 The history is the audit log: who, when, why, each field before and after.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,37 +14,37 @@ from django.db import models, transaction
 from reservations.models import AuditEntry, SitePolicy, User
 from reservations.operations.policy_fields import (
     Changes,
-    PolicyChanged,
     PolicyField,
     words_of,
 )
 from reservations.rules.errors import NotFound
+from reservations.rules.review import FieldsInvalid, PreviewStale, mark_of
 from reservations.store.audit_log import audit_act
 from telemetry.models import TelemetryPolicy
 from telemetry.models.policy_row import PolicyRow
-from telemetry.protocol.sentences import sentence
+from telemetry.protocol.sentences import joined, sentence
 
 MODELS: dict[str, type[PolicyRow]] = {
     "booking": SitePolicy,
     "telemetry": TelemetryPolicy,
 }
 CHANGED, UNDONE = "policy.changed", "policy.undone"
+CHANGED_SINCE = sentence(
+    "Another person has changed the policy in the meantime. Preview your change again."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyPreview:
-    """What a change would do, or what is wrong with it."""
+    """What a change would do."""
 
     changes: Changes
     """(before, after) by field."""
-    wrong: Mapping[str, list[str]]
-    """Sentences by field; "" : about several."""
 
     @property
-    def seen(self) -> str:
+    def mark(self) -> str:
         """Return a mark of exactly this change: what is saved must be what was seen."""
-        said = json.dumps({k: list(v) for k, v in self.changes.items()}, sort_keys=True)
-        return hashlib.sha256(said.encode()).hexdigest()[:32]
+        return mark_of(self.changes)
 
 
 def fields_of(which: str) -> list[PolicyField]:
@@ -63,6 +61,7 @@ def look(*, which: str, values: Mapping[str, object]) -> PolicyPreview:
     """Return what these values would change, judged field by field and together.
 
     Raises:
+        FieldsInvalid: by field.
         NotFound: there is no such policy.
     """
     row = _current(which)
@@ -79,12 +78,13 @@ def _look(row: PolicyRow, values: Mapping[str, object]) -> PolicyPreview:
     try:
         row.full_clean()
     except ValidationError as error:
-        found = error.message_dict
-        return PolicyPreview(
-            changes,
-            {("" if name == "__all__" else name): said for name, said in found.items()},
-        )
-    return PolicyPreview(changes, {})
+        raise FieldsInvalid(
+            {
+                "" if name == "__all__" else name: joined(told)
+                for name, told in error.message_dict.items()
+            }
+        ) from error
+    return PolicyPreview(changes)
 
 
 def save(
@@ -94,27 +94,23 @@ def save(
     actor: User,
     now: datetime,
     reason: str,
-    seen: str,
+    mark: str,
     verb: str = CHANGED,
     **detail: object,
 ) -> Changes:
     """Keep a change exactly as it was looked at; what is different now.
 
     Raises:
-        ValidationError: by field.
-        PolicyChanged: somebody changed the policy since; look again.
+        FieldsInvalid: by field.
+        PreviewStale: somebody changed the policy since; look again.
         NotFound: there is no such policy.
     """
     with transaction.atomic(durable=True):
         _current(which)
         row = MODELS[which]._default_manager.select_for_update().get(pk=1)
         found = _look(row, values)
-        if found.wrong:
-            raise ValidationError(
-                {name or "__all__": said for name, said in found.wrong.items()}
-            )
-        if found.seen != seen:
-            raise PolicyChanged
+        if found.mark != mark:
+            raise PreviewStale(CHANGED_SINCE)
         if not found.changes:
             return {}
         after = {name: new for name, (_old, new) in found.changes.items()}
@@ -152,7 +148,8 @@ def undo_look(*, which: str, entry_id: int) -> tuple[AuditEntry, PolicyPreview]:
 
     Raises:
         NotFound: no such change, or one without what was before.
-        PolicyChanged: one of its fields was changed again since.
+        PreviewStale: one of its fields was changed again since.
+        FieldsInvalid: what was before holds no longer together with the rest.
     """
     entry = history(which).filter(pk=entry_id, verb__in=[CHANGED, UNDONE]).first()
     if entry is None:
@@ -160,7 +157,7 @@ def undo_look(*, which: str, entry_id: int) -> tuple[AuditEntry, PolicyPreview]:
     row = _current(which)
     after = entry.detail["after"]
     if any(getattr(row, name) != value for name, value in after.items()):
-        raise PolicyChanged
+        raise PreviewStale(CHANGED_SINCE)
     return entry, _look(row, entry.detail["before"])
 
 
@@ -170,8 +167,7 @@ def undo(
     """Put a change's fields back, where nobody changed them since.
 
     Raises:
-        NotFound, PolicyChanged.
-        ValidationError: what was before holds no longer together with the rest.
+        NotFound, PreviewStale, FieldsInvalid.
     """
     entry, found = undo_look(which=which, entry_id=entry_id)
     return save(
@@ -180,7 +176,7 @@ def undo(
         actor=actor,
         now=now,
         reason=reason,
-        seen=found.seen,
+        mark=found.mark,
         verb=UNDONE,
         undoes=entry.pk,
     )

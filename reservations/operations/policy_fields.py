@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
-from typing import ClassVar
 
-from reservations.rules.errors import BookingError
 from reservations.rules.figures import credits_text
 from telemetry.protocol.sentences import known, sentence
 from telemetry.rules.policy_declaration import PolicyRule, unit_of
@@ -125,17 +122,3 @@ def read_duration(text: str) -> int:
     if not text.strip():
         raise ValueError(sentence("not a length of time"))
     return total
-
-
-@dataclass(eq=False)
-class PolicyChanged(BookingError):
-    """Somebody changed the policy since it was looked at."""
-
-    code: ClassVar[str] = "policy-changed"
-    title: ClassVar[str] = sentence("Changed meanwhile")
-
-    def text(self, zone: tzinfo = UTC) -> str:
-        return sentence(
-            "Another person has changed the policy in the meantime. "
-            "Preview your change again."
-        )

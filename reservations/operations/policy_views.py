@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from django import forms
-from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.forms import modelform_factory
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import redirect, render
+from django.http import Http404, HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
 from django.utils import timezone
 from django.utils.translation import gettext
 from django.views.decorators.http import (
@@ -20,9 +19,7 @@ from django.views.decorators.http import (
 
 from reservations.models import AuditEntry
 from reservations.operations import policies
-from reservations.operations.policies import PolicyPreview
 from reservations.operations.policy_fields import (
-    PolicyChanged,
     PolicyField,
     exact_duration,
     read_duration,
@@ -31,12 +28,12 @@ from reservations.operations.policy_impact import effects
 from reservations.rules.errors import NotFound
 from reservations.store.access import operator_required, reader
 from reservations.web.credit_field import HoursField, hours
+from reservations.web.review_page import Review, ReviewPage, undo_answer
 from telemetry.protocol.sentences import counted, sentence
 from telemetry.rules.policy_declaration import PolicyRule
 from telemetry.web.plain_forms import PlainModelForm
 
 ROWS_PER_PAGE = 10
-REASON_LENGTH = 200
 TITLES = {"booking": sentence("Booking"), "telemetry": sentence("Telemetry")}
 
 
@@ -124,55 +121,72 @@ def home(request: HttpRequest) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def one(request: HttpRequest, which: str) -> HttpResponseBase:
-    """Show a policy; look at a change; save what was looked at."""
-    rules = _rules(which)
-    if request.method != "POST":
-        return _page(request, which, rules, _form(which, rules))
-    form = _form(which, rules, request.POST)
-    if not form.is_valid():
-        return _page(request, which, rules, form, status=422)
-    values = {rule.name: form.cleaned_data[rule.name] for rule in rules}
-    found = policies.look(which=which, values=values)
-    if found.wrong:
-        _put(form, found.wrong)
-        return _page(request, which, rules, form, status=422)
-    if "save" not in request.POST:
-        return _page(request, which, rules, form, found=found)
-    reason = request.POST.get("reason", "").strip()[:REASON_LENGTH]
-    if not reason:
-        return _page(
-            request,
-            which,
-            rules,
-            form,
-            found=found,
-            status=422,
-            problem=gettext("Give a reason: it is kept with the change."),
+    """Show a policy; review a change; save what was reviewed."""
+    return PolicyPage(request, which).answer()
+
+
+class PolicyPage(ReviewPage):
+    """The rules of one policy."""
+
+    template = "reservations/operations/policy_edit.html"
+    tab = "policy"
+    asks_reason = True
+
+    def __init__(self, request: HttpRequest, which: str) -> None:
+        super().__init__(request)
+        self.which = which
+        self.rules = _rules(which)
+
+    def form_of(self, data: Any) -> Any:
+        """Return the form with an input for each rule."""
+        return _form(self.which, self.rules, data)
+
+    def review(self, form: Any) -> Review:
+        """Return the rules that change, and what that does to bookings."""
+        found = policies.look(which=self.which, values=self._values(form))
+        booking = self.which == "booking"
+        return Review(
+            mark=found.mark,
+            title=sentence("What changes")
+            if found.changes
+            else sentence("Nothing changes"),
+            lines=policies.lines_of(found.changes),
+            effects=effects(found.changes, self.now) if booking else [],
+            changes=bool(found.changes),
+            plan=found,
         )
-    try:
+
+    def save(self, form: Any, *, mark: str, reason: str) -> str:
+        """Save the changed rules; say how many."""
         changes = policies.save(
-            which=which,
-            values=values,
-            actor=reader(request),
-            now=timezone.now(),
+            which=self.which,
+            values=self._values(form),
+            actor=self.actor,
+            now=self.now,
             reason=reason,
-            seen=request.POST.get("seen", "")[:64],
+            mark=mark,
         )
-    except PolicyChanged as changed:
-        return _page(
-            request, which, rules, form, found=found, problem=changed.text(), status=409
+        if not changes:
+            return sentence("Nothing changed.")
+        return counted("{n} rule changed.", "{n} rules changed.", len(changes))
+
+    def context(self, form: Any, review: Review | None) -> dict[str, Any]:
+        """Return the rules by group, and the history."""
+        past = Paginator(policies.history(self.which), ROWS_PER_PAGE).get_page(
+            self.request.GET.get("page", "1")[:6]
         )
-    except ValidationError as error:
-        _put(form, error.message_dict)
-        return _page(request, which, rules, form, status=422)
-    count = len(changes)
-    said = (
-        counted("{n} rule changed.", "{n} rules changed.", count)
-        if count
-        else sentence("Nothing changed.")
-    )
-    messages.success(request, said)
-    return redirect("manage-policy-one", which)
+        return {
+            "which": self.which,
+            "titles": TITLES.items(),
+            "title": TITLES[self.which],
+            "groups": _grouped(self.rules, form),
+            "past": past,
+            "history": [_past(self.which, entry) for entry in past],
+            "query": "",
+        }
+
+    def _values(self, form: Any) -> dict[str, object]:
+        return {rule.name: form.cleaned_data[rule.name] for rule in self.rules}
 
 
 def _rules(which: str) -> list[PolicyField]:
@@ -229,51 +243,6 @@ def _widget(rule: PolicyRule) -> forms.Widget:
     )
 
 
-def _put(form: Any, wrong: Any) -> None:
-    for name, texts in wrong.items():
-        for text in texts:
-            form.add_error(name if name in form.fields else None, text)
-
-
-def _page(
-    request: HttpRequest,
-    which: str,
-    rules: list[PolicyField],
-    form: Any,
-    *,
-    found: PolicyPreview | None = None,
-    problem: str = "",
-    status: int = 200,
-) -> HttpResponse:
-    past = Paginator(policies.history(which), ROWS_PER_PAGE).get_page(
-        request.GET.get("page", "1")[:6]
-    )
-    context = {
-        "tab": "policy",
-        "which": which,
-        "titles": TITLES.items(),
-        "title": TITLES[which],
-        "groups": _grouped(rules, form),
-        "form": form,
-        "found": found,
-        "lines": policies.lines_of(found.changes) if found else [],
-        "effects": _effects(which, found),
-        "problem": problem,
-        "past": past,
-        "history": [_past(which, entry) for entry in past],
-        "query": "",
-    }
-    return render(
-        request, "reservations/operations/policy_edit.html", context, status=status
-    )
-
-
-def _effects(which: str, found: PolicyPreview | None) -> list[str]:
-    if found is None or which != "booking":
-        return []
-    return effects(found.changes, timezone.now())
-
-
 def _past(which: str, entry: AuditEntry) -> Past:
     before, after = entry.detail.get("before"), entry.detail.get("after")
     if not isinstance(before, dict) or not isinstance(after, dict):
@@ -290,7 +259,8 @@ def _past(which: str, entry: AuditEntry) -> Past:
 def undo(request: HttpRequest, which: str, pk: int) -> HttpResponseBase:
     """Put a change's fields back, where nobody changed them since."""
     _rules(which)
-    try:
+
+    def act() -> str:
         changes = policies.undo(
             which=which,
             entry_id=pk,
@@ -298,18 +268,6 @@ def undo(request: HttpRequest, which: str, pk: int) -> HttpResponseBase:
             now=timezone.now(),
             reason=sentence("undoes change #{number}", number=pk),
         )
-    except NotFound as missing:
-        raise Http404 from missing
-    except PolicyChanged as changed:
-        messages.error(request, changed.text())
-    except ValidationError as error:
-        messages.error(
-            request,
-            gettext("Not undone: %(messages)s")
-            % {"messages": " ".join(error.messages)},
-        )
-    else:
-        messages.success(
-            request, gettext("Undone: %(count)s restored.") % {"count": len(changes)}
-        )
-    return redirect("manage-policy-one", which)
+        return gettext("Undone: %(count)s restored.") % {"count": len(changes)}
+
+    return undo_answer(request, act, "manage-policy-one", which)

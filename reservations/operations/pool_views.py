@@ -1,5 +1,6 @@
 """The operator's pages of pools: what they cost, who may book, limits in them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +16,19 @@ from django.views.decorators.http import (
     require_safe,
 )
 
-from reservations.models import Account, AuditEntry, PoolQuota
+from reservations.models import Account, Allocation, AuditEntry, PoolQuota
 from reservations.operations import pools
-from reservations.operations.bulk_acts import DeskInvalid
 from reservations.operations.forms import NewPoolForm, PoolForm, PoolQuotaForm
 from reservations.operations.peak_hours import DAYS, hours_text
 from reservations.operations.pools import PoolEdit
 from reservations.rules.figures import credits_text
 from reservations.rules.prices import PeakHours, read_peak
+from reservations.rules.review import FieldsInvalid
 from reservations.store.access import operator_required, reader
 from reservations.store.drains import Drain, drains
+from reservations.web.review_page import Review, ReviewPage, put_errors, undo_answer
 from telemetry.models import Node, Pool
-from telemetry.protocol.sentences import sentence
+from telemetry.protocol.sentences import counted, joined, sentence
 
 CHANGES_SHOWN = 20
 
@@ -37,6 +39,7 @@ class PoolChange:
 
     entry: AuditEntry
     lines: list[tuple[str, str, str]]
+    undoable: bool
 
 
 @require_safe
@@ -107,8 +110,8 @@ def new(request: HttpRequest) -> HttpResponseBase:
             made = pools.add_pool(
                 **form.cleaned_data, actor=reader(request), now=timezone.now()
             )
-        except DeskInvalid as invalid:
-            _put(form, invalid)
+        except FieldsInvalid as invalid:
+            put_errors(form, invalid)
         else:
             messages.success(
                 request,
@@ -122,44 +125,115 @@ def new(request: HttpRequest) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def one(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Show a pool; set its price and who may book it."""
-    pool = get_object_or_404(_pools(), pk=pk)
-    if request.method != "POST":
-        return _page(request, pool, form=PoolForm(initial=_initial(pool)))
-    form = PoolForm(request.POST)
-    if form.is_valid():
-        values = form.cleaned_data
-        edit = PoolEdit(
-            values["weight"],
-            tuple(a.pk for a in values["accounts"]),
-            peak_factor=values["peak_factor"] or 1,
-            peak_hours=values["peak_hours"],
+    """Show a pool; review and set its price and who may book it."""
+    return PoolPage(request, pk).answer()
+
+
+class PoolPage(ReviewPage):
+    """One pool."""
+
+    template = "reservations/operations/pool_edit.html"
+    tab = "pools"
+
+    def __init__(self, request: HttpRequest, pk: int) -> None:
+        super().__init__(request)
+        self.pool = get_object_or_404(_pools(), pk=pk)
+        self.quota_form = PoolQuotaForm()
+
+    def form_of(self, data: Any) -> PoolForm:
+        """Return the form with the pool as it is."""
+        if data is None:
+            return PoolForm(initial=_initial(self.pool))
+        return PoolForm(data)
+
+    def review(self, form: Any) -> Review:
+        """Return what changes, and how many bookings keep their price."""
+        found = pools.preview_pool(pool_id=self.pool.pk, edit=_edit(form.cleaned_data))
+        lines = changed_lines(found.before, found.after, _account_names())
+        live = Allocation.objects.filter(
+            gpu__pool=self.pool, live=True, end__gt=self.now
         )
-        try:
-            changed = pools.change_pool(
-                pool_id=pk,
-                edit=edit,
-                actor=reader(request),
-                now=timezone.now(),
-                reason=values["reason"],
-            )
-        except DeskInvalid as invalid:
-            _put(form, invalid)
-        else:
-            said = gettext("Saved.") if changed else gettext("Nothing was changed.")
-            messages.success(
-                request,
-                said + " " + gettext("Existing bookings keep their price."),
-            )
-            return redirect("manage-pool", pk)
-    return _page(request, pool, form=form, status=422)
+        count = live.values("reservation").distinct().count()
+        return Review(
+            mark=found.mark,
+            title=sentence("What changes") if lines else sentence("Nothing changes"),
+            lines=lines,
+            effects=[
+                counted(
+                    "{n} booking on this pool keeps its price and its GPUs.",
+                    "{n} bookings on this pool keep their price and their GPUs.",
+                    count,
+                )
+            ]
+            if lines and count
+            else [],
+            changes=bool(lines),
+            plan=found,
+        )
+
+    def save(self, form: Any, *, mark: str, reason: str) -> str:
+        """Save the price and who may book."""
+        changed = pools.change_pool(
+            pool_id=self.pool.pk,
+            edit=_edit(form.cleaned_data),
+            actor=self.actor,
+            now=self.now,
+            reason=form.cleaned_data["reason"],
+            mark=mark,
+        )
+        told = sentence("Saved.") if changed else sentence("Nothing was changed.")
+        return joined([told, sentence("Existing bookings keep their price.")])
+
+    def context(self, form: Any, review: Review | None) -> dict[str, Any]:
+        """Return the limits in the pool, its week and its history."""
+        quotas = PoolQuota.objects.filter(pool=self.pool).select_related(
+            "account", "membership__user", "membership__account"
+        )
+        return {
+            "pool": self.pool,
+            "quota_form": self.quota_form,
+            "quotas": quotas,
+            "changes": changes_of(self.pool),
+            "peak": _peak(self.pool),
+            "week": _week(_peak(self.pool)),
+        }
+
+
+def _edit(values: dict[str, Any]) -> PoolEdit:
+    return PoolEdit(
+        values["weight"],
+        tuple(account.pk for account in values["accounts"]),
+        peak_factor=values["peak_factor"] or 1,
+        peak_hours=values["peak_hours"],
+    )
+
+
+@require_POST
+@operator_required
+def undo(request: HttpRequest, pk: int, entry: int) -> HttpResponseBase:
+    """Put back what a change of a pool changed, where nobody changed it since."""
+
+    def act() -> str:
+        pools.undo_pool(
+            pool_id=pk,
+            entry_id=entry,
+            actor=reader(request),
+            now=timezone.now(),
+            reason=sentence("undoes change #{number}", number=entry),
+        )
+        return joined(
+            [sentence("Undone."), sentence("Existing bookings keep their price.")]
+        )
+
+    get_object_or_404(Pool, pk=pk)
+    return undo_answer(request, act, "manage-pool", pk)
 
 
 @require_POST
 @operator_required
 def quota(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Set or lift what an account or a member may hold on a pool."""
-    pool = get_object_or_404(_pools(), pk=pk)
+    page = PoolPage(request, pk)
     form = PoolQuotaForm(request.POST)
     if form.is_valid():
         values = form.cleaned_data
@@ -174,26 +248,16 @@ def quota(request: HttpRequest, pk: int) -> HttpResponseBase:
                 now=timezone.now(),
                 reason=values["reason"],
             )
-        except DeskInvalid as invalid:
-            _put(form, invalid)
+        except FieldsInvalid as invalid:
+            put_errors(form, invalid)
         else:
             messages.success(
                 request,
                 gettext("Saved.") if changed else gettext("Nothing was changed."),
             )
             return redirect("manage-pool", pk)
-    return _page(
-        request,
-        pool,
-        form=PoolForm(initial=_initial(pool)),
-        quota_form=form,
-        status=422,
-    )
-
-
-def _put(form: Any, invalid: DeskInvalid) -> None:
-    for field, text in invalid.wrong.items():
-        form.add_error(field if field in form.fields else None, text)
+    page.quota_form = form
+    return page.page(page.form_of(None), status=422)
 
 
 def _initial(pool: Pool) -> dict[str, Any]:
@@ -205,32 +269,6 @@ def _initial(pool: Pool) -> dict[str, Any]:
         "peak_factor": peak.factor if peak else 1,
         "peak_hours": hours_text(peak.mask) if peak else "",
     }
-
-
-def _page(
-    request: HttpRequest,
-    pool: Pool,
-    *,
-    form: PoolForm,
-    quota_form: PoolQuotaForm | None = None,
-    status: int = 200,
-) -> HttpResponse:
-    quotas = PoolQuota.objects.filter(pool=pool).select_related(
-        "account", "membership__user", "membership__account"
-    )
-    context = {
-        "tab": "pools",
-        "pool": pool,
-        "form": form,
-        "quota_form": quota_form or PoolQuotaForm(),
-        "quotas": quotas,
-        "changes": changes_of(f"pool:{pool.pk}"),
-        "peak": _peak(pool),
-        "week": _week(_peak(pool)),
-    }
-    return render(
-        request, "reservations/operations/pool_edit.html", context, status=status
-    )
 
 
 _WORDS = {
@@ -256,12 +294,21 @@ def _week(peak: PeakHours | None) -> list[tuple[str, str]]:
     ]
 
 
-def changes_of(subject: str) -> list[PoolChange]:
+def changes_of(pool: Pool) -> list[PoolChange]:
     """Return the newest acts on a Pool, with what was and what is."""
-    entries = AuditEntry.objects.filter(subject=subject).select_related("actor")
+    entries = AuditEntry.objects.filter(subject=f"pool:{pool.pk}").select_related(
+        "actor"
+    )
     newest = list(entries.order_by("-at", "-pk")[:CHANGES_SHOWN])
-    names = {a.pk: str(a) for a in Account.objects.all()}
-    return [PoolChange(entry, _lines(entry, names)) for entry in newest]
+    names, state = _account_names(), pools.state_of(pool)
+    return [
+        PoolChange(entry, _lines(entry, names), pools.can_be_undone(entry, state))
+        for entry in newest
+    ]
+
+
+def _account_names() -> dict[int, str]:
+    return {account.pk: str(account) for account in Account.objects.all()}
 
 
 def _lines(entry: AuditEntry, names: dict[int, str]) -> list[tuple[str, str, str]]:
@@ -274,12 +321,21 @@ def _lines(entry: AuditEntry, names: dict[int, str]) -> list[tuple[str, str, str
             whose=whose or sentence("member {member}", member=member),
         )
         return [(name, _hours(before), _hours(after))]
-    was = before if isinstance(before, dict) else {}
-    is_now = after if isinstance(after, dict) else {}
+    return changed_lines(
+        before if isinstance(before, dict) else {},
+        after if isinstance(after, dict) else {},
+        names,
+    )
+
+
+def changed_lines(
+    before: Mapping[str, object], after: Mapping[str, object], names: dict[int, str]
+) -> list[tuple[str, str, str]]:
+    """Return (field, before, after) of a Pool in words, of what differs."""
     return [
-        (str(_WORDS.get(key, key)), _said(was.get(key), names), _said(value, names))
-        for key, value in is_now.items()
-        if was.get(key) != value
+        (_WORDS.get(key, key), _said(before.get(key), names), _said(value, names))
+        for key, value in after.items()
+        if before.get(key) != value
     ]
 
 

@@ -12,17 +12,30 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 
-from reservations.models import Account, Membership, PoolQuota, PoolRule, User
+from reservations.models import (
+    Account,
+    AuditEntry,
+    Membership,
+    PoolQuota,
+    PoolRule,
+    User,
+)
 from reservations.operations import evacuation
-from reservations.operations.bulk_acts import ACTS, BulkAct, DeskInvalid
+from reservations.operations.bulk_acts import ACTS, BulkAct
 from reservations.operations.evacuation_plan import (
     BookingFate,
     EvacuationOutcome,
     vacate,
 )
-from reservations.operations.peak_hours import PeakTextInvalid, peak_words, read_hours
+from reservations.operations.peak_hours import (
+    PeakTextInvalid,
+    peak_words,
+    read_hours,
+    read_peak_words,
+)
 from reservations.rules.errors import NotFound
 from reservations.rules.prices import MOST_FACTOR, PeakHours, read_peak
+from reservations.rules.review import FieldsInvalid, PreviewStale, mark_of
 from reservations.rules.window import whole_second
 from reservations.store.audit_log import audit_act
 from reservations.store.booking_snapshot import site_policy
@@ -37,6 +50,10 @@ from telemetry.protocol.sentences import sentence
 
 MOST_WEIGHT = 10_000
 MOST_HOURS = 10**9
+CHANGED, UNDONE = "pool.changed", "pool.undone"
+CHANGED_SINCE = sentence(
+    "Another person has changed the pool in the meantime. Preview your change again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +75,14 @@ def add_pool(
     """Make a Pool of its own name, for Gpus that are to be booked apart.
 
     Raises:
-        DeskInvalid: by field.
+        FieldsInvalid: by field.
     """
     name = " ".join(name.split())
     _check_weight(weight)
     if not name or len(name) > 80 or not name.isprintable():
-        raise DeskInvalid({"name": sentence("A name of 1 to 80 printable characters.")})
+        raise FieldsInvalid(
+            {"name": sentence("A name of 1 to 80 printable characters.")}
+        )
     try:
         with transaction.atomic(durable=True):
             made = make_pool(gpu_class=name, weight=weight)
@@ -76,56 +95,141 @@ def add_pool(
                 after={"name": name, "weight": weight},
             )
     except IntegrityError as error:
-        raise DeskInvalid({"name": sentence("A pool of this name exists.")}) from error
+        raise FieldsInvalid(
+            {"name": sentence("A pool of this name exists.")}
+        ) from error
     return made
 
 
-def change_pool(
-    *, pool_id: int, edit: PoolEdit, actor: User, now: datetime, reason: str
-) -> bool:
-    """Set the price and who may book; False: nothing is different.
+@dataclass(frozen=True, slots=True)
+class PoolPreview:
+    """What a Pool is, and what it would be."""
+
+    before: Mapping[str, object]
+    after: Mapping[str, object]
+
+    @property
+    def mark(self) -> str:
+        """Return a mark of exactly this change."""
+        return mark_of([self.before, self.after])
+
+
+def preview_pool(*, pool_id: int, edit: PoolEdit) -> PoolPreview:
+    """Return what an edit would change now.
 
     Raises:
-        DeskInvalid: by field.
+        FieldsInvalid: by field.
         NotFound.
     """
     _check_weight(edit.weight)
     peak = _peak(edit)
-    with transaction.atomic(durable=True):
-        pool = _pool(pool_id)
-        rule, _ = PoolRule.objects.select_for_update().get_or_create(pool=pool)
-        before = {
-            "weight": pool.weight,
-            "accounts": sorted(rule.accounts.values_list("pk", flat=True)),
-            "peak": peak_words(read_peak(rule.peak)),
-        }
-        known = Account.objects.filter(pk__in=edit.account_ids).values_list(
-            "pk", flat=True
-        )
-        if set(edit.account_ids) - set(known):
-            raise DeskInvalid({"accounts": sentence("There is no such account.")})
-        after = {
+    pool = _pool(pool_id)
+    known = Account.objects.filter(pk__in=edit.account_ids).values_list("pk", flat=True)
+    if set(edit.account_ids) - set(known):
+        raise FieldsInvalid({"accounts": sentence("There is no such account.")})
+    return PoolPreview(
+        before=state_of(pool),
+        after={
             "weight": edit.weight,
             "accounts": sorted(known),
             "peak": peak_words(peak),
-        }
-        if before == after:
+        },
+    )
+
+
+def state_of(pool: Pool) -> dict[str, object]:
+    """Return what an edit of a Pool can change, as the audit log keeps it."""
+    rule = PoolRule.objects.filter(pool=pool).first()
+    return {
+        "weight": pool.weight,
+        "accounts": sorted(rule.accounts.values_list("pk", flat=True)) if rule else [],
+        "peak": peak_words(read_peak(rule.peak) if rule else None),
+    }
+
+
+def change_pool(
+    *,
+    pool_id: int,
+    edit: PoolEdit,
+    actor: User,
+    now: datetime,
+    reason: str,
+    mark: str | None = None,
+    verb: str = CHANGED,
+    **detail: object,
+) -> bool:
+    """Set the price and who may book; False: nothing is different.
+
+    Args:
+        mark: of the preview that was looked at; None: nobody looked.
+
+    Raises:
+        FieldsInvalid: by field.
+        PreviewStale: somebody changed the Pool since. Nothing is written.
+        NotFound.
+    """
+    with transaction.atomic(durable=True):
+        pool = _pool(pool_id)
+        rule, _ = PoolRule.objects.select_for_update().get_or_create(pool=pool)
+        found = preview_pool(pool_id=pool_id, edit=edit)
+        if mark is not None and found.mark != mark:
+            raise PreviewStale(CHANGED_SINCE)
+        if found.before == found.after:
             return False
+        peak = _peak(edit)
         set_weight(pool_id=pool_id, weight=edit.weight)
-        rule.accounts.set(known)
-        rule.restricted = bool(after["accounts"])
+        rule.accounts.set(edit.account_ids)
+        rule.restricted = bool(edit.account_ids)
         rule.peak = peak.to_text() if peak else ""
         rule.save(update_fields=["restricted", "peak"])
         audit_act(
-            verb="pool.changed",
+            verb=verb,
             subject=f"pool:{pool_id}",
             actor=actor,
             now=now,
             reason=reason,
-            before=before,
-            after=after,
+            before=found.before,
+            after=found.after,
+            **detail,
         )
     return True
+
+
+def undo_pool(
+    *, pool_id: int, entry_id: int, actor: User, now: datetime, reason: str
+) -> None:
+    """Give a Pool back the price and the accounts that it had before a change.
+
+    Raises:
+        PreviewStale: somebody changed the Pool since.
+        FieldsInvalid: an account of then is gone.
+        NotFound: there is no such change of this Pool.
+    """
+    entry = AuditEntry.objects.filter(
+        pk=entry_id, subject=f"pool:{pool_id}", verb__in=[CHANGED, UNDONE]
+    ).first()
+    if entry is None:
+        raise NotFound(what=sentence("change of this pool under that number"))
+    before = entry.detail["before"]
+    factor, hours = read_peak_words(before["peak"])
+    edit = PoolEdit(before["weight"], tuple(before["accounts"]), factor, hours)
+    if not can_be_undone(entry, state_of(_pool(pool_id))):
+        raise PreviewStale(CHANGED_SINCE)
+    change_pool(
+        pool_id=pool_id,
+        edit=edit,
+        actor=actor,
+        now=now,
+        reason=reason,
+        mark=mark_of([entry.detail["after"], before]),
+        verb=UNDONE,
+        undoes=entry.pk,
+    )
+
+
+def can_be_undone(entry: AuditEntry, state: Mapping[str, object]) -> bool:
+    """Return whether a Pool is still what an entry of the audit log made it."""
+    return entry.verb in (CHANGED, UNDONE) and entry.detail.get("after") == state
 
 
 def set_pool_quota(
@@ -144,16 +248,16 @@ def set_pool_quota(
     (docs/design/fair-booking.md#i3).
 
     Raises:
-        DeskInvalid: by field.
+        FieldsInvalid: by field.
         NotFound.
     """
     if (membership_id is None) == (account_id is None):
-        raise DeskInvalid({"whose": sentence("Choose an account or one member.")})
+        raise FieldsInvalid({"whose": sentence("Choose an account or one member.")})
     if (
         quota_gpu_seconds is not None
         and not 0 <= quota_gpu_seconds <= MOST_HOURS * 3600
     ):
-        raise DeskInvalid(
+        raise FieldsInvalid(
             {"quota": sentence("Between 0 and {most} credits.", most=MOST_HOURS)}
         )
     with transaction.atomic(durable=True):
@@ -163,7 +267,7 @@ def set_pool_quota(
         else:
             known = Account.objects.filter(pk=account_id or 0).exists()
         if not known:
-            raise DeskInvalid(
+            raise FieldsInvalid(
                 {"whose": sentence("There is no such account or member.")}
             )
         rule, _ = PoolRule.objects.select_for_update().get_or_create(pool=pool)
@@ -226,7 +330,7 @@ def act_on_gpus(
         move_booked: (drain) what can go to equal Gpus goes there.
 
     Raises:
-        DeskInvalid: by field.
+        FieldsInvalid: by field.
     """
     at = whole_second(now)
     fields = _fields(act, gpu_ids, pool_id)
@@ -297,25 +401,25 @@ def _fields(
     """Return what an act sets.
 
     Raises:
-        DeskInvalid: by field.
+        FieldsInvalid: by field.
     """
     if act not in ACTS:
-        raise DeskInvalid({"act": sentence("Choose an action from the list.")})
+        raise FieldsInvalid({"act": sentence("Choose an action from the list.")})
     if not gpu_ids:
-        raise DeskInvalid({"gpus": sentence("Choose at least one GPU.")})
+        raise FieldsInvalid({"gpus": sentence("Choose at least one GPU.")})
     known = Gpu.objects.filter(pk__in=gpu_ids, retired=False)
     if known.count() != len(set(gpu_ids)):
-        raise DeskInvalid({"gpus": sentence("One of these GPUs is not in service.")})
+        raise FieldsInvalid({"gpus": sentence("One of these GPUs is not in service.")})
     if act != BulkAct.POOL:
         return ACTS[BulkAct(act)].fields
     if pool_id is None or not Pool.objects.filter(pk=pool_id).exists():
-        raise DeskInvalid({"pool": sentence("Choose a pool.")})
+        raise FieldsInvalid({"pool": sentence("Choose a pool.")})
     return {"pool_id": pool_id}
 
 
 def _check_weight(weight: int) -> None:
     if not 1 <= weight <= MOST_WEIGHT:
-        raise DeskInvalid(
+        raise FieldsInvalid(
             {
                 "weight": sentence(
                     "A whole number between 1 and {most}.",
@@ -329,10 +433,10 @@ def _peak(edit: PoolEdit) -> PeakHours | None:
     """Return the peak hours that are wanted.
 
     Raises:
-        DeskInvalid: by field.
+        FieldsInvalid: by field.
     """
     if not 1 <= edit.peak_factor <= MOST_FACTOR:
-        raise DeskInvalid(
+        raise FieldsInvalid(
             {
                 "peak_factor": sentence(
                     "A whole number between 1 and {most}.",
@@ -343,9 +447,9 @@ def _peak(edit: PoolEdit) -> PeakHours | None:
     try:
         mask = read_hours(edit.peak_hours)
     except PeakTextInvalid as invalid:
-        raise DeskInvalid({"peak_hours": str(invalid)}) from invalid
+        raise FieldsInvalid({"peak_hours": str(invalid)}) from invalid
     if edit.peak_factor == 1 and mask:
-        raise DeskInvalid(
+        raise FieldsInvalid(
             {
                 "peak_factor": sentence(
                     "With 1, these hours cost the same as others. Choose 2 or more."
@@ -355,7 +459,7 @@ def _peak(edit: PoolEdit) -> PeakHours | None:
     if edit.peak_factor == 1:
         return None
     if not mask:
-        raise DeskInvalid(
+        raise FieldsInvalid(
             {"peak_hours": sentence("Enter the hours, as in “Mon-Fri 9-18”.")}
         )
     return PeakHours(edit.peak_factor, mask, settings.TIME_ZONE)

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
 from enum import StrEnum
-from typing import ClassVar
 
 from reservations.operations.evacuation_plan import EvacuatedBooking, by_right
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.closed_time import ClosureInfo
-from reservations.rules.errors import BookingError
 from reservations.rules.prices import Tariff
 from reservations.rules.window import Window
 from telemetry.protocol.sentences import sentence
@@ -39,19 +36,6 @@ WORDS = {
     Carry.CLOSED: sentence("conflict: the new GPU is closed then"),
     Carry.BOTH: sentence("conflict: it holds both GPUs"),
 }
-
-
-@dataclass(eq=False)
-class CannotReplace(BookingError):
-    """Two Gpus of which one cannot take the other's place."""
-
-    code: ClassVar[str] = "cannot-replace"
-    title: ClassVar[str] = sentence("This cannot be replaced")
-    field: str
-    why: str
-
-    def text(self, zone: tzinfo = UTC) -> str:
-        return self.why
 
 
 @dataclass(frozen=True, slots=True)

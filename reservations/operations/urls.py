@@ -13,6 +13,11 @@ urlpatterns = [
     path("manage/pools/", pool_views.listed, name="manage-pools"),
     path("manage/pools/new/", pool_views.new, name="manage-pool-new"),
     path("manage/pools/<int:pk>/", pool_views.one, name="manage-pool"),
+    path(
+        "manage/pools/<int:pk>/undo/<int:entry>/",
+        pool_views.undo,
+        name="manage-pool-undo",
+    ),
     path("manage/pools/<int:pk>/quota/", pool_views.quota, name="manage-pool-quota"),
     path("manage/gpus/", machine_views.gpus, name="manage-gpus"),
     path("manage/gpus/act/", machine_views.act, name="manage-gpus-act"),

@@ -31,7 +31,6 @@ from reservations.models import (
     Reservation,
 )
 from reservations.operations import closures, gpu_replacement, pools
-from reservations.operations.bulk_acts import DeskInvalid
 from reservations.operations.peak_hours import read_hours
 from reservations.operations.pools import PoolEdit
 from reservations.presence.check_in import check_in
@@ -41,6 +40,7 @@ from reservations.rules.errors import QuotaExceeded
 from reservations.rules.fairness.quota import PERMILLE
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.prices import PeakHours, read_peak
+from reservations.rules.review import FieldsInvalid
 from reservations.rules.window import WEEK_SECONDS, instant, unix
 from reservations.store.booking_snapshot import pending_late_gpu_seconds
 from telemetry.models import Pool
@@ -218,8 +218,8 @@ def test_cut_in_two_carried_over_closed_and_stayed_on_at_the_booked_price(
     ahead = lab.book(bob, lab.gpus[1:2], at(10, day=4), 2)
     assert ahead.cost_gpu_seconds == 3 * WEIGHT * HOUR
     pair = {"old_id": lab.gpus[1].pk, "new_id": light.pk}
-    seen = gpu_replacement.preview(**pair, now=NOW).seen
-    gpu_replacement.replace(**pair, seen=seen, **desk)
+    seen = gpu_replacement.preview(**pair, now=NOW).mark
+    gpu_replacement.replace(**pair, mark=seen, **desk)
     ahead.refresh_from_db()
     assert ahead.cost_gpu_seconds == 3 * 3 * HOUR
 
@@ -235,7 +235,7 @@ def test_cut_in_two_carried_over_closed_and_stayed_on_at_the_booked_price(
     )
     found = closures.preview(draft=draft, now=NOW)
     assert [r.back_gpu_seconds for r in found.reliefs] == [2 * WEIGHT * HOUR]
-    closures.save(draft=draft, actor=omar, now=NOW, seen=found.seen)
+    closures.save(draft=draft, actor=omar, now=NOW, mark=found.mark)
     closed.refresh_from_db()
     assert closed.cost_gpu_seconds == 2 * WEIGHT * HOUR
 
@@ -275,7 +275,9 @@ def test_an_operator_sets_peak_hours_sees_them_and_is_told_what_is_wrong(
         assert said in answer.content.decode()
     assert not PoolRule.objects.exclude(peak="").exists()
     good = form | {"peak_factor": "2", "peak_hours": "mon-fri 9-18, 20-22; sat 10-14"}
-    text = client.post(page, good, follow=True).content.decode()
+    mark = client.post(page, good).context["review"].mark
+    save = good | {"save": 1, "mark": mark}
+    text = client.post(page, save, follow=True).content.decode()
     assert "count 2 times" in text
     assert "9-18, 20-22" in text
     assert "peak hours: <span" in text
@@ -290,7 +292,7 @@ def test_an_operator_sets_peak_hours_sees_them_and_is_told_what_is_wrong(
         reason="again",
         edit=PoolEdit(WEIGHT, peak_factor=2, peak_hours=good["peak_hours"]),
     )
-    with pytest.raises(DeskInvalid):
+    with pytest.raises(FieldsInvalid):
         pools.change_pool(
             pool_id=pool.pk,
             actor=omar,

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 from django import forms
-from django.contrib import messages
 from django.core.paginator import Paginator
 from django.db.models import Count, F, OuterRef, Prefetch, Q, Subquery
 from django.http import HttpRequest, HttpResponseBase
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, render
 from django.utils import timezone
 from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
@@ -16,8 +15,8 @@ from reservations.accounts.tree import service as accounts
 from reservations.accounts.tree.tree_text import FIELD_WORDS, Names, value_words
 from reservations.accounts.tree.tree_undo import changed_fields
 from reservations.models import Account, Membership, TreeChange, TreeChangeRow
-from reservations.rules.errors import BookingError
 from reservations.store.access import operator_required, reader
+from reservations.web.review_page import undo_answer
 from telemetry.protocol.sentences import sentence
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
@@ -170,14 +169,12 @@ def one(request: HttpRequest, pk: int) -> HttpResponseBase:
 @operator_required
 def undo(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Put every row of a change back."""
-    try:
+
+    def act() -> str:
         made = accounts.undo(change_id=pk, actor=reader(request), now=timezone.now())
-    except BookingError as error:
-        messages.error(request, error.text(timezone.get_current_timezone()))
-    else:
-        messages.success(
-            request,
-            gettext("Change #%(pk)s is undone, as change #%(made)s.")
-            % {"pk": pk, "made": made.pk},
-        )
-    return redirect("manage-changes")
+        return gettext("Change #%(pk)s is undone, as change #%(made)s.") % {
+            "pk": pk,
+            "made": made.pk,
+        }
+
+    return undo_answer(request, act, "manage-changes")

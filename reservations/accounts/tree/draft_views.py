@@ -7,23 +7,24 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import redirect, render
-from django.utils import timezone
-from django.utils.translation import gettext
-from django.views.decorators.http import require_POST, require_safe
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.utils.translation import gettext, gettext_lazy
+from django.views.decorators.http import require_http_methods, require_POST
 
 from reservations.accounts.tree import service as accounts
 from reservations.accounts.tree import tree_draft
-from reservations.accounts.tree.forms import ReasonForm
+from reservations.accounts.tree.forms import REASON_LENGTH, ReasonForm
 from reservations.accounts.tree.outlook_queries import Outlook, outlook
 from reservations.accounts.tree.tree_edits import Edit, Edited
 from reservations.accounts.tree.tree_outlook import Moved
 from reservations.accounts.tree.tree_text import FIELD_WORDS, Names, value_words
 from reservations.accounts.tree.tree_undo import changed_fields
-from reservations.rules.errors import BookingError
-from reservations.store.access import operator_required, reader
+from reservations.rules.review import PreviewStale, mark_of
+from reservations.store.access import operator_required
 from reservations.store.booking_snapshot import site_policy
+from reservations.web.review_page import Review, ReviewPage
+from telemetry.protocol.sentences import sentence
 
 ROWS_PER_PAGE = 25
 
@@ -46,26 +47,65 @@ class EditRow:
     new: bool
 
 
-@require_safe
+@require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def show(request: HttpRequest) -> HttpResponseBase:
-    """Show what the collected edits would do."""
-    return _page(request, ReasonForm())
+    """Show what the collected edits would do; save all of them or none."""
+    if request.method == "POST" and not tree_draft.drafted(request):
+        messages.info(request, gettext("The draft is empty."))
+        return redirect("manage-accounts")
+    return DraftPage(request).answer()
 
 
-def _page(request: HttpRequest, form: ReasonForm, *, status: int = 200) -> HttpResponse:
-    edits = tree_draft.drafted(request)
-    now = timezone.now()
-    page = {
-        "tab": "accounts",
-        "form": form,
-        "edits": list(enumerate(_called(edits))),
-        "digest": tree_draft.digest(edits),
-        **preview(request, edits, now),
-    }
-    return render(
-        request, "reservations/accounts/tree/tree_draft.html", page, status=status
-    )
+class DraftPage(ReviewPage):
+    """The collected edits."""
+
+    template = "reservations/accounts/tree/tree_draft.html"
+    tab = "accounts"
+    asks_reason = True
+    reviews_at_once = True
+    save_label = gettext_lazy("Apply all")
+    reason_length = REASON_LENGTH
+
+    def __init__(self, request: HttpRequest) -> None:
+        super().__init__(request)
+        self.edits = tree_draft.drafted(request)
+
+    def form_of(self, data: Any) -> ReasonForm:
+        """Return the form of the reason."""
+        return ReasonForm(data)
+
+    def review(self, form: Any) -> Review:
+        """Return what the edits do to shares and ranks."""
+        plan = preview(self.request, self.edits, self.now)
+        mark = mark_of([edit.to_json() for edit in self.edits])
+        return Review(mark=mark, changes=bool(plan["outlook"]), plan=plan)
+
+    def save(self, form: Any, *, mark: str, reason: str) -> str:
+        """Save what was previewed, all of it or nothing."""
+        if mark != self.review(form).mark:
+            raise PreviewStale(
+                sentence("The draft has changed in the meantime. Check it again.")
+            )
+        change = accounts.save(
+            edits=self.edits,
+            actor=self.actor,
+            reason=form.cleaned_data["reason"],
+            now=self.now,
+        )
+        tree_draft.forget(self.request)
+        return sentence(
+            "Saved as change #{number}. It can be undone below.", number=change.pk
+        )
+
+    def done(self) -> HttpResponseBase:
+        """Return to the changes."""
+        return redirect("manage-changes")
+
+    def context(self, form: Any, review: Review | None) -> dict[str, Any]:
+        """Return the edits one by one, and their outlook."""
+        plan = review.plan if review else {}
+        return {"edits": list(enumerate(_called(self.edits))), **plan}
 
 
 def _called(edits: Sequence[Edit]) -> list[str]:
@@ -139,40 +179,6 @@ def _moved_page(request: HttpRequest, done: Edited, seen: Outlook) -> Any:
     ]
     page.object_list = shown
     return page
-
-
-@require_POST
-@operator_required
-def save(request: HttpRequest) -> HttpResponseBase:
-    """Save what was previewed, all of it or nothing."""
-    form = ReasonForm(request.POST)
-    edits = tree_draft.drafted(request)
-    if not edits:
-        messages.info(request, gettext("The draft is empty."))
-        return redirect("manage-accounts")
-    if not form.is_valid():
-        return _page(request, form, status=422)
-    if form.cleaned_data["digest"] != tree_draft.digest(edits):
-        form.add_error(
-            None, gettext("The draft has changed in the meantime. Check it again.")
-        )
-        return _page(request, form, status=409)
-    try:
-        change = accounts.save(
-            edits=edits,
-            actor=reader(request),
-            reason=form.cleaned_data["reason"],
-            now=timezone.now(),
-        )
-    except BookingError as error:
-        form.add_error(None, error.text(timezone.get_current_timezone()))
-        return _page(request, form, status=409)
-    tree_draft.forget(request)
-    messages.success(
-        request,
-        gettext("Saved as change #%(pk)s. It can be undone below.") % {"pk": change.pk},
-    )
-    return redirect("manage-changes")
 
 
 @require_POST

@@ -86,8 +86,10 @@ class MemberForm(PlainForm):
         return self.cleaned_data["sponsor"] or None
 
 
+REASON_LENGTH = 100
+
+
 class ReasonForm(PlainForm):
     """Why; kept in the history and the audit log."""
 
-    reason = forms.CharField(label=gettext_lazy("Reason"), max_length=100)
-    digest = forms.CharField(max_length=64)
+    reason = forms.CharField(label=gettext_lazy("Reason"), max_length=REASON_LENGTH)

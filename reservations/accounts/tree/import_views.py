@@ -1,7 +1,5 @@
 """The tree of Accounts as CSV, out and in: a dry run first, then all or nothing."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +30,7 @@ from reservations.accounts.tree.tree_csv import COLUMNS, NEEDED, edits_of, tree_
 from reservations.accounts.tree.tree_edits import Edit, Edited, TreeStale
 from reservations.models import TreeChange
 from reservations.rules.errors import BookingError
+from reservations.rules.review import mark_of
 from reservations.store.access import operator_required, reader
 from telemetry.web.plain_forms import PlainForm
 
@@ -50,8 +49,7 @@ class DryRun:
     @property
     def digest(self) -> str:
         """Return what tells whether the tree below the edits is still the same."""
-        lines = [(edit.table, edit.pk, edit.version) for edit in self.edits]
-        return hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:32]
+        return mark_of([(edit.table, edit.pk, edit.version) for edit in self.edits])
 
 
 def dry_run(text: str, *, now: datetime) -> DryRun:

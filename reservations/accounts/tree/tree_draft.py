@@ -1,7 +1,5 @@
 """The operator's collected edits: kept in the session until saved or discarded."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -51,12 +49,6 @@ def merged(
             found.append(Edit(old.table, old.pk, old.version, fields))
     found += [edit for edit in replaced.values() if edit.fields]
     return found + [edit for edit in new if edit.pk is None]
-
-
-def digest(edits: Iterable[Edit]) -> str:
-    """Return what tells whether the edits are still those that were shown."""
-    text = json.dumps([edit.to_json() for edit in edits], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def field_of(edits: Iterable[Edit], table: str, pk: int) -> dict[str, Any]:

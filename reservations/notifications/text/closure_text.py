@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
-from typing import ClassVar
+from datetime import datetime, timedelta
 
-from reservations.rules.errors import BookingError
 from reservations.rules.notice_values import NoticeValues
 from telemetry.protocol.sentences import joined, sentence
 
 LONGEST = timedelta(days=366)
 SLACK = timedelta(minutes=10)
 """A form that begins "now" may be sent a moment later."""
-
-
-@dataclass(eq=False)
-class ClosureInvalid(BookingError):
-    """A closure that cannot be meant."""
-
-    code: ClassVar[str] = "closure-invalid"
-    title: ClassVar[str] = sentence("This closure is not complete")
-    wrong: Mapping[str, str]
-    """Sentences by field."""
-
-    def text(self, zone: tzinfo = UTC) -> str:
-        return joined(self.wrong.values())
-
-
-@dataclass(eq=False)
-class PreviewStale(BookingError):
-    """Bookings changed between the look and the deed."""
-
-    code: ClassVar[str] = "preview-stale"
-    title: ClassVar[str] = sentence("Changed meanwhile")
-
-    def text(self, zone: tzinfo = UTC) -> str:
-        return sentence("Bookings changed since this was shown. Check the list again.")
 
 
 def check_times(

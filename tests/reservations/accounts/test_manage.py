@@ -104,13 +104,13 @@ def preview_and_save(client) -> TreeChange:
     assert "Alice in Vision" in text
     assert "Robots" not in text and "robots" in text
     assert 'quota <span class="before">–</span>' in text
-    digest = re.search(r'name="digest" value="(\w+)"', text)
-    assert digest
-    save = reverse("manage-save")
-    assert client.post(save, {"digest": digest[1]}).status_code == 422
-    other = client.post(save, {"digest": "old", "reason": "term"})
+    mark = re.search(r'name="mark" value="(\w+)"', text)
+    assert mark
+    where, save = reverse("manage-draft"), {"save": 1, "mark": mark[1]}
+    assert client.post(where, save).status_code == 422
+    other = client.post(where, save | {"mark": "old", "reason": "term"})
     assert other.status_code == 409
-    done = client.post(save, {"digest": digest[1], "reason": "term"}, follow=True)
+    done = client.post(where, save | {"reason": "term"}, follow=True)
     assert done.status_code == 200
     assert b"Alice in Vision" in done.content
     return TreeChange.objects.get()
@@ -133,7 +133,7 @@ def test_what_somebody_else_saved_meanwhile_is_not_overwritten(
     assert "Apply all" not in text
 
 
-@pytest.mark.parametrize("name", ["manage-collect", "manage-add", "manage-save"])
+@pytest.mark.parametrize("name", ["manage-collect", "manage-add", "manage-drop"])
 def test_a_head_changes_nothing_under_manage(client, lab, alice, name) -> None:
     Membership.objects.filter(user=alice).update(is_head=True)
     client.force_login(alice)

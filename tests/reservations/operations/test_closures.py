@@ -9,7 +9,6 @@ from reservations import tick
 from reservations.booking import service as booking
 from reservations.booking.slot_search import find_slots
 from reservations.models import Allocation, AuditEntry, Notice, Token
-from reservations.notifications.text.closure_text import ClosureInvalid, PreviewStale
 from reservations.operations import closures
 from reservations.operations.closures import ClosureDraft
 from reservations.operations.evacuation_plan import BookingFate
@@ -17,6 +16,7 @@ from reservations.presence.check_in import check_in
 from reservations.rules.closed_time import ClosedThen
 from reservations.rules.errors import NotFound, StaleVersion
 from reservations.rules.lifecycle import State
+from reservations.rules.review import FieldsInvalid, PreviewStale
 from telemetry.models import Gpu
 from tests.factories import at, make_gpus, make_node, make_pool
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, balance
@@ -32,8 +32,8 @@ def draft(gpus, start, end, **fields) -> ClosureDraft:
 
 
 def close(wanted: ClosureDraft, omar, now=NOW, **more):
-    seen = closures.preview(draft=wanted, now=now, pk=more.get("pk")).seen
-    return closures.save(draft=wanted, actor=omar, now=now, seen=seen, **more)
+    seen = closures.preview(draft=wanted, now=now, pk=more.get("pk")).mark
+    return closures.save(draft=wanted, actor=omar, now=now, mark=seen, **more)
 
 
 def fates(plan) -> dict[int, BookingFate]:
@@ -61,7 +61,7 @@ def test_who_is_in_the_way_is_moved_or_cut_or_refunded_and_told(
     make_gpus(1, make_node("node-b"))
     plan = closures.preview(draft=wanted, now=NOW)
     assert fates(plan)[moves.pk] is BookingFate.MOVED
-    row, _ = closures.save(draft=wanted, actor=omar, now=NOW, seen=plan.seen)
+    row, _ = closures.save(draft=wanted, actor=omar, now=NOW, mark=plan.mark)
     for one in (running, moves, cut, whole):
         one.refresh_from_db()
     assert (running.state, running.end) == (State.ACTIVE, at(12))
@@ -194,10 +194,10 @@ def test_a_changed_or_ended_closure_gives_time_back_and_undoes_no_refund(
 
 def test_what_changed_since_the_preview_is_shown_again(lab, alice, omar) -> None:
     wanted = draft(lab.gpus, at(12), at(14))
-    seen = closures.preview(draft=wanted, now=NOW).seen
+    seen = closures.preview(draft=wanted, now=NOW).mark
     lab.book(alice, lab.gpus[:1], at(12), 1)
     with pytest.raises(PreviewStale):
-        closures.save(draft=wanted, actor=omar, now=NOW, seen=seen)
+        closures.save(draft=wanted, actor=omar, now=NOW, mark=seen)
     assert not closures.Closure.objects.exists()
 
 
@@ -237,6 +237,6 @@ def test_a_gpu_that_joins_a_closed_pool_is_cleared_at_the_next_tick(
 )
 def test_a_closure_that_cannot_be_meant_is_refused_by_field(lab, fields, field):
     wanted = replace(draft(lab.gpus, at(12), at(14)), **fields)
-    with pytest.raises(ClosureInvalid) as refused:
+    with pytest.raises(FieldsInvalid) as refused:
         closures.preview(draft=wanted, now=NOW)
     assert list(refused.value.wrong) == [field]

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from reservations.models import AuditEntry, Closure, PoolQuota, SitePolicy
 from reservations.rules.lifecycle import State
+from reservations.rules.prices import read_peak
 from reservations.store.booking_snapshot import site_policy
 from reservations.store.calendar_queries import Reader, calendar_page
 from telemetry.models import Gpu, Pool, TelemetryPolicy
@@ -133,12 +134,12 @@ def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -
     assert "1 affected booking" in text
     assert "cancelled with full refund" in text
     assert "&lt;b&gt;new fans" in text
-    seen = answer.context["plan"].seen
+    mark = answer.context["review"].mark
     _, text = post(
-        desk, "manage-closure-new", data | {"save": 1, "seen": "x"}, status=409
+        desk, "manage-closure-new", data | {"save": 1, "mark": "x"}, status=409
     )
     assert "Check the list again" in text
-    _, text = post(desk, "manage-closure-new", data | {"save": 1, "seen": seen})
+    _, text = post(desk, "manage-closure-new", data | {"save": 1, "mark": mark})
     assert (
         "Maintenance saved. Bookings: 1 refunded. The affected users are notified."
         in text
@@ -149,7 +150,7 @@ def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -
     changed = data | {"end": wall(35), "version": row.version}
     answer, text = post(desk, "manage-closure", changed, row.pk, status=200)
     assert "No booking is affected" in text
-    sure = changed | {"save": 1, "seen": answer.context["plan"].seen}
+    sure = changed | {"save": 1, "mark": answer.context["review"].mark}
     post(desk, "manage-closure", sure, row.pk, status=200)
     _, text = post(desk, "manage-closure", sure, row.pk, status=409)
     assert "changed in the meantime" in text
@@ -214,7 +215,12 @@ def test_a_pool_is_priced_kept_and_limited_with_its_history(desk, alice, gpus) -
     vision = alice.memberships.get().account
     pool = gpus[0].pool
     data = {"weight": 12, "accounts": [vision.pk], "reason": "dearer"}
-    _, text = post(desk, "manage-pool", data, pool.pk, status=200)
+    answer, text = post(desk, "manage-pool", data, pool.pk, status=200)
+    assert "What changes" in text and "Saved." not in text
+    save = data | {"save": 1, "mark": answer.context["review"].mark}
+    _, text = post(desk, "manage-pool", save | {"mark": "old"}, pool.pk, status=409)
+    assert "Another person has changed the pool" in text
+    _, text = post(desk, "manage-pool", save, pool.pk, status=200)
     assert "Saved." in text
     assert "dearer" in text
     data = {
@@ -240,6 +246,35 @@ def test_a_pool_is_priced_kept_and_limited_with_its_history(desk, alice, gpus) -
     )
     assert made.context["pool"].gpu_class == "Teaching"
     assert "Vision" in desk.get(reverse("manage-pools")).content.decode()
+
+
+def test_a_change_of_a_pool_is_undone_while_nobody_changed_it_since(
+    desk, alice, gpus
+) -> None:
+    vision = alice.memberships.get().account
+    pool, weight = gpus[0].pool, gpus[0].pool.weight
+    data = {"weight": weight + 1, "accounts": [vision.pk], "reason": "dearer"}
+    data |= {"peak_factor": 3, "peak_hours": "Sat 10-14"}
+    for change in (data, data | {"accounts": [], "peak_factor": 1, "peak_hours": ""}):
+        answer, _ = post(desk, "manage-pool", change, pool.pk, status=200)
+        save = change | {"save": 1, "mark": answer.context["review"].mark}
+        post(desk, "manage-pool", save, pool.pk, status=200)
+    first, second = AuditEntry.objects.filter(verb="pool.changed").order_by("pk")
+    _, text = post(desk, "manage-pool-undo", {}, pool.pk, first.pk, status=200)
+    assert "Another person has changed the pool" in text
+    _, text = post(desk, "manage-pool-undo", {}, pool.pk, second.pk, status=200)
+    assert "Undone." in text
+    rule = pool.rule
+    assert [account.pk for account in rule.accounts.all()] == [vision.pk]
+    assert (rule.restricted, read_peak(rule.peak).factor) == (True, 3)
+    undone = AuditEntry.objects.get(verb="pool.undone")
+    assert undone.detail["after"] == second.detail["before"]
+    _, text = post(desk, "manage-pool-undo", {}, pool.pk, undone.pk, status=200)
+    rule.refresh_from_db()
+    assert not rule.peak and not rule.accounts.exists()
+    assert (
+        desk.post(reverse("manage-pool-undo", args=[pool.pk, 10**9])).status_code == 404
+    )
 
 
 def test_many_gpus_are_drained_moved_and_put_into_a_pool_at_once(
@@ -330,8 +365,8 @@ def test_a_replacement_is_looked_at_and_done(desk, alice, gpus) -> None:
     data = {"old": gpus[0].pk, "new": new.pk, "reason": "broken fan"}
     answer, text = post(desk, "manage-replace-gpu", data, status=200)
     assert "What happens to it" in text
-    seen = answer.context["plan"].seen
-    _, text = post(desk, "manage-replace-gpu", data | {"save": 1, "seen": seen})
+    mark = answer.context["review"].mark
+    _, text = post(desk, "manage-replace-gpu", data | {"save": 1, "mark": mark})
     assert "1 booking moved. 0 not changed." in text
     assert booked.allocations.get().gpu == new
     _, text = post(desk, "manage-replace-gpu", data, status=422)
@@ -351,8 +386,8 @@ def test_the_booking_policy_is_looked_at_saved_and_undone(desk) -> None:
     assert "12 h" in text
     assert "6 h" in text
     assert SitePolicy.current().freeze_seconds == 12 * 3600
-    seen = answer.context["found"].seen
-    save = data | {"save": 1, "seen": seen}
+    mark = answer.context["review"].mark
+    save = data | {"save": 1, "mark": mark}
     post(desk, "manage-policy-one", save, "booking", status=422)
     SitePolicy.objects.update(freeze_seconds=3600)
     save |= {"reason": "shorter nights"}
@@ -384,7 +419,7 @@ def test_rules_are_typed_as_people_say_them_and_grouped(desk) -> None:
     assert data["quota_gpu_seconds"] == "400"
     typed = data | {"freeze_seconds": "1 h 30 min", "quota_gpu_seconds": "60 credits"}
     answer, _ = post(desk, "manage-policy-one", typed, "booking", status=200)
-    assert answer.context["found"].changes == {
+    assert answer.context["review"].plan.changes == {
         "freeze_seconds": (12 * 3600, 5400),
         "quota_gpu_seconds": (400 * 3600, 60 * 3600),
     }
@@ -429,7 +464,7 @@ def test_no_threshold_of_telemetry_can_be_set_to_nothing(desk) -> None:
         "silent_after_seconds": 90,
         "save": 1,
         "reason": "fast nodes",
-        "seen": answer.context["found"].seen,
+        "mark": answer.context["review"].mark,
     }
     post(desk, "manage-policy-one", save, "telemetry", status=200)
     assert TelemetryPolicy.current().silent_after_seconds == 90

@@ -9,15 +9,14 @@ from reservations.booking import service as booking
 from reservations.booking.release import cancel, release
 from reservations.booking.slot_search import find_slots
 from reservations.models import AuditEntry, Notice
-from reservations.notifications.text.closure_text import PreviewStale
 from reservations.operations import closures, gpu_replacement, pools
-from reservations.operations.bulk_acts import DeskInvalid
 from reservations.operations.pools import PoolEdit
-from reservations.operations.replacement_rules import CannotReplace, Carry
+from reservations.operations.replacement_rules import Carry
 from reservations.presence.check_in import check_in
 from reservations.rules.closed_time import PoolNotYours, PoolQuotaExceeded
 from reservations.rules.errors import GpuNotBookable
 from reservations.rules.lifecycle import Kind, State
+from reservations.rules.review import FieldsInvalid, PreviewStale
 from reservations.store.announced_closures import shut_to
 from telemetry.models import Gpu
 from tests.factories import at, make_gpus, make_node, make_pool
@@ -91,8 +90,8 @@ def test_what_could_not_be_booked_is_said_before_a_plan_is_made(
         gpu_ids=(second.pk,),
         account_id=account_of(carol).pk,
     )
-    seen = closures.preview(draft=closed, now=NOW).seen
-    closures.save(draft=closed, actor=omar, now=NOW, seen=seen)
+    seen = closures.preview(draft=closed, now=NOW).mark
+    closures.save(draft=closed, actor=omar, now=NOW, mark=seen)
     rows = list(Gpu.objects.select_related("node", "pool__rule"))
     drained = {first.pk: "draining: no new bookings"}
     assert shut_to(alice.pk, rows, at(13), at(15)) == drained | {
@@ -193,8 +192,8 @@ def test_a_replaced_gpu_hands_its_bookings_on_and_names_conflicts(
         clash.pk: (Carry.TAKEN, held.pk),
     }
     with pytest.raises(PreviewStale):
-        gpu_replacement.replace(old_id=old.pk, new_id=new.pk, seen="other", **desk)
-    gpu_replacement.replace(old_id=old.pk, new_id=new.pk, seen=plan.seen, **desk)
+        gpu_replacement.replace(old_id=old.pk, new_id=new.pk, mark="other", **desk)
+    gpu_replacement.replace(old_id=old.pk, new_id=new.pk, mark=plan.mark, **desk)
     carried.refresh_from_db()
     assert set(carried.allocations.values_list("gpu_id", flat=True)) == {
         taken.pk,
@@ -234,7 +233,7 @@ def test_what_cannot_be_meant_is_refused_by_field(lab, alice, desk) -> None:
         ("gpus", lambda: pools.act_on_gpus(act="drain", gpu_ids=[], **desk)),
         ("pool", lambda: pools.act_on_gpus(act="pool", gpu_ids=[gpu.pk], **desk)),
     ):  # fmt: skip
-        with pytest.raises(DeskInvalid) as refused:
+        with pytest.raises(FieldsInvalid) as refused:
             call()
         assert list(refused.value.wrong) == [wrong]
     for old, new, field in (
@@ -242,9 +241,9 @@ def test_what_cannot_be_meant_is_refused_by_field(lab, alice, desk) -> None:
         (10**9, gpu.pk, "old"),
         (gpu.pk, 10**9, "new"),
     ):
-        with pytest.raises(CannotReplace) as no:
+        with pytest.raises(FieldsInvalid) as no:
             gpu_replacement.preview(old_id=old, new_id=new, now=NOW)
-        assert no.value.field == field
+        assert list(no.value.wrong) == [field]
     Gpu.objects.filter(pk=other.pk).update(maintenance=True)
-    with pytest.raises(CannotReplace, match="under maintenance"):
+    with pytest.raises(FieldsInvalid, match="under maintenance"):
         gpu_replacement.preview(old_id=gpu.pk, new_id=other.pk, now=NOW)

@@ -1,0 +1,188 @@
+"""One flow for what an admin changes: fill in, review, save, undo.
+
+A page of the flow is a ``ReviewPage``: it makes the form, says what the change does and
+saves it. The templates include ``reservations/_review.html``, which shows the review
+with its mark and the buttons. ``undo_answer`` takes a saved change back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.utils.translation import gettext, gettext_lazy
+
+from reservations.rules.errors import BookingError, NotFound
+from reservations.rules.review import FieldsInvalid, PreviewStale
+from reservations.store.access import reader
+
+REASON_LENGTH = 200
+MARK_MOST = 64
+Line = tuple[str, str, str]
+"""(field, before, after) in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What a change does, as the page shows it before the change is saved."""
+
+    mark: str
+    """Ties what is saved to what was shown (``reservations.rules.review.mark_of``)."""
+    title: str = ""
+    """Heading of what changes or whom it touches; empty: the page has its own."""
+    aside: str = ""
+    """Beside the heading: how much is touched."""
+    lines: Sequence[Line] = ()
+    effects: Sequence[str] = ()
+    """What the change does and does not do, in sentences."""
+    touched: Sequence[Any] = ()
+    """The bookings that it touches, for ``_touched.html``."""
+    warning: str = ""
+    changes: bool = True
+    """Whether there is anything to save."""
+    plan: Any = None
+    """What the page shows besides."""
+
+
+class ReviewPage:
+    """One page of the flow. A view calls ``answer``."""
+
+    template: ClassVar[str]
+    tab: ClassVar[str]
+    asks_reason: ClassVar[bool] = False
+    """Whether the review asks for the reason; else the form has it, if any."""
+    reason_length: ClassVar[int] = REASON_LENGTH
+    reviews_at_once: ClassVar[bool] = False
+    """Whether the page shows the review when it is opened."""
+    save_label: ClassVar[Any] = gettext_lazy("Save")
+    before_hint: ClassVar[Any] = gettext_lazy("Preview the change first. Then save it.")
+    after_hint: ClassVar[Any] = gettext_lazy(
+        "This is what saving does now. Nothing is saved yet."
+    )
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.request = request
+        self.now = timezone.now()
+        self.actor = reader(request)
+
+    def form_of(self, data: Any) -> Any:
+        """Return the form, bound to the data of a POST; None: as it is now."""
+        raise NotImplementedError
+
+    def review(self, form: Any) -> Review:
+        """Return what the values of a valid form would change now.
+
+        Raises:
+            FieldsInvalid, NotFound.
+        """
+        raise NotImplementedError
+
+    def save(self, form: Any, *, mark: str, reason: str) -> str:
+        """Save what the review showed; return the sentence for the next page.
+
+        Raises:
+            PreviewStale: it would do something else by now. Nothing is saved.
+            FieldsInvalid, NotFound, BookingError.
+        """
+        raise NotImplementedError
+
+    def done(self) -> HttpResponseBase:
+        """Return where to go after saving."""
+        return redirect(self.request.path)
+
+    def context(self, form: Any, review: Review | None) -> Mapping[str, Any]:
+        """Return what the template needs besides the form and the review."""
+        return {}
+
+    def answer(self) -> HttpResponseBase:
+        """Show the form, the review of it, or save what was reviewed."""
+        post = self.request.POST
+        if self.request.method != "POST":
+            form = self.form_of(None)
+            review = self.review(form) if self.reviews_at_once else None
+            return self.page(form, review)
+        form = self.form_of(post)
+        if not form.is_valid():
+            return self.page(form, self._shown_at_once(form), status=422)
+        try:
+            if "save" not in post:
+                return self.page(form, self.review(form))
+            reason = post.get("reason", "").strip()[: self.reason_length]
+            if self.asks_reason and not reason:
+                why = gettext("Give a reason: it is kept with the change.")
+                return self.page(form, self.review(form), problem=why, status=422)
+            mark = post.get("mark", "")[:MARK_MOST]
+            words = self.save(form, mark=mark, reason=reason)
+        except FieldsInvalid as invalid:
+            put_errors(form, invalid)
+            return self.page(form, self._shown_at_once(form), status=422)
+        except PreviewStale as stale:
+            return self.page(form, self.review(form), problem=stale.text(), status=409)
+        except NotFound as missing:
+            raise Http404 from missing
+        except BookingError as error:
+            text = error.text(timezone.get_current_timezone())
+            review = self._shown_at_once(form)
+            return self.page(form, review, problem=text, status=409)
+        messages.success(self.request, words)
+        return self.done()
+
+    def _shown_at_once(self, form: Any) -> Review | None:
+        return self.review(form) if self.reviews_at_once else None
+
+    def page(
+        self,
+        form: Any,
+        review: Review | None = None,
+        *,
+        problem: str = "",
+        status: int = 200,
+    ) -> HttpResponse:
+        """Return the page with the form, and the review where there is one."""
+        context = {
+            "tab": self.tab,
+            "form": form,
+            "review": review,
+            "problem": problem,
+            "asks_reason": self.asks_reason,
+            "reason_length": self.reason_length,
+            "hide_preview": self.reviews_at_once,
+            "save_label": self.save_label,
+            "review_hint": self.before_hint if review is None else self.after_hint,
+            **self.context(form, review),
+        }
+        return render(self.request, self.template, context, status=status)
+
+
+def put_errors(form: Any, invalid: FieldsInvalid) -> None:
+    """Put each sentence at its field, or at the top where the form lacks the field."""
+    for field, text in invalid.wrong.items():
+        form.add_error(field if field in form.fields else None, text)
+
+
+def undo_answer(
+    request: HttpRequest, act: Callable[[], str], to: str, *args: Any
+) -> HttpResponseBase:
+    """Take a saved change back, and say whether that worked.
+
+    Args:
+        act: does it, and returns the sentence for the next page.
+        to: name of that page.
+    """
+    try:
+        words = act()
+    except NotFound as missing:
+        raise Http404 from missing
+    except FieldsInvalid as invalid:
+        text = gettext("Not undone: %(messages)s") % {"messages": invalid.text()}
+        messages.error(request, text)
+    except BookingError as error:
+        messages.error(request, error.text(timezone.get_current_timezone()))
+    else:
+        messages.success(request, words)
+    return redirect(to, *args)
