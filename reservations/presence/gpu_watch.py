@@ -257,7 +257,7 @@ def _in_grace(look: _GpuCheck, before: HoldingInfo) -> bool:
 
 
 def _booked(look: _GpuCheck, holding: HoldingInfo) -> GpuVerdict:
-    reading = look.reading
+    judge, reading = look.policy.judge, look.reading
     seen = presence(reading, holding, look.owners)
     strangers = seen.strangers
     if look.before is not None and _in_grace(look, look.before):
@@ -271,6 +271,8 @@ def _booked(look: _GpuCheck, holding: HoldingInfo) -> GpuVerdict:
         anybody=seen.anybody,
         works=None if reading.util_pct is None else look.works,
         strangers=bool(strangers),
+        memory_bytes=reading.memory_used_bytes or 0,
+        least_memory_bytes=judge.zombie_memory_mib * MIB_BYTES,
         people=partial(_people, strangers),
     )
     findings, idle = look.findings(use)
