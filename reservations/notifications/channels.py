@@ -7,10 +7,10 @@ from django.utils import timezone
 from reservations.models import Delivery, GroupChat, Notice, NoticeSettings, User
 from reservations.notifications import mail
 from reservations.notifications.delivery_rules import (
-    GROUP_KINDS,
     channels_of,
     quiet_until,
 )
+from reservations.notifications.text.notice_text import form_of
 from reservations.rules.time_zones import zone_of
 
 MAIL, WEBHOOK = Delivery.Channel.MAIL, Delivery.Channel.WEBHOOK
@@ -57,7 +57,7 @@ def chat_of(notice: Notice) -> GroupChat | None:
     """
     if notice.kind == Notice.Kind.TRIAL:
         account_pk = notice.detail.get("group")
-    elif notice.kind in GROUP_KINDS and notice.reservation is not None:
+    elif form_of(notice.kind).to_group and notice.reservation is not None:
         account_pk = notice.reservation.membership.account_id
     else:
         return None

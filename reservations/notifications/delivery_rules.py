@@ -8,34 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta, tzinfo
 
-CHANNELS = ("mail", "webhook")
-QUIET_PLAIN = frozenset({"ending_soon", "low_use", "job_started", "job_done"})
-"""Kinds that go by mail only to who asked for it: frequent, or soon stale."""
-PAGE_ONLY = frozenset({"booking_started"})
-"""Kinds that stay on the page, unless their reader chooses a channel."""
-GROUP_KINDS = frozenset(
-    {
-        "displaced",
-        "placed",
-        "moved",
-        "released",
-        "idle_warning",
-        "refunded",
-        "token_given",
-        "maintenance",
-        "series_conflict",
-        "low_use",
-        "job_failed",
-    }
-)
-"""Kinds that also go to the chat of the group that pays for the booking: what its
-members can act on. Messages between people stay with them."""
-STALE_SECONDS: dict[str, int] = {
-    "booking_started": 3600,
-    "ending_soon": 600,
-    "idle_warning": 3600,
-}
-"""Kinds that say nothing any more after so long: dropped instead of sent late."""
+from reservations.notifications.text.notice_text import CHANNELS, form_of
+
 RETRY_SECONDS = (60, 300, 1800, 7200, 21_600)
 """Waits between the tries of one message; after the last one it has failed."""
 MOST_TRIES = len(RETRY_SECONDS) + 1
@@ -55,9 +29,7 @@ def channels_of(kind: str, chosen: Mapping[str, object]) -> tuple[str, ...]:
     wanted = chosen.get(kind)
     if isinstance(wanted, Sequence) and not isinstance(wanted, str):
         return tuple(channel for channel in CHANNELS if channel in wanted)
-    if kind in PAGE_ONLY:
-        return ()
-    return ("webhook",) if kind in QUIET_PLAIN else CHANNELS
+    return form_of(kind).channels
 
 
 def quiet_until(
@@ -98,5 +70,5 @@ def next_try(at: datetime, *, tries: int) -> datetime | None:
 
 def stale(kind: str, *, told_at: datetime, now: datetime) -> bool:
     """Say whether a Notice would only confuse by now."""
-    limit = STALE_SECONDS.get(kind)
+    limit = form_of(kind).stale_seconds
     return limit is not None and now - told_at > timedelta(seconds=limit)

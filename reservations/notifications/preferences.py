@@ -9,9 +9,10 @@ from django.db import transaction
 from reservations.models import Notice, NoticeSettings, User
 from reservations.notifications import webhook
 from reservations.notifications.channels import settings_of
-from reservations.notifications.delivery_rules import CHANNELS, channels_of
+from reservations.notifications.delivery_rules import channels_of
 from reservations.notifications.message_rendering import ALL_KINDS
 from reservations.notifications.service import notify
+from reservations.notifications.text.notice_text import CHANNELS
 from reservations.rules.errors import NotFound
 from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import sentence

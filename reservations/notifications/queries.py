@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from reservations.models import Notice, Reservation, User
 from reservations.notifications.reader_language import with_language_of
-from reservations.notifications.text.notice_text import SYMBOLS, words
+from reservations.notifications.text.notice_text import form_of, words
 from reservations.rules.notice_values import NoticeValues
 from reservations.rules.time_zones import zone_of
 from reservations.store.booking_snapshot import site_policy
@@ -60,7 +60,7 @@ def notices_with_text(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
             pk=row.pk,
             kind=row.kind,
             title=Notice.Kind(row.kind).label,
-            icon=SYMBOLS.get(row.kind, "bell"),
+            icon=form_of(row.kind).symbol,
             text=_text(row, booked.get(row.reservation_id or 0), whose.name(row), zone),
             reservation_pk=row.reservation_id,
             url=_url(row),

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_POST, require_safe
 from reservations.models import Delivery, Notice, User
 from reservations.notifications import mail, preferences
 from reservations.notifications.channels import settings_of
-from reservations.notifications.delivery_rules import CHANNELS, channels_of
+from reservations.notifications.delivery_rules import channels_of
 from reservations.notifications.forms import (
     MuteForm,
     NoticeChoiceForm,
@@ -28,6 +28,7 @@ from reservations.notifications.forms import (
 from reservations.notifications.message_rendering import ALL_KINDS, UNSUBSCRIBE_SALT
 from reservations.notifications.queries import notices_with_text
 from reservations.notifications.service import read_all
+from reservations.notifications.text.notice_text import CHANNELS
 from reservations.notifications.webhook_rules import WebhookRefused
 from reservations.store.access import reader
 from telemetry.protocol.sentences import counted, sentence

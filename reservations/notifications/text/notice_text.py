@@ -1,13 +1,13 @@
 """What a User is told, in words made from stored numbers.
 
 A new kind needs a function ``NoticeValues -> str`` in a module of this package, and one
-line in `WORDS`. A kind without a line says ``detail["text"]``, or what the kind is
-called.
+line in ``FORMS``, which also says by which way the kind goes out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -101,63 +101,80 @@ def _displaced(told: NoticeValues) -> str:
     )
 
 
-SYMBOLS: dict[str, str] = {
-    "displaced": "displaced",
-    "placed": "reserved",
-    "planned": "clock",
-    "declined": "cancelled",
-    "booking_started": "running",
-    "moved": "arrow-right",
-    "released": "released",
-    "idle_warning": "idle",
-    "ending_soon": "clock",
-    "overstay_claimed": "clock",
-    "refunded": "refunded",
-    "token_given": "key",
-    "maintenance": "maintenance",
-    "offer_made": "users",
-    "asked": "users",
-    "offer_answered": "users",
-    "couser_added": "users",
-    "series_conflict": "calendar",
-    "course_ending": "users",
-    "low_use": "chart",
-    "job_started": "running",
-    "job_done": "done",
-    "job_failed": "failed",
-    "job_warning": "alert",
-    "plan_again": "plan",
-    "job_held": "alert",
-    "serve_down": "lost",
-    "webhook_off": "link",
-}
-"""Symbols of the site's sprite by kind."""
+CHANNELS = ("mail", "webhook")
 
 
-WORDS: dict[str, Words] = {
-    "displaced": _displaced,
-    "course_ending": ending_words,
-    "released": act_text.released,
-    "idle_warning": act_text.idle_warning,
-    "refunded": act_text.refunded,
-    "token_given": act_text.token_given,
-    "ending_soon": act_text.ending_soon,
-    "overstay_claimed": claimed_words,
-    "maintenance": maintenance_words,
-    "booking_started": act_text.started,
-    "moved": act_text.moved,
-    "webhook_off": act_text.webhook_off,
-    "trial": act_text.trial,
-    "couser_added": couser_words,
-    "offer_answered": offer_answered_words,
-    "offer_made": offer_made_words,
-    "asked": asked_words,
-    "series_conflict": series_conflict_words,
-    "placed": waitlist_text.placed_words,
-    "planned": waitlist_text.planned_words,
-    "slot_offered": waitlist_text.offered_words,
-    "declined": waitlist_text.lost_words,
+@dataclass(frozen=True, slots=True)
+class NoticeForm:
+    """How one kind of Notice looks, what it says, and by which way it goes out."""
+
+    symbol: str = "bell"
+    """Of the site's sprite."""
+    words: Words | None = None
+    """Makes the sentence; None: ``detail["text"]``, or what the kind is called."""
+    channels: tuple[str, ...] = CHANNELS
+    """Beside the page, unless the reader chooses others. What is frequent or soon stale
+    goes by mail only to those who asked for it."""
+    to_group: bool = False
+    """Also goes to the chat of the group that pays for the booking: what its members
+    can act on. Messages between people stay with them."""
+    stale_seconds: int | None = None
+    """After so long it says nothing any more: dropped instead of sent late."""
+
+
+FORMS: dict[str, NoticeForm] = {
+    "displaced": NoticeForm(symbol="displaced", words=_displaced, to_group=True),
+    "placed": NoticeForm(
+        symbol="reserved", words=waitlist_text.placed_words, to_group=True
+    ),
+    "planned": NoticeForm(symbol="clock", words=waitlist_text.planned_words),
+    "declined": NoticeForm(symbol="cancelled", words=waitlist_text.lost_words),
+    "slot_offered": NoticeForm(words=waitlist_text.offered_words),
+    "booking_started": NoticeForm(
+        symbol="running", words=act_text.started, channels=(), stale_seconds=3600
+    ),
+    "moved": NoticeForm(symbol="arrow-right", words=act_text.moved, to_group=True),
+    "released": NoticeForm(symbol="released", words=act_text.released, to_group=True),
+    "idle_warning": NoticeForm(
+        symbol="idle", words=act_text.idle_warning, to_group=True, stale_seconds=3600
+    ),
+    "ending_soon": NoticeForm(
+        symbol="clock",
+        words=act_text.ending_soon,
+        channels=("webhook",),
+        stale_seconds=600,
+    ),
+    "overstay_claimed": NoticeForm(symbol="clock", words=claimed_words),
+    "refunded": NoticeForm(symbol="refunded", words=act_text.refunded, to_group=True),
+    "token_given": NoticeForm(symbol="key", words=act_text.token_given, to_group=True),
+    "maintenance": NoticeForm(
+        symbol="maintenance", words=maintenance_words, to_group=True
+    ),
+    "offer_made": NoticeForm(symbol="users", words=offer_made_words),
+    "offer_answered": NoticeForm(symbol="users", words=offer_answered_words),
+    "asked": NoticeForm(symbol="users", words=asked_words),
+    "couser_added": NoticeForm(symbol="users", words=couser_words),
+    "series_conflict": NoticeForm(
+        symbol="calendar", words=series_conflict_words, to_group=True
+    ),
+    "course_ending": NoticeForm(symbol="users", words=ending_words),
+    "low_use": NoticeForm(symbol="chart", channels=("webhook",), to_group=True),
+    "job_started": NoticeForm(symbol="running", channels=("webhook",)),
+    "job_done": NoticeForm(symbol="done", channels=("webhook",)),
+    "job_failed": NoticeForm(symbol="failed", to_group=True),
+    "job_warning": NoticeForm(symbol="alert"),
+    "plan_again": NoticeForm(symbol="plan"),
+    "job_held": NoticeForm(symbol="alert"),
+    "serve_down": NoticeForm(symbol="lost"),
+    "webhook_off": NoticeForm(symbol="link", words=act_text.webhook_off),
+    "trial": NoticeForm(words=act_text.trial),
 }
+"""Every kind of ``Notice.Kind``."""
+
+
+def form_of(kind: str) -> NoticeForm:
+    """Return the form of a kind; one that is stored and gone has the defaults."""
+    return FORMS.get(kind, NoticeForm())
 
 
 def words(kind: str, title: str, told: NoticeValues) -> str:
@@ -166,7 +183,8 @@ def words(kind: str, title: str, told: NoticeValues) -> str:
     Args:
         title: what the kind is called, for kinds that have no words of their own.
     """
-    if kind in WORDS:
-        return WORDS[kind](told)
+    made = form_of(kind).words
+    if made is not None:
+        return made(told)
     stored = told.detail.get("text")
     return known(str(stored)) if stored else sentence("{title}.", title=title)

@@ -6,7 +6,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from reservations.models import Notice
 from reservations.notifications.delivery_rules import channels_of, next_try, quiet_until
+from reservations.notifications.text.notice_text import FORMS
 from reservations.notifications.webhook_rules import WebhookRefused, allowed, parse
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -29,6 +31,10 @@ def test_quiet_hours_over_midnight_follow_the_sites_clock():
     )
     same = {"begin": time(12), "end": time(12), "zone": UTC}
     assert quiet_until(datetime(2026, 7, 1, 12, tzinfo=UTC), **same) is None
+
+
+def test_every_kind_of_notice_is_declared_with_its_symbol_words_and_channels():
+    assert list(FORMS) == Notice.Kind.values
 
 
 def test_tries_come_to_an_end_and_choices_are_kept():
