@@ -24,8 +24,8 @@ def names_of_rules() -> dict[str, str]:
     for path in DECLARED_IN:
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
         for constant, value in vars(module).items():
-            if constant.isupper() and value in alert_rules():
-                found[constant] = str(value)
+            if constant.isupper() and isinstance(value, str) and value in alert_rules():
+                found[constant] = value
     return found
 
 

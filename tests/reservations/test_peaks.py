@@ -300,7 +300,8 @@ def test_an_operator_sets_peak_hours_sees_them_and_is_told_what_is_wrong(
             reason="x",
             edit=PoolEdit(WEIGHT, peak_factor=0),
         )
-    client.post(page, form)
+    mark = client.post(page, form).context["review"].mark
+    client.post(page, form | {"save": 1, "mark": mark})
     assert PoolRule.objects.get(pool=pool).peak == ""
     assert "count 2 times" not in client.get(page).content.decode()
 

@@ -78,7 +78,7 @@ def test_what_stood_before_the_restart_stands_on_and_blind_time_does_not_count()
     watcher.adopt(1, THERMAL)
     hot = GpuReading("G", throttle=(Throttle.HW_THERMAL,))
     assert [f.rule for f in watcher.look(1, hot, at=0.0, told_at=0.0)] == [THERMAL]
-    assert causes_of(hot) == (THERMAL,)
+    assert [rule.name for rule in causes_of(hot)] == [THERMAL]
     other = HardwareWatcher()
     for second in (0, 1, 2):
         list(other.look(1, hot, at=second, told_at=second))
