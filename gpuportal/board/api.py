@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import fields
 from typing import Any
 
 from django.conf import settings
@@ -21,6 +22,10 @@ router = Router(tags=["board"])
 TIMEOUT_SECONDS = 2.0
 FRESH_SECONDS = 5.0
 """An older frame says nothing of now: ingest is not running."""
+FIGURES = sorted(
+    {field.name for field in fields(FrameRow)} - {"state", "memory_used_mib"}
+)
+"""What the API tells in the units of the frame."""
 NOTHING_KNOWN = FrameRow(state=GpuState.UNKNOWN)
 
 
@@ -63,12 +68,9 @@ def live_rows() -> dict[str, FrameRow]:
 def readings(row: FrameRow) -> dict[str, Any]:
     """A frame's row in the API's units."""
     used = row.memory_used_mib
+    values = {name: getattr(row, name) for name in FIGURES}
     return {
         "state": WORDS[row.state],
-        "util_pct": row.util_pct,
         "memory_used_bytes": None if used is None else used * MIB_BYTES,
-        "temperature_celsius": row.temperature_celsius,
-        "power_watts": row.power_watts,
-        "sm_clock_mhz": row.sm_clock_mhz,
-        "age_seconds": row.age_seconds,
+        **values,
     }

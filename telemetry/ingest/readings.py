@@ -12,7 +12,6 @@ from telemetry.protocol.gpu_state import GpuState
 from telemetry.protocol.hardware import NodeInfo
 from telemetry.protocol.sample import GpuReading, NodeSample
 from telemetry.protocol.trouble import NodeTrouble
-from telemetry.protocol.units import mib
 from telemetry.rules.rollup import (
     EMPTY,
     MINUTE_SECONDS,
@@ -139,7 +138,7 @@ def frame_rows(
         else:
             age_seconds = max(0.0, steady - heard.arrived)
             state = _state(gpu, heard.reading, age_seconds, judge, now)
-            yield gpu, _row(heard.reading, state, age_seconds)
+            yield gpu, FrameRow.of(heard.reading, state, age_seconds)
 
 
 def _state(
@@ -158,20 +157,6 @@ def _state(
     if gpu.mig and reading is not None and state not in {GpuState.STALE, GpuState.LOST}:
         return GpuState.MIG
     return state
-
-
-def _row(reading: GpuReading, state: GpuState, age_seconds: float) -> FrameRow:
-    used_bytes = reading.memory_used_bytes
-    watts = reading.power_watts
-    return FrameRow(
-        state=state,
-        util_pct=reading.util_pct,
-        memory_used_mib=None if used_bytes is None else mib(used_bytes),
-        temperature_celsius=reading.temperature_celsius,
-        power_watts=None if watts is None else round(watts),
-        sm_clock_mhz=reading.sm_clock_mhz,
-        age_seconds=age_seconds,
-    )
 
 
 def own_gpus(sample: NodeSample, bound: Mapping[str, ClusterGpu]) -> NodeSample:

@@ -40,6 +40,8 @@ from dataclasses import dataclass
 
 from telemetry.protocol.errors import FrameRefused
 from telemetry.protocol.gpu_state import GpuState, state_of_code
+from telemetry.protocol.reading import GpuReading
+from telemetry.protocol.units import mib
 
 MAGIC = 0x47
 VERSION = 1
@@ -67,6 +69,20 @@ class FrameRow:
     sm_clock_mhz: int | None = None
     age_seconds: float | None = None
     """Seconds since the newest sample arrived; `None` = never."""
+
+    @classmethod
+    def of(cls, reading: GpuReading, state: GpuState, age_seconds: float) -> FrameRow:
+        """Return the row of a reading that arrived some seconds ago."""
+        used_bytes, watts = reading.memory_used_bytes, reading.power_watts
+        return cls(
+            state=state,
+            util_pct=reading.util_pct,
+            memory_used_mib=None if used_bytes is None else mib(used_bytes),
+            temperature_celsius=reading.temperature_celsius,
+            power_watts=None if watts is None else round(watts),
+            sm_clock_mhz=reading.sm_clock_mhz,
+            age_seconds=age_seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
