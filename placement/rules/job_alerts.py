@@ -9,6 +9,6 @@ HELD_RULE = declare(
         sentence("memory held after a job"),
         sentence("A job has ended, but its memory is still in use."),
         Severity.WARNING,
-        found_in="placement.jobs.tick.gpu_release_check.look",
+        found_in="placement.jobs.tick.gpu_release_check.update_alerts",
     )
 )
