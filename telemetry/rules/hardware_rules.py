@@ -27,6 +27,7 @@ from telemetry.rules.thresholds import JudgePolicy
 def causes_of(reading: GpuReading) -> tuple[AlertRule, ...]:
     """Return the rules whose cause one reading shows.
 
+    >>> from telemetry.protocol.reading import Throttle
     >>> slow = GpuReading("GPU-1", throttle=(Throttle.HW_SLOWDOWN,))
     >>> [rule.name for rule in causes_of(slow)]
     ['thermal slowdown']
