@@ -12,9 +12,9 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from gpuportal.pages.node_access import NodeAccess, node_access
 from gpuportal.pages.reservation_page import price_of
 from placement.models import Job
-from reservations.booking.node_access import NodeAccess, node_access
 from reservations.fairshare.service import standing
 from reservations.models import Offer, Reservation, Series, User, WaitingRequest
 from reservations.models.calendar import ReservationQuerySet

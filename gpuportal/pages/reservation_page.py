@@ -9,8 +9,8 @@ from django.shortcuts import get_object_or_404, render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from reservations.booking.displaced_views import displaced
-from reservations.booking.node_access import node_access
+from gpuportal.pages.displaced_views import displaced
+from gpuportal.pages.node_access import node_access
 from reservations.models import Allocation, LedgerEntry, Reservation, User
 from reservations.presence.queries import pending_release
 from reservations.rules.figures import (
