@@ -74,7 +74,7 @@ class SamplerStatus:
     """The child's last line: state, seq, gpus, hung, sent, dropped."""
 
 
-class NodeFacts(Protocol):
+class SamplingSettings(Protocol):
     """What the supervisor needs of the node's settings; NodeSettings has it."""
 
     @property
@@ -110,7 +110,7 @@ class NodeFacts(Protocol):
         """How far jobs are to be kept apart: `auto`, `watched` or `enforced`."""
 
 
-def child_command(facts: NodeFacts) -> list[str]:
+def child_command(facts: SamplingSettings) -> list[str]:
     """Command line of the child. The broker's address goes by environment."""
     command = [sys.executable, "-m", "telemetry.agent.sampler", "--node", facts.name]
     command += ["--backend", facts.backend, "--isolation", isolation_of(facts)]
@@ -130,7 +130,7 @@ class SamplerSupervisor:
 
     def __init__(
         self,
-        facts: NodeFacts,
+        facts: SamplingSettings,
         *,
         silence_seconds: float = SILENCE_SECONDS,
         back_off_seconds: Sequence[float] = BACK_OFF_SECONDS,
