@@ -1,8 +1,9 @@
-"""The same again: local days and times of a Series, DST included. Pure.
+"""Local days and times of a Series of bookings, DST included. Pure.
 
-An occurrence begins at the same time of the wall clock and lasts the same number of
-seconds. Where the clock jumps: a time that a day lacks is read with the offset before
-the jump, so 02:30 becomes 03:30 (RFC 5545, 3.3.5); one that comes twice is the first.
+Every occurrence begins at the same wall-clock time and lasts the same number of
+seconds. When the clock jumps forward, a time that the day lacks is read with the offset
+before the jump: 02:30 becomes 03:30 (RFC 5545, 3.3.5). When the clock goes back, a time
+that comes twice means the first one.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from itertools import islice
 from typing import ClassVar
 from zoneinfo import ZoneInfo
 
+from dateutil.rrule import DAILY, WEEKLY, rrule
+
 from reservations.rules.errors import Refusal
 from reservations.rules.window import DAY_SECONDS, Window, whole_second
 from telemetry.protocol.sentences import sentence
 
 LONGEST_DAYS = 366
 MOST_TIMES = 366
-SATURDAY = 5
+MONDAY_TO_FRIDAY = range(5)
 
 
 class Repeat(StrEnum):
@@ -140,19 +143,15 @@ class Rule:
             raise SeriesInvalid(field="until", why=sentence("has no day left"))
 
     def days(self) -> Iterator[date]:
-        """Yield its local days in order; never more than a year of them."""
+        """Yield its local days in order, at most a year of them."""
         last = self.first_day + timedelta(days=LONGEST_DAYS)
-        if self.until is not None:
-            last = min(last, self.until)
-        return islice(self._days(last), self.times)
-
-    def _days(self, last: date) -> Iterator[date]:
-        step = timedelta(days=7 if self.repeat is Repeat.WEEKLY else 1)
-        day = self.first_day
-        while day <= last:
-            if self.repeat is not Repeat.WEEKDAYS or day.weekday() < SATURDAY:
-                yield day
-            day += step
+        found = rrule(
+            WEEKLY if self.repeat is Repeat.WEEKLY else DAILY,
+            dtstart=datetime.combine(self.first_day, time()),
+            until=datetime.combine(min(last, self.until or last), time()),
+            byweekday=MONDAY_TO_FRIDAY if self.repeat is Repeat.WEEKDAYS else None,
+        )
+        return (at.date() for at in islice(found, self.times))
 
     def window(self, day: date) -> Window:
         """Return the Window of one local day, in UTC."""

@@ -1,4 +1,4 @@
-"""One's calendar for other programs: a secret, read-only address without names."""
+"""A person's calendar for other programs: a secret, read-only address without names."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -11,17 +11,18 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
+from icalendar import Event
 
 from reservations.models import Reservation, User
 from reservations.rules.lifecycle import Kind, State
 from reservations.sharing import calendar_feed
-from reservations.sharing.ical import CalendarEvent, calendar_text
+from reservations.sharing.ical import calendar_text, event_of
 from reservations.store.access import reader
 from telemetry.protocol.sentences import counted, joined, known
 from telemetry.web.translation import translated
 
 KEPT = timedelta(days=30)
-"""How long what is over stays in the calendar."""
+"""How long an ended reservation stays in the calendar."""
 MOST_EVENTS = 500
 
 
@@ -41,7 +42,7 @@ def feed(request: HttpRequest, address: str) -> HttpResponse:
     return response
 
 
-def _events(user: User, host: str) -> Iterator[CalendarEvent]:
+def _events(user: User, host: str) -> Iterator[Event]:
     now = timezone.now()
     rows = Reservation.objects.filter(
         user=user, state__in=State.holding(), end__gt=now - KEPT
@@ -51,7 +52,7 @@ def _events(user: User, host: str) -> Iterator[CalendarEvent]:
             continue
         gpus = sorted(str(a.gpu) for a in row.allocations.all())
         number = counted("{n} GPU", "{n} GPUs", len(gpus))
-        yield CalendarEvent(
+        yield event_of(
             uid=f"reservation-{row.pk}@{host}",
             start=row.start,
             end=row.end,
@@ -66,7 +67,7 @@ def _events(user: User, host: str) -> Iterator[CalendarEvent]:
 @require_POST
 @never_cache
 def feed_make(request: HttpRequest) -> HttpResponse:
-    """Make an address and answer with the only page that ever shows it."""
+    """Make an address and answer with a page. No other page shows the address."""
     address = calendar_feed.make_feed(user=reader(request), now=timezone.now())
     url = request.build_absolute_uri(f"/ical/{address}.ics")
     return render(request, "reservations/sharing/feed_show.html", {"url": url})
@@ -74,7 +75,7 @@ def feed_make(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def feed_revoke(request: HttpRequest) -> HttpResponse:
-    """Take the address back: programs that use it get nothing any more."""
+    """Revoke the address: programs that use it get 404 from now on."""
     if calendar_feed.revoke_feed(user=reader(request), now=timezone.now()):
         messages.success(request, gettext("The calendar link no longer works."))
     return redirect("me")

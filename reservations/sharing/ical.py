@@ -1,90 +1,62 @@
-"""A calendar as text (RFC 5545): enough of it to be subscribed to. Pure.
+"""A calendar that other programs subscribe to (RFC 5545). Pure.
 
-Lines end in CR LF and are folded at 75 octets, never inside a character. No names
-and no free text leave the site this way: whoever has the address can read it.
+The feed has no names and no free text, because anyone with its address can read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 
-MOST_OCTETS = 75
-_STAMP = "%Y%m%dT%H%M%SZ"
-_ESCAPES = str.maketrans({"\\": "\\\\", ";": "\\;", ",": "\\,", "\n": "\\n"})
+from icalendar import Calendar, Event
+
+REFRESH_EVERY = timedelta(minutes=15)
 
 
-@dataclass(frozen=True, slots=True)
-class CalendarEvent:
-    """One Reservation of a calendar.
+def calendar_text(events: Iterable[Event], *, name: str) -> bytes:
+    """Return a whole calendar object in UTF-8."""
+    calendar = Calendar()
+    calendar.add("version", "2.0")
+    calendar.add("prodid", "-//GPU Portal//calendar//EN")
+    calendar.add("method", "PUBLISH")
+    calendar.add("x-wr-calname", _printable(name))
+    calendar.add("refresh-interval", REFRESH_EVERY, {"VALUE": "DURATION"})
+    for event in events:
+        calendar.add_component(event)
+    return calendar.to_ical()
 
-    Attributes:
-        uid: the same for ever, and nobody else's.
+
+def event_of(
+    *,
+    uid: str,
+    start: datetime,
+    end: datetime,
+    summary: str,
+    location: str,
+    changed_at: datetime,
+    sequence: int = 0,
+    tentative: bool = False,
+) -> Event:
+    """Return the event of one Reservation.
+
+    Args:
+        uid: never changes, and no other event has it.
         sequence: grows with every change.
-        tentative: it may still be taken.
+        tentative: another booking may still take the GPUs.
     """
-
-    uid: str
-    start: datetime
-    end: datetime
-    summary: str
-    location: str
-    changed_at: datetime
-    sequence: int = 0
-    tentative: bool = False
-
-
-def calendar_text(events: Iterable[CalendarEvent], *, name: str) -> str:
-    """Return a whole calendar object."""
-    lines = [
-        "BEGIN:VCALENDAR",
-        "VERSION:2.0",
-        "PRODID:-//GPU Portal//calendar//EN",
-        "METHOD:PUBLISH",
-        f"X-WR-CALNAME:{_text(name)}",
-        "REFRESH-INTERVAL;VALUE=DURATION:PT15M",
-        *(line for event in events for line in _event(event)),
-        "END:VCALENDAR",
-    ]
-    return "".join(part for line in lines for part in folded(line))
+    event = Event()
+    event.add("uid", _printable(uid))
+    event.add("dtstamp", changed_at.astimezone(UTC))
+    event.add("dtstart", start.astimezone(UTC))
+    event.add("dtend", end.astimezone(UTC))
+    event.add("sequence", sequence)
+    event.add("summary", _printable(summary))
+    event.add("location", _printable(location))
+    event.add("status", "TENTATIVE" if tentative else "CONFIRMED")
+    event.add("transp", "TRANSPARENT")
+    return event
 
 
-def _event(event: CalendarEvent) -> Iterator[str]:
-    yield "BEGIN:VEVENT"
-    yield f"UID:{_text(event.uid)}"
-    yield f"DTSTAMP:{_stamp(event.changed_at)}"
-    yield f"DTSTART:{_stamp(event.start)}"
-    yield f"DTEND:{_stamp(event.end)}"
-    yield f"SEQUENCE:{event.sequence}"
-    yield f"SUMMARY:{_text(event.summary)}"
-    yield f"LOCATION:{_text(event.location)}"
-    yield f"STATUS:{'TENTATIVE' if event.tentative else 'CONFIRMED'}"
-    yield "TRANSP:TRANSPARENT"
-    yield "END:VEVENT"
-
-
-def folded(line: str) -> Iterator[str]:
-    """Yield a content line in pieces of at most 75 octets, each with its CR LF.
-
-    A piece that goes on begins with a space, which counts (RFC 5545, 3.1).
-    """
-    piece, size = "", 0
-    for char in line:
-        octets = len(char.encode())
-        if size + octets > MOST_OCTETS:
-            yield piece + "\r\n"
-            piece, size = " ", 1
-        piece += char
-        size += octets
-    yield piece + "\r\n"
-
-
-def _text(value: str) -> str:
-    """Escape a TEXT value (RFC 5545, 3.3.11); other controls are left out."""
-    kept = "".join(c for c in value if c == "\n" or c.isprintable())
-    return kept.translate(_ESCAPES)
-
-
-def _stamp(at: datetime) -> str:
-    return at.astimezone(UTC).strftime(_STAMP)
+def _printable(value: str) -> str:
+    """Leave control characters out, which a TEXT value must not have (3.3.11)."""
+    return "".join(c for c in value if c == "\n" or c.isprintable())

@@ -16,7 +16,7 @@ from gpuportal import catalogues
 class Command(BaseCommand):
     """Compile both catalogues of every language; replaces Django's command."""
 
-    help = "Compile the translations. Needs polib (requirements-dev.txt)."
+    help = "Compile the translations."
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Write each file that would change."""

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 from django.utils import timezone
+from icalendar import Calendar
 
 from reservations.booking import service as booking
 from reservations.models import (
@@ -15,7 +16,7 @@ from reservations.models import (
     Series,
     SitePolicy,
 )
-from reservations.sharing.ical import MOST_OCTETS, CalendarEvent, calendar_text, folded
+from reservations.sharing.ical import calendar_text, event_of
 from tests.factories import make_reservation
 from tests.reservations.calling import Caller, iso, wish
 
@@ -252,19 +253,38 @@ def test_the_feed_is_secret_revocable_and_without_names(
     assert client.get(again).status_code == 404
 
 
-def test_lines_of_a_calendar_are_folded_between_characters_and_escaped() -> None:
+def calendar_of(summary: str) -> str:
+    """Return a calendar with one event, which is tentative."""
     at = timezone.now()
-    event = CalendarEvent(
-        "1@x", at, at, "a;b,c\\d\ne" + "ü" * 80, "", at, tentative=True
+    event = event_of(
+        uid="1@x",
+        start=at,
+        end=at,
+        summary=summary,
+        location="",
+        changed_at=at,
+        tentative=True,
     )
-    text = calendar_text([event], name="n")
+    return calendar_text([event], name="n").decode()
+
+
+def test_lines_of_a_calendar_are_folded_between_characters_and_escaped() -> None:
+    text = calendar_of("a;b,c\\d\ne" + "ü" * 80)
     lines = text.split("\r\n")
     assert lines[-1] == "" and "\n" not in "".join(lines)
-    assert all(len(line.encode()) <= MOST_OCTETS for line in lines)
+    assert all(len(line.encode()) <= 75 for line in lines)
     whole = text.replace("\r\n ", "")
     assert "SUMMARY:a\\;b\\,c\\\\d\\ne" + "ü" * 80 + "\r\n" in whole
     assert "STATUS:TENTATIVE" in whole
-    assert list(folded("x" * 75)) == ["x" * 75 + "\r\n"]
+    assert whole.startswith("BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:")
+    assert "REFRESH-INTERVAL;VALUE=DURATION:PT15M\r\n" in whole
+
+
+def test_a_calendar_has_no_control_characters_and_reads_back() -> None:
+    text = calendar_of("2 GPUs\x00\r\x1b, firm")
+    (event,) = Calendar.from_ical(text).walk("VEVENT")
+    assert event["SUMMARY"] == "2 GPUs, firm"
+    assert event["DTSTAMP"].dt.tzinfo is not None
 
 
 @pytest.mark.parametrize("path", ["/offers/", "/series/", "/series/new/"])

@@ -1,0 +1,104 @@
+"""Every requirement is used, and every package that is imported is a requirement."""
+
+import re
+import sys
+from importlib.metadata import packages_distributions
+
+from tests.house.walk import APPS, ROOT, imports, python_files
+
+NAMED = {
+    "tzdata": "zoneinfo reads it where the machine has no time zones",
+    "django-htmx": "INSTALLED_APPS of gpuportal/settings.py",
+    "psycopg": "Django's backend for PostgreSQL, which DATABASE_URL names",
+    "channels-redis": "CHANNEL_LAYERS of gpuportal/settings.py",
+    "pytest-asyncio": "asyncio_mode in pyproject.toml",
+    "pytest-timeout": "timeout in pyproject.toml",
+    "pytest-playwright": "the fixture `page` of the browser tests",
+    "time-machine": "the fixture `time_machine` of the metrics' tests",
+    "ruff": "make format, make check",
+    "mypy": "make check",
+    "django-stubs": "mypy's plugin in pyproject.toml",
+    "import-linter": "make check",
+    "uv": "deploy/lock.sh",
+    "einops": "DeepSpeed imports it",
+    "hjson": "DeepSpeed imports it",
+    "msgpack": "DeepSpeed imports it",
+    "psutil": "DeepSpeed imports it",
+    "py-cpuinfo": "DeepSpeed imports it",
+}
+"""Requirements that no file of ours imports, and what uses them."""
+
+BROUGHT = {
+    "deepspeed": "an extra of nodes: requirements-peers.txt",
+    "uvloop": "uvicorn[standard] brings it",
+}
+"""Imported packages that are no requirement of their own, and where they come from."""
+
+
+def required(*files: str) -> list[str]:
+    """Return the names that the files require, in the form of an index."""
+    lines = "\n".join((ROOT / f"{name}.in").read_text() for name in files)
+    names = re.findall(r"^[A-Za-z][\w.-]*", lines, re.M)
+    return [re.sub(r"[_.]", "-", name.lower()) for name in names]
+
+
+def imported(*under: str) -> set[str]:
+    """Return the packages that the files import."""
+    return set().union(*(imports(path) for path in python_files(*under)))
+
+
+def modules_of(name: str) -> set[str]:
+    """Return the top modules that a requirement provides."""
+    return {
+        module
+        for module, names in packages_distributions().items()
+        if name in {re.sub(r"[_.]", "-", one.lower()) for one in names}
+    }
+
+
+def test_every_requirement_of_a_host_is_imported_or_has_a_reason():
+    used = imported(*APPS)
+    unused = [
+        name
+        for name in required("requirements-web", "requirements")
+        if not modules_of(name) & used and name not in NAMED
+    ]
+    assert unused == []
+
+
+def test_every_tool_is_imported_or_has_a_reason():
+    used = imported("tests", "bench")
+    unused = [
+        name
+        for name in required("requirements-dev")
+        if not modules_of(name) & used and name not in NAMED
+    ]
+    assert unused == []
+
+
+def test_every_reason_is_needed():
+    hosts = required("requirements-web", "requirements")
+    tools = required("requirements-dev")
+    assert sorted(set(NAMED) - set(hosts) - set(tools)) == []
+    assert [x for x in hosts if x in NAMED and modules_of(x) & imported(*APPS)] == []
+    used = imported("tests", "bench")
+    assert [x for x in tools if x in NAMED and modules_of(x) & used] == []
+
+
+def test_every_package_that_a_host_imports_is_a_requirement():
+    names = required("requirements-web", "requirements")
+    allowed = set().union(*map(modules_of, names)) | set(APPS) | set(BROUGHT)
+    strange = imported(*APPS) - allowed - sys.stdlib_module_names
+    assert sorted(strange) == []
+
+
+def test_the_web_imports_nothing_that_only_requirements_txt_brings():
+    full = set().union(*map(modules_of, required("requirements")))
+    parts = ("agent", "symbolic", "sandbox")
+    found = {
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in python_files(*APPS)
+        if not set(parts) & set(path.relative_to(ROOT).parts)
+        for module in imports(path) & full
+    }
+    assert sorted(found) == []
