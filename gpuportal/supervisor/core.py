@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuportal.supervisor import kernel
 from gpuportal.supervisor.logs import LogFile
+from telemetry.proc_stat import ProcStat, descendants
 
 TURN_SECONDS = 0.2
 # A process that lived so long is forgiven its earlier deaths.
@@ -210,9 +211,9 @@ class Supervisor:
             self._reap()
             time.sleep(0.05)
 
-    def _stragglers(self) -> list[kernel.ProcessInfo]:
+    def _stragglers(self) -> list[ProcStat]:
         ours = {c.process.pid for c in self.children.values() if c.process}
-        return [p for p in kernel.descendants(os.getpid()) if p.session not in ours]
+        return [p for p in descendants(os.getpid()) if p.session not in ours]
 
     def _wait(self, done: Callable[[], bool], longest_seconds: float) -> None:
         deadline = time.monotonic() + longest_seconds

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -83,51 +82,6 @@ def die_with_parent(signum: int) -> Callable[[], None]:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
     return before_exec
-
-
-@dataclass(frozen=True)
-class ProcessInfo:
-    """One line of the process table."""
-
-    pid: int
-    parent_pid: int
-    group: int
-    session: int
-    state: str
-    """One letter of proc(5): R, S, D, T, Z, X."""
-
-
-def processes() -> list[ProcessInfo]:
-    """Read the process table; a process that ends meanwhile is left out."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            stat = (entry / "stat").read_text(errors="replace")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        # The command name, in brackets, may itself hold spaces and brackets.
-        state, parent, group, session = stat.rpartition(")")[2].split()[:4]
-        found.append(
-            ProcessInfo(int(entry.name), int(parent), int(group), int(session), state)
-        )
-    return found
-
-
-def descendants(pid: int) -> list[ProcessInfo]:
-    """Return the live descendants of a process, parents before children."""
-    children: dict[int, list[ProcessInfo]] = {}
-    for process in processes():
-        if process.state not in ("Z", "X"):
-            children.setdefault(process.parent_pid, []).append(process)
-    found: list[ProcessInfo] = []
-    queue = [pid]
-    while queue:
-        for child in children.get(queue.pop(), []):
-            found.append(child)
-            queue.append(child.pid)
-    return found
 
 
 def send(pid: int, signum: int) -> None:

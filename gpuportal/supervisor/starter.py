@@ -1,15 +1,15 @@
-"""Is whoever typed ``make run`` still there?
+"""Whether the shell that started ``make run`` still runs.
 
-A portal in the foreground ends with the shell that it was started from, also when
-that shell was killed and no hang-up signal came. Who wants it to stay says so the
-usual way, ``nohup make run &``; under systemd or as a container's first process
-there is no such shell.
+A portal in the foreground ends with the shell that started it, also when that shell
+was killed and no hang-up signal came. ``nohup make run &`` keeps it running, as usual.
+Under systemd or as a container's first process there is no such shell.
 """
 
 import os
 import select
 import signal
-from pathlib import Path
+
+from telemetry.proc_stat import read_stat
 
 INIT = 1
 
@@ -24,8 +24,9 @@ class Starter:
             return
         parent = os.getppid()
         watched = [parent]
-        if _name(parent) in ("make", "gmake"):
-            watched.append(_parent(parent))
+        found = read_stat(parent)
+        if found and found.comm in ("make", "gmake"):
+            watched.append(found.ppid)
         for pid in watched:
             if pid <= INIT:
                 continue
@@ -38,7 +39,7 @@ class Starter:
             self._poll.register(handle, select.POLLIN)
 
     def gone(self) -> bool:
-        """Say whether one of them has ended. Does not wait."""
+        """Return whether one of the watched processes has ended. Does not wait."""
         return bool(self._handles) and bool(self._poll.poll(0))
 
     def close(self) -> None:
@@ -47,19 +48,3 @@ class Starter:
             self._poll.unregister(handle)
             os.close(handle)
         self._handles.clear()
-
-
-def _stat(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _name(pid: int) -> str:
-    return _stat(pid).partition("(")[2].rpartition(")")[0]
-
-
-def _parent(pid: int) -> int:
-    fields = _stat(pid).rpartition(")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else 0

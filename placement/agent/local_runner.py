@@ -24,6 +24,7 @@ from placement.agent.process.job_process import CODE_DIR, run_entry
 from placement.agent.storage import disk_space
 from placement.protocol.commands import Order
 from telemetry.agent.isolation import isolation_of
+from telemetry.proc_stat import process_table
 from telemetry.protocol.hardware import Isolation
 
 SHIM_VARIABLES = (
@@ -153,7 +154,7 @@ class LocalRunner:
         mark = run_entry(str(nonce))
         left = [
             item.pid
-            for item in process_tree.table().values()
+            for item in process_table()
             if not item.dead
             and item.pid != os.getpid()
             and process_tree.environ_holds(item.pid, mark)

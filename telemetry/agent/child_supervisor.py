@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from telemetry.agent.isolation import isolation_of
-from telemetry.agent.process_owners import read_stat
 from telemetry.agent.stream_sender import Sender
+from telemetry.proc_stat import read_stat
 from telemetry.protocol.trouble import NodeTrouble, TroubleState
 
 log = logging.getLogger(__name__)

@@ -23,62 +23,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from telemetry.agent.containers import ContainerUsers, read_place
 from telemetry.agent.slow_answers import WAIT_SECONDS, SlowAnswer, SlowAnswers
+from telemetry.proc_stat import PROC, ProcStat, read_stat, read_uids
 from telemetry.protocol.sample import COMMAND_LENGTH, USER_LENGTH
 
-PROC = Path("/proc")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-STAT_BYTES = 4096
 MOST_ANCESTORS = 32
 MOST_KEPT = 4096
 REGISTRY_EVERY_SECONDS = 2.0
 IDENTITY_EVERY_SECONDS = 10.0
 """A process may run another program or change its user under the same pid."""
 _ENTRY = re.compile(r"(\d{1,18})-\d{1,9}(?:-[0-9a-f]{1,32})?")
-
-
-class ProcStat(NamedTuple):
-    """What /proc/<pid>/stat says (proc(5), fields 2, 3, 4, 5, 6 and 22)."""
-
-    comm: str
-    state: str
-    ppid: int
-    pgid: int
-    session: int
-    start_ticks: int
-    """Clock ticks after boot at which the process started: with the pid, its
-    identity."""
-
-
-def read_stat(pid: int, proc: Path = PROC) -> ProcStat | None:
-    """One process's stat; None when it is gone (or a zombie already reaped)."""
-    # Asked for every process every second: pathlib would double the cost.
-    try:
-        handle = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        raw = os.read(handle, STAT_BYTES)
-    except OSError:
-        return None  # gone between the two calls
-    finally:
-        os.close(handle)
-    # The name stands in brackets and may itself hold brackets and spaces.
-    head, _, tail = raw.rpartition(b") ")
-    values = tail.split()
-    if len(values) < 20:
-        return None
-    return ProcStat(
-        comm=head.partition(b" (")[2].decode("utf-8", "replace"),
-        state=values[0].decode(),
-        ppid=int(values[1]),
-        pgid=int(values[2]),
-        session=int(values[3]),
-        start_ticks=int(values[19]),
-    )
 
 
 def boot_at(proc: Path = PROC) -> float:
@@ -292,7 +249,7 @@ class ProcessOwners:
     def owner(self, pid: int) -> Owner:
         """Whose a process is, now. NOBODY when it is gone, DEFUNCT for a zombie."""
         stat = read_stat(pid, self._proc)
-        if stat is None or stat.state in "ZX":
+        if stat is None or stat.dead:
             self._kept.pop(pid, None)
             return DEFUNCT if stat else NOBODY
         kept = self._kept.get(pid)
@@ -330,13 +287,11 @@ class ProcessOwners:
         return SlowAnswer(known=False) if uid is None else self._names.answer(uid)
 
     def _identity(self, pid: int, stat: ProcStat) -> tuple[int | None, str]:
-        folder = self._proc / str(pid)
+        uids = read_uids(pid, self._proc)
         try:
-            # The folder belongs to root for a process that changed its user; the
-            # real uid is in status (proc(5), "Uid").
-            status = (folder / "status").read_bytes()
-            uid = int(status.partition(b"\nUid:")[2].split(None, 1)[0])
-            command = (folder / "cmdline").read_bytes()
-        except (OSError, ValueError, IndexError):
+            command = (self._proc / str(pid) / "cmdline").read_bytes()
+        except OSError:
+            uids = ()
+        if not uids:
             return None, printable(stat.comm)[:COMMAND_LENGTH]
-        return uid, shorten(command) if command else printable(stat.comm)
+        return uids[0], shorten(command) if command else printable(stat.comm)

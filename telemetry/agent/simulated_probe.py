@@ -25,7 +25,7 @@ from pathlib import Path
 
 from telemetry.agent import simulation
 from telemetry.agent.optional_packages import installed
-from telemetry.agent.process_owners import ProcessOwners, boot_id, read_stat
+from telemetry.agent.process_owners import ProcessOwners, boot_id
 from telemetry.agent.simulated_processes import (
     SimulatedClaim,
     SimulatedMemory,
@@ -35,6 +35,7 @@ from telemetry.agent.simulated_processes import (
     store_claim,
 )
 from telemetry.agent.simulation import SimulatedProcess
+from telemetry.proc_stat import read_stat
 from telemetry.protocol.errors import MessageRefused, ProbeUnavailable
 from telemetry.protocol.fields import LATEST_AT, Fields, load_object
 from telemetry.protocol.hardware import (

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from telemetry.agent.process_owners import read_stat
+from telemetry.proc_stat import read_stat
 from telemetry.protocol.errors import (
     ClaimRefused,
     MessageRefused,
@@ -57,9 +57,7 @@ class SimulatedClaim:
         """Whether that very process still runs."""
         stat = read_stat(self.pid)
         return (
-            stat is not None
-            and stat.start_ticks == self.start_ticks
-            and stat.state not in "ZX"
+            stat is not None and stat.start_ticks == self.start_ticks and not stat.dead
         )
 
     @classmethod

@@ -19,6 +19,7 @@ from placement.rules.rebalance_rules import RebalanceAction, RestartMode
 from reservations.booking.service import book
 from telemetry.alerts.service import open_alert
 from telemetry.models import Gpu, Node
+from telemetry.proc_stat import process_table
 from telemetry.rules.alert_rules import LOST
 from tests.factories import make_membership, make_user
 from tests.placement.agent.two_nodes import TwoNodes
@@ -67,8 +68,7 @@ class NearNodes(TwoNodes):
     def processes_of(self, job: Job) -> list[int]:
         """What of a Job still runs, known by its folder: numbers are others' too."""
         entry = f"GPUPORTAL_RESULTS={self.at(job).work / RESULTS}"
-        table = process_tree.table().values()
-        own = [item.pid for item in table if not item.dead]
+        own = [item.pid for item in process_table() if not item.dead]
         return [pid for pid in own if process_tree.environ_holds(pid, entry)]
 
     def says(self, job: Job, word: str) -> str:

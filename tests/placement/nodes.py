@@ -15,9 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 from gpuportal.node_settings import NodeSettings
 from placement.agent.job_folder import JobFolder
 from placement.agent.local_runner import LocalRunner, shim_lives
-from placement.agent.process import process_tree
 from placement.protocol import signing
 from placement.protocol.commands import Order, OrderKind
+from telemetry.proc_stat import PROC, process_table
 
 GIB = 2**30
 
@@ -194,9 +194,9 @@ def ended(folder: JobFolder, seconds: float = 15.0) -> dict[str, Any]:
 def living(marker: str) -> list[int]:
     """Return the processes whose command line holds a word, zombies left out."""
     found = []
-    for item in process_tree.table().values():
+    for item in process_table():
         try:
-            line = (process_tree.PROC / str(item.pid) / "cmdline").read_bytes()
+            line = (PROC / str(item.pid) / "cmdline").read_bytes()
         except OSError:
             continue
         if marker.encode() in line and not item.dead and item.pid != os.getpid():

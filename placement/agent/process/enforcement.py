@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,8 @@ from placement.protocol.process_commands import (
     parse_process_order,
     terminal_text,
 )
-from telemetry.agent.process_owners import JobRegistry, boot_at, read_stat
+from telemetry.agent.process_owners import JobRegistry, boot_at
+from telemetry.proc_stat import read_stat, read_uids
 
 STEP_SECONDS = 0.5
 LOOK_SECONDS = 8.0
@@ -208,7 +208,7 @@ class Enforcer:
     def _check_identity(self, order: ProcessOrder) -> None:
         """Raises Differs unless the process is the one that the order means."""
         found = read_stat(order.pid)
-        if found is None or found.state in "ZX":
+        if found is None or found.dead:
             raise Differs(ResponseOutcome.GONE, "it has ended")
         started_at = boot_at() + found.start_ticks / TICKS_PER_SECOND
         if abs(started_at - order.started_at) > SAME_START_SECONDS:
@@ -246,10 +246,7 @@ def uids_of(pid: int) -> tuple[int, ...]:
     Raises:
         Differs: the process is gone.
     """
-    status = b""
-    with suppress(OSError):
-        status = Path(f"/proc/{pid}/status").read_bytes()
-    words = status.partition(b"\nUid:")[2].split(b"\n", 1)[0].split()
-    if len(words) != 4:
+    uids = read_uids(pid)
+    if len(uids) != 4:
         raise Differs(ResponseOutcome.GONE, "it has ended")
-    return tuple(int(word) for word in words)
+    return uids

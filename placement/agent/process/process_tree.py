@@ -1,7 +1,7 @@
-"""Linux processes: who lives, who descends from whom, and ending all of them.
+"""Whether Linux processes live, and how to end all descendants of one.
 
-A pid alone names nobody for long: it is used again. With its start time (field
-22 of /proc/<pid>/stat, in clock ticks since boot; proc(5)) it does.
+The kernel uses pids again. A pid together with the start time (field 22 of
+/proc/<pid>/stat, in clock ticks since boot; proc(5)) names one process.
 """
 
 from __future__ import annotations
@@ -12,48 +12,12 @@ import os
 import signal
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 
-PROC = Path("/proc")
+from telemetry.proc_stat import PROC, descendants, read_stat
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-@dataclass(frozen=True)
-class Stat:
-    """The fields of /proc/<pid>/stat that this package needs."""
-
-    pid: int
-    state: str
-    ppid: int
-    pgid: int
-    session: int
-    start_ticks: int
-
-    @property
-    def dead(self) -> bool:
-        """Whether it is a zombie: ended, only not yet reaped."""
-        return self.state in "ZX"
-
-
-def stat(pid: int) -> Stat | None:
-    """Return one process's Stat, or None where there is no such process."""
-    try:
-        text = (PROC / str(pid) / "stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The command, in brackets, may itself hold brackets and blanks.
-    rest = text[text.rindex(")") + 2 :].split()
-    return Stat(
-        pid=pid,
-        state=rest[0],
-        ppid=int(rest[1]),
-        pgid=int(rest[2]),
-        session=int(rest[3]),
-        start_ticks=int(rest[19]),
-    )
 
 
 def start_ticks(pid: int) -> int:
@@ -62,7 +26,7 @@ def start_ticks(pid: int) -> int:
     Raises:
         ProcessLookupError: no such process.
     """
-    found = stat(pid)
+    found = read_stat(pid)
     if found is None:
         raise ProcessLookupError(pid)
     return found.start_ticks
@@ -72,28 +36,8 @@ def alive(pid: object, ticks: object) -> bool:
     """Say whether exactly that process (pid and start time) still runs."""
     if not isinstance(pid, int) or not isinstance(ticks, int):
         return False
-    found = stat(pid)
+    found = read_stat(pid)
     return found is not None and not found.dead and found.start_ticks == ticks
-
-
-def table() -> dict[int, Stat]:
-    """Return every process of the machine."""
-    found = (stat(int(path.name)) for path in PROC.iterdir() if path.name.isdecimal())
-    return {item.pid: item for item in found if item is not None}
-
-
-def descendants(root_pid: int) -> list[Stat]:
-    """Return all that descend from a process and live, the process left out."""
-    children: dict[int, list[Stat]] = {}
-    for item in table().values():
-        children.setdefault(item.ppid, []).append(item)
-    found, todo = [], [root_pid]
-    while todo:
-        for child in children.get(todo.pop(), ()):
-            todo.append(child.pid)
-            if not child.dead:
-                found.append(child)
-    return found
 
 
 def send(pid: int, sig: int) -> None:

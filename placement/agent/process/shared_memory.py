@@ -11,9 +11,9 @@ import contextlib
 import os
 from pathlib import Path
 
-from placement.agent.process import process_tree
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import folder_tree
+from telemetry.proc_stat import PROC, process_table
 
 SHARED = Path("/dev/shm")
 
@@ -42,8 +42,8 @@ def clear(identity: UnixIdentity | None, shared: Path = SHARED) -> int:
 
 
 def _runs(uid: int) -> bool:
-    for pid, item in process_tree.table().items():
+    for item in process_table():
         with contextlib.suppress(OSError):
-            if not item.dead and (process_tree.PROC / str(pid)).stat().st_uid == uid:
+            if not item.dead and (PROC / str(item.pid)).stat().st_uid == uid:
                 return True
     return False

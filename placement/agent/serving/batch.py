@@ -1,6 +1,7 @@
 """What a station deals in: models that were taken, requests that wait, answers."""
 
 import asyncio
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -196,6 +197,6 @@ def _figure(ms: float) -> str:
 
 
 def resident_bytes() -> int:
-    """Memory of this process, as the kernel counts it."""
+    """Return the resident memory of this process (proc(5), statm)."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
+    return pages * resource.getpagesize()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuportal.supervisor import AlreadyRunning, take_lock
-from gpuportal.supervisor.kernel import descendants, processes
 from gpuportal.supervisor.logs import LOG_MAX_BYTES, LogFile, clean
+from telemetry.proc_stat import descendants, process_table
 from tests.gpuportal.running import ROOT
 
 # The supervisor takes over signals and orphans of its whole process, so it is
@@ -113,7 +113,7 @@ def wait_for(path: Path, seconds: float = 10) -> str:
 
 
 def alive(pid: int) -> bool:
-    return any(p.pid == pid and p.state not in "ZX" for p in processes())
+    return any(p.pid == pid and not p.dead for p in process_table())
 
 
 def test_a_process_that_dies_is_started_again_and_it_says_so(tmp_path):
@@ -175,9 +175,7 @@ def test_a_node_worker_that_is_killed_alone_leaves_its_jobs_alive(tmp_path):
     with Driven(tmp_path, ("node", code, {"essential": False})) as driven:
         job = int(wait_for(tmp_path / "job"))
         (worker,) = [
-            p
-            for p in descendants(driven.process.pid)
-            if p.parent_pid == driven.process.pid
+            p for p in descendants(driven.process.pid) if p.ppid == driven.process.pid
         ]
         os.kill(worker.pid, signal.SIGKILL)
         assert "was ended by SIGKILL" in driven.line()

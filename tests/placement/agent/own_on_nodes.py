@@ -20,6 +20,7 @@ from placement.plans.service import keep_plan
 from placement.protocol.launchers import Launcher
 from reservations.models import Reservation, User
 from telemetry.models import Gpu
+from telemetry.proc_stat import process_table
 from tests.placement import nodes
 from tests.placement.agent.two_nodes import TwoNodes
 from tests.placement.lab import signed_in
@@ -136,7 +137,7 @@ def left_of(lab: TwoNodes, job: Job) -> list[int]:
     assert len(own) == 2
     return [
         item.pid
-        for item in nodes.process_tree.table().values()
+        for item in process_table()
         if not item.dead
         and any(nodes.process_tree.environ_holds(item.pid, entry) for entry in own)
     ]

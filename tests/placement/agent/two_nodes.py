@@ -28,6 +28,7 @@ from placement.rules.log_text import numbers_of
 from reservations.models import User
 from telemetry.inventory.enrollment import enroll_node
 from telemetry.models import Gpu, Node
+from telemetry.proc_stat import process_table
 from tests.factories import make_gpus
 from tests.placement import nodes
 from tests.placement.planner.made import make_offer
@@ -155,7 +156,7 @@ class TwoNodes:
         """What of a Job still runs, known by its folders: numbers are others' too."""
         folders = [f"{self.node_dir(name)}/jobs/{job.pk}-" for name in NAMES]
         starts = tuple(f"GPUPORTAL_RESULTS={folder}".encode() for folder in folders)
-        own = [one.pid for one in nodes.process_tree.table().values() if not one.dead]
+        own = [one.pid for one in process_table() if not one.dead]
         return [
             pid for pid in own if any(e.startswith(starts) for e in entries_of(pid))
         ]

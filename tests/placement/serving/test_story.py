@@ -23,7 +23,6 @@ from django.db import connection
 from django.utils import timezone
 
 from placement.agent.job_folder import job_folders
-from placement.agent.process import process_tree
 from placement.jobs import service as jobs
 from placement.models import ServedModel
 from placement.planner.values.errors import LaunchInvalid
@@ -34,6 +33,7 @@ from placement.serving.serving_refusals import FileServed
 from reservations.accounts.api_tokens import create_token
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State
+from telemetry.proc_stat import descendants
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement import nodes
 from tests.placement.lab import send_frame, signed_in
@@ -513,7 +513,7 @@ def test_a_model_that_hangs_or_kills_the_server_costs_the_others_seconds(
     calling.start()
     time.sleep(2)
     folder = next(job_folders(kitchen.settings.node_dir / "jobs"))
-    server = [one.pid for one in process_tree.descendants(folder.read("status")["pid"])]
+    server = [one.pid for one in descendants(folder.read("status")["pid"])]
     os.kill(server[0], signal.SIGKILL)
     assert failed("counts") == "the server died of it: SIGKILL"
     served()

@@ -20,7 +20,7 @@ from telemetry.agent.child_supervisor import (
     child_command,
 )
 from telemetry.agent.isolation import isolation_of
-from telemetry.agent.process_owners import read_stat
+from telemetry.proc_stat import read_stat
 from tests.telemetry.agent.children import BASE_DIR, samples, troubles, wait_for
 from tests.telemetry.agent.test_simulated_probe import write
 

@@ -18,9 +18,9 @@ from telemetry.agent.process_owners import (
     JobRegistry,
     ProcessOwners,
     UserNames,
-    read_stat,
     shorten,
 )
+from telemetry.proc_stat import read_stat
 from telemetry.protocol.sample import COMMAND_LENGTH
 
 pytestmark = pytest.mark.pure

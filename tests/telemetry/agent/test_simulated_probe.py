@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.agent.process_owners import read_stat
 from telemetry.agent.simulated_probe import SimulatedProbe, drop_claim, write_claim
 from telemetry.agent.simulated_processes import claims_dir
+from telemetry.proc_stat import read_stat
 from telemetry.protocol.errors import (
     ClaimRefused,
     ProbeUnavailable,

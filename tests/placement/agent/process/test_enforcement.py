@@ -25,8 +25,9 @@ from placement.protocol.process_commands import (
     parse_process_order,
     terminal_text,
 )
-from telemetry.agent.process_owners import boot_at, read_stat
+from telemetry.agent.process_owners import boot_at
 from telemetry.agent.simulated_probe import write_claim
+from telemetry.proc_stat import read_stat
 from tests.placement.nodes import until
 from tests.telemetry.agent.test_simulated_probe import scripted_gpu
 

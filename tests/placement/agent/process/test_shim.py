@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from placement.agent.local_runner import LocalRunner, halt_all
-from placement.agent.process import process_tree
 from placement.protocol.commands import JobLimits
+from telemetry.proc_stat import PROC, read_stat
 from tests.placement import nodes
 from tests.placement.nodes import ended, living, script_order, start, until
 
@@ -260,7 +260,7 @@ def test_the_same_folder_is_run_once(node):
 
 def _line(pid):
     try:
-        return (process_tree.PROC / str(pid) / "cmdline").read_bytes()
+        return (PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
         return b""
 
@@ -271,7 +271,7 @@ def test_a_killed_shim_takes_the_jobs_first_process_with_it(node, serve, marker)
     leader = folder.read("shim")["pgid"]
     until(lambda: folder.read("status"))
     os.kill(folder.read("shim")["pid"], signal.SIGKILL)
-    until(lambda: (found := process_tree.stat(leader)) is None or found.dead)
+    until(lambda: (found := read_stat(leader)) is None or found.dead)
 
 
 def test_the_job_dies_with_the_supervisor(node, serve, marker):
