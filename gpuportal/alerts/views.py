@@ -85,7 +85,7 @@ def alert_list(request: HttpRequest) -> HttpResponse:
     if request.GET.get("format") == "csv":
         return _csv(rows_for(rows[:CSV_ROWS], viewer, now))
     page = Paginator(rows, PAGE_ROWS).get_page(request.GET.get("page"))
-    fragment = request.headers.get("HX-Request") == "true"
+    fragment = "X-Fragment" in request.headers
     return render(
         request,
         "gpuportal/alerts/_alert_list.html"

@@ -352,7 +352,7 @@ def _busy_response(request: HttpRequest, busy: PlannerBusy) -> HttpResponse:
             )
         )
     else:
-        part = request.headers.get("HX-Target", "")
+        part = request.headers.get("X-Fragment", "")
         template = {
             "plan-result": "placement/plans/_plan_busy.html",
             "plan-now": "placement/plans/_plan_now_busy.html",

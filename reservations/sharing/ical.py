@@ -23,7 +23,8 @@ def calendar_text(events: Iterable[Event], *, name: str) -> bytes:
     calendar.add("refresh-interval", REFRESH_EVERY, {"VALUE": "DURATION"})
     for event in events:
         calendar.add_component(event)
-    return calendar.to_ical()
+    text: bytes = calendar.to_ical()
+    return text
 
 
 def event_of(

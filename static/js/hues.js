@@ -15,4 +15,4 @@ export function paint(under = document) {
 }
 
 paint();
-document.addEventListener("htmx:afterSwap", (event) => paint(event.target));
+document.addEventListener("fragment-replaced", (event) => paint(event.target));

@@ -76,4 +76,4 @@ export function writeTimes(under = document) {
 writeTimes();
 setInterval(() => { if (!document.hidden) writeTimes(); }, 5000);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) writeTimes(); });
-document.addEventListener("htmx:afterSwap", (event) => writeTimes(event.target));
+document.addEventListener("fragment-replaced", (event) => writeTimes(event.target));

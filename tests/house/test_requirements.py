@@ -8,7 +8,6 @@ from tests.house.walk import APPS, ROOT, imports, python_files
 
 NAMED = {
     "tzdata": "zoneinfo reads it where the machine has no time zones",
-    "django-htmx": "INSTALLED_APPS of gpuportal/settings.py",
     "psycopg": "Django's backend for PostgreSQL, which DATABASE_URL names",
     "channels-redis": "CHANNEL_LAYERS of gpuportal/settings.py",
     "pytest-asyncio": "asyncio_mode in pyproject.toml",
@@ -102,3 +101,10 @@ def test_the_web_imports_nothing_that_only_requirements_txt_brings():
         for module in imports(path) & full
     }
     assert sorted(found) == []
+
+
+def test_the_page_of_libraries_lists_every_requirement_of_a_host():
+    text = (ROOT / "docs" / "libraries.md").read_text().partition("## Not taken")[0]
+    rows = re.findall(r"^\| ([A-Za-z][\w.-]*) \|", text, re.M)
+    listed = [re.sub(r"[_.]", "-", name.lower()) for name in rows if name != "package"]
+    assert sorted(listed) == sorted(required("requirements-web", "requirements"))

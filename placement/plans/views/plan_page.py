@@ -73,7 +73,7 @@ class PlanResult:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def plan_show(request: HttpRequest) -> HttpResponse:
-    """Plan for the parameters in the address. htmx gets only the result."""
+    """Plan for the parameters in the address. A script gets only the result."""
     posted = request.method == "POST"
     values = request.POST if posted else first_values(request.GET)
     form = plan_form(request, values)
@@ -152,10 +152,8 @@ def _class_words(name: str, total_bytes: int, one: Estimate) -> dict[str, object
 def _show(
     request: HttpRequest, form: PlanForm, answer: PlanResult | None, status: int = 0
 ) -> HttpResponse:
-    """Render the page, or htmx's part of it."""
-    # django_htmx puts `htmx` on the request.
-    asked = request.htmx  # type: ignore[attr-defined]
-    part = bool(asked) and not asked.boosted
+    """Render the page, or the part of it that static/js/fragment.js fetches."""
+    part = "X-Fragment" in request.headers
     template = (
         "placement/plans/_plan_result.html"
         if part
@@ -171,7 +169,7 @@ def _show(
         context |= _pictures(answer)
         marked = _marked(request)
         context |= {"compared": marked, "compare": _compared(marked, answer)}
-    # htmx shows an answer of its own fragment only with a success status.
+    # The script puts a part in place only if its status is a success.
     wrong = 422 if form.errors else 200
     return render(request, template, context, status=200 if part else status or wrong)
 

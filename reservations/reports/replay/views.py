@@ -123,7 +123,7 @@ def one(request: HttpRequest, pk: int) -> HttpResponseBase:
     replays.fail_stale(now=timezone.now())
     rows = PolicyReplay.objects.select_related("asked_by", "pool")
     row = get_object_or_404(rows, pk=pk)
-    part = request.headers.get("HX-Request") == "true"
+    part = "X-Fragment" in request.headers
     answer = render(
         request,
         "reservations/reports/replay/_replay.html"
@@ -131,7 +131,7 @@ def one(request: HttpRequest, pk: int) -> HttpResponseBase:
         else "reservations/reports/replay/replay_show.html",
         {"tab": "replay", "row": row, **shown(row)},
     )
-    answer["Vary"] = "HX-Request"
+    answer["Vary"] = "X-Fragment"
     return answer
 
 

@@ -1,7 +1,8 @@
-// The list of alerts, kept fresh: the socket says that something changed, the list
-// is asked for again as the address has it, and what was unfolded stays unfolded.
+// The list of alerts, kept up to date: when the socket reports a change, the list is
+// fetched again with the same filter. Unfolded alerts stay unfolded.
 
 import { setClass, setText } from "../dom.js";
+import { redraw } from "../fragment.js";
 import { connect } from "../live.js";
 import { gettext, ngettext } from "../words.js";
 
@@ -22,13 +23,13 @@ const unfolded = new Set();
 let wanted = 0;
 let shown = Number(list().dataset.open);
 
-/** Asks for the list again, at most once a second; not while somebody types in it. */
+/** Fetches the list again, at most once a second, and not while a field in it has the focus. */
 function refresh() {
   if (wanted) return;
-  wanted = setTimeout(() => {
+  wanted = setTimeout(async () => {
     wanted = 0;
-    if (list().querySelector("input:focus")) { refresh(); return; }
-    list().dispatchEvent(new CustomEvent("alerts-changed"));
+    if (list().querySelector("input:focus")) refresh();
+    else if (await redraw("alert-list", list().dataset.url)) drawn();
   }, SOONEST_MS);
 }
 
@@ -43,12 +44,12 @@ document.addEventListener("toggle", ({ target }) => {
   unfolded[target.open ? "add" : "delete"](target.dataset.alert);
 }, true);
 
-document.addEventListener("htmx:afterSettle", () => {
+function drawn() {
   for (const id of unfolded) unfold(id);
   const count = Number(list().dataset.open);
   if (count !== shown) setText(announcer, ngettext("{n} alert in this list", "{n} alerts in this list", count));
   shown = count;
-});
+}
 
 const fromAddress = /^#alert-(\d+)$/.exec(location.hash);
 if (fromAddress) unfold(fromAddress[1])?.scrollIntoView({ block: "nearest" });

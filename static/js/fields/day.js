@@ -266,4 +266,4 @@ export function dayFields(under = document) {
 }
 
 dayFields();
-document.addEventListener("htmx:afterSwap", (event) => dayFields(event.target));
+document.addEventListener("fragment-replaced", (event) => dayFields(event.target));

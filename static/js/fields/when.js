@@ -87,4 +87,4 @@ export function whenFields(under = document) {
 }
 
 whenFields();
-document.addEventListener("htmx:afterSwap", (event) => whenFields(event.target));
+document.addEventListener("fragment-replaced", (event) => whenFields(event.target));

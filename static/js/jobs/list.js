@@ -1,25 +1,22 @@
 // The list of Jobs, live: its rows are fetched again when one moved, bars follow.
 
+import { redraw } from "../fragment.js";
 import { connect } from "../live.js";
-import { writeTimes } from "../time.js";
 import { showProgress } from "./progress.js";
 
 const AGAIN_MS = 1500;
 const known = new Map();
 let timer = null;
-let open = new Set();
 let wasOpen = false;
 
-const rows = () => document.getElementById("job-rows");
 const opened = () => [...document.querySelectorAll("#job-rows details[open][data-array]")].map((node) => node.dataset.array);
 
-/** At most one question in a while, however many Jobs of an array move. */
+/** Fetches the rows once in a while, however many Jobs of an array change. */
 function again() {
   timer ??= setTimeout(() => {
     timer = null;
     if (document.hidden) { document.addEventListener("visibilitychange", again, { once: true }); return; }
-    open = new Set(opened());
-    rows()?.dispatchEvent(new CustomEvent("jobs-again"));
+    fetchRows();
   }, AGAIN_MS);
 }
 
@@ -31,7 +28,7 @@ function draw(box) {
 
 function drawAll() { document.querySelectorAll(".row-progress").forEach(draw); }
 
-/** What the server said in the rows themselves. */
+/** Reads the progress that the server wrote into the rows. */
 function read() {
   for (const box of document.querySelectorAll(".row-progress")) {
     const { done, total, at, left } = box.dataset;
@@ -41,18 +38,20 @@ function read() {
   drawAll();
 }
 
-/** Jobs ticked for comparing: kept when the rows are fetched again. */
-let ticked = new Set();
 const boxes = () => document.querySelectorAll("#job-rows [form=compare][name=job]");
-document.body.addEventListener("htmx:beforeSwap", () => {
-  ticked = new Set([...boxes()].filter((box) => box.checked).map((box) => box.value));
-});
-document.body.addEventListener("htmx:afterSettle", () => {
+
+/** Fetches the rows. Jobs ticked for comparing stay ticked, open arrays stay open. */
+async function fetchRows() {
+  let [open, ticked] = [new Set(), new Set()];
+  const remember = () => {
+    open = new Set(opened());
+    ticked = new Set([...boxes()].filter((box) => box.checked).map((box) => box.value));
+  };
+  if (!(await redraw("job-rows", location.href, remember))) return;
   for (const box of boxes()) box.checked = ticked.has(box.value);
   for (const node of document.querySelectorAll("#job-rows details[data-array]")) node.open = open.has(node.dataset.array);
   read();
-  writeTimes();
-});
+}
 read();
 setInterval(drawAll, 1000);
 connect("/ws/jobs/", {
@@ -60,6 +59,6 @@ connect("/ws/jobs/", {
     if (message.type === "jobs.changed") again();
     else if (message.type === "job.progress") { known.set(String(message.job), message.progress); drawAll(); }
   },
-  // What moved while the socket was away was not told.
+  // The server did not report what changed while the socket was closed.
   onState: ({ word }) => { if (word === "open") { if (wasOpen) again(); wasOpen = true; } },
 });

@@ -2,6 +2,7 @@
 
 import { api } from "../api.js";
 import { pageData, setText } from "../dom.js";
+import { redraw, settled } from "../fragment.js";
 import { connect } from "../live.js";
 import { ask, toast, toastProblem } from "../toast.js";
 import { Charts, numbersOf } from "./charts.js";
@@ -20,6 +21,7 @@ import { stateWord } from "../state_words.js";
 
 const FIRST_TAIL_BYTES = 64 * 1024;
 const GPU_CHART_MS = 60_000;
+const GAP_MS = 2000;
 // After its end results come up and its plan is settled.
 const SETTLES_MS = 600_000;
 const page = pageData("job-page");
@@ -63,6 +65,8 @@ async function showGpuCharts() {
 
 const parts = startParts(() => !job.ended_at || Date.now() - Date.parse(job.ended_at) < SETTLES_MS);
 const progress = { box: at("job-progress"), bar: at("progress-bar"), figure: at("progress-words") };
+// The portal decides within a moment whether the Job goes on in another gap.
+const drawGap = settled(() => redraw("job-gap", location.href), GAP_MS);
 const drawProgress = () => showProgress(progress, job.state === "done" ? null : job.progress, { ended: Boolean(job.ended_at) });
 setInterval(drawProgress, 1000);
 
@@ -87,7 +91,7 @@ function show(fresh) {
   showMoves(job);
   drawProgress();
   if (moved || job.ended_at) parts.moved();
-  if (moved) at("job-gap")?.dispatchEvent(new CustomEvent("gap-again"));
+  if (moved) drawGap();
   if (job.ended_at && gpus) { gpus.close(); gpus = null; }
   if (moved) setText(at("announcer"), gettext("Job {state}. {reason}", { state: stateWord(job.state), reason: job.reason }));
 }

@@ -1,14 +1,14 @@
-// Parts of a Job's page that the server draws anew: what came of its plan, its files.
+// Parts of a Job's page that the server draws again: its measured plan and its files.
+
+import { redraw } from "../fragment.js";
 
 const AGAIN_MS = 5000;
-const PARTS = { "tab-plan": ["job-measured", "measured-again"], "tab-files": ["job-files", "files-again"] };
+const PARTS = { "tab-plan": "job-measured", "tab-files": "job-files" };
 
-/** Asks for one part again, if it is on the page. */
-function again([id, event]) {
-  document.getElementById(id)?.dispatchEvent(new CustomEvent(event));
-}
+/** Fetches one part again, if it is on the page. */
+const again = (id) => redraw(id, document.getElementById(id)?.dataset.url);
 
-/** Keeps the parts fresh while they are looked at; returns what to tell of moves. */
+/** Keeps the visible part up to date. Returns callbacks for a shown tab and a changed Job. */
 export function startParts(lives) {
   const shown = () => document.querySelector("[role=tab][aria-selected=true]")?.id;
   setInterval(() => {

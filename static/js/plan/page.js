@@ -1,7 +1,8 @@
 // The planning form: shows what belongs to the choices, sends a file once and only
 // its header where that is enough, keeps the address in step with what is planned.
 
-import { setText } from "../dom.js";
+import { setAttr, setText } from "../dom.js";
+import { fetchPage, oneAtATime, replace, settled } from "../fragment.js";
 import { onMark, showMarks } from "./compare.js";
 import { headerOnly } from "./header.js";
 import { follow } from "./refined.js";
@@ -9,6 +10,8 @@ import { gettext } from "../words.js";
 
 const form = document.getElementById("plan-form");
 const upload = document.getElementById("id_upload");
+const ESTIMATE_MS = 120;
+const PLAN_MS = 350;
 const KEPT_HERE = new Set(["csrfmiddlewaretoken", "upload"]);
 
 function showParts() {
@@ -30,7 +33,7 @@ function showErrors() {
   }
 }
 
-/** What is planned can be reloaded, bookmarked and sent to somebody. */
+/** Keeps the question in the address, so that it can be reloaded and sent to others. */
 function keepAddress() {
   const asked = new URLSearchParams();
   for (const [name, value] of new FormData(form)) {
@@ -40,37 +43,34 @@ function keepAddress() {
 }
 
 let waiting = 0;
-const again = () => form.dispatchEvent(new CustomEvent("plan-again"));
 
-form.addEventListener("input", showParts);
-form.addEventListener("submit", (event) => {
-  if (event.submitter?.hasAttribute("formaction")) return;
-  event.preventDefault();
-  again();
-});
-// Before htmx hears of it: files of many GB go out as their headers alone.
-const isLong = (file) => file.size > 2 ** 20 && file.name.toLowerCase().endsWith(".safetensors");
-upload.addEventListener("input", async (event) => {
-  const files = [...upload.files];
-  if (!files.some(isLong)) return;
-  event.stopPropagation();
-  const holder = new DataTransfer();
-  for (const file of files) holder.items.add((isLong(file) && (await headerOnly(file))) || file);
-  upload.files = holder.files;
-  again();
-});
-document.body.addEventListener("htmx:configRequest", ({ detail }) => {
-  if (detail.elt.id === "plan-now" && upload.files.length) detail.parameters.uploading = "1";
-});
-document.body.addEventListener("htmx:afterSettle", ({ detail }) => {
-  follow();
-  // An answer that was overtaken by the whole one: the file has been read meanwhile.
-  const waiting = document.querySelector("#plan-now [data-working]");
-  if (waiting && !upload.files.length) waiting.parentElement.dispatchEvent(new CustomEvent("plan-now-again"));
-  if (detail.target?.id === "plan-now") {
-    showErrors();
-    return;
+/** Sends the form and puts the answer's parts in place; true if there was an answer.
+ *  box: is marked as busy meanwhile. id: the part that is shown there. */
+async function send(url, data, box, id) {
+  setAttr(box, "aria-busy", "true");
+  const found = await fetchPage(url, { method: "POST", body: data, headers: { "X-Fragment": id } });
+  setAttr(box, "aria-busy", null);
+  if (!found) {
+    setText(document.getElementById("announcer"), gettext("The portal cannot be reached. The result shown is older than what you typed."));
+    return false;
   }
+  const { answer, page } = found;
+  if (answer.redirected) { location.reload(); return false; }
+  // Too many plans are being computed: the answer says so, and this page asks again.
+  const busy = answer.status === 429;
+  if (!answer.ok && !busy) return false;
+  if (busy) {
+    clearTimeout(waiting);
+    waiting = setTimeout(again, (Number(answer.headers.get("Retry-After")) || 10) * 1000);
+  }
+  replace([...page.body.children]);
+  follow();
+  return true;
+}
+
+/** Plans: the whole answer. */
+const again = oneAtATime(async () => {
+  if (!(await send(form.action, new FormData(form), document.getElementById("plan-layout-result"), "plan-result"))) return;
   // From now on the number of the stored model travels, and not the file.
   if (upload.files.length && form.elements.model?.value && !document.getElementById("e-upload").textContent) upload.value = "";
   showParts();
@@ -80,17 +80,36 @@ document.body.addEventListener("htmx:afterSettle", ({ detail }) => {
   const said = document.getElementById("verdict") ?? document.querySelector("#plan-result [role=alert]");
   if (said) setText(document.getElementById("announcer"), said.textContent.trim());
 });
-// Too many plans are being worked out: the answer says so, and this page asks again.
-document.body.addEventListener("htmx:beforeSwap", ({ detail }) => {
-  if (detail.xhr.status !== 429) return;
-  detail.shouldSwap = true;
-  detail.isError = false;
-  const seconds = Number(detail.xhr.getResponseHeader("Retry-After")) || 10;
-  clearTimeout(waiting);
-  waiting = setTimeout(again, seconds * 1000);
+
+/** Estimates on one GPU, while the person types. No file is sent. */
+const estimate = oneAtATime(async () => {
+  const data = new FormData(form);
+  data.delete("upload");
+  if (upload.files.length) data.set("uploading", "1");
+  if (!(await send(form.dataset.now, data, document.getElementById("plan-one"), "plan-now"))) return;
+  showErrors();
+  // The whole answer came first: the file has been read meanwhile.
+  if (document.querySelector("#plan-now [data-working]") && !upload.files.length) estimate();
 });
-document.body.addEventListener("htmx:sendError", () => {
-  setText(document.getElementById("announcer"), gettext("The portal cannot be reached. The result shown is older than what you typed."));
+
+form.addEventListener("input", showParts);
+form.addEventListener("input", settled(estimate, ESTIMATE_MS));
+form.addEventListener("input", settled(again, PLAN_MS));
+form.addEventListener("submit", (event) => {
+  if (event.submitter?.hasAttribute("formaction")) return;
+  event.preventDefault();
+  again();
+});
+// Of files of many GB only the headers are sent. This comes before the form hears of it.
+const isLong = (file) => file.size > 2 ** 20 && file.name.toLowerCase().endsWith(".safetensors");
+upload.addEventListener("input", async (event) => {
+  const files = [...upload.files];
+  if (!files.some(isLong)) return;
+  event.stopPropagation();
+  const holder = new DataTransfer();
+  for (const file of files) holder.items.add((isLong(file) && (await headerOnly(file))) || file);
+  upload.files = holder.files;
+  again();
 });
 
 // What stands in the answer and belongs to the question: what to compare, when to start.

@@ -163,7 +163,7 @@ class TestTheList:
 
     def test_a_live_page_gets_the_list_alone(self, client, omar, intruded):
         client.force_login(omar)
-        answer = client.get("/alerts/", headers={"HX-Request": "true"})
+        answer = client.get("/alerts/", headers={"X-Fragment": "alert-list"})
         text = answer.content.decode()
         assert "<html" not in text
         assert f'id="alert-{intruded.pk}"' in text

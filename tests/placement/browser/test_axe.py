@@ -25,14 +25,14 @@ def test_the_planning_page(
     page.locator(".plan-why").evaluate_all(
         "(all) => all.forEach((one) => (one.open = true))"
     )
-    expect(page.locator(".htmx-request")).to_have_count(0)
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
     axe()
     fits(page)
     page.get_by_label("Batch").fill("x")
     expect(page.locator("#e-batch")).to_be_visible()
     # What was typed last may be asked a moment later.
     page.wait_for_load_state("networkidle")
-    expect(page.locator(".htmx-request")).to_have_count(0)
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
     axe()
 
 

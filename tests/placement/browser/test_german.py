@@ -76,7 +76,7 @@ def test_a_plan_is_made_and_kept_in_german(page: Page, german, looked_at, consol
     assert left_in_english(page) == []
     page.locator("#id_batch").fill("8")
     expect(page.locator("#e-batch")).to_be_empty()
-    expect(page.locator(".htmx-request")).to_have_count(0)
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
     page.locator("[name=keep]").first.click()
     page.wait_for_url(re.compile(r"/plan/\d+"))
     looked_at("plan-kept")

@@ -47,7 +47,7 @@ def test_from_a_workload_to_a_booking_to_a_job(
     expect(page.locator("#e-batch")).to_be_hidden()
     expect(page.get_by_role("button", name="Book this GPU")).to_be_visible()
     # A browser that leaves while an answer is on its way says so on the console.
-    expect(page.locator(".htmx-request")).to_have_count(0)
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
     page.get_by_role("button", name="Book this GPU").click()
     page.wait_for_url("**/calendar/**")
     expect(page.locator("#booking [name=purpose]")).to_have_value("gpt2: One GPU")
@@ -68,14 +68,12 @@ def test_a_line_runs_while_the_planner_works(
     held = []
     page.route("**/plan/", lambda route: held.append(route))
     page.get_by_label("Infer").check(force=True)
-    busy = page.locator("#plan-layout-result.htmx-request .plan-busy-words")
+    busy = page.locator("#plan-layout-result[aria-busy=true] .plan-busy-words")
     expect(busy).to_have_css("opacity", "1")
     expect(page.get_by_label("Optimizer", exact=True)).to_be_hidden()
     for route in held:
         route.continue_()
-    expect(page.locator("#plan-layout-result")).not_to_have_class(
-        re.compile("htmx-request")
-    )
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
 
 
 def test_of_a_large_file_only_the_header_travels(
@@ -86,9 +84,13 @@ def test_of_a_large_file_only_the_header_travels(
     open_plan(page, live_asgi, sign_in, alice)
     page.get_by_text("Your file").click()
     page.evaluate(
-        """() => document.body.addEventListener("htmx:beforeRequest", () => {
-          window.sentBytes ??= document.getElementById("id_upload").files[0]?.size;
-        })"""
+        """() => {
+          const send = window.fetch;
+          window.fetch = (url, options) => {
+            window.sentBytes ??= options?.body?.get?.("upload")?.size;
+            return send(url, options);
+          };
+        }"""
     )
     page.get_by_label("File", exact=True).set_input_files(path)
     expect(page.locator(".verdict")).to_contain_text("1,048,576 parameters")
@@ -112,7 +114,7 @@ def test_a_bad_file_is_named_at_its_field_and_what_was_typed_stays(
         "not a known family", timeout=15_000
     )
     expect(page.get_by_label("Batch", exact=True)).to_have_value("12")
-    expect(page.locator(".htmx-request")).to_have_count(0)
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
 
 
 def test_a_sharded_models_files_go_together_as_headers(

@@ -24,7 +24,7 @@ from tests.placement.lab import (
 )
 
 pytestmark = pytest.mark.django_db
-HTMX = {"HX-Request": "true"}
+FRAGMENT = {"X-Fragment": "plan-result"}
 GPT2_CONFIG = json.dumps({"model_type": "gpt2"}).encode()
 
 
@@ -89,13 +89,13 @@ def test_the_address_fills_the_form_and_nonsense_in_it_is_named(student):
         assert student.get(f"/plan/?{query}").status_code in (200, 422), query
 
 
-def test_htmx_gets_the_result_alone_and_the_fields_errors(student):
-    answer = student.post("/plan/", typed(batch="many"), headers=HTMX)
+def test_a_script_gets_the_result_alone_and_the_fields_errors(student):
+    answer = student.post("/plan/", typed(batch="many"), headers=FRAGMENT)
     html = answer.content.decode()
     assert answer.status_code == 200
     assert "<html" not in html
     assert "whole number" in error_of(html, "batch")
-    assert 'id="e-hours" hx-swap-oob="true"></p>' in html
+    assert 'id="e-hours"></p>' in html
     assert "No plan yet" in html
 
 
@@ -109,7 +109,9 @@ def test_what_was_typed_stays_when_the_form_is_wrong(student):
 
 def test_a_larger_batch_changes_the_result(student):
     def likely(batch: str) -> str:
-        html = student.post("/plan/", typed(batch=batch), headers=HTMX).content.decode()
+        html = student.post(
+            "/plan/", typed(batch=batch), headers=FRAGMENT
+        ).content.decode()
         found = re.search(r"<strong>([0-9.]+ [GM]iB) likely", html)
         assert found
         return found[1]
@@ -121,7 +123,7 @@ def test_inference_counts_the_cache_of_keys_and_values(student):
     html = student.post(
         "/plan/",
         typed(task="infer", known="llama-3.2-1b", sequence_length="4096"),
-        headers=HTMX,
+        headers=FRAGMENT,
     ).content.decode()
     assert "mem-kv_cache" in html
     assert "KV cache" in html
@@ -139,12 +141,14 @@ def test_inference_counts_the_cache_of_keys_and_values(student):
     ids=["config", "safetensors", "header", "onnx"],
 )
 def test_a_file_of_ones_own_is_read(student, alice, name, content, words):
-    html = student.post("/plan/", file_of(name, content), headers=HTMX).content.decode()
+    html = student.post(
+        "/plan/", file_of(name, content), headers=FRAGMENT
+    ).content.decode()
     assert words in html, error_of(html, "upload")
     row = RegisteredModel.objects.get(owner=alice)
     assert f'<option value="{row.pk}" selected>{name}</option>' in html
     again = student.post(
-        "/plan/", typed(source="file", model=str(row.pk)), headers=HTMX
+        "/plan/", typed(source="file", model=str(row.pk)), headers=FRAGMENT
     )
     assert words in again.content.decode()
 
@@ -163,13 +167,17 @@ def test_a_file_of_ones_own_is_read(student, alice, name, content, words):
     ],
 )
 def test_a_bad_file_is_named_at_its_field(student, name, content, words):
-    html = student.post("/plan/", file_of(name, content), headers=HTMX).content.decode()
+    html = student.post(
+        "/plan/", file_of(name, content), headers=FRAGMENT
+    ).content.decode()
     assert words in error_of(html, "upload").replace("&#x27;", "'")
     assert not RegisteredModel.objects.exists()
 
 
 def test_no_file_chosen_is_said_at_the_field(student):
-    html = student.post("/plan/", typed(source="file"), headers=HTMX).content.decode()
+    html = student.post(
+        "/plan/", typed(source="file"), headers=FRAGMENT
+    ).content.decode()
     assert "Choose a config.json" in error_of(html, "upload")
 
 
@@ -178,13 +186,13 @@ def test_somebody_elses_file_cannot_be_chosen(student, carol):
         owner=carol, name="hers", source="config", sha256="0", spec={}
     )
     data = typed(source="file", model=str(row.pk))
-    html = student.post("/plan/", data, headers=HTMX).content.decode()
+    html = student.post("/plan/", data, headers=FRAGMENT).content.decode()
     assert "Choose one of the values in the list" in error_of(html, "model")
 
 
 def test_uploads_are_counted_for_all_processes_together(student, monkeypatch):
     monkeypatch.setattr(plan_request, "UPLOADS_PER_MINUTE", 1)
-    data = {"headers": HTMX}
+    data = {"headers": FRAGMENT}
     student.post("/plan/", file_of("config.json", GPT2_CONFIG), **data)
     html = student.post("/plan/", file_of("config.json", GPT2_CONFIG), **data)
     assert "the limit is 1 per minute" in error_of(html.content.decode(), "upload")
@@ -207,7 +215,7 @@ def test_a_model_too_large_names_gpu_bytes_and_the_cheapest_change(
     send_frame(redis_client)
     html = (
         signed_in(alice)
-        .post("/plan/", typed(known="llama-3-70b", max_gpus="1"), headers=HTMX)
+        .post("/plan/", typed(known="llama-3-70b", max_gpus="1"), headers=FRAGMENT)
         .content.decode()
     )
     assert re.search(r"It does not fit. Nearest: One GPU, where node-b:\d lacks", html)
@@ -232,7 +240,7 @@ def test_at_a_chosen_time_what_runs_now_does_not_count(student, redis_client, gp
     send_frame(redis_client, {number: 23_000 for number in range(6)})
     later = timezone.localtime(timezone.now() + timedelta(days=2))
     data = typed(at=later.strftime("%Y-%m-%dT%H:%M"), max_gpus="1")
-    html = student.post("/plan/", data, headers=HTMX).content.decode()
+    html = student.post("/plan/", data, headers=FRAGMENT).content.decode()
     assert "with what runs on the GPUs now" not in html
     assert "24.0 GiB free of 24.0 GiB" in html
 
@@ -282,7 +290,7 @@ def test_a_chosen_plan_leads_to_a_booking_that_the_calendar_accepts(
 def test_a_later_booking_lies_on_the_calendars_grid(student, alice):
     soon = timezone.localtime(timezone.now() + timedelta(hours=30)).replace(minute=7)
     data = typed(at=soon.strftime("%Y-%m-%dT%H:%M"), hours="2")
-    html = student.post("/plan/", data, headers=HTMX).content.decode()
+    html = student.post("/plan/", data, headers=FRAGMENT).content.decode()
     answer = student.post("/plan/choose/", data | {"choose": choice_of(html)})
     draft = student.get(answer["Location"]).context["config"]["draft"]
     zone = timezone.get_current_timezone()
@@ -307,7 +315,7 @@ def test_a_plan_in_ones_own_running_reservation_leads_to_the_job(student, alice,
         alice, gpus[4:], now, now + timedelta(hours=3), state=State.ACTIVE
     )
     data = typed(reservation=str(mine.pk))
-    html = student.post("/plan/", data, headers=HTMX).content.decode()
+    html = student.post("/plan/", data, headers=FRAGMENT).content.decode()
     assert f"Run in reservation {mine.pk}" in html
     assert "node-a:0" not in html
     answer = student.post("/plan/choose/", data | {"choose": choice_of(html)})
@@ -330,7 +338,7 @@ def test_a_plan_that_no_longer_fits_is_not_kept(student, gpus, bob):
 def test_a_reservation_that_is_over_or_anothers_cannot_be_chosen(student, bob, gpus):
     now = timezone.now()
     his = make_reservation(bob, gpus[:1], now, now + timedelta(hours=1))
-    html = student.post("/plan/", typed(reservation=str(his.pk)), headers=HTMX)
+    html = student.post("/plan/", typed(reservation=str(his.pk)), headers=FRAGMENT)
     assert "Choose one of the values in the list" in error_of(
         html.content.decode(), "reservation"
     )

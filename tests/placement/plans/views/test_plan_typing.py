@@ -20,7 +20,7 @@ from placement.plans.views import plan_page
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
 from tests.placement.lab import make_lab, send_frame, signed_in
-from tests.placement.plans.views.test_plan_page import HTMX, error_of, typed
+from tests.placement.plans.views.test_plan_page import FRAGMENT, error_of, typed
 
 pytestmark = pytest.mark.django_db
 
@@ -42,12 +42,14 @@ def test_what_is_typed_is_answered_without_a_search(student, monkeypatch):
         raise AssertionError("the closed form alone")
 
     monkeypatch.setattr(plan_page, "make_plans", search)
-    answer = student.post("/plan/now/", typed(batch="9"), headers=HTMX)
+    answer = student.post("/plan/now/", typed(batch="9"), headers=FRAGMENT)
     html = answer.content.decode()
     assert 'id="now-likely"' in html
     assert "NVIDIA GeForce RTX 3090" in html
     assert '"known": "gpt2"' in html
-    html = student.post("/plan/now/", typed(batch="x"), headers=HTMX).content.decode()
+    html = student.post(
+        "/plan/now/", typed(batch="x"), headers=FRAGMENT
+    ).content.decode()
     assert "whole number" in error_of(html, "batch")
     assert "now-likely" not in html
     html = student.post("/plan/now/", typed(source="file")).content.decode()
@@ -59,17 +61,17 @@ def test_what_is_typed_is_answered_without_a_search(student, monkeypatch):
 def test_the_top_card_is_about_the_model_that_was_uploaded(student):
     config = b'{"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4}'
     data = typed(source="file", upload=SimpleUploadedFile("config.json", config))
-    page = student.post("/plan/", data, headers=HTMX)
+    page = student.post("/plan/", data, headers=FRAGMENT)
     html = page.content.decode()
-    top = html[html.index('id="plan-now" hx-swap-oob') :]
+    top = html[html.index('id="plan-now"') :]
     assert f"{page.context['spec'].parameter_count:,} parameters" in top
     assert "124,439,808" not in html
     assert f'"model": {page.context["model_id"]}' in top, (
         "the exact check is of it, too"
     )
     wrong = typed(source="file", upload=SimpleUploadedFile("config.json", b"{"))
-    html = student.post("/plan/", wrong, headers=HTMX).content.decode()
-    top = html[html.index('id="plan-now" hx-swap-oob') :]
+    html = student.post("/plan/", wrong, headers=FRAGMENT).content.decode()
+    top = html[html.index('id="plan-now"') :]
     assert "No estimate" in top and "now-likely" not in top
 
 
@@ -127,7 +129,7 @@ def test_a_contradiction_is_named_at_its_field(student, change, field):
 
 def test_a_wish_changes_what_comes_first(student):
     def first(wish: str) -> str:
-        html = student.post("/plan/", typed(wish=wish, batch="64"), headers=HTMX)
+        html = student.post("/plan/", typed(wish=wish, batch="64"), headers=FRAGMENT)
         return re.findall(
             r'plan-card[^"]*" aria-label="([^"]+)"', html.content.decode()
         )[0]
@@ -138,7 +140,7 @@ def test_a_wish_changes_what_comes_first(student):
 
 def test_two_marked_plans_stand_side_by_side_on_the_page(student):
     data = typed(compare=["single", "ddp"])
-    html = student.post("/plan/", data, headers=HTMX).content.decode()
+    html = student.post("/plan/", data, headers=FRAGMENT).content.decode()
     assert 'id="compare"' in html and "times as fast" in html
     html = student.get("/plan/?compare=single&compare=ddp").content.decode()
     assert 'id="compare"' in html
@@ -151,17 +153,17 @@ def test_where_nothing_is_free_the_earliest_start_is_named(student, bob, gpus):
     now = timezone.now()
     end = now + timedelta(hours=6)
     make_reservation(bob, gpus, now, end, state=State.ACTIVE)
-    page = student.post("/plan/", typed(), headers=HTMX)
+    page = student.post("/plan/", typed(), headers=FRAGMENT)
     start = page.context["window"].start
     assert start >= end and page.context["cards"]
     said = page.context["verdict"]
     assert said.startswith("No GPU is free now. Fits on one NVIDIA"), said
     assert f"{timezone.localtime(start):%H:%M}, about" in said
-    soonest = student.post("/plan/", typed(wish="soonest"), headers=HTMX)
+    soonest = student.post("/plan/", typed(wish="soonest"), headers=FRAGMENT)
     assert soonest.context["window"].start == start
     assert soonest.context["cards"]
     at = timezone.localtime(now + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
-    asked = student.post("/plan/", typed(at=at), headers=HTMX)
+    asked = student.post("/plan/", typed(at=at), headers=FRAGMENT)
     assert not asked.context["cards"], "somebody who names a time gets that time"
     assert "Earliest start" in asked.content.decode()
 
@@ -180,7 +182,7 @@ LARGE = {"known": "llama-3-8b", "batch": "1"}
 
 
 def test_the_headline_is_the_soonest_place_where_it_really_fits(student, crowded):
-    page = student.post("/plan/", typed(**LARGE), headers=HTMX)
+    page = student.post("/plan/", typed(**LARGE), headers=FRAGMENT)
     said, cards = page.context["verdict"], page.context["cards"]
     assert re.match(
         r"(Does not fit|No GPU is free).* now\. "
@@ -202,7 +204,7 @@ def test_nothing_that_lacks_room_is_said_to_fit(student, crowded):
     """A time typed by hand is kept: what is possible then is called what it is."""
     at = timezone.localtime(timezone.now() + timedelta(hours=1))
     data = typed(at=at.strftime("%Y-%m-%dT%H:%M"), **LARGE)
-    page = student.post("/plan/", data, headers=HTMX)
+    page = student.post("/plan/", data, headers=FRAGMENT)
     for card in page.context["cards"]:
         room = min(shard.headroom_bytes for shard in card.plan.shards)
         assert ("too little" in card.headroom) == (room < 0)
@@ -213,17 +215,17 @@ def test_nothing_that_lacks_room_is_said_to_fit(student, crowded):
 
 def test_an_offload_that_was_asked_for_is_an_answer(student, crowded):
     data = typed(offload="cpu", offload_parameters="on", **LARGE)
-    page = student.post("/plan/", data, headers=HTMX)
+    page = student.post("/plan/", data, headers=FRAGMENT)
     assert page.context["cards"]
     assert page.context["verdict"].startswith("Fits on"), page.context["verdict"]
 
 
 def test_what_would_make_it_fit_is_listed_with_the_bytes(student):
     data = typed(known="llama-3-8b", batch="64")
-    html = student.post("/plan/", data, headers=HTMX).content.decode()
+    html = student.post("/plan/", data, headers=FRAGMENT).content.decode()
     assert "How could it fit on one GPU?" in html
     assert re.search(r"saves [0-9.]+ GiB", html)
-    html = student.post("/plan/", typed(), headers=HTMX).content.decode()
+    html = student.post("/plan/", typed(), headers=FRAGMENT).content.decode()
     assert "It fits already" in html
 
 
