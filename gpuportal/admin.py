@@ -1,7 +1,6 @@
 """The operator's acts on nodes and Gpus go into the audit log too.
 
-Telemetry lies below the floor that keeps the audit log, so its desks are dressed
-here, where both floors may be seen.
+Telemetry may not import the audit log, so its admin classes are extended here.
 """
 
 from typing import Any
@@ -15,7 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 from django.utils.translation import gettext_lazy as lazy
 
-import telemetry.admin  # noqa: F401  registers what is dressed below
+import telemetry.admin  # noqa: F401  registers the classes extended below
 from reservations.admin import AuditedActs, AuditedAdmin, ReasonAdminForm
 from reservations.models import User
 from reservations.operations.node_retirement import retire_node
@@ -33,7 +32,7 @@ from telemetry.protocol.errors import TelemetryError
 
 @admin.action(description=lazy("Retire (nothing may be booked on it)"))
 def retire(page: Any, request: HttpRequest, chosen: QuerySet[Node]) -> None:
-    """Take nodes out for good; those that are booked stay, and it says so."""
+    """Retire nodes. Booked nodes stay, and a message names them."""
     actor = request.user
     assert isinstance(actor, User)
     for node in chosen:
@@ -61,13 +60,13 @@ admin.site.unregister(AccessAttempt)
 
 @admin.register(AccessAttempt)
 class FailedLoginAdmin(AccessAttemptAdmin):  # type: ignore[misc]
-    """Failed logins. To clean up, axes needs a time that it notes at logins only."""
+    """Failed logins. The clean-up of axes needs a time that it sets only at logins."""
 
     @admin.action(description=gettext_lazy("Clean up expired attempts"))
     def cleanup_expired_attempts(
         self, request: HttpRequest, queryset: QuerySet[AccessAttempt]
     ) -> None:
-        """Delete the attempts that count no more."""
+        """Delete the attempts that no longer count."""
         request.axes_attempt_time = timezone.now()  # type: ignore[attr-defined]
         super().cleanup_expired_attempts(request, queryset)
 
@@ -78,14 +77,14 @@ admin.site.unregister(TelemetryPolicy)
 
 @admin.register(TelemetryPolicy)
 class AuditedTelemetryPolicyAdmin(_PolicyAdmin, AuditedAdmin):  # type: ignore[misc]
-    """Thresholds: changed with a reason, and audited with what they were before."""
+    """Thresholds. A change needs a reason and is audited with the previous values."""
 
     form: Any = ReasonAdminForm
 
     def save_model(
         self, request: HttpRequest, obj: TelemetryPolicy, form: Any, change: bool
     ) -> None:
-        """Keep what each changed threshold was for the audit log."""
+        """Keep the previous value of each changed threshold for the audit log."""
         changes = {
             name: [form.initial.get(name), form.cleaned_data[name]]
             for name in form.changed_data

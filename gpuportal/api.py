@@ -1,8 +1,8 @@
-"""The JSON API, /api/v1/: three floors' routers behind one door.
+"""The JSON API, /api/v1/, which joins the routers of the apps.
 
-Who asks: a session (with CSRF, as a page's script) or a token,
-``Authorization: Bearer gp_...``, which has scopes and is never an operator.
-Whatever goes wrong leaves as problem details (RFC 9457).
+A request carries a session (with CSRF, as a page's script) or a token, ``Authorization:
+Bearer gp_...``, which has scopes and never an operator's rights. All errors are problem
+details (RFC 9457).
 """
 
 import importlib.util
@@ -166,7 +166,7 @@ api = PortalAPI(
     renderer=WordsRenderer(),
 )
 for _floor in ("telemetry", "reservations", "placement"):
-    # A floor that is still being built has no door yet.
+    # An app without an `api` module has no router.
     if importlib.util.find_spec(f"{_floor}.api") is not None:
         api.add_router("", f"{_floor}.api.router")
 api.add_router("", "gpuportal.board.api.router")
@@ -246,7 +246,7 @@ def _too_large(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
 @api.exception_handler(MultiPartParserError)
 @api.exception_handler(SuspiciousOperation)
 def _malformed(request: HttpRequest, error: Exception) -> HttpResponse:
-    """A body that is no form, a null character in a field's name, and the like."""
+    """A malformed form, a null character in a field's name, and similar errors."""
     return problems.respond(
         problems.problem(
             HTTPStatus.BAD_REQUEST,

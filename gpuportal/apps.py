@@ -4,7 +4,7 @@ from django.apps import AppConfig
 
 
 class PortalConfig(AppConfig):
-    """Pages that mix floors."""
+    """The site's pages, which join all apps."""
 
     name = "gpuportal"
     verbose_name = "GPU Portal"

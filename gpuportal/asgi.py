@@ -27,5 +27,5 @@ application = ProtocolTypeRouter(
         ),
     }
 )
-# Requests are taken from the next moment on: the port is open already.
+# The port is open already, and requests are accepted from here on.
 systemd.ready()

@@ -1,7 +1,7 @@
 """The beat that keeps ticking when the machine's clock is set.
 
-Celery's own notes by the wall clock when each task is next due: set back an hour, it
-would send nothing for an hour, and no reservation would begin or end.
+Celery's beat uses the wall clock for the next time of each task. If the clock were set
+back an hour, it would send nothing for an hour, and no reservation would begin or end.
 """
 
 import logging
@@ -11,20 +11,21 @@ from typing import Any
 from celery.beat import Scheduler
 
 JUMP_SECONDS = 2.0
-"""More than this between two ticks is no drift: the clock was set."""
+"""A larger difference between two ticks means that the clock was set."""
 
 logger = logging.getLogger(__name__)
 
 
 class SteadyScheduler(Scheduler):  # type: ignore[misc]
-    """Sends every interval anew after a jump. Keeps nothing: all are intervals."""
+    """Restarts every interval after a jump of the clock. It stores nothing, because all
+    tasks are intervals."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._offset_seconds = time.time() - time.monotonic()
         super().__init__(*args, **kwargs)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Send what is due; seconds until the next look."""
+        """Send the due tasks. Return the seconds until the next look."""
         offset_seconds = time.time() - time.monotonic()
         jump_seconds = offset_seconds - self._offset_seconds
         self._offset_seconds = offset_seconds

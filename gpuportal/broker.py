@@ -1,4 +1,4 @@
-"""The broker's address, and that what is sent there is sent to nobody else.
+"""The broker's address, and the protection of what is sent there.
 
 A password goes over each new connection, and orders to nodes after it. So TLS
 (``rediss://``) checks the broker's certificate and its name in every client: redis-py
@@ -17,7 +17,7 @@ _TRUE = ("true", "1", "yes", "True")
 
 
 class BrokerUrlInvalid(ValueError):
-    """An address that would not keep the password a secret, or names no file."""
+    """An address that would expose the password, or whose file is missing."""
 
 
 def verified_url(url: str, *, ca_file: str = "") -> str:
@@ -25,8 +25,8 @@ def verified_url(url: str, *, ca_file: str = "") -> str:
 
     Args:
         url: ``rediss://...``; any other kind is returned as it is.
-        ca_file: certificates (PEM) of who may vouch for the broker; "": those that
-            the machine trusts anyway.
+        ca_file: certificates (PEM) of the broker's certificate authority; "": those
+            that the machine trusts.
 
     Raises:
         BrokerUrlInvalid: the address turns a check off, or the file is not there.

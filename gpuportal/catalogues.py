@@ -1,7 +1,6 @@
 """The compiled translations: what each .po file becomes.
 
-Reads .po files with polib, which only developers have. Nothing that serves pages
-imports this.
+Reads .po files with polib. Only the commands for translators use it.
 """
 
 import json
@@ -29,7 +28,7 @@ def compiled(base: Path) -> dict[Path, bytes]:
     found: dict[Path, bytes] = {}
     for folder in sorted((base / LOCALE).glob("*/LC_MESSAGES")):
         words = polib.pofile(folder / "django.po")
-        # Dates of the tools differ from run to run.
+        # The tools' dates differ from run to run.
         words.metadata = {key: words.metadata[key] for key in READ}
         found[folder / "django.mo"] = words.to_binary()
         script = base / SCRIPTS / f"{folder.parent.name}.js"

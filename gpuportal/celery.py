@@ -10,7 +10,7 @@ from gpuportal import systemd
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuportal.settings")
 
 app = Celery("gpuportal")
-# In every thread: without it only this one would send tasks to the right broker.
+# For every thread. Otherwise only this one would send tasks to the right broker.
 app.set_default()
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["telemetry", "reservations", "placement", "gpuportal"])
@@ -18,7 +18,8 @@ app.autodiscover_tasks(["telemetry", "reservations", "placement", "gpuportal"])
 
 @setup_logging.connect(weak=False)
 def use_the_sites_logging(**_kwargs: object) -> None:
-    """Log as every other process: else beat and worker would be without bounds."""
+    """Use the portal's logging. Otherwise the logs of beat and worker would have no
+    bounds."""
     from django.conf import settings
     from django.utils.log import configure_logging
 

@@ -1,4 +1,4 @@
-"""Mistakes of the site's settings, caught before anybody is served.
+"""Checks of the site's settings, before the first request.
 
 ``manage.py check --deploy --database default`` runs them, and so does every
 unit of ``deploy/systemd`` before it starts; ``manage.py portal`` on its own.
@@ -70,7 +70,7 @@ def production_is_meant(**_kwargs: Any) -> list[CheckMessage]:
 def nodes_are_fit_for_production(
     databases: Sequence[str] | None = None, **_kwargs: Any
 ) -> list[CheckMessage]:
-    """Refuse simulated nodes, and nodes that keep jobs apart by nothing."""
+    """Refuse simulated nodes, and nodes without job isolation."""
     if not settings.PRODUCTION or "default" not in (databases or ()):
         return []
     try:
@@ -81,7 +81,7 @@ def nodes_are_fit_for_production(
             )
         )
     except DatabaseError:
-        # Before the first migrate there is no table, and no node either.
+        # Before the first migrate there is no table and no node.
         return []
     found: list[CheckMessage] = []
     if simulated and not settings.ALLOW_SIMULATED_GPUS:

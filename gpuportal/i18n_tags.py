@@ -1,8 +1,8 @@
 """Django's library ``i18n`` with a quicker ``{% translate %}``.
 
 A page has dozens of bare sentences, and catalogues do not change while a process runs.
-So each place in a template keeps its text by language. Django looks each one up
-for every page, which takes ten times as long. ``install`` replaces Django's tag.
+So each place in a template caches its text by language. Django's tag looks each one up
+for every page, which takes ten times as long. ``install`` replaces it.
 """
 
 from django.template import Node
@@ -32,7 +32,7 @@ class WordsNode(Node):
 
 
 def translate(parser: Parser, token: Token) -> Node:
-    """Compile as Django does; a bare literal is kept by language."""
+    """Compile as Django does, but cache a bare literal by language."""
     node = i18n.do_translate(parser, token)
     literal = isinstance(node.filter_expression.var.literal, str)
     bare = literal and not node.filter_expression.filters

@@ -1,6 +1,6 @@
-"""A log that nobody can flood: the same kind of line so often a minute.
+"""Limit each kind of log line to some lines a minute, so that nobody can flood a log.
 
-Every process of the portal logs through it, with what uvicorn and Celery say.
+All logs of the portal's processes pass it, those of uvicorn and Celery included.
 """
 
 import logging
@@ -9,21 +9,21 @@ import time
 from collections.abc import Callable
 
 PER_MINUTE = 20
-"""Lines of one logger, level and text (before its arguments are put in)."""
+"""Most lines a minute of one logger, level and text (without its arguments)."""
 MOST_KINDS = 1000
 TRACEBACKS_PER_MINUTE = 1
-"""Of one kind. A database that is away for a minute is the same 200 lines each time."""
+"""Lines of a kind are counted over this time."""
 
 _Kind = tuple[str, int, str, str]
 """Logger, level, text before its arguments, name of the exception."""
 
 
 class RepeatFilter(logging.Filter):
-    """Lets the first lines of a kind through each minute and leaves out the rest.
+    """Lets the first lines of a kind through each minute and drops the others.
 
-    What a node sends, or a visitor asks, may be refused a thousand times a second; the
-    first of the next minute says how many were left out. The first of a kind has its
-    traceback, the others name the exception in their line.
+    Messages of a node or requests of a visitor may be refused a thousand times a
+    second. The first line of the next minute gives the number of dropped ones. The
+    first line of a kind has its traceback. The others name the exception in the line.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RepeatFilter(logging.Filter):
         self._left_out: dict[_Kind, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this line is written."""
+        """Return whether this line is written."""
         error = record.exc_info[1] if record.exc_info else None
         kind = (
             *(record.name, record.levelno, str(record.msg)[:200]),

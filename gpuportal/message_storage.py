@@ -1,4 +1,4 @@
-"""Messages between two pages, in the language of the reader who caused them."""
+"""Messages for the next page, in the language of their reader."""
 
 from django.contrib.messages.storage.fallback import FallbackStorage
 
@@ -8,8 +8,8 @@ from telemetry.web.translation import translated
 class TranslatedStorage(FallbackStorage):
     """Keeps messages as Django does, with sentences of the domain translated.
 
-    A message is stored as text until the next page, where a Sentence would no longer
-    know what it was made of.
+    A message is stored as text until the next page, so a Sentence would lose its
+    template.
     """
 
     def add(self, level: int, message: str, extra_tags: str | None = "") -> None:

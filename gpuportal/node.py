@@ -1,13 +1,13 @@
 """The Celery application of one GPU node: ``celery -A gpuportal.node worker``.
 
-A node runs students' code and is not trusted. So this application has settings
-of its own (``node_settings.py``) and no Django, no database, no secret key; it
-speaks JSON only, takes no remote control, consumes its own queue only and
-never sends a task. Large things go over the HTTPS channel.
+A node runs students' code and is not trusted. So this application has its own settings
+(``node_settings.py``) and no Django, no database, no secret key. It accepts only JSON
+and no remote control, consumes only its own queue, and never sends a task. Large data
+go over the HTTPS channel.
 
-What it does on the broker is what its user may do there (deploy/acl.sh): take from
-``node.<name>``, append to ``raw.<name>``, ``facts.<name>`` and ``log.<name>``, and
-read ``telemetry.watched.*``.
+Its use of the broker matches the rights of its user (deploy/acl.sh): take from
+``node.<name>``, append to ``raw.<name>``, ``facts.<name>`` and ``log.<name>``, and read
+``telemetry.watched.*``.
 """
 
 import json
@@ -18,15 +18,16 @@ from typing import Any
 
 
 class _NoDjango(MetaPathFinder):
-    """Keeps Django out of this process: kombu takes it along where it can."""
+    """Keeps Django out of this process, because kombu imports it if it can."""
 
     def find_spec(self, fullname: str, *_: object) -> None:
-        """Find nothing, and nothing at all of Django."""
+        """Return nothing; raise ImportError for every module of Django."""
         if fullname.partition(".")[0] == "django":
             raise ModuleNotFoundError(f"{fullname}: a node has no Django")
 
 
-# Who has Django already is no node but, say, a documentation tool.
+# A process that has Django already is not a node but, for example, a documentation
+# tool.
 if "django.conf" not in sys.modules:
     sys.meta_path.insert(0, _NoDjango())
 
@@ -48,7 +49,8 @@ node_broker.use_for_every_connection()
 
 
 class NodeWorker(Worker):
-    """A worker that does not talk to other workers, whatever the command says."""
+    """A worker that does not communicate with other workers, whatever the command's
+    options are."""
 
     def __init__(self, **kwargs: Any) -> None:
         quiet = {"without_gossip": True, "without_mingle": True}
@@ -64,12 +66,12 @@ class NodeApp(Celery):
         return self.subclass_with_self(NodeWorker)
 
 
-# fixups: Celery would import Django where DJANGO_SETTINGS_MODULE is set.
+# fixups: Celery would import Django if DJANGO_SETTINGS_MODULE is set.
 app = NodeApp("gpuportal.node", fixups=[], set_as_current=True)
 app.conf.update(
     broker_url=settings.broker_url,
     broker_connection_retry_on_startup=True,
-    # One list and not four: the node's user may read ``node.<name>`` only.
+    # One list and not four, because the node's user may read only ``node.<name>``.
     broker_transport_options={"priority_steps": [0]},
     result_backend=None,
     task_ignore_result=True,
@@ -93,7 +95,7 @@ app.conf.update(
 
 
 def publish_fact(fact: dict[str, Any]) -> None:
-    """Append one fact to the node's stream."""
+    """Append one event to the node's stream."""
     with connect(settings.redis_url) as client:
         client.xadd(
             f"facts.{settings.name}",
@@ -105,12 +107,12 @@ def publish_fact(fact: dict[str, Any]) -> None:
 
 @app.task(name="node.order", ignore_result=True)
 def order(payload: str, signature: str) -> None:
-    """Take one signed order of the web."""
+    """Handle one signed command of the web."""
     OrderDesk(settings, publish=publish_fact).take(payload, signature)
 
 
 class _Threads:
-    """What runs beside the worker in its main process."""
+    """The parts that run beside the worker in its main process."""
 
     def __init__(self) -> None:
         self.sampler: SamplerSupervisor | None = None
@@ -124,7 +126,7 @@ class _Threads:
         self.keeper.start()
 
     def stop(self) -> None:
-        """Stop both; Jobs live on in their shims."""
+        """Stop both. Jobs continue in their shims."""
         for part in (self.keeper, self.sampler):
             if part is not None:
                 part.stop()
@@ -135,7 +137,7 @@ threads = _Threads()
 
 @worker_ready.connect(weak=False)
 def start_threads(**_kwargs: object) -> None:
-    """Begin to sample and to keep Jobs once orders can be taken."""
+    """Begin to sample and to keep Jobs once commands can be taken."""
     logging.basicConfig(
         level=logging.INFO, format="%(levelname)s %(name)s: %(message)s"
     )

@@ -1,4 +1,4 @@
-"""How a node's worker takes orders from the broker, with as few rights as possible.
+"""How a node's worker takes commands from the broker with as few rights as possible.
 
 A node's broker user may take from its own queue (BRPOP, RPOP, LLEN) and append to its
 own streams. kombu's Redis transport wants more: it keeps unacknowledged messages in
@@ -6,9 +6,9 @@ keys of its own, guards them by a lock written in Lua, and writes the binding of
 queue. A node that may run Lua can stop the broker for everybody, so this transport
 does without:
 
-- Messages are not kept until they are acknowledged. An order that a dying worker took
-  along is sent again by the web (placement/jobs/tick/job_tick.py).
-- The binding is written by the web, which sends the orders.
+- Messages are not kept until they are acknowledged. The web sends a command again that
+a dying worker took (placement/jobs/tick/job_tick.py). - The binding is written by the
+web, which sends the orders.
 """
 
 from typing import Any
@@ -20,20 +20,20 @@ SCHEMES = ("redis", "rediss")
 
 
 class NodeChannel(redis.Channel):
-    """A channel that takes messages from queues and writes no key."""
+    """A channel that takes messages from queues and writes no keys."""
 
     ack_emulation = False
 
     def _queue_bind(self, *_args: Any) -> None:
-        """Leave the binding to the web."""
+        """Do nothing: the web writes the binding."""
 
     def _size(self, queue: str) -> int:
-        """Return how many messages wait, without a transaction around the question."""
+        """Return how many messages wait, without a transaction."""
         with self.conn_or_acquire() as client:
             return int(client.llen(queue))
 
     def _restore(self, message: Any, leftmost: bool = False) -> None:
-        """Drop an order that was not begun: the web sends it again."""
+        """Drop a command that was not begun. The web sends it again."""
 
 
 class Transport(redis.Transport):

@@ -1,4 +1,4 @@
-"""What a node worker knows: its own name and the ways to reach the portal.
+"""The settings of a node worker: its name and the ways to reach the portal.
 
 Nodes run students' code and are not trusted. So nothing of the control side
 is read here: no Django, no database address, no secret key, only the
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
 class NodeSettingsError(ValueError):
-    """A variable of the node's environment is missing or makes no sense."""
+    """A variable of the node's environment is missing or invalid."""
 
     code = "node_settings"
 
@@ -44,7 +44,7 @@ class NodeSettings:
     token_file: Path
     """File of mode 600 that holds the node's token for the web channel."""
     order_key_file: Path
-    """Public Ed25519 key (PEM) that orders are checked against."""
+    """Public Ed25519 key (PEM) that verifies commands."""
     node_dir: Path
     """Folder of the node's own state: one folder per job, shim records."""
     backend: str = "auto"
@@ -54,7 +54,7 @@ class NodeSettings:
     supervisor_pid: int | None = None
     """Process of ``manage.py portal``; jobs end with it. None in production."""
     allow_scripts: bool = False
-    """Whether scripts may run where jobs have no Unix user of their own."""
+    """Whether scripts may run if jobs have no separate Unix users."""
     isolation: str = "auto"
     """How far jobs are kept apart: ``watched``, ``enforced`` (then nothing starts
     where that is not possible), or ``auto``: the best that this node can."""

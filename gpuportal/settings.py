@@ -50,7 +50,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    # First: every other one may look at the address.
+    # First, because every other one may use the address.
     "gpuportal.http.middleware.NullMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -110,7 +110,8 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = {
         "transaction_mode": "IMMEDIATE",
         "timeout": 20,
-        # What is deleted is overwritten: an erased name must not stay in the file.
+        # Deleted data are overwritten, so that an erased name does not stay in the
+        # file.
         "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;"
         "PRAGMA secure_delete=ON;",
     }
@@ -133,7 +134,7 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
-# By user name AND address together: a third party cannot lock somebody out.
+# By user name AND address together, so that a third party cannot lock a user out.
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
@@ -157,7 +158,7 @@ CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_DEFAULT_QUEUE = "control"
 CELERY_TASK_CREATE_MISSING_QUEUES = True
-# Symbolic estimates take seconds: a worker of their own, so that ticks never wait.
+# Symbolic estimates take seconds, so they have a separate worker and ticks never wait.
 CELERY_TASK_ROUTES = {"placement.tasks.refine": {"queue": "refine"}}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TIMEZONE = "UTC"
@@ -170,25 +171,25 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 1.0,
         "options": {"expires": 5},
     },
-    # Who waits: whether anything is to be done is two short queries.
+    # The waitlist: two short queries find whether there is anything to do.
     "waitlist": {
         "task": "reservations.tasks.place",
         "schedule": 1.0,
         "options": {"expires": 5},
     },
-    # Mails and webhooks; what is due is in the database.
+    # Mails and webhooks. The database has the due ones.
     "delivery": {
         "task": "reservations.tasks.deliver",
         "schedule": 5.0,
         "options": {"expires": 5},
     },
-    # Which months are due is in the database; most runs find none.
+    # The database has the due months. Most runs find none.
     "reports": {
         "task": "reservations.tasks.roll_months",
         "schedule": 60.0,
         "options": {"expires": 50},
     },
-    # Of a ledger that is too long to be read whole; else one short query.
+    # For a ledger that is too long to read it all; otherwise one short query.
     "usage": {
         "task": "reservations.tasks.store_usage",
         "schedule": 60.0,
@@ -204,13 +205,13 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 2.0,
         "options": {"expires": 5},
     },
-    # Lists the folder of the logs: not with "jobs".
+    # Lists the folder of the logs, so it does not run with "jobs".
     "logs": {
         "task": "placement.tasks.limit_logs",
         "schedule": 60.0,
         "options": {"expires": 50},
     },
-    # Which Jobs are due is in the database: see placement's policy.
+    # The database has the due Jobs. See placement's policy.
     "moves": {
         "task": "placement.tasks.look_again",
         "schedule": 5.0,
@@ -339,7 +340,7 @@ if MAIL_CONFIGURED:
 DEFAULT_FROM_EMAIL = env("MAIL_FROM", default="GPU Portal <gpuportal@localhost>")
 # The address that people type; links in mails begin with it.
 PORTAL_URL = env("PORTAL_URL", default="").rstrip("/")
-# Whom users turn to, as pages show it: a mail address, or any short text.
+# Contact for users, as pages show it: a mail address, or any short text.
 PORTAL_CONTACT = env("PORTAL_CONTACT", default="").strip()
 # Networks inside the institute that webhooks may call; public addresses always may.
 WEBHOOK_ALLOWED_NETWORKS = env.list("WEBHOOK_ALLOWED_NETWORKS", default=[])
@@ -356,13 +357,13 @@ if WEBHOOK_LOOPBACK_HTTP and PRODUCTION:
 # --- the portal's own ----------------------------------------------------------
 # Simulated GPUs are refused in production unless the operator says so.
 ALLOW_SIMULATED_GPUS = env.bool("ALLOW_SIMULATED_GPUS", default=not PRODUCTION)
-# Scripts of students where jobs have no Unix user of their own.
+# Whether students' scripts may run if jobs have no separate Unix users.
 ALLOW_UNISOLATED_SCRIPTS = env.bool("ALLOW_UNISOLATED_SCRIPTS", default=False)
-# Requests a minute of one person that write to the calendar.
+# Requests a minute of one person that change the calendar.
 BOOK_RATE_PER_MINUTE = env.int("BOOK_RATE_PER_MINUTE", default=60)
 # Plans in a process beside each web process, so that no page waits for them.
 PLANNER_PROCESS = env.bool("PLANNER_PROCESS", default=True)
-# Inferences a minute that one person may ask of served models.
+# Requests a minute of one person to served models.
 SERVE_RATE_PER_MINUTE = env.int("SERVE_RATE_PER_MINUTE", default=30_000)
 
 LOGGING = {
@@ -378,7 +379,7 @@ LOGGING = {
         }
     },
     "root": {"handlers": ["console"], "level": env("LOG_LEVEL", default="WARNING")},
-    # A visitor's 404 or a refused booking is no warning to the operator.
+    # A visitor's 404 or a refused booking is not a warning for the operator.
     "loggers": {
         "django.request": {"level": "ERROR"},
         # The server's own handlers know no bounds: a traceback for each socket that

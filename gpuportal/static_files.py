@@ -1,7 +1,7 @@
-"""Static files: those of npm packages, and how production stores all of them.
+"""Static files: the finder for npm packages, and the storage of production.
 
-Files of node_modules are an explicit list and not whole folders. Packages ship style
-sheets that name images they do not ship, which makes ``collectstatic`` fail.
+Files of node_modules are an explicit list, not whole folders, because packages contain
+style sheets that name missing images, which makes ``collectstatic`` fail.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ class MappedStorage(FileSystemStorage):
         super().__init__(location=root)
 
     def path(self, name: str) -> str:
-        """Return where a public name lies."""
+        """Return the path of a public name."""
         return str(Path(self.location) / self.mapping[name])
 
 
@@ -35,7 +35,7 @@ class NpmFinder(BaseFinder):
         self.storage = MappedStorage(self.mapping, self.root)
 
     def check(self, **kwargs: object) -> list[CheckMessage]:
-        """Say which files are missing, and what brings them."""
+        """Report missing files, and how to install them."""
         missing = [t for t in self.mapping.values() if not (self.root / t).is_file()]
         if not missing:
             return []
@@ -66,9 +66,9 @@ class NpmFinder(BaseFinder):
 class PortalStaticFilesStorage(CompressedManifestStaticFilesStorage):
     """Compress files and name them after their content, with imports in our modules.
 
-    Otherwise only a page's first module would carry its hash, and a browser could
-    run one release's page with another release's modules for as long as it caches.
-    Ours only: packages ship modules that import what they do not ship.
+    Otherwise only a page's first module would carry its hash, and a browser could run
+    one release's page with another release's modules for as long as it caches. Only our
+    modules, because packages contain modules that import missing ones.
     """
 
     support_js_module_import_aggregation = True

@@ -1,4 +1,4 @@
-"""Tells systemd that this process can work (``Type=notify`` in ``deploy/systemd``)."""
+"""Notify systemd that this process is ready (``Type=notify`` in ``deploy/systemd``)."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ logger = logging.getLogger(__name__)
 
 
 def ready() -> None:
-    """Send READY=1 where systemd waits for it; elsewhere do nothing.
+    """Send READY=1 if systemd waits for it. Otherwise do nothing.
 
     The protocol is that of sd_notify(3): one datagram to the socket that
     ``NOTIFY_SOCKET`` names; ``@`` stands for the zero byte of an abstract address.
@@ -23,5 +23,5 @@ def ready() -> None:
             notices.connect(address)
             notices.sendall(b"READY=1")
     except OSError as error:
-        # The unit then fails by its own time limit, with this line above it.
+        # The unit then fails by its time limit, and this line explains why.
         logger.warning("systemd does not hear that this process is ready: %s", error)

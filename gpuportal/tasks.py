@@ -1,4 +1,4 @@
-"""What beat asks of all floors together."""
+"""The site's periodic tasks."""
 
 from celery import shared_task
 from django.utils import timezone

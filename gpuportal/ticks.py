@@ -1,8 +1,8 @@
-"""When each periodic task was last done: what a stopped clock is known by.
+"""When each periodic task was last done, to detect that they have stopped.
 
-The worker notes each success in the broker. Nobody else is needed to see that beat or
-worker is away: the note grows old. A broker that lost its notes has new ones after one
-interval of each task.
+The worker records each success in the broker. If beat or worker is away, the record
+becomes old. A broker that lost the records has new ones after one interval of each
+task.
 """
 
 import functools
@@ -20,13 +20,13 @@ KEY = "portal.ticks"
 """A hash in the broker: name of the task, Unix seconds of its last success."""
 BROKER_TIMEOUT_SECONDS = 2.0
 LATE_SECONDS = 15.0
-"""A task that comes each second has been missed so often before it counts as late."""
+"""How often a task of each second is missed before it counts as late."""
 LATE_INTERVALS = 3.0
-"""The same for tasks that come less often, in their own intervals."""
+"""How many intervals a less frequent task is missed before it counts as late."""
 
 
 def note(task: str) -> None:
-    """Note that a periodic task was done. A broker that is away is no error."""
+    """Record that a periodic task was done. A broker that is away is not an error."""
     if task not in allowed_seconds():
         return
     try:
@@ -36,7 +36,7 @@ def note(task: str) -> None:
 
 
 def begin() -> None:
-    """Let the time run from now for each task that was never done."""
+    """Begin to count the time now for each task that was never done."""
     now = repr(time.time())
     try:
         for task in allowed_seconds():
@@ -46,7 +46,8 @@ def begin() -> None:
 
 
 def ages() -> dict[str, float | None]:
-    """Seconds since each periodic task was last done; None: not since the broker began.
+    """Return seconds since each periodic task was last done; None: not since the
+    broker's start.
 
     Raises:
         redis.RedisError: the broker does not answer.
@@ -60,10 +61,10 @@ def ages() -> dict[str, float | None]:
 
 
 def late(found: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Those of ``ages`` that should have been done again by now.
+    """Return those of ``ages`` that should have been done again by now.
 
-    A task without a note is late where no other is in time: a broker that was just
-    emptied has the notes of the frequent ones first.
+    A task without a record is late if no other task is in time. After the broker was
+    emptied, the frequent tasks have a record first.
     """
     allowed = allowed_seconds()
     in_time = any(
@@ -78,7 +79,7 @@ def late(found: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def allowed_seconds() -> dict[str, float]:
-    """How old the last success of each periodic task may be."""
+    """Return how old the last success of each periodic task may be."""
     schedule: dict[str, dict[str, Any]] = settings.CELERY_BEAT_SCHEDULE
     return {
         entry["task"]: max(LATE_SECONDS, LATE_INTERVALS * float(entry["schedule"]))
@@ -87,7 +88,7 @@ def allowed_seconds() -> dict[str, float]:
 
 
 def broker() -> redis.Redis:
-    """A client of the broker that gives up soon."""
+    """Return a client of the broker with short time limits."""
     return _client(settings.REDIS_URL)
 
 

@@ -20,7 +20,7 @@ from gpuportal.pages.mine import mine
 from gpuportal.pages.reservation_page import reservation
 
 urlpatterns = [
-    # First: addresses are tried in order, and no page waits as a program does.
+    # First, because addresses are tried in order and programs wait for these answers.
     path("api/v1/", api.urls),
     path("", views.board, name="board"),
     path("board/minute", views.board_minute, name="board-minute"),

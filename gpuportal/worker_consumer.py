@@ -18,10 +18,10 @@ class SteadyConsumer(Consumer):  # type: ignore[misc]
     """Celery's consumer, set by `worker_consumer`."""
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
-        """Give the lost connection up. `Consumer.start` then makes a new one.
+        """Give up the lost connection. `Consumer.start` then makes a new one.
 
-        A broker that kept the messages which were not acknowledged gives them out again
-        after an hour (kombu's visibility timeout).
+        A broker that kept the unacknowledged messages delivers them again after an hour
+        (kombu's visibility timeout).
         """
         try:
             super().on_connection_error_after_connected(exc)

@@ -1,4 +1,4 @@
-"""The bell of the top bar by itself: open pages ask for it when they hear of news."""
+"""The bell of the top bar alone. Open pages fetch it when they hear of news."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -9,5 +9,5 @@ from django.views.decorators.http import require_safe
 @require_safe
 @never_cache
 def bell(request: HttpRequest) -> HttpResponse:
-    """Answer with the bell and its menu, as every page carries them."""
+    """Answer with the bell and its menu, as on every page."""
     return render(request, "gpuportal/alerts/bell.html")

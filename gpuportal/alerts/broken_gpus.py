@@ -1,7 +1,7 @@
-"""Broken with bookings: a Gpu that somebody counts on and nobody should.
+"""Findings of broken Gpus that have bookings.
 
-A finding of two floors: what stands against the Gpu or its whole Node, and who
-holds it now or later. Looked at regularly by the ingest that leads.
+They join telemetry's findings about the Gpu or its Node with its present and future
+bookings. The leading ingest looks at regular intervals.
 """
 
 from datetime import datetime
@@ -14,8 +14,8 @@ from telemetry.rules.alert_rules import breaking_rules
 
 
 def judge_broken(now: datetime) -> tuple[int, int]:
-    """Open an Alert for each Gpu that is broken and booked from now on, and close
-    those that are over. Returns (opened, closed)."""
+    """Open an Alert for each Gpu that is broken and has a present or future booking.
+    Close those that are over. Return (opened, closed)."""
     causes = Alert.objects.open().filter(rule__in=breaking_rules()).rules_by_gpu()
     booked: dict[int, list[tuple[int, datetime]]] = {}
     rows = Allocation.objects.filter(live=True, end__gt=now, gpu__in=causes)

@@ -38,19 +38,20 @@ from telemetry.rules.finding_rules import Finding
 REFRESH_SECONDS = 5.0
 LOGINS_SECONDS = 60.0
 RECENT_SECONDS = 30 * 60
-"""How long after its end a holder's process counts as an overrun."""
+"""How long after the end a process of the holder counts as an overrun."""
 ENDED_JOBS_SECONDS = 10 * 60
-"""How long after its end a Job still has an owner: its last processes linger."""
+"""How long after its end a Job still has an owner, because its last processes may
+linger."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class HoldingsPicture:
-    """Who holds what around one instant, and how processes lead to people."""
+    """The holders around one instant, and the data that map processes to people."""
 
     holdings: dict[int, tuple[HoldingInfo, ...]] = field(default_factory=dict)
-    """By Gpu: the one that ended lately, the one that runs, the next one."""
+    """By Gpu: the booking that ended recently, the running one, the next one."""
     owners: OwnerLookup = field(default_factory=OwnerLookup)
     policy: WatchPolicy = field(default_factory=WatchPolicy)
     foreign: frozenset[int] = frozenset()
@@ -59,7 +60,7 @@ class HoldingsPicture:
     def at(
         self, gpu_id: int, now: datetime
     ) -> tuple[HoldingInfo | None, HoldingInfo | None]:
-        """(who holds the Gpu at an instant, who held it last before that)."""
+        """Return (the holder of the Gpu at an instant, the last holder before that)."""
         holder = before = None
         for info in self.holdings.get(gpu_id, ()):
             if info.end <= now:
@@ -71,18 +72,19 @@ class HoldingsPicture:
 
 @dataclass(frozen=True, slots=True)
 class IntruderScene:
-    """A Gpu on which an intruder stands, as it was judged last."""
+    """A Gpu with an intruder, as it was last judged."""
 
     gpu_id: int
     uuid: str
     holding: HoldingInfo
     suspects: tuple[Suspect, ...]
     arrived_at: datetime
-    """When the newest sample came, by the server's clock."""
+    """Arrival of the newest sample, by the server's clock."""
 
 
 def load_picture(now: datetime, logins: dict[str, int]) -> HoldingsPicture:
-    """Read the calendar with its co-users, the live Jobs, the policies: ten queries."""
+    """Read the calendar with its co-users, the live Jobs and the policies, with ten
+    queries."""
     recent = recent_holdings(now, within_seconds=RECENT_SECONDS)
     parts = (recent, current_holdings(now), next_holdings(now))
     gpu_ids = {gpu_id for part in parts for gpu_id in part}
@@ -108,7 +110,7 @@ def load_picture(now: datetime, logins: dict[str, int]) -> HoldingsPicture:
 
 
 def load_policy() -> WatchPolicy:
-    """Every threshold: the telemetry policy's, and those of the release rules."""
+    """Return every threshold: the telemetry policy's and those of the release rules."""
     site = SitePolicy.current()
     return WatchPolicy(
         judge=TelemetryPolicy.current().to_policy(),
@@ -120,14 +122,14 @@ def load_policy() -> WatchPolicy:
 
 
 def load_logins() -> dict[str, int]:
-    """Users by Unix login; by portal name where the operator gave no login."""
+    """Return Users by Unix login, or by portal name if the operator set no login."""
     rows = list(User.objects.order_by().values_list("pk", "username", "unix_user"))
     by_name = {username: pk for pk, username, unix_user in rows if not unix_user}
     return by_name | {unix_user: pk for pk, _, unix_user in rows if unix_user}
 
 
 class CalendarJudge:
-    """The judge, the findings and the holder's presence, for Ingest to ask."""
+    """The judge, the findings and the holder's presence, which Ingest calls."""
 
     def __init__(self) -> None:
         self._complaints = Complaints(logger)
@@ -143,10 +145,10 @@ class CalendarJudge:
     def judge(
         self, gpu_id: int, reading: GpuReading | None, age_seconds: float, now: datetime
     ) -> GpuState:
-        """The word for a Gpu; what is wrong with it is kept for `findings`."""
+        """Return the state of a Gpu. Its findings are kept for `findings`."""
         picture = self._picture
         if picture is None:
-            # Without the calendar nobody is called an intruder or a squatter.
+            # Without the calendar nobody counts as an intruder or a squatter.
             return bare_state(reading, age_seconds=age_seconds)
         self._watcher.policy = picture.policy
         holding, before = picture.at(gpu_id, now)
@@ -171,20 +173,20 @@ class CalendarJudge:
         return verdict.state
 
     def scenes(self) -> list[IntruderScene]:
-        """Where an intruder stands now. May be asked from any thread."""
+        """Return the Gpus with an intruder now. May be called from any thread."""
         return list(self._scenes.values())
 
     @property
     def picture(self) -> HoldingsPicture | None:
-        """The newest picture; None before the calendar was ever read."""
+        """Return the newest picture; None before the calendar was first read."""
         return self._picture
 
     def findings(self, gpu_id: int) -> Iterable[Finding]:
-        """What stands on a Gpu since it was last judged."""
+        """Return the findings of a Gpu from its last judgement."""
         return self._findings.get(gpu_id, ())
 
     def holder_present(self, gpu_id: int, reading: GpuReading, now: datetime) -> bool:
-        """Whether whoever held the Gpu at that instant runs something on it."""
+        """Return whether the holder at that instant runs a process on the Gpu."""
         picture = self._picture
         if picture is None:
             return False
@@ -194,7 +196,7 @@ class CalendarJudge:
     # --- the thread that keeps it fresh ---------------------------------------------
 
     def refresh(self, now: datetime) -> None:
-        """Read the picture anew."""
+        """Read the picture again."""
         age = now - self._logins_at if self._logins_at else None
         if age is None or age.total_seconds() > LOGINS_SECONDS:
             self._logins, self._logins_at = load_logins(), now
@@ -204,7 +206,7 @@ class CalendarJudge:
         self._picture = picture
 
     def _adopt(self, policy: WatchPolicy) -> None:
-        """Go on with what an ingest before this one had found."""
+        """Take over the findings of a previous ingest."""
         self._watcher.policy = policy
         rows = Alert.objects.open().exclude(gpu=None)
         for gpu_id, rule, number in rows.values_list(
@@ -213,7 +215,7 @@ class CalendarJudge:
             self._watcher.adopt(gpu_id, rule, number)
 
     def run(self, stop: threading.Event, connect: Callable[[], Redis]) -> None:
-        """Refresh on each change of the calendar, and regularly."""
+        """Refresh on each change of the calendar, and at regular intervals."""
         while not stop.is_set():
             try:
                 with connect() as client, client.pubsub() as pubsub:
@@ -231,7 +233,7 @@ class CalendarJudge:
             if left_seconds <= 0:
                 self._try_refresh()
                 left_seconds = REFRESH_SECONDS
-            # Short waits, so that a stop is not kept waiting.
+            # Short waits, so that a stop is not delayed.
             message = pubsub.get_message(ignore_subscribe_messages=True, timeout=0.5)
             left_seconds = 0.0 if message else left_seconds - 0.5
 
@@ -240,8 +242,8 @@ class CalendarJudge:
         try:
             self.refresh(datetime.now(UTC))
         except DatabaseError as error:
-            # The last picture goes on: nothing can be booked either.
+            # Keep the last picture: without the database nothing can be booked either.
             self._complaints.add("the calendar cannot be read", error)
         except Exception:
-            # A thread that ends in silence would leave a picture that gets old.
+            # If this thread ended silently, the picture would become outdated.
             logger.exception("the calendar cannot be read")

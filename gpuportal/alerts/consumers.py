@@ -1,7 +1,7 @@
-"""`/ws/alerts/`: what the bell of every page hears.
+"""`/ws/alerts/`: news for the bell of every page.
 
-That some Alert changed, and nothing of which one: who may see what is decided where
-the list is made, on each asking anew. And one's own Notices, as they are told.
+The socket reports that some Alert changed, but not which one, because each request for
+the list decides what its user may see. It also carries the user's own Notices.
 """
 
 from typing import Any
@@ -16,13 +16,13 @@ class AlertsConsumer(SessionConsumer):
     """A signed-in User's page with the list of Alerts."""
 
     def admit(self, user: User) -> frozenset[str]:
-        """Everybody who is signed in may know that something changed."""
+        """Every signed-in user may know that something changed."""
         return frozenset({ALERTS, user_group(user.pk)})
 
     async def alerts_changed(self, message: AlertsChanged) -> None:
-        """Hand it on."""
+        """Pass it on."""
         await self.send_json(message)
 
     async def notice_told(self, message: dict[str, Any]) -> None:
-        """Hand on one of this User's own Notices."""
+        """Pass on one of this User's own Notices."""
         await self.send_json(message)

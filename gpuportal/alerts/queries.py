@@ -1,7 +1,7 @@
 """Alerts as one person may read them: which ones, and with whose names.
 
-The operator sees all. Everybody else, heads too, sees what concerns their own
-bookings, and what they were told of as an intruder. Names follow the site's setting.
+The operator sees all. All others, heads included, see Alerts about their own bookings,
+and those in which they were warned as an intruder. Names follow the site's setting.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ WORST_FIRST = ("rank", "-opened_at")
 
 
 def visible_alerts(user: User, now: datetime) -> AlertQuerySet:
-    """The Alerts that a User may see."""
+    """Return the Alerts that a User may see."""
     rows: AlertQuerySet = Alert.objects.select_related("gpu__node", "node")
     if user.is_operator:
         return rows
@@ -40,12 +40,13 @@ def visible_alerts(user: User, now: datetime) -> AlertQuerySet:
 
 
 def steps_taken_against(user: User) -> Any:
-    """The ladder's steps that were really taken against a User's processes."""
+    """Return the responses that were taken against a User's processes, without dry
+    runs."""
     return Response.objects.filter(user_id=user.pk, dry_run=False)
 
 
 def in_state(rows: AlertQuerySet, state: str, now: datetime) -> AlertQuerySet:
-    """Those in one of `STATES`; an unknown word means open."""
+    """Filter by one of `STATES`. An unknown word means open."""
     if state == "all":
         return rows
     if state == "closed":
@@ -66,7 +67,8 @@ def by_severity(rows: AlertQuerySet) -> AlertQuerySet:
 
 
 def calling_alerts(user: User, now: datetime) -> AlertQuerySet:
-    """What the top bar counts: open, not acknowledged, not snoozed; worst first."""
+    """Return the Alerts that the top bar counts: open, not acknowledged, not snoozed;
+    worst first."""
     rows = visible_alerts(user, now).calling(now)
     return by_severity(rows).order_by(*WORST_FIRST)
 
@@ -79,9 +81,9 @@ class AlertRow:
     state: str
     sentence: str
     booking: Reservation | None
-    """The reservation that it concerns, where this person may open its page."""
+    """The reservation that it concerns, if this person may open its page."""
     holder: str
-    """Whose booking it is, as far as this person may know; "" for none."""
+    """The holder's name, if this person may see it; "" otherwise."""
     facts: list[tuple[str, str]]
     processes: list[dict[str, Any]]
     readings: list[dict[str, Any]]
@@ -89,7 +91,7 @@ class AlertRow:
 
 
 def rows_for(alerts: Iterable[Alert], viewer: Viewer, now: datetime) -> list[AlertRow]:
-    """Dress Alerts for one person: two queries, however many there are."""
+    """Prepare Alerts for one person, with two queries for any number of them."""
     chosen = list(alerts)
     numbers = {alert.reservation_id for alert in chosen if alert.reservation_id}
     bookings = {
@@ -140,7 +142,7 @@ def _row(
 
 
 def state_of(alert: Alert, now: datetime) -> str:
-    """The word of `STATES` that fits best."""
+    """Return the word of `STATES` that fits best."""
     if alert.closed_at is not None:
         return "closed"
     if alert.snoozed(now):
@@ -166,7 +168,8 @@ def _may_know(login: str | None, viewer: Viewer) -> bool:
 
 
 def people_of(alert: Alert, viewer: Viewer) -> str:
-    """Who runs there: "bob, eve", or "you and 1 other" where names are hidden."""
+    """Return the users of the processes: "bob, eve", or "you and 1 other" if names are
+    hidden."""
     logins = list(alert.detail.get("users", ()))
     if viewer.named:
         return ", ".join(logins)

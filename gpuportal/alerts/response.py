@@ -1,9 +1,9 @@
-"""The ladder at work: what ingest's judge saw, against whom, how far, and told.
+"""Respond to intruders: warn and stop their processes, step by step.
 
-Runs on a thread of the ingest that leads. Each look decides afresh from the newest
-sample (reservations/presence/escalation.py); a step is noted and audited before it is
-taken, so that none is taken twice and none in silence. In a dry run, which is how
-every pool begins, that is all that happens.
+Runs on a thread of the leading ingest. Each look decides again from the newest sample
+(reservations/presence/escalation.py). A step is recorded and audited before it is
+taken, so that none is taken twice or without a record. In a dry run, with which every
+pool begins, nothing else happens.
 """
 
 import logging
@@ -53,9 +53,9 @@ from telemetry.rules.command_line import short_command
 STEP_SECONDS = 2.0
 BROKEN_SECONDS = 15.0
 ORDER_SECONDS = 60.0
-"""An order that a node did not read by then is stale."""
+"""A command that a node did not read by then expires."""
 ANSWER_SECONDS = 120.0
-"""From an order's expiry and grace to giving up on its answer."""
+"""Time from a command's expiry and grace to giving up on its answer."""
 SENT = {
     EscalationStep.WARN: ProcessOrderKind.WARN,
     EscalationStep.STOP: ProcessOrderKind.STOP,
@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 
 class Responder:
-    """Looks at every intruder that the judge sees, every two seconds."""
+    """Looks at every intruder that the judge found, every two seconds."""
 
     def __init__(self, judge: CalendarJudge, *, leads: Callable[[], bool]) -> None:
         self._judge = judge
@@ -73,7 +73,7 @@ class Responder:
         self._broken_at: datetime | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Work until told to stop; what fails is logged and looked at again."""
+        """Work until `stop`. Failures are logged, and the next look tries again."""
         while not stop.wait(STEP_SECONDS):
             if not self._leads():
                 continue
@@ -87,7 +87,7 @@ class Responder:
         close_old_connections()
 
     def step(self, now: datetime) -> int:
-        """Look once; how many steps were taken."""
+        """Look once. Return how many steps were taken."""
         if self._broken_at is None or now - self._broken_at >= timedelta(
             seconds=BROKEN_SECONDS
         ):
@@ -117,7 +117,7 @@ class Responder:
         if pool.response == Pool.Response.OBSERVE:
             return 0
         if alert.reservation_id != scene.holding.reservation_pk:
-            return 0  # the finding is of the holder before: wait for its own
+            return 0  # the finding belongs to the previous holder: wait for a new one
         steps = list(
             alert.responses.filter(dry_run=pool.response_dry_run).values_list(
                 "pid", "process_started_at", "step", "at"
@@ -159,7 +159,8 @@ def take_step(
     *,
     now: datetime,
 ) -> bool:
-    """Note, audit and take one step; False: it was taken before, or not sent."""
+    """Record, audit and take one step. Return False if it was taken before or not
+    sent."""
     assert alert.gpu is not None
     process, dry_run = suspect.process, alert.gpu.pool.response_dry_run
     assert process.uid is not None and process.started_at is not None
@@ -212,7 +213,7 @@ def _send(row: Response, gpu: Gpu, scene: IntruderScene, now: datetime) -> bool:
             text=warning(row, gpu, scene) if row.step == EscalationStep.WARN else "",
         )
     except OrderRefused as refusal:
-        # Such as a scripted process of a simulated Gpu, which no signal reaches.
+        # For example a scripted process of a simulated Gpu, which no signal reaches.
         finish_response(
             node_name=gpu.node.name,
             nonce=row.nonce,
@@ -226,7 +227,7 @@ def _send(row: Response, gpu: Gpu, scene: IntruderScene, now: datetime) -> bool:
 
 
 def warning(row: Response, gpu: Gpu, scene: IntruderScene) -> str:
-    """What the intruder's terminal is to show; names as the site's setting says."""
+    """Return the text for the intruder's terminal. Names follow the site's setting."""
     holding = scene.holding
     end = timezone.localtime(holding.end)
     named = SitePolicy.current().names_visible
@@ -262,7 +263,7 @@ def _audit(row: Response, word: str, *, now: datetime, **more: Any) -> None:
 
 
 def record_fact(node_name: str, fact: dict[str, Any], now: datetime) -> bool:
-    """Take one message of ``facts.<node_name>``; Jobs' ones are placement's."""
+    """Process one message of ``facts.<node_name>``. Placement handles those of Jobs."""
     if not is_process_fact(fact):
         return event_intake.record_fact(node_name, fact, now)
     try:

@@ -1,4 +1,4 @@
-"""What an operator says about an Alert or an XID, and its row in the audit log."""
+"""An operator's actions on an Alert or an XID, with their rows in the audit log."""
 
 from datetime import datetime
 
@@ -37,7 +37,7 @@ def _alert(alert_id: int) -> Alert:
 
 
 def acknowledge(*, alert_id: int, user: User, now: datetime) -> bool:
-    """Note that somebody takes care of it; False: closed, or noted before.
+    """Acknowledge an Alert. Return False if it is closed or acknowledged already.
 
     Raises:
         NotAllowed: not the operator.
@@ -53,7 +53,7 @@ def acknowledge(*, alert_id: int, user: User, now: datetime) -> bool:
 
 
 def snooze(*, alert_id: int, until: datetime, user: User, now: datetime) -> bool:
-    """Let an Alert be silent until then; False: it is closed.
+    """Snooze an Alert until then. Return False if it is closed.
 
     Raises:
         NotAllowed, NotFound: as `acknowledge`.
@@ -69,7 +69,7 @@ def snooze(*, alert_id: int, until: datetime, user: User, now: datetime) -> bool
 
 
 def wake(*, alert_id: int, user: User, now: datetime) -> bool:
-    """Take both back; False: there was nothing to take back.
+    """Remove acknowledgement and snooze. Return False if there was neither.
 
     Raises:
         NotAllowed, NotFound: as `acknowledge`.
@@ -84,7 +84,7 @@ def wake(*, alert_id: int, user: User, now: datetime) -> bool:
 
 
 def clear_xids(*, gpu: Gpu, user: User, now: datetime, code: int | None = None) -> int:
-    """Say that a Gpu's XIDs were dealt with; how many codes.
+    """Clear a Gpu's XIDs. Return how many codes.
 
     Raises:
         NotAllowed: not the operator.

@@ -1,4 +1,5 @@
-"""Alerts in sentences and figures. Detail comes from nodes and is only text here."""
+"""Alerts in sentences and figures. Their detail comes from nodes and is used only as
+text."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -109,7 +110,8 @@ def _when(iso: str) -> str:
 def reading_rows(
     readings: list[dict[str, Any]], name: Callable[[str | None], str | None]
 ) -> list[dict[str, Any]]:
-    """The readings that made it, for a table; `name` says who may be named."""
+    """Return the readings that caused it, for a table. `name` returns the shown
+    name."""
     return [
         {
             "at": datetime.fromtimestamp(one["at"], UTC),

@@ -1,4 +1,5 @@
-"""The list of Alerts: live, filtered, sorted, paged and as CSV, all by the address."""
+"""The list of Alerts: live, filtered, sorted, paged and as CSV. The address has all
+choices."""
 
 import csv
 from datetime import UTC, datetime, timedelta
@@ -52,7 +53,7 @@ SNOOZES = {"1": "1 h", "8": "8 h"}
 
 
 class AlertFilterForm(PlainForm):
-    """The words of the address; what is none of them is passed over."""
+    """The filters of the address. Unknown words are ignored."""
 
     rule = forms.ChoiceField(required=False)
     severity = forms.ChoiceField(
@@ -74,7 +75,7 @@ class AlertFilterForm(PlainForm):
 
 @require_safe
 def alert_list(request: HttpRequest) -> HttpResponse:
-    """List the Alerts that one may see."""
+    """List the Alerts that the user may see."""
     user, now = _user(request), timezone.now()
     form = AlertFilterForm(request.GET)
     form.is_valid()
@@ -150,7 +151,7 @@ def _csv(rows: list[AlertRow]) -> HttpResponse:
 
 
 class AlertActForm(PlainForm):
-    """What the operator says about one Alert."""
+    """The operator's action on one Alert."""
 
     act = forms.ChoiceField(
         required=False, choices=[(x, x) for x in ("acknowledge", "until", "wake")]
@@ -162,7 +163,7 @@ class AlertActForm(PlainForm):
     back = forms.CharField(required=False, max_length=500)
 
     def snooze_until(self, now: datetime) -> datetime | None:
-        """When a snooze is to end; None: nothing that could be one was sent."""
+        """Return when a snooze ends; None if no valid time was sent."""
         data = self.cleaned_data
         if data["hours"]:
             return now + timedelta(hours=int(data["hours"]))
@@ -174,7 +175,7 @@ class AlertActForm(PlainForm):
 
 @require_POST
 def alert_act(request: HttpRequest, pk: int) -> HttpResponse:
-    """Acknowledge, snooze or wake one Alert, and go back to the list as it was."""
+    """Acknowledge, snooze or wake one Alert, and return to the same list."""
     user, now = _user(request), timezone.now()
     form = AlertActForm(request.POST)
     back = request.POST.get("back", "")[:500]
@@ -214,6 +215,7 @@ def xids_clear(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _user(request: HttpRequest) -> User:
-    """The signed-in User; LoginRequiredMiddleware lets nobody else through."""
+    """Return the signed-in User. LoginRequiredMiddleware lets only signed-in users
+    through."""
     assert isinstance(request.user, User)
     return request.user

@@ -1,4 +1,4 @@
-"""`GET /gpus`: what the board shows, for programs. Mixes floors, so it is here."""
+"""`GET /gpus`: the board's data for programs. It joins several apps, so it is here."""
 
 import json
 import time
@@ -21,7 +21,7 @@ from telemetry.protocol.units import MIB_BYTES
 router = Router(tags=["board"])
 TIMEOUT_SECONDS = 2.0
 FRESH_SECONDS = 5.0
-"""An older frame says nothing of now: ingest is not running."""
+"""An older frame is outdated: ingest is not running."""
 FIGURES = sorted(
     {field.name for field in fields(FrameRow)} - {"state", "memory_used_mib"}
 )
@@ -31,7 +31,7 @@ NOTHING_KNOWN = FrameRow(state=GpuState.UNKNOWN)
 
 @router.get("/gpus")
 def gpus(request: HttpRequest) -> dict[str, Any]:
-    """Every Gpu as it is now: state, readings (null: unknown), holder, next."""
+    """Every Gpu now: state, readings (null: unknown), holder, next booking."""
     user = request.user
     assert isinstance(user, User)
     rows = live_rows()
@@ -52,7 +52,7 @@ def gpus(request: HttpRequest) -> dict[str, Any]:
 
 
 def live_rows() -> dict[str, FrameRow]:
-    """The newest frame's rows by UUID; nothing where there is none of now."""
+    """Return the newest frame's rows by UUID; {} if there is no current frame."""
     try:
         with Redis.from_url(
             settings.REDIS_URL, socket_timeout=TIMEOUT_SECONDS
@@ -66,7 +66,7 @@ def live_rows() -> dict[str, FrameRow]:
 
 
 def readings(row: FrameRow) -> dict[str, Any]:
-    """A frame's row in the API's units."""
+    """Return a frame's row in the API's units."""
     used = row.memory_used_mib
     values = {name: getattr(row, name) for name in FIGURES}
     return {

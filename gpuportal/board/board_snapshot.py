@@ -1,8 +1,8 @@
-"""Who holds each Gpu now, until when, and what is next: the board's other half.
+"""The present holder of each Gpu, until when, and the next booking, for the board.
 
-Here the floors meet: readings know processes, the calendar knows people. What a
-reader may see depends on the audience: with names or without (a site setting;
-the operator always with), one's own command lines in full.
+This joins readings, which have processes, with the calendar, which has people. The
+content depends on the viewer: with or without names (a site setting; the operator
+always sees them), and full command lines only of the viewer's own processes.
 """
 
 import json
@@ -26,13 +26,13 @@ from telemetry.rules.command_line import short_command
 from telemetry.web.translation import translated_values
 
 HORIZON = timedelta(days=15)
-"""How far ahead "next" looks: a day more than the calendar's own horizon."""
+"""How far ahead "next" looks: a day more than the calendar's horizon."""
 LONGEST = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks."""
+    """The viewer of a board."""
 
     user_pk: int
     username: str
@@ -52,7 +52,7 @@ class Viewer:
 
 @dataclass(frozen=True, slots=True)
 class JobOwner:
-    """Whose Job it is, and where it runs."""
+    """The owner of a Job, and where it runs."""
 
     user_pk: int
     username: str
@@ -60,7 +60,7 @@ class JobOwner:
 
 
 Owners = Mapping[int, JobOwner | None]
-"""Jobs by primary key; None: there is no such Job."""
+"""Jobs by primary key. None: there is no such Job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +76,34 @@ class LiveBooking:
     account: str
     hue: int
     co_users: frozenset[int] = frozenset()
-    """Whom the holder lets use it."""
+    """People with whom the holder shares it."""
     looming: PendingRelease | None = None
-    """What is about to release it."""
+    """The reason for which it is about to be released."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuHolding:
-    """A Gpu's holder now, and what comes."""
+    """A Gpu's present holder and next booking."""
 
     now: LiveBooking | None
     next: LiveBooking | None
     free_from: datetime | None
-    """When nobody holds it any more, back to back bookings included; None: now."""
+    """When it becomes free, adjacent bookings included; None: now."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoardSnapshot:
-    """Every Gpu that is held or will be."""
+    """Every Gpu with a present or future booking."""
 
     holdings: Mapping[int, GpuHolding]
     people: frozenset[int]
-    """Holders, the next ones and co-users: they read texts of their own."""
+    """Holders, next holders and co-users, who read texts about their bookings."""
     changes_at: datetime | None
-    """When it will be different by the mere passing of time."""
+    """When it changes next without any action."""
 
 
 def viewer_of(user: User, *, names_visible: bool) -> Viewer:
-    """What a User may see."""
+    """Return what a User may see."""
     return Viewer(
         user_pk=user.pk,
         username=user.username,
@@ -114,9 +114,9 @@ def viewer_of(user: User, *, names_visible: bool) -> Viewer:
 
 
 def load_board(now: datetime) -> BoardSnapshot:
-    """Read the holders of all Gpus: two queries, however many there are."""
+    """Read the holders of all Gpus, with two queries for any number of Gpus."""
     rows = (
-        # Bounded on both sides: SQLite then searches by the end, not by the Gpu.
+        # Bounds on both sides make SQLite search by the end, not by the Gpu.
         Allocation.objects.filter(
             live=True,
             end__gt=now,
@@ -173,7 +173,7 @@ def load_board(now: datetime) -> BoardSnapshot:
 
 
 def holding(bookings: list[LiveBooking], now: datetime) -> GpuHolding:
-    """Holder and successor out of one Gpu's Bookings, in order of their start."""
+    """Return holder and successor from one Gpu's bookings, ordered by start."""
     held = [b for b in bookings if b.start <= now < b.end]
     coming = [b for b in bookings if b.start > now]
     free_from = held[0].end if held else None
@@ -189,7 +189,7 @@ def holding(bookings: list[LiveBooking], now: datetime) -> GpuHolding:
 
 
 def holders_for(snapshot: BoardSnapshot, viewer: Viewer) -> dict[str, Any]:
-    """The `holders` of the board's message, as this viewer may see them."""
+    """Return the `holders` of the board's message, as this viewer may see them."""
     return {
         str(gpu_id): _holder(found, viewer)
         for gpu_id, found in snapshot.holdings.items()
@@ -206,7 +206,7 @@ def _holder(found: GpuHolding, viewer: Viewer) -> dict[str, Any]:
         "mine": now is not None and now.user_pk == viewer.user_pk,
         "shared": now is not None and viewer.user_pk in now.co_users,
         "reservation": now.reservation if now else None,
-        # Only for whom it is: a release to come is nobody else's news.
+        # Only for the holder: a coming release does not concern others.
         "looming": translated_values(now.looming.to_json())
         if now and now.looming and now.user_pk == viewer.user_pk
         else None,
@@ -235,9 +235,9 @@ def _iso(at: datetime) -> str:
 def audience_key(
     snapshot: BoardSnapshot, viewer: Viewer
 ) -> tuple[bool, int | None, str | None]:
-    """Viewers with the same key read the same `holders`, letter by letter.
+    """Return a key. Viewers with the same key read exactly the same `holders`.
 
-    Only those concerned read sentences, in the language that is active.
+    Only the people concerned read sentences, in the active language.
     """
     if viewer.user_pk not in snapshot.people:
         return viewer.named, None, None
@@ -245,7 +245,7 @@ def audience_key(
 
 
 def holders_message(snapshot: BoardSnapshot, viewer: Viewer) -> str:
-    """The board's `holders` message."""
+    """Return the board's `holders` message."""
     message = {"type": "holders", "holders": holders_for(snapshot, viewer)}
     return json.dumps(message, separators=(",", ":"))
 
@@ -254,7 +254,7 @@ def holders_message(snapshot: BoardSnapshot, viewer: Viewer) -> str:
 
 
 def load_job_owners(job_ids: Iterable[int]) -> dict[int, JobOwner]:
-    """Whose these Jobs are; ids that are no Job's are left out."""
+    """Return the owners of these Jobs. Unknown ids are left out."""
     rows = Job.objects.filter(pk__in=list(job_ids)).values_list(
         "pk", "owner_id", "owner__username", "node__name"
     )
@@ -264,7 +264,7 @@ def load_job_owners(job_ids: Iterable[int]) -> dict[int, JobOwner]:
 
 
 def jobs_in(detail: Detail) -> set[int]:
-    """Jobs that a node's processes say they belong to."""
+    """Return the Jobs to which a node's processes claim to belong."""
     return {
         process["job"]
         for gpu in detail["gpus"].values()
@@ -274,7 +274,7 @@ def jobs_in(detail: Detail) -> set[int]:
 
 
 def detail_message(detail: Detail, owners: Owners, viewer: Viewer) -> str:
-    """The board's `detail` message, as this viewer may see it."""
+    """Return the board's `detail` message, as this viewer may see it."""
     gpus = {
         uuid: {
             **gpu,
@@ -297,10 +297,10 @@ def _process(
     owners: Owners,
     viewer: Viewer,
 ) -> dict[str, Any]:
-    """One process: all of it for whoever runs it and the operator."""
+    """Return one process. Its owner and the operator see all of it."""
     owner = owners.get(process["job"]) if process["job"] is not None else None
     if owner is not None and owner.node != node:
-        # A node that names another node's Job: not believed.
+        # A claim to a Job of another node is ignored.
         owner = None
     mine = viewer.runs(process, owner)
     shown = mine or viewer.operator
@@ -319,7 +319,8 @@ def _process(
 
 
 def runners_in(detail: Detail, owners: Owners) -> set[int | str]:
-    """Everybody who has a process there: login names, and Users by primary key."""
+    """Return everybody who has a process there: login names, and Users by primary
+    key."""
     found: set[int | str] = set()
     for gpu in detail["gpus"].values():
         for process in gpu["processes"] or ():

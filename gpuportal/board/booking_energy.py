@@ -1,4 +1,4 @@
-"""What every running booking's energy came to so far, for the cards of the board.
+"""The energy that every running booking has used, for the cards of the board.
 
 Full hours come from the hour rows and the rest from the minutes, so that a board
 of 1,000 Gpus costs two queries a minute, however many pages are open.
@@ -18,13 +18,13 @@ from telemetry.models import SampleHour, SampleMinute
 KEPT_SECONDS = 60
 JOULES_A_KWH = 3.6e6
 Energy = dict[int, tuple[int, float]]
-"""By Gpu: the Reservation that holds it, and its kWh so far."""
+"""By Gpu: the Reservation that holds it, and the kWh that it has used."""
 
 
 def booking_energy(now: datetime) -> Energy:
     """Return the energy of every running booking, at most a minute old.
 
-    A Gpu of which no energy is known is left out.
+    A Gpu without known energy is left out.
     """
     kept: Energy | None = cache.get("board.energy")
     if kept is None:

@@ -1,10 +1,10 @@
 """`/ws/board/`: the live board, one socket a page.
 
-The browser gets, in this order, the roster (names of the rows), the holders, and
-then a binary frame each second. Details of processes come only after it asks:
-`{"watch": "<node>"}`, `{"watch": "*"}` for all nodes, `{"watch": null}` for none;
-a new wish replaces the old one. With `"gpu": "<uuid>"` beside it the Gpu's node reads
-what is too dear for every second (PCIe and NVLink rates) while the page is open.
+The browser gets, in this order, the roster (names of the rows), the holders, and then a
+binary frame each second. Details of processes come only after it asks: `{"watch":
+"<node>"}`, `{"watch": "*"}` for all nodes, `{"watch": null}` for none; a new request
+replaces the old one. With an additional `"gpu": "<uuid>"` the Gpu's node reads rates
+that are too expensive to read all the time (PCIe and NVLink) while the page is open.
 """
 
 import asyncio
@@ -28,33 +28,34 @@ from telemetry.live.hub import DETAIL, DETAIL_ALL, FRAME, ROSTER, Mailbox, hub
 from telemetry.protocol.hardware import NODE_NAME
 
 ClientGone = OSError
-"""What an ASGI server raises when the browser left in the middle of a message
-(uvicorn's ClientDisconnected is an OSError)."""
+"""Errors of an ASGI server whose browser left in the middle of a message (uvicorn's
+ClientDisconnected is an OSError)."""
 CLOSED_ALREADY = "after sending 'websocket.close'"
-"""In the RuntimeError of uvicorn where it closed the socket itself, as after a
-message that is too long, and has not told us yet."""
+"""Text of uvicorn's RuntimeError if it closed the socket itself, for example after a
+message that is too long, and has not reported it yet."""
 TOO_MANY = 4429
 FAILED = 1011
 SOCKETS_PER_USER = 30
 LONGEST_WISH = 300
 GPU_UUID = re.compile(r"[A-Za-z0-9-]{1,80}")
-"""Characters of a message from the browser."""
+"""Longest message from the browser, in characters."""
 DETAILS_PER_FRAME = 8
-"""Nodes whose details go to one browser in a second. With `*` on a large site
-they take turns, so that a page costs the same on any site."""
+"""Most nodes whose details go to one browser in a second. With `*` on a large site they
+take turns, so that a page costs the same on every site."""
 
 logger = logging.getLogger(__name__)
 
 
 class BoardConsumer(AsyncWebsocketConsumer):
-    """Sends what the Mailbox holds, as fast as the browser takes it."""
+    """Sends the messages of the Mailbox as fast as the browser takes them."""
 
-    # No layer: it would hold one more connection to the broker for each page,
-    # and nothing here comes through it.
+    # No channel layer: it would hold another connection to the broker for each page,
+    # and nothing here uses it.
     channel_layer_alias = "none"
     recheck_seconds = 60.0
     refused_code = SIGNED_OUT
-    """Why a socket is closed whose viewer may not look, or may not any more."""
+    """Raised to close the socket of a viewer who may not see the board, or no longer
+    may."""
     open_sockets: Counter[int] = Counter()
 
     viewer: Viewer | None = None
@@ -69,7 +70,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
         self.pending: dict[str, bytes] = {}
         self.told_at: dict[str, float] = {}
         self.details_left = DETAILS_PER_FRAME
-        # A browser is told a close code only after the socket was accepted.
+        # A browser gets a close code only after the socket was accepted.
         await self.accept()
         self.viewer = await self._look()
         if self.viewer is None:
@@ -92,7 +93,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
         others = [task for task in self.tasks if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
-        # Whatever they ended with, what follows must happen.
+        # Their result does not matter. The following must happen.
         await asyncio.gather(*others, return_exceptions=True)
         hub().unsubscribe(self.box)
         board_state().leave(self.box)
@@ -104,7 +105,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
     async def receive(
         self, text_data: str | None = None, bytes_data: bytes | None = None
     ) -> None:
-        """Take a wish; what is none closes the socket."""
+        """Handle a subscription request. An invalid one closes the socket."""
         try:
             if not text_data or len(text_data) > LONGEST_WISH:
                 raise ValueError("no wish")
@@ -133,13 +134,13 @@ class BoardConsumer(AsyncWebsocketConsumer):
         self.watched = channel
 
     async def _look(self) -> Viewer | None:
-        """Who the session belongs to now, and what they may see."""
+        """Return the session's present user and what they may see."""
         session = self.scope.get("session")
         key = session.session_key if session else None
         return await database_sync_to_async(_viewer_of_session)(key)
 
     async def _keep_checking(self) -> None:
-        """Ask the session again until it is over; a lost role counts at once."""
+        """Check the session again until it is over. A lost role counts at once."""
         while True:
             await asyncio.sleep(self.recheck_seconds)
             viewer = await self._look()
@@ -153,8 +154,8 @@ class BoardConsumer(AsyncWebsocketConsumer):
                 self.box.put(HOLDERS, b"")
 
     async def _send_all(self) -> None:
-        """Send until cancelled. A slow browser makes this wait; the Mailbox does
-        not, so what it missed is skipped."""
+        """Send until cancelled. A slow browser makes this wait, but not the Mailbox, so
+        missed messages are skipped."""
         while True:
             messages = await self.box.get()
             roster = messages.pop(ROSTER, None)
@@ -173,13 +174,13 @@ class BoardConsumer(AsyncWebsocketConsumer):
             await self._send_details()
 
     async def _keep_looking(self) -> None:
-        """Say again, with the frames, that the page of a Gpu is open."""
+        """Report again, with each frame, that the page of a Gpu is open."""
         if self.looked_at is not None and time.monotonic() >= self.look_again_at:
             self.look_again_at = time.monotonic() + WATCHED_AGAIN_SECONDS
             await hub().look_at(self.looked_at)
 
     async def _send_details(self) -> None:
-        """Send every node's details once, and then the longest untold first."""
+        """Send every node's details once, then those that were not sent for longest."""
         new = [name for name in self.pending if name not in self.told_at]
         old = sorted(self.pending.keys() & self.told_at, key=self.told_at.__getitem__)
         for name in [*new, *old[: self.details_left]]:
@@ -194,11 +195,11 @@ class BoardConsumer(AsyncWebsocketConsumer):
             )
 
     async def _guard(self, work: Any) -> None:
-        """A failure closes the socket: the browser comes back by itself."""
+        """A failure closes the socket. The browser connects again."""
         try:
             await work
         except ClientGone:
-            return  # disconnect() follows by itself
+            return  # disconnect() is called next
         except Exception as error:
             if CLOSED_ALREADY in str(error):
                 return

@@ -1,7 +1,7 @@
-"""When is the cluster free? Hours of the past weeks, folded into one week.
+"""When the cluster is free: hours of the past weeks, folded into one week.
 
-Two answers, for both are asked: held (somebody had booked it, from the calendar)
-and working (kernels ran, from the samples). It mixes the floors, so it is here.
+There are two measures: held (booked, from the calendar) and working (kernels ran, from
+the samples). It joins several apps, so it is here.
 """
 
 import csv
@@ -38,12 +38,12 @@ STRETCH_HOURS = 4
 STRETCHES = 3
 LEVELS = 10
 KEEP_SECONDS = 600
-"""Hours are rolled up once an hour; a page may be ten minutes behind."""
+"""Hours are rolled up once an hour, so a page may be ten minutes behind."""
 MEASURES = {"held": lazy("Not booked"), "working": lazy("Not computing")}
 
 
 class FreeHoursForm(PlainForm):
-    """Which Gpus, how many weeks, which of the two answers."""
+    """Which Gpus, how many weeks, and which of the two measures."""
 
     gpu_class = forms.CharField(required=False, max_length=80)
     weeks = forms.TypedChoiceField(
@@ -55,17 +55,17 @@ class FreeHoursForm(PlainForm):
 
 @dataclass(frozen=True)
 class HourCell:
-    """One hour of the week as the page draws it."""
+    """One hour of the week, as the page draws it."""
 
     hour: WeekHour
     level: int | None
-    """0 (all taken) to 10 (all free); None: nobody knows."""
+    """0 (all in use) to 10 (all free); None: unknown."""
     now: bool
 
 
 @require_safe
 def free_hours(request: HttpRequest) -> HttpResponse:
-    """The heat map, and the stretches that are most often free."""
+    """Answer with the heat map and the stretches that are most often free."""
     asked = read_filters(FreeHoursForm, request.GET)
     gpu_class = asked.values.get("gpu_class") or ""
     weeks = asked.values.get("weeks") or WEEKS[0]
@@ -99,7 +99,7 @@ def free_hours(request: HttpRequest) -> HttpResponse:
 
 
 def _week(gpu_class: str, weeks: int, measure: str, now: datetime) -> list[WeekHour]:
-    """The folded week, kept for some minutes: many look at the same one."""
+    """Return the folded week, cached for some minutes for all readers."""
     hour = now.replace(minute=0, second=0, microsecond=0)
     zone = timezone.get_current_timezone()
     pool = Pool.objects.filter(gpu_class=gpu_class).first() if gpu_class else None
@@ -116,7 +116,8 @@ def _week(gpu_class: str, weeks: int, measure: str, now: datetime) -> list[WeekH
 
 
 def working_hours(start: datetime, end: datetime, pool: Pool | None) -> list[HourUse]:
-    """Samples that were not idle, of those that told: one row an hour."""
+    """Return, per hour, the samples that were not idle, of all with known
+    utilization."""
     rows = _gpu_hours(start, end, pool).annotate(told=Sum("util_n"), idle=Sum("idle_n"))
     return [
         HourUse(int(row["hour_at"].timestamp()), row["told"] - row["idle"], row["told"])
@@ -125,7 +126,7 @@ def working_hours(start: datetime, end: datetime, pool: Pool | None) -> list[Hou
 
 
 def held_hours(start: datetime, end: datetime, pool: Pool | None) -> list[HourUse]:
-    """Seconds that somebody held, of those of all Gpus that were there."""
+    """Return, per hour, the held seconds of all seconds of the Gpus."""
     held = AccountHour.objects.filter(hour_at__gte=start, hour_at__lt=end)
     if pool is not None:
         held = held.filter(pool=pool)
@@ -146,7 +147,7 @@ def held_hours(start: datetime, end: datetime, pool: Pool | None) -> list[HourUs
 
 
 def _gpu_hours(start: datetime, end: datetime, pool: Pool | None) -> Any:
-    """Hours of Gpus of which something is known, grouped by hour."""
+    """Return the hours with data, grouped by hour."""
     rows = SampleHour.objects.filter(hour_at__gte=start, hour_at__lt=end)
     if pool is not None:
         rows = rows.filter(gpu__pool=pool)
@@ -154,7 +155,7 @@ def _gpu_hours(start: datetime, end: datetime, pool: Pool | None) -> Any:
 
 
 def _rows(week: list[WeekHour], now: datetime) -> list[tuple[str, list[HourCell]]]:
-    """One row per hour of the day, one cell per day: upright fits a telephone."""
+    """Return one row per hour of the day and one cell per day, which fits a phone."""
     return [
         (
             f"{hour:02}:00",

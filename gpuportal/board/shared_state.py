@@ -1,9 +1,9 @@
-"""What all board sockets of one web process share, worked out once.
+"""State that all board sockets of one web process share, computed once.
 
-500 open pages must not ask the database 500 times who holds what, nor encode
-the same message 500 times. The desk of an event loop asks once and keeps one
-text per audience: without names, with names, the operator's, and one for each
-viewer who has something of their own in it.
+500 open pages must not ask the database 500 times for the holders, nor encode the same
+message 500 times. The desk of an event loop asks once and keeps one text per audience:
+without names, with names, the operator's, and one for each viewer whose own bookings
+are in it.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ from telemetry.live.broadcast import Detail
 from telemetry.live.hub import CALENDAR_CHANGED, Mailbox, hub
 
 HOLDERS = "board.holders"
-"""Not a channel of the broker: the desk's own signal in a Mailbox."""
+"""Not a channel of the broker, but the desk's signal in a Mailbox."""
 LONGEST_SECONDS = 30.0
-"""Holders are read again at least this often, whether anybody told or not."""
+"""Holders are read again at least this often, even without a signal."""
 SHORTEST_SECONDS = 0.2
-"""A burst of changes is read once."""
+"""Within this time a burst of changes is read once."""
 MOST_OWNERS = 20_000
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class BoardState:
         self._lock = asyncio.Lock()
 
     def join(self, box: Mailbox) -> None:
-        """Signal changes of the holders to a Mailbox from now on."""
+        """Begin to signal changes of the holders to a Mailbox."""
         self._boxes.add(box)
         if self.snapshot is not None:
             box.put(HOLDERS, b"")
@@ -74,7 +74,7 @@ class BoardState:
             self._task = asyncio.create_task(self._watch())
 
     def leave(self, box: Mailbox) -> None:
-        """Stop that."""
+        """Stop the signals."""
         self._boxes.discard(box)
         if not self._boxes:
             self.snapshot = None
@@ -84,7 +84,7 @@ class BoardState:
                 self._task = None
 
     def holders(self, viewer: Viewer) -> str | None:
-        """The `holders` message for a viewer; None before it was ever read."""
+        """Return the `holders` message for a viewer; None before the first read."""
         if self.snapshot is None:
             return None
         key = audience_key(self.snapshot, viewer)
@@ -93,7 +93,7 @@ class BoardState:
         return self._holders[key]
 
     async def detail(self, channel: str, raw: bytes, viewer: Viewer) -> str:
-        """The `detail` message for a viewer."""
+        """Return the `detail` message for a viewer."""
         async with self._lock:
             kept = self._details.get(channel)
             if kept is None or kept.raw is not raw:
@@ -125,7 +125,8 @@ class BoardState:
             self._owners[job_id] = found.get(job_id)
 
     async def _watch(self) -> None:
-        """Read the holders when told, when a booking begins or ends, and at times."""
+        """Read the holders on a signal, when a booking begins or ends, and at regular
+        intervals."""
         box = Mailbox()
         hub().subscribe(box, [CALENDAR_CHANGED])
         try:
@@ -165,5 +166,5 @@ _desks: WeakKeyDictionary[asyncio.AbstractEventLoop, BoardState] = WeakKeyDictio
 
 
 def board_state() -> BoardState:
-    """The desk of the running event loop."""
+    """Return the desk of the running event loop."""
     return _desks.setdefault(asyncio.get_running_loop(), BoardState())

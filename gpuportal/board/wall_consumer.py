@@ -1,4 +1,4 @@
-"""`/ws/wall/<token>/`: the live board for a screen that nobody signs in at."""
+"""`/ws/wall/<token>/`: the live board for a screen without a login."""
 
 from channels.db import database_sync_to_async
 
@@ -9,16 +9,16 @@ from reservations.web.session_consumer import NOT_ALLOWED
 
 
 class WallConsumer(BoardConsumer):
-    """Sends roster, holders and frames, and no details of processes."""
+    """Sends roster, holders and frames, but no details of processes."""
 
     refused_code = NOT_ALLOWED
     recheck_seconds = 15.0
-    """A revoked link goes dark within this time."""
+    """A screen goes dark within this time after its link was revoked."""
 
     async def receive(
         self, text_data: str | None = None, bytes_data: bytes | None = None
     ) -> None:
-        """Take no request: a screen is shown what everybody may see."""
+        """Ignore requests: a screen shows what everybody may see."""
 
     async def _look(self) -> Viewer | None:
         token = self.scope["url_route"]["kwargs"]["token"][:100]

@@ -1,4 +1,5 @@
-"""Links that show the wall without signing in: made, revoked, and who sees what."""
+"""Links that show the wall without a login: make them, revoke them, and what they
+show."""
 
 import secrets
 from datetime import datetime
@@ -14,7 +15,7 @@ from reservations.store.audit_log import audit_act
 def make(
     *, label: str, names: bool, actor: User, now: datetime
 ) -> tuple[WallLink, str]:
-    """Make a link; it and its text, which is shown only once."""
+    """Make a link. Return it and its text, which is shown only once."""
     text = secrets.token_urlsafe(32)
     link = WallLink.objects.create(
         label=label,
@@ -36,7 +37,8 @@ def make(
 
 @transaction.atomic(durable=True)
 def revoke(*, link_id: int, actor: User, now: datetime) -> bool:
-    """End a link, also for screens that show it now; False: it had ended."""
+    """Revoke a link, also for screens that show it now. Return False if it was revoked
+    before."""
     rows = WallLink.objects.filter(pk=link_id, revoked_at=None)
     if not rows.update(revoked_at=now):
         return False
@@ -45,9 +47,10 @@ def revoke(*, link_id: int, actor: User, now: datetime) -> bool:
 
 
 def working() -> list[WallLink]:
-    """Return the links that work: not revoked, and made by who is an admin still.
+    """Return the links that work: not revoked, and made by a person who is still an
+    admin.
 
-    Who is no admin any more has seen the addresses, so they end with the role.
+    A former admin has seen the addresses, so they end with the role.
     """
     rows = WallLink.objects.filter(revoked_at=None).select_related("made_by")
     return [link for link in rows if _works(link)]
@@ -67,8 +70,8 @@ def link_of(text: str) -> WallLink | None:
 def viewer_of_link(text: str) -> Viewer | None:
     """Return what a screen behind a link may see; None: the link does not work.
 
-    It is nobody's: the number is below zero, where no User's is. Where the site hides
-    names from its members, no link shows them to who walks by.
+    The viewer is no User: its number is negative. If the site hides names from its
+    members, no link shows them to passers-by.
     """
     link = link_of(text)
     if link is None:

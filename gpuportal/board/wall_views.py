@@ -1,4 +1,4 @@
-"""The wall behind a link, without signing in, and the operator's list of such links."""
+"""The wall behind a link, without a login, and the operator's list of such links."""
 
 from django import forms
 from django.contrib import messages
@@ -36,7 +36,7 @@ class WallForm(PlainForm):
 @never_cache
 @login_not_required
 def wall(request: HttpRequest, token: str) -> HttpResponse:
-    """Show the wall to a screen that nobody signs in at."""
+    """Show the wall on a screen without a login."""
     if wall_links.link_of(token[:100]) is None:
         return render(request, "gpuportal/board/wall_gone.html", status=404)
     page = {"socket": {"path": f"/ws/wall/{token[:100]}/"}}

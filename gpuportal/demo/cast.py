@@ -1,7 +1,7 @@
-"""What goes on in the demo lab at the moment it is made. Data only.
+"""The demo lab's activity at the moment it is made. Data only.
 
-Each line puts one state of the board on the stage: busy, idle though booked, an
-intruder, a squatter, booked and waiting, lost, under maintenance, free.
+Each line shows one state of the board: busy, idle though booked, an intruder, a
+squatter, booked and waiting, lost, under maintenance, free.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Scene:
-    """One reservation that runs now, and the process seen on its Gpus."""
+    """One running reservation, and the process on its Gpus."""
 
     user: str
     node: str

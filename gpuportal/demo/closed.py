@@ -1,6 +1,6 @@
 """Closed time ahead in the demo lab: a night of maintenance, a course's two hours.
 
-Beyond everything that is booked there, so that nobody is in the way.
+It is after everything that is booked there, so that it displaces no booking.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ NIGHT, LESSON = timedelta(days=9), timedelta(days=10)
 
 
 def write_closures(members: Sequence[Membership], *, now: datetime) -> list[Closure]:
-    """Write both; who made them is the portal."""
+    """Write both, made by the portal."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     nodes = {node.name: node for node in Node.objects.all()}
     taught = next(m.account for m in members if m.account.name == GROUPS[0].name)

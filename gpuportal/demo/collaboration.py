@@ -1,9 +1,9 @@
-"""What people of the demo lab do with each other, made as they would make it.
+"""How people of the demo lab work together, made through the services.
 
-A course that ends, a guest with a sponsor, shares that were changed; a booking that two
-use, one that is offered, one that comes every week. Through the services, so that
-history, audit and notices are those of any site. What the drawn calendar leaves no
-room for is left out.
+There are a course that ends, a guest with a sponsor, changed shares, a shared booking,
+an offered one, and one that repeats every week. The services make them, so history,
+audit and notices are as on any site. Items for which the drawn calendar has no room are
+left out.
 """
 
 import logging
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def write_people(members: Sequence[Membership], *, now: datetime) -> None:
-    """Make all of it, each thing in a transaction of its own."""
+    """Make all of it, each item in a separate transaction."""
     by_login = {member.user.username: member for member in members}
     for step in (_accounts, _shared, _offered, _weekly):
         try:
@@ -87,7 +87,7 @@ def _ahead(member: Membership, now: datetime) -> Reservation | None:
 
 
 def _shared(by_login: dict[str, Membership], now: datetime) -> None:
-    """Alice's booking that runs is used by Wei too."""
+    """Share Alice's running booking with Wei."""
     alice = by_login["alice"]
     row = Reservation.objects.filter(membership=alice, state=State.ACTIVE).first()
     if row is not None:
@@ -95,7 +95,7 @@ def _shared(by_login: dict[str, Membership], now: datetime) -> None:
 
 
 def _offered(by_login: dict[str, Membership], now: datetime) -> None:
-    """Wei offers Alice a booking; she has not answered."""
+    """Let Wei offer Alice a booking, which she has not answered."""
     wei = by_login["wei"]
     if (row := _ahead(wei, now)) is not None:
         offers.offer(
@@ -108,10 +108,10 @@ def _offered(by_login: dict[str, Membership], now: datetime) -> None:
 
 
 def _weekly(by_login: dict[str, Membership], now: datetime) -> None:
-    """Somebody measures on the spare Gpu, an hour every week.
+    """Book the spare Gpu for an hour every week.
 
-    Who has room for it, and nobody who signs in at a first look: their bookings would
-    be used up.
+    The user has quota left and is not one of the demo logins, whose quota this would
+    use up.
     """
     gpu = Gpu.objects.get(node__name=SPARE[0], index=SPARE[1])
     local = timezone.localtime(now)

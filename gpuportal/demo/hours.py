@@ -1,7 +1,7 @@
 """A fortnight of hour rows and of summaries behind the demo lab's charts.
 
-They follow the drawn reservations, as the minutes of the last day do. The hours
-of that day are left to telemetry's tick, which rolls the minutes up.
+They follow the drawn reservations, as do the minutes of the last day. Telemetry's tick
+rolls those minutes up into the hours of that day.
 """
 
 import random
@@ -27,7 +27,7 @@ Booked = Sequence[tuple[DraftBooking, Reservation]]
 
 @dataclass(frozen=True)
 class HourPart:
-    """What one Gpu did in a part of an hour, and for whom."""
+    """The use of one Gpu in a part of an hour, and its holder."""
 
     account: int
     totals: MinuteTotals
@@ -82,7 +82,7 @@ def _parts(
     last: datetime,
     chance: random.Random,
 ) -> dict[tuple[int, datetime], list[HourPart]]:
-    """By Gpu and hour: the parts of the hour that somebody held."""
+    """Return, by Gpu and hour, the parts of the hour that were held."""
     found: dict[tuple[int, datetime], list[HourPart]] = defaultdict(list)
     for draft, row in booked:
         for hour, seconds in _hours(max(draft.start, first), min(draft.end, last)):
@@ -96,7 +96,7 @@ def _parts(
 
 
 def _hours(start: datetime, end: datetime) -> Iterator[tuple[datetime, int]]:
-    """The hours that a span touches, and how many seconds of each."""
+    """Yield the hours that a span touches, with the seconds in each."""
     hour = start.replace(minute=0)
     while hour < end:
         seconds = min(end, hour + HOUR) - max(start, hour)
@@ -105,7 +105,7 @@ def _hours(start: datetime, end: datetime) -> Iterator[tuple[datetime, int]]:
 
 
 def write_summaries(booked: Booked, jobs: Sequence[Job]) -> None:
-    """Write what past reservations and jobs came to, as if they had been counted."""
+    """Write the summaries of past reservations and jobs."""
     gpus = {gpu.pk: gpu for gpu in Gpu.objects.select_related("node")}
     drafts = {row.pk: draft for draft, row in booked if row.state == State.ENDED}
     rows: list[UsageSummary] = []

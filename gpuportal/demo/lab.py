@@ -1,4 +1,4 @@
-"""Who and what is in the demo lab. Data only.
+"""The people and nodes of the demo lab. Data only.
 
 Two nodes of two classes, four groups, sixteen students, one operator. The
 first names are the ones the tests use: Alice and Bob share an account, Carol is
@@ -39,7 +39,7 @@ class SimulatedNode:
 
 
 LOGINS = ("omar", "alice", "bob", "carol")
-"""Only these can sign in at first; the operator gives the others a password."""
+"""At first only these can sign in. The operator can give the others a password."""
 
 GROUPS = (
     DemoGroup(

@@ -1,8 +1,8 @@
 """Writes the demo lab into an empty database.
 
-Nodes are enrolled first, each in a transaction of its own; everything else is one
-transaction, people included: a load that was cut off can simply be run again. What
-people do with each other comes last, as they would do it, and may be missing.
+Nodes are enrolled first, each in a separate transaction. Everything else, people
+included, is one transaction, so an interrupted load can be run again. Shared and
+offered bookings come last and may be missing.
 """
 
 import random
@@ -57,7 +57,7 @@ GRID_SECONDS = 300
 
 @dataclass(frozen=True)
 class LoadedLab:
-    """What was made: logins (name, password) and the scenes' reservations."""
+    """The result: logins (name, password) and the scenes' reservations."""
 
     logins: list[tuple[str, str]]
     scenes: list[tuple[cast.Scene, Reservation]]
@@ -65,7 +65,7 @@ class LoadedLab:
 
 
 def load(*, now: datetime, simulation: Path, seed: int = 51) -> LoadedLab:
-    """Make people, nodes, history and what runs now.
+    """Make people, nodes, history and the running reservations.
 
     Args:
         now: aware UTC; the history ends and the calendar begins here.
@@ -118,10 +118,10 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> LoadedLab:
 
 
 def _count_rows() -> None:
-    """Let PostgreSQL count what was filled, before the first roll-up reads it.
+    """Update PostgreSQL's statistics before the first roll-up.
 
-    By the statistics of empty tables it may join every minute with every
-    Allocation; autovacuum looks only after a minute.
+    With the statistics of empty tables it may join every minute with every Allocation.
+    autovacuum runs only after a minute.
     """
     if connection.vendor != "postgresql":
         return
@@ -213,7 +213,7 @@ def _draw(
     now: datetime,
     chance: random.Random,
 ) -> list[tuple[cast.Scene, DraftBooking]]:
-    """Fill the book: what runs now first, then the past, then the days ahead."""
+    """Draw the bookings: the running ones first, then the past, then the days ahead."""
     number = {member.user.username: i for i, member in enumerate(members)}
     at = {(gpu.node, gpu.index): gpu for gpu in gpus}
     scenes = []

@@ -1,4 +1,4 @@
-"""Draws a believable calendar around "now". Pure: time and chance are arguments.
+"""Draw a realistic calendar around "now". Pure: time and randomness are arguments.
 
 No Gpu is drawn twice at one instant, and every student stays inside the site's
 rolling quota and the number of Gpus at once, as if each reservation had been
@@ -38,7 +38,7 @@ class DraftBooking:
     util_pct: float
     purpose: str
     came: bool = True
-    """Whether the holder's process was seen in it before now."""
+    """Whether a process of the holder was seen in it before now."""
 
     @property
     def cost_gpu_seconds(self) -> int:
@@ -49,24 +49,24 @@ class DraftBooking:
 
 @dataclass
 class PastBookings:
-    """What was drawn so far, with the checks of a calendar."""
+    """The bookings drawn so far, with the checks of a calendar."""
 
     quota_gpu_seconds: int
     gpus_at_once: int
     modest: frozenset[int] = frozenset()
-    """Students who hold at most a third of their quota: room to try booking."""
+    """Return students who use at most a third of their quota, so that they can book."""
     drafts: list[DraftBooking] = field(default_factory=list)
 
     def free(self, gpu: DemoGpu, start: datetime, end: datetime) -> bool:
-        """Say whether no drawn reservation of the Gpu meets [start, end)."""
+        """Return whether no drawn reservation of the Gpu overlaps [start, end)."""
         return not any(
             gpu in d.gpus and d.start < end and d.end > start for d in self.drafts
         )
 
     def allows(self, draft: DraftBooking) -> bool:
-        """Say whether quota and width still hold for the student with it.
+        """Return whether the student stays within quota and width with it.
 
-        Stricter than the rule (sums 7 days on both sides), so always inside it.
+        Stricter than the rule, because it sums 7 days on both sides.
         """
         own = [d for d in self.drafts if d.student == draft.student]
         near = [d for d in own if d.start < draft.end + WEEK]
@@ -127,6 +127,6 @@ def draw(
 
 
 def _wanted(start: datetime) -> float:
-    """How likely somebody begins then: people sleep, and rest at the weekend."""
+    """Return how likely a booking begins then: less at night and at weekends."""
     awake = 1.0 if 8 <= start.hour < 19 else 0.3
     return awake * (0.45 if start.weekday() >= 5 else 1.0)

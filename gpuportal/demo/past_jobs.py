@@ -1,4 +1,4 @@
-"""Jobs that the demo lab's students ran before: rows only, their logs are gone."""
+"""Past jobs of the demo lab's students: rows only, without logs."""
 
 import random
 from collections.abc import Sequence

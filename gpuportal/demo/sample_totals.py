@@ -1,4 +1,4 @@
-"""What the demo lab's Gpus would have said: totals of a stretch of time."""
+"""Totals of the demo lab's Gpus over a span of time."""
 
 from typing import Any
 
@@ -12,7 +12,8 @@ _LIMITS = {node.name: node.power_limit_watts for node in NODES}
 
 
 def stretch(gpu: Gpu, util: float | None, seconds: int) -> MinuteTotals:
-    """What a Gpu says in so many seconds at one utilization; None: nobody there."""
+    """Return a Gpu's totals for so many seconds at one utilization; None: no
+    process."""
     if seconds <= 0:
         return EMPTY
     busy = util or 0.0
@@ -37,5 +38,5 @@ def stretch(gpu: Gpu, util: float | None, seconds: int) -> MinuteTotals:
 
 
 def columns(totals: MinuteTotals) -> dict[str, Any]:
-    """The totals as a row's columns; dataclasses.asdict would copy deeply."""
+    """Return the totals as a row's columns. dataclasses.asdict would copy deeply."""
     return {name: getattr(totals, name) for name in _NAMES}

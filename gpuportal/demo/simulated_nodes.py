@@ -1,4 +1,4 @@
-"""The demo lab's simulated nodes: enrolment, rosters, and who acts on them."""
+"""The demo lab's simulated nodes: enrolment, rosters and scripted processes."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def write_simulation(
 
 
 def roster(node: SimulatedNode, *, at: float) -> NodeInfo:
-    """Return what the node will tell of itself; ``at``: Unix time."""
+    """Return the roster that the node will report. ``at``: Unix time."""
     message = {
         "v": 1,
         "kind": "roster",

@@ -1,7 +1,7 @@
-"""Flex of the past fortnight that went to others: what people wanted and did not get.
+"""Flex bookings of the past fortnight that were taken by others: unserved requests.
 
-Reports and replays look at it: a lab in which nobody ever wanted the same GPU has
-nothing to be fair about.
+Reports and replays need them: without competing requests there is nothing to share
+fairly.
 """
 
 import random

@@ -1,7 +1,7 @@
-"""Two requests on the demo lab's waitlist, as somebody might have asked that morning.
+"""Two requests on the demo lab's waitlist, made that morning.
 
-Both want all of node-a beyond the flex horizon, more than a quota has room for: they
-hold planned starts, one behind the other, until flex may be booked so far ahead.
+Both want all of node-a beyond the flex horizon, which is more than a quota allows. They
+have planned starts, one after the other, until flex may be booked so far ahead.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from reservations.models import AuditEntry, Membership, WaitingRequest
 
 @dataclass(frozen=True)
 class DemoRequest:
-    """Who waits since when, for how long a run of how many Gpus of node-a's class."""
+    """User, time of the request, length, and number of Gpus of node-a's class."""
 
     user: str
     count: int
@@ -33,7 +33,7 @@ FROM, UNTIL = timedelta(days=4), timedelta(days=8)
 def write_waiting(
     members: Sequence[Membership], *, now: datetime
 ) -> Iterable[WaitingRequest]:
-    """Write the requests; the first tick plans their starts."""
+    """Write the requests. The first tick plans their starts."""
     by_login = {member.user.username: member for member in members}
     hour = now.replace(minute=0, second=0, microsecond=0)
     rows = WaitingRequest.objects.bulk_create(

@@ -1,5 +1,5 @@
-"""How each language writes dates and figures, where Django's own way does not fit.
+"""Formats of dates and figures by language, where Django's defaults do not fit.
 
-Figures have a point in every language, as on the instruments, in the API, in inputs
-and in what scripts write. So no attribute, style or JSON ever gets a comma.
+Figures have a decimal point in every language, as in the API, in inputs and in the
+output of scripts. So no attribute, style or JSON ever gets a comma.
 """

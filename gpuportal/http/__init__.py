@@ -1,4 +1,4 @@
 """HTTP for all apps: middleware, API tokens, problem+json, login limits.
 
-The door to served models is here too, because it answers before Django does.
+The address of served models is here too, because it is answered before Django.
 """

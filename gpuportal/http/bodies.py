@@ -1,9 +1,10 @@
-"""How much of a request's body is read, from whom, how many at once and for how long.
+"""Limits of request bodies: their size, their senders, how many at once, and their
+time.
 
-Django writes every body to a temporary file before it looks at who sends it. So the
-bounds are here, before that: a small body from anybody, a file only from a User whose
-session or token is good, a few files at once, on a disk that has space for them, and
-none slower than a bad connection would be.
+Django writes every body to a temporary file before it checks the sender. So the limits
+are here, before that: a small body from anybody, a file only from a User with a valid
+session or token, a few files at once, on a disk with space for them, and none slower
+than a bad connection.
 """
 
 import asyncio
@@ -47,19 +48,19 @@ FORM_BYTES = 2**20
 """Room for a form around a file."""
 MIB = 2**20
 MOST_UPLOADS = 8
-"""At once on the site."""
+"""Uploads at once on the site."""
 MOST_UPLOADS_PER_USER = 2
 COPIES = 3
-"""Of an upload on the disk at once: the body, the file in it, the parser's."""
+"""Copies of an upload on the disk at once: the body, the file in it, the parser's."""
 SPARE_BYTES = 2**30
 """Bytes that an upload must leave free on the disk."""
 GRACE_SECONDS = 30.0
 LEAST_BYTES_PER_SECOND = 64 * 1024
-"""A body may take the grace, and a second for so many of its bytes."""
+"""A body may take the grace, and one second per this many bytes."""
 
 
 class BodyRefused(Exception):
-    """A body that is not read, or not to its end: the problem that says why."""
+    """A body that is not read, or not completely: the problem with the reason."""
 
     def __init__(
         self, status: int, code: str, title: str, detail: str, retry_seconds: int = 0
@@ -71,10 +72,9 @@ class BodyRefused(Exception):
 
 
 class Uploads:
-    """The files that are on their way to one web process, as part of the site's.
+    """The uploads that one web process receives, counted for the whole site.
 
-    They are counted for the site. While the broker is away, each web process counts
-    its own.
+    While the broker is away, each web process counts only its own.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Uploads:
 
     @asynccontextmanager
     async def one_more(self, user_pk: int, size_bytes: int) -> AsyncIterator[None]:
-        """Count a file while it comes.
+        """Count an upload while it arrives.
 
         Raises:
             BodyRefused: too many at once, or no space for it.
@@ -144,7 +144,7 @@ class Uploads:
             )
 
     async def _check_disk(self) -> None:
-        """Raise BodyRefused where what is on its way does not fit on the disk."""
+        """Raise BodyRefused if the running uploads do not fit on the disk."""
         try:
             coming_bytes = await self._site.held_bytes(socket.gethostname())
         except OUTAGES:
@@ -169,11 +169,11 @@ async def admitted(
         scope: of the request.
         receive: its body's pieces.
         sender: returns the User behind a request's session or token; None: nobody.
-        uploads: what else is on its way.
+        uploads: the running uploads.
 
     Raises:
-        BodyRefused: the body may not come. The yielded function raises it where more
-            comes than was declared, or comes too slowly.
+        BodyRefused: the body is not allowed. The yielded function raises it if more
+            arrives than was declared, or if it arrives too slowly.
     """
     declared, chunked, credentials = _declared_body(scope)
     small = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
@@ -196,7 +196,8 @@ async def admitted(
 
 
 def _declared_body(scope: Scope) -> tuple[int | None, bool, bool]:
-    """Return the declared length, whether it is left open, and if a User is named."""
+    """Return the declared length, whether it is left open, and whether the request
+    names a User."""
     declared, chunked, credentials = None, False, False
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
@@ -207,7 +208,7 @@ def _declared_body(scope: Scope) -> tuple[int | None, bool, bool]:
 
 
 def _within(declared: int | None, most_bytes: int) -> int:
-    """Return the bound. Raises BodyRefused where more is declared."""
+    """Return the limit. Raises BodyRefused if more is declared."""
     if declared is not None and declared > most_bytes:
         raise _too_large(most_bytes)
     return most_bytes
@@ -223,14 +224,15 @@ def _too_large(most_bytes: int) -> BodyRefused:
 
 
 def bounded(receive: Receive, most_bytes: int) -> Receive:
-    """Return ``receive`` that raises BodyRefused for too many bytes, or too few."""
+    """Return a ``receive`` that raises BodyRefused for too many bytes, or too few."""
     loop = asyncio.get_running_loop()
     begun, seen_bytes, whole = loop.time(), 0, False
 
     async def counted() -> Mapping[str, Any]:
         nonlocal seen_bytes, whole
         if whole:
-            # The body is there: what still comes is that the client leaves.
+            # The body is complete. The next message can only be the client's
+            # disconnect.
             return await receive()
         until = begun + GRACE_SECONDS + seen_bytes / LEAST_BYTES_PER_SECOND
         try:
@@ -253,7 +255,7 @@ def bounded(receive: Receive, most_bytes: int) -> Receive:
 
 
 def refusal(scope: Scope, refused: BodyRefused) -> HttpResponse:
-    """Return the answer; no middleware adds to it, so its headers are here."""
+    """Return the answer. No middleware adds to it, so all its headers are here."""
     request = HttpRequest()
     request.path = scope["path"]
     accepts = dict(scope["headers"]).get(b"accept", b"*/*")

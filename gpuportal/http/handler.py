@@ -1,11 +1,11 @@
-"""One hop per request: the whole of Django's chain in one thread of a pool.
+"""One change of thread per request: Django's whole chain runs in one thread of a pool.
 
-Every view and nearly every middleware here is synchronous. Django's own ASGI
-handler adapts each of them by itself (two changes of thread per middleware) and
-starts a thread, so a database connection, for every request: together more
-processor time than a booking. Here the chain is built synchronous, as under
-WSGI, and entered once, in threads that stay and keep their connection as long
-as CONN_MAX_AGE says. Sockets are not concerned.
+Every view and nearly every middleware here is synchronous. Django's ASGI handler adapts
+each of them separately (two changes of thread per middleware) and starts a thread, and
+therefore a database connection, for every request. Together this costs more processor
+time than a booking. Here the chain is synchronous, as under WSGI, and is entered once,
+in threads that stay and keep their connection for CONN_MAX_AGE. Sockets are not
+affected.
 """
 
 import logging
@@ -40,13 +40,14 @@ from gpuportal.http.sender import sender_of_scope
 
 log = logging.getLogger(__name__)
 PIECE_BYTES = 256 * 1024
-"""Of a file in memory at once, for each who fetches one."""
+"""Bytes of a file in memory at once, for each download."""
 THREADS = 16
-"""At once in one process; more wait in line, as they would for the database."""
+"""Requests at once in one process. More wait in a queue, as they would for the
+database."""
 
 
 class OneHopHandler(ASGIHandler):
-    """Answers HTTP; a view that is asynchronous still works, adapted once."""
+    """Answers HTTP. An asynchronous view still works, adapted once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,11 +56,11 @@ class OneHopHandler(ASGIHandler):
         self.planners = Planners()
 
     def load_middleware(self, is_async: bool = False) -> None:
-        """Build the synchronous chain, whatever is asked for."""
+        """Build the synchronous chain, whatever the argument is."""
         super().load_middleware(is_async=False)
 
     async def handle(self, scope: Scope, receive: Receive, send: Any) -> None:
-        """Answer a request, unless its body may not come."""
+        """Answer a request, unless its body is refused."""
         try:
             async with admitted(
                 scope, receive, sender=self._sender, uploads=self.uploads
@@ -69,7 +70,7 @@ class OneHopHandler(ASGIHandler):
             await self.send_response(refusal(scope, refused), send)
 
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
-        """Run the chain in one thread, or where plans are made."""
+        """Run the chain in one thread, or in the planner's process."""
         if settings.PLANNER_PROCESS and isinstance(request, ASGIRequest):
             planned = await self._planned(request)
             if planned is not None:
@@ -80,12 +81,12 @@ class OneHopHandler(ASGIHandler):
         return await respond(request)
 
     async def _planned(self, request: ASGIRequest) -> HttpResponseBase | None:
-        """Return the planner's answer; None: this request is not for it."""
+        """Return the planner's answer; None if the request is not for the planner."""
         if not PLANNED.fullmatch(request.path):
             return None
         user_pk = await self._sender(dict(request.scope))
         if user_pk is None:
-            # It will be sent to the login page.
+            # The chain will send it to the login page.
             return None
         try:
             return await self.planners.answer(request, user_pk)
@@ -102,9 +103,9 @@ class OneHopHandler(ASGIHandler):
         return await find(scope)
 
     async def send_response(self, response: HttpResponseBase, send: Any) -> None:
-        """Send an answer; a file a piece at a time, whatever its length.
+        """Send an answer. A file is sent in pieces, whatever its length.
 
-        Django by itself would gather all of what a synchronous iterator gives.
+        Django would collect the whole output of a synchronous iterator first.
         """
         if isinstance(response, StreamingHttpResponse) and not response.is_async:
             if isinstance(response, FileResponse):
@@ -122,7 +123,7 @@ class OneHopHandler(ASGIHandler):
 
     def get_response_here(self, request: HttpRequest) -> HttpResponseBase:
         """Run the chain in this thread."""
-        # Django's signals for this run in another thread than the chain.
+        # Django's signals for this run in a different thread than the chain.
         close_old_connections()
         try:
             return self.get_response(request)

@@ -1,12 +1,12 @@
 """Password spraying: one password tried on many names from one address.
 
-django-axes counts the tries for a name from an address. Somebody who tries many names,
-each a few times, is never counted there. So the names are counted too: those that
-failed from one address within a quarter of an hour, and that never signed in from it.
-Where there are too many, only people who have signed in from there before still may.
-A lab of 300 behind one address is not locked out by this: its people are known there,
-and of a new course the limit's number would have to fail first, within the quarter of
-an hour.
+django-axes counts the failures of one name from one address. It never counts an
+attacker who tries many names a few times each. So the names are counted too: those that
+failed from one address within a quarter of an hour and never signed in from it. If
+there are too many, only people who have signed in from that address before still may.
+This does not lock out a lab of 300 behind one address, because its people are known
+there. Of a new course, as many people as the limit would have to fail within the
+quarter of an hour.
 """
 
 from datetime import datetime, timedelta
@@ -21,16 +21,17 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 MOST_STRANGE_NAMES = 20
-"""That fail from one address within ``WINDOW`` and never signed in from it."""
+"""Most names that fail from one address within ``WINDOW`` and never signed in from
+it."""
 WINDOW = timedelta(minutes=15)
 KNOWN = timedelta(days=30)
-"""How long it is remembered that a name signed in from an address."""
+"""How long a login of a name from an address counts."""
 
 
 class SprayBackend:
-    """Refuses names that are strange to an address from which many were tried.
+    """Refuses names unknown to an address from which many names were tried.
 
-    It signs nobody in and knows no User, and stands before the backend that does.
+    It signs nobody in and knows no User. It comes before the backend that does.
     """
 
     def authenticate(
@@ -55,7 +56,7 @@ class SprayBackend:
 
 
 def is_sprayed(address: str, username: str, *, now: datetime) -> bool:
-    """Say whether a name may not be tried from an address just now."""
+    """Return whether a name must not be tried from an address just now."""
     known = AccessLog.objects.filter(
         ip_address=address, attempt_time__gt=now - KNOWN
     ).values("username")
@@ -77,7 +78,7 @@ def is_sprayed(address: str, username: str, *, now: datetime) -> bool:
 
 
 def clear_logins(now: datetime) -> dict[str, int]:
-    """Delete ended sessions, and logins and failures that nothing reads any more."""
+    """Delete ended sessions, and logins and failures that are no longer used."""
     cooled = now - timedelta(hours=settings.AXES_COOLOFF_TIME) - WINDOW
     gone = {
         "sessions": Session.objects.filter(expire_date__lt=now),

@@ -1,4 +1,4 @@
-"""Turns refusals and outages into answers a person or program can use."""
+"""Turn refusals and outages into answers that a person or program can use."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +30,8 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 class NullMiddleware(MiddlewareMixin):
     """Replaces null characters of an address, as HTML's parser does (U+FFFD).
 
-    No text of ours holds one and PostgreSQL refuses them, so such an address finds
-    nothing: a page answers as for any other word that it does not know.
+    No stored text has one, and PostgreSQL refuses them. So such an address finds
+    nothing, and a page answers as for any other unknown word.
     """
 
     def process_request(self, request: HttpRequest) -> None:
@@ -95,7 +95,7 @@ class TimeZoneMiddleware(MiddlewareMixin):
         try:
             own = getattr(request.user, "time_zone", "")
         except problems.OUTAGES:
-            own = ""  # the view answers for the outage
+            own = ""  # the view handles the outage
         zone = zone_of(own)
         if zone is None:
             timezone.deactivate()
@@ -105,7 +105,7 @@ class TimeZoneMiddleware(MiddlewareMixin):
     def process_response(
         self, request: HttpRequest, response: HttpResponse
     ) -> HttpResponse:
-        """Leave no zone behind for whatever this thread does next."""
+        """Deactivate the zone before the next work of this thread."""
         timezone.deactivate()
         return response
 
@@ -113,8 +113,8 @@ class TimeZoneMiddleware(MiddlewareMixin):
 class LanguageMiddleware(MiddlewareMixin):
     """Answer in the language of the cookie, or else of the browser.
 
-    It runs before all that may answer. A User's own choice is activated later, by
-    UserLanguageMiddleware, because only then is the User loaded.
+    It runs before everything that may answer. UserLanguageMiddleware activates the
+    User's choice later, because only then is the User loaded.
     """
 
     def process_request(self, request: HttpRequest) -> None:
@@ -124,7 +124,8 @@ class LanguageMiddleware(MiddlewareMixin):
     def process_response(
         self, request: HttpRequest, response: HttpResponse
     ) -> HttpResponse:
-        """Name the language, and leave none behind for what this thread does next."""
+        """Set the Content-Language header, and deactivate the language for the next
+        work of this thread."""
         patch_vary_headers(response, ("Accept-Language",))
         response.headers.setdefault("Content-Language", translation.get_language())
         translation.deactivate()
@@ -132,7 +133,7 @@ class LanguageMiddleware(MiddlewareMixin):
 
 
 class UserLanguageMiddleware(MiddlewareMixin):
-    """Answer in the language that the User chose, where they chose one."""
+    """Answer in the language that the User chose, if they chose one."""
 
     def process_view(
         self,
@@ -146,14 +147,14 @@ class UserLanguageMiddleware(MiddlewareMixin):
 
 
 def activate_language_of_user(request: HttpRequest) -> None:
-    """Activate the language that the User chose; without one, change nothing.
+    """Activate the language that the User chose. Without one, change nothing.
 
     For views that answer without ``process_view``, such as the error pages.
     """
     try:
         own = chosen_language(getattr(request, "user", None))
     except problems.OUTAGES:
-        own = ""  # the view answers for the outage
+        own = ""  # the view handles the outage
     if own:
         translation.activate(own)
 
@@ -161,9 +162,9 @@ def activate_language_of_user(request: HttpRequest) -> None:
 class ProblemMiddleware(MiddlewareMixin):
     """Answers for errors that a view let through (see ``problems.py``).
 
-    It stands between AuthenticationMiddleware and SignInMiddleware: the
-    first look at ``request.user`` reads the database, and Django gives errors
-    of other middlewares' ``process_view`` to nobody.
+    It is between AuthenticationMiddleware and SignInMiddleware, because the first
+    access to ``request.user`` reads the database, and Django passes errors of other
+    middlewares' ``process_view`` to no middleware.
     """
 
     def process_view(
@@ -173,7 +174,7 @@ class ProblemMiddleware(MiddlewareMixin):
         _args: Sequence[object],
         _kwargs: Mapping[str, object],
     ) -> HttpResponse | None:
-        """Load the visitor where the view needs one; 503 when that fails."""
+        """Load the visitor if the view needs one. Return 503 if that fails."""
         if not getattr(view, "login_required", True):
             return None
         try:
@@ -185,7 +186,7 @@ class ProblemMiddleware(MiddlewareMixin):
     def process_response(
         self, request: HttpRequest, response: HttpResponse
     ) -> HttpResponse:
-        """Tell a program as a problem that an address has no such method."""
+        """Answer a program with a problem if an address has no such method."""
         if response.status_code != 405 or not request.path.startswith("/api/"):
             return response
         allowed = response.headers.get("Allow", "")
@@ -203,7 +204,7 @@ class ProblemMiddleware(MiddlewareMixin):
     def process_exception(
         self, request: HttpRequest, error: Exception
     ) -> HttpResponse | None:
-        """Answer with the error's status; None: a crash, Django's to report."""
+        """Answer with the error's status; None for a crash, which Django reports."""
         status = problems.status_of(error)
         if status is None:
             return _value_answer(request, error)
@@ -222,7 +223,8 @@ class ProblemMiddleware(MiddlewareMixin):
 
 
 def _value_answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
-    """Answer for a value that no database can hold or compare; None: no such value."""
+    """Answer for a value that no database can store or compare; None for other
+    errors."""
     found = problems.value_problem(request, error)
     found = found or problems.admin_problem(request, error)
     if found is None:

@@ -1,4 +1,4 @@
-"""What the API's schema adds to every operation: how it refuses, in one form."""
+"""The refusals that the API's schema adds to every operation."""
 
 from http import HTTPStatus
 from typing import Any

@@ -1,4 +1,4 @@
-"""From which pages a websocket may be opened: those of this very address.
+"""Allow websockets only from pages of the same origin.
 
 A browser sends its cookies along with every websocket, whatever page opens it, and
 cookies know no port. So the page's origin must be ours to the letter: scheme, host and
@@ -21,7 +21,7 @@ PORTS = {"http": 80, "https": 443}
 
 
 class _Handshake(HttpRequest):
-    """The request that opens a websocket, as far as its headers go."""
+    """The headers of the request that opens a websocket."""
 
     def __init__(self, *, secure: bool) -> None:
         super().__init__()
@@ -32,13 +32,13 @@ class _Handshake(HttpRequest):
 
 
 class SameOrigin:
-    """Passes a websocket on to ``application`` where its page is one of ours."""
+    """Passes a websocket to ``application`` if its page has the same origin."""
 
     def __init__(self, application: Any) -> None:
         self.application = application
 
     async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
-        """Open it, or answer 403."""
+        """Pass it on, or answer 403."""
         headers = [
             (name.decode("latin1"), value.decode("latin1"))
             for name, value in scope.get("headers", [])
@@ -51,7 +51,7 @@ class SameOrigin:
 
 
 def _request_of(scope: Scope, headers: dict[str, str]) -> HttpRequest:
-    """Return what Django needs to say which scheme and host were asked for."""
+    """Return what Django needs to compute the requested scheme and host."""
     request = _Handshake(secure=scope.get("scheme") in ("wss", "https"))
     server = scope.get("server") or ("", "")
     request.META = {

@@ -1,13 +1,12 @@
-"""The child of a web process that plans: ``planners.py`` says why, and whose turn.
+"""The child of a web process that plans. ``planners.py`` has the reason and the turns.
 
-Each descriptor on the command line is one connection. A request comes as two files,
-what ASGI knows of it and its body. The answer goes back as one file.
+Each descriptor on the command line is one connection. A request comes as two files: its
+ASGI scope and its body. The answer goes back as one file.
 
-This process loads Django once and then forks a worker for each connection that is
-used. So a plan that takes too long, or takes too much, ends its own worker and nobody
-else's plan, and workers share the memory of what was loaded. A worker that had nothing
-to do for a minute ends. The first connection's worker stays, so that one is always
-quick.
+This process loads Django once and then forks a worker for each used connection. So a
+plan that takes too much time or memory ends only its own worker, and workers share the
+memory of the loaded code. A worker without work for a minute ends. The first
+connection's worker stays, so that one is always ready.
 
 When the web process ends, so do the connections, the workers and this process.
 """
@@ -34,25 +33,26 @@ from gpuportal.supervisor.kernel import die_with_parent
 
 log = logging.getLogger(__name__)
 FAILED = b'{"status": 500, "headers": [], "cookies": []}\n'
-"""Head of the answer to a request that failed outside of Django's chain."""
+"""Head of the answer to a request that failed outside Django's chain."""
 ANSWERED, ENDED, TOO_LONG = b"!", b"x", b"t"
 """The reply: an answer with its file, or a note that the worker has ended."""
 NICE = 10
 """Pages come first."""
 IDLE_SECONDS = 60.0
-"""A worker ends after so long without a request."""
+"""A worker ends after this time without a request."""
 FOLDER = "gpuportal-planner-"
 """Temporary folders of this process and its workers, with the process's number."""
 Serve = Callable[[socket.socket], None]
 
 
 def main(descriptors: list[str]) -> None:
-    """Answer until the web process is gone."""
+    """Answer requests until the web process is gone."""
     os.nice(NICE)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuportal.settings")
     django.setup(set_prefix=False)
 
-    # Only after Django is set up; and the addresses once, before the first request.
+    # Import only after Django is set up. The addresses are loaded once, before the
+    # first request.
     from django.urls import get_resolver
 
     import gpuportal.celery  # noqa: F401  (pages send tasks)
@@ -98,7 +98,7 @@ def fork_workers(descriptors: Sequence[int], serve: Serve) -> None:
                     events.unregister(key.fileobj)
                     os.close(key.fd)
                     _, status = os.waitpid(pid, 0)
-                    # A worker that was ended removes nothing.
+                    # A worker that was killed has not removed its files.
                     shutil.rmtree(own, ignore_errors=True)
                     if status:
                         _give_up(sock, status)
@@ -116,7 +116,7 @@ def remove_leftovers() -> None:
 
 
 def _closed(sock: socket.socket) -> bool:
-    """Return whether nothing but the end is to be read from a connection."""
+    """Return whether a connection was closed by the other side."""
     try:
         return not sock.recv(1, socket.MSG_PEEK)
     except OSError:
@@ -132,7 +132,7 @@ def _fork(
 ) -> int:
     """Return the process id of a worker that serves a connection.
 
-    What it writes for a while goes into the folder.
+    Its temporary files go into the folder.
     """
     dies_with_this = die_with_parent(signal.SIGKILL)
     pid = os.fork()
@@ -141,7 +141,7 @@ def _fork(
     status = 1
     try:
         dies_with_this()
-        # A broker or database that closes a connection is an error, and not the end.
+        # A broker or database that closes a connection is an error, but not the end.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         tempfile.tempdir = folder
         events.close()
@@ -170,7 +170,7 @@ def _give_up(sock: socket.socket, status: int) -> None:
             for one in files:
                 os.close(one)
     except OSError:
-        # Nothing more is there, or the other side is gone.
+        # There is nothing more, or the other side is gone.
         pass
     with contextlib.suppress(OSError):
         sock.send(TOO_LONG if too_long else ENDED)
@@ -195,7 +195,7 @@ def serve(sock: socket.socket, handler: Any) -> None:
                 with ended_after(head.pop("seconds")):
                     _answer(handler, head, body, answer)
             except Exception:
-                # The worker goes on: it has loaded what the next request needs.
+                # The worker goes on, because it has loaded what the next request needs.
                 log.exception("a request could not be answered")
                 answer.seek(0)
                 answer.truncate()
@@ -209,10 +209,10 @@ def serve(sock: socket.socket, handler: Any) -> None:
 
 @contextmanager
 def ended_after(seconds: float | None) -> Iterator[None]:
-    """End this process where the block takes so long; None: it may.
+    """End this process if the block takes longer than this; None: no limit.
 
-    The kernel sends SIGALRM, which nobody here handles. So it ends code that holds
-    the interpreter's lock, too.
+    The kernel sends SIGALRM, for which there is no handler. So it also ends code that
+    holds the interpreter's lock.
     """
     if seconds is None:
         yield

@@ -1,13 +1,14 @@
-"""Planning in a process of its own, in fair turns.
+"""Planning in a separate process, in fair turns.
 
-A plan of a large model is seconds of arithmetic in Python. In the web process it would
-hold the interpreter and every page with it. So the web process passes whole requests
-for plans, and for files that are parsed, to one child (``planner_process.py``): the
-same Django, at a lower priority. Several requests run there at once, because some only
-wait for a parser, each in a worker that the child forked. Which one is next, and how
-many run and wait, is decided for the whole site (`placement/plans/site_slots.py`): the
-User with the fewest running, and among those the one who was served longest ago. While
-the broker is away, each web process counts its own.
+A plan of a large model takes seconds of arithmetic in Python. In the web process it
+would block the interpreter and with it every page. So the web process passes whole
+requests for plans, and for files that are parsed, to one child
+(``planner_process.py``): the same Django, at a lower priority. Several requests run
+there at once, because some only wait for a parser, each in a worker that the child
+forked. The order of requests, and how many run and wait, is decided for the whole site
+(`placement/plans/site_slots.py`): the User with the fewest running requests is next,
+and among those the one served longest ago. While the broker is away, each web process
+counts only its own.
 """
 
 import asyncio
@@ -50,19 +51,20 @@ PLANNED = re.compile(
 )
 """Addresses that plan, or that parse a model."""
 SLOTS = 8
-"""Requests that run at once on the site, so at most in one child."""
+"""Requests that run at once on the site, and so at most in one child."""
 MOST_RUNNING_PER_USER = 2
 MOST_PER_USER = 4
 """Requests of one User that run or wait."""
 MOST_WAITING = 48
 MOST_WAIT_SECONDS = 40.0
-"""For a turn. A proxy gives up on an answer after 60 s."""
+"""Longest wait for a turn. A proxy gives up on an answer after 60 s."""
 MOST_ANSWER_SECONDS = 150.0
-"""Of one request: two parsers' limits, and a plan. Then its worker is ended."""
+"""Longest time of one request: two parsers' limits, and a plan. Then its worker is
+ended."""
 SPARE_SECONDS = 15.0
-"""For the child to end the worker. A child that does not is ended itself."""
+"""Time for the child to end the worker. A child that does not is ended itself."""
 USUAL_SECONDS = 2.0
-"""What a request takes, until it is known."""
+"""Assumed time of a request, until it is measured."""
 CHILD = "gpuportal.http.planner_process"
 HTTP_SCOPE = (
     *("http_version", "method", "scheme", "path", "query_string", "root_path"),
@@ -96,7 +98,7 @@ class _Slot:
 
 @dataclass
 class Planners:
-    """The turns and the child of one web process; for its event loop only."""
+    """The turns and the child of one web process. For its event loop only."""
 
     _child: subprocess.Popen[bytes] | None = None
     _free: list[_Slot] = field(default_factory=list)
@@ -104,10 +106,10 @@ class Planners:
     """Requests of each User that wait in this process."""
     _running: Counter[int] = field(default_factory=Counter)
     _seconds: float = USUAL_SECONDS
-    """Average of what requests took."""
+    """Average time of requests."""
     _site: SiteSlots = field(default_factory=lambda: SiteSlots("planner"))
     _left: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a request of this process is done, for those that wait."""
+    """Set when a request of this process is done, for waiting requests."""
 
     async def answer(self, request: ASGIRequest, user_pk: int) -> HttpResponse:
         """Return the child's answer to a request.
@@ -121,12 +123,12 @@ class Planners:
         try:
             _ask(slot.sock, request, MOST_ANSWER_SECONDS)
         except (OSError, ValueError) as error:
-            # The child is gone, or the body: its client left.
+            # The child is gone, or the client left and the body is closed.
             await asyncio.shield(self._leave(slot, ticket))
             raise PlannerLost from error
         running = asyncio.ensure_future(self._run(slot, ticket))
-        # A client that leaves cancels this, but the slot stays taken until the child
-        # has answered. Nobody may be there to hear how that ended.
+        # A client that leaves cancels this, but the slot stays occupied until the child
+        # has answered. Nobody may be left to get that answer.
         running.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(running)
 
@@ -171,7 +173,7 @@ class Planners:
             self._waiting += Counter()
 
     async def _verdict(self, ticket: SlotTicket) -> tuple[SlotVerdict, int]:
-        """Ask the site, or where the broker is away this process."""
+        """Ask the site for a slot or, while the broker is away, this process."""
         bounds = SlotLimits(
             slots=SLOTS,
             running_per_user=MOST_RUNNING_PER_USER,
@@ -203,10 +205,10 @@ class Planners:
         return round(min(60, max(2, self._seconds * (waiting + 1) / SLOTS)))
 
     def _free_slot(self) -> _Slot | None:
-        """Return a connection to the child; None: all are in use."""
+        """Return a connection to the child; None if all are in use."""
         if self._child is None or self._child.poll() is not None:
             self._start()
-        # The one that was used last: its worker is there and has loaded everything.
+        # Prefer the one used last, because its worker has loaded everything.
         return self._free.pop() if self._free else None
 
     async def _leave(self, slot: _Slot, ticket: SlotTicket) -> None:
@@ -285,7 +287,7 @@ def _ask(
         about.flush()
         body = _file_of(request)
         with contextlib.suppress(BlockingIOError):
-            # A worker that ended after its answer: that was said to nobody.
+            # The worker ended after its answer, which nobody has noticed.
             sock.recv(1)
         socket.send_fds(sock, [b"?"], [about.fileno(), body.fileno()])
 
@@ -331,7 +333,7 @@ def _response(head: dict[str, Any], content: bytes) -> HttpResponse:
     for name, value, attributes in head["cookies"]:
         response.cookies[name] = value
         response.cookies[name].update(attributes)
-    # The child has logged it, where it was worth it.
+    # The child has logged it if necessary.
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
 
@@ -392,7 +394,7 @@ def _lost_response(request: HttpRequest, lost: PlannerLost) -> HttpResponse:
 
 
 def _safe(response: HttpResponse) -> HttpResponse:
-    """Add the headers that Django's chain, which did not run, would have added."""
+    """Add the headers that Django's chain would have added. It did not run."""
     response["Cache-Control"] = "no-store"
     response["X-Content-Type-Options"] = "nosniff"
     response["Content-Security-Policy"] = (

@@ -1,7 +1,7 @@
-"""From an error of the domain to an answer: status, code, sentence (RFC 9457).
+"""Turn an error of the domain into an answer: status, code, sentence (RFC 9457).
 
-The only place that knows both the apps' errors and HTTP. The API and the pages
-use it, and ``middleware.py`` for whatever a view let through.
+Only this module knows both the apps' errors and HTTP. The API and the pages use it, and
+``middleware.py`` uses it for errors that a view let through.
 """
 
 import errno
@@ -26,12 +26,12 @@ from telemetry.web.translation import translated, translated_values
 RETRY_AFTER_SECONDS = 5
 CONTENT_TYPE = "application/problem+json"
 
-# The first class that fits decides. What is not here is a crash.
+# The first matching class decides. An error that is not here is a crash.
 _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (reservations.NotAllowed, HTTPStatus.FORBIDDEN),
     (reservations.NotFound, HTTPStatus.NOT_FOUND),
     (reservations.TooFast, HTTPStatus.TOO_MANY_REQUESTS),
-    # Refusals, and whatever else of booking its page does not tell by itself.
+    # Refusals, and other errors of booking that its page does not show itself.
     (reservations.BookingError, HTTPStatus.CONFLICT),
     (placement.BadInput, HTTPStatus.UNPROCESSABLE_ENTITY),
     (placement.LogConflict, HTTPStatus.CONFLICT),
@@ -41,7 +41,7 @@ _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (telemetry.ProbeUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
     (telemetry.TelemetryError, HTTPStatus.UNPROCESSABLE_ENTITY),
 )
-# The database or the broker is away: not the visitor's fault, and it passes.
+# The database or the broker is away, for a while and not by the visitor's fault.
 OUTAGES: tuple[type[Exception], ...] = (
     OperationalError,
     InterfaceError,
@@ -52,12 +52,12 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def disk_is_full(error: BaseException) -> bool:
-    """Say whether something could not be kept for want of room."""
+    """Return whether something could not be stored because space ran out."""
     return isinstance(error, OSError) and error.errno in FULL
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of an error; None: a crash, nobody's refusal."""
+    """Return the HTTP status of an error; None for a crash."""
     if isinstance(error, OUTAGES):
         return HTTPStatus.SERVICE_UNAVAILABLE
     if disk_is_full(error):
@@ -77,7 +77,7 @@ def problem_of(error: Exception) -> dict[str, object]:
     GPUs would, at the same time.
 
     Raises:
-        LookupError: the error has no status; it is a crash.
+        LookupError: the error has no status, so it is a crash.
     """
     status = status_of(error)
     if status is None:
@@ -143,7 +143,7 @@ PHRASES = (
     *(noop("Method Not Allowed"), noop("Conflict"), noop("Unprocessable Entity")),
     *(noop("Too Many Requests"), noop("Service Unavailable"), noop("Unauthorized")),
 )
-"""Titles of problems that have none of their own, for the translators."""
+"""Titles of problems without one, for the translators."""
 UNREADABLE = noop("The request's body cannot be read: it must be valid JSON.")
 
 
@@ -152,7 +152,7 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> dict[str, object]:
 
     Args:
         errors: as the schema reports them. A place is (source, parameter, field, ...)
-            or (source, field); people know only the field.
+            or (source, field). People know only the field.
     """
     return invalid_fields(field_sentences(errors, skip=2))
 
@@ -169,7 +169,7 @@ def invalid_fields(fields: Mapping[str, str]) -> dict[str, object]:
 
 
 def not_found() -> dict[str, object]:
-    """Return problem details for an address behind which there is nothing."""
+    """Return problem details for an address without content."""
     return problem(
         HTTPStatus.NOT_FOUND,
         code="not-found",
@@ -178,7 +178,7 @@ def not_found() -> dict[str, object]:
 
 
 def sentence(error: Exception) -> str:
-    """Return what an error says to a person, in the site's time zone."""
+    """Return an error's text for a person, in the site's time zone."""
     if isinstance(error, reservations.BookingError):
         return error.text(timezone.get_current_timezone())
     text = getattr(error, "text", None)
@@ -189,7 +189,7 @@ def problem_response(error: Exception) -> JsonResponse:
     """Answer a program with an error of the domain.
 
     Raises:
-        LookupError: the error has no status; it is a crash.
+        LookupError: the error has no status, so it is a crash.
     """
     return respond(problem_of(error))
 
@@ -210,7 +210,8 @@ LONG_NUMBER = re.compile(r"[0-9]{10,}")
 NULL_WORDS = ("NUL (0x00)", "\\u0000", "null character", "null byte")
 """How PostgreSQL, its driver, Python and Django name a null character."""
 SURROGATE_WORDS = "surrogates not allowed"
-"""How Python names half of a character, which JSON can spell and no database keeps."""
+"""How Python names half of a character, which JSON can express and no database can
+store."""
 INSTANT_WORDS = (
     *("time zone displacement", "timestamp out of range", "year is out of"),
     *("date value out of range", "date/time field value out of range"),
@@ -219,11 +220,11 @@ YEAR = re.compile(r"year -?\d+ is out of range")
 
 
 def value_problem(request: HttpRequest, error: Exception) -> dict[str, object] | None:
-    """Return problem details for a value that the database cannot hold.
+    """Return problem details for a value that the database cannot store.
 
-    That is a number of the address or of a form beyond its range (SQLite's driver
-    raises OverflowError, PostgreSQL DataError; Django's admin hands numbers of filters
-    and of tampered choices through as they are typed), a null character, half of a
+    Such a value is a number of the address or of a form beyond its range (SQLite's
+    driver raises OverflowError, PostgreSQL DataError, and Django's admin passes numbers
+    of filters and of tampered choices on unchecked), a null character, half of a
     character, or an instant beyond its range. None: the error has another cause.
     """
     if not isinstance(error, OverflowError | DataError | ValueError):
@@ -272,15 +273,15 @@ def value_problem(request: HttpRequest, error: Exception) -> dict[str, object] |
 
 
 NO_NUMBER = re.compile(r"Field '\w+' expected a number but got '")
-"""How Django says that a text was compared with the numbers of rows."""
+"""Django's error when a text is compared with the numbers of rows."""
 
 
 def admin_problem(request: HttpRequest, error: Exception) -> dict[str, object] | None:
     """Return problem details for a wrong address or form of Django's own admin.
 
-    It hands these on unchecked: a row's number that is no number (actions, histories),
-    a range of other than two values, a field to search for that is no field, and a date
-    to begin a form with that is no date. None: the error has another cause.
+    The admin passes these on unchecked: a row's number that is not a number (actions,
+    histories), a range without exactly two values, an unknown field to search, and an
+    invalid initial date of a form. None: the error has another cause.
     """
     match = request.resolver_match
     if match is None or "admin" not in match.namespaces:
@@ -317,7 +318,7 @@ def _texts(request: HttpRequest) -> Iterator[str]:
 
 
 def wants_problem(request: HttpRequest) -> bool:
-    """Say whether a program asks, not a person with a browser."""
+    """Return whether a program sent the request, not a person with a browser."""
     return request.path.startswith(("/api/", "/node/")) or not request.accepts(
         "text/html"
     )

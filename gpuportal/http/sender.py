@@ -1,4 +1,4 @@
-"""Who sent a request, known from its headers alone: before its body is read."""
+"""The sender of a request, from its headers alone, before its body is read."""
 
 import io
 from collections.abc import Callable
@@ -20,8 +20,8 @@ Scope = dict[str, Any]
 def sender_of(request: HttpRequest) -> int | None:
     """Return the number of the User whose session or token a request carries.
 
-    None: neither, or one that is no longer good. A request with a token is the
-    token's alone, as everywhere in the API.
+    None: it has neither, or one that is not valid. A token takes precedence over the
+    session, as everywhere in the API.
     """
     if "Authorization" in request.headers:
         user = user_of(bearer(request), scopes=[])
@@ -38,9 +38,9 @@ def sender_of(request: HttpRequest) -> int | None:
 
 
 def sender_of_scope(scope: Scope) -> int | None:
-    """Return `sender_of` for a connection whose body has not come yet.
+    """Return `sender_of` for a connection whose body has not arrived yet.
 
-    Opens and closes a database connection: for a thread of the handler's.
+    Opens and closes a database connection, so it runs on a thread of the handler.
     """
     close_old_connections()
     try:

@@ -1,11 +1,11 @@
-"""The door to served models: ``/serve/<job>/v2/...`` and ``/serve/<job>/stats``.
+"""The address of served models: ``/serve/<job>/v2/...`` and ``/serve/<job>/stats``.
 
 An ASGI application before Django's, because a request may wait seconds for its answer
-and must not keep a thread. Who asks is decided by Django as for every other address
-(hosts, session and CSRF, or a token with scope ``serve``): the request goes through the
-whole chain without its body, to ``admit`` below. Then the body is read, within bounds,
-and carried to the endpoint's node. What reaches the node is the model's path and four
-headers, never a cookie or a token; what comes back is a status, four headers and bytes.
+and must not occupy a thread. Django authenticates the request as for every other
+address (hosts, session and CSRF, or a token with scope ``serve``): it goes through the
+whole chain without its body, to ``admit`` below. Then the body is read, within limits,
+and sent to the endpoint's node. The node gets the model's path and four headers, never
+a cookie or a token. It returns a status, four headers and bytes.
 """
 
 import asyncio
@@ -54,22 +54,23 @@ BODY_SECONDS = 30.0
 INFER_SECONDS = 30.0
 ASK_SECONDS = 10.0
 FIRST_WAY_MS = 5.0
-"""What the way to the node and back takes, until it is known."""
+"""Assumed time of the way to the node and back, until it is measured."""
 WAY_QUANTILE = 0.9
 MOST_WAYS = 1000
 
 
 class AdmittedCall(HttpResponse):
-    """Django's word that a request may go on, and where to."""
+    """Django's admission of a request, with its destination."""
 
     def __init__(self, target: CallTarget, path: str) -> None:
-        # Seen only where Django is asked past the door; an error would be logged.
+        # Seen only if Django is called without this application. An error would be
+        # logged.
         super().__init__(b"Served models are answered by the ASGI door.", status=202)
         self.target, self.path_there = target, path
 
 
 class Refused(Exception):
-    """A request that ends at the door: an HTTP problem."""
+    """A request that is refused here with an HTTP problem."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Refused(Exception):
 @csrf_exempt
 @login_not_required
 def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
-    """Decide who asks what, without the body."""
+    """Authenticate and resolve a request, without its body."""
     try:
         path = "/stats" if rest == "stats" else allowed_path(rest)
         user = _asker(request, pk)
@@ -111,7 +112,7 @@ def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
 
 
 def _asker(request: HttpRequest, job_id: int) -> User:
-    """Return who asks: a token's User, or the session's with its CSRF token.
+    """Return the User of the token, or of the session with its CSRF token.
 
     Raises:
         Refused: 401 or 403.
@@ -134,12 +135,12 @@ def _asker(request: HttpRequest, job_id: int) -> User:
 def refusal(
     status: int, code: str, detail: str, fields: Mapping[str, str] | None = None
 ) -> HttpResponse:
-    """A problem that also has the protocol's own `error`."""
+    """Return a problem that also has the protocol's `error`."""
     problem = problems.problem(status, code=code, detail=detail, error=detail)
     if fields:
         problem["fields"] = dict(fields)
     response: HttpResponse = problems.respond(problem)
-    # A model that is not ready is no error of the portal's: not for its log.
+    # A model that is not ready is not an error of the portal, so it is not logged.
     response._has_been_logged = True  # type: ignore[attr-defined]
     if status in (429, 503):
         response["Retry-After"] = "1" if code != "not-ready" else "5"
@@ -149,14 +150,14 @@ def refusal(
 
 
 class ServeDoor:
-    """Answers calls to served models; everything else is Django's."""
+    """Answers calls to served models. Django gets all other requests."""
 
     def __init__(self, django: OneHopHandler) -> None:
         self.django = django
         self._ways: dict[int, deque[float]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
-        """One request."""
+        """Answer one request."""
         if scope["type"] == "http" and ADDRESS.fullmatch(scope["path"]):
             await self._serve(scope, receive, send)
         else:
@@ -185,7 +186,7 @@ class ServeDoor:
             await self.django.send_response(response, send)
 
     async def _admitted(self, scope: Scope) -> HttpResponseBase:
-        """Django's answer to the request without its body."""
+        """Return Django's answer to the request without its body."""
         body = (b"content-type", b"content-length", b"transfer-encoding")
         headers = [(k, v) for k, v in scope["headers"] if k not in body]
         request, error = self.django.create_request(
@@ -199,10 +200,10 @@ class ServeDoor:
     async def _carried(
         self, scope: Scope, receive: Receive, admitted: AdmittedCall, begun: float
     ) -> NodeAnswer | None:
-        """Carry one call; None: nobody waits for it any more.
+        """Send one call to the node. Return None if the client has left.
 
         Raises:
-            Refused, CallFailed: what the client is told instead.
+            Refused, CallFailed: the client gets this problem instead.
         """
         said = _headers(scope)
         target = admitted.target
@@ -240,7 +241,7 @@ class ServeDoor:
         return quantile(known, WAY_QUANTILE) if known else FIRST_WAY_MS
 
     def _learn(self, job_id: int, answer: NodeAnswer, seconds: float) -> None:
-        """What of the time was not the server's was the way."""
+        """Learn the time of the way: the total without the server's time."""
         served = answer.headers.get("x-served-ms")
         if served is None:
             return
@@ -251,17 +252,17 @@ class ServeDoor:
 
 
 def _safe_headers(admitted: HttpResponse, response: HttpResponse) -> None:
-    """Give the answer what the site's middlewares gave to every other."""
+    """Add the headers that the site's middlewares add to every answer."""
     for name, value in admitted.items():
         if name.lower() not in ("content-type", "content-length"):
             response.headers.setdefault(name, value)
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """Return the headers that matter, each at most once.
+    """Return the relevant headers, each at most once.
 
     Raises:
-        Refused: 400 where one that matters appears twice.
+        Refused: 400 if one of them appears twice.
     """
     wanted = ("content-type", "content-length", LENGTH_HEADER, "x-deadline-ms")
     found: dict[str, str] = {}
@@ -275,7 +276,7 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 def _checked_headers(said: Mapping[str, str], method: str) -> dict[str, str]:
-    """Return what the node is told. Raises Refused."""
+    """Return the call for the node. Raises Refused."""
     headers: dict[str, str] = {}
     if method == "POST":
         kind = said.get("content-type", BODY_TYPES[0]).partition(";")[0].strip().lower()
@@ -304,7 +305,7 @@ def _checked_headers(said: Mapping[str, str], method: str) -> dict[str, str]:
 
 
 def _declared_bytes(said: Mapping[str, str], method: str) -> int:
-    """Return how long the body is at most. Raises Refused where that is too long."""
+    """Return the greatest length of the body. Raises Refused if that is too long."""
     length = said.get("content-length")
     if length is None:
         return MOST_REQUEST_BYTES if method == "POST" else 0
@@ -321,7 +322,7 @@ def _too_large() -> Refused:
 
 
 async def _body(receive: Receive, most_bytes: int) -> bytes | None:
-    """Read the body; None: the client left.
+    """Read the body. Return None if the client left.
 
     Raises:
         Refused: it is too long, or takes too long.
@@ -344,7 +345,7 @@ async def _body(receive: Receive, most_bytes: int) -> bytes | None:
 
 
 async def _unless_gone(receive: Receive, asking: Any) -> NodeAnswer | None:
-    """Wait for an answer as long as the client does."""
+    """Wait for an answer as long as the client waits."""
     asked = asyncio.ensure_future(asking)
     gone = asyncio.ensure_future(_left(receive))
     try:

@@ -1,4 +1,4 @@
-"""The language of a websocket: what its consumer sends is in the reader's words."""
+"""The language of a websocket, in which its consumer sends sentences."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +23,14 @@ class SocketLanguage:
         self.application = application
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: Any) -> None:
-        """Activate the language in this connection's context alone."""
+        """Activate the language in this connection's context only."""
         found = chosen_language(scope.get("user")) or language_of_browser(scope)
         with translation.override(found):
             await self.application(scope, receive, send)
 
 
 def language_of_browser(scope: "Scope") -> str:
-    """Return the code of the language that a connection's headers ask for."""
+    """Return the code of the language that a connection's headers request."""
     request = HttpRequest()
     for name, value in scope.get("headers", []):
         if name == b"accept-language":

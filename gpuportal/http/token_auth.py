@@ -1,4 +1,4 @@
-"""Who sent an API token: ``Authorization: Bearer gp_...``."""
+"""The User of an API token: ``Authorization: Bearer gp_...``."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,7 +15,7 @@ USED_AGAIN = timedelta(minutes=5)
 
 
 class ScopeMissing(Exception):
-    """A good token that may not do this."""
+    """A valid token without the scope for this request."""
 
     def __init__(self, scope: str, needed: Sequence[str]) -> None:
         words = sentence("The token lacks the scope “{scope}”.", scope=scope)
@@ -27,11 +27,12 @@ class ScopeMissing(Exception):
 
 
 def user_of(text: str, *, scopes: Sequence[str]) -> User | None:
-    """Return a token's User; None: unknown, expired, revoked, switched off.
+    """Return a token's User; None if it is unknown, expired, revoked or its User is
+    inactive.
 
     Args:
         text: the token.
-        scopes: what the request needs, every one of them.
+        scopes: all of them are needed.
 
     A token never has an admin's rights (docs/design/security.md#tokens).
 
@@ -46,7 +47,7 @@ def user_of(text: str, *, scopes: Sequence[str]) -> User | None:
     user = found.user
     if found.revoked_at or found.expires_at <= now or not user.is_active:
         return None
-    # Who may ask every served model may ask one: serve holds serve:12.
+    # The scope for all served models includes each one: serve includes serve:12.
     for scope in scopes:
         if not {scope, scope.partition(":")[0]} & set(found.scopes):
             raise ScopeMissing(scope, scopes)

@@ -1,9 +1,9 @@
-"""Which scopes of an API token each operation needs: one for every effect it has.
+"""The scopes of an API token that each operation needs: one for each of its effects.
 
-``read`` looks, ``book`` changes the calendar, ``job`` runs code. An operation that does
-two of these needs both scopes. Consent that was given stays given: a reservation that
-is cancelled ends its Jobs, and a request that waits with a Job launches it, because a
-token with both scopes asked for it.
+``read`` reads, ``book`` changes the calendar, ``job`` runs code. An operation that does
+two of these needs both scopes. Consequences of an earlier request need no further
+scope: a cancelled reservation ends its Jobs, and a waiting request with a Job launches
+it, because a token with both scopes made it.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from typing import Any
 Body = Mapping[str, Any]
 PREFIX = "api/v1/"
 JOB_ROUTES = ("jobs", "plans", "models", "serve")
-"""First part of the routes whose unsafe operations run code, or prepare it."""
+"""Prefixes of the routes whose unsafe operations run code or prepare it."""
 
 
 def _always(_body: Body) -> bool:
@@ -20,7 +20,7 @@ def _always(_body: Body) -> bool:
 
 
 def _may_move(body: Body) -> bool:
-    # The schema turns "true" and 1 into true: whatever is not plainly false counts.
+    # The schema turns "true" and 1 into true, so every value except false counts.
     return body.get("may_move", False) not in (None, False)
 
 
@@ -29,7 +29,8 @@ def _gaps_or_moves(body: Body) -> bool:
 
 
 def _serves_elsewhere(body: Body) -> bool:
-    """Say whether POST /serve books: hours from now, or leave to move (the default)."""
+    """Return whether POST /serve books: hours from now, or permission to move (the
+    default)."""
     own = body.get("reservation") is not None and body.get("hours") is None
     return not own or body.get("may_move", True) is not False
 
@@ -47,7 +48,7 @@ ALSO: Mapping[tuple[str, str], tuple[str, Callable[[Body], bool]]] = {
     ("POST", "serve/<int:job_id>/move"): ("book", _always),
     ("POST", "waiting"): ("job", _with_job),
 }
-"""Operation -> its second scope, and for which bodies it is needed."""
+"""Operation -> its second scope, and the bodies for which it is needed."""
 
 
 def scopes_needed(method: str, route: str, body: Body) -> tuple[str, ...]:
@@ -56,7 +57,7 @@ def scopes_needed(method: str, route: str, body: Body) -> tuple[str, ...]:
     Args:
         method: of HTTP.
         route: as Django resolved it ("api/v1/jobs/<int:job_id>").
-        body: the JSON object that was sent; empty where there is none.
+        body: the JSON object of the request; empty if there is none.
 
     >>> scopes_needed("GET", "api/v1/jobs", {})
     ('read',)

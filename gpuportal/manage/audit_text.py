@@ -1,8 +1,8 @@
 """The audit log in sentences: "Alice booked reservation 17."
 
-A row keeps a verb (`reservation.booked`) and a subject (`reservation:17`). The tables
-below give the words for both. A verb that has no words here is shown with its own,
-so that a newer row never breaks the page.
+A row has a verb (`reservation.booked`) and a subject (`reservation:17`). The tables
+below have the words for both. An unknown verb is shown as it is, so that a newer row
+never breaks the page.
 """
 
 import re
@@ -201,7 +201,7 @@ class AuditRow:
 
 
 def sentence_of(verb: str, what: str) -> str:
-    """Return what was done, without the actor and without a full stop.
+    """Return the action, without the actor and without a full stop.
 
     >>> sentence_of("node.drain", "node-b")
     'began to drain node-b'

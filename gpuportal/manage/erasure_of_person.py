@@ -1,4 +1,4 @@
-"""A person's erasure, over all floors at once: everything is forgotten, or nothing."""
+"""Erase a person in all apps at once: everything, or nothing."""
 
 from datetime import datetime
 
@@ -14,7 +14,8 @@ from telemetry.alerts.alert_erasure import forget_names
 
 
 def check(user: User, *, typed: str, actor: User | None) -> None:
-    """Refuse what is not meant, or what is still in use.
+    """Refuse an erasure that is not confirmed, or of a person who still holds
+    something.
 
     Raises:
         NotErasable, StillHolds.
@@ -24,7 +25,7 @@ def check(user: User, *, typed: str, actor: User | None) -> None:
 
 
 def erase(*, user_id: int, typed: str, actor: User | None, now: datetime) -> str:
-    """Forget who a User was; return the alias that stays.
+    """Erase a User's identity. Return the alias that stays.
 
     Raises:
         NotErasable, StillHolds.
@@ -45,10 +46,10 @@ def erase(*, user_id: int, typed: str, actor: User | None, now: datetime) -> str
 
 
 def _truncate_write_ahead_log() -> None:
-    """Bring SQLite's file up to date; its log kept pages as they were before.
+    """Write SQLite's log, which has pages from before, back into the file.
 
-    What is deleted is overwritten in the file (settings: ``secure_delete``), so that a
-    copy of it, a backup say, names nobody who was erased.
+    Deleted data are overwritten in the file (settings: ``secure_delete``), so that a
+    copy of it, for example a backup, names no erased person.
     """
     if connection.vendor == "sqlite" and not connection.in_atomic_block:
         with connection.cursor() as cursor:
@@ -56,7 +57,7 @@ def _truncate_write_ahead_log() -> None:
 
 
 def _forget_at_the_door(login: str, names: PersonNames) -> None:
-    """Sign-ins and what was written at Django's admin desk."""
+    """Erase logins and entries of Django's admin log."""
     for model in (AccessAttempt, AccessFailureLog, AccessLog):
         model.objects.filter(username__iexact=login).delete()
     erasure.rewrite(LogEntry, ("object_repr", "change_message"), names)

@@ -118,7 +118,7 @@ def _of_kind(rows: QuerySet[User], kind: str) -> QuerySet[User]:
 
 
 class PersonForm(PlainModelForm):
-    """What the operator sets about a person."""
+    """The operator's settings of a person."""
 
     class Meta:
         model = User
@@ -164,7 +164,7 @@ class NewPersonForm(PersonForm):
     field_order = ("username", "display_name", "email", "unix_user")
 
     def clean_username(self) -> str:
-        """Refuse a user name that another person has, in any case of its letters.
+        """Refuse a user name that another person has, ignoring case.
 
         Raises:
             ValidationError: it is taken.
@@ -291,7 +291,7 @@ def _person_page(
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def person_erase(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Erase a person once the login was typed; first end what they hold."""
+    """Erase a person after the login was typed. Their bookings are ended first."""
     person = get_object_or_404(User, pk=pk)
     if request.method != "POST":
         return _page(request, person)

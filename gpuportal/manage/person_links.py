@@ -1,4 +1,5 @@
-"""A password link by mail: made and sent in one go, so that no link is ever stored."""
+"""A password link by mail. It is made and sent in one step, so that no link is ever
+stored."""
 
 from datetime import datetime
 
@@ -13,7 +14,7 @@ from telemetry.protocol.sentences import sentence
 
 
 def mail(*, user_id: int, actor: User, now: datetime) -> None:
-    """Make a password link and mail it; a link that cannot be sent ends at once.
+    """Make a password link and mail it. A link that cannot be sent is revoked at once.
 
     Raises:
         NotFound: no such person, no mail address, or the server took no mail.

@@ -1,4 +1,4 @@
-"""The first page of Manage: what needs the operator today."""
+"""The first page of Manage: open tasks of the operator."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ from telemetry.models import Gpu, Node
 from telemetry.protocol.units import format_duration
 
 SILENT_SECONDS = 30
-"""A node reports every second; after this it counts as not live."""
+"""A node reports every second. After this time it counts as not live."""
 LATE_FRAME_SECONDS = 10.0
 WAITING_LONG = timedelta(days=1)
 FAILED_SINCE = timedelta(days=1)
@@ -49,21 +49,21 @@ NAMES_SHOWN = 6
 
 @dataclass(frozen=True)
 class OperatorTask:
-    """One thing that wants the operator."""
+    """One task of the operator."""
 
     icon: str
     title: str
     text: str
     url: str
     act: str
-    """The words of the link that leads to it."""
+    """Text of its link."""
     urgent: bool = False
 
 
 @require_safe
 @operator_required
 def home(request: HttpRequest) -> HttpResponse:
-    """Show what needs the operator, what is in order, and what happened last."""
+    """Show open tasks, what is in order, and the latest events."""
     now = timezone.now()
     calling = visible_alerts(reader(request), now).calling(now)
     needs = list(needs_of(now, alerts=calling.count()))
@@ -100,7 +100,7 @@ def figures(now: datetime) -> list[tuple[str, str, str]]:
 
 
 def needs_of(now: datetime, *, alerts: int) -> Iterator[OperatorTask]:
-    """Look at everything that may want the operator.
+    """Collect all tasks of the operator.
 
     Args:
         alerts: how many open alerts are neither acknowledged nor snoozed.
@@ -133,7 +133,7 @@ def needs_of(now: datetime, *, alerts: int) -> Iterator[OperatorTask]:
 
 
 def _machines(now: datetime) -> Iterator[OperatorTask]:
-    """Nodes that do not report, late live data, Gpus that are lost or missing."""
+    """Yield nodes that do not report, late live data, Gpus that are lost or missing."""
     nodes = list(
         Node.objects.in_service().values_list("name", "last_seen_at", "maintenance")
     )
@@ -229,7 +229,7 @@ def _strangers() -> Iterator[OperatorTask]:
 
 
 def _requests(now: datetime) -> Iterator[OperatorTask]:
-    """Requests that have waited for long."""
+    """Yield requests that have waited for long."""
     old = WaitingRequest.objects.waiting().filter(created_at__lte=now - WAITING_LONG)
     count = old.count()
     if count:

@@ -1,8 +1,8 @@
 """``/healthz`` and ``/readyz``: whether the portal can work, and whether it does.
 
 ``/healthz`` is for a load balancer: database and broker answer. ``/readyz`` is for an
-operator's monitoring: it also goes by the periodic tasks, the disk and the migrations.
-Operators see the same on every page, as a banner.
+operator's monitoring: it also checks the periodic tasks, the disk and the migrations.
+Operators see the same as a banner on every page.
 """
 
 import logging
@@ -24,7 +24,7 @@ from gpuportal.monitoring import migrations_due
 
 logger = logging.getLogger(__name__)
 DISK_SHORT_BYTES = 2**30
-"""Logs, results and uploads of jobs fill the rest within hours."""
+"""Logs, results and uploads of jobs would fill the rest within hours."""
 GIB = 2**30
 NAMES_SHOWN = 3
 
@@ -35,7 +35,7 @@ NAMES_SHOWN = 3
 def healthz(request: HttpRequest) -> JsonResponse:
     """Answer 200 when database and broker answer, otherwise 503.
 
-    Open to everybody, so it says which of the two is away and nothing else.
+    Open to everybody, so it shows only which of the two is away.
     """
     found = {"database": _database_answers(), "broker": _broker_answers()}
     ok = all(found.values())
@@ -50,8 +50,8 @@ def healthz(request: HttpRequest) -> JsonResponse:
 def readyz(request: HttpRequest) -> JsonResponse:
     """Answer 200 when all of the portal works, otherwise 503.
 
-    Open to everybody, and so it names the parts, with true and false. Operators get
-    the figures too.
+    Open to everybody, so it shows only true or false for each part. Operators get the
+    figures too.
     """
     state = check_health()
     answer: dict[str, Any] = {
@@ -62,7 +62,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
         "disk": state.disk_enough,
         "migrations": state.migrated,
     }
-    # Who signs in is in the database.
+    # Logins need the database.
     if state.database and getattr(request.user, "is_operator", False):
         answer |= {
             "tick_age_seconds": {
@@ -77,7 +77,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
 
 @dataclass(frozen=True, slots=True)
 class PortalHealth:
-    """What was found of the portal's parts."""
+    """The state of the portal's parts."""
 
     database: bool
     broker: bool
@@ -94,7 +94,7 @@ class PortalHealth:
 
     @property
     def ticking(self) -> bool:
-        """Whether every periodic task is done in time."""
+        """Whether every periodic task was done in time."""
         return self.broker and not self.late
 
     @property
@@ -104,7 +104,7 @@ class PortalHealth:
 
     @property
     def migrated(self) -> bool:
-        """Whether the database is as this version expects it."""
+        """Whether the database matches this version."""
         return self.database and not self.waiting
 
     @property
@@ -113,7 +113,7 @@ class PortalHealth:
         return self.ticking and self.disk_enough and self.migrated
 
     def troubles(self) -> list[str]:
-        """One sentence for each thing that an operator must do something about."""
+        """Return one sentence for each problem that an operator must solve."""
         said = []
         if not self.database:
             said.append(gettext("The database does not answer."))
@@ -148,7 +148,7 @@ class PortalHealth:
             since = gettext("Last done %(seconds)s s ago.")
             words.append(since % {"seconds": f"{max(ages):.0f}"})
         words.append(gettext("See gpuportal-worker and gpuportal-beat."))
-        # Where many are late the clock stands still: their names say nothing.
+        # If many are late, all periodic tasks have stopped, and names do not help.
         if len(self.late) <= NAMES_SHOWN:
             late = gettext("Late: %(names)s.")
             words.append(late % {"names": ", ".join(sorted(self.late))})
@@ -156,7 +156,7 @@ class PortalHealth:
 
 
 def check_health(*, from_a_page: bool = False) -> PortalHealth:
-    """Ask every part of the portal.
+    """Check every part of the portal.
 
     Args:
         from_a_page: The database was just read, so it need not be asked.
@@ -185,7 +185,8 @@ def check_health(*, from_a_page: bool = False) -> PortalHealth:
 
 
 def clock_is_late() -> bool:
-    """Whether nothing starts or ends now. False where the broker cannot be asked."""
+    """Return whether nothing starts or ends now. False if the broker does not
+    answer."""
     try:
         return bool(ticks.late(ticks.ages()))
     except redis.RedisError:

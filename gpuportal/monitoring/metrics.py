@@ -5,9 +5,9 @@ Names, units and labels are those of dcgm-exporter's default counters
 Grafana board (grafana.com, 12239) draws a lab without DCGM; ours come beside them:
 the labels ``holder``, ``group`` and ``reservation``, and ``gpuportal_*``.
 
-What a card cannot say, and what is older than a few seconds, is left out: a gap in
-Prometheus, never a 0. The one exception is the ratio of the tensor pipe, which is NaN
-where a card has no such counter, because boards ask for the series by name.
+Values that a card cannot report, and values older than a few seconds, are left out: a
+gap in Prometheus, never a 0. The only exception is the ratio of the tensor pipe, which
+is NaN if a card has no such counter, because boards query the series by name.
 """
 
 import json
@@ -44,7 +44,7 @@ from telemetry.protocol.units import MIB_BYTES
 SCOPE = "metrics"
 TIMEOUT_SECONDS = 2.0
 FRESH_SECONDS = 5.0
-"""An older frame, or an older reading in it, says nothing of now."""
+"""An older frame, or an older reading in it, is outdated."""
 DCGM_LABELS = (
     "gpu",
     "UUID",
@@ -57,8 +57,8 @@ DCGM_LABELS = (
     "GPU_I_ID",
     "GPU_I_PROFILE",
 )
-"""As dcgm-exporter writes them. ``uuid`` in small letters is asked for by NVIDIA's
-board; the ``GPU_I_*`` are empty for a card that is not a MIG instance."""
+"""Labels as dcgm-exporter writes them. NVIDIA's board queries ``uuid`` in lower case.
+The ``GPU_I_*`` are empty for a card that is not a MIG instance."""
 OUR_LABELS = ("holder", "group", "reservation")
 LABELS = (*DCGM_LABELS, *OUR_LABELS)
 
@@ -67,7 +67,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class GpuMetric:
-    """One metric of a Gpu: how it is called, and where its value comes from."""
+    """One metric of a Gpu: its name, and the source of its value."""
 
     name: str
     help: str
@@ -75,7 +75,7 @@ class GpuMetric:
 
 
 def _used_mib(row: FrameRow, detail: Values, gpu: Gpu) -> float | None:
-    # A split card's memory is told by its instances: a sum must not count it twice.
+    # A split card's instances report its memory, which a sum must not count twice.
     return None if gpu.mig else row.memory_used_mib
 
 
@@ -95,7 +95,7 @@ def _reserved_mib(row: FrameRow, detail: Values, gpu: Gpu) -> float | None:
 
 
 def _detail(field: str, factor: float = 1.0) -> Callable[..., float | None]:
-    """Reads a field of the details, in the metric's unit."""
+    """Return a function that reads a field of the details in the metric's unit."""
 
     def value(row: FrameRow, detail: Values, gpu: Gpu) -> float | None:
         found = detail.get(field)
@@ -253,7 +253,8 @@ def _no_token() -> HttpResponse:
 
 
 class CollectedMetrics:
-    """What ``generate_latest`` needs of a registry: nothing global, nothing kept."""
+    """The interface of a registry that ``generate_latest`` needs, without global
+    state."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
@@ -281,7 +282,8 @@ def read(*, names_visible: bool) -> Iterator[Metric]:
         for gpu in gpus
     }
     for measure in MEASURES:
-        # Counters too: the client would write them as ..._total, and DCGM does not.
+        # Counters are written as gauges too, because the client would append _total and
+        # DCGM does not.
         family = Metric(measure.name, measure.help, "gauge")
         for gpu in gpus:
             row = rows.get(gpu.uuid)
@@ -298,7 +300,7 @@ def read(*, names_visible: bool) -> Iterator[Metric]:
 def labels_of(
     gpu: Gpu, booking: LiveBooking | None, *, names_visible: bool
 ) -> dict[str, str]:
-    """The labels of one Gpu's samples; what hidden names leave open is empty."""
+    """Return the labels of one Gpu's samples. Hidden names are empty."""
     values = (
         str(gpu.index),
         gpu.uuid,
@@ -318,7 +320,7 @@ def labels_of(
 
 
 def _profile(name: str) -> str:
-    """The MIG profile in an instance's name.
+    """Return the MIG profile in an instance's name.
 
     >>> _profile("NVIDIA A100-SXM4-80GB MIG 1g.10gb")
     '1g.10gb'
@@ -329,7 +331,7 @@ def _profile(name: str) -> str:
 def live_readings() -> tuple[
     float | None, dict[str, FrameRow], dict[str, dict[str, Any]]
 ]:
-    """(Unix seconds of the newest frame, its rows, details), the latter by UUID."""
+    """Return (Unix seconds of the newest frame, its rows, details by UUID)."""
     try:
         with Redis.from_url(
             settings.REDIS_URL, socket_timeout=TIMEOUT_SECONDS
@@ -362,7 +364,7 @@ def _states(
 
 
 def _site(frame_at: float | None) -> Iterator[Metric]:
-    """What is told of the site as a whole."""
+    """Yield the metrics of the whole site."""
     if frame_at is not None:
         age = Metric(
             "gpuportal_frame_age_seconds", "Age of the newest live frame.", "gauge"

@@ -1,4 +1,4 @@
-"""Whether the database is as this version of the portal expects it."""
+"""Whether the database matches this version of the portal."""
 
 import time
 
@@ -20,7 +20,7 @@ BEFORE_FIRST_RELEASE = frozenset(
 """Migrations that the first release replaced by one for each app."""
 TOO_OLD = "This database was made by a version before 0.1.0. It cannot be upgraded."
 KEPT_SECONDS = 60.0
-"""How long a page goes by what it found last: reading the files takes a while."""
+"""How long a result is cached, because reading the files takes a while."""
 _found: tuple[float, list[str]] | None = None
 
 
@@ -54,7 +54,7 @@ def waiting(alias: str = DEFAULT_DB_ALIAS) -> list[str]:
 
 
 def recently_waiting() -> list[str]:
-    """The same, read once a minute in each process."""
+    """Return `pending_migrations`, read at most once a minute in each process."""
     global _found
     now = time.monotonic()
     if _found is None or now - _found[0] > KEPT_SECONDS:

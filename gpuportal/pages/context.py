@@ -1,4 +1,4 @@
-"""What every page knows of the site: the top bar, the alerts, the banners."""
+"""The template context of every page: the top bar, the alerts, the banners."""
 
 import time
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from telemetry.protocol.frame import decode
 THEMES = ("light", "dark")
 ALERTS_SHOWN = 8
 LATE_SECONDS = 5.0
-"""Frames come once a second; five missing ones are worth a banner."""
+"""Frames come once a second. Five missing ones show a banner."""
 # Name of the address, label. The word in the address bar is the name as well.
 MAIN_PAGES = (
     ("board", noop("Board")),
@@ -37,7 +37,7 @@ MAIN_PAGES = (
     ("standing", noop("Standing")),
 )
 PARTS_OF = {"jobs": ("serves",), "mine": ("offers", "series")}
-"""Pages that belong to a main page and whose address says otherwise."""
+"""Pages that belong to a main page of a different address."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class NavEntry:
 
 
 class SiteContext:
-    """Read lazily: a page that shows no top bar costs no query."""
+    """Lazy: a page without a top bar costs no query."""
 
     def __init__(self, request: HttpRequest) -> None:
         self.request = request
@@ -67,8 +67,8 @@ class SiteContext:
 
     @property
     def languages(self) -> list[tuple[str, str]]:
-        """(code, own name) of each language but the page's; none where none can be
-        chosen, because a form's answer is shown and not a page to come back to.
+        """(code, own name) of each language except the page's. Empty on the answer of a
+        form, because the choice could not return to it.
         """
         if self.request.method not in {"GET", "HEAD"}:
             return []
@@ -83,12 +83,12 @@ class SiteContext:
 
     @property
     def contact(self) -> str:
-        """Whom users turn to, as the site has set it; "" where it has not."""
+        """The site's contact for users; "" if it is not set."""
         return settings.PORTAL_CONTACT
 
     @property
     def now(self) -> float:
-        """Unix seconds: the browser counts relative times by this clock."""
+        """Unix seconds. The browser computes relative times from this clock."""
         return round(timezone.now().timestamp(), 3)
 
     @property
@@ -99,7 +99,7 @@ class SiteContext:
 
     @cached_property
     def nav(self) -> list[NavEntry]:
-        """Links to the main pages; the operator's and a head's own one at the end."""
+        """Links to the main pages. Those of the operator and of heads come last."""
         entries = []
         own: list[tuple[str, str]] = []
         if getattr(self.request.user, "is_operator", False):
@@ -137,7 +137,7 @@ class SiteContext:
 
     @cached_property
     def headed(self) -> list[Account]:
-        """Accounts that the User steers: a group head's own entries."""
+        """Accounts of which the User is the head."""
         if not self.request.user.is_authenticated:
             return []
         mine = Membership.objects.filter(
@@ -147,7 +147,7 @@ class SiteContext:
 
     @cached_property
     def alerts(self) -> list[Alert]:
-        """What calls for this User, worst first: one more than the menu shows."""
+        """Alerts for this User, worst first: one more than the menu shows."""
         user = self.request.user
         if not isinstance(user, User):
             return []
@@ -155,7 +155,7 @@ class SiteContext:
 
     @cached_property
     def alert_count(self) -> int:
-        """How many there are."""
+        """Number of these alerts."""
         user = self.request.user
         if len(self.alerts) <= ALERTS_SHOWN or not isinstance(user, User):
             return len(self.alerts)
@@ -163,7 +163,7 @@ class SiteContext:
 
     @cached_property
     def notices(self) -> list[NoticeInfo]:
-        """What this User was told and has not read, newest first."""
+        """Unread notices of this User, newest first."""
         user = self.request.user
         if not isinstance(user, User):
             return []
@@ -171,7 +171,7 @@ class SiteContext:
 
     @cached_property
     def notice_count(self) -> int:
-        """How many those are."""
+        """Number of unread notices."""
         user = self.request.user
         if len(self.notices) < ALERTS_SHOWN or not isinstance(user, User):
             return len(self.notices)
@@ -179,12 +179,12 @@ class SiteContext:
 
     @property
     def bell_count(self) -> int:
-        """What the bell counts: open alerts and unread notices."""
+        """The bell's number: open alerts and unread notices."""
         return self.alert_count + self.notice_count
 
     @cached_property
     def accused(self) -> list[Alert]:
-        """Those in which this User's own process is the intruder's."""
+        """Alerts in which this User's process is the intruder."""
         user = self.request.user
         suspects = [alert for alert in self.alerts if alert.rule == INTRUDER]
         if not suspects or not isinstance(user, User):
@@ -194,26 +194,27 @@ class SiteContext:
 
     @cached_property
     def closing(self) -> list[NearMaintenance]:
-        """Maintenance and blackouts that run or are near."""
+        """Maintenance and blackouts that run or begin soon."""
         if not isinstance(self.request.user, User):
             return []
         return near_maintenance(timezone.now())
 
     @cached_property
     def troubles(self) -> list[str]:
-        """What keeps the portal from working, for operators."""
+        """Problems of the portal, for operators."""
         if not getattr(self.request.user, "is_operator", False):
             return []
         return health.check_health(from_a_page=True).troubles()
 
     @cached_property
     def clock_late(self) -> bool:
-        """Whether no job starts or ends now, because the periodic tasks stand still."""
+        """Whether no job starts or ends now, because the periodic tasks have
+        stopped."""
         return health.clock_is_late()
 
     @cached_property
     def late_seconds(self) -> float | None:
-        """Age of the newest live frame where it is late; None where it is not."""
+        """Age of the newest live frame in seconds if it is late; None otherwise."""
         if not self.nodes:
             return None
         age_seconds = frame_age_seconds()
@@ -223,7 +224,7 @@ class SiteContext:
 
 
 def frame_age_seconds() -> float | None:
-    """Seconds since ingest made the newest frame; None: there is none to read."""
+    """Return seconds since ingest made the newest frame; None if there is none."""
     frames = read_frames(1)
     if not frames:
         return None
@@ -234,9 +235,9 @@ def frame_age_seconds() -> float | None:
 
 
 def read_frames(most: int) -> list[bytes]:
-    """The newest live frames, newest first.
+    """Return the newest live frames, newest first.
 
-    None from a broker that does not answer: pages must open without it.
+    There are none if the broker does not answer, because pages must open without it.
     """
     try:
         with redis.Redis.from_url(

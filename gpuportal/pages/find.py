@@ -1,4 +1,4 @@
-"""The search of the top bar: what a few typed letters may mean to this User."""
+"""The search of the top bar: what a User may find for a few letters."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -62,7 +62,8 @@ class FoundItem:
 
 
 def find(query: str, user: User) -> list[FoundItem]:
-    """Everything the User may see that the query names, pages first."""
+    """Return everything that matches the query and that the User may see, pages
+    first."""
     query = query.strip()[:LONGEST_QUERY]
     if not query:
         return []
@@ -77,7 +78,7 @@ def find(query: str, user: User) -> list[FoundItem]:
 
 
 def as_json(hits: Iterable[FoundItem]) -> list[dict[str, str]]:
-    """Hits for the search box."""
+    """Return hits for the search box."""
     return [asdict(hit) for hit in hits]
 
 
@@ -128,7 +129,7 @@ def _people(query: str, user: User) -> Iterator[FoundItem]:
 
 
 def _reservations(query: str, user: User) -> Iterator[FoundItem]:
-    """Find one by its number: "387", "#387" or "reservation 387"."""
+    """Find a reservation by its number: "387", "#387" or "reservation 387"."""
     number = re.fullmatch(r"(?:reservation\s*|booking\s*)?#?(\d{1,17})", query.lower())
     if number is None:
         return

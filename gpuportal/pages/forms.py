@@ -60,7 +60,7 @@ class TokenForm(PlainForm):
     )
 
     def clean(self) -> dict[str, object]:
-        """Narrow the scope `serve` to one Job where one is named."""
+        """Narrow the scope `serve` to one Job if one is named."""
         data = super().clean() or self.cleaned_data
         job, scopes = data.get("serve_job"), data.get("scopes")
         if job and isinstance(scopes, list):
@@ -75,7 +75,7 @@ class TokenForm(PlainForm):
 
 
 class SignInForm(PlainErrors, AuthenticationForm):
-    """User name and password, with the portal's own words for a wrong one."""
+    """User name and password, with the portal's sentence for a wrong one."""
 
     error_messages = {
         "invalid_login": lazy("Wrong user name or password."),

@@ -1,7 +1,7 @@
 """The special words of the interface, each with one plain explanation.
 
-The pages read it through ``{% term "flex" %}``, scripts through ``static/js/terms.js``
-and ``/help/terms.json``, and the help page prints it whole.
+Pages use it through ``{% term "flex" %}``, scripts through ``static/js/terms.js`` and
+``/help/terms.json``. The help page prints all of it.
 """
 
 from dataclasses import dataclass

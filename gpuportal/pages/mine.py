@@ -1,4 +1,4 @@
-"""One's own page: what runs, what comes next, what waits, and what is over."""
+"""A user's start page: running, coming, waiting and past reservations and jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ OVER = tuple(sorted(state.value for state in set(State) - State.live()))
 
 @dataclass(frozen=True, slots=True)
 class OwnBooking:
-    """One own Reservation as the page shows it."""
+    """One Reservation of the user, as the page shows it."""
 
     row: Reservation
     title: str
@@ -56,17 +56,18 @@ class OwnBooking:
     end: str
     """ISO 8601."""
     longer_end: str
-    """ISO 8601, the end that "one hour longer" asks for."""
+    """ISO 8601, the end for "one hour longer"."""
 
     @property
     def scripts(self) -> bool:
-        """Whether own scripts may run on some of its nodes."""
+        """Whether students' scripts may run on some of its nodes."""
         return any(node.scripts for node in self.nodes)
 
 
 @require_safe
 def mine(request: HttpRequest) -> HttpResponse:
-    """Show own Reservations, Jobs, quota, waiting requests, Offers and Series."""
+    """Show the user's Reservations, Jobs, quota, waiting requests, Offers and
+    Series."""
     user = reader(request)
     now, policy = timezone.now(), site_policy()
     asked = read_filters(PastFilterForm, request.GET)
@@ -154,7 +155,7 @@ def _span(row: Reservation) -> str:
 
 
 def _past(user: User, asked: dict[str, Any], now: datetime) -> "Page[Reservation]":
-    """Return a page of what is over, the newest first."""
+    """Return a page of past Reservations, the newest first."""
     rows = _own(user).exclude(state__in=State.live(), end__gt=now)
     if asked.get("state"):
         rows = rows.filter(state=asked["state"])

@@ -26,7 +26,7 @@ WORDS = frozenset(
 
 
 def state_word(word: str) -> str:
-    """Return a state in the reader's language; one that is not known as it is."""
+    """Return a state in the reader's language. An unknown one is returned as it is."""
     key = word.lower()
     if key not in WORDS:
         return word

@@ -1,4 +1,4 @@
-"""Pages that mix floors: the live board, search, one's own settings, errors."""
+"""Pages that join apps: the live board, search, the user's settings, errors."""
 
 from collections import Counter
 
@@ -31,7 +31,7 @@ from telemetry.web.translation import translated_values
 
 
 class SignIn(LoginView):
-    """The login page; who is signed in already goes on to the first page."""
+    """The login page. Signed-in users are redirected to the start page."""
 
     redirect_authenticated_user = True
     template_name = "registration/login.html"
@@ -47,7 +47,7 @@ class SignIn(LoginView):
 
 @require_safe
 def board(request: HttpRequest) -> HttpResponse:
-    """Every Gpu of every Node, live. The figures come over the websocket."""
+    """Show every Gpu of every Node, live. The figures come over the websocket."""
     gpus = list(Gpu.objects.shown().values_list("pk", "node__name", "draining"))
     counts = Counter(node for _pk, node, _draining in gpus)
     nodes = list(Node.objects.in_service().values_list("pk", "name", "draining"))
@@ -68,7 +68,7 @@ def board(request: HttpRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def board_minute(request: HttpRequest) -> HttpResponse:
-    """The last minute's frames, oldest first: what sparklines start from."""
+    """Return the last minute's frames, oldest first, for the first sparklines."""
     frames = reversed(read_frames(MINUTE_FRAMES))
     return HttpResponse(b"".join(frames), content_type="application/octet-stream")
 
@@ -76,7 +76,7 @@ def board_minute(request: HttpRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def board_energy(request: HttpRequest) -> JsonResponse:
-    """By Gpu: the booking that runs there and its kWh so far."""
+    """Return, by Gpu, the running booking and its kWh."""
     told = booking_energy(timezone.now())
     return JsonResponse(
         {pk: {"reservation": row, "kwh": kwh} for pk, (row, kwh) in told.items()}
@@ -85,7 +85,7 @@ def board_energy(request: HttpRequest) -> JsonResponse:
 
 @require_safe
 def search(request: HttpRequest) -> HttpResponse:
-    """Find Gpus, Nodes, people, Jobs and pages; JSON for the search box."""
+    """Find Gpus, Nodes, people, Jobs and pages. The search box gets JSON."""
     query = request.GET.get("q", "").strip()
     hits = find(query, _user(request))
     if not request.accepts("text/html"):
@@ -97,13 +97,13 @@ def search(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def me(request: HttpRequest) -> HttpResponse:
-    """Theme, groups and API tokens of the User."""
+    """Show the User's theme, groups and API tokens."""
     return _me_page(request, TokenForm())
 
 
 @require_POST
 def time_zone(request: HttpRequest) -> HttpResponse:
-    """Keep the zone in which the User reads times; empty: the site's."""
+    """Store the zone in which the User reads times; empty: the site's."""
     form = ZoneForm(request.POST)
     if not form.is_valid():
         return _me_page(request, TokenForm(), zone_form=form, status=422)
@@ -123,9 +123,10 @@ def time_zone(request: HttpRequest) -> HttpResponse:
 @require_POST
 @login_not_required
 def language(request: HttpRequest) -> HttpResponse:
-    """Keep the language of a reader: a User's in the database, a visitor's in a cookie.
+    """Store the language of a reader: a User's in the database, a visitor's in a
+    cookie.
 
-    A User's is in the cookie as well, for the pages that are made without the User.
+    A User's is in the cookie as well, for pages that are rendered without the User.
     """
     form = LanguageForm(request.POST)
     user = request.user if isinstance(request.user, User) else None
@@ -166,7 +167,7 @@ def tour_seen(request: HttpRequest) -> HttpResponse:
 @require_POST
 @never_cache
 def token_create(request: HttpRequest) -> HttpResponse:
-    """Make a token and answer with the only page that ever shows it."""
+    """Make a token and answer with a page. No other page shows the token."""
     form = TokenForm(request.POST)
     if not form.is_valid():
         return _me_page(request, form, status=422)
@@ -209,14 +210,15 @@ def _me_page(
 
 
 def _user(request: HttpRequest) -> User:
-    """The signed-in User; LoginRequiredMiddleware lets nobody else through."""
+    """Return the signed-in User. LoginRequiredMiddleware lets only signed-in users
+    through."""
     assert isinstance(request.user, User)
     return request.user
 
 
 @login_not_required
 def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """403: says that it exists but is not yours."""
+    """Answer 403: the page exists, but the user may not see it."""
     activate_language_of_user(request)
     if problems.wants_problem(request):
         return problems.respond(
@@ -229,7 +231,8 @@ def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 @login_not_required
 def form_expired(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """403: the CSRF check failed; the way back to the form, which keeps its text."""
+    """Answer 403: the CSRF check failed. The page links back to the form, which keeps
+    its text."""
     activate_language_of_user(request)
     if problems.wants_problem(request):
         return problems.respond(
@@ -243,7 +246,7 @@ def form_expired(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 @login_not_required
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """404: says that there is nothing, and where to look."""
+    """Answer 404, with links to other pages."""
     activate_language_of_user(request)
     if problems.wants_problem(request):
         return problems.respond(problems.not_found())
@@ -252,5 +255,5 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 @login_not_required
 def failed(request: HttpRequest) -> HttpResponse:
-    """500: rendered without the database, which may be what failed."""
+    """Answer 500, rendered without the database, which may have failed."""
     return render(request, "500.html", status=500)

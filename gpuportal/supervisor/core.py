@@ -13,7 +13,7 @@ from gpuportal.supervisor.logs import LogFile
 from telemetry.proc_stat import ProcStat, descendants
 
 TURN_SECONDS = 0.2
-# A process that lived so long is forgiven its earlier deaths.
+# After this time of life a process's earlier deaths no longer count.
 STEADY_SECONDS = 60.0
 QUICK_DEATHS_MAX = 5
 BACKOFF_FIRST_SECONDS = 0.5
@@ -21,7 +21,7 @@ BACKOFF_LONGEST_SECONDS = 30.0
 # Jobs are told to end, and have this long before they are killed. Longer than
 # the grace that a job shim gives when the portal ends.
 STRAGGLER_SECONDS = 3.0
-# How long a killed process may take to be gone.
+# How long to wait until a killed process is gone.
 KILL_SECONDS = 2.0
 
 
@@ -33,13 +33,13 @@ class ProcessSpec:
     argv: Sequence[str]
     env: Mapping[str, str]
     stop_rank: int = 0
-    """Lower ranks are stopped first; processes of one rank together."""
+    """Lower ranks are stopped first. Processes of one rank are stopped together."""
     stop_seconds: float = 3.0
     """Time between SIGTERM and SIGKILL."""
     orphan_signal: int = signal.SIGTERM
-    """What the kernel sends when the supervisor itself is killed."""
+    """The signal that the kernel sends if the supervisor is killed."""
     essential: bool = True
-    """Whether the site is of no use without it: deaths in a row end all."""
+    """Whether the site is useless without it. Several deaths in a row end all."""
     pass_fds: tuple[int, ...] = ()
 
 
@@ -57,7 +57,7 @@ class ChildProcess:
 
 
 class Supervisor:
-    """Runs a table of processes until told to stop. Main thread only."""
+    """Runs a table of processes until a request to stop. Main thread only."""
 
     def __init__(
         self, *, root: Path, log_dir: Path, say: Callable[[str], None]
@@ -71,13 +71,13 @@ class Supervisor:
         self._say = say
         kernel.adopt_orphans()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # Whoever started this under nohup wants it to outlive the terminal.
+            # A supervisor started under nohup has to outlive the terminal.
             if signal.getsignal(signum) != signal.SIG_IGN:
                 signal.signal(signum, self._asked_to_stop)
 
     @property
     def stopping(self) -> bool:
-        """Whether somebody asked for the end, or a process cannot be kept up."""
+        """Whether the end was requested, or a process cannot be kept running."""
         return self._stopping
 
     def start(self, spec: ProcessSpec) -> None:
@@ -100,7 +100,7 @@ class Supervisor:
         time.sleep(TURN_SECONDS)
 
     def run(self) -> None:
-        """Turn until asked to stop, or until a process cannot be kept up."""
+        """Run until a request to stop, or until a process cannot be kept running."""
         while not self._stopping:
             self.turn()
 
@@ -154,8 +154,8 @@ class Supervisor:
     def _ended(self, child: ChildProcess, exit_code: int) -> None:
         assert child.process is not None
         child.process.returncode = exit_code
-        # Pool processes that a killed worker left behind; jobs have sessions
-        # of their own and live on.
+        # Pool processes that a killed worker left behind. Jobs have their own sessions
+        # and continue.
         kernel.send_group(child.process.pid, signal.SIGKILL)
         child.process = None
         child.log.follow()
@@ -201,11 +201,11 @@ class Supervisor:
         self._wait(lambda: all(c.process is None for c in due), KILL_SECONDS)
 
     def _end_stragglers(self, seconds: float) -> None:
-        """Wait for what is nobody's (shims, jobs, forgotten children); kill it."""
+        """Wait for remaining processes (shims, jobs, orphans), then kill them."""
         self._wait(lambda: not self._stragglers(), seconds)
         deadline = time.monotonic() + KILL_SECONDS
         while (left := self._stragglers()) and time.monotonic() < deadline:
-            # Killing a shim hands its job to the supervisor: look again.
+            # After a shim was killed the supervisor is its job's parent, so look again.
             for process in left:
                 kernel.send(process.pid, signal.SIGKILL)
             self._reap()
@@ -226,7 +226,7 @@ class Supervisor:
 
 
 def _how(exit_code: int) -> str:
-    """Say in words how a process ended."""
+    """Return in words how a process ended."""
     if exit_code >= 0:
         return f"ended with exit status {exit_code}"
     try:

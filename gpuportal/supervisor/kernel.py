@@ -1,4 +1,4 @@
-"""What the supervisor asks of Linux: locks, deaths, orphans. prctl(2), proc(5)."""
+"""The supervisor's calls of Linux: locks, death signals, orphans. prctl(2)."""
 
 import ctypes
 import fcntl
@@ -21,7 +21,7 @@ class AlreadyRunning(Exception):
 
     def __init__(self, *, holder: str) -> None:
         self.holder = holder
-        """What the other one wrote about itself; may be empty."""
+        """Text of the other supervisor about itself; may be empty."""
         super().__init__(holder)
 
 
@@ -31,7 +31,7 @@ def take_lock(path: Path) -> IO[str]:
     Children do not inherit it: Python opens files close-on-exec.
 
     Raises:
-        AlreadyRunning: somebody else holds it. Nothing was touched.
+        AlreadyRunning: another process holds it. Nothing was changed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+")
@@ -46,7 +46,7 @@ def take_lock(path: Path) -> IO[str]:
 
 
 def write_lock(file: IO[str], text: str) -> None:
-    """Say in the lock who holds it."""
+    """Write the holder into the lock file."""
     file.seek(0)
     file.truncate()
     file.write(text)
@@ -64,7 +64,7 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent(signum: int) -> Callable[[], None]:
-    """Return what a child runs before exec, so that it dies with its parent.
+    """Return a function that a child runs before exec, so that it dies with its parent.
 
     The kernel sends the signal when the *thread* that forked ends, so only the
     main thread may start children. A parent that died before the request was
@@ -77,7 +77,7 @@ def die_with_parent(signum: int) -> Callable[[], None]:
             _LIBC.prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
         if os.getppid() != parent_pid:
             os._exit(1)
-        # A parent that ignores or blocks signals must not pass that on.
+        # A child must not inherit ignored or blocked signals.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
@@ -85,7 +85,7 @@ def die_with_parent(signum: int) -> Callable[[], None]:
 
 
 def send(pid: int, signum: int) -> None:
-    """Signal one process; one that is gone already is as good as signalled."""
+    """Send a signal to one process. A process that is gone is ignored."""
     try:
         os.kill(pid, signum)
     except ProcessLookupError:
@@ -93,7 +93,7 @@ def send(pid: int, signum: int) -> None:
 
 
 def send_group(group: int, signum: int) -> None:
-    """Signal a process group; one that is gone already is as good."""
+    """Send a signal to a process group. A group that is gone is ignored."""
     try:
         os.killpg(group, signum)
     except (ProcessLookupError, PermissionError):

@@ -1,7 +1,7 @@
 """Log files of bounded size, and their warnings on the terminal.
 
-Processes write straight into their file (opened for append), so that no log
-depends on the supervisor: it only follows, cuts and repeats.
+Processes write directly into their file (opened for append), so no log depends on the
+supervisor. It only follows, cuts and repeats them.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 LOG_MAX_BYTES = 5 * 2**20
 READ_MAX_BYTES = 64 * 2**10
 LINE_MAX = 240
-# At most so many lines of one process reach the terminal in one span.
+# At most this many lines of one process reach the terminal in one span.
 SHOWN_MAX = 10
 SPAN_SECONDS = 30.0
 _LOUD = re.compile(r"\b(WARNING|ERROR|CRITICAL|Traceback)\b")
@@ -25,7 +25,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class LogFile:
-    """One process's log: cut when long, its loud lines repeated."""
+    """One process's log. It is cut when it is long, and its warnings are repeated."""
 
     def __init__(self, name: str, path: Path, say: Callable[[str], None]) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class LogFile:
         self._shown = 0
 
     def follow(self) -> None:
-        """Repeat what was said since the last call; cut the file when long."""
+        """Repeat warnings since the last call. Cut the file when it is long."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < self._offset:
             self._offset = 0
@@ -89,5 +89,5 @@ class LogFile:
 
 
 def clean(line: str) -> str:
-    """Return a line that cannot steer a terminal, cut to a sane length."""
+    """Return a line without control characters, cut to a reasonable length."""
     return _CONTROL.sub("", line)[:LINE_MAX]

@@ -27,11 +27,12 @@ from telemetry.models import Node
 # Stopped in this order: what makes work, what shows it, what carries it.
 WORK_RANK, SHOW_RANK, CARRY_RANK = 0, 1, 2
 
-# Celery sets process titles where setproctitle is installed, which would write
-# over the environment that /proc shows to whoever looks for the reason of things.
+# If setproctitle is installed, Celery sets process titles, which overwrite the
+# environment that /proc shows.
 TITLES = {"SPT_NOENV": "1"}
 
-# All that a node may inherit: no DATABASE_URL, no SECRET_KEY, no mail password.
+# The variables that a node may inherit: no DATABASE_URL, no SECRET_KEY, no mail
+# password.
 _NODE_INHERITS = frozenset(
     {
         "PATH",
@@ -106,13 +107,14 @@ def control(*, listener_fd: int) -> list[ProcessSpec]:
             [
                 *(*celery, "worker", "-Q", "control", "-n", "control@%h"),
                 *("--pool", "prefork", "-c", "2", "-l", "WARNING"),
-                # A heartbeat to a broker that is gone already holds up the end.
+                # A heartbeat to a broker that is gone would delay the end.
                 *("--without-gossip", "--without-mingle", "--without-heartbeat"),
                 *("--max-tasks-per-child", "5000"),
             ],
             environ,
-            # Quit and not term: a task half done is rolled back and done again,
-            # and nobody is left to insist when the supervisor was killed.
+            # SIGQUIT and not SIGTERM: a half-done task is rolled back and done again,
+            # and after a kill of the supervisor no process is left to send a second
+            # signal.
             orphan_signal=signal.SIGQUIT,
         ),
         *refining(celery, environ),
@@ -136,8 +138,8 @@ def control(*, listener_fd: int) -> list[ProcessSpec]:
 def refining(celery: Sequence[str], environ: Mapping[str, str]) -> list[ProcessSpec]:
     """Return the worker of symbolic estimates, which take seconds each.
 
-    Apart from the control worker, whose ticks wait for nobody. A machine without
-    torch cannot make them: the closed form is all that its pages show.
+    It is separate from the control worker, whose ticks must not wait. A machine without
+    torch cannot make them. Its pages show only the closed form.
     """
     if not torch_installed():
         return []
@@ -151,7 +153,7 @@ def refining(celery: Sequence[str], environ: Mapping[str, str]) -> list[ProcessS
                 *("--max-tasks-per-child", "500"),
             ],
             environ,
-            # An idle worker looks at its queue, and at signals, every few seconds.
+            # An idle worker checks its queue, and signals, every few seconds.
             stop_seconds=5.0,
             orphan_signal=signal.SIGQUIT,
             essential=False,
@@ -160,9 +162,9 @@ def refining(celery: Sequence[str], environ: Mapping[str, str]) -> list[ProcessS
 
 
 def node(process: NodeProcess, *, web_url: str) -> ProcessSpec:
-    """Return one node worker with an environment of its own.
+    """Return one node worker with its own environment.
 
-    Its token and the public order key are made where they are missing.
+    Its token and the public key of commands are made if they are missing.
     """
     signing.public_key_pem()
     node_dir = paths.var_dir() / "node" / process.name
@@ -209,7 +211,7 @@ def node_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def token_file(process: NodeProcess) -> Path:
-    """Return the file of a node's token; a lost one is replaced by a new one."""
+    """Return the file of a node's token. A lost token is replaced by a new one."""
     name = f"node-{process.name}.token"
     stored = Node.objects.filter(name=process.name).first()
     token = paths.read_secret(name)
@@ -247,7 +249,7 @@ def local_nodes(choice: str) -> Sequence[NodeProcess]:
         return [
             simulated.get(name, NodeProcess(name, simulated=False)) for name in wanted
         ]
-    # Beside real Gpus the demo lab's nodes go on: its bookings are on them.
+    # With real Gpus the demo lab's nodes still run, because its bookings are on them.
     real = [NodeProcess(own_name(), simulated=False)] if driver_present() else []
     return real + (list(simulated.values()) if settings.ALLOW_SIMULATED_GPUS else [])
 
@@ -261,7 +263,7 @@ NVML_SECONDS = 5.0
 
 
 def driver_present() -> bool:
-    """Say whether NVML answers on this machine."""
+    """Return whether NVML answers on this machine."""
     try:
         asked = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _ASK_NVML],

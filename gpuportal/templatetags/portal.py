@@ -38,8 +38,8 @@ register.filter("duration", units.format_duration)
 register.filter("percent", units.format_pct)
 register.filter("share", units.format_ratio)
 register.filter("kwh", units.format_kwh)
-# For texts that the database keeps in English, for filters that take strings, and where
-# nothing is escaped, such as in mails. Elsewhere {{ }} translates a Sentence.
+# For texts stored in English, for filters that take strings, and for unescaped output
+# such as mails. Elsewhere {{ }} translates a Sentence.
 register.filter("translated", shown)
 
 
@@ -51,51 +51,51 @@ def json_script(value: object, element_id: str | None = None) -> SafeString:
 
 @register.filter
 def drain_reason(node: Node) -> str:
-    """Why a node takes no new bookings; "" where no reason is known."""
+    """Return why a node takes no new bookings; "" if no reason is known."""
     found = drains([node.pk]).get(node.pk) if node.draining else None
     return found.reason if found else ""
 
 
 @register.filter
 def gpu_drain_reason(gpu: Gpu) -> str:
-    """Why a GPU takes no new bookings: its own reason, else its node's."""
+    """Return why a GPU takes no new bookings: its own reason, otherwise its node's."""
     own = gpu_drain_reasons([gpu.pk]) if gpu.draining else {}
     return own.get(gpu.pk) or drain_reason(gpu.node)
 
 
 @register.filter
 def rule_title(rule: str) -> str:
-    """What an alert's rule is called, as on the board."""
+    """Return the title of an alert's rule, as on the board."""
     return title(rule)
 
 
 @register.filter
 def step_time(spent_seconds: float | None) -> str:
-    """How long a step takes; a dash where nobody knows."""
+    """Return how long a step takes; a dash if unknown."""
     return seconds(spent_seconds) if spent_seconds else units.UNKNOWN
 
 
 @register.filter
 def signed_pct(error_pct: float | None) -> str:
-    """An error in percent with its sign: +2 %, −3 %."""
+    """Return an error in percent with its sign: +2 %, −3 %."""
     return units.UNKNOWN if error_pct is None else error_words(error_pct)
 
 
 @register.filter
 def error_pct(ratio: float | None) -> str:
-    """How far actual over predicted is from 1, in percent with its sign."""
+    """Return actual over predicted minus 1, in percent with its sign."""
     return units.UNKNOWN if ratio is None else error_words(100 * (ratio - 1))
 
 
 @register.filter
 def progress(job: Job) -> dict[str, object] | None:
-    """How far a live Job is, as its log tells; None: it has ended or does not say."""
+    """Return a live Job's progress from its log; None if it ended or reports none."""
     return None if job.ended_at else progress_facts(job)
 
 
 @register.simple_tag
 def icon(name: str) -> SafeString:
-    """One symbol of the site's sprite (``static/img/icons.svg``)."""
+    """Return one symbol of the site's sprite (``static/img/icons.svg``)."""
     return format_html(
         '<svg class="icon" aria-hidden="true"><use href="{}#{}"></use></svg>',
         static("img/icons.svg"),
@@ -105,7 +105,7 @@ def icon(name: str) -> SafeString:
 
 @register.simple_tag
 def state(word: str) -> SafeString:
-    """A state as word, icon and colour (``.state`` of components.css)."""
+    """Return a state as word, icon and colour (``.state`` of components.css)."""
     key = word.lower()
     return format_html(
         '<span class="state state-{}">{}{}</span>', key, icon(key), state_word(word)
@@ -114,10 +114,10 @@ def state(word: str) -> SafeString:
 
 @register.simple_tag
 def when(at: datetime | None, form: str = "relative") -> SafeString | str:
-    """A ``<time>`` that ``static/js/time.js`` keeps up to date.
+    """Return a ``<time>`` that ``static/js/time.js`` keeps up to date.
 
-    ``form`` is relative, clock or absolute; without JavaScript the absolute time
-    in the site's zone stands there.
+    ``form`` is relative, clock or absolute. Without JavaScript it shows the absolute
+    time in the site's zone.
     """
     if at is None:
         return units.UNKNOWN

@@ -5,7 +5,7 @@ from django.conf.locale.de.formats import *  # noqa: F403
 
 DECIMAL_SEPARATOR = "."
 THOUSAND_SEPARATOR = "\N{NARROW NO-BREAK SPACE}"
-# The first one is how a form writes a date: as <input type="date"> reads it.
+# A form writes dates in the first format, which <input type="date"> reads.
 DATE_INPUT_FORMATS = ["%Y-%m-%d", *usual.DATE_INPUT_FORMATS]
 DATETIME_INPUT_FORMATS = ["%Y-%m-%d %H:%M:%S", *usual.DATETIME_INPUT_FORMATS]
 # As the tag {% when %} writes a time: Di 12. Jan. 2027, 14:00.

@@ -1,4 +1,4 @@
-"""`manage.py enroll_node NAME`: let a machine speak for its Gpus."""
+"""`manage.py enroll_node NAME`: let a machine report its Gpus."""
 
 import os
 import secrets
@@ -16,11 +16,12 @@ from telemetry.inventory.enrollment import enroll_node, renew_token
 from telemetry.protocol.errors import TelemetryError
 
 NODE_FILES = Path("/etc/gpuportal")
-"""Where ``deploy/node.env.example`` looks for them on the node."""
+"""Paths on the node, as in ``deploy/node.env.example``."""
 
 
 class Command(BaseCommand):
-    """Makes the node's row, its token and the order key, and says what to copy."""
+    """Makes the node's row, its token and the key of commands, and prints what to
+    copy."""
 
     help = (
         "Enrol a node, write its token to a file of mode 600, "
@@ -28,7 +29,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Name, and what it is."""
+        """Add the options."""
         parser.add_argument("name", help="letters, digits, - and _; at most 63")
         parser.add_argument(
             "--simulated", action="store_true", help="its GPUs are simulated"
@@ -38,7 +39,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Enrol or renew; one line on failure."""
+        """Enrol a node or renew its token. A failure is one line."""
         name, simulated = options["name"], options["simulated"]
         if simulated and not settings.ALLOW_SIMULATED_GPUS:
             raise CommandError(
@@ -55,7 +56,7 @@ class Command(BaseCommand):
         except TelemetryError as error:
             raise CommandError(str(error)) from error
         path = write_token(Path(settings.VAR_DIR) / "secret", name, token)
-        # A node refuses every order that it cannot check.
+        # A node refuses every command that it cannot verify.
         signing.public_key_pem()
         key = paths.secret_file(signing.PUBLIC)
         done = "has a new token" if options["renew"] else "is enrolled"
@@ -67,7 +68,7 @@ class Command(BaseCommand):
 
 
 def write_token(folder: Path, name: str, token: str) -> Path:
-    """Put a token into a file that only its owner reads; an old one is replaced."""
+    """Write a token into a file that only its owner can read, replacing an old one."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"node-{name}.token"
     draft = folder / f".{path.name}.{secrets.token_hex(4)}"

@@ -16,7 +16,7 @@ class Command(BaseCommand):
     help = "Erase everything that identifies a person. This cannot be undone."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Take the login twice: a typing error erases nobody."""
+        """Require the login twice, so that a typing error erases nobody."""
         parser.add_argument("login")
         parser.add_argument(
             "--confirm",
@@ -28,7 +28,7 @@ class Command(BaseCommand):
     def handle(
         self, *args: object, login: str, confirm: str, **options: object
     ) -> None:
-        """Erase, or say why not."""
+        """Erase the person, or print why not."""
         user = User.objects.filter(username=login).first()
         if user is None:
             raise CommandError(f"There is no login {login!r}.", returncode=2)

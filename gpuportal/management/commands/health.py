@@ -8,12 +8,12 @@ from gpuportal.monitoring import health
 
 
 class Command(BaseCommand):
-    """One line for each part; exit status 1 where something is wrong."""
+    """Prints one line for each part. The exit status is 1 if something is wrong."""
 
     help = "Check database, broker, periodic tasks, disk and migrations."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Look once."""
+        """Check once."""
         state = health.check_health()
         troubles = state.troubles()
         if troubles:

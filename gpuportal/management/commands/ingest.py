@@ -1,7 +1,7 @@
 """`manage.py ingest`: the only writer of facts from nodes.
 
-Here the floors are joined: telemetry's loop, the calendar's judge, the ladder
-against intruders, placement's facts and logs. More than one may run; one of them leads.
+It joins the apps: telemetry's loop, the calendar's judge, the responses to intruders,
+placement's events and logs. More than one may run. One of them leads.
 """
 
 import signal
@@ -19,11 +19,11 @@ from placement.jobs.job_broadcast import LogGate
 from telemetry.ingest import Ingest
 
 SOCKET_TIMEOUT_SECONDS = 5.0
-"""A broker that does not answer for so long is away; the loop comes back."""
+"""A broker that does not answer for this time is away. The loop tries again."""
 
 
 def connect() -> Redis:
-    """A client of the broker whose waits end."""
+    """Return a client of the broker with limited waits."""
     return Redis.from_url(
         settings.REDIS_URL,
         socket_timeout=SOCKET_TIMEOUT_SECONDS,

@@ -24,7 +24,7 @@ from gpuportal.supervisor.kernel import write_lock
 from gpuportal.supervisor.starter import Starter
 from telemetry import paths
 
-# How many ports after a taken one are looked at for the advice; the last one of TCP.
+# How many ports after an occupied one are tried for the advice, and TCP's last port.
 PORTS_TRIED, MOST_PORT = 50, 65_535
 DISK_NEEDED_BYTES = 200 * 2**20
 BROKER_SECONDS = 10.0
@@ -61,7 +61,7 @@ class Command(BaseCommand):
     def handle(self, *args: object, **options: object) -> None:
         """Lock, take the port, prepare, run, stop."""
         bind, port = str(options["bind"]), int(str(options["port"]))
-        # First of all: it is the shell of now that counts, not of in a minute.
+        # First, because the present shell counts, not the one of a minute later.
         starter = Starter() if options["with_starter"] else None
         lock = self._lock()
         listener = self._listen(bind, port)
@@ -91,7 +91,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def say(self, text: str) -> None:
-        """Print one line; a terminal that was closed is no reason to die."""
+        """Print one line, and go on if the terminal was closed."""
         try:
             self.stdout.write(text)
             self.stdout.flush()
@@ -109,7 +109,8 @@ class Command(BaseCommand):
             ) from None
 
     def _listen(self, bind: str, port: int) -> socket.socket:
-        """Open the site's port. The web process gets it: no second race for it."""
+        """Open the site's port. The web process inherits it, so no other process can
+        take it."""
         try:
             family, kind, number, _, address = socket.getaddrinfo(
                 bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -161,7 +162,7 @@ class Command(BaseCommand):
         made = self._demo(bool(options["no_demo"]))
         nodes = process_table.local_nodes(str(options["nodes"]))
         web, *others = process_table.control(listener_fd=listener.fileno())
-        # The web first and alone: the first page is what somebody waits for.
+        # Start the web first and alone, because people wait for the first page.
         supervisor.start(web)
         self._wait_for_web(supervisor, address)
         if supervisor.stopping:
@@ -179,7 +180,7 @@ class Command(BaseCommand):
         path = paths.embedded_socket()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.parent.stat().st_uid != os.getuid():
-            # It may be under /tmp, where anybody could have been first.
+            # It may be under /tmp, where another user could have made it.
             raise CommandError(f"{path.parent} belongs to another user")
         path.parent.chmod(0o700)
         path.unlink(missing_ok=True)
@@ -235,7 +236,8 @@ class Command(BaseCommand):
                     path.chmod(0o600)
 
     def _demo(self, unwanted: bool) -> bool:
-        """Load the demo lab into an empty portal; True: logins were printed."""
+        """Load the demo lab into an empty portal. Return True if logins were
+        printed."""
         from reservations.models import User
 
         if unwanted or settings.PRODUCTION or User.objects.exists():
@@ -275,7 +277,7 @@ class Command(BaseCommand):
 
 
 def _free_port(bind: str, taken: int) -> int | None:
-    """Return the next port that can be bound; None: no port would help."""
+    """Return the next port that can be bound; None if there is none."""
     for port in range(taken + 1, min(taken + PORTS_TRIED, MOST_PORT) + 1):
         try:
             family, kind, number, _, address = socket.getaddrinfo(
@@ -298,7 +300,7 @@ def _shown(bind: str) -> str:
 
 
 def _answers(address: str) -> bool:
-    """Say whether the web process and what it needs are up."""
+    """Return whether the web process and its services are up."""
     host = next((h for h in settings.ALLOWED_HOSTS if not h.startswith(("*", "."))), "")
     netloc = address.removeprefix("http://").rstrip("/")
     connection = http.client.HTTPConnection(netloc, timeout=1.0)

@@ -10,7 +10,7 @@ from telemetry.protocol.errors import TelemetryError
 
 
 class Command(BaseCommand):
-    """Takes a node off the board; its history stays."""
+    """Takes a node off the board. Its history stays."""
 
     help = (
         "Retire a node: it leaves the board and the calendar, its token ends, its "
@@ -18,12 +18,12 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Name, and why."""
+        """Add the options."""
         parser.add_argument("name", help="an enrolled node")
         parser.add_argument("--reason", default="", help="for the audit log")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Retire it; one line on failure."""
+        """Retire the node. A failure is one line."""
         name = options["name"]
         try:
             count = retire_node(

@@ -1,4 +1,4 @@
-"""`manage.py set_unix_users FILE`: which Unix user each person's jobs run as."""
+"""`manage.py set_unix_users FILE`: set the Unix user of each person's jobs."""
 
 import sys
 from pathlib import Path
@@ -17,12 +17,12 @@ COLUMNS = ("user", "unix_user")
 
 
 class Command(BaseCommand):
-    """All rows are looked at first: a file with a mistake changes nothing."""
+    """Checks all rows first. A file with a mistake changes nothing."""
 
     help = "Set people's Unix users from a CSV with the columns user and unix_user."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Where the table is, and who sets it."""
+        """Add the options: the table, and the acting operator."""
         parser.add_argument("file", help="a CSV in UTF-8; - reads the standard input")
         parser.add_argument(
             "--as", dest="actor", required=True, help="an operator's login"
