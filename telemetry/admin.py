@@ -1,8 +1,8 @@
-"""What the operator sees and sets of nodes and Gpus.
+"""The admin's pages of nodes, Gpus and what they report.
 
-Facts that nodes tell are read-only here; a node is made by `enroll_node`, which
-gives it its token. Changes are in the admin's own log, bulk ones too, and
-gpuportal also writes them into the audit log.
+What nodes report is read-only here. `enroll_node` makes a node and gives it its token.
+All changes, bulk changes included, are in the admin's own log, and gpuportal also
+writes them into the audit log.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def _set_maintenance(
 
 
 class PlainAdmin(_ModelAdmin):
-    """Pages whose forms say in plain words what is wrong."""
+    """Base of pages whose forms explain errors in plain words."""
 
     form = PlainModelForm
 
 
 class FactsAdmin(PlainAdmin):
-    """Rows that telemetry makes by itself: none are added by hand."""
+    """Rows that only telemetry makes. Nobody can add one by hand."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody."""
@@ -121,7 +121,7 @@ class NodeAdmin(FactsAdmin):
 
 @admin.register(Pool)
 class PoolAdmin(PlainAdmin):
-    """What a class of Gpus costs, and how far the portal goes against intruders."""
+    """The price of a class of Gpus, and how far the portal goes against intruders."""
 
     list_display = [
         "gpu_class",
@@ -135,7 +135,8 @@ class PoolAdmin(PlainAdmin):
 
 @admin.register(Gpu)
 class GpuAdmin(FactsAdmin):
-    """Cards. Node and Pool can be set: a card may move to another machine."""
+    """Cards. Node and Pool can be changed, because a card may move to another
+    machine."""
 
     list_display = [
         "__str__",
@@ -183,27 +184,27 @@ class GpuAdmin(FactsAdmin):
     def save_model(
         self, request: HttpRequest, obj: Gpu, form: ModelForm[Gpu], change: bool
     ) -> None:
-        """Save it. A Gpu that is retired here does not come back with its node."""
+        """Save the Gpu. A Gpu retired here does not come back with its node."""
         if "retired" in form.changed_data:
             obj.retired_with_node = False
         super().save_model(request, obj, form, change)
 
 
 class LookedAtAdmin(FactsAdmin):
-    """Rows that are read, and changed by actions only."""
+    """Rows that only actions can change."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Of the list only: that is what actions ask for."""
+        """Allow changes on the list only, because actions need that permission."""
         return obj is None and super().has_change_permission(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody: what was found was found."""
+        """Nobody can delete a finding."""
         return False
 
 
 @admin.register(Alert)
 class AlertAdmin(LookedAtAdmin):
-    """Findings. They close by themselves; an operator may close one earlier."""
+    """Findings. They close automatically. An operator may close one earlier."""
 
     list_display = [
         "rule",
@@ -222,7 +223,7 @@ class AlertAdmin(LookedAtAdmin):
 
     @admin.action(description=lazy("Acknowledge"))
     def acknowledge(self, request: HttpRequest, chosen: QuerySet[Alert]) -> None:
-        """Take care of the chosen findings."""
+        """Acknowledge the chosen findings."""
         now, by = timezone.now(), request.user.get_username()
         for alert in chosen.filter(closed_at=None):
             if acknowledge_alert(alert_id=alert.pk, by=by, now=now):
@@ -230,7 +231,7 @@ class AlertAdmin(LookedAtAdmin):
 
     @admin.action(description=lazy("Close"))
     def close(self, request: HttpRequest, chosen: QuerySet[Alert]) -> None:
-        """Close the chosen findings; they open again if they are seen again."""
+        """Close the chosen findings. A finding that is seen again opens again."""
         now = timezone.now()
         for alert in chosen.filter(closed_at=None):
             close_alert(
@@ -263,7 +264,7 @@ class XidCountAdmin(LookedAtAdmin):
 
 @admin.register(Response)
 class ResponseAdmin(LookedAtAdmin):
-    """Steps of the ladder against intruders' processes, dry ones too."""
+    """Responses to intruders' processes, dry runs included."""
 
     list_display = [
         "at",
@@ -287,22 +288,22 @@ class ResponseAdmin(LookedAtAdmin):
 
 @admin.register(TelemetryPolicy)
 class TelemetryPolicyAdmin(PlainAdmin):
-    """The one row of thresholds: meaning, unit and default stand at each field."""
+    """The one row of thresholds. Each field shows its meaning, unit and default."""
 
     list_display = ["__str__", "least_samples", "silent_after_seconds"]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Only where it was never made."""
+        """Allow it only if there is no row yet."""
         return not TelemetryPolicy.objects.exists()
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody: a site without thresholds finds nothing."""
+        """Nobody can delete it: without thresholds nothing is found."""
         return False
 
     def formfield_for_dbfield(
         self, db_field: models.Field[Any, Any], request: HttpRequest, **kwargs: Any
     ) -> Any:
-        """Say each default beside the meaning."""
+        """Add the default to each field's help text."""
         made = super().formfield_for_dbfield(db_field, request, **kwargs)
         if made is not None and db_field.has_default():
             default = str(db_field.get_default()).replace("\n", ", ")
@@ -313,7 +314,7 @@ class TelemetryPolicyAdmin(PlainAdmin):
 
 
 class KeptAdmin(FactsAdmin):
-    """Rows that are only looked at: what was counted is not edited."""
+    """Read-only rows: counts are not edited."""
 
     list_per_page = 50
     show_full_result_count = False
@@ -327,13 +328,13 @@ class KeptAdmin(FactsAdmin):
     def has_delete_permission(
         self, request: HttpRequest, obj: models.Model | None = None
     ) -> bool:
-        """Nobody; the tick deletes what is older than its tier is kept."""
+        """Nobody can delete rows. The tick deletes those beyond their retention."""
         return False
 
 
 @admin.register(UsageSummary)
 class UsageSummaryAdmin(KeptAdmin):
-    """What Reservations and Jobs came to."""
+    """Usage summaries of Reservations and Jobs."""
 
     list_display = [
         "__str__",
@@ -375,7 +376,7 @@ class UsageSummaryAdmin(KeptAdmin):
 
 @admin.register(HourDue)
 class HourDueAdmin(KeptAdmin):
-    """Hours that wait to be rolled up; the running one always does."""
+    """Hours that wait to be rolled up. The running hour is always among them."""
 
     list_display = ["hour_at", "tier", "changed_at"]
     list_filter = ["tier"]

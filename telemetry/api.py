@@ -1,4 +1,4 @@
-"""Telemetry's part of the JSON API: nodes, and what Gpus did."""
+"""Telemetry's part of the JSON API: nodes, and the history of Gpus."""
 
 from typing import Any
 
@@ -42,14 +42,14 @@ def nodes(request: HttpRequest) -> dict[str, list[dict[str, Any]]]:
 
 @router.get("/gpus/{int:gpu_id}/history")
 def gpu_history(request: HttpRequest, gpu_id: int, wish: Query[HistoryIn]) -> Any:
-    """What one Gpu did: columns with min, mean and max; null where nothing is
-    known. The minute that is running is not in it yet."""
+    """The history of one Gpu: columns with min, mean and max, null where nothing is
+    known. The running minute is not included."""
     gpu = get_object_or_404(Gpu.objects.select_related("node"), pk=gpu_id)
     return answer_history(history.of_gpu(gpu), wish, now=timezone.now())
 
 
 @router.get("/nodes/{name}/history")
 def node_history(request: HttpRequest, name: str, wish: Query[HistoryIn]) -> Any:
-    """What all Gpus of a Node did together."""
+    """The history of all Gpus of a Node together."""
     node = get_object_or_404(Node, name=name)
     return answer_history(history.of_node(node), wish, now=timezone.now())

@@ -1,4 +1,4 @@
-"""Django's configuration of telemetry: nodes, Gpus and what they do."""
+"""Django's configuration of telemetry: nodes, Gpus, samples and alerts."""
 
 from django.apps import AppConfig
 

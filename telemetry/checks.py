@@ -1,4 +1,4 @@
-"""Settings mistakes, caught at the start."""
+"""Checks of the settings at the start."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from django.core.checks import CheckMessage, Error, Warning, register
 
 @register()
 def check_simulated_gpus(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Simulated Gpus in production are a demo, and somebody has to mean it."""
+    """Warn about simulated Gpus in production, which only a demo needs."""
     if settings.PRODUCTION and settings.ALLOW_SIMULATED_GPUS:
         return [
             Warning(
@@ -22,7 +22,7 @@ def check_simulated_gpus(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
 
 @register()
 def check_broker(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Live data need a broker address of a kind that redis-py reads."""
+    """Refuse a broker address that redis-py cannot read."""
     if not settings.REDIS_URL.startswith(("redis://", "rediss://", "unix://")):
         return [
             Error(

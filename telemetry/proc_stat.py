@@ -25,7 +25,7 @@ class ProcStat(NamedTuple):
     pgid: int
     session: int
     start_ticks: int
-    """Clock ticks from boot to the start of the process: with the pid, its identity."""
+    """Clock ticks from boot to the start. Together with the pid it is the identity."""
 
     @property
     def dead(self) -> bool:
@@ -63,10 +63,11 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcStat | None:
 
 
 def read_uids(pid: int, proc: Path = PROC) -> tuple[int, ...]:
-    """Return real, effective, saved and file system uid; (): no such process.
+    """Return real, effective, saved and file system uid; () if there is no such
+    process.
 
-    The owner of the folder does not tell: it is root for a process that changed its
-    user.
+    The owner of the folder is not used, because it is root for a process that changed
+    its user.
     """
     try:
         status = (proc / str(pid) / "status").read_bytes()

@@ -1,4 +1,4 @@
-"""Telemetry's tick: what has to be done once a minute, whoever does it."""
+"""Telemetry's tick: the work of each minute."""
 
 import logging
 import time
@@ -29,13 +29,14 @@ from telemetry.protocol.frame import decode
 from telemetry.rules.finding_rules import UNSEEN_SECONDS
 
 BLIND_AFTER_SECONDS = 30.0
-"""Without a frame for so long ingest is not running, and nobody listens."""
+"""Without a frame for this time ingest is not running."""
 
 logger = logging.getLogger(__name__)
 
 
 def sees(now: float) -> bool:
-    """Whether ingest works. While it does not, silence is ours and not a node's."""
+    """Return whether ingest works. While it does not, silence is not the fault of a
+    node."""
     with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5) as client:
         data = client.get(FRAME_LATEST)
     if not isinstance(data, bytes):
@@ -48,7 +49,7 @@ def sees(now: float) -> bool:
 
 @shared_task(name="telemetry.tasks.tick")
 def tick() -> dict[str, int]:
-    """Run each step; one that fails is logged and does not stop the next.
+    """Run each step. A step that fails is logged and does not stop the next.
 
     1. close Alerts whose finder no longer sees their cause
     2. open Alerts for nodes that are silent for long, and close them; the same
@@ -58,9 +59,9 @@ def tick() -> dict[str, int]:
     4. fill in the summaries of what has ended
     5. delete what is older than its tier is kept
 
-    Safe to run twice and at the same time: every step is a compare-and-set, or
-    counts the same again.
-    Steps 1 and 2 wait while ingest is down: we are blind then.
+    Safe to run twice and at the same time: every step is a compare-and-set, or counts
+    the same again. Steps 1 and 2 wait while ingest is down, because then nothing is
+    known.
     """
     now = timezone.now()
     close_old_connections()

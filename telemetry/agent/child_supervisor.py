@@ -1,14 +1,14 @@
-"""Keeps one sampling child alive, and knows when that cannot be done.
+"""Keep one sampling child alive, and recognise when that is impossible.
 
-Runs on a thread of the node's worker. The child says once a second that it is
-alive; when it falls silent it is killed and, after a growing pause, replaced. A
-child that survives SIGKILL sits in an uninterruptible call of the driver (state
-D): then the node is *wedged*, which only a reboot ends, and every further child
-would only join it. So none is started until that one is gone.
+Runs on a thread of the node's worker. The child sends a heartbeat once a second. A
+child that falls silent is killed and replaced after a growing pause. A child that
+survives SIGKILL is in an uninterruptible call of the driver (state D). The node is then
+*wedged*, which only a reboot ends. Further children would get stuck in the same call,
+so none is started until that one is gone.
 
-The child listens for this thread too: when this process is stopped, the Gpus here
-cannot be served, and the child sends nothing that makes them look alive. To the
-broker this speaks only of what the child cannot tell: that it hung, or is wedged.
+The child listens for this thread's heartbeat too. While this process is stopped, nobody
+can use the Gpus here, so the child sends nothing that makes them look alive. This
+thread sends only what the child cannot send itself: that it hung or is wedged.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ log = logging.getLogger(__name__)
 SILENCE_SECONDS = 10.0
 """A child that says nothing for this long is killed."""
 HEALTHY_SECONDS = 30.0
-"""After living this long a child's death is a first one again."""
+"""A child that lived this long resets the pause before the next start."""
 BACK_OFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 TERM_SECONDS = 3.0
 KILL_SECONDS = 5.0
-"""A killed process is gone at once, unless it sits in the driver."""
+"""A killed process is gone at once, unless it is in a call of the driver."""
 POLL_SECONDS = 0.2
 PULSE_EVERY_SECONDS = 1.0
-"""How often the child is told that somebody is there."""
+"""How often this thread sends its heartbeat to the child."""
 TROUBLE_AGAIN_SECONDS = 30.0
 LINE_BYTES = 64 * 1024
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -56,9 +56,9 @@ class ChildState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     WAITING = "waiting"
-    """Between a death and the next start."""
+    """The child has died and is not started again yet."""
     WEDGED = "wedged"
-    """It survived SIGKILL: the driver holds it. Nothing new is started."""
+    """The child survived SIGKILL in a call of the driver. No new child is started."""
     STOPPED = "stopped"
 
 
@@ -75,7 +75,7 @@ class SamplerStatus:
 
 
 class SamplingSettings(Protocol):
-    """What the supervisor needs of the node's settings; NodeSettings has it."""
+    """The part of NodeSettings that the supervisor needs."""
 
     @property
     def name(self) -> str:
@@ -111,7 +111,7 @@ class SamplingSettings(Protocol):
 
 
 def child_command(facts: SamplingSettings) -> list[str]:
-    """Command line of the child. The broker's address goes by environment."""
+    """Command line of the child. The environment carries the broker's address."""
     command = [sys.executable, "-m", "telemetry.agent.sampler", "--node", facts.name]
     command += ["--backend", facts.backend, "--isolation", isolation_of(facts)]
     command += ["--parent", str(os.getpid()), "--node-dir", str(facts.node_dir)]
@@ -122,10 +122,10 @@ def child_command(facts: SamplingSettings) -> list[str]:
 
 
 class SamplerSupervisor:
-    """Starts the sampling child, watches its heartbeat, replaces it.
+    """Start the sampling child, watch its heartbeat, and replace it.
 
-    `run` blocks until `stop`; `start` runs it on a thread of its own. `command`
-    and `popen` are there for tests with a child of a certain character.
+    `run` blocks until `stop`. `start` runs it on its own thread. Tests pass `command`
+    and `popen` to use a child that behaves in a certain way.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class SamplerSupervisor:
         self.status = SamplerStatus(ChildState.STARTING)
 
     def start(self) -> threading.Thread:
-        """Run on a thread of its own; returns it."""
+        """Run on a new thread and return the thread."""
         self._thread = threading.Thread(target=self.run, name="sampler", daemon=True)
         self._thread.start()
         return self._thread
@@ -186,7 +186,7 @@ class SamplerSupervisor:
         self._tell(ChildState.STOPPED)
 
     def _spawn(self) -> subprocess.Popen[bytes] | None:
-        """A new child; None when the machine cannot start one now."""
+        """Return a new child, or None if the machine cannot start one now."""
         path = os.pathsep.join(
             filter(None, (str(BASE_DIR), os.environ.get("PYTHONPATH")))
         )
@@ -210,7 +210,7 @@ class SamplerSupervisor:
         return child
 
     def _watch(self, child: subprocess.Popen[bytes]) -> str:
-        """Until the child is gone or cannot be got rid of; says why it ended."""
+        """Follow the child until it is gone or cannot be ended. Return why it ended."""
         assert child.stdout is not None
         heard_at = time.monotonic()
         while child.poll() is None:
@@ -234,7 +234,7 @@ class SamplerSupervisor:
         return f"exit code {child.returncode}"
 
     def _pulse(self, child: subprocess.Popen[bytes]) -> None:
-        """Let the child know that this thread runs; never waits for it."""
+        """Send a heartbeat to the child without ever waiting for it."""
         now = time.monotonic()
         if child.stdin is None or now - self._pulse_at < PULSE_EVERY_SECONDS:
             return
@@ -245,14 +245,14 @@ class SamplerSupervisor:
             return  # it is asleep with a full pipe, or ending
 
     def _report(self, state: TroubleState, reason: str) -> None:
-        """Tell the portal what the child cannot tell any more."""
+        """Report to the portal what the child can no longer report."""
         if self._sender is None:
             self._sender = Sender(self._facts.redis_url, self._facts.name)
         trouble = NodeTrouble(self._facts.name, state, reason, time.time())
         self._sender.put(trouble.to_message())
 
     def _hear(self, data: bytes, pid: int) -> None:
-        """Take the last whole line of what the child said."""
+        """Read the last complete line of the child's output."""
         *lines, rest = (self._buffer + data).split(b"\n")
         self._buffer = rest[-LINE_BYTES:]
         if not lines:
@@ -280,7 +280,7 @@ class SamplerSupervisor:
         return True
 
     def _wait_out_wedge(self, child: subprocess.Popen[bytes]) -> None:
-        """While a killed child does not go away, start nothing."""
+        """Wait, without starting another child, until a killed child is gone."""
         while child.poll() is None and not self._stop.is_set():
             stat = read_stat(child.pid)
             if stat is None:

@@ -1,14 +1,13 @@
-"""Which login's session or which container a process runs in, and whose that is.
+"""The login session or container in which a process runs, and its owner.
 
-`/proc/<pid>/cgroup` says both (cgroups(7)): systemd puts logins into
-`user-<uid>.slice`, docker and podman put each container into a group that is
-named by its 64 hexadecimal digits. Whose a container is says one of its labels,
-read from the engine's socket.
+`/proc/<pid>/cgroup` shows both (cgroups(7)): systemd puts logins into
+`user-<uid>.slice`, and docker and podman put each container into a group named by its
+64 hexadecimal digits. A label of the container, read from the engine's socket, names
+its owner.
 
-Nothing of it is trusted: a label is what somebody typed. It counts when it is
-the name of an account of this machine that belongs to a person; a process in a
-container without such a label is nobody's, for the uid in a container says
-nothing about who started it.
+Anyone can write a label, so it is not trusted. It counts only if it names an account of
+this machine that belongs to a person. A process in a container without such a label has
+no owner, because the uid inside a container does not show who started it.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ from telemetry.protocol.sample import USER_LENGTH
 
 CGROUP_BYTES = 16 * 1024
 PERSONS_FROM = 1000
-"""Accounts below are the system's (Debian policy manual, 9.2.2)."""
+"""Lower uids are system accounts (Debian policy manual, 9.2.2)."""
 NOBODY_UID = 65_534
 LABELS = ("gpuportal.user",)
-"""Labels that name the owner; GPUPORTAL_OWNER_LABELS sets others."""
+"""Labels that name the owner. GPUPORTAL_OWNER_LABELS sets others."""
 SOCKETS = ("/run/docker.sock", "/run/podman/podman.sock")
-"""Engines that are asked; GPUPORTAL_CONTAINER_SOCKETS sets others."""
+"""Sockets of the engines. GPUPORTAL_CONTAINER_SOCKETS sets others."""
 ASK_WITHIN_SECONDS = 2.0
 REPLY_MOST_BYTES = 2**20
 ASK_AGAIN_SECONDS = 60.0
-"""A container that no engine knew of, or that could not be asked for."""
+"""When to look again for a container that no engine knew or answered for."""
 
 _SLICE = re.compile(r"^/user\.slice/user-(\d{1,10})\.slice(?:/|$)")
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?=/|$)")
 
 
 class CgroupPlace(NamedTuple):
-    """Where in the machine's groups a process is."""
+    """The cgroup of a process: a login session or a container."""
 
     slice_uid: int | None = None
-    """Whose login session."""
+    """Uid of the login session."""
     container: str | None = None
 
 
 def place_of(cgroup: str) -> CgroupPlace:
-    """Read a process's cgroup file. A login's slice goes before a container.
+    """Parse a process's cgroup file. A login's slice takes precedence over a container.
 
     >>> place_of("0::/user.slice/user-1001.slice/session-4.scope")
     CgroupPlace(slice_uid=1001, container=None)
@@ -68,12 +67,12 @@ def place_of(cgroup: str) -> CgroupPlace:
             return CgroupPlace(slice_uid=int(login[1]))
         found = _CONTAINER.findall(path)
         if found:
-            container = found[-1]  # a container in a container: the inner one
+            container = found[-1]  # of nested containers the inner one
     return CgroupPlace(container=container)
 
 
 def read_place(pid: int, proc: Path) -> CgroupPlace:
-    """Where a process is; nowhere when it is gone or hidden."""
+    """Return the place of a process; an empty one if it is gone or hidden."""
     try:
         with (proc / str(pid) / "cgroup").open("rb") as file:
             return place_of(file.read(CGROUP_BYTES).decode("utf-8", "replace"))
@@ -82,7 +81,7 @@ def read_place(pid: int, proc: Path) -> CgroupPlace:
 
 
 class ContainerUsers:
-    """Container -> login, without ever stopping a Sample."""
+    """Maps containers to logins without ever delaying a Sample."""
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class ContainerUsers:
         self._answers = SlowAnswers[str](self._ask, name="containers")
 
     def user(self, container: str) -> SlowAnswer:
-        """Login that a container's label names; None: it names nobody."""
+        """Return the login that a container's label names; None if there is none."""
         asked_at = self._unanswered.get(container)
         if asked_at is not None and self._clock() - asked_at >= ASK_AGAIN_SECONDS:
             self._unanswered.pop(container, None)
@@ -106,7 +105,7 @@ class ContainerUsers:
         return self._answers.get(container)
 
     def refresh(self, at: float) -> None:
-        """Forget now and then. `at`: monotonic seconds."""
+        """Forget old answers. `at`: monotonic seconds."""
         self._answers.refresh(at)
         if len(self._unanswered) > 1000:
             self._unanswered.clear()
@@ -124,7 +123,7 @@ class ContainerUsers:
 
 
 def login_of(name: object) -> str | None:
-    """The name, if it is that of a person's account of this machine."""
+    """Return the name if it is a person's account on this machine."""
     if not isinstance(name, str) or not 0 < len(name) <= USER_LENGTH:
         return None
     if not name.isprintable() or "\0" in name:
@@ -137,8 +136,8 @@ def login_of(name: object) -> str | None:
 
 
 def labels_of(container: str, socket_path: str) -> dict[str, Any] | None:
-    """Labels of a container by an engine's API (docker's, which podman speaks
-    too); None: the engine is not there, not allowed, slow, or does not know it."""
+    """Return a container's labels from an engine's API (docker's; podman has the same).
+    None: the engine is absent, slow, refuses access, or does not know it."""
     connection = _UnixConnection(socket_path)
     try:
         connection.request("GET", f"/containers/{container}/json")
@@ -157,7 +156,7 @@ def labels_of(container: str, socket_path: str) -> dict[str, Any] | None:
 
 
 def _read_all(reply: http.client.HTTPResponse, ends_at: float) -> bytes:
-    """The reply's body. Raises OSError when it is too long or comes too slowly."""
+    """Return the reply's body. Raises OSError if it is too long or too slow."""
     parts, left = [], REPLY_MOST_BYTES
     while chunk := reply.read1(65_536):
         parts.append(chunk)
@@ -168,7 +167,7 @@ def _read_all(reply: http.client.HTTPResponse, ends_at: float) -> bytes:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket, for so long and no longer."""
+    """HTTP over a Unix socket with a limit on the total time."""
 
     def __init__(self, path: str) -> None:
         super().__init__("localhost", timeout=ASK_WITHIN_SECONDS)
@@ -183,6 +182,6 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def _listed(variable: str, default: tuple[str, ...]) -> tuple[str, ...]:
-    """A setting of several words, separated by commas."""
+    """Return the words of a comma-separated setting."""
     words = tuple(x.strip() for x in os.environ.get(variable, "").split(","))
     return tuple(filter(None, words)) or default

@@ -2,8 +2,8 @@
 
 See docs/design/security.md#isolation.
 
-Asked by the node worker for its roster, and by what starts and refuses jobs there; the
-answer is a fact about this machine and this process.
+The node worker reports the level with its roster, and the code that starts and refuses
+jobs uses it. It is a fact about this machine and this process.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Protocol
 from telemetry.protocol.hardware import Isolation
 
 SYSTEMD = Path("/run/systemd/system")
-"""There where systemd is the first process (sd_booted(3))."""
+"""This folder exists if systemd is the first process (sd_booted(3))."""
 CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
-"""There where the whole tree is cgroup v2: only then are devices kept by it."""
+"""This file exists if the whole tree is cgroup v2. Only then can cgroups restrict
+devices."""
 PROGRAMS = ("systemd-run", "systemctl")
 
 
 class IsolationSettings(Protocol):
-    """What of a node's settings decides it."""
+    """The part of a node's settings that decides the level."""
 
     @property
     def supervisor_pid(self) -> int | None:
@@ -35,14 +36,14 @@ class IsolationSettings(Protocol):
 
     @property
     def isolation(self) -> str:
-        """What is wanted: `auto`, `watched` or `enforced`."""
+        """The wanted level: `auto`, `watched` or `enforced`."""
 
 
 def isolation_of(facts: IsolationSettings) -> Isolation:
-    """How far jobs are kept apart here.
+    """Return how far this node keeps jobs apart.
 
-    Each student's own user needs a worker that is root, and nothing that lets a
-    job run without one; a worker under `make run` has the users of a laptop.
+    Separate Unix users need a worker that runs as root and a setting that lets no job
+    run without a user. A worker under `make run` has only the users of a laptop.
     """
     if why_not_watched(facts):
         return Isolation.NONE
@@ -50,12 +51,12 @@ def isolation_of(facts: IsolationSettings) -> Isolation:
         return Isolation.WATCHED
     if not why_not_enforced():
         return Isolation.ENFORCED
-    # Who asked for more than the node can give runs nothing: no level to speak of.
+    # A node that cannot give the wanted level runs no job, so it has no level.
     return Isolation.NONE if facts.isolation == "enforced" else Isolation.WATCHED
 
 
 def why_not(facts: IsolationSettings) -> str:
-    """Why the level that was asked for cannot be had; "" where it can."""
+    """Return why the wanted level is impossible; "" if it is possible."""
     if facts.isolation == "auto":
         return ""
     why = why_not_watched(facts)
@@ -65,7 +66,7 @@ def why_not(facts: IsolationSettings) -> str:
 
 
 def why_not_watched(facts: IsolationSettings) -> str:
-    """Why jobs have no Unix user of their own here; "" where they have."""
+    """Return why jobs have no separate Unix users here; "" if they have."""
     if os.geteuid() != 0:
         return "this node's worker is not root"
     if facts.supervisor_pid is not None:
@@ -76,7 +77,7 @@ def why_not_watched(facts: IsolationSettings) -> str:
 
 
 def why_not_enforced() -> str:
-    """Why systemd cannot keep jobs in units of their own; "" where it can."""
+    """Return why systemd cannot run each job in its own unit; "" if it can."""
     if not SYSTEMD.is_dir():
         return "systemd does not run this machine"
     if not CONTROLLERS.exists():

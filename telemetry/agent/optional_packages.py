@@ -1,6 +1,6 @@
-"""Optional packages of a node worker's environment, told with its roster.
+"""Optional packages of a node worker's environment, reported with its roster.
 
-Looked for, never imported: the sampling child stays small.
+They are looked up and never imported, so the sampling child stays small.
 """
 
 from importlib.util import find_spec

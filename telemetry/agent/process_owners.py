@@ -1,17 +1,18 @@
-"""Who owns a process: the shims' registry, login slices, containers' labels, uids.
+"""The owner of a process, from the shims' registry, login slices, containers' labels,
+uids.
 
-Runs in the sampling child: no Django, no Celery. Answers are kept per process,
-known by pid *and* start time, because pids are used again. A process that is
-gone or hidden has an Owner without a uid, never the previous one's.
+Runs in the sampling child: no Django, no Celery. Owners are kept per process,
+identified by pid *and* start time, because the kernel uses pids again. A process that
+is gone or hidden has an Owner without a uid, never the owner of an earlier process.
 
-The registry is `<node_dir>/jobs/<job>-<attempt>/shim.json` with `pid` and
-`start_ticks` of the shim, `pgid` and `leader_start_ticks` of the job's process
-group. A process belongs to a job when it, or one of its ancestors, is in that
-group or is that shim: `torchrun` puts its workers into sessions of their own,
-so the group alone is not enough.
+The registry is `<node_dir>/jobs/<job>-<attempt>/shim.json` with `pid` and `start_ticks`
+of the shim, `pgid` and `leader_start_ticks` of the job's process group. A process
+belongs to a job if it, or one of its ancestors, is in that group or is that shim. The
+group alone is not enough, because `torchrun` puts each worker into a session of its
+own.
 
-The login that is told goes by what started the process: the login session it runs
-in, or its container's label, or else its uid. The uid that is told is its own.
+The reported login is that of the login session in which the process runs, or that of
+its container's label, or else that of its uid. The reported uid is the process's own.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ MOST_ANCESTORS = 32
 MOST_KEPT = 4096
 REGISTRY_EVERY_SECONDS = 2.0
 IDENTITY_EVERY_SECONDS = 10.0
-"""A process may run another program or change its user under the same pid."""
+"""How often to read a process again: it may run another program or change its user
+under the same pid."""
 _ENTRY = re.compile(r"(\d{1,18})-\d{1,9}(?:-[0-9a-f]{1,32})?")
 
 
 def boot_at(proc: Path = PROC) -> float:
-    """Unix seconds at which the machine started (`btime` in /proc/stat)."""
+    """Return the Unix seconds at which the machine started (`btime` in /proc/stat)."""
     for line in (proc / "stat").read_text().splitlines():
         if line.startswith("btime "):
             return float(line.split()[1])
@@ -47,7 +49,7 @@ def boot_at(proc: Path = PROC) -> float:
 
 
 def boot_id(proc: Path = PROC) -> str:
-    """Identity of this start of the machine; "" where the kernel hides it."""
+    """Return the identity of this boot of the machine; "" if the kernel hides it."""
     try:
         return (proc / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -55,7 +57,7 @@ def boot_id(proc: Path = PROC) -> str:
 
 
 def shorten(command: bytes, most: int = COMMAND_LENGTH) -> str:
-    """A command line on one line: folders of the program dropped, cut at `most`.
+    """Return a command line on one line, without the program's folders, cut at `most`.
 
     >>> shorten(b"/opt/venv/bin/python\\0-m\\0torch.distributed.run\\0train.py\\0")
     'python -m torch.distributed.run train.py'
@@ -67,17 +69,17 @@ def shorten(command: bytes, most: int = COMMAND_LENGTH) -> str:
 
 
 def printable(text: str) -> str:
-    """Text without control characters, line breaks and direction marks."""
+    """Replace control characters, line breaks and direction marks by spaces."""
     return "".join(c if c.isprintable() else " " for c in text).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a process is. `None`: it is gone, or /proc hides it."""
+    """Owner of a process. `None`: it is gone, or /proc hides it."""
 
     uid: int | None = None
     user: str | None = None
-    """Login it is attributed to; None: it cannot be told, or not yet."""
+    """Login to which it is attributed; None if unknown, or not known yet."""
     command: str = ""
     started_at: float | None = None
     start_ticks: int | None = None
@@ -86,11 +88,11 @@ class Owner:
 
 NOBODY = Owner()
 DEFUNCT = Owner()
-"""Of a process that has ended and was not buried yet: it runs nothing any more."""
+"""Owner of a zombie: it has ended and was not reaped yet."""
 
 
 class UserNames:
-    """uid -> login name without ever stopping a sample."""
+    """Maps uids to login names without ever delaying a Sample."""
 
     def __init__(self, wait_seconds: float = WAIT_SECONDS) -> None:
         self._answers = SlowAnswers[int](
@@ -98,15 +100,15 @@ class UserNames:
         )
 
     def name(self, uid: int) -> str | None:
-        """Login name, or None while it is not known (yet)."""
+        """Return the login name; None while it is not known (yet)."""
         return self.answer(uid).value
 
     def answer(self, uid: int) -> SlowAnswer:
-        """The same, and whether it is known by now."""
+        """Return the login name and whether it is known by now."""
         return self._answers.get(uid)
 
     def refresh(self, at: float) -> None:
-        """Forget all names now and then: accounts are made and renamed."""
+        """Forget all names from time to time, because accounts are made and renamed."""
         self._answers.refresh(at)
 
 
@@ -129,18 +131,18 @@ class ShimEntry:
 
 
 class JobRegistry:
-    """The jobs whose shims run on this node, re-read every few seconds."""
+    """The jobs whose shims run on this node, read again every few seconds."""
 
     def __init__(self, node_dir: Path | None) -> None:
         self._folder = node_dir / "jobs" if node_dir else None
         self._read_at = float("-inf")
         self.version = 0
-        """Grows whenever the registry says something else than before."""
+        """Grows with every change of the registry."""
         self._shims: dict[int, ShimEntry] = {}
         self._groups: dict[int, ShimEntry] = {}
 
     def refresh(self, at: float) -> None:
-        """Read the folder again if the last look is old. `at`: monotonic seconds."""
+        """Read the folder again if it was not read lately. `at`: monotonic seconds."""
         if self._folder is None or at - self._read_at < REGISTRY_EVERY_SECONDS:
             return
         self._read_at = at
@@ -165,7 +167,7 @@ class JobRegistry:
                 yield entry
 
     def job_of(self, pid: int, stat: ProcStat, proc: Path = PROC) -> int | None:
-        """Job of a process by its own or an ancestor's group, or by its shim."""
+        """Return a process's job, by its own or an ancestor's group, or by its shim."""
         if not self._shims:
             return None
         for _ in range(MOST_ANCESTORS):
@@ -184,10 +186,10 @@ class JobRegistry:
 
 
 def _leads(entry: ShimEntry, proc: Path) -> bool:
-    """Whether the group is still that of the job, and not a later one's.
+    """Return whether the group is still the job's, and not that of a later process.
 
-    The kernel gives no pid away while a group of that number lives, so a group
-    whose leader is gone is still the job's.
+    The kernel does not reuse a pid while a group of that number exists. So a group
+    without a leader is still the job's.
     """
     if entry.pgid is None or entry.leader_start_ticks is None:
         return False
@@ -196,7 +198,7 @@ def _leads(entry: ShimEntry, proc: Path) -> bool:
 
 
 def _shim_entry(job: int, path: Path) -> ShimEntry | None:
-    """One shim.json; None while it is missing or half written."""
+    """Read one shim.json; None while it is missing or half written."""
     try:
         values = json.loads(path.read_bytes())
         pgid, leader = values.get("pgid"), values.get("leader_start_ticks")
@@ -213,24 +215,24 @@ def _shim_entry(job: int, path: Path) -> ShimEntry | None:
 
 @dataclass(slots=True)
 class _CachedOwner:
-    """An Owner and how fresh its parts are."""
+    """An Owner, and when its parts were read."""
 
     owner: Owner
     start_ticks: int
     identity_at: float
     registry_version: int
     settled: bool
-    """False: a name is still being looked up, or the process was just ending."""
+    """False if a name is still being looked up or the process was just ending."""
 
 
 class ProcessOwners:
-    """pid -> Owner, kept as long as the process lives."""
+    """Maps pids to Owners, which are kept as long as the process lives."""
 
     def __init__(self, node_dir: Path | None = None, proc: Path = PROC) -> None:
         self._proc = proc
         self._names = UserNames()
         self._containers = ContainerUsers()
-        # A node that runs in a container itself sees a machine in it.
+        # If the node itself runs in a container, that container is its machine.
         self._own_container = read_place(os.getpid(), proc).container
         self._registry = JobRegistry(node_dir)
         self._kept: dict[int, _CachedOwner] = {}
@@ -238,7 +240,7 @@ class ProcessOwners:
         self._now = 0.0
 
     def refresh(self, at: float) -> None:
-        """Once a sample: look at the registry if it is time. `at`: monotonic."""
+        """Prepare a Sample: read the registry if it is due. `at`: monotonic seconds."""
         self._now = at
         self._registry.refresh(at)
         self._names.refresh(at)
@@ -247,7 +249,8 @@ class ProcessOwners:
             self._kept.clear()
 
     def owner(self, pid: int) -> Owner:
-        """Whose a process is, now. NOBODY when it is gone, DEFUNCT for a zombie."""
+        """Return the current owner of a process; NOBODY if it is gone, DEFUNCT for a
+        zombie."""
         stat = read_stat(pid, self._proc)
         if stat is None or stat.dead:
             self._kept.pop(pid, None)
@@ -278,7 +281,7 @@ class ProcessOwners:
         return owner
 
     def _login(self, pid: int, uid: int | None) -> SlowAnswer:
-        """Whose it is: by its login session, its container's label, its uid."""
+        """Return the login by the login session, the container's label, or the uid."""
         place = read_place(pid, self._proc)
         if place.slice_uid is not None:
             return self._names.answer(place.slice_uid)

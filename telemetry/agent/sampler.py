@@ -3,13 +3,13 @@
     python -m telemetry.agent.sampler --node N --backend auto|nvml|simulated
         --state-dir D --redis URL [--once]
 
-One process, started and watched by `child_supervisor.py`, because a call into a hung
-driver can only be ended by ending its process. No Django, no Celery, no secret.
+A separate process, which `child_supervisor.py` starts and watches, because only the end
+of a process ends a call into a hung driver. No Django, no Celery, no secret.
 
-What it does each second is in `sampling_loop.py`. Each second one line of JSON goes to
-stdout: the heartbeat. With --supervised it listens for the other one on stdin and
-sends nothing while that is silent. It ends by itself when its parent is gone, on
-SIGTERM, and when only a new process can help.
+`sampling_loop.py` has the work of each second. Each second it writes its heartbeat, one
+line of JSON, to stdout. With --supervised it listens for the supervisor's heartbeat on
+stdin and sends nothing while that is silent. It ends if its parent is gone, on SIGTERM,
+and if only a new process can help.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from telemetry.protocol.errors import ProbeUnavailable
 from telemetry.protocol.hardware import NODE_NAME, Backend, Isolation
 
 PULSE_SILENCE_SECONDS = 4.0
-"""The supervisor speaks once a second; after this long it is stopped or stuck."""
+"""The supervisor's heartbeat comes once a second. After this time without one it is
+stopped or stuck."""
 
 EXIT_OK = 0
 EXIT_UNAVAILABLE = 3
@@ -51,8 +52,8 @@ def make_probe(
 ) -> Probe:
     """Open a probe and return it. Raises ProbeUnavailable.
 
-    `auto` takes NVML where a driver answers, otherwise simulated Gpus where the
-    state folder has some for this node.
+    `auto` uses NVML if a driver answers, otherwise simulated Gpus if the state folder
+    has some for this node.
     """
     from telemetry.agent.probe import NvmlProbe
     from telemetry.agent.simulated_probe import SimulatedProbe
@@ -83,7 +84,7 @@ def make_probe(
 
 
 class Pulse:
-    """The supervisor's heartbeat on a pipe: any byte counts."""
+    """The supervisor's heartbeat on a pipe. Any byte counts."""
 
     def __init__(self, handle: int = 0) -> None:
         self._handle = handle
@@ -91,7 +92,7 @@ class Pulse:
         os.set_blocking(handle, False)
 
     def beats(self) -> bool:
-        """Whether something was heard lately. An end of file is silence."""
+        """Return whether a heartbeat came lately. An end of file counts as silence."""
         try:
             if os.read(self._handle, 4096):
                 self._heard_at = time.monotonic()
@@ -101,7 +102,7 @@ class Pulse:
 
 
 def write_heartbeat(facts: dict[str, Any]) -> None:
-    """One line on stdout; a reader that is gone or asleep is not waited for."""
+    """Write one line to stdout, without waiting for a reader that is gone or asleep."""
     try:
         os.write(1, json.dumps(facts, default=str).encode() + b"\n")
     except BlockingIOError:
@@ -148,7 +149,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; the exit code is one of EXIT_*."""
+    """Run the sampler. Returns one of EXIT_*."""
     arguments = parse_arguments(argv)
 
     def open_probe() -> Probe:
@@ -202,7 +203,7 @@ def _once(open_probe: Callable[[], Probe]) -> int:
 
 
 if __name__ == "__main__":
-    # Threads may be stuck in the driver for ever: leave without them.
+    # Threads may be stuck in the driver forever, so do not wait for them.
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,9 +1,9 @@
-"""The loop of the sampling child: once a second read, send, and say so.
+"""The loop of the sampling child: once a second read, send, and write a heartbeat.
 
-It keeps to an absolute schedule and skips what it missed. A roster goes out at
-the start, on every change, when the broker is back, and every 30 s, and with it
-what troubles the node; a Sample each second. It asks for a new process when
-only that can help (every Gpu hung, or a driver reload with threads stuck in it).
+It keeps an absolute schedule and skips missed seconds. It sends a roster and the node's
+trouble at the start, on every change, when the broker is back, and every 30 s, and a
+Sample each second. It asks for a new process if only that can help: every Gpu hung, or
+the driver was reloaded while threads were stuck in it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ INTERVAL_SECONDS = 1.0
 READ_WITHIN_SECONDS = 0.8
 ROSTER_EVERY_SECONDS = 30.0
 OPEN_WITHIN_SECONDS = 30.0
-"""Starting NVML can hang for a while; after this long the process is of no use."""
+"""Starting NVML can hang for a while. After this time the process is useless."""
 OPEN_AGAIN_SECONDS = (2.0, 5.0, 10.0, 30.0)
 ALL_HUNG_SECONDS = 20.0
 
 
 class Probe(Protocol):
-    """What the sampler needs of a probe; NvmlProbe and SimulatedProbe have it."""
+    """The interface of NvmlProbe and SimulatedProbe that the sampler needs."""
 
     backend: Backend
 
     @property
     def info(self) -> NodeInfo:
-        """The roster; another object whenever it changed."""
+        """The roster. It is a new object after each change."""
 
     @property
     def uuids(self) -> tuple[str, ...]:
@@ -53,11 +53,11 @@ class Probe(Protocol):
 
     @property
     def unnamed(self) -> tuple[int, ...]:
-        """Indices of Gpus that nobody can name: lost before this probe began."""
+        """Indices of Gpus without a UUID: they were lost before this probe began."""
 
     @property
     def refused(self) -> str:
-        """What the driver refuses for want of rights; "": nothing."""
+        """What the driver refuses because permissions are missing; "" for nothing."""
 
     @property
     def stale(self) -> bool:
@@ -69,7 +69,7 @@ class Probe(Protocol):
 
     @property
     def stuck(self) -> bool:
-        """Whether a thread of the probe's own is inside a driver that hangs."""
+        """Whether a thread of the probe is inside a driver that hangs."""
 
     def open(self) -> NodeInfo:
         """Start. Raises ProbeUnavailable."""
@@ -78,38 +78,38 @@ class Probe(Protocol):
         """Stop."""
 
     def mend(self) -> None:
-        """Start anew after a driver reload. Raises ProbeUnavailable."""
+        """Restart after a reload of the driver. Raises ProbeUnavailable."""
 
     def watch(self, uuids: frozenset[str]) -> None:
-        """Read the rates of these Gpus' links too: somebody looks at them."""
+        """Also read the link rates of these Gpus, because pages of them are open."""
 
     def take_xids(self, uuid: str) -> tuple[XidEvent, ...]:
-        """Error events of a Gpu since the last time."""
+        """Return the error events of a Gpu since the last call."""
 
     def begin(self, at: float) -> None:
-        """Once before the Gpus of a Sample are read."""
+        """Prepare a Sample; called once before its Gpus are read."""
 
     def read(self, at: float) -> NodeSample:
-        """All Gpus, one after the other."""
+        """Return a Sample of all Gpus, read one after the other."""
 
     def answered_at(self, uuid: str) -> float:
-        """When a Gpu came back from a call last (monotonic seconds)."""
+        """Return when a Gpu last returned from a call (monotonic seconds)."""
 
     def read_gpu(self, uuid: str) -> GpuReading:
-        """One Gpu; may be called from several threads for different Gpus."""
+        """Read one Gpu. May be called from several threads for different Gpus."""
 
 
 class RestartNeeded(Exception):
-    """Only a new process can help; the text says why."""
+    """Only a new process can help. The text gives the reason."""
 
 
 def no_supervisor() -> bool:
-    """Stand for a supervisor where there is none, as in a terminal."""
+    """Replaces the supervisor if there is none, for example in a terminal."""
     return True
 
 
 class Sampler:
-    """The loop. Everything that may hang is done on threads it can leave behind."""
+    """The loop. Everything that may hang runs on threads that it can leave behind."""
 
     def __init__(
         self,
@@ -147,21 +147,21 @@ class Sampler:
             return
         lanes = Lanes(probe.read_gpu, answered_at=probe.answered_at)
         self._answered_at = time.monotonic()
-        # On the whole second, like every other node: the frame that goes out a
-        # third of a second later then has the newest of each.
+        # Sample on the whole second, as every node does. The frame goes out a third of
+        # a second later and then has the newest Sample of each.
         self._stop.wait(INTERVAL_SECONDS - time.time() % INTERVAL_SECONDS)
         next_at = time.monotonic()
         while not self._over():
             if self._supervised():
                 self._tick(probe, lanes)
             else:
-                # Whoever takes orders here is stopped or stuck: a Gpu that looks
-                # alive would be a lie, for nothing could be done with it.
+                # The process that takes commands here is stopped or stuck. Gpus must
+                # not look alive, because nobody could use them.
                 self._state = "unsupervised"
                 self._beat()
             next_at += INTERVAL_SECONDS
             now = time.monotonic()
-            if now > next_at:  # missed ticks are skipped, not made up for
+            if now > next_at:  # missed ticks are skipped
                 next_at += (now - next_at) // INTERVAL_SECONDS * INTERVAL_SECONDS
                 next_at += INTERVAL_SECONDS
             self._stop.wait(next_at - now)
@@ -203,7 +203,7 @@ class Sampler:
         at: float,
         took_seconds: float,
     ) -> None:
-        """Send what was read, with the Xid events there are."""
+        """Send the readings with the Xid events."""
         told: list[tuple[str, XidEvent]] = []
         for _ in range(len(self._untold)):
             uuid, event = self._untold.popleft()
@@ -260,7 +260,7 @@ class Sampler:
             self._tell(state, refused, at=at)
 
     def _tell(self, state: TroubleState, reason: str, *, at: float) -> None:
-        """Say how the driver is doing: on every change, and now and then again."""
+        """Report the state of the driver on every change and at regular intervals."""
         now = time.monotonic()
         due = now - self._trouble_at >= ROSTER_EVERY_SECONDS
         if due or self._trouble != (state, reason):
@@ -273,10 +273,10 @@ class Sampler:
         return RestartNeeded(why)
 
     def _mend(self, probe: Probe, lanes: Lanes) -> None:
-        """Start the driver's library anew, unless a thread is still inside it.
+        """Restart the driver's library, unless a thread is still inside it.
 
-        Then only a new process helps, and it would have to get past the Gpu that
-        hangs: a Gpu that came or went is not worth that, the others are read.
+        Then only a new process could help, and it might hang in the same Gpu. A Gpu
+        that came or went does not justify that. The other Gpus are read.
         """
         if (lanes.stuck or probe.stuck) and not probe.urgent:
             return
@@ -288,11 +288,11 @@ class Sampler:
         except ProbeUnavailable as error:
             self._state, self._why = "unavailable", str(error)
         else:
-            if not probe.stale:  # else the back-off let it do nothing
+            if not probe.stale:  # otherwise the back-off prevented it
                 self._why = ""
 
     def _wait_for_probe(self) -> Probe | None:
-        """Open the probe, trying again for as long as there is nothing to read."""
+        """Open the probe. Try again as long as there is nothing to read."""
         tries = 0
         while not self._over():
             try:
@@ -315,9 +315,9 @@ class Sampler:
         return None
 
     def _in_time(self, call: Callable[[], Any]) -> Any:
-        """Run a call that may hang on a thread; heartbeats go on meanwhile.
+        """Run a call that may hang on a thread, and write heartbeats meanwhile.
 
-        Raises RestartNeeded when it takes longer than OPEN_WITHIN_SECONDS.
+        Raises RestartNeeded if it takes longer than OPEN_WITHIN_SECONDS.
         """
         outcome: list[Any] = []
         failure: list[BaseException] = []
@@ -325,7 +325,7 @@ class Sampler:
         def run() -> None:
             try:
                 outcome.append(call())
-            except BaseException as error:  # handed on to the caller below
+            except BaseException as error:  # raised in the caller below
                 failure.append(error)
 
         thread = threading.Thread(target=run, name="open", daemon=True)
@@ -345,7 +345,7 @@ class Sampler:
         return outcome[0]
 
     def _over(self) -> bool:
-        """Whether to end: told so, or nobody is there to tell."""
+        """Return whether to end: on request, or because the supervisor is gone."""
         orphaned = self._parent_pid is not None and os.getppid() != self._parent_pid
         return self._stop.is_set() or orphaned
 

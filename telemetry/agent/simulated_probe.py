@@ -1,17 +1,17 @@
-"""The probe of a node without Gpus: simulated ones, with real processes on them.
+"""The probe of a node without Gpus: simulated Gpus, with real processes on them.
 
-For `make run` without a driver. `<state_dir>/<node>.json` says which Gpus there
-are and which scripted processes act on them; it is read again when it changes:
+For `make run` without a driver. `<state_dir>/<node>.json` lists the Gpus and the
+scripted processes on them. It is read again when it changes:
 
     {"gpus": [roster entry and "lost": bool], "fast_links": [[uuid, uuid]],
      "actors": [{"gpu", "from", "until" (or null), "user", "uid", "command",
                  "memory_bytes", "util_pct", "wobble_pct", "pid", "job"}]}
 
-Real processes take part through claims (see `simulated_processes.py`), which the job
-runner writes with `write_claim` and drops with `drop_claim`.
+Real processes use the Gpus through claims (see `simulated_processes.py`), which the job
+runner writes with `write_claim` and removes with `drop_claim`.
 
-The pid of a scripted process is told above every pid that Linux can give
-(`SCRIPTED_PIDS`): an order to stop it can never hit a real process.
+Scripted processes have pids above every pid that Linux gives (`SCRIPTED_PIDS`), so a
+command to stop one can never hit a real process.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ __all__ = ["SimulatedProbe", "claims_dir", "drop_claim", "write_claim"]
 
 MOST_ACTORS = 5_000
 HEAT_SECONDS = 300.0
-"""A process that is gone this long no longer warms its Gpu."""
+"""A process that ended this long ago no longer warms its Gpu."""
 CLAIM_WOBBLE_PCT = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What the node's file says."""
+    """The content of the node's file."""
 
     gpus: tuple[GpuInfo, ...]
     links: tuple[Link, ...]
@@ -120,11 +120,11 @@ def write_claim(
     job: int | None = None,
     start_ticks: int | None = None,
 ) -> Path:
-    """Let a real process use one simulated Gpu, or several alike.
+    """Let a real process use one or several simulated Gpus.
 
-    `start_ticks` (field 22 of /proc/<pid>/stat) is looked up when not given.
-    Raises SimulatedOutOfMemory when a Gpu has no `memory_bytes` left, and
-    ClaimRefused for a Gpu or a process that does not exist.
+    `start_ticks` (field 22 of /proc/<pid>/stat) is looked up when not given. Raises
+    SimulatedOutOfMemory if a Gpu has less than `memory_bytes` left, and ClaimRefused
+    for a Gpu or a process that does not exist.
     """
     script = read_script(state_dir / f"{node}.json")
     now = time.time()
@@ -149,12 +149,12 @@ def write_claim(
 
 
 class SimulatedProbe:
-    """Reads simulated Gpus; same interface as NvmlProbe."""
+    """Reads simulated Gpus, with the interface of NvmlProbe."""
 
     backend = Backend.SIMULATED
     unnamed: tuple[int, ...] = ()
     stale = False
-    """There is no driver that could be reloaded."""
+    """No driver can be reloaded here."""
     urgent = stuck = False
     refused = ""
 
@@ -187,7 +187,7 @@ class SimulatedProbe:
         return tuple(gpu.uuid for gpu in self._script.gpus)
 
     def open(self) -> NodeInfo:
-        """Read the script. Raises ProbeUnavailable, one clear line."""
+        """Read the script. Raises ProbeUnavailable with one clear line."""
         try:
             self._take(read_script(self._path), self._path.stat().st_mtime_ns)
         except FileNotFoundError as error:
@@ -199,20 +199,21 @@ class SimulatedProbe:
         return self.info
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is held open."""
 
     def mend(self) -> None:
-        """Nothing can be reloaded here."""
+        """Do nothing: no driver can be reloaded."""
 
     def watch(self, uuids: frozenset[str]) -> None:
-        """Simulated Gpus have no links whose rates could be read."""
+        """Do nothing: simulated Gpus have no link rates."""
 
     def take_xids(self, uuid: str) -> tuple[XidEvent, ...]:
-        """Without a driver there are no events."""
+        """Return no events: there is no driver."""
         return ()
 
     def begin(self, at: float) -> None:
-        """Once before the Gpus of a Sample are read. `at`: Unix seconds."""
+        """Prepare a Sample; called once before its Gpus are read. `at`: Unix
+        seconds."""
         self._at = at
         self._owners.refresh(time.monotonic())
         self._reread()
@@ -228,7 +229,7 @@ class SimulatedProbe:
         self._loads = loads
 
     def read(self, at: float) -> NodeSample:
-        """One Sample of all Gpus. `at`: Unix seconds."""
+        """Return one Sample of all Gpus. `at`: Unix seconds."""
         started = time.perf_counter()
         self.begin(at)
         gpus = tuple(self.read_gpu(uuid) for uuid in self.uuids)
@@ -243,12 +244,12 @@ class SimulatedProbe:
         )
 
     def answered_at(self, uuid: str) -> float:
-        """A file answers at once."""
+        """Return now: a file answers at once."""
         del uuid
         return time.monotonic()
 
     def read_gpu(self, uuid: str) -> GpuReading:
-        """One Gpu at the instant given to `begin`."""
+        """Read one Gpu at the instant given to `begin`."""
         info = next(gpu for gpu in self._script.gpus if gpu.uuid == uuid)
         if info.lost:
             return GpuReading(uuid=uuid, state=GpuAnswer.LOST)
@@ -275,7 +276,7 @@ class SimulatedProbe:
         )
 
     def _joules(self, uuid: str, watts: float) -> float:
-        """Energy since this probe was opened, power added up."""
+        """Return the energy since this probe was opened, integrated from power."""
         joules, last_at = self._energy.get(uuid, (0.0, self._at))
         joules += watts * min(max(self._at - last_at, 0.0), 60.0)
         self._energy[uuid] = (joules, self._at)
@@ -297,7 +298,7 @@ class SimulatedProbe:
         )
 
     def _reread(self) -> None:
-        """Take over the script if its file changed; a bad one changes nothing."""
+        """Take over the script if its file changed. An invalid file changes nothing."""
         try:
             mtime_ns = self._path.stat().st_mtime_ns
             if mtime_ns != self._mtime_ns:

@@ -1,8 +1,8 @@
 """Real processes on simulated Gpus: one file per process in a folder.
 
-A job's shim writes the file when the job starts and drops it at the end; the
-simulated probe shows the process on its Gpus meanwhile. The file is only as
-good as the process: when that is gone (by pid and start time), so is the claim.
+A job's shim writes the file at the start of the job and removes it at the end.
+Meanwhile the simulated probe shows the process on its Gpus. The claim ends with the
+process, identified by pid and start time.
 
 `<state_dir>/<node>.claims/<pid>.json`:
 
@@ -38,7 +38,7 @@ MOST_TICKS = 2**63
 
 @dataclass(frozen=True, slots=True)
 class SimulatedClaim:
-    """What one real process holds on simulated Gpus."""
+    """The use that one real process makes of simulated Gpus."""
 
     pid: int
     start_ticks: int
@@ -54,7 +54,7 @@ class SimulatedClaim:
 
     @property
     def alive(self) -> bool:
-        """Whether that very process still runs."""
+        """Whether exactly this process still runs."""
         stat = read_stat(self.pid)
         return (
             stat is not None and stat.start_ticks == self.start_ticks and not stat.dead
@@ -81,7 +81,7 @@ class SimulatedMemory(NamedTuple):
     """Memory of one simulated Gpu."""
 
     claimable_bytes: int
-    """What claims may use there together: not the driver's, not the script's."""
+    """Memory for all claims together, without the driver's and the script's share."""
     total_bytes: int
 
 
@@ -91,13 +91,14 @@ def claims_dir(state_dir: Path, node: str) -> Path:
 
 
 def read_claims(state_dir: Path, node: str) -> list[SimulatedClaim]:
-    """Claims of processes that still run; files of the others are removed."""
+    """Return the claims of processes that still run. Files of other processes are
+    removed."""
     claims = []
     for path in sorted(claims_dir(state_dir, node).glob("*.json")):
         try:
             claim = SimulatedClaim.from_file(path)
         except FileNotFoundError:
-            continue  # dropped this moment
+            continue  # removed at this moment
         except (OSError, MessageRefused):
             path.unlink(missing_ok=True)
             continue
@@ -115,7 +116,7 @@ def free_bytes(
     *,
     besides_pid: int = 0,
 ) -> int:
-    """Memory of a Gpu that is not claimed, not counting one process's own claim."""
+    """Return the unclaimed memory of a Gpu. The claim of one process is not counted."""
     return claimable_bytes - sum(
         claim.memory_bytes
         for claim in claims
@@ -130,10 +131,10 @@ def store_claim(
     *,
     rooms: Mapping[str, SimulatedMemory],
 ) -> Path:
-    """Write a claim if there is room for it; returns its file.
+    """Write a claim if there is room for it, and return its file.
 
-    Raises SimulatedOutOfMemory, or ClaimRefused for a Gpu that has no room here
-    or a process that does not run. Two at once cannot both get the last byte.
+    Raises SimulatedOutOfMemory, or ClaimRefused for an unknown Gpu or a process that
+    does not run. Two concurrent claims cannot both get the last byte.
     """
     folder = claims_dir(state_dir, node)
     folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +162,7 @@ def store_claim(
 
 
 def drop_claim(state_dir: Path, node: str, *, pid: int) -> None:
-    """Let go of what a process claimed; nothing happens where it claimed nothing."""
+    """Remove a process's claim, if it has one."""
     (claims_dir(state_dir, node) / f"{pid}.json").unlink(missing_ok=True)
 
 

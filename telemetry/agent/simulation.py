@@ -1,12 +1,12 @@
 """How a simulated Gpu behaves: readings from a script, a seed and the time.
 
-Pure and without memory: the same script at the same instant gives the same
-readings on every call, so a restarted node goes on where it was. Load follows
-the script with a smooth wobble; power follows load within seconds and
-temperature within a minute, as first-order lags (Newton's law of cooling), which
-are computed from the script instead of being remembered.
+Pure and without state: the same script at the same instant gives the same readings on
+every call, so a restarted node continues where it was. Load follows the script with a
+smooth wobble. Power follows load within seconds and temperature within a minute, as
+first-order lags (Newton's law of cooling). The lags are computed from the script, not
+from stored values.
 
-Cost: some 15 evaluations of the load per Gpu and sample, about 0.1 ms.
+Cost: about 15 evaluations of the load per Gpu and sample, 0.1 ms.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from telemetry.protocol.sample import GpuReading, Throttle
 from telemetry.protocol.units import GIB_BYTES, MIB_BYTES
 
 WARM_UP_SECONDS = 4.0
-"""A process loads before it computes."""
+"""A process loads data before it computes."""
 POWER_LAG_SECONDS = 2.0
 HEAT_LAG_SECONDS = 40.0
 LAG_STEPS = 14
-"""Points of the past; with a spacing of lag / 3 they reach back 4.7 lags."""
+"""Number of past points. With a spacing of lag / 3 they reach back 4.7 lags."""
 IDLE_POWER_RATIO = 0.13
 FULL_POWER_RATIO = 0.96
 CONTEXT_BYTES = 4 * MIB_BYTES
-"""What a card without processes uses."""
+"""Power of a card without processes."""
 ROOM_CELSIUS = 27.0
 DEFAULT_LIMIT_WATTS = 300.0
 DEFAULT_SLOWDOWN_CELSIUS = 90.0
@@ -41,7 +41,7 @@ IDLE_CLOCK_MHZ = 210
 
 @dataclass(frozen=True, slots=True)
 class SimulatedProcess:
-    """One process on one Gpu, scripted or claimed by a real one."""
+    """One process on one Gpu, scripted or from a real process's claim."""
 
     gpu: str
     """UUID."""
@@ -58,11 +58,11 @@ class SimulatedProcess:
     job: int | None = None
 
     def present(self, at: float) -> bool:
-        """Whether the process is there at an instant (Unix seconds)."""
+        """Return whether the process is there at an instant (Unix seconds)."""
         return self.from_at <= at and (self.until_at is None or at < self.until_at)
 
     def pct(self, at: float, seed: str) -> float:
-        """Its share of the Gpu, 0 to 100."""
+        """Return its utilization of the Gpu, 0 to 100."""
         if not self.present(at) or self.util_pct <= 0:
             return 0.0
         warm = min((at - self.from_at) / WARM_UP_SECONDS, 1.0)
@@ -72,7 +72,8 @@ class SimulatedProcess:
 
 
 def wobble(key: str, at: float, period_seconds: float) -> float:
-    """Smooth noise in [-1, 1]: random knots every period, a cosine between them."""
+    """Return smooth noise in [-1, 1]: a random value every period, a cosine between
+    them."""
     knot, part = divmod(at / period_seconds, 1.0)
     a, b = (
         _knot(key, period_seconds, int(knot)),
@@ -88,12 +89,13 @@ def _knot(key: str, period_seconds: float, number: int) -> float:
 
 
 def total_pct(loads: Sequence[SimulatedProcess], at: float, seed: str) -> float:
-    """Utilization of a Gpu: its processes together, never above 100."""
+    """Return the utilization of a Gpu: the sum of its processes, at most 100."""
     return min(sum(load.pct(at, seed) for load in loads), 100.0)
 
 
 def drawn_pct(loads: Sequence[SimulatedProcess], at: float, seed: str) -> float:
-    """Load as power follows it: weights fall by e every `POWER_LAG_SECONDS`."""
+    """Return the load that power follows: weights fall by e every
+    `POWER_LAG_SECONDS`."""
     step_seconds = POWER_LAG_SECONDS / 3
     weights = [math.exp(-step / 3) for step in range(LAG_STEPS)]
     values = [total_pct(loads, at - n * step_seconds, seed) for n in range(LAG_STEPS)]
@@ -102,15 +104,15 @@ def drawn_pct(loads: Sequence[SimulatedProcess], at: float, seed: str) -> float:
 
 
 def heat_pct(loads: Sequence[SimulatedProcess], at: float) -> float:
-    """Load as temperature follows it: the step response of each process.
+    """Return the load that temperature follows: the step response of each process.
 
-    The wobble is left out: over 40 s it averages away.
+    The wobble is left out, because it averages to zero over 40 s.
     """
     total = 0.0
     for load in loads:
         age_seconds = max(at - load.from_at, 0.0)
         gone_seconds = 0.0 if load.until_at is None else max(at - load.until_at, 0.0)
-        # A window that ends before it begins never warmed anything.
+        # A window that ends before it begins warms nothing.
         total += load.util_pct * max(
             math.exp(-gone_seconds / HEAT_LAG_SECONDS)
             - math.exp(-age_seconds / HEAT_LAG_SECONDS),
@@ -120,12 +122,12 @@ def heat_pct(loads: Sequence[SimulatedProcess], at: float) -> float:
 
 
 def reserved_bytes(info: GpuInfo) -> int:
-    """The driver's own share: 0.3 to 0.6 GiB on real cards."""
+    """Return the driver's share: 0.3 to 0.6 GiB on real cards."""
     return min(info.memory_total_bytes // 130, 6 * GIB_BYTES // 10)
 
 
 def used_bytes(info: GpuInfo, loads: Sequence[SimulatedProcess]) -> int:
-    """Memory that these processes use, never more than there is."""
+    """Return the memory that these processes use, at most what the Gpu has."""
     asked_bytes = CONTEXT_BYTES + sum(load.memory_bytes for load in loads)
     return min(asked_bytes, info.memory_total_bytes - reserved_bytes(info))
 
@@ -133,9 +135,9 @@ def used_bytes(info: GpuInfo, loads: Sequence[SimulatedProcess]) -> int:
 def reading(
     info: GpuInfo, loads: Sequence[SimulatedProcess], *, at: float, seed: str
 ) -> GpuReading:
-    """What the Gpu shows at an instant, its processes left out.
+    """Return the Gpu's readings at an instant, without its processes.
 
-    `loads` are all loads of this Gpu, past ones too: it is still warm of them.
+    `loads` are all loads of this Gpu, past ones included, because they still warm it.
     """
     here = [load for load in loads if load.present(at)]
     util_pct = total_pct(loads, at, seed)
@@ -148,7 +150,7 @@ def reading(
         + 0.008 * wobble(f"{seed}/{info.uuid}/power", at, 5.0)
     )
     slowdown_celsius = info.slowdown_celsius or DEFAULT_SLOWDOWN_CELSIUS
-    place = wobble(f"{seed}/{info.uuid}/place", 0.0, 1.0)  # some sit warmer than others
+    place = wobble(f"{seed}/{info.uuid}/place", 0.0, 1.0)  # slots differ
     span_celsius = slowdown_celsius - 14 - ROOM_CELSIUS
     celsius = ROOM_CELSIUS + 4 + 3 * place + span_celsius * heat_pct(loads, at) / 100
     celsius += 0.8 * wobble(f"{seed}/{info.uuid}/heat", at, 31.0)

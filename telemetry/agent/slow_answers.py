@@ -1,7 +1,7 @@
-"""Questions that may take seconds, asked without ever stopping a Sample.
+"""Ask questions that may take seconds, without ever delaying a Sample.
 
-A directory of users or a container engine may be slow or dead. Each kind of
-question has a thread of its own; who waited in vain is told the next time.
+A directory of users or a container engine may be slow or dead. Each kind of question
+has its own thread. An answer that comes too late is used the next time.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class SlowAnswer(NamedTuple):
-    """What is known by now."""
+    """The answer to a question, if there is one by now."""
 
     known: bool
     value: str | None = None
-    """None: there is no answer, or (not `known`) there is none yet."""
+    """None: there is no answer or, if not `known`, none yet."""
 
 
 PENDING = SlowAnswer(known=False)
 
 
 class SlowAnswers(Generic[Key]):
-    """Keeps answers for ten minutes and asks for each key once at a time.
+    """Keeps answers for ten minutes and asks only once at a time for each key.
 
-    `ask` runs on the thread and must end by itself; what it raises is a bug
-    of `ask` and counts as "no answer".
+    `ask` runs on the thread and must return in the end. An exception is a bug of `ask`
+    and counts as no answer.
     """
 
     def __init__(
@@ -54,10 +54,11 @@ class SlowAnswers(Generic[Key]):
         self._queue: queue.SimpleQueue[Key] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._slow = False
-        """Whether the last wait was in vain: then none waits until it answers."""
+        """Whether the last wait gave no answer. Then nobody waits until an answer
+        comes."""
 
     def get(self, key: Key) -> SlowAnswer:
-        """What is known of a key; waits a moment the first time."""
+        """Return what is known of a key. The first call waits a moment."""
         if key in self._found:
             return SlowAnswer(known=True, value=self._found[key])
         with self._lock:
@@ -80,17 +81,18 @@ class SlowAnswers(Generic[Key]):
         return PENDING
 
     def refresh(self, at: float) -> None:
-        """Forget everything now and then: accounts are made and renamed."""
+        """Forget everything from time to time, because accounts are made and
+        renamed."""
         if at < self._forget_at:
             return
         self._forget_at = at + KEPT_SECONDS
         with self._lock:
             self._found = {}
-            # Questions on their way stay, or a dead server would gather a queue.
+            # Pending questions are kept. Otherwise they would pile up at a dead server.
             self._asked = {k: x for k, x in self._asked.items() if not x.is_set()}
 
     def forget(self, key: Key) -> None:
-        """Ask again the next time."""
+        """Forget one answer, so that the next call asks again."""
         with self._lock:
             self._found.pop(key, None)
             self._asked.pop(key, None)
@@ -101,7 +103,7 @@ class SlowAnswers(Generic[Key]):
             try:
                 value = self._ask(key)
             except Exception:
-                traceback.print_exc()  # a bug: it costs this answer, not the thread
+                traceback.print_exc()  # a bug of `ask`: the thread goes on
                 value = None
             self._slow = False
             with self._lock:

@@ -1,8 +1,8 @@
-"""From the sampling child to its stream, without ever holding the sampling up.
+"""Send messages from the sampling child to its stream without ever delaying sampling.
 
-A thread of its own sends; the sampler only leaves the newest messages. While
-the broker is away Samples are dropped and counted, never kept: a hole is a hole.
-The same thread asks once a second which Gpus somebody looks at just now.
+A separate thread sends. The sampler only leaves the newest messages for it. While the
+broker is away Samples are dropped and counted, never kept: gaps stay gaps. Once a
+second the same thread asks which Gpus have an open page.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from redis.retry import Retry
 from telemetry.protocol.broker_keys import RAW, WATCHED
 
 STREAM_ENTRIES = 3900
-"""An hour at 1 Hz, rosters and troubles among it, and a little (approximate)."""
+"""Slightly more than one hour at 1 Hz, rosters and troubles included (approximate)."""
 QUEUE_MOST = 6
-"""Messages that may wait: a roster, a trouble and the last Samples."""
+"""Number of messages that may wait: a roster, a trouble and the last Samples."""
 BACK_OFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 TIMEOUT_SECONDS = 2.0
 WATCHED_EVERY_SECONDS = 0.9
 WATCHED_REFUSED_SECONDS = 60.0
-"""A broker that does not let the node look is asked again after this long."""
+"""When to ask a broker again that did not let the node read these keys."""
 
 
 _Message = tuple[bytes, "Callable[[], object] | None"]
 
 
 def stream_name(node: str) -> str:
-    """Name of a node's raw stream: what it is called is what it speaks for."""
+    """Return the name of a node's raw stream. The name decides which node a message is
+    from."""
     return RAW + node
 
 
 class Sender:
-    """Appends messages to the node's raw stream; drops what cannot be sent."""
+    """Appends messages to the node's raw stream. Messages that cannot be sent are
+    dropped."""
 
     def __init__(self, url: str, node: str) -> None:
         self._client = redis.Redis.from_url(
@@ -52,29 +54,29 @@ class Sender:
         self._followed: tuple[str, ...] = ()
         self._look_at = float("-inf")
         self.watched: frozenset[str] = frozenset()
-        """UUIDs of the followed Gpus that somebody looks at."""
+        """UUIDs of the followed Gpus that have an open page."""
         self._changed = threading.Condition()
         self._closing = False
         self.sent = 0
         self.dropped = 0
         self.why = ""
-        """Why the last message could not be sent; "" while all is well."""
+        """Why the last message could not be sent; "" if it was sent."""
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
         self._thread.start()
 
     @property
     def connected(self) -> bool:
-        """Whether the last message went through."""
+        """Whether the last message was sent."""
         return not self.why
 
     def follow(self, uuids: Iterable[str]) -> None:
-        """Keep `watched` of these Gpus."""
+        """Set the Gpus for which `watched` is kept."""
         self._followed = tuple(uuids)
 
     def put(self, message: bytes, *, lost: Callable[[], object] | None = None) -> None:
-        """Leave a message; the oldest one is dropped when too many wait.
+        """Queue a message. If too many wait, the oldest one is dropped.
 
-        `lost` is called, on any thread, when this one could not be sent.
+        `lost` is called, on any thread, if this message could not be sent.
         """
         with self._changed:
             self._waiting.append((message, lost))
@@ -83,7 +85,7 @@ class Sender:
             self._changed.notify()
 
     def close(self, *, within_seconds: float) -> bool:
-        """Send what waits, if it can be sent in time; says whether it was."""
+        """Send the queued messages. Return whether they were sent in time."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -126,7 +128,7 @@ class Sender:
             message[1]()
 
     def _look(self) -> None:
-        """Ask which Gpus somebody looks at; not knowing is nobody."""
+        """Ask which Gpus have an open page. Without an answer, none has."""
         now, uuids = time.monotonic(), self._followed
         if now < self._look_at or not uuids:
             return
@@ -134,7 +136,7 @@ class Sender:
         try:
             found = self._client.mget([WATCHED + uuid for uuid in uuids])
         except redis.ResponseError:
-            # The node's user may not read these keys (deploy/acl.sh of old).
+            # The node's user may not read these keys (an older deploy/acl.sh).
             self._look_at = now + WATCHED_REFUSED_SECONDS
             self.watched = frozenset()
         except (redis.RedisError, OSError):

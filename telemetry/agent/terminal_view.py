@@ -7,8 +7,8 @@
          alice  python train.py  pid 4242  10 GiB  70 %  since 3 h
     [1]  NVIDIA A100-SXM4-80GB      lost: the driver does not find it
 
-What the card cannot say is a dash. Names of machines and processes are printed
-without what a terminal would obey; nothing is told by colour alone.
+A dash stands for a value that the card cannot report. Names of machines and processes
+are printed without control characters. Nothing is shown by colour alone.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def plain(text: str, ink: TerminalColours | None) -> str:
 
 
 def coloured(text: str, ink: TerminalColours | None) -> str:
-    """The text in a colour."""
+    """Return the text in a colour."""
     return text if ink is None else f"\x1b[{ink.value}m{text}\x1b[0m"
 
 
@@ -72,7 +72,8 @@ def lines(
     unnamed: Iterable[int] = (),
     paint: Paint = plain,
 ) -> Iterator[str]:
-    """A reading, line by line; `unnamed`: indices of Gpus that were lost before."""
+    """Return a Sample line by line. `unnamed`: indices of Gpus that were lost
+    before."""
     yield _head(info, sample, paint)
     titles = ("", "GPU", "util", "memory", "temp", "power", "clock")
     yield paint(COLUMNS.format(*titles).rstrip(), TerminalColours.DIM)
@@ -90,7 +91,7 @@ def lines(
 
 
 def printable(text: str) -> str:
-    """Text of a machine without what a terminal would obey."""
+    """Return a text without control characters."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -141,7 +142,7 @@ def _figures(slot: str, gpu: GpuInfo, reading: GpuReading, paint: Paint) -> str:
         _power(reading),
         _with_unit(reading.sm_clock_mhz, "MHz"),
     )
-    # Painted after they are padded: a colour has no width.
+    # Coloured after padding, because colour codes have no width.
     columns = (
         (0, 31, None),
         (31, 39, _busy_ink(reading)),
@@ -153,7 +154,7 @@ def _figures(slot: str, gpu: GpuInfo, reading: GpuReading, paint: Paint) -> str:
 
 
 def _name(gpu: GpuInfo) -> str:
-    """What it is called; of an instance, which part of its card it is."""
+    """Return the Gpu's name and, for an instance, which part of its card it is."""
     name = printable(gpu.name)
     start = name.find("MIG ") if gpu.mig_parent else -1
     return name[max(start, 0) :]
@@ -204,7 +205,7 @@ def _memory_ink(gpu: GpuInfo, reading: GpuReading) -> TerminalColours | None:
 def _notes(
     gpu: GpuInfo, reading: GpuReading
 ) -> Iterator[tuple[str, TerminalColours | None]]:
-    """What somebody should look at, and what explains a dash."""
+    """Return warnings, and reasons for missing values."""
     slowed = [x for x in reading.throttle or () if x in HARM]
     if slowed:
         yield f"slowed down: {_words(slowed)}", TerminalColours.RED

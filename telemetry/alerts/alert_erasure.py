@@ -1,7 +1,7 @@
-"""A person's names leave the Alerts and what was done about them.
+"""Remove a person's names from the Alerts and the responses to them.
 
-Which names, and what stands in their place, is the floor's above to say: here they
-are words to look for and two functions that rewrite.
+The caller decides the names and their replacement. This module gets words to search for
+and two functions that rewrite texts.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ def forget_names(
     without: Callable[[str], str],
     json_without: Callable[[Any], Any],
 ) -> int:
-    """Rewrite what names a person; how many rows changed. In a transaction.
+    """Rewrite rows that name a person. Return how many changed. Needs a transaction.
 
     Args:
         searched: what a row must contain to be looked at.

@@ -1,4 +1,4 @@
-"""Steps of the ladder against processes, and what came of them."""
+"""Responses to processes of intruders, and their results."""
 
 from datetime import datetime, timedelta
 
@@ -23,7 +23,7 @@ def note_response(
     nonce: str,
     now: datetime,
 ) -> Response | None:
-    """Note a step before it is taken; None: somebody noted it first."""
+    """Record a response before it is taken. None: another process recorded it first."""
     try:
         with transaction.atomic():
             made = Response.objects.create(
@@ -45,14 +45,14 @@ def note_response(
 
 
 def take_back_response(*, response_id: int) -> None:
-    """Forget a step that could not be sent: it is taken again later."""
+    """Delete a response that could not be sent, so that it is tried again later."""
     Response.objects.filter(pk=response_id, outcome="").delete()
 
 
 def finish_response(
     *, node_name: str, nonce: str, outcome: str, reason: str, now: datetime
 ) -> Response | None:
-    """Note what a node says came of its own order; None: no such order waits."""
+    """Record a node's report about its command. None: no such command waits."""
     waiting = Response.objects.filter(
         nonce=nonce, outcome="", alert__gpu__node__name=node_name, dry_run=False
     ).exclude(nonce="")
@@ -66,7 +66,7 @@ def finish_response(
 
 
 def give_up_responses(*, now: datetime, after_seconds: float) -> list[Response]:
-    """Close the books on orders that no node answered for so long."""
+    """Mark commands that no node answered for so long, and return them."""
     limit = now - timedelta(seconds=after_seconds)
     silent = Response.objects.filter(outcome="", dry_run=False, at__lt=limit)
     given_up = []

@@ -1,7 +1,7 @@
-"""Alerts: one open finding per rule and place, closing by itself.
+"""Alerts: one open finding per rule and place. It closes automatically.
 
-A place is a Gpu, or a whole Node where the cause is the node's. Every change is
-told to open pages after the commit.
+A place is a Gpu, or a whole Node if the cause is the node's. Open pages hear of every
+change after the commit.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,7 +26,7 @@ from telemetry.rules.broker_refusals import BrokerRefusal
 
 ACTS = ("acknowledge", "snooze", "wake")
 CHANNEL_SILENT = timedelta(minutes=3)
-"""A node shows itself to the web each minute."""
+"""How often a node calls the web."""
 LONGEST_SNOOZE = timedelta(days=90)
 
 
@@ -40,11 +40,11 @@ def open_alert(
     reservation_id: int | None = None,
     readings: list[dict[str, Any]] | None = None,
 ) -> bool:
-    """Open a finding, or say that it still stands; True when it is new.
+    """Open a finding, or note that it still exists. Return True if it is new.
 
-    Safe when two processes find the same at once: the database keeps one. A cause
-    that comes back soon opens the same Alert again, with what the operator said
-    about it. Exactly one of `gpu_id` and `node_id` is given.
+    Two processes may find the same at once: the database keeps one row. A cause that
+    comes back soon opens the same Alert again, with the operator's acknowledgement or
+    snooze. Exactly one of `gpu_id` and `node_id` is given.
     """
     seen: dict[str, Any] = {
         "last_seen_at": now,
@@ -64,7 +64,7 @@ def open_alert(
                     rule=rule, gpu_id=gpu_id, node_id=node_id, opened_at=now, **made
                 )
     except IntegrityError:
-        # Either another process was first, or the place is gone: no finding then.
+        # Another process was first, or the place was deleted: there is no new finding.
         place.open().update(**seen)
         return False
     broadcast.announce_alerts()
@@ -77,7 +77,7 @@ def _reopen(
     now: datetime,
     reservation_id: int | None,
 ) -> bool:
-    """Open the last one again where it closed only just now."""
+    """Open the last Alert again if it closed only a moment ago."""
     within = TelemetryPolicy.current().reopens_within_seconds
     last = (
         place.filter(
@@ -100,7 +100,7 @@ def close_alert(
     node_id: int | None = None,
     now: datetime,
 ) -> bool:
-    """Close a finding; False when there was none."""
+    """Close a finding. Return False if there was none."""
     found = Alert.objects.open().filter(_at(gpu_id, node_id), rule=rule)
     return _close(found, now) > 0
 
@@ -108,7 +108,7 @@ def close_alert(
 def close_unseen_alerts(
     *, now: datetime, unseen_seconds: float, keep: Collection[str] | None = None
 ) -> int:
-    """Close findings that nobody has seen again for so long; how many.
+    """Close findings that were not reported again for so long. Return how many.
 
     Who finds something says so again and again, so an old finding is one whose
     finder was restarted and no longer sees it. `keep`: rules that this leaves
@@ -124,15 +124,15 @@ def close_unseen_alerts(
 
 
 def mark_silent_nodes(*, now: datetime) -> tuple[int, int]:
-    """Open an Alert for each Node that has been silent for long: one cause, one
-    Alert, however many Gpus it has.
+    """Open one Alert for each Node that has been silent for long, however many Gpus it
+    has.
 
-    Closes them when the node is heard again. Returns (opened, closed).
+    Close it when the node is heard again. Return (opened, closed).
     """
     silent_seconds = TelemetryPolicy.current().silent_after_seconds
     limit = now - timedelta(seconds=silent_seconds)
-    # A driver that does not answer, or a wrong password, is why no sample comes: that
-    # one is told.
+    # An Alert already gives the cause of the silence: the driver does not answer, or
+    # the password is wrong.
     causes = (DRIVER, WEDGED, REFUSED)
     told = Alert.objects.open().filter(rule__in=causes, node=OuterRef("pk"))
     silent = Node.objects.filter(
@@ -153,8 +153,8 @@ def mark_silent_nodes(*, now: datetime) -> tuple[int, int]:
 
 
 def judge_channels(*, now: datetime) -> tuple[int, int]:
-    """Open an Alert for each Node that is heard and cannot show itself to the web, so
-    that no job starts on it. Closes them when it can. Returns (opened, closed)."""
+    """Open an Alert for each Node that sends samples but cannot reach the web, so that
+    no job starts on it. Close it when the node can. Return (opened, closed)."""
     limit = now - CHANNEL_SILENT
     heard = Node.objects.filter(last_seen_at__gt=limit)
     bad = heard.exclude(channel_state__in=("", "ok")) | heard.filter(
@@ -177,9 +177,9 @@ def judge_channels(*, now: datetime) -> tuple[int, int]:
 def judge_refused(
     *, refused: Mapping[str, BrokerRefusal], now: datetime
 ) -> tuple[int, int]:
-    """Open an Alert for each Node in service that the broker refused lately.
+    """Open an Alert for each Node in service that the broker refused recently.
 
-    Closes them when it was not refused for some minutes. Returns (opened, closed).
+    Close it after some minutes without a refusal. Return (opened, closed).
     """
     nodes = Node.objects.in_service().filter(name__in=refused)
     opened = 0
@@ -202,7 +202,8 @@ def judge_refused(
 
 
 def _at(gpu_id: int | None, node_id: int | None) -> Q:
-    """One place. Raises ValueError unless exactly one is given."""
+    """Return the filter for one place. Raises ValueError unless exactly one is
+    given."""
     if (gpu_id is None) == (node_id is None):
         raise ValueError("an alert is about a Gpu or about a Node")
     return Q(node_id=node_id) if gpu_id is None else Q(gpu_id=gpu_id)
@@ -219,13 +220,13 @@ def _close(alerts: AlertQuerySet, now: datetime) -> int:
 
 
 def acknowledge_alert(*, alert_id: int, by: str, now: datetime) -> bool:
-    """Note that the operator takes care of it; False: closed, or noted before."""
+    """Acknowledge an Alert. Return False if it is closed or acknowledged already."""
     row = Alert.objects.open().filter(pk=alert_id, acknowledged_at=None)
     return _act(row, acknowledged_at=now, acknowledged_by=by)
 
 
 def snooze_alert(*, alert_id: int, until: datetime, by: str, now: datetime) -> bool:
-    """Let a finding be silent until then; False: it is closed.
+    """Snooze an Alert until then. Return False if it is closed.
 
     Raises:
         ValueError: `until` is not ahead, or further ahead than 90 days.
@@ -237,7 +238,8 @@ def snooze_alert(*, alert_id: int, until: datetime, by: str, now: datetime) -> b
 
 
 def wake_alert(*, alert_id: int) -> bool:
-    """Take acknowledgement and snooze back; False: closed, or there was none."""
+    """Remove acknowledgement and snooze. Return False if closed, or if there was
+    neither."""
     row = Alert.objects.open().filter(pk=alert_id)
     row = row.exclude(acknowledged_at=None, snoozed_until=None)
     none = {"acknowledged_by": "", "snoozed_by": ""}

@@ -1,1 +1,1 @@
-"""What GPUs did: minutes, hours, summaries and charts."""
+"""The history of GPUs: minutes, hours, summaries and charts."""

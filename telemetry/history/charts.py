@@ -1,6 +1,6 @@
-"""The door of every chart of the past: read what is asked, answer in two forms.
+"""The answer of every history chart, as JSON or as a spreadsheet.
 
-Whose history it is, and who may see it, is decided by the door before this one.
+The calling view decides which history it is and who may see it.
 """
 
 import csv
@@ -19,11 +19,11 @@ from telemetry.rules.usage_summary import Usage
 from telemetry.web.spreadsheet import series_rows
 
 MOST_LINES = 16
-"""Gpus of one node that a chart draws a line each of."""
+"""Most Gpus of one node of which a chart draws a line each."""
 
 
 def requested_range(wish: HistoryIn, *, now: datetime) -> HistoryRange:
-    """Which time is asked for. The future has no samples: it is cut off."""
+    """Return the requested time. The future is cut off, because it has no samples."""
     second = int(now.timestamp())
     end = second if wish.end is None else min(wish.end, second)
     start = end - int(wish.hours * 3600) if wish.start is None else wish.start
@@ -34,7 +34,7 @@ def requested_range(wish: HistoryIn, *, now: datetime) -> HistoryRange:
 def answer_history(
     subject: Subject, wish: HistoryIn, *, now: datetime
 ) -> HttpResponse | dict[str, Any]:
-    """The columns as JSON, or the same as a sheet."""
+    """Return the columns as JSON or as a spreadsheet."""
     asked = requested_range(wish, now=now)
     series = read_history(subject, asked, now=now)
     if wish.format == "json":
@@ -54,7 +54,7 @@ def answer_history(
 
 
 def usage_entry(usage: Usage) -> dict[str, float | int | None]:
-    """A summary as it goes out."""
+    """Return a summary as plain values for JSON."""
     totals = usage.totals
     return {
         "samples": totals.n,
@@ -78,17 +78,17 @@ def charts_page(
     gpus: Sequence[Gpu] = (),
     hole: str = "",
 ) -> dict[str, Any]:
-    """What `static/js/telemetry/history.js` has to know, for templates/telemetry/
-    _history.html.
+    """Return the data of `static/js/telemetry/history.js`, for
+    templates/telemetry/_history.html.
 
     Args:
         path: of the API, under /api/v1.
-        whole: where the subject has a begin and an end of its own.
-        memory_total_bytes: top of the memory's axis; None: of the values.
-        power_limit_watts: the same for power.
+        whole: the subject's own begin and end, if it has them.
+        memory_total_bytes: top of the memory axis; None: the largest value.
+        power_limit_watts: top of the power axis, likewise.
         per_gpu: the figures are means over several Gpus.
-        gpus: those that a line each can be drawn of.
-        hole: what it means that nothing is shown; "": there is no reading.
+        gpus: the Gpus of which a line each can be drawn.
+        hole: the meaning of a gap; "": there is no reading.
     """
     page: dict[str, Any] = {
         "path": path,

@@ -1,11 +1,11 @@
-"""Hours out of minutes, once they are over and again when late minutes come.
+"""Roll minutes up into hours, when an hour is over and again for late minutes.
 
-Who stores minutes says which hours have changed (`mark_hours_due`), in the same
-transaction. Who rolls an hour up locks that note, counts, and deletes it, in one
-transaction: whatever is stored later writes it anew, so no late minute is
-forgotten, and two that roll up at once wait for each other and write the same.
-A row is only ever replaced by one of as many samples: when the minutes of an
-hour are pruned, its rows stand.
+Code that stores minutes notes the changed hours in the same transaction
+(`mark_hours_due`). The roll-up locks that note, counts, and deletes it in one
+transaction. Minutes that are stored later write a new note, so none is forgotten. Two
+concurrent roll-ups wait for each other and write the same. A row is replaced only by
+one with at least as many samples. So the rows stay when the minutes of an hour are
+deleted.
 """
 
 import logging
@@ -23,24 +23,24 @@ from telemetry.rules.rollup import MinuteTotals
 
 HOUR = timedelta(hours=1)
 MOST_HOURS = 48
-"""Hours rolled up in one call; the next call takes the next ones."""
+"""Most hours rolled up in one call. The next call takes the next ones."""
 INSERT_ROWS = 500
 DELETE_ROWS = 10_000
 
 AccountPool = tuple[int, int]
 """An Account's primary key (the calendar's) and a Pool's."""
 Held = Mapping[AccountPool, tuple[MinuteTotals, int]]
-"""What Gpus did while an Account held them, and Gpus x seconds held."""
+"""Totals of Gpus while an Account held them, and Gpus x seconds held."""
 
 logger = logging.getLogger(__name__)
 Row = TypeVar("Row", SampleHour, AccountHour)
 
 
 def mark_hours_due(minutes: Iterable[datetime]) -> None:
-    """Say that these minutes have changed. To be called in their transaction.
+    """Note that these minutes have changed. Call it in their transaction.
 
-    An update and not "do nothing" where the note is there already: it waits for
-    whoever is rolling that hour up, and then writes the note again.
+    An existing note is updated, not skipped. The update waits for a roll-up of that
+    hour, and then writes the note again.
     """
     hours = {at.replace(minute=0, second=0, microsecond=0) for at in minutes}
     now = timezone.now()
@@ -57,16 +57,16 @@ def mark_hours_due(minutes: Iterable[datetime]) -> None:
 
 
 def roll_hours(*, now: datetime) -> int:
-    """Roll up the due hours of Gpus that are over; how many hours."""
+    """Roll up the due hours of Gpus that are over. Return how many."""
     return _each_due(HourDue.Tier.GPU, _roll_gpus, now)
 
 
 def roll_account_hours(*, now: datetime, held: Callable[[datetime], Held]) -> int:
-    """Roll up the due hours of Accounts that are over; how many hours.
+    """Roll up the due hours of Accounts that are over. Return how many.
 
     Args:
-        held: tells what was held in the hour that begins then; the calendar's
-            floor knows. Called in the transaction.
+        held: returns what was held in the hour that begins then. The calendar's app
+            provides it. Called in the transaction.
     """
     return _each_due(
         HourDue.Tier.ACCOUNT, lambda hour: _write_accounts(hour, held(hour)), now
@@ -76,14 +76,14 @@ def roll_account_hours(*, now: datetime, held: Callable[[datetime], Held]) -> in
 def _each_due(
     tier: HourDue.Tier, roll: Callable[[datetime], None], now: datetime
 ) -> int:
-    """Run `roll` for each due hour, each in a transaction of its own."""
+    """Run `roll` for each due hour, each in a separate transaction."""
     over = HourDue.objects.filter(tier=tier, hour_at__lte=now - HOUR)
     rolled = 0
     for hour in list(over.values_list("hour_at", flat=True)[:MOST_HOURS]):
         try:
             rolled += _roll_due(tier, hour, roll)
         except DatabaseError:
-            # One hour that cannot be written must not hold up those after it.
+            # An hour that cannot be written must not block the following ones.
             logger.exception("the %s hour of %s is not rolled up", tier, hour)
     return rolled
 
@@ -156,7 +156,7 @@ def _upsert(
 
 
 def prune_hours(*, now: datetime, keep_days: int) -> int:
-    """Delete hours older than so many days; how many rows."""
+    """Delete hours older than so many days. Return how many rows."""
     limit = now - timedelta(days=keep_days)
     return sum(
         delete_in_pieces(model._default_manager.filter(hour_at__lt=limit))
@@ -165,7 +165,7 @@ def prune_hours(*, now: datetime, keep_days: int) -> int:
 
 
 def delete_in_pieces(rows: models.QuerySet[Any]) -> int:
-    """Delete rows, the oldest first and some at a time; how many."""
+    """Delete rows in portions, the oldest first. Return how many."""
     deleted = 0
     while keys := list(rows.values_list("pk", flat=True)[:DELETE_ROWS]):
         deleted += rows.model._default_manager.filter(pk__in=keys).delete()[0]

@@ -1,4 +1,4 @@
-"""Storing the minutes of Gpus."""
+"""Store the minutes of Gpus."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,18 +14,17 @@ INSERT_ROWS = 500
 LONGER_IF_DUE = timedelta(days=7)
 
 MinuteKey = tuple[int, int]
-"""Gpu's primary key, and the Unix seconds at which the minute begins."""
+"""A Gpu's primary key, and the Unix seconds at which the minute begins."""
 
 
 @transaction.atomic(durable=True)
 def record_minutes(*, totals: Mapping[MinuteKey, MinuteTotals]) -> int:
-    """Store minutes; how many rows are new or fuller than what was stored.
+    """Store minutes. Return how many rows are new or have more samples than before.
 
-    A minute's row follows from the raw stream alone, so a row that is there
-    already is the same minute counted by another ingest, or by the same one
-    before a restart: the fuller count wins, and nothing is ever added up twice.
-    Minutes without a sample, and of Gpus that were deleted, are left out. The
-    hours of the rows become due.
+    A minute's row follows from the raw stream alone. So an existing row is the same
+    minute, counted by another ingest or before a restart. The row with more samples
+    wins, and nothing is added twice. Minutes without a sample and minutes of deleted
+    Gpus are left out. The hours of the rows become due.
     """
     known = set(Gpu.objects.values_list("pk", flat=True))
     rows = [
@@ -54,7 +53,7 @@ def _at(minute: int) -> datetime:
 
 
 def _counts(rows: list[SampleMinute]) -> dict[tuple[int, datetime], int]:
-    """Sample counts of the rows that are stored already."""
+    """Return the sample counts of the rows that are stored already."""
     minutes = {row.minute_at for row in rows}
     stored = SampleMinute.objects.filter(minute_at__in=minutes)
     return {
@@ -63,7 +62,7 @@ def _counts(rows: list[SampleMinute]) -> dict[tuple[int, datetime], int]:
 
 
 def _replace(row: SampleMinute) -> int:
-    """Put a fuller count in the place of a stored one, if it still is fuller."""
+    """Replace a stored row, if the new one still has more samples."""
     values = {
         field.attname: getattr(row, field.attname)
         for field in SampleMinute._meta.concrete_fields
@@ -76,10 +75,10 @@ def _replace(row: SampleMinute) -> int:
 
 
 def prune_minutes(*, now: datetime, keep_days: int) -> int:
-    """Delete minutes older than so many days, a piece at a time; how many.
+    """Delete minutes older than so many days, in portions. Return how many.
 
-    In pieces, so that the table is never locked for long. Minutes of an hour
-    that is not rolled up yet are given a week longer.
+    Portions never lock the table for long. Minutes of an hour that is not rolled up yet
+    are kept a week longer.
     """
     limit = now - timedelta(days=keep_days)
     due = HourDue.objects.order_by("hour_at").values_list("hour_at", flat=True).first()

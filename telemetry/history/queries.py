@@ -1,8 +1,8 @@
-"""Stored minutes and hours to the columns of a chart. The database adds up.
+"""Turn stored minutes and hours into the columns of a chart. The database adds them up.
 
-What is charted is a QuerySet of rows (a Gpu's, a Node's, or those that another
-floor picked); this file only puts them into buckets, so that a chart of two
-years loads a thousand rows and not a million.
+The input is a QuerySet of rows: a Gpu's, a Node's, or those that another app picked.
+This module puts them into buckets, so that a chart of two years loads a thousand rows
+and not a million.
 """
 
 from collections.abc import Iterator
@@ -31,12 +31,13 @@ from telemetry.rules.chart_series import (
 from telemetry.rules.rollup import MinuteTotals
 
 LATE_SECONDS = 24 * HOUR_SECONDS
-"""An hour that is not rolled up for longer does not hold up the hours after it."""
+"""An hour that is not rolled up for longer than this does not block the hours after
+it."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Whose history: rows of both tiers, and how many Gpus they are of."""
+    """The subject of a history: its rows of both tiers, and its number of Gpus."""
 
     name: str
     minutes: TotalsQuerySet
@@ -46,7 +47,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class HistoryRange:
-    """Which time, Unix seconds, and in how many points."""
+    """A time span in Unix seconds, and the number of points."""
 
     start: int
     end: int
@@ -54,7 +55,7 @@ class HistoryRange:
 
 
 class Bucket(Func):
-    """Unix seconds of the bucket that a time lies in: `Bucket("minute_at", step)`."""
+    """Unix seconds of the bucket of a time: `Bucket("minute_at", step)`."""
 
     output_field = BigIntegerField()
 
@@ -62,13 +63,13 @@ class Bucket(Func):
         super().__init__(column, step_seconds)
 
     def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        """SQLite divides whole numbers to whole numbers."""
+        """SQLite divides integers to integers."""
         sql, params = compiler.compile(self.source_expressions[0])
         step = int(self.source_expressions[1].value)  # type: ignore[attr-defined]
         return f"CAST(strftime('%%s', {sql}) AS INTEGER) / {step} * {step}", params
 
     def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        """PostgreSQL has no Unix time but the epoch of EXTRACT."""
+        """PostgreSQL has Unix time as the epoch of EXTRACT."""
         sql, params = compiler.compile(self.source_expressions[0])
         step = int(self.source_expressions[1].value)  # type: ignore[attr-defined]
         epoch = f"CAST(EXTRACT(EPOCH FROM {sql}) AS BIGINT)"
@@ -76,7 +77,7 @@ class Bucket(Func):
 
 
 def of_gpu(gpu: Gpu) -> Subject:
-    """The history of one Gpu."""
+    """Return the history of one Gpu."""
     return Subject(
         name=str(gpu),
         minutes=SampleMinute.objects.filter(gpu=gpu),
@@ -86,7 +87,7 @@ def of_gpu(gpu: Gpu) -> Subject:
 
 
 def of_node(node: Node) -> Subject:
-    """The history of a Node: of all Gpus that are or were in it."""
+    """Return the history of a Node: of all Gpus that are or were in it."""
     return Subject(
         name=node.name,
         minutes=SampleMinute.objects.filter(gpu__node=node),
@@ -98,9 +99,9 @@ def of_node(node: Node) -> Subject:
 def read_history(
     subject: Subject, asked: HistoryRange, *, now: datetime
 ) -> ChartSeries:
-    """The columns of a chart: at most `points`, and `series.MOST_POINTS`.
+    """Return the columns of a chart: at most `points` and `series.MOST_POINTS`.
 
-    Hours end with the last one that is rolled up; minutes tell the rest.
+    Hours are used up to the last one that is rolled up, minutes from there on.
     """
     kept = TelemetryPolicy.current().to_keeping()
     tier = tier_for(
@@ -146,7 +147,7 @@ def _read(
 
 
 def rolled_until(now: datetime) -> datetime:
-    """The instant up to which the hours are rolled up."""
+    """Return the instant up to which the hours are rolled up."""
     hour = now.replace(minute=0, second=0, microsecond=0)
     lately = HourDue.objects.filter(hour_at__gte=now - timedelta(seconds=LATE_SECONDS))
     due = lately.aggregate(first=Min("hour_at"))["first"]

@@ -1,4 +1,4 @@
-"""What may be asked of telemetry in an address."""
+"""The query parameters of telemetry's addresses."""
 
 from typing import Literal, Self
 
@@ -9,12 +9,11 @@ from telemetry.protocol.fields import LATEST_AT
 from telemetry.rules.chart_series import DAY_SECONDS, MOST_POINTS
 
 MOST_SECONDS = 3 * 366 * DAY_SECONDS
-"""Longest chart: what hours are kept by default, and room for more."""
+"""Longest chart: more than the default retention of hours."""
 
 
 class HistoryIn(Schema):
-    """Which time of a history: the last so many hours, or from one Unix second to
-    another."""
+    """The time of a history: the last hours, or from one Unix second to another."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 

@@ -1,9 +1,9 @@
-"""Summaries: asked for when something ends, filled in by telemetry's own tick.
+"""Summaries: requested when something ends, filled in by telemetry's tick.
 
-The floors above know when a Reservation or a Job ends and which Gpus it had;
-they ask in the transaction that ends it, so no end is missed. The tick counts
-twice: soon after the end, when the last minute is stored, and once more when
-nothing can come late any more (the raw streams go back an hour).
+The apps above know when a Reservation or a Job ends and which Gpus it had. They request
+the summary in the transaction that ends it, so no end is missed. The tick counts twice:
+soon after the end, when the last minute is stored, and once more when no late sample
+can come (the raw streams go back an hour).
 """
 
 from collections import defaultdict
@@ -19,13 +19,13 @@ from telemetry.rules.rollup import MinuteTotals, merge_all
 from telemetry.rules.usage_summary import GpuSpan, Usage, p95
 
 FIRST_LOOK = timedelta(seconds=90)
-"""After the end: by then ingest has stored the last minute."""
+"""Seconds after the end at which ingest has stored the last minute."""
 LAST_LOOK = timedelta(minutes=70)
-"""After the end: nothing comes late any more."""
+"""Seconds after the end at which no late sample can come."""
 HALF_A_MINUTE = timedelta(seconds=30)
 MOST_SUMMARIES = 200
 SAME = ("kind", "reservation_id", "job_id")
-"""Columns that rows of one summary share."""
+"""Columns with equal values in all rows of one summary."""
 
 
 @transaction.atomic
@@ -36,10 +36,10 @@ def ask_summary(
     job_id: int | None = None,
     now: datetime,
 ) -> None:
-    """Have a Reservation's, or a Job's, use counted and kept for ever.
+    """Request the usage summary of a Reservation or a Job. It is kept forever.
 
-    Asked again, the spans are replaced. Without a span nothing is kept: it had
-    no Gpu for any time.
+    A second request replaces the spans. Without a span nothing is kept, because it
+    never had a Gpu.
     """
     kind = UsageSummary.Kind.RESERVATION if job_id is None else UsageSummary.Kind.JOB
     key = {"kind": kind, "reservation_id": reservation_id, "job_id": job_id}
@@ -65,7 +65,7 @@ def ask_summary(
 
 
 def fill_summaries(*, now: datetime) -> int:
-    """Count the summaries that are due; how many. Counting twice is harmless."""
+    """Count the summaries that are due. Return how many. Counting twice is harmless."""
     due = UsageSummary.objects.filter(next_at__lte=now).order_by().values_list(*SAME)
     first = due.annotate(first=Min("next_at")).order_by("first")
     keys = [row[: len(SAME)] for row in first[:MOST_SUMMARIES]]
@@ -108,7 +108,7 @@ def _write(
 
 
 def count_usage(spans: Sequence[GpuSpan]) -> Usage:
-    """What these spans came to, from the minutes that are stored: one query."""
+    """Return the usage of these spans from the stored minutes, with one query."""
     parts = [part for own in _count(spans).values() for part in own]
     return Usage(
         totals=merge_all(totals for totals, _value in parts),
@@ -118,7 +118,7 @@ def count_usage(spans: Sequence[GpuSpan]) -> Usage:
 
 
 def stored_usage(*, reservation_id: int, job_id: int | None = None) -> Usage | None:
-    """The summary that is kept; None where there is none, or none was counted."""
+    """Return the stored summary; None if there is none or it was not counted yet."""
     kind = UsageSummary.Kind.RESERVATION if job_id is None else UsageSummary.Kind.JOB
     row = UsageSummary.objects.filter(
         kind=kind, reservation_id=reservation_id, job_id=job_id, gpu=None
@@ -129,7 +129,7 @@ def stored_usage(*, reservation_id: int, job_id: int | None = None) -> Usage | N
 
 
 def usage_of(row: UsageSummary) -> Usage:
-    """A stored summary as a value."""
+    """Return a stored summary as a value."""
     return Usage(
         totals=MinuteTotals(
             n=row.n,
@@ -147,10 +147,11 @@ def usage_of(row: UsageSummary) -> Usage:
 def _count(
     spans: Iterable[GpuSpan],
 ) -> dict[int, list[tuple[MinuteTotals, float | None]]]:
-    """By Gpu: totals of the minutes whose mean utilization rounds to a percent.
+    """Return, by Gpu, the totals of minutes grouped by their mean utilization in
+    percent.
 
-    The database adds up, so what comes is at most 102 rows a Gpu, however long
-    the spans are.
+    The database adds them up. The result has at most 102 rows a Gpu, however long the
+    spans are.
     """
     condition = _within(spans)
     if condition is None:
@@ -165,7 +166,8 @@ def _count(
 
 
 def _within(spans: Iterable[GpuSpan]) -> Q | None:
-    """Minutes whose middle lies in one of the spans; None: there is no span."""
+    """Return the filter for minutes whose middle is in one of the spans; None without a
+    span."""
     gpus: dict[tuple[datetime, datetime], set[int]] = defaultdict(set)
     for span in spans:
         if span.seconds:

@@ -1,11 +1,11 @@
-"""What a node may keep on the broker: keys of the right type, and so many bytes.
+"""Bounds on a node's keys on the broker: their types and their size.
 
-A node is not trusted. Its user may do little on the broker (deploy/acl.sh), but a
-stream can hold large entries, and an older line of users.acl allowed more. A broker
-that is full refuses every other node and every task, and what filled it stays. A key
-of the wrong type fails each command that reads it beside others.
+Nodes are not trusted. A node's user may do little on the broker (deploy/acl.sh), but a
+stream can hold large entries, and an older line of users.acl allowed more. A full
+broker refuses every other node and every task until somebody makes room. A key of the
+wrong type breaks every command that reads it together with others.
 
-Cutting and deleting need no memory, so they work on a full broker too.
+Trimming and deleting need no memory, so they work on a full broker too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,14 +16,14 @@ from redis import Redis
 from telemetry.protocol.units import MIB_BYTES, format_bytes
 
 STREAM_MOST_BYTES = 16 * MIB_BYTES
-"""An honest node's hour of samples is a few MiB."""
+"""An hour of samples of an honest node is a few MiB."""
 NODE_MOST_BYTES = 40 * MIB_BYTES
 """All keys of one node together."""
 LEFT_OF_A_FLOOD = (200, 10, 0)
-"""Entries that are left, the newest, of a stream that is too large: the first
-number with which it no longer is."""
+"""How many of the newest entries of an oversized stream to keep. The first number that
+makes it small enough is used."""
 GROWTH_BYTES = 16 * MIB_BYTES
-"""The keys are looked at when the broker has grown by this much."""
+"""The keys are checked when the broker has grown by this much."""
 
 KEYS: Mapping[str, str] = {
     "raw.": "stream",
@@ -32,21 +32,21 @@ KEYS: Mapping[str, str] = {
     "node.": "list",
     "_kombu.binding.node.": "set",
     "_kombu.binding_permanent.node.": "set",
-    # Written by workers of before, and by their users in users.acl.
+    # Written by workers of older versions, with the rights of their users.acl.
     "unacked.": "hash",
     "unacked_index.": "zset",
     "unacked_mutex.": "string",
 }
-"""Beginning of each key that a node's user may ever have written, and its type."""
+"""Prefix of each key that a node's user may ever have written, and its type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Misuse:
-    """Something on the broker that no honest node does; it was put right."""
+    """A misuse of the broker, which was corrected."""
 
     node: str
     what: str
-    """For the operator: which key, and what was done about it."""
+    """For the operator: which key, and what was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +59,21 @@ class _Key:
 
 
 class StreamBounds:
-    """Keeps every node's keys within their part of the broker's memory."""
+    """Keeps every node's keys within its share of the broker's memory."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._used_bytes = 0
 
     def grown(self) -> bool:
-        """Return whether the broker holds much more than at the last look."""
+        """Return whether the broker has grown much since the last check."""
         used = self._memory_used()
         if used < self._used_bytes:
             self._used_bytes = used
         return used > self._used_bytes + GROWTH_BYTES
 
     def enforce(self, nodes: Iterable[str]) -> list[Misuse]:
-        """Look at all keys of these nodes; return what had to be put right."""
+        """Check all keys of these nodes. Return what had to be corrected."""
         names = list(nodes)
         found = [
             misuse
@@ -99,7 +99,7 @@ class StreamBounds:
             room -= size
 
     def _cut(self, key: _Key, most: int) -> int:
-        """Shorten a key to so many bytes; return how many are left of it."""
+        """Shorten a key to so many bytes. Return how many are left of it."""
         if key.wanted != "stream":
             self._redis.unlink(key.name)
             return 0
@@ -116,8 +116,8 @@ class StreamBounds:
             for node in nodes:
                 for prefix, wanted in KEYS.items():
                     pipe.type(prefix + node)
-                    # SAMPLES 0: all of it; a few large entries must not hide among
-                    # small ones.
+                    # SAMPLES 0 measures all entries, so that a few large ones cannot
+                    # hide among small ones.
                     pipe.memory_usage(
                         prefix + node, samples=0 if wanted == "stream" else 100
                     )

@@ -1,4 +1,4 @@
-"""Saying once a minute what nodes send that cannot be used."""
+"""Log once a minute which invalid messages nodes send."""
 
 import logging
 import threading
@@ -10,9 +10,10 @@ MOST_KEYS = 1000
 
 
 class Complaints:
-    """Counts by key; one log line per key and minute, with how often and why.
+    """Counts complaints by key, and logs one line per key and minute with count and
+    reason.
 
-    A node that floods the site with garbage must not flood the log too.
+    A node that floods the site with garbage must not flood the log as well.
     """
 
     def __init__(
@@ -32,7 +33,8 @@ class Complaints:
         """All complaints since the start, by key."""
 
     def add(self, key: str, why: object) -> bool:
-        """Count one; say it when this key was not said for a minute; whether it was."""
+        """Count a complaint and log it at most once a minute. Return whether it was
+        logged."""
         with self._lock:
             if key not in self.counts and len(self.counts) >= MOST_KEYS:
                 key = "others"
@@ -43,7 +45,7 @@ class Complaints:
                 return False
             self._said_at[key] = at
             times = self._unsaid.pop(key)
-        # One line: what machines and servers say may have several.
+        # Texts of machines and servers may have several lines.
         words = " ".join(str(why).split())[:300]
         self._logger.warning("%s: %s (%d times)", key, words, times)
         return True

@@ -1,9 +1,9 @@
-"""How many connections to the broker a node may hold.
+"""Limit each node's connections to the broker.
 
-Redis bounds the connections of everybody together (maxclients), and not those of
-one user. So ingest counts them. A node beyond its number loses all of them. An honest
-worker connects again. A connection that does not sign in belongs to nobody and is ended
-too, where the broker has users (deploy/acl.sh).
+Redis limits all connections together (maxclients), but not those of one user. So ingest
+counts them. A node beyond the limit loses all its connections. An honest worker
+connects again. If the broker has users (deploy/acl.sh), connections that do not sign in
+are closed too.
 """
 
 from collections import Counter
@@ -18,27 +18,27 @@ from telemetry.ingest.complaints import Complaints
 from telemetry.rules.broker_refusals import USER_PREFIX
 
 MOST_CONNECTIONS = 64
-"""Of one node. Its worker holds about ten."""
+"""Limit of one node. Its worker holds about ten."""
 SIGN_IN_SECONDS = 10
-"""A connection that has not signed in by then is ended."""
+"""A connection that has not signed in after this time is closed."""
 NOBODY = "default"
 """The user of a connection before it signs in."""
 MOST_ENDED = 1000
-"""Connections without a user that are ended at once; the others come next time."""
+"""Most connections without a user that one call closes."""
 
 
 class Connections:
-    """Counts connections, and ends those that are too many."""
+    """Counts connections and closes excess ones."""
 
     def __init__(self, redis: Redis, *, complaints: Complaints) -> None:
         self._redis = redis
         self._complaints = complaints
 
     def enforce(self, nodes: Iterable[str]) -> list[Misuse]:
-        """End what is too much; what each of these nodes did. Raises RedisError."""
+        """Close excess connections. Return each node's misuse. Raises RedisError."""
         try:
             if self._redis.acl_whoami() in (NOBODY, NOBODY.encode()):
-                return []  # no users, so that nobody can be told from another
+                return []  # without users, nodes cannot be told apart
             clients: Any = self._redis.client_list()
         except NoPermissionError:
             self._complaints.add(
@@ -59,7 +59,7 @@ class Connections:
         return found
 
     def _end_nobodys(self, clients: Iterable[dict[str, str]]) -> None:
-        """End connections that have not signed in for long."""
+        """Close connections that have not signed in for long."""
         silent = [
             one
             for one in clients

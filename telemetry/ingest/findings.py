@@ -1,4 +1,4 @@
-"""What is wrong with each Gpu and Node this second, and what that asks to store."""
+"""The findings of each Gpu and Node in this second, and what to store of them."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,13 +17,13 @@ DRIVER_TROUBLES = frozenset(
     {TroubleState.HUNG, TroubleState.NO_DRIVER, TroubleState.RELOADING}
 )
 TOLD_SECONDS = 120.0
-"""A node tells its trouble again each half minute; an older word says nothing."""
+"""A node repeats its trouble every half minute. An older report is ignored."""
 Rows = Iterable[tuple[ClusterGpu, FrameRow]]
 
 
 class Findings:
-    """Joins what the cards say with what the judge found, and leaves to the writer
-    what is to be opened, told again or closed."""
+    """Joins the cards' reports with the judge's findings, and gives the writer the
+    findings to open, repeat or close."""
 
     def __init__(
         self, writer: Writer, judged: Callable[[int], Iterable[Finding]]
@@ -32,12 +32,13 @@ class Findings:
         self._judged = judged
         self._hardware = HardwareWatcher(lambda: writer.policy)
         self._driver_since: dict[str, float] = {}
-        """Since when the driver of a node answers for none of its Gpus, by node."""
+        """By node, since when its driver answers for none of its Gpus."""
         self._gpus: RuleClock[int] = RuleClock(lambda: writer.policy)
         self._nodes: RuleClock[str] = RuleClock(lambda: writer.policy)
 
     def follow(self, cluster: ClusterSnapshot, *, steady: float) -> None:
-        """Forget Gpus and Nodes that are gone; adopt what was open at the start."""
+        """Forget removed Gpus and Nodes. Take over the findings that were open at the
+        start."""
         pks = {gpu.pk for gpu in cluster.gpus}
         self._gpus.keep_only(pks)
         self._hardware.keep_only(pks)
@@ -59,12 +60,12 @@ class Findings:
         now: datetime,
         steady: float,
     ) -> None:
-        """Look at every Gpu and Node once.
+        """Check every Gpu and Node once.
 
         Args:
-            misuses: what nodes did lately on the broker that they must not do.
-            judged: Gpus whose state is the judge's: those under maintenance, and
-                missing ones, have no findings of their own.
+            misuses: recent misuses of the broker by nodes.
+            judged: Gpus whose state the judge decided. Gpus under maintenance and
+                missing ones have no findings.
         """
         rows = list(rows)
         faults = self._driver_faults(rows, inboxes, steady=steady)
@@ -95,8 +96,8 @@ class Findings:
     def _driver_faults(
         self, rows: Rows, inboxes: Mapping[str, NodeInbox], *, steady: float
     ) -> dict[str, str]:
-        """Why nothing of a node can be read, by node: its own word, or that none of
-        its Gpus answers. One cause, however many Gpus it has."""
+        """Return, by node, why nothing of it can be read: its own report, or that none
+        of its Gpus answers. There is one cause for all its Gpus."""
         silent: dict[str, list[bool]] = {}
         for gpu, _row in rows:
             inbox = inboxes.get(gpu.node)

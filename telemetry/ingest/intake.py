@@ -1,4 +1,4 @@
-"""Reading the raw streams: bytes of untrusted machines in, readings out."""
+"""Read the raw streams: bytes of untrusted machines in, readings out."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -29,23 +29,23 @@ from telemetry.rules.energy import EnergyMeters
 from telemetry.rules.rollup import MINUTE_SECONDS, minute_start, of_reading
 
 RAW_MAXLEN = 4000
-"""Entries kept of a node's raw stream: an hour, and a little."""
+"""Entries kept of a node's raw stream: slightly more than one hour."""
 MINUTES_DONE = "telemetry.minutes.done"
-"""Key of the last minute that was stored, in Unix seconds."""
+"""Key that holds the last stored minute, in Unix seconds."""
 READ_COUNT = 100
 FUTURE_MILLISECONDS = 60_000
-"""An entry further ahead of the server's clock was given its id by the node. No
-entry with an id of the server's could follow it: the stream is begun again."""
+"""A node chose the id of an entry that is further ahead of the server's clock. No entry
+with an id of the server could follow it, so the stream is started again."""
 FLOOD_MESSAGES = 20
-"""So many messages too many in a row, and the node's stream is passed over..."""
+"""After so many excess messages in a row the node's stream is skipped."""
 PASSED_OVER_SECONDS = 2.0
-"""...for so long; then its newest entries are read."""
+"""How long a flooded stream is skipped. Then its newest entries are read."""
 NEWEST_COUNT = 3
 WRONG_TYPE_PAUSE_SECONDS = 0.02
 LAST_NUMBER = 2**64 - 1
 """Largest number of an entry within its millisecond."""
 MOST_XIDS_KEPT = 256
-"""Error events of one Gpu that wait for the database; a storm is one finding."""
+"""Error events of one Gpu that may wait for the database. A storm is one finding."""
 LOOK_BACK_SECONDS = 65 * 60
 FIRST_LOOK_BACK_SECONDS = 2 * MINUTE_SECONDS
 
@@ -81,12 +81,12 @@ class Intake:
 
     @property
     def behind(self) -> bool:
-        """Whether the last read left entries that were there already. A node that
-        floods its stream does not count: nobody waits for it."""
+        """Whether the last read left existing entries. A node that floods its stream
+        does not count."""
         return any(inbox.behind for inbox in self.inboxes.values())
 
     def follow(self, cluster: ClusterSnapshot) -> None:
-        """Read the streams of these nodes from now on, and of no others."""
+        """Read only the streams of these nodes from now on."""
         self.cluster = cluster
         self._meters.keep_only({gpu.pk for gpu in cluster.gpus})
         for name in self.inboxes.keys() - set(cluster.nodes):
@@ -110,15 +110,15 @@ class Intake:
             self.inboxes[name] = inbox
 
     def set_clock(self) -> None:
-        """Compare the server's clock with ours: entries carry the server's."""
+        """Compare the server's clock, by which entries are dated, with ours."""
         seconds, microseconds = self._redis.time()  # type: ignore[misc]
         self._offset_seconds = seconds + microseconds / 1e6 - self._clock()
 
     def trim(self) -> None:
-        """Bound the streams of nodes in number and in age.
+        """Trim the streams of nodes by number and age of entries.
 
-        A minute longer than raw samples are kept, so that the whole of that time
-        can be read again.
+        Entries are kept a minute longer than the retention of raw samples, so that all
+        of that time can be read again.
         """
         kept_seconds = self.cluster.keep_raw_seconds + MINUTE_SECONDS
         oldest_ms = int((self._clock() + self._offset_seconds - kept_seconds) * 1000)
@@ -126,11 +126,11 @@ class Intake:
             for name in self.inboxes:
                 pipe.xtrim(RAW + name, maxlen=RAW_MAXLEN, approximate=True)
                 pipe.xtrim(RAW + name, minid=max(0, oldest_ms), approximate=True)
-            # A stream that is none costs its own node only.
+            # A key that is no stream affects only its own node.
             pipe.execute(raise_on_error=False)
 
     def read(self, block_seconds: float) -> int:
-        """Take what has come, waiting so long for the first; how many entries."""
+        """Read new entries, waiting so long for the first one. Return how many."""
         if not self.inboxes:
             time.sleep(block_seconds)
             return 0
@@ -146,7 +146,7 @@ class Intake:
         if not read:
             time.sleep(min(block_seconds, PASSED_OVER_SECONDS / 4))
             return 0
-        # BLOCK 0 would wait for ever.
+        # BLOCK 0 would wait forever.
         block = None if self.behind else max(1, int(block_seconds * 1000))
         entries = 0
         for inbox, messages in self._answers(read, block).items():
@@ -160,7 +160,8 @@ class Intake:
     def _answers(
         self, read: list[NodeInbox], block: int | None
     ) -> dict[NodeInbox, list[Any]]:
-        """What is new in these streams, by inbox; one bad stream costs no other."""
+        """Return the new entries of these streams by inbox. A bad stream affects no
+        other."""
         streams: dict[Any, Any] = {RAW + inbox.name: inbox.last_id for inbox in read}
         for inbox in read:
             inbox.behind = False
@@ -176,7 +177,7 @@ class Intake:
         return found
 
     def _each(self, read: list[NodeInbox]) -> list[Any]:
-        """The same, asked for each node by itself, after one of them was refused."""
+        """Read each node's stream separately, after a read of all was refused."""
         with self._redis.pipeline(transaction=False) as pipe:
             for inbox in read:
                 pipe.xread({RAW + inbox.name: inbox.last_id}, count=READ_COUNT)
@@ -190,12 +191,13 @@ class Intake:
             else:
                 found += answer or []
         if not found:
-            # Who makes such keys in a loop must not keep this one busy.
+            # A node that makes such keys in a loop must not keep this process busy.
             time.sleep(WRONG_TYPE_PAUSE_SECONDS)
         return found
 
     def _drop_stream(self, inbox: NodeInbox, why: object) -> None:
-        """Begin a node's stream again: what is under its name cannot be read."""
+        """Start a node's stream again, because the key under its name cannot be
+        read."""
         self._redis.unlink(RAW + inbox.name)
         inbox.last_id = "0-0"
         inbox.behind = False
@@ -212,7 +214,7 @@ class Intake:
         )
 
     def _read_newest(self, inbox: NodeInbox) -> None:
-        """Go on at the end of a stream that was passed over."""
+        """Continue at the end of a stream that was skipped."""
         inbox.passed_over_until, inbox.refused = None, 0
         key = RAW + inbox.name
         try:
@@ -223,7 +225,7 @@ class Intake:
         self._take_all(inbox, reversed(newest or []))
 
     def _take_all(self, inbox: NodeInbox, messages: Iterable[Any]) -> None:
-        """Take entries in their order, up to where they are a flood."""
+        """Process entries in order until they become a flood."""
         for entry_id, fields in messages:
             inbox.last_id = entry_id.decode()
             self._take(inbox, entry_id, fields.get(b"m"))
@@ -235,13 +237,14 @@ class Intake:
                 return
 
     def stored_until(self) -> int:
-        """Start of the last minute that is stored; drops it and older ones."""
+        """Return the start of the last stored minute (Unix seconds). Forget minutes up
+        to it."""
         stored = int(self._redis.get(MINUTES_DONE) or 0)  # type: ignore[arg-type]
         self.minutes.forget_until(stored)
         return stored
 
     def heard_at(self, now: datetime) -> dict[str, datetime]:
-        """When each node that was ever heard was heard last, server's clock."""
+        """Return when each node was last heard, by the server's clock."""
         steady = self._steady()
         return {
             name: now - timedelta(seconds=max(0.0, steady - inbox.arrived))
@@ -250,12 +253,12 @@ class Intake:
         }
 
     def take_xids(self) -> dict[int, list[XidEvent]]:
-        """Error events by Gpu that came since this was asked last."""
+        """Return the error events by Gpu since the last call."""
         taken, self._xids = self._xids, {}
         return taken
 
     def _first_unstored(self) -> int:
-        """Unix seconds, server's clock, from which the streams are to be read."""
+        """Return the Unix seconds (server's clock) from which to read the streams."""
         server_now = self._clock() + self._offset_seconds
         stored = int(self._redis.get(MINUTES_DONE) or 0)  # type: ignore[arg-type]
         if not 0 < stored <= server_now:
@@ -264,7 +267,7 @@ class Intake:
         return max(earliest, stored + MINUTE_SECONDS)
 
     def _recall_trouble(self, inbox: NodeInbox) -> None:
-        """Take up what was the node's last word: it may be older than its stream."""
+        """Read the node's last trouble, which may be older than its stream."""
         kept = self._redis.get(TROUBLE + inbox.name)
         if kept is None:
             return
@@ -275,7 +278,7 @@ class Intake:
             self._complaints.add(inbox.name, f"kept trouble is unreadable: {error}")
 
     def _prime(self, inbox: NodeInbox) -> None:
-        """Show a node's newest sample at once, before its past is read again."""
+        """Take a node's newest sample first, before its past is read again."""
         newest = self._redis.xrevrange(RAW + inbox.name, count=NEWEST_COUNT)
         for entry_id, fields in reversed(newest or []):  # type: ignore[arg-type]
             message = self._parse(inbox, fields.get(b"m"))
@@ -286,10 +289,11 @@ class Intake:
                 self._keep_trouble(inbox, message, at_ms)
 
     def _take(self, inbox: NodeInbox, entry_id: bytes, payload: bytes | None) -> None:
-        """Take one entry.
+        """Process one entry.
 
-        Its id is the server's clock, unless the node chose one. So it is believed
-        only between the last read of the stream and now: it came in that time.
+        Its id is the server's clock, unless the node chose one. So only an id between
+        the last read of the stream and now is accepted, because the entry arrived in
+        that time.
         """
         at_ms = max(milliseconds(entry_id), inbox.read_until_ms)
         at_ms = min(at_ms, self._server_ms())
@@ -325,7 +329,8 @@ class Intake:
         return own
 
     def _tell_foreign(self, inbox: NodeInbox, sample: NodeSample) -> None:
-        """A Gpu that nobody has is new; one that another node has is a lie."""
+        """Complain about Gpus of a sample that belong to other nodes. New Gpus are
+        accepted."""
         for gpu in sample.gpus:
             owner = self.cluster.owner_of(gpu.uuid)
             if owner not in (None, inbox.name):
@@ -347,15 +352,15 @@ class Intake:
             inbox.trouble_at = self._steady_at(at_ms)
 
     def _steady_at(self, at_ms: int) -> float:
-        """The steady clock's seconds at an instant of the server's clock."""
+        """Convert the server's clock to seconds of the steady clock."""
         return self._steady() - max(0, self._server_ms() - at_ms) / 1000
 
     def _server_ms(self) -> int:
-        """Milliseconds of the server's clock."""
+        """Return milliseconds of the server's clock."""
         return int((self._clock() + self._offset_seconds) * 1000)
 
     def _count(self, inbox: NodeInbox, sample: NodeSample, at_ms: int) -> None:
-        """Add a sample to its minute, which is one of the server's clock."""
+        """Add a sample to its minute of the server's clock."""
         at = at_ms / 1000
         now = datetime.fromtimestamp(at, UTC)
         bound = self.cluster.bound[inbox.name]
@@ -371,6 +376,6 @@ class Intake:
 
 
 def milliseconds(entry_id: bytes) -> int:
-    """Milliseconds in a stream entry's id (`<ms>-<number>`): the server's clock,
-    unless the one who appended it chose another number."""
+    """Return the milliseconds of a stream entry's id (`<ms>-<number>`): the server's
+    clock, unless the node chose another number."""
     return int(entry_id.partition(b"-")[0])

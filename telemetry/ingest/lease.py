@@ -1,4 +1,4 @@
-"""Which of several ingests publishes and writes."""
+"""The lease that decides which of several ingests publishes and writes."""
 
 import secrets
 import time
@@ -23,10 +23,10 @@ return 0
 
 
 class Lease:
-    """A right that ends by itself when its holder falls silent.
+    """A right that expires when its holder falls silent.
 
-    Counted from before the request was sent, so that a holder always stops
-    believing before the server hands the lease to somebody else.
+    It counts from before the request was sent, so that a holder stops using it before
+    the server can give it to another process.
     """
 
     def __init__(self, redis: Redis, *, key: str = LEASE_KEY) -> None:
@@ -37,11 +37,11 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether it is ours at this moment."""
+        """Whether this process holds it at this moment."""
         return time.monotonic() < self._until
 
     def take(self) -> bool:
-        """Take or prolong it; False while another holds it."""
+        """Take or prolong it. Return False while another process holds it."""
         asked_at = time.monotonic()
         milliseconds = int(LEASE_SECONDS * 1000)
         got = self._redis.eval(_TAKE, 1, self._key, self._name, milliseconds)
@@ -49,6 +49,6 @@ class Lease:
         return bool(got)
 
     def give(self) -> None:
-        """Hand it back, so that a successor need not wait."""
+        """Give it back, so that a successor need not wait."""
         self._until = float("-inf")
         self._redis.eval(_GIVE, 1, self._key, self._name)

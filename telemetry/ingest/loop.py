@@ -43,22 +43,24 @@ from telemetry.rules.bare_state import bare_state
 from telemetry.rules.finding_rules import Finding
 
 ROSTER_AGAIN_SECONDS = 10.0
-"""The roster's key is written again: a broker that restarted has forgotten it."""
+"""How often the roster's key is written again, because a restarted broker has lost
+it."""
 TIDY_SECONDS = 60.0
 CONNECTIONS_SECONDS = 5.0
-"""Between two counts of everybody's connections to the broker."""
+"""Time between two counts of the connections to the broker."""
 MISUSE_STANDS_SECONDS = 300.0
-"""How long a node's misuse of the broker is told after it was put right."""
+"""How long a node's misuse of the broker is reported after it was corrected."""
 MINUTE_GRACE_SECONDS = 3.0
 TICK_PHASE_SECONDS = 0.35
-"""Nodes sample on the whole second; a third later their samples are here."""
+"""Nodes sample on the whole second. A third of a second later their samples are
+here."""
 BACK_OFF_SECONDS = (0.2, 0.5, 1.0, 2.0)
 
 logger = logging.getLogger("telemetry.ingest")
 
 
 def any_process_present(_gpu_id: int, reading: GpuReading, _now: datetime) -> bool:
-    """What counts as the holder where nobody knows the calendar: any process."""
+    """Without a calendar, count any process as the holder's."""
     return bool(reading.processes)
 
 
@@ -70,13 +72,13 @@ def judge_bare(
 
 
 def no_findings(_gpu_id: int) -> Iterable[Finding]:
-    """What is found where nobody knows the calendar: nothing."""
+    """Find nothing without a calendar."""
     return ()
 
 
 def seconds_to_tick(at: float) -> float:
-    """How long from a Unix time to the next tick: half a second to one and a half,
-    so that neither rounding nor a clock that is set makes two ticks of one.
+    """Return the seconds from a Unix time to the next tick: half a second to one and a
+    half, so that neither rounding nor a change of the clock makes two ticks of one.
 
     >>> seconds_to_tick(10.35), round(seconds_to_tick(10.34), 2)
     (1.0, 1.01)
@@ -86,7 +88,7 @@ def seconds_to_tick(at: float) -> float:
 
 
 class Ingest:
-    """Wires the parts together. `run` blocks; `read` and `tick` are its pieces."""
+    """Connects the parts. `run` blocks. `read` and `tick` are its steps."""
 
     def __init__(
         self,
@@ -115,10 +117,11 @@ class Ingest:
         self._bounds = StreamBounds(redis)
         self._connections = Connections(redis, complaints=self.complaints)
         self._misuses: dict[str, tuple[float, Misuse]] = {}
-        """The newest misuse of the broker by node, and when it was put right."""
+        """By node, the newest misuse of the broker and when it was corrected."""
         self._findings = Findings(self.writer, findings)
         self._judged: set[int] = set()
-        """Gpus whose state in this tick is the judge's; not maintenance, missing."""
+        """Gpus whose state the judge decides in this tick: not in maintenance, not
+        missing."""
         self.readers = [
             GroupReader(
                 redis,
@@ -133,10 +136,11 @@ class Ingest:
         self._roster_id: int | None = None
         self._roster_at = self._tidied = self._counted = float("-inf")
         self.latenesses: deque[float] = deque(maxlen=120)
-        """Seconds by which the last frames were late."""
+        """How many seconds the last frames were late."""
 
     def run(self, stop: threading.Event) -> None:
-        """Work until told to stop; every failure of broker or database heals."""
+        """Work until `stop`. The loop recovers from every failure of broker or
+        database."""
         threads = [
             threading.Thread(
                 target=self.writer.run, args=(stop, lambda: self.lease.held)
@@ -169,7 +173,7 @@ class Ingest:
                     self.read(min(wait, 0.2))
                 else:
                     self.latenesses.append(-wait)
-                    # Ticks that were missed are not made up for.
+                    # Missed ticks are skipped.
                     next_tick = time.monotonic() + seconds_to_tick(time.time())
                     self.tick()
                 failures = 0
@@ -192,7 +196,7 @@ class Ingest:
         return self.intake.cluster.nodes
 
     def read(self, block_seconds: float) -> int:
-        """Take messages that have come; how many."""
+        """Read new messages. Return how many."""
         self._follow()
         entries = self.intake.read(block_seconds)
         for inbox in self.intake.inboxes.values():
@@ -202,7 +206,7 @@ class Ingest:
         return entries
 
     def tick(self) -> None:
-        """Judge every Gpu, publish, and leave to the writer what is to be kept."""
+        """Judge every Gpu, publish, and give the writer what is to be stored."""
         now, steady = datetime.now(UTC), self._steady()
         leads = self.lease.take()
         self._follow()
@@ -238,7 +242,7 @@ class Ingest:
             self._enforce_bounds()
 
     def _follow(self) -> None:
-        """Take over what the writer has read of the cluster since the last time."""
+        """Take over the cluster if the writer has read it again."""
         cluster = self.writer.cluster
         if cluster is None or cluster is self.intake.cluster:
             return
@@ -248,7 +252,8 @@ class Ingest:
     def _state(
         self, gpu_id: int, reading: GpuReading | None, age_seconds: float, now: datetime
     ) -> GpuState:
-        """Judge; one Gpu that cannot be judged does not cost the others a frame."""
+        """Judge one Gpu. A Gpu that cannot be judged does not delay the frame of the
+        others."""
         self._judged.add(gpu_id)
         try:
             return self._judge(gpu_id, reading, age_seconds, now)
@@ -259,8 +264,8 @@ class Ingest:
     def _publish(
         self, rows: list[tuple[ClusterGpu, FrameRow]], now: datetime, steady: float
     ) -> None:
-        """Send roster, frame and details at once: a reader that comes between a new
-        roster and its frame would find that they do not fit, and no Gpu at all."""
+        """Send roster, frame and details at once. A reader between a new roster and its
+        frame would find that they do not fit, and would show no Gpu."""
         cluster = self.intake.cluster
         with self._redis.pipeline(transaction=True) as pipe:
             again = steady - self._roster_at > ROSTER_AGAIN_SECONDS
@@ -302,7 +307,8 @@ class Ingest:
         self._name_strangers()
 
     def _name_strangers(self) -> None:
-        """Say which machines send samples and are not enrolled: nobody reads them."""
+        """Log which machines send samples but are not enrolled. Nobody reads those
+        samples."""
         known = {RAW + node for node in self._nodes()}
         lately_ms = (time.time() - 2 * TIDY_SECONDS) * 1000
         for key in self._redis.scan_iter(match=RAW + "*", count=1000, _type="stream"):
@@ -318,7 +324,7 @@ class Ingest:
                 )
 
     def _enforce_bounds(self) -> None:
-        """Keep every node's keys within their part of the broker's memory."""
+        """Keep every node's keys within its share of the broker's memory."""
         try:
             for misuse in self._bounds.enforce(self._nodes()):
                 self._note_misuse(misuse)
@@ -326,12 +332,12 @@ class Ingest:
             self.complaints.add("broker", error)
 
     def _note_misuse(self, misuse: Misuse) -> None:
-        """Remember what a node did on the broker; from any thread."""
+        """Remember a node's misuse of the broker. May be called from any thread."""
         self._misuses[misuse.node] = (self._steady(), misuse)
         self.complaints.add(misuse.node, misuse.what)
 
     def _standing_misuses(self, steady: float) -> dict[str, str]:
-        """What nodes did lately, for their alerts."""
+        """Return recent misuses by node, for their alerts."""
         return {
             node: misuse.what
             for node, (at, misuse) in list(self._misuses.items())

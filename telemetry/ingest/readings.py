@@ -1,4 +1,4 @@
-"""What is known of each node and Gpu right now, and the minutes in the making."""
+"""The current state of each node and Gpu, and the minutes that are being counted."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,16 +21,17 @@ from telemetry.rules.rollup import (
 )
 
 Judge = Callable[[int, GpuReading | None, float, datetime], GpuState]
-"""(Gpu's pk, its newest reading, seconds since that arrived, now) -> state."""
+"""(primary key of a Gpu, its newest reading, seconds since it arrived, now) ->
+state."""
 HolderPresent = Callable[[int, GpuReading, datetime], bool]
-"""Whether a process of the Gpu's holder is among those of a reading."""
+"""Whether a reading has a process of the Gpu's holder."""
 
 NEVER_SECONDS = float("inf")
-"""Age of a Gpu that was never heard."""
+"""Age of a Gpu without any reading."""
 MESSAGES_PER_SECOND = 5.0
 MESSAGES_AT_ONCE = 10.0
-"""A node sends one sample a second and a roster now and then; what comes
-faster is not looked at."""
+"""A node sends one sample a second and sometimes a roster. Messages beyond this rate
+are ignored."""
 
 
 @dataclass(slots=True)
@@ -39,49 +40,49 @@ class LatestReading:
 
     reading: GpuReading
     arrived: float
-    """Steady clock's seconds at which it came to the server."""
+    """When it arrived at the server, in seconds of the steady clock."""
 
 
 @dataclass(slots=True, eq=False)
 class NodeInbox:
-    """What one node has told. Never more than its own Gpus."""
+    """The reports of one node. Only of its own Gpus."""
 
     name: str
     last_id: str
     read_until_ms: int = 0
-    """Server's clock up to which the stream has been read: what is read next came
-    later, whatever its id says."""
+    """Server's clock up to which the stream has been read. Entries read next arrived
+    later, whatever their id is."""
     behind: bool = False
-    """Whether the last read left entries that were there already."""
+    """Whether the last read left existing entries."""
     passed_over_until: float | None = None
     """Steady clock's seconds until which a flooded stream is not read."""
     refused: int = 0
-    """Messages too many since the last one that was admitted."""
+    """Excess messages since the last one that was admitted."""
     sample: NodeSample | None = None
     arrived: float | None = None
-    """Steady clock's seconds at which that came to the server."""
+    """When that arrived at the server, in seconds of the steady clock."""
     published: NodeSample | None = None
-    """The sample that was published as details."""
+    """The sample that was last published as details."""
     trouble: NodeTrouble | None = None
-    """Newest word of the node about its driver."""
+    """The node's newest report about its driver."""
     trouble_ms: int = 0
-    """Entry it came with: what is read again is not news."""
+    """Its stream entry. An entry that is read again is not new."""
     trouble_at: float = float("-inf")
-    """Steady clock's seconds at which it came to the server."""
+    """When it arrived at the server, in seconds of the steady clock."""
     skew_seconds: float = 0.0
     """The node's clock minus the server's, of the newest sample."""
     told: NodeTrouble | None = None
-    """The trouble that was published."""
+    """The trouble that was last published."""
     info: NodeInfo | None = None
     latest: dict[str, LatestReading] = field(default_factory=dict)
     newest_ms: int = 0
-    """Entry of the newest sample: what is read again is not news."""
+    """Stream entry of the newest sample. An entry that is read again is not new."""
     _tokens: float = MESSAGES_AT_ONCE
     _tokens_ms: int = 0
 
     def admits(self, at_ms: int) -> bool:
-        """Token bucket over the time at which messages came; the same on a second
-        reading, for then the server's ids are believed."""
+        """Token bucket over the arrival times of messages. A second reading gives the
+        same result, because then the server's ids are used."""
         passed_seconds = max(0, at_ms - self._tokens_ms) / 1000
         self._tokens_ms = max(self._tokens_ms, at_ms)
         filled = self._tokens + passed_seconds * MESSAGES_PER_SECOND
@@ -101,17 +102,18 @@ class OpenMinutes:
         self._totals: dict[int, dict[int, MinuteTotals]] = {}
 
     def add(self, gpu_id: int, at: float, total: MinuteTotals) -> None:
-        """Add a sample's totals to the minute of a Unix time."""
+        """Add a sample's totals to the minute of an instant (Unix seconds)."""
         gpus = self._totals.setdefault(minute_start(at), {})
         gpus[gpu_id] = merge(gpus.get(gpu_id, EMPTY), total)
 
     def forget_until(self, minute: int) -> None:
-        """Drop minutes up to and with this one: they are stored."""
+        """Drop minutes up to and including this one, which are stored."""
         for old in [start for start in self._totals if start <= minute]:
             del self._totals[old]
 
     def over(self, at: float) -> dict[int, dict[int, MinuteTotals]]:
-        """Minutes that were over at a Unix time, oldest first."""
+        """Return the minutes that were over at an instant (Unix seconds), oldest
+        first."""
         limit = minute_start(at)
         return {
             start: dict(self._totals[start])
@@ -128,7 +130,7 @@ def frame_rows(
     now: datetime,
     steady: float,
 ) -> Iterator[tuple[ClusterGpu, FrameRow]]:
-    """Every Gpu's row of the frame, in the roster's order."""
+    """Return every Gpu's row of the frame, in the roster's order."""
     for gpu in cluster.gpus:
         inbox = inboxes.get(gpu.node)
         heard = inbox.latest.get(gpu.uuid) if inbox else None
@@ -148,7 +150,7 @@ def _state(
     judge: Judge,
     now: datetime,
 ) -> GpuState:
-    """What the operator set and the roster said goes before what is judged."""
+    """The operator's settings and the roster take precedence over the judge."""
     if gpu.maintenance:
         return GpuState.MAINTENANCE
     if not gpu.present:
@@ -160,12 +162,12 @@ def _state(
 
 
 def own_gpus(sample: NodeSample, bound: Mapping[str, ClusterGpu]) -> NodeSample:
-    """The sample without Gpus that are not this node's to speak for."""
+    """Return the sample without Gpus that this node may not report."""
     return replace(sample, gpus=tuple(x for x in sample.gpus if x.uuid in bound))
 
 
 def detail_of(inbox: NodeInbox) -> Detail:
-    """What the frame has no room for."""
+    """Return the details that are not in the frame."""
     sample, trouble = inbox.sample, inbox.trouble
     detail: Detail = {
         "node": inbox.name,
@@ -179,7 +181,7 @@ def detail_of(inbox: NodeInbox) -> Detail:
 
 
 def trouble_of(trouble: NodeTrouble) -> dict[str, Any]:
-    """A node's trouble as it is kept and shown."""
+    """Return a node's trouble as it is stored and shown."""
     return {
         "state": trouble.state.value,
         "reason": trouble.reason,
@@ -196,7 +198,7 @@ _IN_FRAME = {
     "temperature_celsius",
     "power_watts",
 }
-"""Told by the frame and the roster already."""
+"""The frame and the roster have these already."""
 _ALWAYS = ("processes", "throttle", "memory_reserved_bytes")
 
 

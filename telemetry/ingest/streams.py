@@ -17,30 +17,30 @@ from telemetry.ingest.complaints import Complaints
 
 GROUP = "ingest"
 CONSUMER = "ingest"
-"""One name for all: only the lease's holder reads, and so finds what its
-predecessor took and did not finish."""
+"""One name for all ingests. Only the lease's holder reads, so it finds the messages
+that its predecessor took and did not finish."""
 READ_COUNT = 25
-"""Messages of one node that are handled before it is another one's turn."""
+"""Messages of one node that are handled before the next node's."""
 FUTURE_MILLISECONDS = 60_000
-"""An entry further ahead of the server's clock was given its id by the node. No
-entry with an id of the server's could follow it: the stream is begun again."""
+"""A node chose the id of an entry that is further ahead of the server's clock. No entry
+with an id of the server could follow it, so the stream is started again."""
 WAIT_SECONDS = 1.0
 WRONG_TYPE_PAUSE_SECONDS = 0.05
 STREAM_MAXLEN = 10_000
 MESSAGE_MOST_BYTES = 512 * 1024
 
 Handler = Callable[[str, dict[str, Any], datetime], object]
-"""(node's name, message, now); what it returns is its own affair."""
+"""(node's name, message, now) -> a result that is ignored."""
 
 logger = logging.getLogger(__name__)
 
 
 class GroupReader:
-    """Hands every message of one kind of stream to a handler, then acknowledges.
+    """Passes every message of one kind of stream to a handler, then acknowledges it.
 
-    A message that cannot be read, or that the handler fails on, is logged and
-    done with: one bad message never blocks the rest. A database that is away is
-    no fault of the message: it stays, and so does what came after it.
+    A message that is invalid, or on which the handler fails, is logged and
+    acknowledged, so that it never blocks the others. If the database is away, the
+    message and those after it stay.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class GroupReader:
         self._on_misuse = on_misuse
         self._groups: set[str] = set()
         self._unfinished = True
-        """Whether messages may be there that were taken and not acknowledged."""
+        """Whether there may be messages that were taken but not acknowledged."""
         self.handled = 0
 
     def run(
@@ -68,7 +68,7 @@ class GroupReader:
         may_read: Callable[[], bool],
         nodes: Callable[[], Iterable[str]],
     ) -> None:
-        """Handle messages until told to stop."""
+        """Handle messages until `stop`."""
         while not stop.is_set():
             if not may_read():
                 self._unfinished = True
@@ -90,7 +90,8 @@ class GroupReader:
         close_old_connections()
 
     def step(self, nodes: list[str], *, block_seconds: float) -> int:
-        """Handle what is there, waiting so long for the first; how many."""
+        """Handle the messages that are there, waiting so long for the first one. Return
+        how many."""
         if not nodes:
             threading.Event().wait(block_seconds)
             return 0
@@ -100,7 +101,7 @@ class GroupReader:
         for key, part in self._taken(keys, block_seconds):
             messages += len(part)
             for entry_id, fields in part:
-                # An entry that was trimmed away while it waited has no fields.
+                # An entry that was trimmed while it waited has no fields.
                 payload = (fields or {}).get(b"m", b"")
                 self._handle(key, payload)
                 self._redis.xack(key, GROUP, entry_id)
@@ -114,8 +115,8 @@ class GroupReader:
         return messages
 
     def _taken(self, keys: list[str], block_seconds: float) -> list[tuple[str, Any]]:
-        """Entries by stream, waiting so long for the first; one bad stream costs
-        no other."""
+        """Return entries by stream, waiting so long for the first one. A bad stream
+        affects no other."""
         try:
             answer: Any = self._redis.xreadgroup(
                 GROUP,
@@ -127,7 +128,7 @@ class GroupReader:
         except ResponseError:
             answer = self._each(keys)
             if not answer:
-                # Who makes such keys in a loop must not keep this one busy.
+                # A node that makes such keys in a loop must not keep this process busy.
                 threading.Event().wait(WRONG_TYPE_PAUSE_SECONDS)
         return [(key.decode(), part) for key, part in answer or []]
 
@@ -136,7 +137,7 @@ class GroupReader:
         return "0" if self._unfinished else ">"
 
     def _each(self, keys: list[str]) -> list[Any]:
-        """The same, asked for each stream by itself, after one of them was refused."""
+        """Read each stream separately, after a read of all was refused."""
         with self._redis.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.xreadgroup(GROUP, CONSUMER, {key: self._from}, count=READ_COUNT)
@@ -144,7 +145,7 @@ class GroupReader:
         found: list[Any] = []
         for key, answer in zip(keys, answers, strict=True):
             if isinstance(answer, ResponseError) and "NOGROUP" in str(answer):
-                # Deleted under our feet; the group is made again at the next step.
+                # The stream was deleted meanwhile. The next step makes the group again.
                 self._groups.discard(key)
             elif isinstance(answer, ResponseError):
                 self._drop(key, answer)
@@ -155,7 +156,7 @@ class GroupReader:
         return found
 
     def _drop(self, key: str, why: object) -> None:
-        """Begin a stream again: what is under its name cannot be read."""
+        """Start a stream again, because the key under its name cannot be read."""
         self._redis.unlink(key)
         self._groups.discard(key)
         node = key.removeprefix(self.prefix)
@@ -165,12 +166,13 @@ class GroupReader:
         milliseconds = int(entry_id.partition(b"-")[0])
         if milliseconds < time.time() * 1000:
             return False
-        # Ahead of our clock: only the server's own says whether it is of the future.
+        # The id is ahead of our clock. Only the server's clock shows whether it is in
+        # the future.
         seconds, _microseconds = self._redis.time()  # type: ignore[misc]
         return milliseconds > seconds * 1000 + FUTURE_MILLISECONDS
 
     def trim(self, nodes: Iterable[str]) -> None:
-        """Bound the streams of nodes that do not bound them themselves."""
+        """Trim the streams of nodes that do not trim them themselves."""
         with self._redis.pipeline(transaction=False) as pipe:
             for node in nodes:
                 pipe.xtrim(self.prefix + node, maxlen=STREAM_MAXLEN, approximate=True)
@@ -204,6 +206,7 @@ class GroupReader:
         except (OperationalError, InterfaceError, RedisError):
             raise
         except Exception as error:
-            # Once a minute: whoever finds one such message can send thousands.
+            # Once a minute, because a node that can send one such message can send
+            # thousands.
             if self._complaints.add(key, f"{type(error).__name__}: {error}"):
                 logger.exception("a message of %s could not be handled", key)

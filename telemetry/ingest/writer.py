@@ -1,10 +1,10 @@
-"""Everything of ingest that touches the database, in a thread of its own.
+"""All database work of ingest, in a separate thread.
 
-The frame must go out each second whether the database answers or not. So the
-loop leaves what is to be stored in bounded places here: the newest roster of
-each node, the newest step of each rule and Gpu, the minutes that are over. What
-could not be stored stays and is tried again; minutes beyond `MOST_MINUTES` are
-dropped, for they are still in the raw stream and `MINUTES_DONE` does not move.
+The frame must go out each second whether the database answers or not. So the loop
+leaves what is to be stored in bounded containers here: the newest roster of each node,
+the newest step of each rule and Gpu, and the minutes that are over. Data that could not
+be stored stay and are tried again. Minutes beyond `MOST_MINUTES` are dropped, because
+they are still in the raw stream and `MINUTES_DONE` does not move.
 """
 
 import logging
@@ -41,15 +41,16 @@ CYCLE_SECONDS = 1.0
 RELOAD_SECONDS = 5.0
 SEEN_SECONDS = 15.0
 ROSTER_SECONDS = 5.0
-"""A node's rosters are taken over no more often than this."""
+"""Shortest time between two rosters of a node that are stored."""
 ROSTER_AGAIN_SECONDS = 300.0
-"""An unchanged roster is taken over again: an operator may have changed rows."""
+"""When an unchanged roster is stored again, because an operator may have changed
+rows."""
 
 logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """Stores what the loop found, and reads what the loop needs to know."""
+    """Stores the loop's results, and reads the data that the loop needs."""
 
     def __init__(
         self,
@@ -70,15 +71,15 @@ class Writer:
         self._seen: dict[str, datetime] = {}
         self._seen_written = self._loaded = float("-inf")
         self.cluster: ClusterSnapshot | None = None
-        """The cluster as the database has it; None until it was read once."""
+        """The cluster from the database; None until it was read once."""
         self.policy = JudgePolicy()
-        """Thresholds as the operator set them; the defaults until they were read."""
+        """The operator's thresholds; the defaults until they were read."""
         self._open_alerts: list[tuple[int | str, str]] = []
 
     # --- the loop's side: never waits ------------------------------------------
 
     def leave_roster(self, info: NodeInfo) -> None:
-        """Keep a node's newest roster; unchanged ones are passed over."""
+        """Keep a node's newest roster. An unchanged one is skipped."""
         with self._lock:
             applied, at = self._applied.get(info.node, (None, 0.0))
             if applied != info or self._steady() - at > ROSTER_AGAIN_SECONDS:
@@ -93,7 +94,7 @@ class Writer:
                 and before.act is FindingAct.OPEN
                 and step.act is FindingAct.REPEAT
             ):
-                # Not stored yet: it is still to be opened.
+                # It is not stored yet, so it still has to be opened.
                 step = FindingStep(FindingAct.OPEN, step.finding)
             self._steps[place, step.finding.rule] = step
 
@@ -122,8 +123,8 @@ class Writer:
             self._seen.update(seen)
 
     def drop(self) -> None:
-        """Forget what another ingest writes. Rosters stay: they come rarely, and
-        whoever leads next has to know them."""
+        """Forget data that another ingest writes. Rosters stay, because they come
+        rarely and this process needs them when it leads again."""
         with self._lock:
             self._steps.clear()
             self._minutes.clear()
@@ -132,14 +133,15 @@ class Writer:
     # --- the thread's side ---------------------------------------------------------
 
     def run(self, stop: threading.Event, may_write: Callable[[], bool]) -> None:
-        """Work once a second until told to stop."""
+        """Work once a second until `stop`."""
         while not stop.wait(CYCLE_SECONDS if self.cluster else 0.2):
             close_old_connections()
             self.work(may_write=may_write())
         close_old_connections()
 
     def work(self, *, may_write: bool) -> None:
-        """One round. Each step fails by itself and is tried again."""
+        """Do one round. A step that fails does not affect the others and is tried
+        again."""
         if may_write:
             with self._step("rosters"):
                 self._write_rosters()
@@ -163,7 +165,7 @@ class Writer:
         except (DatabaseError, RedisError) as error:
             self._complaints.add(f"writing {name}", error)
         except Exception as error:
-            # The thread must go on: the other steps depend on it.
+            # The thread must go on, because the other steps depend on it.
             self._complaints.add(f"writing {name}", repr(error))
             logger.exception("ingest cannot write %s", name)
 

@@ -1,4 +1,4 @@
-"""The broker's own list of whom it refused."""
+"""The broker's log of refusals."""
 
 import logging
 
@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 def refused_nodes() -> dict[str, BrokerRefusal]:
-    """Return the newest refusal of each node of the last minutes, by name.
+    """Return, by name, the newest refusal of each node in the last minutes.
 
-    A broker that is away or does not let the portal read its list gives none; the log
-    says so.
+    Returns nothing, and logs it, if the broker is away or does not let the portal read
+    its log.
     """
     try:
         with redis.Redis.from_url(

@@ -1,4 +1,4 @@
-"""Enrolling nodes, and what is known of them without their roster."""
+"""Enrol nodes, and record what is known of them without their roster."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -13,7 +13,7 @@ from telemetry.protocol.hardware import NODE_NAME
 
 @transaction.atomic(durable=True)
 def enroll_node(*, name: str, simulated: bool, now: datetime) -> tuple[Node, str]:
-    """Make a node and its token. The token is returned once, its hash is kept.
+    """Make a node and its token. Return the token. Only its hash is stored.
 
     Raises:
         ValidationError: the name cannot be part of a stream or a file name.
@@ -36,7 +36,7 @@ def enroll_node(*, name: str, simulated: bool, now: datetime) -> tuple[Node, str
 
 @transaction.atomic(durable=True)
 def renew_token(*, name: str) -> tuple[Node, str]:
-    """Give a node a new token; the old one is void at once.
+    """Give a node a new token. The old one becomes invalid at once.
 
     A node that was retired comes back, with the Gpus that were retired with it. A Gpu
     that was retired before stays retired.
@@ -58,9 +58,10 @@ def renew_token(*, name: str) -> tuple[Node, str]:
 
 
 def retire_node(*, node_id: int) -> int:
-    """Take a Node and its Gpus out for good; how many Gpus that were.
+    """Retire a Node and its Gpus. Return how many Gpus it had.
 
-    Inside the caller's transaction. Rows stay: they carry what was booked and measured.
+    Runs in the caller's transaction. The rows stay, because bookings and measurements
+    refer to them.
     """
     Node.objects.filter(pk=node_id).update(retired=True)
     return Gpu.objects.filter(node_id=node_id, retired=False).update(
@@ -70,7 +71,7 @@ def retire_node(*, node_id: int) -> int:
 
 @transaction.atomic(durable=True)
 def mark_seen(*, seen: Mapping[str, datetime]) -> None:
-    """Note when each node was last heard, by the server's clock. Never backwards."""
+    """Record when each node was last heard, by the server's clock. Never goes back."""
     nodes = Node.objects.select_for_update().filter(name__in=seen).order_by("pk")
     newer = []
     for node in nodes:
@@ -82,12 +83,13 @@ def mark_seen(*, seen: Mapping[str, datetime]) -> None:
 
 
 def mark_channel(*, name: str, now: datetime) -> None:
-    """Note that a node showed its token over HTTPS, by the server's clock."""
+    """Record that a node used its token over HTTPS, by the server's clock."""
     Node.objects.filter(name=name).update(channel_at=now)
 
 
 def record_channel(*, name: str, state: str, detail: str) -> bool:
-    """Keep what a node says of its HTTPS channel; whether that changed anything."""
+    """Store a node's report of its HTTPS channel. Return whether it changed
+    anything."""
     row = Node.objects.filter(name=name)
     changed = row.exclude(channel_state=state, channel_detail=detail)
     return bool(changed.update(channel_state=state, channel_detail=detail))
@@ -95,5 +97,5 @@ def record_channel(*, name: str, state: str, detail: str) -> bool:
 
 @transaction.atomic(durable=True)
 def set_lost(*, gpu_ids: Iterable[int], lost: bool) -> int:
-    """Say whether the driver answers for these Gpus; how many changed."""
+    """Store whether the driver answers for these Gpus. Return how many changed."""
     return Gpu.objects.filter(pk__in=list(gpu_ids), lost=not lost).update(lost=lost)

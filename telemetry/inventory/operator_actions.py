@@ -1,6 +1,6 @@
-"""The operator's hand on machines: pools, service, draining, replacement.
+"""The operator's actions on machines: pools, service, draining, replacement.
 
-Inside the caller's transaction; whoever calls writes the audit rows.
+They run in the caller's transaction. The caller writes the audit rows.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,10 +14,10 @@ SWITCHES = ("maintenance", "draining")
 def set_gpus(
     *, gpu_ids: Collection[int], fields: Mapping[str, object]
 ) -> dict[int, dict[str, Change]]:
-    """Set the pool or a switch of Gpus; what changed, by Gpu: (before, after).
+    """Set the pool or a switch of Gpus. Return the changes by Gpu: (before, after).
 
     Raises:
-        ValueError: a field that is not the operator's.
+        ValueError: the operator may not set this field.
     """
     allowed = {*SWITCHES, "pool_id"}
     if unknown := sorted(set(fields) - allowed):
@@ -39,13 +39,14 @@ def set_gpus(
 
 
 def set_node_draining(*, node_id: int, draining: bool) -> bool:
-    """Let a Node take no new bookings, or take them again; False: it was so."""
+    """Drain a Node, or end the drain. Return False if nothing changed."""
     rows = Node.objects.filter(pk=node_id, draining=not draining)
     return rows.update(draining=draining) == 1
 
 
 def set_weight(*, pool_id: int, weight: int) -> int:
-    """Set what a second of a Pool's Gpu costs from now on; the weight before."""
+    """Set what a second of a Pool's Gpu costs from now on. Return the previous
+    weight."""
     before = Pool.objects.select_for_update().get(pk=pool_id).weight
     Pool.objects.filter(pk=pool_id).update(weight=weight)
     return before
@@ -59,10 +60,10 @@ def make_pool(*, gpu_class: str, weight: int, peak_flops: float = 0) -> Pool:
 
 
 def set_replaced(*, gpu_id: int, by_id: int) -> None:
-    """Note which Gpu took the place of which; the old one takes no new bookings."""
+    """Record which Gpu replaced which. The old one takes no new bookings."""
     Gpu.objects.filter(pk=gpu_id).update(replaced_by_id=by_id, draining=True)
 
 
 def retire(*, gpu_ids: Collection[int]) -> int:
-    """Take Gpus out for good; their history stays with them."""
+    """Retire Gpus. Their history stays."""
     return Gpu.objects.filter(pk__in=gpu_ids, retired=False).update(retired=True)

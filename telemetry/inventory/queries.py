@@ -1,4 +1,4 @@
-"""Rows to values: what ingest knows of the cluster."""
+"""Read rows as values: the cluster as ingest knows it."""
 
 import json
 import zlib
@@ -27,20 +27,20 @@ class ClusterGpu:
     node: str
     present: bool
     maintenance: bool
-    """Its own or its node's."""
+    """Set on the Gpu or on its node."""
     mig: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """Nodes and Gpus in the frame's order, and the roster that names them."""
+    """Nodes and Gpus in the order of the frame, and the roster that names them."""
 
     nodes: tuple[str, ...]
     gpus: tuple[ClusterGpu, ...]
     bound: Mapping[str, Mapping[str, ClusterGpu]]
-    """Node name -> UUID -> Gpu: only these does a node speak for."""
+    """Node name -> UUID -> Gpu. A node may report only these."""
     roster_id: int
-    """CRC of the roster: two processes that see the same rows agree on it."""
+    """CRC of the roster. Two processes that see the same rows get the same."""
     roster: bytes
     owners: Mapping[str, str]
     """UUID -> name of the node that it is bound to."""
@@ -48,7 +48,8 @@ class ClusterSnapshot:
     """How long raw samples stay in the broker."""
 
     def owner_of(self, uuid: str) -> str | None:
-        """Name of the node a UUID is bound to; None where nobody has it."""
+        """Return the name of the node to which a UUID is bound; None if there is
+        none."""
         return self.owners.get(uuid)
 
 
@@ -93,7 +94,7 @@ def load_cluster() -> ClusterSnapshot:
 
 
 def _standing_xids() -> dict[int, RosterXid]:
-    """The newest Xid of each Gpu that came since it was cleared."""
+    """Return the newest Xid of each Gpu since the last clearing."""
     rows = XidCount.objects.filter(
         Q(cleared_at=None) | Q(last_at__gt=F("cleared_at"))
     ).order_by("last_at")
@@ -143,7 +144,8 @@ def _roster(gpus: list[RosterGpu], nodes: list[RosterNode]) -> tuple[int, bytes]
 
 
 def load_history(gpu_id: int, *, start: int, end: int, points: int) -> ChartSeries:
-    """One Gpu's minutes of [start, end), Unix seconds, as a chart's columns."""
+    """Return one Gpu's minutes of [start, end), Unix seconds, as the columns of a
+    chart."""
     names = [field.name for field in fields(MinuteTotals)]
     rows = SampleMinute.objects.filter(
         gpu_id=gpu_id,
@@ -160,15 +162,15 @@ def load_history(gpu_id: int, *, start: int, end: int, points: int) -> ChartSeri
 
 @dataclass(frozen=True, slots=True)
 class LiveGpu:
-    """One Gpu as ingest told it last."""
+    """One Gpu as ingest last published it."""
 
     tag: RosterGpu
     row: FrameRow
 
 
 def read_live(client: Redis) -> tuple[float | None, list[LiveGpu]]:
-    """(Unix seconds of the newest frame, its Gpus); (None, []) where ingest has
-    told nothing, or roster and frame are of two different moments."""
+    """Return (Unix seconds of the newest frame, its Gpus); (None, []) if ingest has
+    published nothing, or if roster and frame do not fit together."""
     data, names = client.mget(broadcast.FRAME_LATEST, broadcast.ROSTER)  # type: ignore[misc]
     if data is None or names is None:
         return None, []

@@ -1,9 +1,9 @@
-"""Taking over what a node says it has.
+"""Store the hardware that a node reports.
 
-A node runs students' code, so its word is taken within bounds. A UUID is bound
-to the node that first told it; another node that claims it is refused and an
-Alert says so. A Gpu's Pool, which its price follows from, is set once; only the
-operator changes it. A node can make so many Gpus and not more.
+A node runs students' code, so its report is accepted only within bounds. A UUID is
+bound to the node that first reported it. Another node that claims it is refused, and an
+Alert reports that. A Gpu's Pool, which decides its price, is set once. Only the
+operator changes it. The number of Gpus of a node is limited.
 """
 
 from dataclasses import dataclass, field
@@ -29,9 +29,10 @@ from telemetry.rules.alert_rules import CLAIMED_ELSEWHERE, MISSING, NEW_GPU
 from telemetry.rules.peak_flops import default_weight, peak_flops_of
 
 EXPECTED_WITHIN = timedelta(days=1)
-"""After a node was enrolled its Gpus are those that the operator has just put in."""
+"""For this time after enrolment, new Gpus are expected: the operator has just installed
+the node."""
 MOST_GPUS_EVER = 2 * MOST_GPUS
-"""Gpus that one node may ever have told of: replaced cards count."""
+"""Most Gpus that one node may ever report, replaced cards included."""
 
 COPIED = (
     "index",
@@ -49,12 +50,12 @@ COPIED = (
 )
 """Facts of a Gpu that follow the roster."""
 ALWAYS_KNOWN = frozenset({"index", "mig", "mig_parent", "mig_instance"})
-"""Those that every roster tells: their emptiness means something."""
+"""Facts that every roster has. An empty value means something."""
 
 
 @dataclass(slots=True)
 class RosterReport:
-    """What a roster changed."""
+    """The changes that a roster made."""
 
     added: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -62,7 +63,7 @@ class RosterReport:
     claimed: list[str] = field(default_factory=list)
     """UUIDs that belong to another node."""
     refused: list[str] = field(default_factory=list)
-    """UUIDs beyond the number of Gpus a node may tell of."""
+    """UUIDs beyond the number of Gpus that a node may report."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.changed or self.missing)
@@ -70,12 +71,12 @@ class RosterReport:
 
 @transaction.atomic(durable=True)
 def record_roster(*, info: NodeInfo, now: datetime) -> RosterReport:
-    """Make the rows of a node and its Gpus say what its roster says.
+    """Update the rows of a node and its Gpus from its roster.
 
     Raises:
         NodeUnknown: the node is not enrolled.
-        RosterRefused: simulated Gpus where none are allowed, or of a node that
-            was not enrolled as simulated; real ones of a simulated node.
+        RosterRefused: simulated Gpus if the site allows none, or from a node that was
+            not enrolled as simulated; real Gpus of a simulated node.
     """
     node = Node.objects.in_service().select_for_update().filter(name=info.node).first()
     if node is None:
@@ -118,7 +119,7 @@ def _check_backend(node: Node, info: NodeInfo) -> None:
 
 
 def _owners(info: NodeInfo, node: Node) -> dict[str, Gpu]:
-    """Gpus of the roster that are bound to other nodes."""
+    """Return the Gpus of the roster that are bound to other nodes."""
     uuids = [gpu.uuid for gpu in info.gpus]
     bound = Gpu.objects.filter(uuid__in=uuids).exclude(node=node)
     return {gpu.uuid: gpu for gpu in bound.select_related("node")}
@@ -137,7 +138,7 @@ def _add(node: Node, info: GpuInfo, now: datetime, report: RosterReport) -> None
         with transaction.atomic():
             gpu = Gpu.objects.create(uuid=info.uuid, node=node, pool=pool, **values)
     except IntegrityError:
-        # Another node told the same UUID in this very moment and was first.
+        # Another node reported the same UUID at the same moment and was first.
         other = Gpu.objects.select_related("node").get(uuid=info.uuid)
         _tell_claim(other, node, now)
         report.claimed.append(info.uuid)
@@ -149,8 +150,8 @@ def _add(node: Node, info: GpuInfo, now: datetime, report: RosterReport) -> None
 
 
 def _pool_of(info: GpuInfo) -> Pool:
-    """The pool of a card's class. Without its memory the class is not known: then
-    the pool of cards of this name, where there is just one."""
+    """Return the pool of a card's class. If the memory, and with it the class, is
+    unknown, it is the only pool of cards of this name, if there is exactly one."""
     if not info.memory_total_bytes:
         found = Pool.objects.filter(gpu_class__startswith=f"{info.gpu_class} ")[:2]
         if len(found) == 1:
@@ -166,8 +167,8 @@ def _pool_of(info: GpuInfo) -> Pool:
 
 
 def _close_settled(node: Node, now: datetime) -> None:
-    """Close what an operator has settled: a new Gpu that was looked at, and a claim
-    of the node that now has the Gpu."""
+    """Close findings that an operator has settled: a new Gpu that was checked, and a
+    claim by the node that now has the Gpu."""
     looked_at = Q(rule=NEW_GPU, gpu__new=False)
     settled = Q(rule=CLAIMED_ELSEWHERE, detail__claimed_by=node.name)
     rows = Alert.objects.open().filter(looked_at | settled, gpu__node=node)
@@ -176,10 +177,10 @@ def _close_settled(node: Node, now: datetime) -> None:
 
 
 def _waits(node: Node, info: GpuInfo, now: datetime) -> bool:
-    """Whether an operator is to look at a Gpu before it is booked.
+    """Return whether an operator has to check a Gpu before it can be booked.
 
-    Those of the day on which the node was enrolled were expected. A Gpu whose memory
-    is not known has no class yet, and with it no price.
+    Gpus reported on the day of enrolment were expected. A Gpu with unknown memory has
+    no class yet, and therefore no price.
     """
     expected = now - node.enrolled_at <= EXPECTED_WITHIN
     waits = TelemetryPolicy.current().new_gpus_wait and not expected
@@ -195,7 +196,8 @@ def _follow(gpu: Gpu, info: GpuInfo, now: datetime, report: RosterReport) -> Non
     for key in changed:
         setattr(gpu, key, getattr(info, key))
     if gpu.new and not gpu.memory_total_bytes and info.memory_total_bytes:
-        # Nobody could book it so far: now its class is known, and with it its pool.
+        # Nobody could book it until now. Now its class and therefore its pool are
+        # known.
         gpu.pool = _pool_of(info)
         changed.append("pool")
     if not gpu.present:
@@ -208,7 +210,7 @@ def _follow(gpu: Gpu, info: GpuInfo, now: datetime, report: RosterReport) -> Non
 
 
 def _unknown(key: str, info: GpuInfo) -> bool:
-    """Whether a fact could not be read just now: what was known before stays."""
+    """Return whether a fact could not be read just now. The stored value then stays."""
     value = getattr(info, key)
     return key not in ALWAYS_KNOWN and (
         value in (None, "", UNNAMED) or (key == "memory_total_bytes" and value == 0)

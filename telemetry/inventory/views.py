@@ -1,6 +1,6 @@
 """Pages about one Gpu and one Node.
 
-Who holds them comes over the board's socket: the calendar is another floor's.
+Their holders come over the board's socket, because the calendar belongs to another app.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ ALERTS_SHOWN = 20
 
 @require_safe
 def gpu_show(request: HttpRequest, pk: int) -> HttpResponse:
-    """Facts of one Gpu, its last day, and what runs on it now."""
+    """Show the facts of one Gpu, its last day, and what runs on it now."""
     rows = Gpu.objects.select_related(
         "node", "pool", "replaced_by__node", "replaces__node"
     )
@@ -56,7 +56,7 @@ def gpu_show(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_safe
 def node_history(request: HttpRequest, name: str) -> HttpResponse:
-    """What all Gpus of a Node did together."""
+    """Answer with the history of all Gpus of a Node together."""
     node = get_object_or_404(Node, name=name)
     most = node.gpus.aggregate(
         memory=Max("memory_total_bytes"), watts=Max("power_limit_watts")
@@ -81,7 +81,7 @@ def node_history(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_safe
 def node_show(request: HttpRequest, name: str) -> HttpResponse:
-    """One machine: its Gpus live, what runs on them, and how they are joined."""
+    """Show one machine: its Gpus live, what runs on them, and their links."""
     node = get_object_or_404(Node, name=name)
     gpus = list(node.gpus.filter(retired=False).select_related("pool"))
     here = Q(gpu__node=node) | Q(node=node)
@@ -101,7 +101,8 @@ def node_show(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _refusal(alert: Alert | None) -> dict[str, object] | None:
-    """When and why the broker refused the Node last; None: it did not, lately."""
+    """Return when and why the broker last refused the Node; None if it did not
+    recently."""
     if alert is None:
         return None
     why, used = str(alert.detail.get("refused")), str(alert.detail.get("used", ""))
@@ -111,14 +112,14 @@ def _refusal(alert: Alert | None) -> dict[str, object] | None:
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """How one Gpu reaches each Gpu of its Node, in their order."""
+    """Return how one Gpu reaches each Gpu of its Node, in their order."""
 
     gpu: Gpu
     words: tuple[str, ...]
 
 
 def link_matrix(node: Node, gpus: Sequence[Gpu]) -> list[LinkRow]:
-    """The topology as `nvidia-smi topo -m` shows it; [] where nothing is known.
+    """Return the topology as `nvidia-smi topo -m` shows it; [] if nothing is known.
 
     NV: NVLink; PIX, PXB, PHB: one, several PCIe switches, the host bridge; NODE: within
     a NUMA node; SYS: across sockets.
@@ -142,7 +143,7 @@ def link_matrix(node: Node, gpus: Sequence[Gpu]) -> list[LinkRow]:
 
 
 def _fast_neighbours(gpu: Gpu) -> list[Gpu]:
-    """Gpus of the node that are joined with this one by NVLink."""
+    """Return the Gpus of the node that NVLink connects with this one."""
     pairs = [pair for pair in gpu.node.fast_links if gpu.uuid in pair]
     uuids = {uuid for pair in pairs for uuid in pair} - {gpu.uuid}
     return list(gpu.node.gpus.filter(uuid__in=uuids).select_related("node"))

@@ -1,4 +1,4 @@
-"""XIDs: counted, dated, cleared; and the findings that they are."""
+"""Count, date and clear XIDs, and open and close their findings."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -14,21 +14,22 @@ from telemetry.rules.alert_rules import LOST, XID_CRITICAL, XID_WARNING
 from telemetry.rules.hardware_rules import xid_rule
 
 OFF_THE_BUS = 79
-"""XID 79, "GPU has fallen off the bus" (NVIDIA, XID Errors): the driver answers for
-such a Gpu no more."""
+"""XID 79, "GPU has fallen off the bus" (NVIDIA, XID Errors): the driver no longer
+answers for such a Gpu."""
 SAME_FALL = timedelta(minutes=2)
-"""A Gpu is found lost at most so long after its XID came."""
+"""A Gpu is found lost at most this long after its XID."""
 MOST_CODES = 128
-"""Codes counted of one Gpu: NVIDIA lists some 170 in all, and a card that fails shows
-a few. A node that makes codes up fills neither the database nor the Gpu's page."""
+"""Most codes counted of one Gpu. NVIDIA lists about 170, and a failing card shows a
+few. The limit keeps a node that invents codes from filling the database and the Gpu's
+page."""
 
 
 @transaction.atomic
 def count_xids(*, events: Mapping[int, Iterable[XidEvent]], now: datetime) -> int:
-    """Add events to each Gpu's counts; how many were new.
+    """Add events to each Gpu's counts. Return how many were new.
 
-    An event that is not later than the last one of its code was counted already:
-    a stream may be read twice. A node's clock that is ahead counts as now.
+    An event that is not later than the last one of its code was counted already,
+    because a stream may be read twice. A future time of a node's clock counts as now.
     """
     counted = 0
     for gpu_id, told in events.items():
@@ -50,7 +51,7 @@ def count_xids(*, events: Mapping[int, Iterable[XidEvent]], now: datetime) -> in
                     gpu_id=gpu_id, code=event.code, first_at=at
                 )
             elif not row.stands:
-                # What was cleared is over: the count begins again.
+                # After clearing the count begins again.
                 row.count, row.first_at, row.cleared_at = 0, at, None
             row.count += 1
             row.last_at = at
@@ -64,7 +65,7 @@ def count_xids(*, events: Mapping[int, Iterable[XidEvent]], now: datetime) -> in
 
 
 def clear_xids(*, gpu_id: int, now: datetime, code: int | None = None) -> int:
-    """Say that a Gpu's XIDs, or those of one code, were dealt with; how many."""
+    """Mark a Gpu's XIDs, or those of one code, as cleared. Return how many."""
     rows = XidCount.objects.filter(gpu_id=gpu_id)
     if code is not None:
         rows = rows.filter(code=code)
@@ -76,9 +77,9 @@ def clear_xids(*, gpu_id: int, now: datetime, code: int | None = None) -> int:
 
 
 def judge_xids(*, now: datetime, gpu_ids: Iterable[int] | None = None) -> int:
-    """Open and close the Alerts of XIDs; how many were opened.
+    """Open and close the Alerts of XIDs. Return how many were opened.
 
-    They stand until the XIDs are cleared, or were not seen again for the policy's
+    They stay open until the XIDs are cleared or were not seen again for the policy's
     time. `gpu_ids`: only these Gpus.
     """
     policy = TelemetryPolicy.current().to_policy()
@@ -105,7 +106,7 @@ def judge_xids(*, now: datetime, gpu_ids: Iterable[int] | None = None) -> int:
 
 
 def _lost_times(since: datetime) -> dict[int, list[tuple[datetime, datetime | None]]]:
-    """When the driver did not answer for Gpus, by Gpu: from, and until or still."""
+    """Return, by Gpu, when the driver did not answer: from, and until or still."""
     found: dict[int, list[tuple[datetime, datetime | None]]] = {}
     rows = Alert.objects.filter(Q(closed_at=None) | Q(closed_at__gt=since), rule=LOST)
     for gpu_id, opened, closed in rows.values_list("gpu_id", "opened_at", "closed_at"):
@@ -117,8 +118,9 @@ def _lost_times(since: datetime) -> dict[int, list[tuple[datetime, datetime | No
 def _reported_as_lost(
     row: XidCount, gone: Mapping[int, list[tuple[datetime, datetime | None]]]
 ) -> bool:
-    """Whether an Alert says already that this Gpu fell off the bus: one cause, one
-    Alert. The other way round the writer leaves the lost one out."""
+    """Return whether an Alert reports already that this Gpu fell off the bus, so that
+    one cause has one Alert. In the opposite order the writer skips the Alert of a lost
+    Gpu."""
     return any(
         opened - SAME_FALL <= row.last_at <= (closed or row.last_at)
         for opened, closed in gone.get(row.gpu_id, ())
@@ -126,7 +128,7 @@ def _reported_as_lost(
 
 
 def says_off_the_bus(gpu_id: int) -> bool:
-    """Whether an open Alert says by its XID that this Gpu fell off the bus."""
+    """Return whether an open Alert's XID means that this Gpu fell off the bus."""
     rows = Alert.objects.open().filter(gpu_id=gpu_id, rule=XID_CRITICAL)
     return any(
         xid.get("code") == OFF_THE_BUS

@@ -1,8 +1,8 @@
-"""What ingest tells every web process, and under which names. Written once here.
+"""The messages of ingest to every web process, and their names.
 
-Plain Redis pub/sub and not the channel layer: the layer would copy each frame
-into a list per browser. Each message is also kept under a key of its own, so
-that a process that joins late starts with the present state.
+They use plain Redis pub/sub, because the channel layer would copy each frame into a
+list per browser. Each message is also kept under a key, so that a process that joins
+late starts with the present state.
 
 | channel and key           | what                                  | when        |
 | ------------------------- | ------------------------------------- | ----------- |
@@ -27,19 +27,19 @@ FRAME = "telemetry.frame"
 FRAME_LATEST = "telemetry.frame.latest"
 FRAME_MINUTE = "telemetry.frame.minute"
 MINUTE_FRAMES = 60
-"""A page that opens draws its sparklines from these, not from an empty start."""
+"""A new page draws its sparklines from these frames."""
 ROSTER = "telemetry.roster"
 DETAIL = "telemetry.detail."
 DETAIL_ALL = "telemetry.detail.*"
 TROUBLE = "telemetry.trouble."
 WATCHED_SECONDS = 10
-"""A page counts as open this long after its last sign (``broker_keys.WATCHED``)."""
+"""How long after its last sign a page counts as open (``broker_keys.WATCHED``)."""
 WATCHED_AGAIN_SECONDS = 5.0
 CALENDAR_CHANGED = "reservations.changed"
-"""Published by the reservations floor: who holds what is different now."""
+"""Published by reservations when the holders of Gpus have changed."""
 
 ALERTS = "telemetry.alerts"
-"""Group of the channel layer: alerts change seldom, and few pages listen."""
+"""Group of the channel layer. Alerts change rarely, and few pages listen."""
 
 FRAME_SECONDS = 1.0
 DETAIL_KEPT_SECONDS = 60
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 class RosterXid(TypedDict):
-    """The newest Xid that nobody has dealt with yet."""
+    """The newest Xid that was not cleared yet."""
 
     code: int
     at: str
@@ -56,7 +56,7 @@ class RosterXid(TypedDict):
 
 
 class RosterGpu(TypedDict):
-    """One row's name tag."""
+    """The names that belong to one row of the frame."""
 
     id: int
     uuid: str
@@ -65,7 +65,7 @@ class RosterGpu(TypedDict):
     name: str
     gpu_class: str
     memory_total_bytes: int | None
-    """None: the card cannot say."""
+    """None: the card cannot report it."""
     power_limit_watts: float | None
     slowdown_celsius: float | None
     sm_clock_max_mhz: int | None
@@ -73,13 +73,13 @@ class RosterGpu(TypedDict):
     present: bool
     maintenance: bool
     draining: bool
-    """Its own or its node's: no new bookings."""
+    """No new bookings: set on the Gpu or on its node."""
     mig: bool
     last_xid: RosterXid | None
 
 
 class RosterNode(TypedDict):
-    """One node's name tag."""
+    """The names that belong to one node."""
 
     name: str
     simulated: bool
@@ -99,7 +99,7 @@ class Roster(TypedDict):
 
 
 class DetailProcess(TypedDict):
-    """One process on one Gpu, as the node told it."""
+    """One process on one Gpu, as the node reported it."""
 
     pid: int
     uid: int | None
@@ -112,9 +112,9 @@ class DetailProcess(TypedDict):
 
 
 class DetailGpu(TypedDict):
-    """What a frame has no room for. `processes` None: the card cannot say.
+    """Details that are not in the frame. `processes` None: the card cannot list them.
 
-    All other keys are those of GpuReading and are missing where it has None.
+    All other keys are those of GpuReading. A key is missing if its value is None.
     """
 
     processes: list[DetailProcess] | None
@@ -156,7 +156,7 @@ class Detail(TypedDict):
     load1: float | None
     gpus: dict[str, DetailGpu]
     trouble: NotRequired[dict[str, Any]]
-    """Newest word of the node about its driver: state, reason, at."""
+    """The node's newest report about its driver: state, reason, at."""
 
 
 def publish_frame(pipe: Pipeline, frame: bytes) -> None:
@@ -180,19 +180,19 @@ def publish_detail(pipe: Pipeline, node: str, detail: bytes) -> None:
 
 
 def publish_trouble(pipe: Pipeline, node: str, trouble: bytes) -> None:
-    """Queue a node's newest word about its driver; it stays until the next one."""
+    """Queue a node's newest report about its driver. It is kept until the next one."""
     pipe.set(TROUBLE + node, trouble)
 
 
 class AlertsChanged(TypedDict):
-    """Sent to the group ALERTS; the handler is ``alerts_changed``. Without content:
-    who may see which Alert, each page asks the server."""
+    """Sent to the group ALERTS. The handler is ``alerts_changed``. It has no content:
+    each page asks the server for the Alerts that its user may see."""
 
     type: Literal["alerts.changed"]
 
 
 def announce_alerts() -> None:
-    """Tell open pages, after the commit, that some Alert is different now."""
+    """Tell open pages, after the commit, that an Alert has changed."""
     transaction.on_commit(_tell_alerts, robust=True)
 
 
@@ -200,7 +200,7 @@ def _tell_alerts() -> None:
     try:
         _send_alerts(AlertsChanged(type="alerts.changed"))
     except (redis.RedisError, OSError) as error:
-        # Pages read again by themselves now and then.
+        # Pages also read again at regular intervals.
         log.warning("an alert changed, but nobody was told: %s", error)
 
 

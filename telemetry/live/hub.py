@@ -1,11 +1,11 @@
 """One Redis subscription per web process, however many browsers it serves.
 
-A frame goes out each second to every open page. Handing it through the channel
-layer costs 280 us of CPU a page, most of it for copies in Redis; the hub takes
-it once and puts the same bytes into each page's Mailbox.
+A frame goes to every open page each second. Through the channel layer it would cost 280
+us of CPU a page, most of it for copies in Redis. The hub receives it once and puts the
+same bytes into each page's Mailbox.
 
-Latest wins: a Mailbox keeps one message per channel, so a browser that reads
-slowly skips frames and nothing grows, whatever it does.
+The latest message wins: a Mailbox keeps one message per channel, so a slow browser
+skips frames and memory does not grow.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class Mailbox:
-    """What one browser has still to be told: the newest message per channel."""
+    """Messages that wait for one browser: the newest one of each channel."""
 
     __slots__ = ("_arrived", "_messages")
 
@@ -48,7 +48,7 @@ class Mailbox:
         self._arrived = asyncio.Event()
 
     def put(self, channel: str, message: bytes) -> None:
-        """Keep a message in the place of the one before. Never waits."""
+        """Keep a message in place of the previous one. Never waits."""
         self._messages[channel] = message
         self._arrived.set()
 
@@ -67,8 +67,8 @@ class Hub:
     """The subscription of one event loop. `hub()` gives the running loop's."""
 
     def __init__(self, url: str) -> None:
-        # No socket_timeout: a quiet channel is no broken one. Instead the
-        # connection is pinged, and given up when the answer does not come.
+        # No socket_timeout, because a quiet channel is not broken. Instead the
+        # connection is pinged and given up if no answer comes.
         self._redis = Redis.from_url(url, socket_timeout=None)
         self._url = url
         self._boxes: dict[str, set[Mailbox]] = {}
@@ -78,7 +78,8 @@ class Hub:
         self._subscribed: set[str] = set()
 
     def subscribe(self, box: Mailbox, channels: Iterable[str]) -> None:
-        """Let a Mailbox have these channels' messages, and what is known of now.
+        """Deliver these channels' messages to a Mailbox, beginning with the latest
+        known ones.
 
         `DETAIL_ALL` stands for every node's details.
         """
@@ -91,23 +92,24 @@ class Hub:
             self._task = asyncio.create_task(self._run())
 
     def unsubscribe(self, box: Mailbox, channels: Iterable[str] | None = None) -> None:
-        """Stop that; all channels by default."""
+        """Stop the delivery, by default of all channels."""
         for channel in list(self._boxes) if channels is None else list(channels):
             boxes = self._boxes.get(channel, set())
             boxes.discard(box)
             if not boxes:
                 self._boxes.pop(channel, None)
                 for known in self._known(channel):
-                    # What is not listened to any more would be old next time.
+                    # Messages of channels without listeners would be outdated the next
+                    # time.
                     if not self._listeners(known):
                         del self._latest[known]
         self._changed.set()
 
     async def look_at(self, uuid: str) -> None:
-        """Tell the Gpu's node that a page of it is open, for `WATCHED_SECONDS`.
+        """Tell a Gpu's node, for `WATCHED_SECONDS`, that a page of the Gpu is open.
 
-        The node then reads what is too dear for every second (PCIe, NVLink). A
-        broker that is away is no reason to close a page: the hub says it already.
+        The node then reads rates that are too expensive to read all the time (PCIe,
+        NVLink). A broker that is away is ignored, because the hub reports it.
         """
         with contextlib.suppress(RedisError, OSError):
             await self._redis.set(WATCHED + uuid, b"1", ex=WATCHED_SECONDS)
@@ -132,7 +134,7 @@ class Hub:
         return boxes
 
     async def _run(self) -> None:
-        """Listen while anybody does; come back after every failure."""
+        """Listen while there is a Mailbox. Connect again after every failure."""
         failures = 0
         while self._boxes:
             try:
@@ -147,18 +149,18 @@ class Hub:
                 if failures == 0:
                     logger.warning("live data are late: %s", error)
                 failures += 1
-                # Jitter: several web processes must not come back as one.
+                # Jitter keeps web processes from connecting all at once.
                 await asyncio.sleep(wait_seconds * random.uniform(0.5, 1.0))
 
     async def _listen(self, pubsub: PubSub) -> None:
-        """Read messages until nobody listens any more."""
+        """Read messages until there is no Mailbox left."""
         await self._follow(pubsub)
         reading: asyncio.Task[Any] | None = None
         changing: asyncio.Task[Any] | None = None
         pinged = False
         try:
             while self._boxes:
-                # A read is never cancelled half way: it would lose its place.
+                # A read is never cancelled halfway, because it would lose its place.
                 reading = reading or asyncio.create_task(
                     pubsub.get_message(ignore_subscribe_messages=True, timeout=None)
                 )
@@ -186,10 +188,11 @@ class Hub:
                     task.cancel()
 
     async def _follow(self, pubsub: PubSub) -> None:
-        """Make the server's list of channels ours; join first, then fetch."""
+        """Subscribe to the wanted channels. Subscribe first, then fetch the latest
+        messages."""
         self._changed.clear()
         wanted = set(self._boxes)
-        # Backwards by name, so that a roster comes before the frames it names.
+        # In reverse order of names, so that a roster comes before its frames.
         for channel in sorted(wanted - self._subscribed, reverse=True):
             if channel == DETAIL_ALL:
                 await pubsub.psubscribe(channel)
@@ -204,9 +207,9 @@ class Hub:
         self._subscribed = wanted
 
     async def _fetch(self, channel: str) -> None:
-        """Deliver what was published last, for those who come between two."""
+        """Deliver the latest messages, for Mailboxes that join between two messages."""
         if channel == CALENDAR_CHANGED:
-            # What was said before we listened is lost: look again.
+            # Messages from before the subscription are lost, so fetch again.
             self._deliver(channel, b"")
             return
         if channel == DETAIL_ALL:
@@ -233,7 +236,7 @@ _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
 
 def hub() -> Hub:
-    """The hub of the running event loop, made when it is first asked for."""
+    """Return the hub of the running event loop. The first call makes it."""
     loop = asyncio.get_running_loop()
     found = _hubs.get(loop)
     if found is None or found._url != settings.REDIS_URL:

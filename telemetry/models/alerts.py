@@ -1,4 +1,4 @@
-"""Open findings, those that are over, and what was done about them."""
+"""Open and closed findings, and the responses to them."""
 
 from datetime import datetime, timedelta
 
@@ -14,15 +14,16 @@ class AlertQuerySet(models.QuerySet["Alert"]):
     """Reads of Alerts."""
 
     def open(self) -> "AlertQuerySet":
-        """Findings that still stand."""
+        """Filter the open findings."""
         return self.filter(closed_at=None)
 
     def open_at(self, at: datetime) -> "AlertQuerySet":
-        """Findings that stood at an instant."""
+        """Filter the findings that were open at an instant."""
         return self.filter(opened_at__lte=at).exclude(closed_at__lte=at)
 
     def rules_by_gpu(self) -> dict[int, set[str]]:
-        """Rules by Gpu; what is a whole Node's counts for each of its Gpus."""
+        """Return the open rules by Gpu. A finding of a Node counts for each of its
+        Gpus."""
         found: dict[int, set[str]] = {}
         by_node: dict[int, set[str]] = {}
         for gpu_id, node_id, rule in self.values_list("gpu_id", "node_id", "rule"):
@@ -36,7 +37,7 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         return found
 
     def calling(self, now: datetime) -> "AlertQuerySet":
-        """Open findings that want somebody: neither acknowledged nor snoozed."""
+        """Filter the open findings that are neither acknowledged nor snoozed."""
         awake = Q(snoozed_until=None) | Q(snoozed_until__lte=now)
         return self.open().filter(awake, acknowledged_at=None)
 
@@ -115,21 +116,21 @@ class Alert(models.Model):
 
     @property
     def words(self) -> str:
-        """The rule as people read it: "missing after reboot"."""
+        """The rule in words: "missing after reboot"."""
         return self.rule.replace("_", " ")
 
     @property
     def lasted(self) -> timedelta:
-        """How long the finding has stood."""
+        """How long the finding has been open."""
         return (self.closed_at or self.last_seen_at) - self.opened_at
 
     def snoozed(self, now: datetime) -> bool:
-        """Whether it is to be silent at an instant."""
+        """Return whether it is snoozed at an instant."""
         return self.snoozed_until is not None and self.snoozed_until > now
 
 
 class XidCount(models.Model):
-    """How often one Gpu's driver told of one XID."""
+    """How often one Gpu's driver reported one XID."""
 
     gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="xid_counts")
     code = models.PositiveIntegerField()
@@ -153,12 +154,12 @@ class XidCount(models.Model):
 
     @property
     def stands(self) -> bool:
-        """Whether something came since it was cleared."""
+        """Whether an event came since it was cleared."""
         return self.cleared_at is None or self.cleared_at < self.last_at
 
 
 class Response(models.Model):
-    """One step of the ladder against one process, done or only shown (dry run)."""
+    """One response to one process, taken or only recorded (dry run)."""
 
     class Step(models.TextChoices):
         NOTIFY = "notify", lazy("told in the page")

@@ -1,4 +1,4 @@
-"""Machines with Gpus, the Gpus, and what a class of them costs."""
+"""Machines with Gpus, the Gpus, and the price of each class."""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ class NodeQuerySet(models.QuerySet["Node"]):
     """Reads of Nodes."""
 
     def in_service(self) -> "NodeQuerySet":
-        """Nodes that are not taken out for good."""
+        """Filter the Nodes that are not retired."""
         return self.filter(retired=False)
 
 
@@ -27,7 +27,7 @@ class Node(models.Model):
         ENFORCED = "enforced", lazy("enforced: own user and device list")
 
     class Channel(models.TextChoices):
-        """What a node says of its HTTPS channel to the portal."""
+        """State of a node's HTTPS channel to the portal, as the node reports it."""
 
         OK = "ok", "works"
         REFUSED = "refused", lazy("the portal refuses its token")
@@ -129,19 +129,19 @@ class Node(models.Model):
         return hashlib.sha256(token.encode()).hexdigest()
 
     def new_token(self) -> str:
-        """Make a token, keep its hash, return it: shown once. Not saved."""
+        """Make a token, set its hash, and return the token. Does not save the row."""
         token = secrets.token_urlsafe(32)
         self.token_hash = self.hash_token(token)
         return token
 
     def accepts(self, token: str) -> bool:
-        """Say whether this is the token of a node in service, in constant time."""
+        """Return whether this is the token of a node in service, in constant time."""
         same = hmac.compare_digest(self.token_hash, self.hash_token(token))
         return same and not self.retired
 
 
 class Pool(models.Model):
-    """The Gpus of one class, booked alike and weighing alike."""
+    """The Gpus of one class, with the same rules and the same weight."""
 
     class Response(models.TextChoices):
         OBSERVE = "observe", lazy("observe: an alert, nothing else")
@@ -182,7 +182,8 @@ class GpuQuerySet(models.QuerySet["Gpu"]):
     """Reads of Gpus."""
 
     def bookable(self) -> "GpuQuerySet":
-        """Gpus that are there, whole, neither under maintenance nor draining."""
+        """Filter Gpus that are present, whole, and neither under maintenance nor
+        draining."""
         return self.filter(
             present=True,
             lost=False,
@@ -197,12 +198,12 @@ class GpuQuerySet(models.QuerySet["Gpu"]):
         )
 
     def shown(self) -> "GpuQuerySet":
-        """Gpus of the board, in the order of the live frame's rows."""
+        """Return the Gpus of the board, in the order of the live frame's rows."""
         return self.filter(retired=False).order_by("node__name", "index", "uuid")
 
 
 class Gpu(models.Model):
-    """One allottable card, known by its NVML UUID and bound to one Node."""
+    """One allottable card, identified by its NVML UUID and bound to one Node."""
 
     uuid = models.CharField(max_length=80, unique=True)
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="gpus")

@@ -1,6 +1,6 @@
-"""What Gpus did: minutes, hours out of minutes, and which hours are due.
+"""Totals of Gpus by minute and by hour, and the hours that are due.
 
-Counts and sums, never means: a roll-up of roll-ups stays exact.
+They have counts and sums, never means, so a roll-up of roll-ups stays exact.
 """
 
 from collections.abc import Iterator
@@ -28,14 +28,15 @@ ADDED_UP = {
     "process_n": Sum,
     "energy_joules": Sum,
 }
-"""How each column of a MinuteTotals adds up. SQL leaves NULL out: holes stay."""
+"""How each column of a MinuteTotals adds up. SQL ignores NULL, so gaps stay gaps."""
 
 
 class TotalsQuerySet(models.QuerySet[Any]):
     """Reads of rows that carry totals."""
 
     def added_up(self, *by: str) -> Iterator[tuple[tuple[Any, ...], MinuteTotals]]:
-        """Totals over the rows, for each value of `by`; the database adds up."""
+        """Return the totals over the rows for each value of `by`, added up by the
+        database."""
         sums = {f"total_{name}": how(name) for name, how in ADDED_UP.items()}
         rows = self.order_by().values_list(*by).annotate(**sums)
         for row in rows.iterator(chunk_size=2000):
@@ -108,7 +109,7 @@ class HourTotals(models.Model):
 
 
 class SampleHour(HourTotals):
-    """One Gpu's hour, rolled up from its minutes; kept when those are gone."""
+    """One Gpu's hour, rolled up from its minutes. It outlives them."""
 
     gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="hours")
 
@@ -126,9 +127,9 @@ class SampleHour(HourTotals):
 
 
 class AccountHour(HourTotals):
-    """What the Gpus of one Pool did in an hour while one Account held them.
+    """Totals of the Gpus of one Pool in an hour while one Account held them.
 
-    `account_id` is the calendar's; this floor only keeps it. Hours in which the
+    `account_id` belongs to the calendar. Telemetry only stores it. Hours in which the
     Account held nothing have no row.
     """
 
@@ -153,7 +154,7 @@ class AccountHour(HourTotals):
 class HourDue(models.Model):
     """An hour whose minutes have changed since it was rolled up.
 
-    Who stores minutes writes it in the same transaction; who rolls the hour up
+    Code that stores minutes writes it in the same transaction. The roll-up of the hour
     deletes it in the same transaction. So late minutes are never forgotten.
     """
 

@@ -1,4 +1,4 @@
-"""What is kept for ever: one summary per Reservation and per Job."""
+"""Summaries that are kept forever: one per Reservation and per Job."""
 
 from django.db import models
 from django.db.models import Q
@@ -7,10 +7,10 @@ from telemetry.models.nodes import Gpu
 
 
 class UsageSummary(models.Model):
-    """What one Gpu did for a Reservation or a Job, or all its Gpus together.
+    """Usage of one Gpu for a Reservation or a Job, or of all its Gpus together.
 
-    Numbers of Reservations and Jobs belong to the floors above; they ask for a
-    row when something ends and this floor fills it in from the minutes.
+    Reservations and Jobs belong to the apps above. They request a row when something
+    ends, and telemetry fills it in from the minutes.
     """
 
     class Kind(models.TextChoices):

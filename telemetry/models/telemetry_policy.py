@@ -6,7 +6,7 @@ from telemetry.rules.thresholds import JudgePolicy, RosterPolicy
 
 
 class TelemetryPolicy(PolicyRow):
-    """One row. Idleness and absence are in the site policy: one truth for each."""
+    """One row. The thresholds of idleness and absence are in the site policy."""
 
     declared = PolicyColumns(JudgePolicy, RosterPolicy, RetentionTimes)
 
@@ -25,7 +25,7 @@ class TelemetryPolicy(PolicyRow):
         return self.value_of(RetentionTimes)
 
     def to_policy(self) -> JudgePolicy:
-        """Return the thresholds as the frozen value that judging takes.
+        """Return the thresholds as the frozen value that the judge uses.
 
         Raises:
             PolicyInvalid: the row contradicts itself.

@@ -1,4 +1,4 @@
-"""What can be said of a Gpu from its readings alone, without a calendar."""
+"""The state of a Gpu from its readings alone, without a calendar."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from telemetry.protocol.gpu_state import GpuState
 from telemetry.protocol.sample import HARM, GpuReading
 
 STALE_AFTER_SECONDS = 3.5
-"""Samples come once a second: after this three are missing, and half a second of
-delay on the way is forgiven. With the frame's second it shows within 5 s."""
+"""Samples come once a second. After this time three are missing, with half a second of
+tolerance for delays. With the frame's second it shows within 5 s."""
 
 
 def bare_state(reading: GpuReading | None, *, age_seconds: float) -> GpuState:
-    """State of a Gpu whose newest reading arrived so long ago.
+    """Return the state of a Gpu whose newest reading arrived so long ago.
 
-    BUSY means that a process is there, whoever's it is.
+    BUSY means that there is a process, of any owner.
     """
     if reading is None:
         return GpuState.UNKNOWN

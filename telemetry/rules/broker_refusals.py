@@ -1,8 +1,8 @@
-"""Who the broker refused lately, from its own list of refusals (ACL LOG).
+"""Recent refusals by the broker, from its log of refusals (ACL LOG).
 
 A node signs in as ``node-<name>``. A wrong password, a name without a user, and a node
-that uses the streams or the queue of another name are all in that list. They are
-nowhere else on the portal, because a node that is not let in cannot say so.
+that uses the streams or the queue of another name are all in that log. They are nowhere
+else on the portal, because a node that is not let in cannot report it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from telemetry.protocol.sentences import sentence
 
 USER_PREFIX = "node-"
 OWN_KEYS = ("raw.", "facts.", "log.", "node.")
-"""What the keys of a node begin with; its name follows."""
+"""Prefixes of a node's keys. Its name follows."""
 RECENT_SECONDS = 180.0
-"""A refusal that is older says nothing of now: workers try again within a minute."""
+"""An older refusal is outdated, because workers try again within a minute."""
 
 
 class RefusalCause(StrEnum):
@@ -35,11 +35,11 @@ class BrokerRefusal:
     """The last refusal of one node."""
 
     name: str
-    """As it signs in."""
+    """The name with which it signs in."""
     why: RefusalCause
     age_seconds: float
     address: str = ""
-    """Where it came from: IP address and port, as the broker tells."""
+    """IP address and port of the client, from the broker."""
     used: str = ""
     """The name whose keys it wanted, for NAME."""
 
@@ -56,7 +56,7 @@ def cause(why: str, used: str = "") -> str:
 
 
 def remedy(why: str, name: str) -> str:
-    """Return what an operator does about it; "" for no known cause."""
+    """Return the operator's remedy; "" for no known cause."""
     if why == RefusalCause.PASSWORD:
         return sentence(
             "Give it a new password: sh deploy/enroll --renew {name} on the portal, "
@@ -72,12 +72,12 @@ def remedy(why: str, name: str) -> str:
 
 
 def recent(entries: Iterable[Mapping[str, object]]) -> dict[str, BrokerRefusal]:
-    """Return the newest refusal of each node that was refused lately, by name.
+    """Return, by name, the newest refusal of each node that was refused recently.
 
     Args:
-        entries: of ACL LOG, with the fields that Redis 7.0 gives. What is not of a node
-            is left out, also names that no node can have: anybody who reaches the
-            broker chooses the name.
+        entries: of ACL LOG, with the fields that Redis 7.0 gives. Entries of others are
+            left out, also names that no node can have, because any client of the broker
+            chooses its name.
     """
     found: dict[str, BrokerRefusal] = {}
     for entry in entries:

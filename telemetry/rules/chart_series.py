@@ -1,12 +1,13 @@
-"""Minutes and hours to the points of a chart: bands of min, mean and max, holes kept.
+"""Turn minutes and hours into the points of a chart: bands of min, mean and max, with
+gaps.
 
-A chart is so many pixels wide; more points than that only cost time. Rows are
-added up into buckets (counts and sums, so a bucket's mean is the mean of its
-samples and not of its minutes). A bucket without a sample is a hole.
+A chart needs no more points than it has pixels. Rows are added up into buckets (counts
+and sums, so a bucket's mean is the mean of its samples and not of its minutes). A
+bucket without a sample is a gap.
 
-Which rows: minutes while they are kept and are few enough to add up while
-somebody waits, else hours. A 2-year chart of a node with 8 Gpus is 140,000 hour
-rows, or 8.4 million minutes.
+Minutes are used while they are kept and few enough to add up during a request, hours
+otherwise. A 2-year chart of a node with 8 Gpus is 140,000 hour rows, or 8.4 million
+minutes.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ MOST_POINTS = 1000
 HOUR_SECONDS = 3600
 DAY_SECONDS = 24 * HOUR_SECONDS
 MOST_MINUTE_ROWS = 150_000
-"""Minute rows that one chart adds up; beyond that it takes hours (0.3 s on SQLite)."""
+"""Most minute rows that one chart adds up (0.3 s on SQLite). Beyond that it uses
+hours."""
 STEPS_SECONDS = (
     *(minutes * MINUTE_SECONDS for minutes in (1, 2, 5, 10, 15, 30)),
     *(hours * HOUR_SECONDS for hours in (1, 2, 3, 6, 12, 24)),
 )
-"""Widths of a bucket that people can read off an axis."""
+"""Widths of a bucket that are easy to read on an axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +43,16 @@ class Tier:
 
     @property
     def hourly(self) -> bool:
-        """Whether hour rows are taken."""
+        """Whether hour rows are used."""
         return self.row_seconds >= HOUR_SECONDS
 
 
 def tier_for(
     *, start: int, end: int, points: int, gpus: int, minutes_since: int
 ) -> Tier:
-    """The finest tier that answers [start, end) with so many points.
+    """Return the finest tier that shows [start, end) with so many points.
 
-    One more where the first bucket begins before the start; never more than
+    There is one more if the first bucket begins before the start, but never more than
     `MOST_POINTS`.
 
     Args:
@@ -73,7 +75,7 @@ def tier_for(
 
 
 class ChartSeries(TypedDict):
-    """Columns of equal length; None is a hole."""
+    """Columns of equal length. None is a gap."""
 
     step_seconds: int
     at: list[int]
@@ -90,7 +92,8 @@ class ChartSeries(TypedDict):
 
 
 def step_seconds_for(span_seconds: int, points: int) -> int:
-    """Width of a bucket: whole minutes, the fewest that give so many points.
+    """Return the width of a bucket: the fewest whole minutes that give at most so many
+    points.
 
     >>> step_seconds_for(86_400, 1000), step_seconds_for(3600, 1000)
     (120, 60)
@@ -107,7 +110,8 @@ def series(
     end: int,
     step_seconds: int,
 ) -> ChartSeries:
-    """Columns of [start, end), Unix seconds; buckets lie on multiples of the step.
+    """Return the columns of [start, end), Unix seconds. Buckets begin at multiples of
+    the step.
 
     `rows`: (Unix seconds at which the row begins, totals), in any order.
     """
@@ -134,5 +138,5 @@ def series(
 
 
 def _short(value: float | None) -> float | None:
-    """One decimal: a chart shows no more, and the answer is half as long."""
+    """Round to one decimal: a chart shows no more, and the answer is half as long."""
     return None if value is None else round(value, 1)

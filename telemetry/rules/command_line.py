@@ -1,7 +1,7 @@
-"""What of a command line others may read: which program, never its arguments.
+"""The part of a command line that others may read: the program, never its arguments.
 
-Arguments carry tokens, paths and names of students' experiments. Whoever runs
-the process reads all of it; everybody else the program's name and, behind an
+Arguments carry tokens, paths and names of students' experiments. The owner of the
+process reads the whole line. Everybody else reads the program's name and, after an
 interpreter, the script's or module's.
 """
 
@@ -16,12 +16,12 @@ _INTERPRETER = re.compile(
 _SCRIPT = re.compile(r"[\w.+-]+\.(?:py|sh|jl|R|r|rb|pl|js|ipynb)")
 _MODULE = re.compile(r"[A-Za-z_][\w.]*")
 _INLINE = re.compile(r"-[A-Za-z]*[ce]")
-"""Options that carry a program as text: what follows is no file's name."""
+"""Options that carry a program as text, so that no file name follows."""
 LONGEST = 40
 
 
 def short_command(command: str) -> str:
-    """Program and script of a command line, without folders and arguments.
+    """Return program and script of a command line, without folders and arguments.
 
     >>> short_command("/usr/bin/python3 -u /home/al/lm/train.py --key s3cr3t")
     'python3 train.py'

@@ -1,4 +1,4 @@
-"""How much energy a Gpu took between two samples.
+"""Energy that a Gpu used between two samples.
 
 The card's own counter (nvmlDeviceGetTotalEnergyConsumption, NVML API reference,
 "Device Queries") counts since the driver was loaded, so only differences mean
@@ -6,8 +6,8 @@ anything, and a difference below zero means that the driver was reloaded. Cards
 without a counter are integrated: mean power of two samples times the seconds
 between them (the trapezoid rule).
 
-Joules follow from the samples alone: whoever reads the same stream again counts
-the same.
+Joules follow from the samples alone, so a second reading of the same stream gives the
+same.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from telemetry.protocol.hardware import MOST_WATTS
 from telemetry.protocol.sample import GpuReading
 
 SAMPLE_SECONDS = 1.0
-"""What a sample stands for where the one before it is not known."""
+"""Time that a sample stands for if the previous one is unknown."""
 STALE_SECONDS = 3.0
-"""Power is taken to have lasted from one sample to the next up to here
+"""Power is assumed to last from one sample to the next up to this time
 (docs/design/telemetry.md#stale: stale after 3 missed samples)."""
 COUNTER_GAP_SECONDS = 60.0
-"""A counter's difference over a longer hole is not told: when the energy went
-is not known, and holes stay holes."""
+"""A counter's difference over a longer gap is dropped, because the time of the use is
+unknown. Gaps stay gaps."""
 
 
 @dataclass(slots=True)
 class EnergyMeter:
-    """What the last samples of one Gpu said."""
+    """The last samples of one Gpu."""
 
     at: float | None = None
     """Unix seconds of the last sample."""
@@ -41,7 +41,7 @@ class EnergyMeter:
     def take(
         self, at: float, *, counter_joules: float | None, power_watts: float | None
     ) -> float | None:
-        """Joules since the sample before, never below 0; None: cannot be said."""
+        """Return joules since the previous sample, never below 0; None if unknown."""
         if self.at is not None and at < self.at:
             return None
         by_power = self._by_power(at, power_watts)
@@ -50,7 +50,7 @@ class EnergyMeter:
             self.counter_joules is not None and gap_seconds <= COUNTER_GAP_SECONDS
         )
         if counter_joules is None:
-            # The next reading of the counter will tell this second too.
+            # The next reading of the counter will include this second.
             joules = None if followed else by_power
         else:
             joules = by_power
@@ -80,7 +80,7 @@ class EnergyMeters:
         self._meters: dict[int, EnergyMeter] = {}
 
     def take(self, gpu_id: int, at: float, reading: GpuReading) -> float | None:
-        """Joules of a Gpu since its sample before; None: cannot be said."""
+        """Return joules of a Gpu since its previous sample; None if unknown."""
         if not reading.answers:
             return None
         meter = self._meters.setdefault(gpu_id, EnergyMeter())
@@ -91,6 +91,6 @@ class EnergyMeters:
         )
 
     def keep_only(self, gpu_ids: Collection[int]) -> None:
-        """Forget the meters of Gpus that are gone."""
+        """Forget the meters of removed Gpus."""
         for gone in self._meters.keys() - set(gpu_ids):
             del self._meters[gone]

@@ -1,4 +1,4 @@
-"""When does what one sees become a finding, and when is it over?
+"""When a cause becomes a finding, and when the finding is over.
 
 What lasts one sample is noise. Who finds something counts, over fresh samples only, for
 how long its cause stands (`persistence.py`) and says so once the policy's threshold is
@@ -22,29 +22,29 @@ from telemetry.rules.persistence import ReadingTrail
 from telemetry.rules.thresholds import JudgePolicy
 
 REPEAT_SECONDS = 60.0
-"""How often a finding that stands is told again, so that it is known to stand."""
+"""How often an open finding is reported again."""
 UNSEEN_SECONDS = 4 * REPEAT_SECONDS
-"""A finding that was not told again for so long has lost its finder."""
+"""A finding that was not reported again for so long has lost its detector."""
 
 BLIND = frozenset({GpuState.STALE, GpuState.UNKNOWN})
-"""States that say nothing: they neither open nor close anything."""
+"""States without information. They neither open nor close findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that an Alert should say of a Gpu, or of a Node."""
+    """A finding about a Gpu or a Node, for an Alert."""
 
     rule: str
     reservation_id: int | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
     trail: ReadingTrail | None = field(default=None, compare=False)
-    """The readings that made it."""
+    """The readings that caused it."""
     of_node: bool = field(default=False, compare=False)
-    """Whether the whole node's Alert tells it: then it is no Alert of its own."""
+    """Whether the node's Alert covers it. Then it gets no Alert."""
 
 
 class FindingAct(Enum):
-    """What to do about a finding."""
+    """Kinds of steps for a finding."""
 
     OPEN = auto()
     REPEAT = auto()
@@ -53,7 +53,7 @@ class FindingAct(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FindingStep:
-    """One thing to do about one finding."""
+    """One step for one finding."""
 
     act: FindingAct
     finding: Finding
@@ -66,19 +66,19 @@ class _FindingWatch:
     finding: Finding
     seen: bool
     since: float
-    """When what is seen now (the cause, or its absence) began."""
+    """When the present observation (the cause, or its absence) began."""
     told_at: float | None = None
-    """When it was told last; None: no finding is open."""
+    """When it was last reported; None: no finding is open."""
 
 
 Place = TypeVar("Place", bound=Hashable)
 
 
 class RuleClock(Generic[Place]):
-    """Turns what stands, per place (a Gpu or a Node) and second, into steps.
+    """Turns the findings of each place (a Gpu or a Node) and second into steps.
 
-    Holds one Watch per rule that a place has lately met, so it never grows beyond
-    places x rules, and costs nothing for a Gpu that is well.
+    Holds one Watch per rule that a place met recently. So it has at most places x rules
+    entries, and none for a healthy Gpu.
     """
 
     def __init__(self, policy: Callable[[], JudgePolicy] = JudgePolicy) -> None:
@@ -88,9 +88,9 @@ class RuleClock(Generic[Place]):
     def see(
         self, place: Place, standing: Iterable[Finding], *, at: float
     ) -> Iterator[FindingStep]:
-        """What the findings that stand at an instant ask for.
+        """Yield the steps for the present findings of a place.
 
-        Not to be called while the place is blind: then nothing is known.
+        Do not call it while nothing is known of the place.
         """
         found = {finding.rule: finding for finding in standing}
         watches = self._watches.get(place)
@@ -119,7 +119,7 @@ class RuleClock(Generic[Place]):
             self._watches.setdefault(place, {}).setdefault(rule, watch)
 
     def keep_only(self, places: set[Place]) -> None:
-        """Forget places that are gone."""
+        """Forget removed places."""
         for place in self._watches.keys() - places:
             del self._watches[place]
 

@@ -1,14 +1,13 @@
-"""Which n Gpus of a node are best connected to each other?
+"""Find the n Gpus of a node that are best connected to each other.
 
-Answer: the subset whose *slowest* pair is fastest, then whose pairs sum up
-highest, then with the lowest indices. The slowest pair rules because an
-all-reduce ring runs at the pace of its slowest hop (NVIDIA NCCL documentation,
-"Environment variables", NCCL_P2P_LEVEL, names the same ladder of distances:
-NVL, PIX, PXB, PHB, SYS). What differs: NCCL picks rings among given Gpus, this
-picks the Gpus.
+It is the subset whose *slowest* pair is fastest. Ties go to the highest sum over the
+pairs, then to the lowest indices. The slowest pair decides, because an all-reduce ring
+is as fast as its slowest hop (NVIDIA NCCL documentation, "Environment variables",
+NCCL_P2P_LEVEL, has the same order of distances: NVL, PIX, PXB, PHB, SYS). NCCL picks
+rings among given Gpus, whereas this module picks the Gpus.
 
-Cost: all subsets while there are at most `EXHAUSTIVE_SUBSETS` of them (8 of 16
-is 12,870), otherwise greedy growth from every Gpu, O(n^2 k).
+Cost: all subsets if there are at most `EXHAUSTIVE_SUBSETS` of them (8 of 16 is 12,870),
+otherwise greedy growth from every Gpu, O(n^2 k).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SCORE: Mapping[LinkKind, int] = {
     LinkKind.NODE: 2,
     LinkKind.SYS: 1,
 }
-"""Order of the ladder, not a bandwidth; a pair without a Link scores 0."""
+"""Rank of the distance, not a bandwidth. A pair without a Link scores 0."""
 
 EXHAUSTIVE_SUBSETS = 20_000
 
@@ -36,7 +35,7 @@ Rank = tuple[int, int]
 
 
 def pair_scores(links: Iterable[Link]) -> dict[Pair, int]:
-    """Best score of each connected pair of Gpus (by uuid)."""
+    """Return the best score of each connected pair of Gpus (by UUID)."""
     scores: dict[Pair, int] = {}
     for link in links:
         pair = frozenset({link.a, link.b})
@@ -45,7 +44,7 @@ def pair_scores(links: Iterable[Link]) -> dict[Pair, int]:
 
 
 def rank(subset: Sequence[str], scores: Mapping[Pair, int]) -> Rank:
-    """(slowest pair, sum of pairs): larger is better connected."""
+    """Return (slowest pair, sum of pairs). Larger is better."""
     values = [scores.get(frozenset(pair), 0) for pair in combinations(subset, 2)]
     return (min(values), sum(values)) if values else (0, 0)
 
@@ -53,10 +52,10 @@ def rank(subset: Sequence[str], scores: Mapping[Pair, int]) -> Rank:
 def best_connected(
     uuids: Sequence[str], links: Iterable[Link], *, count: int
 ) -> tuple[str, ...]:
-    """The best connected `count` of `uuids`, in the order they were given.
+    """Return the best connected `count` of `uuids`, in the given order.
 
-    Ties go to the earlier Gpus, so that neighbours stay free for others.
-    Raises ValueError when there are fewer than `count` Gpus.
+    Ties go to the earlier Gpus, so that neighbours stay free for others. Raises
+    ValueError if there are fewer than `count` Gpus.
     """
     if not 0 <= count <= len(uuids):
         raise ValueError(f"cannot take {count} of {len(uuids)} Gpus")
@@ -71,7 +70,7 @@ def best_connected(
 def _grow(
     start: str, uuids: Sequence[str], scores: Mapping[Pair, int], count: int
 ) -> tuple[str, ...]:
-    """Add the Gpu that keeps the slowest pair fastest, until there are enough."""
+    """Add, until there are enough, the Gpu that keeps the slowest pair fastest."""
     chosen = [start]
     while len(chosen) < count:
         rest = (uuid for uuid in uuids if uuid not in chosen)

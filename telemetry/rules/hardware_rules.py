@@ -1,9 +1,9 @@
-"""What a card reports of itself that an operator should know.
+"""Findings from a card's own reports.
 
 See docs/design/telemetry.md#findings.
 
-Needs no calendar. Counters (ECC, row remapping) are of NVML's "volatile" and
-"pending" kind: they go back when the Gpu is reset, and so do the findings.
+They need no calendar. Counters (ECC, row remapping) are of NVML's "volatile" and
+"pending" kind: a reset of the Gpu clears them, and with them the findings.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def causes_of(reading: GpuReading) -> tuple[AlertRule, ...]:
 
 
 class HardwareWatcher:
-    """Counts, per Gpu, how long each cause stands. One per ingest process; keeps
-    nothing for a Gpu that is well."""
+    """Counts, per Gpu, how long each cause persists. One per ingest process. A healthy
+    Gpu takes no memory."""
 
     def __init__(self, policy: Callable[[], JudgePolicy] = JudgePolicy) -> None:
         self._policy = policy
@@ -53,7 +53,7 @@ class HardwareWatcher:
     def look(
         self, gpu_id: int, reading: GpuReading, *, at: float, told_at: float
     ) -> Iterable[Finding]:
-        """The findings that stand.
+        """Return the present findings of a Gpu.
 
         Args:
             at: the reading's arrival in seconds of a clock that is never set.
@@ -79,7 +79,7 @@ class HardwareWatcher:
         return found
 
     def blind(self, gpu_id: int) -> None:
-        """Nothing fresh came of a Gpu."""
+        """Note that no fresh sample of a Gpu came."""
         if gpu_id in self._gpus:
             self._gpus[gpu_id].blind()
 
@@ -94,13 +94,13 @@ class HardwareWatcher:
         )
 
     def keep_only(self, gpu_ids: set[int]) -> None:
-        """Forget Gpus that are gone."""
+        """Forget removed Gpus."""
         for gpu_id in self._gpus.keys() - gpu_ids:
             del self._gpus[gpu_id]
 
 
 def xid_rule(code: int, policy: JudgePolicy) -> str | None:
-    """The rule that an XID belongs to; None: it is counted and nothing else."""
+    """Return the rule to which an XID belongs; None if it is only counted."""
     if code in policy.xid_never:
         return None
     if code in policy.xid_critical:

@@ -1,4 +1,4 @@
-"""What a card can do at most: dense 16-bit FLOP/s by its class.
+"""Peak performance of a card: dense 16-bit FLOP/s by its class.
 
 Figures are NVIDIA's, from each product's data sheet or architecture white
 paper: tensor cores, FP16 or BF16 in, FP32 accumulation, *without* structured
@@ -17,7 +17,7 @@ units."""
 TERA = 1e12
 
 _PEAKS: tuple[tuple[str, float], ...] = (
-    # The first name found in the class counts: longer names stand first.
+    # The first name found in the class counts, so longer names come first.
     ("B200", 2250 * TERA),
     ("H200", 989 * TERA),
     ("H100 NVL", 835 * TERA),
@@ -43,7 +43,7 @@ _PEAKS: tuple[tuple[str, float], ...] = (
 
 
 def peak_flops_of(gpu_class: str) -> float:
-    """Dense 16-bit FLOP/s of a class; 0 where it is not in the table.
+    """Return the dense 16-bit FLOP/s of a class; 0 if it is not in the table.
 
     >>> peak_flops_of("A100-SXM4-80GB") / 1e12, peak_flops_of("GeForce 256")
     (312.0, 0.0)
@@ -51,16 +51,16 @@ def peak_flops_of(gpu_class: str) -> float:
     words = f" {gpu_class.upper()} ".replace("-SXM", " SXM")
     for name, peak in _PEAKS:
         at = words.find(name)
-        # A whole word: "A10" is not "A100", "T4" is not "T400".
+        # Match whole words: "A10" is not "A100", "T4" is not "T400".
         rest = words[at + len(name) :]
         if at > 0 and words[at - 1] in " -" and rest[0] in " -":
-            # A "Ti" or "SUPER" is another product than its namesake.
+            # A "Ti" or "SUPER" is a different product.
             return 0.0 if rest.split()[:1] in (["TI"], ["SUPER"]) else peak
     return 0.0
 
 
 def default_weight(memory_total_bytes: int) -> int:
-    """Cost of one second of such a Gpu: memory in 8 GiB units, at least 1.
+    """Return the cost of one second of such a Gpu: memory in 8 GiB units, at least 1.
 
     >>> default_weight(85_899_345_920), default_weight(4 * 2**30)
     (10, 1)

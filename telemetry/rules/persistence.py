@@ -1,7 +1,7 @@
-"""For how long, and over how many fresh samples, has a cause stood?
+"""How long, and over how many fresh samples, a cause has persisted.
 
-Only time between two samples that really came counts: a gap adds at most what
-makes a Gpu stale, and while nobody looks nothing is added and nothing forgotten.
+Only time between two samples that arrived counts. A gap adds at most the time after
+which a Gpu is stale. Without samples nothing is added and nothing forgotten.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 from telemetry.protocol.reading import GpuReading
 
 STALE_SECONDS = 3.5
-"""Three samples at 1 Hz are missing, with half a second for the way."""
+"""Three missing samples at 1 Hz, with half a second of tolerance."""
 SAME_SECONDS = 0.2
-"""Two looks whose sample arrived within this time saw the same one: the server's
-clock and the steady clock, of which an arrival is made, do not tick alike."""
+"""Two readings whose arrivals differ by less than this are the same sample. Arrivals
+are computed from the server's clock and the steady clock, which differ slightly."""
 MOST_READINGS = 10
 MOST_PROCESSES_TOLD = 4
 
 
 class ReadingTrail:
-    """At most ten of all readings that made a finding: spread evenly, the first
-    and the last always among them."""
+    """At most ten of the readings that caused a finding, spread evenly, the first and
+    the last always included."""
 
     __slots__ = ("_count", "_every", "_kept", "_last")
 
@@ -34,7 +34,7 @@ class ReadingTrail:
         self._count = 0
 
     def add(self, at: float, reading: GpuReading) -> None:
-        """Take one more; `at`: Unix seconds of its arrival."""
+        """Add a reading. `at`: Unix seconds of its arrival."""
         self._last = (at, reading)
         if self._count % self._every == 0:
             self._kept.append(self._last)
@@ -44,7 +44,7 @@ class ReadingTrail:
         self._count += 1
 
     def facts(self) -> list[dict[str, Any]]:
-        """The readings as plain values, oldest first."""
+        """Return the readings as plain values, oldest first."""
         kept = list(self._kept)
         if self._last is not None and (not kept or kept[-1] is not self._last):
             kept.append(self._last)
@@ -52,7 +52,7 @@ class ReadingTrail:
 
 
 def reading_facts(at: float, reading: GpuReading) -> dict[str, Any]:
-    """What an Alert keeps of one reading; what the card cannot say is left out."""
+    """Return what an Alert keeps of one reading, without missing values."""
     processes = reading.processes
     facts = {
         "at": round(at, 1),
@@ -79,16 +79,16 @@ def reading_facts(at: float, reading: GpuReading) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class PersistentCause:
-    """How long one cause has stood without a break."""
+    """How long one cause has persisted without a break."""
 
     seconds: float = 0.0
     samples: int = 0
     trail: ReadingTrail = field(default_factory=ReadingTrail)
     look: int = 0
-    """The look in which it was seen last."""
+    """The look in which it was last seen."""
 
     def passes(self, seconds: float, samples: int) -> bool:
-        """Whether it has stood for so long and over so many samples."""
+        """Return whether it has persisted for so long and over so many samples."""
         return self.seconds >= seconds and self.samples >= samples
 
 
@@ -96,8 +96,8 @@ NOT_STANDING = PersistentCause()
 
 
 class PersistentCauses:
-    """The causes that stand on one Gpu. One look per sample: `see`, then `holds`
-    for each cause; what is not asked for in a look has had a break."""
+    """The causes that persist on one Gpu. Each sample is one look: `see`, then `holds`
+    for each cause. A cause that is left out in a look has had a break."""
 
     __slots__ = ("_at", "_causes", "_look", "_passed", "_reading", "_told_at")
 
@@ -116,28 +116,31 @@ class PersistentCauses:
 
         Args:
             at: its arrival in seconds of a clock that is never set.
-            told_at: the same in Unix seconds, for people; None: `at` is that.
+            told_at: its arrival in Unix seconds, for people; None: `at` is in Unix
+                seconds.
         """
         if self._at is not None and abs(at - self._at) < SAME_SECONDS:
-            # The same sample again: nothing has passed, nothing is forgotten.
+            # The same sample again: no time has passed, and nothing is forgotten.
             self._passed = -1.0
             return
         before = self._look
         for cause in [c for c, stand in self._causes.items() if stand.look < before]:
             del self._causes[cause]
         gap_seconds = 0.0 if self._at is None else at - self._at
-        # A clock that was set back takes nothing away.
+        # A clock that was set back subtracts nothing.
         self._passed = min(max(gap_seconds, 0.0), STALE_SECONDS)
         self._at, self._reading = at, reading
         self._told_at = at if told_at is None else told_at
         self._look += 1
 
     def blind(self) -> None:
-        """Nothing fresh was seen: the time until the next sample does not count."""
+        """Note that no fresh sample came. The time until the next one does not
+        count."""
         self._at = None
 
     def holds(self, cause: Hashable, true: bool = True) -> PersistentCause:
-        """Say whether a cause is seen in this look; how long it has stood now."""
+        """Note whether a cause is seen in this look. Return how long it has
+        persisted."""
         if not true:
             self._causes.pop(cause, None)
             return NOT_STANDING
@@ -154,13 +157,13 @@ class PersistentCauses:
         return stand
 
     def adopt(self, cause: Hashable, *, seconds: float, samples: int) -> None:
-        """Take over a cause that has stood since before this process began."""
+        """Take over a cause that persists since before this process began."""
         self._causes[cause] = PersistentCause(
             seconds=seconds, samples=samples, look=self._look
         )
 
     def clear(self) -> None:
-        """Forget every cause: somebody else holds the Gpu now."""
+        """Forget every cause, because the Gpu's holder has changed."""
         self._causes.clear()
 
     def __bool__(self) -> bool:

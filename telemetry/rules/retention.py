@@ -1,7 +1,7 @@
 """How long each tier of samples is kept (docs/design/telemetry.md#storage).
 
-Raw samples lie in the broker's memory, so their time is bounded by it; minutes
-and hours lie in the database. Summaries are kept for ever and have no number.
+Raw samples are in the broker's memory, which bounds their time. Minutes and hours are
+in the database. Summaries are kept forever.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from telemetry.rules.policy_declaration import PolicyInvalid, check_limits_of, r
 
 RAW_MOST_SECONDS = 3600
 RAW_LEAST_SECONDS = 300
-"""An ingest that was down reads again what is still there."""
+"""After a failure, ingest reads again the samples that are still there."""
 MINUTE_LEAST_DAYS = 2
-"""Idleness, summaries and the charts of a day are counted from minutes."""
+"""Idleness, summaries and the charts of a day are computed from minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionTimes:
-    """How long raw samples, minutes and hours stay."""
+    """How long raw samples, minutes and hours are kept."""
 
     keep_raw_seconds: int = rule(
         RAW_MOST_SECONDS,
@@ -63,5 +63,5 @@ class RetentionTimes:
 
     @property
     def minute_seconds(self) -> int:
-        """How long minutes stay, in seconds."""
+        """How long minutes are kept, in seconds."""
         return self.keep_minute_days * DAY_SECONDS

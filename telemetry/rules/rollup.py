@@ -1,9 +1,10 @@
-"""Minutes out of samples: counts and sums, so that roll-ups of roll-ups stay exact.
+"""Roll samples up into minutes: counts and sums, so that roll-ups of roll-ups stay
+exact.
 
-A mean of means is wrong as soon as one minute has fewer samples than another;
-n and sum added up are right at every level. Every field counts for itself: a
-card that cannot tell its power leaves a hole in power and in nothing else, and
-a minute without samples is no minute at all. Holes stay holes.
+A mean of means is wrong as soon as one minute has fewer samples than another. Added up
+counts and sums are right at every level. Every field is counted separately: a card that
+cannot report its power leaves a gap in power and in nothing else. A minute without
+samples has no row. Gaps stay gaps.
 
 `MinuteTotals` has the field names of the stored row (SampleMinute).
 """
@@ -25,7 +26,7 @@ IDLE_BELOW_PCT = 3
 
 @dataclass(frozen=True, slots=True)
 class MinuteTotals:
-    """Totals of one Gpu over some samples. The empty one is the neutral element."""
+    """Totals of one Gpu over some samples. The empty value is the neutral element."""
 
     n: int = 0
     """Samples in which the Gpu answered."""
@@ -44,21 +45,21 @@ class MinuteTotals:
     process_n: int = 0
     """Samples with at least one process that counts (the holder's)."""
     energy_joules: float | None = None
-    """Energy taken in these samples; None: the card cannot say."""
+    """Energy used in these samples; None: the card cannot report it."""
 
     @property
     def util_mean_pct(self) -> float | None:
-        """Mean utilization over the samples that told it; None: a hole."""
+        """Mean utilization over the samples that have it; None: a gap."""
         return self.util_sum_pct / self.util_n if self.util_n else None
 
     @property
     def memory_mean_bytes(self) -> float | None:
-        """Mean memory used; None: a hole."""
+        """Mean memory used; None: a gap."""
         return self.memory_sum_bytes / self.memory_n if self.memory_n else None
 
     @property
     def power_mean_watts(self) -> float | None:
-        """Mean power; None: a hole."""
+        """Mean power; None: a gap."""
         return self.power_sum_watts / self.power_n if self.power_n else None
 
     @property
@@ -78,9 +79,9 @@ def of_reading(
     idle_below_pct: int = IDLE_BELOW_PCT,
     energy_joules: float | None = None,
 ) -> MinuteTotals:
-    """Totals of a single sample; nothing for a Gpu that did not answer.
+    """Return the totals of a single sample; empty for a Gpu that did not answer.
 
-    `energy_joules`: taken since the sample before (see `energy.EnergyMeter`).
+    `energy_joules`: used since the previous sample (see `energy.EnergyMeter`).
     """
     if reading is None or not reading.answers:
         return EMPTY
@@ -108,7 +109,8 @@ def of_reading(
 
 
 def merge(a: MinuteTotals, b: MinuteTotals) -> MinuteTotals:
-    """Totals of both sets of samples together. Associative and commutative."""
+    """Return the totals of both sets of samples together. Associative and
+    commutative."""
     return MinuteTotals(
         n=a.n + b.n,
         util_n=a.util_n + b.util_n,
@@ -130,12 +132,12 @@ def merge(a: MinuteTotals, b: MinuteTotals) -> MinuteTotals:
 
 
 def merge_all(totals: Iterable[MinuteTotals]) -> MinuteTotals:
-    """Totals of any number of sets of samples together."""
+    """Return the totals of any number of sets of samples together."""
     return reduce(merge, totals, EMPTY)
 
 
 def minute_start(at: float) -> int:
-    """Unix seconds at which the minute of an instant begins.
+    """Return the Unix seconds at which the minute of an instant begins.
 
     >>> minute_start(119.9)
     60
@@ -146,7 +148,7 @@ def minute_start(at: float) -> int:
 def _known(
     pick: Callable[[_Number, _Number], _Number], a: _Number | None, b: _Number | None
 ) -> _Number | None:
-    """`pick` of those that are known; neither is: None."""
+    """Apply `pick` to the known ones of both; None if both are unknown."""
     if a is None or b is None:
         return b if a is None else a
     return pick(a, b)

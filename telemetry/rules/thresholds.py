@@ -1,9 +1,9 @@
-"""From when on a reading is a finding: the operator's thresholds as one value.
+"""The operator's thresholds, which decide when a reading is a finding.
 
-Two thresholds are not here, because the calendar's own rules use them too and
-there must be one truth: idleness and absence (`reservations.rules.policy`,
-`idle_seconds`, `idle_util_pct`, `no_show_seconds`). Sources:
-docs/design/telemetry.md#findings; NVIDIA's "XID Errors" (r580) for the lists of codes.
+Two thresholds are not here, because the calendar's rules use them too and each is
+stored once: idleness and absence (`reservations.rules.policy`, `idle_seconds`,
+`idle_util_pct`, `no_show_seconds`). Sources: docs/design/telemetry.md#findings;
+NVIDIA's "XID Errors" (r580) for the lists of codes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ bus, uncontained ECC, GSP timeout, GSP error."""
 XID_WARNING = (94,)
 """A contained ECC error: one application died of it, the Gpu goes on."""
 XID_NEVER = (13, 31, 43, 63, 92)
-"""What applications do to themselves, and what repaired itself."""
+"""Errors of applications, and errors that were repaired automatically."""
 WHITELIST = (
     "Xorg",
     "Xwayland",
@@ -47,7 +47,7 @@ WHITELIST = (
 
 @dataclass(frozen=True, slots=True)
 class JudgePolicy:
-    """When findings open and close, and when the ladder's steps are due.
+    """When findings open and close, and when responses to intruders are due.
 
     An operator sets a time from ``least`` to ``most``. At 1 Hz a cause that need not
     last for two seconds is judged on one sample or on none; a display server holds some

@@ -1,9 +1,8 @@
-"""What a span of Gpu time came to: the summary of a Reservation or a Job.
+"""The usage of spans of Gpu time: the summary of a Reservation or a Job.
 
-Made from minutes, to the nearest minute: a minute belongs to a span if its
-middle lies in it. The 95th percentile is that of the minutes' mean utilization,
-each counted by its samples (nearest rank), to a whole percent: minutes keep
-sums and not every sample.
+It is computed from minutes. A minute belongs to a span if its middle is in it. The 95th
+percentile is that of the minutes' mean utilization in whole percent, weighted by
+samples (nearest rank), because minutes have sums and not every sample.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class GpuSpan:
 
     @property
     def seconds(self) -> int:
-        """Length; 0 where it ends before it begins."""
+        """Length; 0 if it ends before it begins."""
         return max(0, int((self.end - self.start).total_seconds()))
 
 
@@ -40,24 +39,24 @@ class Usage:
     totals: MinuteTotals
     util_p95_pct: float | None
     gpu_seconds: int
-    """Gpus x seconds of the spans, whether they were read or not."""
+    """Gpus x seconds of the spans, sampled or not."""
 
     @property
     def energy_kwh(self) -> float | None:
-        """Energy in kilowatt-hours; None: no Gpu could tell."""
+        """Energy in kilowatt-hours; None: no Gpu reported it."""
         joules = self.totals.energy_joules
         return None if joules is None else joules / JOULES_PER_KWH
 
     @property
     def seen_ratio(self) -> float | None:
-        """Share of the time that was read, at one sample a second; at most 1."""
+        """Share of the time with samples, at one sample a second; at most 1."""
         if not self.gpu_seconds:
             return None
         return min(1.0, self.totals.n / self.gpu_seconds)
 
 
 def percentile(counts: Mapping[float, int], ratio: float) -> float | None:
-    """The nearest-rank percentile of values that occurred so often each.
+    """Return the nearest-rank percentile of values with their counts.
 
     >>> percentile({10: 94, 90: 6}, 0.95), percentile({10: 95, 90: 5}, 0.95)
     (90, 10)
@@ -75,7 +74,7 @@ def percentile(counts: Mapping[float, int], ratio: float) -> float | None:
 
 
 def p95(counts: Iterable[tuple[float | None, int]]) -> float | None:
-    """The 95th percentile of (value, how often); unknown values do not count."""
+    """Return the 95th percentile of (value, count). Unknown values do not count."""
     summed: dict[float, int] = {}
     for value, times in counts:
         if value is not None:

@@ -1,11 +1,10 @@
-"""Hours of many weeks folded into one: when is the cluster free?
+"""Fold the hours of many weeks into one, to show when the cluster is free.
 
-An hour belongs to the weekday and hour that clocks on the wall showed when it
-began, so that "Monday 09:00" is 09:00 in summer and in winter. In the night in
-which clocks are set back an hour of the wall counts twice, in the other one not
-at all; shares are of what was counted, so neither distorts the others. Hours of
-which nothing is known are left out, and an hour of the week without any is a
-hole and not "free".
+An hour belongs to the weekday and hour of the local time at its begin, so that "Monday
+09:00" is 09:00 in summer and in winter. When clocks are set back an hour counts twice,
+and when they are set forward one is missing. Shares are relative to the counted hours,
+so neither distorts the others. Hours without data are left out. An hour of the week
+without any data is a gap and not "free".
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ DAY_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class HourUse:
-    """One hour of some Gpus: how much of it was taken."""
+    """One hour of some Gpus: how much of it was used."""
 
     at: int
     """Unix seconds at which it began."""
     taken: float
-    """Gpu time that was taken, in any unit."""
+    """Gpu time that was used, in any unit."""
     whole: float
-    """All there was, in the same unit; 0: nothing is known."""
+    """All Gpu time of the hour, in the same unit; 0: nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +45,19 @@ class WeekHour:
     """0 is Monday."""
     hour: int
     free_ratio: float | None
-    """Share that was free; None: nobody knows."""
+    """Share that was free; None: unknown."""
     weeks: int
     """How many hours were counted."""
 
     @property
     def words(self) -> Sentence:
-        """The hour as people say it: "Mon 09:00"."""
+        """The hour in words: "Mon 09:00"."""
         return _hour_words(self.day, self.hour)
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some hours of the week in a row."""
+    """A stretch of consecutive hours of the week."""
 
     first: WeekHour
     last: WeekHour
@@ -66,7 +65,8 @@ class Stretch:
 
     @property
     def words(self) -> Sentence:
-        """As people say it: "Sun 03:00 to 07:00", with the day where it differs."""
+        """The stretch in words: "Sun 03:00 to 07:00". The second day is named if it
+        differs."""
         end = (self.last.hour + 1) % HOURS
         day = (self.last.day + (1 if end == 0 else 0)) % DAYS
         until: str = f"{end:02}:00"
@@ -80,7 +80,7 @@ def _hour_words(day: int, hour: int) -> Sentence:
 
 
 def fold(hours: Iterable[HourUse], zone: tzinfo) -> list[WeekHour]:
-    """The 168 hours of a week, Monday 00:00 first, by the clocks of a zone."""
+    """Return the 168 hours of a week in a zone's local time, Monday 00:00 first."""
     taken, whole, counted = [0.0] * WEEK, [0.0] * WEEK, [0] * WEEK
     for hour in hours:
         if hour.whole <= 0:
@@ -104,9 +104,9 @@ def fold(hours: Iterable[HourUse], zone: tzinfo) -> list[WeekHour]:
 def stretches(
     week: Sequence[WeekHour], *, hours: int, most: int, busiest: bool = False
 ) -> list[Stretch]:
-    """The freest (or busiest) stretches of so many hours, none overlapping.
+    """Return the freest (or busiest) stretches of so many hours, without overlaps.
 
-    A stretch may run over the end of the week. One with a hole is none.
+    A stretch may cross the end of the week. A stretch with a gap does not count.
     """
     found: list[tuple[float, int]] = []
     for start in range(len(week)):

@@ -1,4 +1,4 @@
-"""Which JSON values no database of ours can keep, wherever they are in a document.
+"""Find JSON values that a database cannot store, anywhere in a document.
 
 PostgreSQL refuses a null character in any text and NaN in any JSON column; neither
 database takes half of a surrogate pair. A document that is nested deeper than any of
@@ -11,7 +11,7 @@ from math import isfinite
 from telemetry.protocol.sentences import joined, sentence
 
 MOST_DEPTH = 64
-"""Of lists and objects inside one another; the deepest document of ours has 8."""
+"""Most nested lists and objects. The deepest document of the portal has 8."""
 
 
 class JsonTooDeep(ValueError):
@@ -59,7 +59,7 @@ def _found(
 
 
 def text_problem(text: str) -> str:
-    """Return why a text cannot be stored; "" where it can.
+    """Return why a text cannot be stored; "" if it can.
 
     >>> text_problem("half of a pair: " + chr(0xD800))
     'The text must be valid Unicode.'

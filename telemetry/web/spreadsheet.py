@@ -28,8 +28,8 @@ _COLUMNS = (
 def tame(text: object) -> str:
     """Keep a spreadsheet from running a cell as a formula.
 
-    Also what stands behind a semicolon or a line end in it: a spreadsheet of a
-    language that writes decimal commas splits there.
+    This includes texts after a semicolon or a line end in the cell, because
+    spreadsheets of languages with decimal commas split there.
 
     >>> tame("=1+1"), tame("node-a"), tame(-5), tame("a;=1+1")
     ("'=1+1", 'node-a', '-5', "a;'=1+1")
@@ -42,10 +42,11 @@ def tame(text: object) -> str:
 
 
 def series_rows(series: ChartSeries, *, of: str) -> Iterator[list[str]]:
-    """Head and rows of a series; a hole is an empty cell, and not 0.
+    """Return head and rows of a series. A gap is an empty cell, and not 0.
 
     Args:
-        of: whose it is; somebody may have named a Node or an Account oddly.
+        of: name of the subject. It is tamed, because a Node or an Account may have an
+            odd name.
     """
     yield ["of", "at", "seconds", *_COLUMNS]
     columns = [series[name] for name in _COLUMNS]  # type: ignore[literal-required]

@@ -1,4 +1,4 @@
-"""What one Gpu is asked each second."""
+"""The NVML calls made for one Gpu each second."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from telemetry.protocol.hardware import GpuInfo
 from telemetry.protocol.sample import MOST_JOULES, Throttle
 
 RACE_TRIES = 3
-"""A process list may grow between the call for its size and the call for it."""
+"""Spare entries: a process list may grow between the call for its size and the call for
+the list."""
 PROCESS_KINDS = ("Compute", "Graphics", "MPSCompute")
 
 
 class GpuMemory(NamedTuple):
-    """Bytes; None: the card cannot say."""
+    """Bytes; None if the card cannot report it."""
 
     total: int | None = None
     used: int | None = None
@@ -26,7 +27,7 @@ class GpuMemory(NamedTuple):
 
 
 class Utilization(NamedTuple):
-    """Percent of the last sample period; None: the card cannot say."""
+    """Percent of the last sample period; None if the card cannot report it."""
 
     gpu: int | None = None
     memory: int | None = None
@@ -42,7 +43,7 @@ _process_lists = {kind: _process_calls(kind) for kind in PROCESS_KINDS}
 
 
 class NvmlGpu(QueriedGpu):
-    """A Gpu that NVML knows, and its calls. Raises GpuLost and DriverGone only."""
+    """A Gpu known to NVML, and its calls. They raise only GpuLost and DriverGone."""
 
     __slots__ = (
         *("info", "known_memory", "nvlink", "processes_refused"),
@@ -53,19 +54,20 @@ class NvmlGpu(QueriedGpu):
         super().__init__(handle)
         self.info = info
         self.slow: dict[str, Any] = {}
-        """The readings that hardly change."""
+        """The readings that rarely change."""
         self.slow_at = float("-inf")
         self.seen_us = 0
-        """Newest process utilization seen, the driver's clock in microseconds."""
+        """Timestamp of the newest process utilization seen (driver's clock,
+        microseconds)."""
         self.known_memory = GpuMemory()
-        """Memory at the last reading: a split card tells that of its instances."""
+        """Memory at the last reading. On a split card its instances report memory."""
         self.processes_refused = False
-        """Whether the driver lets this process not see who is on the Gpu."""
+        """Whether the driver hides the Gpu's processes from this process."""
         self.nvlink: tuple[float, int, int] | None = None
         """Monotonic seconds and bytes sent and received at the last look."""
 
     def utilization(self) -> Utilization:
-        """How busy its processors and its memory controller were."""
+        """Return the utilization of its processors and of its memory controller."""
         rates = self.ask(nvml.nvmlDeviceGetUtilizationRates)
         if rates is None:
             return Utilization()
@@ -74,11 +76,11 @@ class NvmlGpu(QueriedGpu):
         )
 
     def encoder_pct(self) -> int | None:
-        """How busy its video encoders were."""
+        """Return the utilization of its video encoders."""
         return self._codec_pct(nvml.nvmlDeviceGetEncoderUtilization)
 
     def decoder_pct(self) -> int | None:
-        """How busy its video decoders were."""
+        """Return the utilization of its video decoders."""
         return self._codec_pct(nvml.nvmlDeviceGetDecoderUtilization)
 
     def _codec_pct(self, call: Call) -> int | None:
@@ -86,7 +88,8 @@ class NvmlGpu(QueriedGpu):
         return None if answer is None else plausible.whole(answer[0], 100)
 
     def memory(self) -> GpuMemory:
-        """Memory as nvidia-smi shows it: the driver's reserve apart, if it can."""
+        """Return memory as nvidia-smi shows it, without the driver's reserve if the
+        card reports that."""
         try:
             raw = self.ask_strictly(nvml.nvmlDeviceGetMemoryInfo, nvml.nvmlMemory_v2)
             reserved = raw.reserved
@@ -109,7 +112,7 @@ class NvmlGpu(QueriedGpu):
         return plausible.whole(value, hardware.MOST_CELSIUS, least=1)
 
     def fan_pct(self) -> int | None:
-        """Speed of its fan; fans above their nominal speed are at 100 %."""
+        """Return the fan speed. A fan above its nominal speed counts as 100 %."""
         value = self.ask(nvml.nvmlDeviceGetFanSpeed)
         most = 150  # "may exceed 100 % in certain cases", NVML API Reference
         speed = plausible.whole(value, most)
@@ -146,7 +149,7 @@ class NvmlGpu(QueriedGpu):
         return plausible.whole(self.ask(nvml.nvmlDeviceGetPerformanceState), 15)
 
     def throttle(self) -> tuple[Throttle, ...] | None:
-        """Throttle reasons, asked under the call's new or its old name."""
+        """Return the throttle reasons, by the new or the old name of the call."""
         try:
             bits = self.ask_strictly(nvml.nvmlDeviceGetCurrentClocksEventReasons)
         except OLD_DRIVER:
@@ -157,7 +160,8 @@ class NvmlGpu(QueriedGpu):
         return plausible.throttle_words(bits)
 
     def process_memory(self) -> dict[int, int | None] | None:
-        """Bytes by pid of all who are on the Gpu; None: it cannot say who is."""
+        """Return bytes by pid of all processes on the Gpu; None if it cannot report
+        them."""
         found: dict[int, int | None] = {}
         self.processes_refused = False
         for kind in PROCESS_KINDS:
@@ -171,7 +175,7 @@ class NvmlGpu(QueriedGpu):
         return found
 
     def _process_list(self, kind: str) -> list[Any] | None:
-        """Processes of one kind, by the newest call that this driver has."""
+        """Return the processes of one kind, by the newest call that this driver has."""
         calls, tries = _process_lists[kind], 0
         while calls and tries < RACE_TRIES:
             call = calls[0]
@@ -191,7 +195,7 @@ class NvmlGpu(QueriedGpu):
         return None if calls else old_driver.running(kind, self.handle)
 
     def process_sm_pct(self) -> dict[int, int | None] | None:
-        """Newest utilization by pid. NotFound is "nothing ran", not an error."""
+        """Return the newest utilization by pid. NotFound means that nothing ran."""
         try:
             rows = self.ask_strictly(nvml.nvmlDeviceGetProcessUtilization, self.seen_us)
         except nvml.NVMLError_NotFound:

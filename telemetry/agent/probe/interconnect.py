@@ -1,7 +1,7 @@
-"""How the Gpus of a machine are joined, asked on a thread of its own.
+"""Ask on a separate thread how the Gpus of a machine are connected.
 
-With 16 Gpus there are 120 pairs and up to two calls for each: on a slow bus that
-takes half a minute, for which no Gpu has to wait.
+16 Gpus have 120 pairs, with up to two calls each. On a slow bus that takes half a
+minute, during which the Gpus are sampled as usual.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STUCK_SECONDS = 5.0
 
 
 class TopologyQuery:
-    """Asks the driver about every pair of these cards, from now on."""
+    """Starts to ask the driver about every pair of these cards."""
 
     def __init__(self, cards: Iterable[NvmlGpu]) -> None:
         self._links: list[Link] = []
@@ -32,18 +32,18 @@ class TopologyQuery:
 
     @property
     def stuck(self) -> bool:
-        """Whether the driver has not come back from a pair for long."""
+        """Whether the driver has not returned from the call for one pair for long."""
         waits_seconds = time.monotonic() - self._asked_at
         return self._thread.is_alive() and waits_seconds > STUCK_SECONDS
 
     def wait(self, seconds: float) -> tuple[Link, ...] | None:
-        """What joins the Gpus; None: not known within the time."""
+        """Return the links between the Gpus; None if they are not known in time."""
         if not self._over.wait(seconds) or self._closed:
             return None
         return tuple(self._links)
 
     def close(self) -> None:
-        """Ask no further; returns once the thread is out of the driver."""
+        """Stop asking. Returns once the thread has left the driver."""
         self._closed = True
         self._thread.join(STUCK_SECONDS)
 

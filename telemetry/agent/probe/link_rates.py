@@ -1,4 +1,4 @@
-"""What goes over a Gpu's links: asked only while somebody watches its page.
+"""Data rates of a Gpu's links. They are read only while a page of the Gpu is open.
 
 A PCIe rate is counted over 20 ms, during which the call does not return (NVML
 API Reference, nvmlDeviceGetPcieThroughput); NVLink has counters.
@@ -41,7 +41,8 @@ def _pcie(kib_per_second: int | None) -> int | None:
 
 
 def _nvlink(card: NvmlGpu, now: float) -> tuple[int | None, int | None]:
-    """Difference of the counters since the last look; the first one has none."""
+    """Return the difference of the counters since the last reading; None the first
+    time."""
     counters = card.ask_fields(
         (
             (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
@@ -56,7 +57,7 @@ def _nvlink(card: NvmlGpu, now: float) -> tuple[int | None, int | None]:
     if before is None or now <= before[0]:
         return None, None
     seconds = now - before[0]
-    # A counter that was reset went backwards: plausible refuses the difference.
+    # A counter that was reset goes backwards. `plausible` rejects the difference.
     tx, rx = (
         round((new - old) / seconds)
         for new, old in ((tx_bytes, before[1]), (rx_bytes, before[2]))

@@ -1,4 +1,4 @@
-"""The whole machine: starting NVML, finding its Gpus, and how they are joined."""
+"""The whole machine: start NVML, find the Gpus and their connections."""
 
 from __future__ import annotations
 
@@ -47,15 +47,16 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Shut NVML down; a driver that is gone has nothing left to shut down."""
+    """Shut NVML down. Errors of a driver that is gone are ignored."""
     quiet(nvml.nvmlShutdown)
 
 
 def find_cards() -> tuple[list[NvmlGpu], list[int]]:
-    """Every Gpu with a handle, MIG instances after their card; lost indices.
+    """Return every Gpu with a handle, MIG instances after their card, and the lost
+    indices.
 
-    A lost Gpu gives no handle, and without a handle no UUID: only its index is
-    known. Raises ProbeUnavailable when the driver does not answer at all.
+    A lost Gpu has no handle and therefore no UUID. Only its index is known. Raises
+    ProbeUnavailable if the driver does not answer at all.
     """
     try:
         count = min(nvml.nvmlDeviceGetCount(), hardware.MOST_GPUS)
@@ -68,7 +69,7 @@ def find_cards() -> tuple[list[NvmlGpu], list[int]]:
 
 
 def _cards_at(index: int) -> list[NvmlGpu] | None:
-    """The card of an index and its MIG instances; None: it is lost."""
+    """Return the card of an index and its MIG instances; None if it is lost."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         found = [NvmlGpu(describe(index, handle), handle)]
@@ -89,10 +90,9 @@ def _cards_at(index: int) -> list[NvmlGpu] | None:
 def _side_by_side(
     call: Callable[[int], list[NvmlGpu] | None], indices: Sequence[int]
 ) -> list[list[NvmlGpu] | None]:
-    """Ask about several cards at once: on a slow bus each takes seconds.
+    """Ask about several cards at once, because on a slow bus each takes seconds.
 
-    The threads are daemons and not a pool's, whose end would wait for a card that
-    hangs.
+    The threads are daemons. A pool would wait at its end for a card that hangs.
     """
     found: dict[int, list[NvmlGpu] | None] = {}
     waiting = deque(indices)
@@ -124,7 +124,7 @@ def _side_by_side(
 
 
 def count() -> int | None:
-    """How many Gpus the driver lists now; None: it does not say."""
+    """Return how many Gpus the driver lists now; None if it does not answer."""
     number: int | None = quiet(nvml.nvmlDeviceGetCount)
     return number
 
@@ -137,7 +137,7 @@ def is_back(*, uuid: str = "", index: int = -1) -> bool:
 
 
 def instances(card: NvmlGpu) -> Iterator[Any]:
-    """Handles of a split card's instances."""
+    """Return the handles of a split card's instances."""
     most = quiet(nvml.nvmlDeviceGetMaxMigDeviceCount, card.handle) or 0
     for number in range(most if card.info.mig else 0):
         part = quiet(nvml.nvmlDeviceGetMigDeviceHandleByIndex, card.handle, number)
@@ -146,13 +146,13 @@ def instances(card: NvmlGpu) -> Iterator[Any]:
 
 
 def instance_uuids(card: NvmlGpu) -> set[str]:
-    """UUIDs of a split card's instances, as they are now."""
+    """Return the current UUIDs of a split card's instances."""
     return {uuid for x in instances(card) if (uuid := text(nvml.nvmlDeviceGetUUID, x))}
 
 
 def links(cards: Iterable[NvmlGpu]) -> Iterator[Link | None]:
-    """How each pair of whole Gpus is joined; None after each call that says nothing
-    of it, so that a reader sees the driver answer."""
+    """Yield the link of each pair of whole Gpus. Yields None after a call that tells
+    nothing of the pair, so that the caller sees that the driver answers."""
     whole = [x for x in cards if x.handle is not None and not x.info.mig_parent]
     wired = set()
     for card in whole:
@@ -171,7 +171,7 @@ def _has_nvlink(card: NvmlGpu) -> bool:
 
 
 def _joined(a: NvmlGpu, b: NvmlGpu) -> bool:
-    """Whether two Gpus reach each other over NVLink or NVSwitch."""
+    """Return whether two Gpus reach each other over NVLink or NVSwitch."""
     call, kind = nvml.nvmlDeviceGetP2PStatus, nvml.NVML_P2P_CAPS_INDEX_NVLINK
     status: int | None = quiet(call, a.handle, b.handle, kind)
     return status == nvml.NVML_P2P_STATUS_OK
@@ -183,12 +183,12 @@ def _distance(a: NvmlGpu, b: NvmlGpu) -> LinkKind | None:
 
 
 def driver_version() -> str:
-    """Such as 570.124.06; "" where it cannot be told."""
+    """Return the driver's version, such as 570.124.06; "" if unknown."""
     return (text(nvml.nvmlSystemGetDriverVersion) or "")[:40]
 
 
 def cuda_version() -> str:
-    """Newest CUDA the driver serves: 12080 is 12.8."""
+    """Return the newest CUDA version that the driver supports: 12080 is 12.8."""
     number = quiet(nvml.nvmlSystemGetCudaDriverVersion_v2)
     return f"{number // 1000}.{number % 1000 // 10}" if number else ""
 

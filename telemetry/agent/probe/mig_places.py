@@ -1,8 +1,8 @@
-"""Where MIG instances are: `python -m telemetry.agent.probe.mig_places UUID...`.
+"""Find MIG instances: `python -m telemetry.agent.probe.mig_places UUID...`.
 
-A process of its own, because a driver that hangs must not hang who asks. Prints one
-JSON object: UUID -> [minor number of its card, GPU instance, compute instance]; what
-the driver does not know is left out.
+Runs as a separate process, so that a driver that hangs does not hang the caller. Prints
+one JSON object: UUID -> [minor number of its card, GPU instance, compute instance].
+Instances that the driver does not know are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def places(uuids: Iterable[str]) -> dict[str, tuple[int, int, int]]:
 
 
 def main(uuids: list[str]) -> int:
-    """Print what the driver knows; 1: there is none that answers."""
+    """Print the answer. Returns 1 if no driver answers."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:

@@ -1,9 +1,9 @@
 """The probe that reads real Gpus, through the driver's own library.
 
-Runs in the sampling child. A Gpu that cannot be read never takes the others
-along: what it cannot say is None, and a lost one stays in the list as lost.
-Handles are kept and belong to UUIDs, never to indices; after a driver reload
-they are worthless, and `mend` starts anew and finds the Gpus by UUID.
+Runs in the sampling child. A Gpu that cannot be read never affects the others: values
+that it cannot report are None, and a lost Gpu stays in the list as lost. Handles are
+kept by UUID, never by index. After a driver reload they are invalid. `mend` then
+restarts NVML and finds the Gpus by UUID.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ from telemetry.protocol.sample import (
 )
 
 LINKS_WITHIN_SECONDS = 2.0
-"""How long a start waits for what joins the Gpus; on a slow bus it follows later."""
+"""How long a start waits for the links between the Gpus. On a slow bus they follow
+later."""
 SLOW_EVERY_SECONDS = 10.0
-"""ECC, row remaps and limits hardly change; each costs a call."""
+"""ECC, row remaps and limits rarely change, and each costs a call."""
 BOUND_DIR = Path("/sys/bus/pci/drivers/nvidia")
-"""Links named after the PCI addresses that the driver serves now. NVML's own
-count is that of the time it was started."""
+"""Links named after the PCI addresses that the driver serves now. NVML's own count
+dates from its start."""
 
 
 class NvmlProbe:
     """Reads the Gpus of this machine through NVML.
 
-    `read_gpu` may be called for different Gpus from different threads; all
-    else belongs to one thread.
+    `read_gpu` may be called for different Gpus from different threads. Everything else
+    belongs to one thread.
     """
 
     backend = Backend.NVML
@@ -87,24 +88,25 @@ class NvmlProbe:
 
     @property
     def info(self) -> NodeInfo:
-        """The roster; another object whenever it changed."""
+        """The roster. It is a new object after each change."""
         if not self._info.links_known and (links := self._topology.wait(0)) is not None:
             self._info = replace(self._info, links=links, links_known=True)
         return self._info
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """Every Gpu known since the start, the lost ones too."""
+        """Every Gpu known since the start, lost ones included."""
         return tuple(self._cards)
 
     @property
     def unnamed(self) -> tuple[int, ...]:
-        """Indices of Gpus that were lost at the start: without a UUID, not read."""
+        """Indices of Gpus that were lost at the start. They have no UUID and are not
+        read."""
         return tuple(self._unnamed)
 
     @property
     def refused(self) -> str:
-        """What the driver refuses for want of rights; "": nothing."""
+        """What the driver refuses because permissions are missing; "" for nothing."""
         cards = self._cards.values()
         closed = sorted(card.info.index for card in cards if card.processes_refused)
         if not closed:
@@ -119,12 +121,12 @@ class NvmlProbe:
 
     @property
     def urgent(self) -> bool:
-        """Whether nothing can be read before that."""
+        """Whether nothing can be read before `mend`."""
         return self._watch.urgent
 
     @property
     def stuck(self) -> bool:
-        """Whether a thread of this probe is inside the driver and stays there."""
+        """Whether a thread of this probe is stuck in a call of the driver."""
         return self._xids.stuck or self._topology.stuck
 
     def open(self) -> NodeInfo:
@@ -146,7 +148,7 @@ class NvmlProbe:
         for uuid, gone in self._cards.items():
             if uuid in found:
                 continue
-            # The driver has given its number to another one: no two have the same.
+            # The driver gave its index to another Gpu. No two Gpus share an index.
             index = gone.info.index
             if index in taken:
                 index = max(taken) + 1
@@ -174,7 +176,7 @@ class NvmlProbe:
         return self._info
 
     def close(self) -> None:
-        """Let go of the driver; safe to call twice."""
+        """Release the driver. Safe to call twice."""
         if self._running:
             self._running = False
             self._topology.close()
@@ -182,7 +184,7 @@ class NvmlProbe:
             machine.stop()
 
     def mend(self) -> None:
-        """After a reload: start anew, if the back-off allows it now.
+        """Restart NVML after a reload, if the back-off allows it now.
 
         Raises ProbeUnavailable while the driver is away; call again next second.
         """
@@ -200,19 +202,21 @@ class NvmlProbe:
         self._watched = uuids
 
     def take_xids(self, uuid: str) -> tuple[XidEvent, ...]:
-        """Events of a Gpu since the last time, the oldest first."""
+        """Return the events of a Gpu since the last call, oldest first."""
         return self._xids.take(uuid)
 
     def begin(self, at: float) -> None:
-        """Once before the Gpus of a Sample are read. `at`: Unix seconds."""
-        del at  # the driver knows only the present
+        """Prepare a Sample; called once before its Gpus are read. `at`: Unix
+        seconds."""
+        del at  # the driver only knows current values
         now = self._clock()
         self._owners.refresh(now)
         self._watch.judge({x for x, card in self._cards.items() if card.handle})
         self._xids.poll()
 
     def read(self, at: float) -> NodeSample:
-        """One Sample of all Gpus, one after the other. `at`: Unix seconds."""
+        """Return one Sample of all Gpus, read one after the other. `at`: Unix
+        seconds."""
         started = time.perf_counter()
         self.begin(at)
         gpus = tuple(self.read_gpu(uuid) for uuid in self.uuids)
@@ -227,12 +231,12 @@ class NvmlProbe:
         )
 
     def answered_at(self, uuid: str) -> float:
-        """When a Gpu came back from a call last (monotonic seconds)."""
+        """Return when a Gpu last returned from a call (monotonic seconds)."""
         card = self._cards.get(uuid)
         return card.answered_at if card else float("-inf")
 
     def read_gpu(self, uuid: str) -> GpuReading:
-        """One Gpu, now. Never raises: what cannot be read is None."""
+        """Read one Gpu now. Never raises: values that cannot be read are None."""
         card = self._cards[uuid]
         card.answered = card.failed = False
         try:
@@ -250,11 +254,12 @@ class NvmlProbe:
         return GpuReading(uuid=uuid, state=GpuAnswer.ERROR) if silent else reading
 
     def _read_slow(self, card: NvmlGpu) -> None:
-        """Every 10 s: what hardly changes, and whether a lost Gpu is back."""
+        """Read, every 10 s, values that rarely change, and check whether a lost Gpu is
+        back."""
         now = self._clock()
         if now - card.slow_at < SLOW_EVERY_SECONDS:
             return
-        # Neighbours ask in different seconds, so that no Sample costs much more.
+        # The Gpus do this in different seconds, so that no Sample costs much more.
         early = card.info.index % SLOW_EVERY_SECONDS if card.slow_at < 0 else 0
         card.slow_at = now - early
         card.mute.clear()
@@ -267,7 +272,7 @@ class NvmlProbe:
         card.slow = slow_facts.readings(card)
 
     def _other_gpus(self, now: float) -> bool:
-        """Whether Gpus came or went since the roster; asked by one Gpu for all."""
+        """Return whether Gpus came or went since the roster. One Gpu checks for all."""
         if now - self._counted_at < SLOW_EVERY_SECONDS:
             return False
         self._counted_at = now
@@ -278,15 +283,16 @@ class NvmlProbe:
         return bound != known_bound or (count is not None and count != known)
 
     def _list(self) -> tuple[int | None, frozenset[str]]:
-        """How many Gpus NVML lists, and the PCI addresses the driver serves."""
+        """Return how many Gpus NVML lists, and the PCI addresses that the driver
+        serves."""
         try:
             names = {x.name for x in self._bound_dir.iterdir() if ":" in x.name}
-        except OSError:  # no such driver here, or a container without /sys
+        except OSError:  # no NVIDIA driver, or a container without /sys
             names = set()
         return machine.count(), frozenset(names)
 
     def _split_otherwise(self, card: NvmlGpu) -> bool:
-        """Whether somebody changed the card's MIG instances since the roster."""
+        """Return whether the card's MIG instances changed since the roster."""
         split = None if card.info.mig_parent else slow_facts.split(card)
         if split is None or split != card.info.mig:
             return split is not None
@@ -294,7 +300,7 @@ class NvmlProbe:
         return bool(known or split) and known != machine.instance_uuids(card)
 
     def _parts(self, card: NvmlGpu) -> list[NvmlGpu]:
-        """Instances of a split card."""
+        """Return the instances of a split card."""
         here = [x for x in self._cards.values() if x.handle is not None]
         return [x for x in here if x.info.mig_parent == card.info.uuid]
 
@@ -331,7 +337,7 @@ class NvmlProbe:
             pstate=card.pstate(),
             throttle=card.throttle(),
             energy_joules=joules,
-            # A split card's processes are told by its instances.
+            # A split card's instances report its processes.
             processes=None if mig else self._processes(card, memory.total),
             mig_instances=self._instances(card) if mig else (),
             **card.slow,
@@ -341,7 +347,7 @@ class NvmlProbe:
     def _processes(
         self, card: NvmlGpu, total_bytes: int | None
     ) -> tuple[ProcessReading, ...] | None:
-        """Everybody on the Gpu; None when the driver cannot say who is there."""
+        """Return all processes on the Gpu; None if the driver cannot list them."""
         found = card.process_memory()
         if found is None:
             return None
@@ -370,5 +376,5 @@ class NvmlProbe:
 
 
 def _says_more(card: NvmlGpu) -> bool:
-    """Whether a card tells by now how much memory it has."""
+    """Return whether a card reports its memory size by now."""
     return not card.info.memory_total_bytes and bool(card.known_memory.total)

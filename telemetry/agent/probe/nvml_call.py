@@ -1,11 +1,12 @@
-"""One question to NVML, made safe.
+"""One call of NVML, made safe.
 
 pynvml lets four things through `except NVMLError`: a name with a byte that is
 not UTF-8 (UnicodeDecodeError), a driver older than the bindings
 (NVMLLibraryMismatchError), a TypeError in nvmlDeviceGetRunningProcessDetailList
 (never called here), and garbage numbers (refused by `agent.probe.plausible`).
 
-Everything here answers with plain values; None is "the card cannot say".
+All functions here return plain values. None means that the card cannot report the
+value.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CANNOT_SAY = frozenset(
         nvml.NVML_ERROR_INSUFFICIENT_SIZE,
     }
 )
-"""Answers of a healthy driver; every other error counts against the Gpu."""
+"""Errors that a healthy driver may return. Every other error counts against the Gpu."""
 OLD_DRIVER = (nvml.NVMLError_FunctionNotFound, nvml.NVMLLibraryMismatchError)
 
 Call = Callable[..., Any]
@@ -43,17 +44,17 @@ _MEMBER = {
 
 
 class GpuLost(Exception):
-    """The driver says that the Gpu has fallen off the bus."""
+    """The driver reports that the Gpu has fallen off the bus."""
 
 
 class DriverGone(Exception):
-    """The driver was unloaded or reloaded under our feet."""
+    """The driver was unloaded or reloaded while this process used it."""
 
 
 class QueriedGpu:
-    """A Gpu's handle and how asking it went. `handle` None: not found (any more).
+    """A Gpu's handle and the results of its calls. `handle` None: not found (any more).
 
-    `ask` and what is built on it raise nothing but GpuLost and DriverGone.
+    `ask` and the methods that use it raise only GpuLost and DriverGone.
     """
 
     __slots__ = ("answered", "answered_at", "failed", "handle", "mute")
@@ -63,14 +64,16 @@ class QueriedGpu:
         self.answered = False
         """Whether any call succeeded since this was last cleared."""
         self.answered_at = float("-inf")
-        """When the driver came back from a call last, with whatever answer
-        (monotonic seconds): a slow bus is not a driver that hangs."""
+        """When the driver last returned from a call, with any result (monotonic
+        seconds). This tells a slow bus from a driver that hangs."""
         self.failed = False
         self.mute: set[Call] = set()
-        """Calls that the card does not support, not asked until this is cleared."""
+        """Calls that the card does not support. They are skipped until this is
+        cleared."""
 
     def ask(self, call: Call, *args: Any) -> Any:
-        """One call for this Gpu; None for every way of not answering."""
+        """Make one call for this Gpu. Returns None if there is no answer for any
+        reason."""
         if call in self.mute:
             return None
         try:
@@ -80,11 +83,12 @@ class QueriedGpu:
             if not args and error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
                 self.mute.add(call)
         except (nvml.NVMLLibraryMismatchError, UnicodeDecodeError):
-            self.answered = True  # the driver did; the bindings did not like it
+            self.answered = True  # the bindings rejected the answer
         return None
 
     def ask_strictly(self, call: Call, *args: Any) -> Any:
-        """One call for this Gpu, with the errors that the caller wants to see."""
+        """Make one call for this Gpu. Raises the errors that the caller handles
+        itself."""
         try:
             value = call(self.handle, *args)
         except nvml.NVMLError_GpuIsLost:
@@ -97,11 +101,11 @@ class QueriedGpu:
         return value
 
     def note(self, error: nvml.NVMLError) -> None:
-        """An error that a healthy driver does not give counts against the Gpu."""
+        """Count an error against the Gpu if a healthy driver does not return it."""
         self.failed = self.failed or error.value not in CANNOT_SAY
 
     def ask_fields(self, wanted: Sequence[Any]) -> list[Any]:
-        """Several field values by one call; None for each that it cannot say."""
+        """Return several field values by one call; None for each that is missing."""
         values = self.ask(nvml.nvmlDeviceGetFieldValues, wanted)
         if values is None:
             return [None] * len(wanted)
@@ -122,7 +126,7 @@ def text(call: Any, *args: Any) -> str | None:
 
 
 def quiet(call: Call, *args: Any) -> Any:
-    """The call's value, or None where the driver or the bindings cannot say."""
+    """Return the call's value; None if the driver or the bindings have none."""
     try:
         return call(*args)
     except (nvml.NVMLError, nvml.NVMLLibraryMismatchError):

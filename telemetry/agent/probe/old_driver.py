@@ -1,8 +1,8 @@
 """Process lists of a driver older than pynvml's calls.
 
-The bindings know `_v2` and `_v3` of the process calls (driver 510 and later);
-a cluster that still runs an older one has only the first version, which pynvml
-does not wrap any more. Plain ctypes on the library that is loaded already.
+The bindings know `_v2` and `_v3` of the process calls (driver 510 and later); An older
+driver has only the first version, which pynvml no longer wraps. This module calls it
+with plain ctypes on the library that is already loaded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 LIBRARY = "libnvidia-ml.so.1"
 ROOM = 128
-"""Processes one call has room for."""
+"""Number of processes for which one call has room."""
 SUCCESS = 0
 
 
@@ -23,14 +23,14 @@ class ProcessV1(ctypes.Structure):
 
 
 class OldProcess(NamedTuple):
-    """The two facts an old driver tells, under pynvml's names."""
+    """The two values that an old driver returns, under pynvml's names."""
 
     pid: int
     usedGpuMemory: int
 
 
 def running(kind: str, handle: Any) -> list[OldProcess] | None:
-    """Processes of one kind (`Compute`, `Graphics`); None: it cannot say."""
+    """Return the processes of one kind (`Compute`, `Graphics`); None if unknown."""
     try:
         call = getattr(ctypes.CDLL(LIBRARY), f"nvmlDeviceGet{kind}RunningProcesses")
     except (OSError, AttributeError):

@@ -1,9 +1,9 @@
-"""Driver values to readings: what cannot be true is refused, not shown.
+"""Turn driver values into readings. Impossible values are dropped, not shown.
 
-Drivers answer 4294967295 % utilization, 255 °C or more memory used than there
-is, with a success code (seen in field reports of gpustat and dcgm-exporter).
-A card that runs has no 0 °C, 0 W, 0 MHz or 0 bytes of memory either. Such a value
-becomes None, "the card cannot say".
+Drivers report 4294967295 % utilization, 255 °C or more memory used than exists, all
+with a success code (seen in field reports of gpustat and dcgm-exporter). A running card
+does not have 0 °C, 0 W, 0 MHz or 0 bytes of memory either. Such a value becomes None:
+the card cannot report it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ THROTTLE_BITS: tuple[tuple[int, Throttle], ...] = (
 
 
 def whole(value: int | None, most: float, *, least: int = 0) -> int | None:
-    """The value when it lies between `least` and `most`, otherwise None.
+    """Return the value if it is between `least` and `most`, otherwise None.
 
     >>> whole(37, 100), whole(255, 100), whole(None, 100)
     (37, None, None)
@@ -36,9 +36,9 @@ def whole(value: int | None, most: float, *, least: int = 0) -> int | None:
 def scaled(
     value: int | None, most: float, *, per_unit: int, least: int = 0
 ) -> float | None:
-    """A value that the driver counts in smaller units (mW, mJ), to one decimal.
+    """Convert a value that the driver counts in smaller units (mW, mJ), to one decimal.
 
-    `least` is in the driver's units: 1 where 0 cannot be true.
+    `least` is in the driver's units: 1 if 0 is impossible.
 
     >>> scaled(250_449, 10_000, per_unit=1000), scaled(2**32 - 1, 10_000, per_unit=1000)
     (250.4, None)
@@ -51,7 +51,7 @@ def scaled(
 
 
 def throttle_words(bits: int | None) -> tuple[Throttle, ...] | None:
-    """Reasons in words; bits that no manual names are left out.
+    """Return the reasons in words. Undocumented bits are left out.
 
     >>> [word.value for word in throttle_words(0x28) or ()]
     ['hw_slowdown', 'sw_thermal']

@@ -1,4 +1,4 @@
-"""What hardly changes: asked once a session, or every ten seconds."""
+"""Facts that rarely change, read once a session or every ten seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _MOST_GEN, _MOST_WIDTH = 10, 64
 
 
 def describe(index: int, handle: Any) -> GpuInfo:
-    """What does not change while the driver runs. Raises NVMLError without UUID."""
+    """Read what does not change while the driver runs. Raises NVMLError if there is no
+    UUID."""
     card = NvmlGpu(GpuInfo("", index, "", "", 0), handle)
     uuid = text(nvml.nvmlDeviceGetUUID, handle)
     if not uuid:
@@ -55,7 +56,7 @@ def describe(index: int, handle: Any) -> GpuInfo:
 
 
 def readings(card: NvmlGpu) -> dict[str, Any]:
-    """The fields of a GpuReading that are asked every ten seconds."""
+    """Return the fields of a GpuReading that are read every ten seconds."""
     corrected, uncorrected = _ecc_errors(card)
     return {
         "power_limit_watts": limit_watts(card),
@@ -72,13 +73,13 @@ def readings(card: NvmlGpu) -> dict[str, Any]:
 
 
 def limit_watts(card: NvmlGpu) -> float | None:
-    """Power limit in force."""
+    """Return the power limit in force."""
     milliwatts = card.ask(nvml.nvmlDeviceGetEnforcedPowerLimit)
     return plausible.scaled(milliwatts, hardware.MOST_WATTS, per_unit=1000, least=1)
 
 
 def split(card: NvmlGpu) -> bool | None:
-    """Whether MIG mode is on; None for a card that cannot be split."""
+    """Return whether MIG mode is on; None for a card that cannot be split."""
     mode = card.ask(nvml.nvmlDeviceGetMigMode)
     return None if mode is None else bool(mode[0])
 
@@ -104,7 +105,7 @@ def _most_mhz(card: NvmlGpu, clock: int) -> int | None:
 
 
 def _ecc_errors(card: NvmlGpu) -> tuple[int | None, int | None]:
-    """Corrected and uncorrected memory errors since boot."""
+    """Return corrected and uncorrected memory errors since boot."""
     corrected, uncorrected = (
         plausible.whole(
             card.ask(nvml.nvmlDeviceGetTotalEccErrors, kind, nvml.NVML_VOLATILE_ECC),
@@ -119,7 +120,7 @@ def _ecc_errors(card: NvmlGpu) -> tuple[int | None, int | None]:
 
 
 def _remaps_or_pages(card: NvmlGpu) -> dict[str, Any]:
-    """Rows that were remapped (Ampere and later) or pages retired (before)."""
+    """Return remapped rows (Ampere and later) or retired pages (older cards)."""
     rows = card.ask(nvml.nvmlDeviceGetRemappedRows)
     if rows is not None:
         return {
@@ -128,7 +129,7 @@ def _remaps_or_pages(card: NvmlGpu) -> dict[str, Any]:
             "remap_pending": bool(rows[2]),
             "remap_failure": bool(rows[3]),
         }
-    # Without ECC there is nothing to retire, and some drivers answer 0 all the same.
+    # Without ECC no page is ever retired, but some drivers return 0 nevertheless.
     if card.ask(nvml.nvmlDeviceGetEccMode) is None:
         return {}
     single, double, pending = card.ask_fields(

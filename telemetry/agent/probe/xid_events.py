@@ -1,8 +1,8 @@
-"""Xid events by NVML's event set, on a thread of their own.
+"""Read Xid events from NVML's event set on a separate thread.
 
-Once a second the thread takes what the driver has ready, with a wait of 0 ms:
-a thread that slept inside the driver would be in the way of a shutdown. When
-the call hangs the sampler does not notice, and `stuck` says so.
+Once a second the thread takes the events that are ready, with a wait of 0 ms. A thread
+that slept inside the driver would block a shutdown. A call that hangs does not delay
+the sampler, and `stuck` reports it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from telemetry.agent.probe.nvml_call import quiet, text
 from telemetry.protocol.sample import MOST_XID, MOST_XIDS, XidEvent
 
 MOST_WAITING = 256
-"""Events kept per Gpu until they are told; more means the oldest are dropped."""
+"""Unsent events kept per Gpu. Beyond that the oldest are dropped."""
 MOST_A_ROUND = 256
 STUCK_SECONDS = 2.0
 
 
 class XidWatch:
-    """Registers the Gpus at the start; a driver without events has none."""
+    """Registers the Gpus at the start. A driver without event support yields no
+    events."""
 
     def __init__(
         self, cards: Iterable[NvmlGpu], *, clock: Callable[[], float] = time.time
@@ -50,18 +51,18 @@ class XidWatch:
             try:
                 nvml.nvmlDeviceRegisterEvents(card.handle, kind, self._set)
             except nvml.NVMLError:
-                continue  # a card that tells no events (NOT_SUPPORTED), or lost
+                continue  # a card without events (NOT_SUPPORTED), or lost
             self._by_handle[_address(card.handle)] = card.info.uuid
             self._waiting[card.info.uuid] = deque(maxlen=MOST_WAITING)
 
     @property
     def stuck(self) -> bool:
-        """Whether the thread is inside a call that does not return."""
+        """Return whether the thread is inside a call that does not return."""
         since = self._busy_since
         return since is not None and time.monotonic() - since > STUCK_SECONDS
 
     def poll(self) -> None:
-        """Look for events now; does not wait for them."""
+        """Let the thread look for events now. Does not wait."""
         if not self._waiting:
             return
         if self._thread is None:
@@ -70,14 +71,14 @@ class XidWatch:
         self._go.set()
 
     def take(self, uuid: str) -> tuple[XidEvent, ...]:
-        """The oldest events of a Gpu not taken yet, as many as a sample may tell."""
+        """Return the oldest unsent events of a Gpu, as many as a sample may carry."""
         waiting = self._waiting.get(uuid)
         if not waiting:
             return ()
         return tuple(waiting.popleft() for _ in range(min(len(waiting), MOST_XIDS)))
 
     def close(self) -> None:
-        """End the thread and give the set back, unless it is stuck in the driver."""
+        """End the thread and free the event set, unless it is stuck in the driver."""
         self._over = True
         self._go.set()
         if self._thread is not None:
@@ -101,11 +102,11 @@ class XidWatch:
             self._busy_since = None
 
     def _take_one(self) -> bool:
-        """One event of the driver's; whether there may be another."""
+        """Read one event. Return whether there may be another."""
         data = quiet(nvml.nvmlEventSetWait_v2, self._set, 0)
         if data is None:  # TIMEOUT: nothing is there
             return False
-        # A Gpu off the bus does not tell its UUID any more: its handle does.
+        # A Gpu that fell off the bus no longer returns its UUID, so compare handles.
         uuid = self._by_handle.get(_address(data.device))
         uuid = uuid or text(nvml.nvmlDeviceGetUUID, data.device)
         waiting = self._waiting.get(uuid or "")

@@ -1,4 +1,4 @@
-"""`manage.py sample`: what the Gpus of this machine do, in the terminal."""
+"""`manage.py sample`: show the Gpus of this machine in the terminal."""
 
 import json
 import os
@@ -27,13 +27,13 @@ CLEAR = "\x1b[H\x1b[2J"
 
 
 class Command(BaseCommand):
-    """One reading; with --watch one a second until Ctrl-C."""
+    """Prints one Sample; with --watch one a second until Ctrl-C."""
 
     help = "Read the GPUs of this machine once. The exit status is 2 without a driver."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Form and source of the reading."""
+        """Add the options for form and source."""
         parser.add_argument("--json", action="store_true", help="as nodes send it")
         parser.add_argument("--watch", action="store_true", help="once a second")
         parser.add_argument(
@@ -90,7 +90,8 @@ class Command(BaseCommand):
                 reopen_after_reload(probe)
 
     def _colours(self, options: dict[str, Any]) -> bool:
-        """Whether to paint: on a terminal, unless told otherwise (no-color.org)."""
+        """Return whether to use colours: on a terminal, unless NO_COLOR is set
+        (no-color.org)."""
         if options.get("force_color"):
             return True
         refused = options.get("no_color") or os.environ.get("NO_COLOR")
@@ -98,7 +99,7 @@ class Command(BaseCommand):
 
 
 def open_in_time(backend: str, node: str) -> Probe:
-    """Open a probe, though a driver may hang. Raises ProbeUnavailable."""
+    """Open a probe, even if a driver may hang. Raises ProbeUnavailable."""
     opened: list[Probe] = []
     failed: list[ProbeUnavailable] = []
 
@@ -125,7 +126,7 @@ def open_in_time(backend: str, node: str) -> Probe:
 
 
 def take(probe: Probe, lanes: Lanes, node: str) -> NodeSample:
-    """One Sample of every Gpu; one that does not answer in time is told as hung."""
+    """Return one Sample of every Gpu. A Gpu that does not answer in time is hung."""
     at, began_at = time.time(), time.monotonic()
     probe.begin(at)
     found = lanes.read(probe.uuids, within_seconds=READ_WITHIN_SECONDS)
@@ -143,8 +144,8 @@ def take(probe: Probe, lanes: Lanes, node: str) -> NodeSample:
 
 
 def reopen_after_reload(probe: Probe) -> None:
-    """Start anew after a driver reload; while it is away the Gpus show errors."""
+    """Restart after a reload of the driver. Until then the Gpus show errors."""
     try:
         probe.mend()
     except ProbeUnavailable:
-        return  # told by every Gpu's line; tried again next second
+        return  # every Gpu's line shows it; the next second tries again
