@@ -186,7 +186,7 @@ class ServeDoor:
             await self.django.send_response(response, send)
 
     async def _admitted(self, scope: Scope) -> HttpResponseBase:
-        """Return Django's answer to the request without its body."""
+        """Return Return Django's answer to the request without its body."""
         body = (b"content-type", b"content-length", b"transfer-encoding")
         headers = [(k, v) for k, v in scope["headers"] if k not in body]
         request, error = self.django.create_request(
