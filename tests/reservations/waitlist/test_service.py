@@ -307,8 +307,10 @@ def test_a_look_is_taken_when_something_was_written_and_every_minute(
     lab, alice, bob, monkeypatch
 ) -> None:
     looks = []
-    read = scheduler.look
-    monkeypatch.setattr(scheduler, "look", lambda *a: looks.append(a) or read(*a))
+    read = scheduler.read_waitlist
+    monkeypatch.setattr(
+        scheduler, "read_waitlist", lambda *a: looks.append(a) or read(*a)
+    )
     policy = site_policy()
     scheduler.place(NOW, policy)
     assert looks == [], "nobody waits"
