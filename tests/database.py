@@ -17,9 +17,6 @@ from django.apps import apps
 from django.db import connection
 from django.test.utils import setup_databases, teardown_databases
 
-TEMPLATE = "gpuportal_template"
-"""A PostgreSQL database of this name has every migration: tests run in a copy."""
-
 
 def schema_key() -> str:
     """Return a word that changes with every migration, trigger and Django."""

@@ -1,33 +1,65 @@
 """``make test``: the suite on SQLite, and what touches a database on PostgreSQL.
 
 Brings what is missing and may be brought (Chromium; under CI=true also
-PostgreSQL, Redis and a C compiler). Without arguments three lanes run side by side,
-because half of the suite's time is waiting: what needs no browser; whole portals and
-the browser; telemetry, then PostgreSQL. Lanes are folders, so that no file is read
-twice for SQLite. What the other lanes print follows when all are through. Arguments go
-to pytest, and then one run follows the other. pytest's line is the last.
+PostgreSQL, Redis and a C compiler). With arguments, which go to pytest, the two
+databases go side by side. Without them the suite is cut into runs of pytest by folder,
+so that no file is read twice for SQLite, and two queues of runs go side by side:
+
+- Runs that mostly wait, for processes, clocks and pages. Their tests measure seconds,
+  so they go before the others.
+- Runs that only compute, with low priority: they take what is left of the cores.
+  SQLite comes first.
+
+What a run prints follows when it has ended. The last line sums up what all passed.
 """
 
 import os
 import pwd
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 CI = os.environ.get("CI") == "true"
-# They mostly wait for processes of their own.
-PORTALS = ("tests/gpuportal", "tests/flows", "tests/faults")
-BROWSERS = ("tests/placement/browser", "tests/reservations/browser")
-TELEMETRY = "tests/telemetry"
+WAITING = {
+    "stories in the browser": ["tests/flows"],
+    "the calendar in the browser": ["tests/reservations/browser"],
+    "telemetry": ["tests/telemetry"],
+    "agents of nodes": ["tests/placement/agent", "tests/placement/serving"],
+    "other pages in the browser": [
+        "tests/gpuportal/browser",
+        "tests/placement/browser",
+    ],
+    "whole portals": [
+        "tests/faults",
+        "tests/gpuportal/supervisor",
+        "tests/gpuportal/test_deploy.py",
+    ],
+}
+"""Runs of the first queue, the longest first."""
+COMPUTING = {
+    "reservations": ["tests/reservations"],
+    "gpuportal": ["tests/gpuportal"],
+    "placement": ["tests/placement"],
+    "all else": ["tests"],
+}
+"""Runs of the second queue. Each leaves out what another run takes."""
+ON_POSTGRESQL = "not pure and not browser and not once"
+WAITING_AT_ONCE = 3
+COMPUTING_AT_ONCE = os.cpu_count() or 1
+LOW_PRIORITY = ("nice", "-n", "10")
+TEMPLATE = "gpuportal_template"
+"""Name of the migrated PostgreSQL database that tests get copies of."""
 # Every run and every process of every portal reads what the first one compiled.
 KEPT_OUT = ("DATABASE_URL", "PYTHONDONTWRITEBYTECODE")
 # Nothing was collected: no failure where arguments leave no database test over.
@@ -45,38 +77,20 @@ def main(arguments: Sequence[str]) -> int:
         _bring(("nginx", "/usr/sbin/nginx"), "nginx-light")
         if _postgres_bin() is None:
             _apt("postgresql")
-    environ = {k: v for k, v in os.environ.items() if k not in KEPT_OUT}
     with ExitStack() as stack:
         binaries = _postgres_bin()
         if binaries is None and CI:
             print("test: CI=true needs PostgreSQL: apt-get install postgresql")
             return 1
-        url = ""
+        server = ""
         if binaries is None:
             print(
                 "test: SQLite only; for PostgreSQL too: apt-get install postgresql",
                 flush=True,
             )
         else:
-            url = stack.enter_context(_postgres(binaries))
-        on_postgres = [
-            Run(
-                "once more on PostgreSQL",
-                [*arguments, "-m", "not pure and not browser"],
-                environ | {"DATABASE_URL": url},
-            )
-        ]
-        behind = on_postgres if url else []
-        if arguments:
-            first = _pytest(Run("on SQLite", arguments, environ))
-            return max([first, *(_or_none(_pytest(run)) for run in behind)])
-        watched = [*PORTALS, *BROWSERS]
-        elsewhere = [f"--ignore={folder}" for folder in (*watched, TELEMETRY)]
-        return _side_by_side(
-            Run("without the browser", elsewhere, environ),
-            [Run("whole portals and the browser", watched, environ)],
-            [Run("telemetry", [TELEMETRY], environ), *behind],
-        )
+            server = stack.enter_context(_postgres(binaries))
+        return _chosen(arguments, server) if arguments else _whole(server)
 
 
 # --- pytest ----------------------------------------------------------------------
@@ -88,47 +102,165 @@ class Run:
 
     title: str
     arguments: Sequence[str]
-    environ: dict[str, str]
+    url: str = ""
+    """Address of the PostgreSQL database; SQLite without one."""
+    prefix: Sequence[str] = ()
+
+    def start(self, out: int | None = None) -> "subprocess.Popen[str]":
+        """Start it. What it prints goes where ours goes, or into a pipe."""
+        return subprocess.Popen(
+            [*self.prefix, sys.executable, "-m", "pytest", *self.arguments],
+            cwd=ROOT,
+            env=_environ(self.url),
+            stdin=None if out is None else subprocess.DEVNULL,
+            stdout=out,
+            stderr=None if out is None else subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+
+    def status(self, code: int) -> int:
+        """What has no database test over for PostgreSQL has not failed."""
+        return 0 if code == NO_TESTS and self.url else code
 
 
-def _pytest(run: Run, out: TextIO | None = None) -> int:
-    """Run pytest, into a file if one is given; return its exit status."""
-    print(f"\ntest: {run.title}", file=out, flush=True)
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *run.arguments],
-        cwd=ROOT,
-        env=run.environ,
-        stdout=out,
-        stderr=subprocess.STDOUT if out else None,
-        check=False,
-    ).returncode
+def _environ(url: str) -> dict[str, str]:
+    environ = {k: v for k, v in os.environ.items() if k not in KEPT_OUT}
+    return environ | ({"DATABASE_URL": url} if url else {})
 
 
-def _or_none(status: int) -> int:
-    """Arguments that leave no test over for a run are no failure of it."""
-    return 0 if status == NO_TESTS else status
+def _chosen(arguments: Sequence[str], server: str) -> int:
+    """Run what the arguments choose, on both databases at once."""
+    first = Run("on SQLite", arguments)
+    second = Run(
+        "once more on PostgreSQL",
+        [*arguments, "-m", ON_POSTGRESQL],
+        f"{server}/postgres",
+    )
+    print(f"\ntest: {first.title}", flush=True)
+    beside = second.start(subprocess.PIPE) if server else None
+    status = first.start().wait()
+    if beside is not None:
+        said, _ = beside.communicate()
+        print(f"\ntest: {second.title}\n{said}", end="", flush=True)
+        status = max(status, second.status(beside.returncode))
+    return status
 
 
-def _side_by_side(shown: Run, *lanes: Sequence[Run]) -> int:
-    """Run every lane, one run after another, beside the first; the worst status."""
-    with ExitStack() as stack:
-        outs = [
-            stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-            for _ in lanes
+def _whole(server: str) -> int:
+    """Run the whole suite."""
+    began = time.monotonic()
+    apart = [path for paths in WAITING.values() for path in paths]
+    waiting = [Run(title, paths) for title, paths in WAITING.items()]
+    parts = {
+        title: [*paths, *_left_out(paths, COMPUTING)]
+        for title, paths in COMPUTING.items()
+    }
+    ignored = [f"--ignore={path}" for path in apart]
+    computing = [
+        Run(title, [*paths, *ignored], prefix=LOW_PRIORITY)
+        for title, paths in parts.items()
+    ]
+    again = [
+        Run(
+            f"{title}, once more on PostgreSQL",
+            [*paths, "-m", ON_POSTGRESQL],
+            f"{server}/{TEMPLATE}",
+            LOW_PRIORITY,
+        )
+        for title, paths in parts.items()
+        if server
+    ]
+    with (
+        ThreadPoolExecutor(WAITING_AT_ONCE) as first,
+        ThreadPoolExecutor(COMPUTING_AT_ONCE) as second,
+    ):
+        template = second.submit(_migrate, server) if server else None
+        on_sqlite = [first.submit(_reported, run, began) for run in waiting]
+        on_sqlite += [second.submit(_reported, run, began) for run in computing]
+        on_postgresql = [
+            second.submit(_reported, run, began, template) for run in again
         ]
-        with ThreadPoolExecutor(len(lanes)) as pool:
-            beside = [
-                pool.submit(lambda runs, out: [_pytest(run, out) for run in runs], *one)
-                for one in zip(lanes, outs, strict=True)
-            ]
-            statuses = [_pytest(shown)]
-            for lane in beside:
-                statuses += lane.result()
-        for out in outs:
-            out.seek(0)
-            shutil.copyfileobj(out, sys.stdout)
-        sys.stdout.flush()
-    return max(statuses)
+        done = [one.result() for one in on_sqlite]
+        sqlite_seconds = time.monotonic() - began
+        done += [one.result() for one in on_postgresql]
+    seconds = time.monotonic() - began
+    failed = [title for title, status, _ in done if status]
+    if failed:
+        print(f"\ntest: failed: {'; '.join(failed)}")
+    total: Counter[str] = Counter()
+    for _, _, counts in done:
+        total.update(counts)
+    counted = ", ".join(f"{number} {word}" for word, number in total.items())
+    print(
+        f"\ntest: {_clock(sqlite_seconds)} until SQLite was through, "
+        f"{_clock(seconds - sqlite_seconds)} more for PostgreSQL\n"
+        f"==== {counted} in {seconds:.2f}s ({_clock(seconds)}) ====",
+        flush=True,
+    )
+    return max(status for _, status, _ in done)
+
+
+def _left_out(paths: Sequence[str], parts: dict[str, list[str]]) -> list[str]:
+    """Leave to other parts what is theirs below these paths."""
+    others = [path for part in parts.values() for path in part]
+    return [
+        f"--ignore={other}"
+        for other in others
+        if any(other.startswith(f"{path}/") for path in paths)
+    ]
+
+
+def _reported(
+    run: Run, began: float, after: "Future[None] | None" = None
+) -> tuple[str, int, dict[str, int]]:
+    """Run it, then print what it said; its title, exit status and counts."""
+    if after is not None:
+        after.result()
+    started = time.monotonic()
+    print(f"test: {_clock(started - began)} {run.title} ...", flush=True)
+    process = run.start(subprocess.PIPE)
+    said, _ = process.communicate()
+    ended = time.monotonic()
+    # In one piece, whatever else ends now.
+    sys.stdout.write(
+        f"\ntest: {run.title}, from {_clock(started - began)} "
+        f"to {_clock(ended - began)}\n{said}"
+    )
+    sys.stdout.flush()
+    last = said.rstrip().rpartition("\n")[2]
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", last)}
+    return run.title, run.status(process.returncode), counts
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes}:{seconds:02d}"
+
+
+def _migrate(server: str) -> None:
+    """Make the PostgreSQL database that every run copies."""
+    with tempfile.TemporaryDirectory() as var:
+        url = f"{server}/{TEMPLATE}"
+        for arguments in (
+            ("-c", MAKE_DATABASE, f"{server}/postgres", TEMPLATE),
+            ("manage.py", "migrate", "-v0"),
+        ):
+            subprocess.run(
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                env={**_environ(url), "GPUPORTAL_VAR": var},
+                check=True,
+            )
+
+
+MAKE_DATABASE = """
+import sys
+import psycopg
+
+with psycopg.connect(sys.argv[1], autocommit=True) as connection:
+    connection.execute(f"CREATE DATABASE {sys.argv[2]}")
+"""
 
 
 # --- what is missing -----------------------------------------------------------
@@ -235,7 +367,7 @@ def _postgres(binaries: Path) -> Iterator[str]:
             ],
             folder,
         )
-        yield f"postgres://postgres@127.0.0.1:{port}/postgres"
+        yield f"postgres://postgres@127.0.0.1:{port}"
     finally:
         if (data / "postmaster.pid").exists():
             _quiet(
