@@ -31,5 +31,5 @@ def follow() -> dict[str, int]:
 
 @shared_task(name="placement.tasks.limit_logs")
 def limit_logs() -> dict[str, int]:
-    """Keep each person's stored logs within the policy (``logs.keep_within``)."""
-    return log_store.keep_within(timezone.now())
+    """Keep the stored logs of each person within the policy."""
+    return log_store.limit_each_person(timezone.now())

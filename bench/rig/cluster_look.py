@@ -36,7 +36,7 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
     from placement.planner.model.well_known import well_known_spec
     from placement.planner.search.memory_savings import PlanLimits
     from placement.planner.values.workload import Workload
-    from placement.plans.service import keep_plan, make_plans, offered
+    from placement.plans.service import make_plans, offered, save_plan
     from placement.rebalance import rebalance_tick
     from reservations.booking.service import book
     from reservations.models import Account, Membership, User
@@ -67,7 +67,7 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
         limits=PlanLimits(strategies=("pipeline",)),
         wish="fastest",
     )
-    stored = keep_plan(user=user, spec=spec, plan=plans.plans[0], now=now)
+    stored = save_plan(user=user, spec=spec, plan=plans.plans[0], now=now)
     job = Job.objects.create(
         reservation=reservation,
         owner=user,
@@ -90,7 +90,7 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
 
     def look() -> None:
         row = rebalance_tick._planned().get(pk=job.pk)
-        assert rebalance_tick._look(
+        assert rebalance_tick._judge_job(
             row, None, PlacementPolicy.current(), timezone.now()
         )
         made = job.moves.first()

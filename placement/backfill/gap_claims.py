@@ -280,10 +280,10 @@ def _take(
                 sentence("job in gaps #{row} waits no more", row=row.pk)
             )
         if first and now - row.created_at > TOLD_AFTER:
-            _tell_begun(row, job, now)
+            _notify_started(row, job, now)
 
 
-def _tell_begun(row: Backfill, job: Job, now: datetime) -> None:
+def _notify_started(row: Backfill, job: Job, now: datetime) -> None:
     notices.notify(
         user=row.owner,
         kind="job_started",

@@ -315,7 +315,7 @@ def _settle(row: Backfill, stretch: Job, now: datetime) -> bool:
     if not move_gap_job(row, new, reason=why, looked_at=None, **fields):
         return False
     if new is GapState.STOPPED and row.stop_asked_at is None:
-        _tell_over(row, stretch, why, now)
+        _notify_ended(row, stretch, why, now)
     return True
 
 
@@ -351,7 +351,7 @@ def _next(
     return GapState.QUEUED, sentence("waits for a gap")
 
 
-def _tell_over(row: Backfill, stretch: Job, why: str, now: datetime) -> None:
+def _notify_ended(row: Backfill, stretch: Job, why: str, now: datetime) -> None:
     notices.notify(
         user=row.owner,
         kind="job_done",

@@ -19,7 +19,7 @@ from placement.jobs import service as jobs
 from placement.jobs.forms import SCRIPT, LaunchForm
 from placement.jobs.gap_fields import FIELD_OF, GAPS
 from placement.jobs.job_arrays import launch_array
-from placement.jobs.views.viewer import OwnReservation, own_reservations, reader
+from placement.jobs.views.viewer import OwnReservation, reader, usable_reservations
 from placement.models import Job, JobArray, StoredPlan
 from placement.planner.launch.execution import why_not
 from placement.planner.launch.recipes import (
@@ -41,9 +41,9 @@ SMALL_PARAMETERS = 20_000_000
 @require_http_methods(["GET", "HEAD", "POST"])
 def job_new(request: HttpRequest) -> HttpResponse:
     """Show the form, or launch its Job."""
-    mine = own_reservations(reader(request), timezone.now())
+    mine = usable_reservations(reader(request), timezone.now())
     plan = _own_plan(request)
-    again = _own_job(request)
+    again = _relaunched_job(request)
     nodes = _nodes_to_choose(mine)
     posted = request.method == "POST"
     form = LaunchForm(
@@ -73,7 +73,7 @@ def job_new(request: HttpRequest) -> HttpResponse:
         "again": again,
         "why_no_recipe": why_not(plan.plan) if plan else "",
         "recipes": _recipes(form),
-        "own_code": _own_code(reader(request), mine),
+        "own_code": _own_code_refused(reader(request), mine),
     }
     status = 422 if form.errors else 200
     return render(request, "placement/jobs/job_new.html", context, status=status)
@@ -111,7 +111,7 @@ class OwnCode:
     """Why not in the person's reservations; "": in some of them it can."""
 
 
-def _own_code(user: User, rows: Sequence[OwnReservation]) -> OwnCode:
+def _own_code_refused(user: User, rows: Sequence[OwnReservation]) -> OwnCode:
     """Return whether own code is refused before anybody fills in the form."""
     if settings.ALLOW_UNISOLATED_SCRIPTS:
         return OwnCode()
@@ -140,7 +140,7 @@ def _own_plan(request: HttpRequest) -> StoredPlan | None:
     return StoredPlan.objects.filter(owner=reader(request), pk=int(text)).first()
 
 
-def _own_job(request: HttpRequest) -> Job | None:
+def _relaunched_job(request: HttpRequest) -> Job | None:
     """Return the Job to launch again. Its values fill the form."""
     text = request.GET.get("again", "")
     if not (text.isascii() and text.isdigit()) or len(text) > 18:

@@ -22,10 +22,10 @@ def notify_of_move(job: Job, new: JobState, *, now: datetime) -> None:
     """Tell the owner of a move, in the transaction of the move."""
     if job.array_id is not None:
         if new not in JobState.live():
-            _tell_array(job, now)
+            _notify_array(job, now)
         return
     if new is JobState.RUNNING and now - job.created_at > WAITED:
-        _tell(
+        _notify(
             job,
             "job_started",
             sentence("Job “{job}” runs on {node}.", job=job.name, node=job.node.name),
@@ -33,7 +33,7 @@ def notify_of_move(job: Job, new: JobState, *, now: datetime) -> None:
         )
     elif new is JobState.DONE:
         took = format_duration((now - (job.started_at or now)).total_seconds())
-        _tell(
+        _notify(
             job,
             "job_done",
             sentence("Job “{job}” is done after {took}.", job=job.name, took=took),
@@ -42,9 +42,9 @@ def notify_of_move(job: Job, new: JobState, *, now: datetime) -> None:
     elif new in (JobState.FAILED, JobState.LOST):
         text = _ended_badly(job, lost=new is JobState.LOST)
         if job.kind == Job.Kind.SERVE:
-            _tell_guests(job, text, now, owner=True)
+            _notify_guests(job, text, now, owner=True)
         else:
-            _tell(job, "job_failed", text, now)
+            _notify(job, "job_failed", text, now)
     elif new is JobState.STOPPED and job.kind == Job.Kind.SERVE:
         # Its owner knows; whose models are there besides does not.
         text = (
@@ -54,7 +54,7 @@ def notify_of_move(job: Job, new: JobState, *, now: datetime) -> None:
             if job.reason
             else sentence("“{job}” no longer serves models.", job=job.name)
         )
-        _tell_guests(job, text, now, owner=False)
+        _notify_guests(job, text, now, owner=False)
 
 
 def _ended_badly(job: Job, *, lost: bool) -> str:
@@ -69,7 +69,7 @@ def _ended_badly(job: Job, *, lost: bool) -> str:
     return sentence("Job “{job}” failed.", job=name)
 
 
-def _tell_guests(job: Job, text: str, now: datetime, *, owner: bool) -> None:
+def _notify_guests(job: Job, text: str, now: datetime, *, owner: bool) -> None:
     """Tell who brought models to an endpoint that is over, and did not move."""
     brought = ServedModel.objects.filter(
         endpoint__job=job, removed_at=None, endpoint__successors__took_over_at=None
@@ -107,7 +107,7 @@ def notify_model_owners(
     return any(told)
 
 
-def _tell_array(job: Job, now: datetime) -> None:
+def _notify_array(job: Job, now: datetime) -> None:
     tasks = Job.objects.filter(array_id=job.array_id)
     if tasks.live().exists():
         return
@@ -137,7 +137,7 @@ def _tell_array(job: Job, now: datetime) -> None:
     )
 
 
-def _tell(job: Job, kind: str, text: str, now: datetime) -> None:
+def _notify(job: Job, kind: str, text: str, now: datetime) -> None:
     notices.notify(
         user=job.owner,
         kind=kind,

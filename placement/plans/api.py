@@ -25,7 +25,7 @@ from placement.planner.values.workload import Workload
 from placement.plans import service as planning
 from placement.plans.model_registry import chosen_spec, parse_model
 from placement.plans.saved_plans import visible_plan, zipped
-from placement.plans.service import keep_plan, make_plans, soonest_plans
+from placement.plans.service import make_plans, save_plan, soonest_plans
 from reservations.models import User
 from reservations.rules.errors import NotFound
 from reservations.web.rate_limits import check_rate
@@ -155,7 +155,7 @@ def _kept_plan(
                 )
             }
         )
-    row = keep_plan(user=user, spec=spec, plan=plans[number], now=now)
+    row = save_plan(user=user, spec=spec, plan=plans[number], now=now)
     return {"id": row.pk, "address": reverse("plan-kept", args=[row.pk])}
 
 
@@ -168,14 +168,14 @@ def plan_list(
     """Plans that one kept, newest first."""
     rows = StoredPlan.objects.filter(owner=_user(request))
     page = rows.defer("spec", "plan")[offset : offset + limit]
-    return {"count": rows.count(), "plans": [_kept_facts(row) for row in page]}
+    return {"count": rows.count(), "plans": [_saved_plan_facts(row) for row in page]}
 
 
 @router.get("/plans/{int:plan_id}")
 def plan_one(request: HttpRequest, plan_id: int, key: str = "") -> dict[str, Any]:
     """One kept Plan, if one may look at it; `key`: that of its link."""
     row = _visible_plan(request, plan_id, key)
-    return _kept_facts(row) | {"plan": row.plan}
+    return _saved_plan_facts(row) | {"plan": row.plan}
 
 
 @router.get("/plans/{int:plan_id}/files")
@@ -214,7 +214,7 @@ def _visible_plan(request: HttpRequest, plan_id: int, key: str) -> StoredPlan:
     return row
 
 
-def _kept_facts(row: StoredPlan) -> dict[str, Any]:
+def _saved_plan_facts(row: StoredPlan) -> dict[str, Any]:
     return {
         "id": row.pk,
         "title": row.title,

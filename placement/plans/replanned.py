@@ -15,7 +15,7 @@ from placement.planner.values.errors import PlacementError
 from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
 from placement.plans.available_gpus import offered
-from placement.plans.service import keep_plan, make_plans
+from placement.plans.service import make_plans, save_plan
 from reservations.models import Reservation, User
 from reservations.notifications import service as notices
 from reservations.rules.errors import BookingError
@@ -59,7 +59,7 @@ def plan_for(
     chosen = _nearest_plan(kept, found.plans, kind)
     if chosen is None:
         return None
-    return keep_plan(user=user, spec=spec, plan=chosen, now=now, address=kept.address)
+    return save_plan(user=user, spec=spec, plan=chosen, now=now, address=kept.address)
 
 
 def _nearest_plan(kept: StoredPlan, plans: tuple[Plan, ...], kind: str) -> Plan | None:

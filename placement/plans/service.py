@@ -55,9 +55,9 @@ __all__ = [
     "MOST_HOURS",
     "AvailableGpus",
     "earliest_start",
-    "keep_plan",
     "make_plans",
     "offered",
+    "save_plan",
     "soonest_plans",
 ]
 
@@ -235,7 +235,7 @@ def earliest_start(
     )
 
 
-def keep_plan(
+def save_plan(
     *, user: User, spec: ModelSpec, plan: Plan, now: datetime, address: str = ""
 ) -> StoredPlan:
     """Store a chosen Plan, so that a booking and a Job can name it.

@@ -70,7 +70,7 @@ def write(
         return last
     stored = None
     if state != State.STAYS and weighed.plan is not None:
-        stored = _keep(job, weighed, weighed.plan, now)
+        stored = _save_moved_plan(job, weighed, weighed.plan, now)
     return MoveDecision.objects.create(
         job=job,
         at=now,
@@ -100,7 +100,7 @@ def _numbers(
     }
 
 
-def _keep(
+def _save_moved_plan(
     job: Job, weighed: plan_evaluation.RebalanceEvaluation, plan: Plan, now: datetime
 ) -> StoredPlan:
     """Keep the Plan under its new Gpus."""

@@ -68,7 +68,7 @@ def rebalance_jobs(now: datetime) -> dict[str, int]:
             move_decisions.next_accepted(), move_decisions.carry_out, now
         ),
         "looked": sum(
-            _look(job, troubles.get(job.pk), policy, now)
+            _judge_job(job, troubles.get(job.pk), policy, now)
             for job in _due(policy, troubles, now)
         ),
         "withdrawn": _each(_of_ended_jobs(now), _withdraw_ended, now),
@@ -186,7 +186,7 @@ def _may_live_again(job: Job, now: datetime) -> bool:
 # --- one look -----------------------------------------------------------------------
 
 
-def _look(
+def _judge_job(
     job: Job,
     troubled: tuple[GpuTrouble, datetime] | None,
     policy: PlacementPolicy,

@@ -39,11 +39,11 @@ def record(endpoint: Endpoint, said: object, now: datetime) -> int:
         known = one.get("id") if isinstance(one, Mapping) else None
         row = rows.get(known) if type(known) is int else None
         if row is not None:
-            changed += _keep(row, one, now)
+            changed += _save_state(row, one, now)
     return changed
 
 
-def _keep(row: ServedModel, said: Mapping[str, Any], now: datetime) -> bool:
+def _save_state(row: ServedModel, said: Mapping[str, Any], now: datetime) -> bool:
     """Store one model's state, and notify its owner of a failure."""
     state = said.get("state")
     note = "".join(c for c in str(said.get("note") or "") if c.isprintable())[:300]

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_safe
 
-from placement.jobs.views.viewer import own_reservations, reader
+from placement.jobs.views.viewer import reader, usable_reservations
 from placement.models import Endpoint, ModelFile, ServedModel
 from placement.planner.values.errors import BadInput
 from placement.plans.api import UPLOADS_PER_MINUTE
@@ -123,7 +123,7 @@ def _places(user: User) -> list[tuple[str, str]]:
             gettext("the best GPU of %(reservation)s")
             % {"reservation": shown(row.label)},
         )
-        for row in own_reservations(user, now)
+        for row in usable_reservations(user, now)
     ]
     there = Endpoint.objects.open_to(user).select_related("job__owner", "job__node")
     found += [

@@ -191,7 +191,7 @@ def _launch(kept: WaitingLaunch, now: datetime) -> None:
                     row.user, str(kept), plan, row.reservation, now
                 )
     except (BookingError, PlacementError) as refusal:
-        _tell(row.user, str(kept), row.reservation, refusal, now)
+        _notify_refused(row.user, str(kept), row.reservation, refusal, now)
 
 
 def _bring(job: Job, now: datetime) -> None:
@@ -212,7 +212,7 @@ def _bring(job: Job, now: datetime) -> None:
             sentence("not where its reservation went: {refusal}", refusal=refusal),
             now,
         )
-        _tell(job.owner, job.name, waits.reservation, refusal, now)
+        _notify_refused(job.owner, job.name, waits.reservation, refusal, now)
 
 
 def _place_in(job: Job, reservation_id: int, now: datetime) -> None:
@@ -259,7 +259,7 @@ def _end(job: Job, why: str, now: datetime) -> None:
     )
 
 
-def _tell(
+def _notify_refused(
     user: User,
     name: str,
     reservation: Reservation | None,

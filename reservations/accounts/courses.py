@@ -42,8 +42,8 @@ def end_due(at: datetime, policy: Policy) -> dict[str, int]:
     if not _anything(at):
         return dict.fromkeys(("endings_told", "courses_ended", "guests_ended"), 0)
     return {
-        "endings_told": _safely(_tell_courses, at, policy)
-        + _safely(_tell_guests, at, policy),
+        "endings_told": _safely(_notify_members, at, policy)
+        + _safely(_notify_guests, at, policy),
         "courses_ended": _safely(_end_courses, at, policy),
         "guests_ended": _safely(_end_guests, at, policy),
     }
@@ -74,7 +74,7 @@ def _safely(
 # --- telling ----------------------------------------------------------------------
 
 
-def _tell_courses(at: datetime, policy: Policy) -> int:
+def _notify_members(at: datetime, policy: Policy) -> int:
     """Tell members 7 days and 1 day before their course ends."""
     told = 0
     soon = Account.objects.filter(
@@ -94,11 +94,11 @@ def _tell_courses(at: datetime, policy: Policy) -> int:
             "account": str(course),
             "ends_at": course.ends_at.isoformat(),
         }
-        told += _tell(_untold(people, key), key, detail, at)
+        told += _notify_of_end(_untold(people, key), key, detail, at)
     return told
 
 
-def _tell_guests(at: datetime, policy: Policy) -> int:
+def _notify_guests(at: datetime, policy: Policy) -> int:
     """Tell a guest, and who answers for them, before their time is over."""
     soon = Membership.objects.filter(
         active=True, expires_at__gt=at, expires_at__lte=at + SOON
@@ -110,11 +110,11 @@ def _tell_guests(at: datetime, policy: Policy) -> int:
         key = f"guest:{guest.pk}:{guest.expires_at.isoformat()}:{days}"
         same = {"account": str(guest.account), "ends_at": guest.expires_at.isoformat()}
         own = User.objects.filter(pk=guest.user_id)
-        told += _tell(_untold(own, key), key, same | {"what": "member"}, at)
+        told += _notify_of_end(_untold(own, key), key, same | {"what": "member"}, at)
         if guest.sponsor_id is not None:
             sponsor = User.objects.filter(pk=guest.sponsor_id)
             about = same | {"what": "guest", "person": guest.user_id}
-            told += _tell(_untold(sponsor, key), key, about, at)
+            told += _notify_of_end(_untold(sponsor, key), key, about, at)
     return told
 
 
@@ -125,7 +125,7 @@ def _untold(people: QuerySet[User], key: str) -> QuerySet[User]:
     return people.filter(~Exists(before), is_active=True).order_by("pk")[:MOST_TOLD]
 
 
-def _tell(
+def _notify_of_end(
     people: QuerySet[User], key: str, detail: Mapping[str, object], at: datetime
 ) -> int:
     chosen = list(people)

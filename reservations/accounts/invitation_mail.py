@@ -44,7 +44,7 @@ def send(*, user_ids: Sequence[int], actor_id: int | None, now: datetime) -> int
             if not user.email:
                 raise mailing.MailFailed("there is no mail address", final=True)
             with with_language_of(user):
-                subject, mail = _letter(user, text, until)
+                subject, mail = _mail_text(user, text, until)
             mailing.send(
                 to=user.email,
                 subject=subject,
@@ -64,7 +64,7 @@ def send(*, user_ids: Sequence[int], actor_id: int | None, now: datetime) -> int
     return sent
 
 
-def _letter(user: User, text: str, until: str) -> tuple[str, str]:
+def _mail_text(user: User, text: str, until: str) -> tuple[str, str]:
     """Return (subject, text) of the mail, in the active language."""
     words = gettext(
         "You have a new account at the GPU Portal. Your user name is %(name)s.\n\n"

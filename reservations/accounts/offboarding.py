@@ -72,7 +72,7 @@ def _release(pk: int, at: datetime, policy: Policy, reason: str) -> None:
         reservation_id=pk, user=None, now=at, reason=reason, permille=0
     )
     with transaction.atomic(durable=True):
-        _tell(row, "released", at)
+        _notify_owner(row, "released", at)
 
 
 def _cancel(pk: int, at: datetime, policy: Policy, reason: str) -> None:
@@ -86,13 +86,13 @@ def _cancel(pk: int, at: datetime, policy: Policy, reason: str) -> None:
         Allocation.objects.filter(reservation=row).update(live=False)
         ledger.release_hold(row, now=at, reason=reason)
         ledger.audit("cancelled", row, actor=None, now=at, reason=reason)
-        _tell(row, "cancelled", at)
+        _notify_owner(row, "cancelled", at)
         row.refresh_from_db()
         gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
         live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=True)
 
 
-def _tell(row: Reservation, what: str, at: datetime) -> None:
+def _notify_owner(row: Reservation, what: str, at: datetime) -> None:
     notify(
         user=row.user,
         kind=Notice.Kind.COURSE_ENDING,

@@ -15,9 +15,9 @@ from reservations.booking.counted_returns import (
 from reservations.booking.refusals import keep_refusal
 from reservations.booking.service import (
     OVERLAP,
-    _taken,
     judge,
-    wish_of,
+    overlap_refusal,
+    request_after_notice,
 )
 from reservations.models import Allocation, Reservation, User
 from reservations.notifications import live
@@ -105,7 +105,7 @@ def change(
     except IntegrityError as error:
         if OVERLAP not in str(error):
             raise
-        refusal: Refusal = _taken(locked.gpus[0], window)
+        refusal: Refusal = overlap_refusal(locked.gpus[0], window)
     except Refusal as refused:
         refusal = refused
     _refused(refusal, before, wanted, window, now=now, policy=policy)
@@ -154,7 +154,9 @@ def _request(
     locked = replace(locked, gpus=ledger.as_booked(locked.gpus, held))
     if row.state != State.CONFIRMED or window.start < now:
         return Request(locked.gpus, window, now)
-    request = wish_of(locked, window.start, window.end, now=now, policy=policy)
+    request = request_after_notice(
+        locked, window.start, window.end, now=now, policy=policy
+    )
     if request.window.start == row.start:
         # A start that waited for a notice may be off the grid, and may stay there.
         request = replace(request, earliest=row.start)

@@ -6,7 +6,7 @@ from django.db import IntegrityError, transaction
 
 from reservations.booking import overstay
 from reservations.booking.counted_returns import allocations_of
-from reservations.booking.service import OVERLAP, _taken
+from reservations.booking.service import OVERLAP, overlap_refusal
 from reservations.models import Allocation, Reservation, User
 from reservations.notifications import holder_notices, live
 from reservations.rules.charges import FULL_PRICE_PERMILLE, settlement_of
@@ -113,7 +113,9 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
     except IntegrityError as error:
         if OVERLAP not in str(error):
             raise
-        refusal: Refusal = _taken(locked.gpus[0], Window(before.start, before.end))
+        refusal: Refusal = overlap_refusal(
+            locked.gpus[0], Window(before.start, before.end)
+        )
     raise refusal
 
 

@@ -17,8 +17,8 @@ from reservations.booking import shared_use
 from reservations.booking.release import _release
 from reservations.booking.service import (
     OVERLAP,
-    _taken,
     judge,
+    overlap_refusal,
     request_of,
     write_decision,
 )
@@ -113,7 +113,7 @@ def _go_on(
     except IntegrityError as error:
         if OVERLAP not in str(error):
             raise
-        raise _taken(locked.gpus[0], request.window) from error
+        raise overlap_refusal(locked.gpus[0], request.window) from error
     # The holder is the same and was there: nobody is new to this Window.
     made.checked_in_at, made.keep_used, made.kept_at = came, keep_used, kept_at
     made.overstay, made.created_at = row.overstay, row.created_at

@@ -71,7 +71,7 @@ def book(
             chosen = locks.choose_membership(user, membership)
             locked = locks.lock(chosen, gpu_ids)
             locks.check_still(chosen)
-            request = wish_of(locked, start, end, now=now, policy=policy)
+            request = request_after_notice(locked, start, end, now=now, policy=policy)
             request = _with_token(request, chosen, token_id, policy, lock=True)
             displacement.lock_flex(
                 locked.gpus, request.window.start, request.window.end
@@ -95,7 +95,7 @@ def book(
     except IntegrityError as error:
         if OVERLAP not in str(error):
             raise
-        refusal: Refusal = _taken(locked.gpus[0], request.window)
+        refusal: Refusal = overlap_refusal(locked.gpus[0], request.window)
     except Refusal as refused:
         refusal = refused
     slot_search.add_next_slot(
@@ -105,7 +105,7 @@ def book(
     raise refusal
 
 
-def _taken(gpu: CalendarGpu, window: Window) -> GpuTaken:
+def overlap_refusal(gpu: CalendarGpu, window: Window) -> GpuTaken:
     """Return the refusal for what only the database itself noticed."""
     return GpuTaken(gpu=gpu.label, start=window.start, end=window.end)
 
@@ -125,7 +125,7 @@ def request_of(
     return Request(tuple(gpus), Window(begin, over), now)
 
 
-def wish_of(
+def request_after_notice(
     locked: locks.LockedRows,
     start: datetime,
     end: datetime,
@@ -339,7 +339,7 @@ def preview(
             window = Window(begin, max(end, begin + timedelta(seconds=1)))
             request = Request(locked.gpus, window, now)
         else:
-            request = wish_of(locked, begin, end, now=now, policy=policy)
+            request = request_after_notice(locked, begin, end, now=now, policy=policy)
             if before is not None and request.window.start == before.start:
                 request = replace(request, earliest=before.start)
         request = _with_token(request, chosen, token_id, policy, lock=False)

@@ -132,11 +132,11 @@ def ending(at: datetime, policy: Policy) -> dict[str, int]:
     for key, row in keys.items():
         if key in told or row.end - row.start < timedelta(seconds=SHORTEST_SECONDS):
             continue
-        done += _tell_end(row, key, at)
+        done += _notify_of_end(row, key, at)
     return {"ending_told": done}
 
 
-def _tell_end(row: Reservation, key: str, at: datetime) -> bool:
+def _notify_of_end(row: Reservation, key: str, at: datetime) -> bool:
     try:
         with transaction.atomic(durable=True):
             told = notify(

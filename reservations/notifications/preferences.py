@@ -40,7 +40,7 @@ def choose(
         for kind, channels in kept.items()
         if tuple(channels) != channels_of(kind, {})
     }
-    return _keep(
+    return _save_preferences(
         user,
         "notices.chosen",
         now,
@@ -52,7 +52,7 @@ def choose(
 
 def mute(*, user: User, until: datetime | None, now: datetime) -> NoticeSettings:
     """Let everything but the page be silent until then; None: no longer."""
-    return _keep(user, "notices.muted", now, muted_until=until)
+    return _save_preferences(user, "notices.muted", now, muted_until=until)
 
 
 def unsubscribe(*, user: User, kind: str, now: datetime) -> NoticeSettings:
@@ -62,7 +62,7 @@ def unsubscribe(*, user: User, kind: str, now: datetime) -> NoticeSettings:
     chosen = dict(before)
     for one in kinds:
         chosen[one] = [c for c in channels_of(one, before) if c != "mail"]
-    return _keep(user, "notices.unsubscribed", now, chosen=chosen)
+    return _save_preferences(user, "notices.unsubscribed", now, chosen=chosen)
 
 
 def set_webhook(
@@ -83,7 +83,7 @@ def set_webhook(
     """
     webhook.check(url)
     nonce = secrets.token_hex(16)
-    _keep(
+    _save_preferences(
         user,
         "notices.webhook-set",
         now,
@@ -106,7 +106,7 @@ def enable_webhook(*, user: User, now: datetime) -> NoticeSettings:
     """
     if not settings_of(user).webhook_url:
         raise NotFound(what=sentence("webhook of yours"))
-    return _keep(
+    return _save_preferences(
         user,
         "notices.webhook-on",
         now,
@@ -117,7 +117,7 @@ def enable_webhook(*, user: User, now: datetime) -> NoticeSettings:
 
 def drop_webhook(*, user: User, now: datetime) -> NoticeSettings:
     """Forget the address and its secret."""
-    return _keep(
+    return _save_preferences(
         user,
         "notices.webhook-dropped",
         now,
@@ -146,7 +146,9 @@ def try_channels(*, user: User, now: datetime) -> bool:
 
 
 @transaction.atomic(durable=True)
-def _keep(user: User, verb: str, now: datetime, **fields: object) -> NoticeSettings:
+def _save_preferences(
+    user: User, verb: str, now: datetime, **fields: object
+) -> NoticeSettings:
     kept, _ = NoticeSettings.objects.update_or_create(user=user, defaults=fields)
     audit_act(verb=verb, subject=f"user:{user.pk}", actor=user, now=now)
     return kept

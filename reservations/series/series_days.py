@@ -9,8 +9,8 @@ from django.db import IntegrityError, transaction
 from reservations.booking import displacement
 from reservations.booking.service import (
     OVERLAP,
-    _taken,
     judge,
+    overlap_refusal,
     request_of,
     write_decision,
 )
@@ -124,7 +124,7 @@ def _book_one(
     except IntegrityError as error:
         if OVERLAP not in str(error):
             raise
-        refusal: Refusal = _taken(locked.gpus[0], window)
+        refusal: Refusal = overlap_refusal(locked.gpus[0], window)
     except Refusal as refused:
         refusal = refused
     else:

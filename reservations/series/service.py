@@ -131,7 +131,7 @@ def create(
         refused = [one for one in looked if one.state == REFUSED]
         if refused and (not skip_refused or len(refused) == len(looked)):
             raise _conflict(refused, len(looked), wanted.rule.zone)
-        made = _keep(wanted, skip_refused=skip_refused, at=at)
+        made = _save_series(wanted, skip_refused=skip_refused, at=at)
         _note(made, looked, at)
         for day in set(wanted.rule.days()) & set(skip):
             Occurrence.objects.create(series=made, day=day, state=SKIPPED, looked_at=at)
@@ -165,7 +165,7 @@ def _conflict(refused: Sequence[JudgedDay], of: int, zone: str) -> SeriesConflic
     )
 
 
-def _keep(wanted: SeriesWish, *, skip_refused: bool, at: datetime) -> Series:
+def _save_series(wanted: SeriesWish, *, skip_refused: bool, at: datetime) -> Series:
     rule = wanted.rule
     made = Series.objects.create(
         membership=wanted.membership,
@@ -215,7 +215,7 @@ def _extend(pk: int, at: datetime, policy: Policy) -> list[JudgedDay]:
             chosen = locks.choose_membership(row.user, row.membership)
         except BookingError as error:
             Series.objects.end(pk, at=at)
-            _tell(row, {"ended": True, "why": error.text()}, "ended", at)
+            _notify_owner(row, {"ended": True, "why": error.text()}, "ended", at)
             return []
         locks.lock(chosen, gpu_ids)
         fresh = lock_row(pk)
@@ -231,7 +231,7 @@ def _extend(pk: int, at: datetime, policy: Policy) -> list[JudgedDay]:
         looked = book_days(wanted, days, policy, at)
         looked += _missed(rule, known, at)
         _note(row, looked, at)
-        _tell_conflicts(row, looked, at)
+        _notify_of_conflicts(row, looked, at)
         _plan_next_look(row, rule, policy, at)
     return looked
 
@@ -246,7 +246,9 @@ def _missed(rule: Rule, known: dict[date, str], at: datetime) -> Iterator[Judged
             yield JudgedDay(day, window, REFUSED)
 
 
-def _tell_conflicts(row: Series, looked: Iterable[JudgedDay], at: datetime) -> None:
+def _notify_of_conflicts(
+    row: Series, looked: Iterable[JudgedDay], at: datetime
+) -> None:
     zone = ZoneInfo(row.zone)
     for one in looked:
         soon = one.window.start - at <= TOLD_BEFORE
@@ -255,10 +257,12 @@ def _tell_conflicts(row: Series, looked: Iterable[JudgedDay], at: datetime) -> N
             if one.refusal is not None:
                 why = one.refusal.text(zone)
             detail = {"start": one.window.start.isoformat(), "why": why}
-            _tell(row, detail, one.day.isoformat(), at)
+            _notify_owner(row, detail, one.day.isoformat(), at)
 
 
-def _tell(row: Series, detail: Mapping[str, object], key: str, at: datetime) -> None:
+def _notify_owner(
+    row: Series, detail: Mapping[str, object], key: str, at: datetime
+) -> None:
     notify(
         user=row.user,
         kind=Notice.Kind.SERIES_CONFLICT,

@@ -12,7 +12,7 @@ from typing import Any
 from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models import Q
 
-from reservations.booking.service import OVERLAP, _taken
+from reservations.booking.service import OVERLAP, overlap_refusal
 from reservations.models import Membership, Notice, Offer, Reservation, User
 from reservations.notifications.service import notify
 from reservations.notifications.text.sharing_text import (
@@ -95,7 +95,7 @@ def offer(
     try:
         with transaction.atomic(durable=True):
             made.save()
-            _tell_taker(made, at)
+            _notify_taker(made, at)
     except IntegrityError as error:
         if "reservation" not in str(error):
             raise
@@ -137,7 +137,7 @@ def accept(*, offer_id: int, user: User, kind: str = "", now: datetime) -> Offer
             raise
         given = swap.terms(found.terms["given"], at)
         gpu = locks.read(found.taker, given.gpu_ids).gpus[0]
-        raise _taken(gpu, given.window) from error
+        raise overlap_refusal(gpu, given.window) from error
     found.refresh_from_db()
     return found
 
@@ -296,7 +296,7 @@ def _load(pk: int, user: User) -> Offer:
     return found
 
 
-def _tell_taker(made: Offer, at: datetime) -> None:
+def _notify_taker(made: Offer, at: datetime) -> None:
     notify(
         user=made.taker.user,
         kind=Notice.Kind.OFFER_MADE,

@@ -133,7 +133,7 @@ def _offer(
         audit_waiting(
             "offered", row, at, start=slot.start.isoformat(), gpus=slot.gpu_ids
         )
-        tell_waiting(
+        notify_waiting(
             row,
             "slot_offered",
             at,
@@ -169,7 +169,7 @@ def _expect(row: WaitingRequest, found: ExpectedStart | None, at: datetime) -> N
         if held and (later or not row.planned):
             before = row.expected_start if later else None
             audit_waiting("planned", row, at, start=start.isoformat())
-            tell_waiting(
+            notify_waiting(
                 row,
                 "planned",
                 at,
@@ -178,7 +178,7 @@ def _expect(row: WaitingRequest, found: ExpectedStart | None, at: datetime) -> N
             )
 
 
-def tell_waiting(
+def notify_waiting(
     row: WaitingRequest,
     what: str,
     at: datetime,

@@ -41,7 +41,11 @@ from reservations.rules.window import Window
 from reservations.store import locks
 from reservations.store.audit_log import something_new
 from reservations.store.write_queue import wait_for_turn
-from reservations.waitlist.estimates import audit_waiting, store_estimates, tell_waiting
+from reservations.waitlist.estimates import (
+    audit_waiting,
+    notify_waiting,
+    store_estimates,
+)
 from reservations.waitlist.rules import (
     WaitlistMatch,
     first_placed,
@@ -111,7 +115,7 @@ def _expire(at: datetime, policy: Policy) -> int:
                 continue
             ended += 1
             audit_waiting("expired", row, at)
-            tell_waiting(row, "declined", at, latest=row.latest.isoformat())
+            notify_waiting(row, "declined", at, latest=row.latest.isoformat())
     return ended
 
 
@@ -216,7 +220,7 @@ def place_one(
         if turn is not None and first[0].turn != turn:
             raise TurnLost
         locked = locks.lock(chosen, gpu_ids)
-        request = booking.wish_of(
+        request = booking.request_after_notice(
             locked, window.start, window.end, now=now, policy=policy
         )
         displacement.lock_flex(locked.gpus, request.window.start, request.window.end)
@@ -234,7 +238,7 @@ def place_one(
         if row.displaced_from is not None:
             shared_use.carry(row.displaced_from, made, now=now)
         WaitlistLook.objects.filter(pk=1).update(turn=F("turn") + 1)
-        _tell_placed(row, made, actor, now=now, policy=policy)
+        _notify_placed(row, made, actor, now=now, policy=policy)
     return made
 
 
@@ -268,7 +272,7 @@ def _note_placed(
         raise TurnLost
 
 
-def _tell_placed(
+def _notify_placed(
     row: WaitingRequest,
     made: Reservation,
     actor: User | None,
@@ -279,6 +283,6 @@ def _tell_placed(
     audit_waiting("placed", row, now, actor=actor, reservation=made.pk)
     freeze = timedelta(seconds=policy.freeze_seconds)
     until = (made.start - freeze).isoformat() if made.start - now > freeze else None
-    tell_waiting(
+    notify_waiting(
         row, "placed", now, reservation=made, kind=made.kind, decline_until=until
     )

@@ -11,7 +11,7 @@ from django.utils import timezone
 from placement.models import StoredPlan
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.values.workload import Workload
-from placement.plans.service import keep_plan, make_plans, offered
+from placement.plans.service import make_plans, offered, save_plan
 from reservations.models import User
 from telemetry.inventory.queries import load_cluster
 from telemetry.live import broadcast
@@ -107,4 +107,4 @@ def plan_on(user: User, strategy: str) -> StoredPlan:
     found = offered(user=user, at=None, hours=4, now=now)
     plans = make_plans(spec=spec, workload=Workload(), offers=found.offers)
     chosen = next(plan for plan in plans.plans if plan.strategy == strategy)
-    return keep_plan(user=user, spec=spec, plan=chosen, now=now)
+    return save_plan(user=user, spec=spec, plan=chosen, now=now)

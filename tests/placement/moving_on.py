@@ -13,7 +13,7 @@ from placement.agent.process import process_tree
 from placement.jobs import service as jobs
 from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.planner.model.well_known import well_known_spec
-from placement.plans.service import keep_plan
+from placement.plans.service import save_plan
 from placement.rebalance.rebalance_tick import rebalance_jobs
 from placement.rules.rebalance_rules import RebalanceAction, RestartMode
 from reservations.booking.service import book
@@ -104,7 +104,7 @@ def runs_on_blue(lab: NearNodes, client: redis.Redis, **script: object) -> Job:
         end=end,
         now=now,
     )
-    plan = keep_plan(
+    plan = save_plan(
         user=alice, spec=well_known_spec("gpt2"), plan=plan_on(gpus), now=now
     )
     job = jobs.launch(

@@ -13,7 +13,7 @@ from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.workload import Workload
-from placement.plans.service import keep_plan, make_plans
+from placement.plans.service import make_plans, save_plan
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import move_decisions
 from placement.rebalance.rebalance_tick import rebalance_jobs
@@ -96,7 +96,7 @@ def plan_on(gpus, strategy="single"):
 
 def running(user, reservation, gpus, strategy="single", **more):
     spec = well_known_spec("gpt2")
-    stored = keep_plan(user=user, spec=spec, plan=plan_on(gpus, strategy), now=NOW)
+    stored = save_plan(user=user, spec=spec, plan=plan_on(gpus, strategy), now=NOW)
     fields = {"may_move": True, "restart": RestartMode.FRESH, **more}
     made = jobs.launch(
         user=user,

@@ -151,7 +151,7 @@ def _first_says(words: Sequence[bool], device: torch.device) -> list[bool]:
     return [word > 0 for word in said.tolist()]
 
 
-def tell(plan: Plan | None, trainer: Trainer) -> None:
+def log_placement(plan: Plan | None, trainer: Trainer) -> None:
     """Say in the log what runs where."""
     how, device = trainer.how, trainer.ranks.device
     if plan is None:
@@ -203,7 +203,7 @@ def main(argv: list[str]) -> int:
     try:
         trainer = trainer_of(how)(how, settings, RankGroups(how, device))
         if trainer.ranks.rank == 0:
-            tell(plan, trainer)
+            log_placement(plan, trainer)
         train(trainer, asked)
     except NotRunnable as error:
         print(f"the plan cannot be run: {error}", flush=True)

@@ -122,7 +122,7 @@ def read_request(
             "Inference-Header-Content-Length",
             f"{len(blob) - at} bytes follow that belong to no input",
         )
-    return _asked(said, found, outputs)
+    return _outputs_and_deadline(said, found, outputs)
 
 
 def _object(head: bytes) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _no_constant(word: str) -> float:
     raise ValueError(f"{word} is not a JSON number; send it in the binary form")
 
 
-def _asked(
+def _outputs_and_deadline(
     said: Mapping[str, Any], found: dict[str, Any], outputs: Sequence[Tensor]
 ) -> InferenceRequest:
     """Return the requested outputs and the deadline."""

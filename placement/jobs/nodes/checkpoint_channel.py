@@ -34,7 +34,7 @@ MOST_PROBLEM = 300
 @for_nodes("PUT")
 def about(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     """Receive the size of a requested checkpoint; answer the offset to continue at."""
-    row = _asked(node, pk)
+    row = _requested_transfer(node, pk)
     if row is None:
         return problem(404, "no checkpoint of such a job was asked for here")
     try:
@@ -89,7 +89,7 @@ def piece(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     offset = number(request, "offset")
     if offset is None:
         return problem(422, "offset must be a whole number")
-    row = _asked(node, pk)
+    row = _requested_transfer(node, pk)
     if row is None or row.state != State.COMING:
         return problem(404, "no checkpoint of such a job was asked for here")
     if not 0 < length_of(request) <= MOST_PIECE_BYTES:
@@ -124,7 +124,7 @@ def checkpoint(request: HttpRequest, node: Node, *, pk: int, part: int) -> HttpR
     return HttpResponse(piece_of(path, offset), content_type="application/octet-stream")
 
 
-def _asked(node: Node, pk: int) -> CarriedCheckpoint | None:
+def _requested_transfer(node: Node, pk: int) -> CarriedCheckpoint | None:
     """Return what a node was asked to bring of a Job."""
     rows = CarriedCheckpoint.objects.filter(
         job=pk, node=node, state__in=checkpoint_relay.OPEN, ordered_at__isnull=False

@@ -177,7 +177,7 @@ def _drop(job: Job, why: LogDropped, now: datetime) -> None:
             path.unlink(missing_ok=True)
 
 
-def keep_within(now: datetime) -> dict[str, int]:
+def limit_each_person(now: datetime) -> dict[str, int]:
     """Keep each person's logs within the policy's bytes.
 
     The logs of Jobs that ended first are deleted first. Where those of running Jobs

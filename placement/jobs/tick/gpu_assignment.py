@@ -51,7 +51,7 @@ def gpus_for_due_job(job: Job, planned: Sequence[str]) -> JobTurn:
     before = Job.objects.filter(moves__next_job=job, state__in=ON_NODE).first()
     if before is not None:
         return JobTurn(waits=_waits_for(before))
-    taken = _taken(job, set(held.values()))
+    taken = _jobs_on_gpus(job, set(held.values()))
     wanted = [held[uuid] for uuid in planned if uuid in held] or list(held.values())
     strangers = _strangers(wanted)
     free = [pk for pk in wanted if pk not in taken and pk not in strangers]
@@ -143,7 +143,7 @@ def _strangers(gpu_ids: Sequence[int]) -> dict[int, str]:
     return {row.gpu_id: str(row.gpu) for row in found if row.gpu_id is not None}
 
 
-def _taken(job: Job, held: set[int]) -> dict[int, int]:
+def _jobs_on_gpus(job: Job, held: set[int]) -> dict[int, int]:
     """Return the Job that is on each of these Gpus, of whichever Reservation."""
     found: dict[int, int] = {}
     others = (

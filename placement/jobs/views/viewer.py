@@ -40,7 +40,7 @@ def reader(request: HttpRequest) -> User:
     return request.user
 
 
-def own_reservations(user: User, now: datetime) -> list[OwnReservation]:
+def usable_reservations(user: User, now: datetime) -> list[OwnReservation]:
     """Return what one may run Jobs in, own and shared, the soonest first."""
     rows = (
         Reservation.objects.live()

@@ -69,7 +69,7 @@ def cards(plans: Sequence[Plan], own: Mapping[str, int], units: str) -> list[Pla
 def card(plan: Plan, own: Mapping[str, int], units: str) -> PlanCard:
     """Return one Plan as a page shows it."""
     tightest = min(plan.shards, key=lambda shard: shard.headroom_bytes)
-    left = _room(tightest.headroom_bytes)
+    left = _headroom_or_lack(tightest.headroom_bytes)
     if len(plan.shards) > 1:
         left = gettext("%(size)s on %(gpu)s") % {
             "size": left,
@@ -129,7 +129,9 @@ def candidates(found: PlanSet) -> list[dict[str, object]]:
             "title": plan.title,
             "where": _short(plan),
             "step": _step(plan),
-            "left": _room(min(shard.headroom_bytes for shard in plan.shards)),
+            "left": _headroom_or_lack(
+                min(shard.headroom_bytes for shard in plan.shards)
+            ),
             "why": _against(plan, found),
             "changed": "; ".join(short_remedies(plan)),
         }
@@ -318,7 +320,7 @@ def _step(plan: Plan) -> str:
     return seconds(plan.step_seconds) if plan.step_seconds else "–"
 
 
-def _room(headroom_bytes: int) -> str:
+def _headroom_or_lack(headroom_bytes: int) -> str:
     """Return what a Plan leaves free, or how much too little there is."""
     if headroom_bytes < 0:
         return gettext("%(size)s too little") % {"size": gib(-headroom_bytes)}

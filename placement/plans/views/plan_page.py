@@ -29,8 +29,8 @@ from placement.plans.service import (
     BOOKED,
     AvailableGpus,
     EarliestPlans,
-    keep_plan,
     make_plans,
+    save_plan,
     soonest_plans,
 )
 from placement.plans.views import bar_chart, plan_cards, plan_comparison
@@ -368,7 +368,7 @@ def plan_choose(request: HttpRequest) -> HttpResponse:
             ),
         )
         return _show(request, form, answer, status=409)
-    stored = keep_plan(
+    stored = save_plan(
         user=reader(request),
         spec=answer.spec,
         plan=chosen,

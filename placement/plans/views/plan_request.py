@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 
 from placement.jobs.forms import PlanForm
-from placement.jobs.views.viewer import own_reservations, reader
+from placement.jobs.views.viewer import reader, usable_reservations
 from placement.models import RegisteredModel
 from placement.planner.model.adaptation import adapted, usual_targets
 from placement.planner.model.spec import ModelSpec
@@ -69,7 +69,7 @@ class PlanRequest:
 def plan_form(request: HttpRequest, values: Mapping[str, object]) -> PlanForm:
     """Return the form with what this User may choose from."""
     user = reader(request)
-    mine = own_reservations(user, timezone.now())
+    mine = usable_reservations(user, timezone.now())
     models = RegisteredModel.objects.filter(owner=user).values_list("pk", "name")
     return PlanForm(
         values,

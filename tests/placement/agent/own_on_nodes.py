@@ -16,7 +16,7 @@ from placement.models import Job, StoredPlan
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.workload import Workload
-from placement.plans.service import keep_plan
+from placement.plans.service import save_plan
 from placement.protocol.launchers import Launcher
 from reservations.models import Reservation, User
 from telemetry.models import Gpu
@@ -67,7 +67,7 @@ def plan_of_two(user: User) -> StoredPlan:
     spec = well_known_spec("gpt2")
     plans = make_plans(spec, Workload(precision="fp32"), offers).plans
     chosen = next(one for one in plans if one.strategy == "ddp" and one.spans_nodes)
-    return keep_plan(user=user, spec=spec, plan=chosen, now=timezone.now())
+    return save_plan(user=user, spec=spec, plan=chosen, now=timezone.now())
 
 
 def own_script_stops_goes_on_and_fails(lab: TwoNodes, booking: Reservation) -> None:

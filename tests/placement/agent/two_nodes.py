@@ -22,7 +22,7 @@ from placement.models import Job, StoredPlan
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.workload import Workload
-from placement.plans.service import keep_plan
+from placement.plans.service import save_plan
 from placement.protocol.job_lifecycle import JobState
 from placement.rules.log_text import numbers_of
 from reservations.models import User
@@ -213,4 +213,4 @@ def staged_plan(user: User) -> StoredPlan:
     made = make_plans(spec, Workload(precision="fp32"), offers)
     chosen = next(plan for plan in made.plans if len(plan.nodes) == 2)
     assert len(chosen.shards) == 3 and chosen.strategy == "pipeline"
-    return keep_plan(user=user, spec=spec, plan=chosen, now=timezone.now())
+    return save_plan(user=user, spec=spec, plan=chosen, now=timezone.now())

@@ -8,7 +8,7 @@ from placement.jobs import service as jobs
 from placement.jobs.release_guard import JobThere
 from placement.jobs.tick import job_tick
 from placement.jobs.tick import job_tick as ticking_service
-from placement.jobs.views.viewer import own_reservations
+from placement.jobs.views.viewer import usable_reservations
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.job_lifecycle import JobState
 from reservations.booking import partial_release
@@ -40,7 +40,7 @@ def test_a_co_user_runs_as_themselves_without_checking_in_until_taken_off(
     with pytest.raises(NotFound):
         launch(bob, reservation)
     co_use.share(reservation_id=reservation.pk, user=alice, username="bob", now=NOW)
-    assert [one.pk for one in own_reservations(bob, NOW)] == [reservation.pk]
+    assert [one.pk for one in usable_reservations(bob, NOW)] == [reservation.pk]
     with pytest.raises(LaunchInvalid) as refused:
         launch(bob, reservation, may_move=True)
     assert set(refused.value.problems) == {"may_move"}

@@ -11,7 +11,7 @@ from placement.models import Job, PlacementPolicy, PlanOutcome
 from placement.planner.values.calibration import ENOUGH
 from placement.plans import measured_error, plan_outcome
 from placement.plans.available_gpus import placement_policy
-from placement.plans.service import keep_plan
+from placement.plans.service import save_plan
 from placement.protocol.job_lifecycle import JobState
 from placement.tick import follow
 from reservations.rules.lifecycle import State
@@ -147,7 +147,7 @@ def follows_what_ran(job, row, gpu_class) -> None:
     assert after["step_seconds"] == pytest.approx(2 * step)
     assert after["shards"][0]["prior_likely_bytes"] == shard["likely_bytes"]
     # The next outcome is counted against the prior, not against what was corrected.
-    job.plan = keep_plan(user=alice, spec=_spec(job), plan=_plan(after), now=now)
+    job.plan = save_plan(user=alice, spec=_spec(job), plan=_plan(after), now=now)
     PlanOutcome.objects.filter(job=job).delete()
     again = plan_outcome.begin(job, now=now)
     assert again.prior_step_seconds == pytest.approx(step)

@@ -15,9 +15,9 @@ from placement.planner.values.workload import Workload
 from placement.plans.service import (
     BOOKED,
     earliest_start,
-    keep_plan,
     make_plans,
     offered,
+    save_plan,
     soonest_plans,
 )
 from reservations.models import SitePolicy
@@ -142,7 +142,7 @@ def test_a_kept_plan_is_read_back_equal(alice, gpus):
     found, _ = offers(alice)
     plans = make_plans(spec=spec, workload=Workload(), offers=found.offers)
     now = timezone.now()
-    kept = keep_plan(user=alice, spec=spec, plan=plans.plans[0], now=now)
+    kept = save_plan(user=alice, spec=spec, plan=plans.plans[0], now=now)
     kept.refresh_from_db()
     assert Plan.from_json(kept.plan) == plans.plans[0]
     assert kept.title == "gpt2: One GPU"

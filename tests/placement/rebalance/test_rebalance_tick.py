@@ -71,8 +71,8 @@ def test_two_ticks_at_once_make_one_decision(watched, monkeypatch):
     taken = rebalance_tick._due(PlacementPolicy.current(), {}, NOW)
     again = rebalance_tick._due(PlacementPolicy.current(), {}, NOW)
     rules = PlacementPolicy.current()
-    assert rebalance_tick._look(taken[0], None, rules, NOW)
-    assert not rebalance_tick._look(again[0], None, rules, NOW)
+    assert rebalance_tick._judge_job(taken[0], None, rules, NOW)
+    assert not rebalance_tick._judge_job(again[0], None, rules, NOW)
     assert len(moves(watched)) == 1
 
 

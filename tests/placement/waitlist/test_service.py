@@ -11,7 +11,7 @@ from placement.models import Job, WaitingLaunch
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.workload import Workload
-from placement.plans.service import keep_plan, make_plans, offered
+from placement.plans.service import make_plans, offered, save_plan
 from placement.protocol.job_lifecycle import JobState
 from reservations import tick
 from reservations.accounts.api_tokens import create_token
@@ -137,7 +137,7 @@ def test_a_plan_is_made_again_where_its_request_is_placed_on_other_gpus(
     there = offered(user=alice, at=start, hours=2, now=NOW)
     found = make_plans(spec=spec, workload=Workload(), offers=there.offers)
     plan = next(one for one in found.plans if one.strategy == "single")
-    kept = keep_plan(user=alice, spec=spec, plan=plan, now=NOW)
+    kept = save_plan(user=alice, spec=spec, plan=plan, now=NOW)
     (planned_on,) = [gpu for gpu in gpus if gpu.uuid == plan.shards[0].gpu_uuid]
     make_reservation(bob, [planned_on], start=NOW, end=NOW + 60 * HOUR)
     job = JOB | {"recipe": "tiny-transformer", "recipe_settings": {}, "plan": kept.pk}
@@ -152,7 +152,7 @@ def test_a_plan_is_made_again_where_its_request_is_placed_on_other_gpus(
     assert "the plan was made again" in told.detail["text"]
     # What does not fit on what it got is refused, and its owner is told why.
     wide = next(one for one in found.plans if len(one.shards) == 2)
-    kept = keep_plan(user=alice, spec=spec, plan=wide, now=NOW)
+    kept = save_plan(user=alice, spec=spec, plan=wide, now=NOW)
     script = {"name": "own", "kind": "script", "script": "true", "plan": kept.pk}
     ask(alice, job=script, earliest=start + 4 * HOUR, latest=NOW + 20 * HOUR)
     place(NOW)

@@ -177,10 +177,10 @@ def test_the_logs_of_jobs_that_ended_first_go_where_a_person_has_too_many(
     others = another(job, bob, ended_at=now - timedelta(hours=9))
     for one in (job, *ended, others):
         write(one, b"0123456789\n" * 100)
-    assert log_store.keep_within(now) == {"dropped": 0, "cut": 0}
+    assert log_store.limit_each_person(now) == {"dropped": 0, "cut": 0}
     limit_of(3000)
-    assert log_store.keep_within(now) == {"dropped": 2, "cut": 0}
-    assert log_store.keep_within(now) == {"dropped": 0, "cut": 0}
+    assert log_store.limit_each_person(now) == {"dropped": 2, "cut": 0}
+    assert log_store.limit_each_person(now) == {"dropped": 0, "cut": 0}
     for one in (job, *ended, others):
         one.refresh_from_db()
     gone = [one.log_dropped_at == now for one in (job, *ended, others)]
@@ -199,7 +199,7 @@ def test_the_logs_of_jobs_that_ended_first_go_where_a_person_has_too_many(
         write(ended[1], b"from a node that sends it once more\n")
     assert log_store.size(ended[1]) == 0
     limit_of(0)
-    assert log_store.keep_within(now) == {"dropped": 0, "cut": 0}
+    assert log_store.limit_each_person(now) == {"dropped": 0, "cut": 0}
 
 
 def test_a_running_jobs_log_is_cut_with_one_line_where_running_ones_hold_too_much(
@@ -211,8 +211,8 @@ def test_a_running_jobs_log_is_cut_with_one_line_where_running_ones_hold_too_muc
     log_store.append(job, attempt=1, offset=0, data=b"of another node\n", part=1)
     write(small, b"0123456789\n" * 100)
     limit_of(4000)
-    assert log_store.keep_within(now) == {"dropped": 0, "cut": 1}
-    assert log_store.keep_within(now) == {"dropped": 0, "cut": 0}
+    assert log_store.limit_each_person(now) == {"dropped": 0, "cut": 1}
+    assert log_store.limit_each_person(now) == {"dropped": 0, "cut": 0}
     job.refresh_from_db()
     line = (
         "gpuportal: the log is cut here: the logs of your jobs hold 5.4 KiB, and may "
@@ -237,4 +237,4 @@ def test_a_log_of_a_job_that_had_the_number_before_counts_for_nobody(job):
     before = log_store.path_of(job)
     (before.parent / f"{job.pk}-1-{'0' * 16}.log").write_bytes(b"y" * 9000)
     limit_of(4000)
-    assert log_store.keep_within(timezone.now()) == {"dropped": 0, "cut": 0}
+    assert log_store.limit_each_person(timezone.now()) == {"dropped": 0, "cut": 0}
