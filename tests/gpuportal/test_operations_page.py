@@ -11,7 +11,7 @@ from importlib.util import module_from_spec, spec_from_loader
 import pytest
 from django.core.management import get_commands
 
-from tests.house.walk import ROOT
+from tests.house.walk import ROOT, imports
 
 pytestmark = pytest.mark.pure
 
@@ -105,3 +105,22 @@ def test_a_machine_that_cannot_rehearse_says_so_and_goes_on(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "skipped: the walk through the page, because " in done.stdout
+
+
+def test_the_rehearsed_node_gets_every_package_that_its_races_import():
+    needed = set().union(
+        *(
+            imports(ROOT / path)
+            for path in (
+                *("tests/early.py", "tests/conftest.py", "tests/placement/conftest.py"),
+                "tests/placement/nodes.py",
+                "tests/placement/agent/storage/test_folder_tree.py",
+            )
+        )
+    )
+    ours = {"tests", "gpuportal", "placement", "reservations", "telemetry"}
+    brought = (ROOT / "requirements-web.txt").read_text().lower()
+    for name in needed - ours - sys.stdlib_module_names:
+        package = name.replace("_", "-")
+        known = re.search(rf"^{package}==", brought, re.MULTILINE)
+        assert known or package in rehearse.TEST_PACKAGES.split(), package
