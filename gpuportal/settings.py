@@ -283,7 +283,9 @@ STORAGES = {
         )
     },
 }
-WHITENOISE_USE_FINDERS = not PRODUCTION
+# A checkout's files change while it runs. A length that was read at the start would
+# then be wrong, and the browser would discard the file.
+WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = not PRODUCTION
 WHITENOISE_ALLOW_ALL_ORIGINS = False
 MEDIA_ROOT = VAR_DIR / "media"
 NPM_STATIC = {

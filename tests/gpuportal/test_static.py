@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
+from django.contrib.staticfiles import finders
 from django.core.management import call_command
+from django.test import Client
 
 HASHED = re.compile(r"\.[0-9a-f]{12}\.\w+$")
 IMPORT = re.compile(r"""(?:from|import)\s*\(?\s*["'](\.[^"']+)["']""")
@@ -66,6 +68,22 @@ def test_style_sheets_name_fonts_and_pictures_by_their_hash(collected: Path):
             for target in re.findall(r"url\([\"']?([^\"')]+)", path.read_text()):
                 if not target.startswith("data:"):
                     assert (path.parent / target).resolve().is_file(), (name, target)
+
+
+def test_a_file_that_changed_under_a_running_portal_is_served_whole(tmp_path, settings):
+    script = tmp_path / "changes.js"
+    script.write_text("export const before = 1;\n")
+    settings.STATICFILES_DIRS = [tmp_path]
+    finders.get_finder.cache_clear()
+    try:
+        client = Client()
+        for text in ("export const before = 1;\n", "export const afterwards = 12;\n"):
+            script.write_text(text)
+            answer = client.get("/static/changes.js")
+            assert b"".join(answer.streaming_content).decode() == text
+            assert int(answer["Content-Length"]) == len(text)
+    finally:
+        finders.get_finder.cache_clear()
 
 
 def test_the_sprite_is_there_under_the_name_that_modules_use(collected: Path):
