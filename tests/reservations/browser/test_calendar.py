@@ -25,6 +25,22 @@ def open_day(page: Page, lab: Lab, query: str = "") -> None:
     expect(page.locator("#toolbar")).to_have_attribute("data-live", "open")
 
 
+OVERLAPS = """(() => {
+  const spans = [...document.querySelectorAll(".timeline .ec-header time")]
+    .filter((node) => node.textContent.trim())
+    .map((node) => {
+      const text = document.createRange();
+      text.selectNodeContents(node);
+      return text.getBoundingClientRect();
+    });
+  const hit = (a, b) =>
+    a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  if (spans.length < 8) return ["the labels are missing"];
+  return spans.flatMap((a, i) => spans.slice(i + 1).filter((b) => hit(a, b)))
+    .map((box) => [box.left, box.right]);
+})()"""
+
+
 def bar(page: Page, text: str):
     return page.locator(".timeline .bar-face", has_text=text)
 
@@ -323,6 +339,21 @@ def test_filters_and_views_stay_in_the_address(browser, live_asgi, lab):
         expect(page.locator(".ec-week-view")).to_be_visible()
         page.go_back()
         expect(page.locator(".ec-day-view")).to_be_visible()
+
+
+def test_the_hours_at_the_top_never_run_into_each_other(browser, live_asgi, lab):
+    with page_of(browser, live_asgi, lab.people["alice"]) as page:
+        open_day(page, lab)
+        page.click("#new-booking")
+        expect(page.locator("#booking")).to_be_visible()
+        for press in (None, "#forth", "#back"):
+            if press:
+                page.click(press)
+            for _ in range(50):
+                if not page.evaluate(OVERLAPS):
+                    break
+                page.wait_for_timeout(100)
+            assert page.evaluate(OVERLAPS) == []
 
 
 def test_closed_gpus_are_striped_and_cannot_be_chosen(browser, live_asgi, lab):

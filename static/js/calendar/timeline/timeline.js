@@ -87,18 +87,19 @@ export class Timeline {
     this.shownOptions = print;
     this.host.dataset.view = view;
     for (const [name, value] of Object.entries(options)) this.ec.setOption(name, value);
-    this.#fit();
+    // The new options put a label on each slot again, however narrow it is.
+    this.#fit({ relabel: true });
   }
 
   /** Slots as wide as the room allows, never narrower than can be read. */
-  #fit() {
+  #fit({ relabel = false } = {}) {
     const { slot, days, narrowest } = VIEWS[this.view];
     const main = this.host.querySelector(".ec-main");
     const side = this.host.querySelector(".ec-sidebar");
     if (!main || !side || !main.clientWidth) return;
     const room = (main.clientWidth - side.offsetWidth) / ((days * DAY) / slot);
     const width = Math.max(narrowest, Math.floor(room * 100) / 100);
-    if (Math.abs(width - this.ec.getOption("slotWidth")) <= 0.02) return;
+    if (!relabel && Math.abs(width - this.ec.getOption("slotWidth")) <= 0.02) return;
     this.ec.setOption("slotWidth", width);
     this.ec.setOption("slotLabelInterval", slot * Math.ceil(LABEL_PX[this.view] / width));
   }
