@@ -7,7 +7,7 @@ translated templates, and with it the values.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,16 @@ CLEAR_LETTERS, CLEAR_BEGINNING = 8, 4
 could match texts of people, for example "{first} to {last}". It counts only inside of
 another, and its values must be single words, or texts that are recognised themselves.
 """
+DAY_FIELDS = {
+    "weekday": "Mon|Tue|Wed|Thu|Fri|Sat|Sun",
+    "day": r"\d{1,2}",
+    "month": "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec",
+    "year": r"\d{4}",
+    "time": r"\d{2}:\d{2}",
+}
+"""What the fields of a date look like. A template of these fields alone has no letters
+to be found by, for example "{weekday} {day} {month} {time}".
+"""
 SENTENCES = re.compile(r"(?<=\.) (?=[A-Z“])")
 JOINTS = tuple(map(re.compile, (r"(?<=\.)( )(?=[A-Z“])", "(; )", "(, )", "(: )")))
 """What separates texts that ``joined`` put together."""
@@ -41,7 +51,7 @@ class KnownTemplate(NamedTuple):
     part: str
     """Its longest part without a field."""
     clear: bool
-    """Whether it has CLEAR_LETTERS, or CLEAR_BEGINNING before its first field."""
+    """Whether it is a date, or has CLEAR_LETTERS, or CLEAR_BEGINNING at its start."""
     one: str
     """The template for one thing, where it has a plural."""
     number: int
@@ -155,9 +165,10 @@ def _templates(language: str) -> tuple[KnownTemplate, ...]:
     for template, (one, number) in ways.items():
         fixed, parts = FIELD.sub("", template), FIELD.split(template)
         letters = sum(letter.isalpha() for letter in fixed)
-        if len(parts) > 1 and "{" not in fixed and letters > 1:
+        dated = _is_date(template)
+        if len(parts) > 1 and "{" not in fixed and (letters > 1 or dated):
             begins = sum(letter.isalpha() for letter in parts[0])
-            clear = letters >= CLEAR_LETTERS or begins >= CLEAR_BEGINNING
+            clear = dated or letters >= CLEAR_LETTERS or begins >= CLEAR_BEGINNING
             known = KnownTemplate(
                 template, max(parts[::2], key=len), clear, one, number
             )
@@ -165,19 +176,28 @@ def _templates(language: str) -> tuple[KnownTemplate, ...]:
     return tuple(known for _, known in sorted(found, key=lambda pair: pair[0]))
 
 
+def _is_date(template: str) -> bool:
+    names = set(FIELD.findall(template))
+    bare = FIELD.sub("", template).strip(" .,")
+    return {"day", "month"} <= names <= DAY_FIELDS.keys() and not bare
+
+
 @lru_cache(maxsize=2048)
 def _pattern(template: str) -> re.Pattern[str]:
     """Return what the texts of a template look like."""
     parts = FIELD.split(template)
+    forms = DAY_FIELDS if _is_date(template) else {}
     return re.compile(
         "".join(
-            re.escape(part) if at % 2 == 0 else _group(part, parts[:at])
+            re.escape(part) if at % 2 == 0 else _group(part, parts[:at], forms)
             for at, part in enumerate(parts)
         ),
         re.DOTALL,
     )
 
 
-def _group(name: str, before: list[str]) -> str:
+def _group(name: str, before: list[str], forms: Mapping[str, str]) -> str:
     """Return the pattern of a field; one that is named again must have its value."""
-    return f"(?P={name})" if name in before[1::2] else f"(?P<{name}>.+?)"
+    if name in before[1::2]:
+        return f"(?P={name})"
+    return f"(?P<{name}>{forms.get(name, '.+?')})"

@@ -21,6 +21,11 @@ GERMAN = {
     "Moves to {place}.": "Zieht um nach {place}.",
     "Not done automatically: choose first.": "Nicht automatisch: wähle zuerst.",
     "must be a whole number": "muss eine ganze Zahl sein",
+    "Sat": "Sa",
+    "Oct": "Okt",
+    "{weekday} {day} {month}": "{weekday} {day}. {month}",
+    "{weekday} {day} {month} {time}": "{weekday} {day}. {month} {time}",
+    "It waits until {until}.": "Er wartet bis {until}.",
 }
 
 
@@ -69,6 +74,19 @@ def test_several_sentences_are_found_one_by_one():
         ]
     ).plain()
     assert shown(stored) == "Zieht um nach lab-b:0. Nicht automatisch: wähle zuerst."
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [
+        ("It waits until Sat 3 Oct 08:30.", "Er wartet bis Sa 3. Okt 08:30."),
+        ("Sat 31 Oct", "Sa 31. Okt"),
+        ("Sat 3 Oct to Sat 31 Oct 08:30", "Sat 3 Oct to Sat 31 Oct 08:30"),
+        ("Try 3 Ohm", "Try 3 Ohm"),
+    ],
+)
+def test_days_are_found_alone_and_in_sentences(stored, wanted):
+    assert shown(stored) == wanted
 
 
 def test_a_capital_at_the_beginning_is_kept():
