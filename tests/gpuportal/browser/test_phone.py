@@ -2,14 +2,23 @@
 
 import os
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from placement.models import Job
+from reservations.rules.lifecycle import State
 from telemetry.models import Node
 from telemetry.protocol.gpu_state import GpuState
-from tests.factories import make_user
+from tests.factories import (
+    make_account,
+    make_membership,
+    make_reservation,
+    make_user,
+)
 from tests.pages import fits
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -114,6 +123,42 @@ def test_messages_take_one_line_until_they_are_opened(
     expect(page.locator("#isolation-banner")).to_be_visible()
     expect(more).to_be_hidden()
     picture(page, "banner-wide")
+
+
+@pytest.mark.parametrize("name", ["Past reservations", "Jobs"])
+def test_a_list_of_what_is_over_needs_no_scrolling_sideways(
+    page, live_asgi, sign_in, lab, name
+):
+    alice = make_user("alice")
+    make_membership(alice, make_account("vision"))
+    end = timezone.now() - timedelta(days=2, minutes=7)
+    for purpose, state in (("", State.CANCELLED), ("a second run", State.RELEASED)):
+        row = make_reservation(
+            alice, lab.gpus[4:], end - timedelta(hours=90), end, state=state
+        )
+        row.purpose = purpose
+        row.save()
+        Job.objects.create(
+            reservation=row,
+            owner=alice,
+            node=lab.gpus[4].node,
+            name="pre-training, stage 2",
+            kind="recipe",
+            recipe="burn-in",
+            attempt=1,
+            state="failed",
+            ordered_at=end,
+            started_at=end - timedelta(hours=89, minutes=30),
+            ended_at=end,
+        )
+    sign_in(alice)
+    page.set_viewport_size(PHONE)
+    page.goto(live_asgi + ("/jobs/" if name == "Jobs" else "/mine/"))
+    region = page.get_by_role("region", name=name, exact=True)
+    expect(region.get_by_role("row").nth(1)).to_be_visible()
+    picture(page, name)
+    assert region.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+    expect(page.get_by_role("button", name="Compare")).to_be_hidden()
 
 
 def test_the_tour_s_card_keeps_its_sentence_readable(page, live_asgi, sign_in, lab):
