@@ -13,7 +13,9 @@ from reservations.accounts import invitations
 from reservations.models import Invitation, User
 from reservations.notifications import mail as mailing
 from reservations.notifications.reader_language import with_language_of
+from reservations.rules.figures import moment_text
 from reservations.store.audit_log import audit_act
+from telemetry.web.translation import translated
 
 PER_TASK = 5
 """People of one task: a slow server must not hold a worker for long."""
@@ -39,7 +41,7 @@ def send(*, user_ids: Sequence[int], actor_id: int | None, now: datetime) -> int
     sent = 0
     for user, text in invitations.invite(user_ids=user_ids, actor=actor, now=now):
         row = Invitation.objects.get(user=user, used_at=None)
-        until = f"{timezone.localtime(row.expires_at):%d %b %Y %H:%M}"
+        until = moment_text(row.expires_at, timezone.get_current_timezone())
         try:
             if not user.email:
                 raise mailing.MailFailed("there is no mail address", final=True)
@@ -74,7 +76,7 @@ def _mail_text(user: User, text: str, until: str) -> tuple[str, str]:
     )
     values = {
         "name": user.username,
-        "until": until,
+        "until": translated(until),
         "link": link_of(text, settings.PORTAL_URL),
     }
     return gettext("Your account at the GPU Portal"), words % values

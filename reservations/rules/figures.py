@@ -86,6 +86,31 @@ def day_text(day: date) -> str:
     )
 
 
+def date_text(day: date) -> str:
+    """Return a day that may be in another year, for a sentence.
+
+    >>> date_text(date(2026, 3, 3))
+    '3 Mar 2026'
+    """
+    return sentence(
+        "{day} {month} {year}",
+        day=day.day,
+        month=_MONTHS[day.month - 1],
+        year=day.year,
+    )
+
+
+def moment_text(at: datetime, zone: tzinfo) -> str:
+    """Return an instant that may be in another year, for a sentence.
+
+    >>> from datetime import UTC
+    >>> moment_text(datetime(2026, 3, 3, 9, tzinfo=UTC), UTC)
+    '3 Mar 2026 09:00'
+    """
+    local = at.astimezone(zone)
+    return joined([date_text(local.date()), f"{local:%H:%M}"])
+
+
 def credits_text(gpu_seconds: int) -> str:
     """Return a cost or quota in credits, as it is shown.
 

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 from dateutil.rrule import DAILY, WEEKLY, rrule
 
 from reservations.rules.errors import Refusal
+from reservations.rules.figures import date_text
 from reservations.rules.window import DAY_SECONDS, Window, whole_second
 from telemetry.protocol.sentences import sentence
 
@@ -164,8 +165,8 @@ class Rule:
         """Return "every week at 09:00, 4 times"."""
         end = (
             sentence("{times} times", times=self.times)
-            if self.times
-            else sentence("until {until}", until=f"{self.until:%-d %b %Y}")
+            if self.times or self.until is None
+            else sentence("until {until}", until=date_text(self.until))
         )
         return sentence(
             "{words} at {local_start}, {end}",

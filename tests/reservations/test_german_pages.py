@@ -1,12 +1,15 @@
 """The reservations' pages in German, without a browser: no English is left."""
 
-from datetime import timedelta
+from datetime import date, time, timedelta
 
 import pytest
 from django.test import Client
-from django.utils import timezone
+from django.utils import timezone, translation
 
+from reservations.accounts.tree.tree_text import Names, value_words
 from reservations.models import Notice, Offer, User
+from reservations.series.recurrence import Repeat, Rule
+from telemetry.web.translation import translated
 from tests.factories import make_gpus, make_reservation
 from tests.german import source_in_english
 
@@ -122,3 +125,20 @@ def test_an_admin_reads_german(german, alice, omar) -> None:
         f"/group/?account={account}",
         f"/group/{account}/report/",
     )
+
+
+def test_the_dates_of_a_series_an_invitation_and_a_change_are_german():
+    series = Rule(
+        repeat=Repeat.WEEKLY,
+        first_day=date(2026, 9, 5),
+        local_start=time(9),
+        zone="UTC",
+        duration_seconds=3600,
+        until=date(2026, 10, 3),
+    )
+    assert series.words == "every week at 09:00, until 3 Oct 2026"
+    changed = value_words("ends_at", "2026-10-03T08:30:00+00:00", Names())
+    assert changed == "3 Oct 2026 08:30"
+    with translation.override("de"):
+        assert translated(series.words).endswith("um 09:00, bis 3. Okt 2026")
+        assert translated(changed) == "3. Okt 2026 08:30"

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from reservations.accounts.tree.tree_edits import Edited
 from reservations.models import Account, Membership, User
-from reservations.rules.figures import credits_text
+from reservations.rules.figures import credits_text, moment_text
 from telemetry.protocol.sentences import sentence
 
 FIELD_WORDS: dict[str, str] = {
@@ -107,7 +107,7 @@ def value_words(name: str, value: Any, names: Names) -> str:
         return credits_text(value)
     if name.endswith("_at"):
         at = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return f"{timezone.localtime(at):%d %b %Y %H:%M}"
+        return moment_text(at, timezone.get_current_timezone())
     if isinstance(value, bool):
         return sentence("yes") if value else sentence("no")
     return str(value)

@@ -24,6 +24,7 @@ GERMAN = {
     "Sat": "Sa",
     "Oct": "Okt",
     "{weekday} {day} {month}": "{weekday} {day}. {month}",
+    "{day} {month} {year}": "{day}. {month} {year}",
     "{weekday} {day} {month} {time}": "{weekday} {day}. {month} {time}",
     "It waits until {until}.": "Er wartet bis {until}.",
 }
@@ -81,6 +82,7 @@ def test_several_sentences_are_found_one_by_one():
     [
         ("It waits until Sat 3 Oct 08:30.", "Er wartet bis Sa 3. Okt 08:30."),
         ("Sat 31 Oct", "Sa 31. Okt"),
+        ("31 Oct 2026", "31. Okt 2026"),
         ("Sat 3 Oct to Sat 31 Oct 08:30", "Sat 3 Oct to Sat 31 Oct 08:30"),
         ("Try 3 Ohm", "Try 3 Ohm"),
     ],
