@@ -1,1 +1,2 @@
-"""What runs on a GPU node: it samples the GPUs and sends what it reads. No Django."""
+"""Code that runs on a GPU node: it samples the GPUs and sends the readings. No
+Django."""

@@ -35,7 +35,7 @@ from telemetry.protocol.trouble import NodeTrouble, TroubleState
 log = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 10.0
-"""A child that says nothing for this long is killed."""
+"""A child without a heartbeat for this time is killed."""
 HEALTHY_SECONDS = 30.0
 """A child that lived this long resets the pause before the next start."""
 BACK_OFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
@@ -51,7 +51,7 @@ BASE_DIR = Path(__file__).resolve().parents[2]
 
 
 class ChildState(StrEnum):
-    """What the supervisor knows of its child."""
+    """State of the child, as the supervisor sees it."""
 
     STARTING = "starting"
     RUNNING = "running"

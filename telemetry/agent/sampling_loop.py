@@ -141,7 +141,7 @@ class Sampler:
         """Xid events of Samples that could not be sent."""
 
     def run(self) -> None:
-        """Sample until told to stop. Raises RestartNeeded."""
+        """Sample until a request to stop. Raises RestartNeeded."""
         probe = self._wait_for_probe()
         if probe is None:
             return

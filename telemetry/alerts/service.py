@@ -110,9 +110,9 @@ def close_unseen_alerts(
 ) -> int:
     """Close findings that were not reported again for so long. Return how many.
 
-    Who finds something says so again and again, so an old finding is one whose
-    finder was restarted and no longer sees it. `keep`: rules that this leaves
-    alone; None: those that are told once and closed by their opposite.
+    Findings are reported again at intervals. So an old one belongs to a process that
+    was restarted and no longer sees it. `keep`: rules that are skipped; None: those
+    that are reported once and closed by the opposite report.
     """
     limit = now - timedelta(seconds=unseen_seconds)
     unseen = (

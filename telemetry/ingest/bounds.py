@@ -2,7 +2,7 @@
 
 Nodes are not trusted. A node's user may do little on the broker (deploy/acl.sh), but a
 stream can hold large entries, and an older line of users.acl allowed more. A full
-broker refuses every other node and every task until somebody makes room. A key of the
+broker refuses every other node and every task until there is room again. A key of the
 wrong type breaks every command that reads it together with others.
 
 Trimming and deleting need no memory, so they work on a full broker too.

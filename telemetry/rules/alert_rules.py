@@ -24,18 +24,18 @@ from telemetry.protocol.trouble import TroubleState
 from telemetry.rules.thresholds import JudgePolicy
 
 MOST_SKEW_SECONDS = 10.0
-"""By so much a node's clock may differ from the server's."""
+"""How much a node's clock may differ from the server's."""
 
 
 class Severity(StrEnum):
-    """How much a finding matters."""
+    """Severity of a finding."""
 
     INFO = "info"
-    """Somebody may want to know."""
+    """Information."""
     WARNING = "warning"
-    """Somebody should look."""
+    """An operator should look at it."""
     CRITICAL = "critical"
-    """Somebody has to act."""
+    """An operator has to act."""
 
 
 class JobHarm(Enum):
@@ -43,9 +43,9 @@ class JobHarm(Enum):
 
     NONE = auto()
     PASSING = auto()
-    """Slower; over before a later start."""
+    """The job is slower. The cause is over before a later start."""
     RISK = auto()
-    """Other GPUs come first."""
+    """Other GPUs are preferred."""
     FAILS = auto()
     """The job ends with an error, or its numbers are wrong."""
 
@@ -60,31 +60,31 @@ def _no_detail(_facts: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class AlertRule:
-    """What is wrong with a GPU or a node, and what to tell about it."""
+    """One fault of a GPU or a node: when it exists, and its sentences."""
 
     name: str
     title: str
-    """On pages, in the words of the board."""
+    """The title on pages, in the words of the board."""
     sentence: str
     severity: Severity
     condition: Callable[[Any], bool] | None = None
     """Whether ``facts`` show the cause. Pure; None: a query decides."""
     facts: type | None = None
-    """What the condition looks at: ``GpuReading``, ``NodeFacts`` or ``GpuUse``."""
+    """The condition's argument: ``GpuReading``, ``NodeFacts`` or ``GpuUse``."""
     after_seconds: Callable[[Any], float] = _at_once
-    """How long the cause must last, by the finder's policy."""
+    """How long the cause must last, from the detector's policy."""
     detail: Callable[[Any], Mapping[str, Any]] = _no_detail
     """What the alert keeps of the facts, for the page."""
     found_in: str = ""
-    """The function that opens and closes it, where no condition does."""
+    """The function that opens and closes it, if there is no condition."""
     advice: str = ""
-    """What to do about it."""
+    """The remedy."""
     hardware: bool = False
-    """Of the card itself: it takes longer to be over."""
+    """A fault of the card, which takes longer to be over."""
     breaks: bool = False
-    """With it nobody should count on the GPU."""
+    """The GPU is unreliable with it."""
     told_once: bool = False
-    """Closed by its opposite, not by silence."""
+    """It is closed by the opposite report, not by silence."""
     shown_to_bookers: bool = False
     """Shown to everybody who has booked the GPU. The lab admin and the person that an
     alert is about always see it; what breaks a GPU is always shown to its bookers."""
@@ -119,17 +119,17 @@ def alert_rules() -> Mapping[str, AlertRule]:
 
 
 def rules_about(facts: type) -> list[AlertRule]:
-    """Return the rules whose condition looks at these facts."""
+    """Return the rules whose condition takes these facts."""
     return _BY_FACTS.get(facts, [])
 
 
 def breaking_rules() -> frozenset[str]:
-    """Return the rules with which nobody should count on a GPU."""
+    """Return the rules that make a GPU unreliable."""
     return frozenset(rule.name for rule in _RULES.values() if rule.breaks)
 
 
 def told_once_rules() -> frozenset[str]:
-    """Return the rules that are closed by their opposite, not by silence."""
+    """Return the rules that are closed by the opposite report, not by silence."""
     return frozenset(rule.name for rule in _RULES.values() if rule.told_once)
 
 
@@ -141,7 +141,7 @@ def rules_for_bookers() -> frozenset[str]:
 
 
 def severity_of(name: str) -> Severity:
-    """Return how much a rule matters; one that is unknown is a warning."""
+    """Return the severity of a rule. An unknown rule is a warning."""
     return _RULES[name].severity if name in _RULES else Severity.WARNING
 
 
@@ -277,21 +277,21 @@ class NodeFacts:
     """What ingest knows of a node at one instant."""
 
     trouble: TroubleState | None
-    """The node's own last word, however old; None: it reported none."""
+    """The node's last report, however old; None: it reported none."""
     reason: str
-    """The words of that trouble."""
+    """The reason in that report."""
     told_at: float | None
-    """When the node said so, in Unix seconds."""
+    """Time of that report in Unix seconds."""
     skew_seconds: float
     """How far the node's clock is ahead of the server's."""
     misuse: str | None
-    """What the node did on the broker that no node should do."""
+    """The node's misuse of the broker."""
     driver_fault: str | None
     """Why nothing of the node's GPUs can be read."""
     driver_fault_seconds: float
-    """How long that has lasted."""
+    """How long the fault has lasted."""
     lost_after_seconds: float
-    """The policy's: how long it may last."""
+    """How long it may last, from the policy."""
 
 
 WEDGED = declare(

@@ -1,12 +1,11 @@
 """When a cause becomes a finding, and when the finding is over.
 
-What lasts one sample is noise. Who finds something counts, over fresh samples only, for
-how long its cause stands (`persistence.py`) and says so once the policy's threshold is
-passed; here it opens at once, and closes when its cause was gone for some seconds, so
-that nothing flickers. See docs/design/telemetry.md#findings. Which state a Gpu is in,
-and what the calendar makes of it, is judged on the floor above
-(reservations/presence/gpu_watch.py); what the card itself says, in hardware_rules.py;
-the rules themselves are in alert_rules.py.
+A cause that lasts one sample is noise. Detectors count, over fresh samples only, how
+long a cause persists (`persistence.py`), and report it once it passes the policy's
+threshold. Here a reported finding opens at once, and closes when its cause was gone for
+some seconds, so that nothing flickers. See docs/design/telemetry.md#findings.
+reservations/presence/gpu_watch.py decides the state of a Gpu with the calendar,
+hardware_rules.py judges the card's own reports, and alert_rules.py has the rules.
 """
 
 from __future__ import annotations

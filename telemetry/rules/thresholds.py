@@ -49,10 +49,10 @@ WHITELIST = (
 class JudgePolicy:
     """When findings open and close, and when responses to intruders are due.
 
-    An operator sets a time from ``least`` to ``most``. At 1 Hz a cause that need not
-    last for two seconds is judged on one sample or on none; a display server holds some
-    100 MiB; a counter is read every 10 s. Upper ends: what nobody can mean. The code
-    that judges works from ``floor`` on.
+    An operator sets a value from ``least`` to ``most``. At 1 Hz a cause of less than
+    two seconds would be judged on one sample or none. A display server holds about 100
+    MiB. A counter is read every 10 s. The upper bounds exclude senseless values. The
+    code that judges works from ``floor`` on.
     """
 
     least_samples: int = rule(

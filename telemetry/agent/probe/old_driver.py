@@ -1,6 +1,6 @@
 """Process lists of a driver older than pynvml's calls.
 
-The bindings know `_v2` and `_v3` of the process calls (driver 510 and later); An older
+The bindings know `_v2` and `_v3` of the process calls (driver 510 and later). An older
 driver has only the first version, which pynvml no longer wraps. This module calls it
 with plain ctypes on the library that is already loaded.
 """
