@@ -1,6 +1,8 @@
 """What the family readers share: common fields, heads, the making of the answer."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from placement.planner.model.block_layout import Tensors, stack
 from placement.planner.model.block_shape import TransformerShape
@@ -28,6 +30,73 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+
+
+Size = tuple[tuple[str, ...], int]
+"""Names of a field, the first one that is there counts, and the default."""
+Ratio = tuple[str, float]
+NO_RATIO: Ratio = ("", 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeFields:
+    """How a family's config.json calls the sizes of a block, and what silence means."""
+
+    hidden: Size
+    heads: Size
+    kv_heads: Size | None = None
+    """None: as many as heads."""
+    inner: Size | None = None
+    """Width of the MLP. None, or a default of 0: four times the hidden size."""
+    vocab: int
+    """Default; 0: the family has no tokens."""
+    positions: Size = (("max_position_embeddings",), 2048)
+    activation: tuple[str, str] = ("hidden_act", "gelu")
+    """Name and default; without a name the family has no other."""
+    embedding_dropout: Ratio = NO_RATIO
+    attention_dropout: Ratio = NO_RATIO
+    hidden_dropout: Ratio = NO_RATIO
+
+
+def read_shape(fields: Fields, row: ShapeFields, **more: Any) -> TransformerShape:
+    """Return the shape of a block with layer norms.
+
+    Args:
+        more: fields of the shape that config.json says otherwise, or that the family
+            fixes.
+    """
+    hidden = _size(fields, row.hidden, high=2**18)
+    heads = _size(fields, row.heads, high=8192)
+    kv_heads = _size(fields, row.kv_heads, high=8192, silent=heads)
+    sizes: dict[str, Any] = {
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_size(fields, hidden, heads, row.heads[0][0]),
+        "intermediate": _size(fields, row.inner, high=2**21, silent=4 * hidden),
+        "vocab": vocab(fields, row.vocab) if row.vocab else 0,
+        "norm": "layernorm",
+    }
+    if "positions" not in more:
+        names, default = row.positions
+        sizes["positions"] = positions(fields, *names, default=default)
+    name, usual = row.activation
+    sizes["activation"] = (
+        fields.choice(name, options=ACTIVATIONS, default=usual) if name else usual
+    )
+    for place in ("embedding", "attention", "hidden"):
+        name, ratio = getattr(row, f"{place}_dropout")
+        sizes[f"{place}_dropout_ratio"] = (
+            fields.ratio(name, default=ratio) if name else ratio
+        )
+    return TransformerShape(**{**sizes, **more})
+
+
+def _size(fields: Fields, size: Size | None, *, high: int, silent: int = 0) -> int:
+    if size is None:
+        return silent
+    names, default = size
+    return fields.whole(*names, default=default or silent, high=high)
 
 
 def blocks(fields: Fields, *names: str, default: int) -> int:

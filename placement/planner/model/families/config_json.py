@@ -1,11 +1,12 @@
 """Parse a Hugging Face config.json into a ModelSpec, in microseconds, building nothing.
 
-Which families: see FAMILIES at the end. The defaults are those of transformers 5.23's
+Which families: see FAMILIES. The defaults are those of transformers 5.23's
 config classes, because a config.json leaves out what equals the default. Counts are
 exact to the element; tests compare them with the real classes' published counts.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from placement.planner.model.config_reader import Fields, check_size
@@ -27,26 +28,8 @@ from placement.planner.model.families.encoders import (
     vit,
     xlm_roberta,
 )
-from placement.planner.model.families.llama import (
-    gemma,
-    gemma2,
-    gemma3,
-    llama,
-    mistral,
-    olmo2,
-    phi3,
-    qwen2,
-    qwen3,
-    smollm3,
-)
-from placement.planner.model.families.mixture_of_experts import (
-    deepseek_v2,
-    deepseek_v3,
-    mixtral,
-    olmoe,
-    qwen2_moe,
-    qwen3_moe,
-)
+from placement.planner.model.families.llama import LLAMA_FAMILIES, read_llama
+from placement.planner.model.families.mixture_of_experts import EXPERT_FAMILIES
 from placement.planner.model.quantization_config import read_quantization
 from placement.planner.model.quantized_weights import quantized
 from placement.planner.model.spec import DTYPE_BYTES, ModelSpec, check
@@ -57,36 +40,24 @@ Reader = Callable[[Fields, float], ModelSpec]
 FAMILIES: dict[str, Reader] = {
     "bert": bert,
     "bloom": bloom,
-    "deepseek_v2": deepseek_v2,
-    "deepseek_v3": deepseek_v3,
     "distilbert": distilbert,
     "electra": electra,
     "falcon": falcon,
-    "gemma": gemma,
-    "gemma2": gemma2,
-    "gemma3_text": gemma3,
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
     "gptj": gptj,
-    "llama": llama,
-    "mistral": mistral,
-    "mixtral": mixtral,
     "mt5": mt5,
-    "olmo2": olmo2,
-    "olmoe": olmoe,
     "opt": opt,
     "phi": phi,
-    "phi3": phi3,
-    "qwen2": qwen2,
-    "qwen2_moe": qwen2_moe,
-    "qwen3": qwen3,
-    "qwen3_moe": qwen3_moe,
     "roberta": roberta,
-    "smollm3": smollm3,
     "t5": t5,
     "vit": vit,
     "whisper": whisper,
     "xlm-roberta": xlm_roberta,
+    **{
+        name: partial(read_llama, family=family)
+        for name, family in (LLAMA_FAMILIES | EXPERT_FAMILIES).items()
+    },
 }
 TORCH_DTYPES = {
     "float32": "fp32",

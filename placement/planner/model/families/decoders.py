@@ -1,99 +1,191 @@
 """Readers for decoders with layer norms: GPT-2, OPT, BLOOM, Phi, GPT-NeoX, Falcon."""
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 from placement.planner.model.block_layout import LinearNames, Tensors
 from placement.planner.model.block_shape import TransformerShape
 from placement.planner.model.config_reader import Fields
 from placement.planner.model.families.config_fields import (
-    ACTIVATIONS,
+    ShapeFields,
+    Size,
     blocks,
     finish,
-    head_size,
-    positions,
+    read_shape,
     tie,
-    vocab,
 )
-from placement.planner.model.spec import (
-    Linear,
-    ModelSpec,
-)
+from placement.planner.model.spec import Linear, ModelSpec
 from telemetry.protocol.sentences import sentence
 
-_OPT = LinearNames(out="out_proj", up="fc1", down="fc2")
 _FUSED = LinearNames(
     fused="query_key_value", out="dense", up="dense_h_to_4h", down="dense_4h_to_h"
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class DecoderFields(ShapeFields):
+    """How a decoder's config.json calls its sizes, and the tensors it has."""
+
+    blocks: Size
+    names: LinearNames
+    tied: bool
+    """The logits' weights are the token table, unless config.json says otherwise."""
+    learned_positions: bool = False
+    head_bias: bool = False
+
+
+_GPT2 = DecoderFields(
+    hidden=(("n_embd", "hidden_size"), 768),
+    heads=(("n_head", "num_attention_heads"), 12),
+    inner=(("n_inner",), 0),
+    vocab=50257,
+    positions=(("n_positions", "max_position_embeddings"), 1024),
+    activation=("activation_function", "gelu_new"),
+    embedding_dropout=("embd_pdrop", 0.1),
+    attention_dropout=("attn_pdrop", 0.1),
+    hidden_dropout=("resid_pdrop", 0.1),
+    blocks=(("n_layer", "num_hidden_layers"), 12),
+    names=LinearNames(fused="c_attn", out="c_proj", up="c_fc", down="c_proj"),
+    tied=True,
+    learned_positions=True,
+)
+_OPT = DecoderFields(
+    hidden=(("hidden_size",), 768),
+    heads=(("num_attention_heads",), 12),
+    inner=(("ffn_dim",), 3072),
+    vocab=50272,
+    activation=("activation_function", "relu"),
+    attention_dropout=("attention_dropout", 0.0),
+    hidden_dropout=("dropout", 0.1),
+    blocks=(("num_hidden_layers",), 12),
+    names=LinearNames(out="out_proj", up="fc1", down="fc2"),
+    tied=True,
+)
+_BLOOM = DecoderFields(
+    hidden=(("hidden_size", "n_embed"), 64),
+    heads=(("n_head", "num_attention_heads"), 8),
+    vocab=250880,
+    positions=(("seq_length",), 2048),
+    activation=("", "gelu"),
+    attention_dropout=("attention_dropout", 0.0),
+    hidden_dropout=("hidden_dropout", 0.0),
+    blocks=(("n_layer", "num_hidden_layers"), 2),
+    names=_FUSED,
+    tied=True,
+)
+_PHI = DecoderFields(
+    hidden=(("hidden_size",), 2048),
+    heads=(("num_attention_heads",), 32),
+    kv_heads=(("num_key_value_heads",), 0),
+    inner=(("intermediate_size",), 8192),
+    vocab=51200,
+    activation=("hidden_act", "gelu_new"),
+    embedding_dropout=("embd_pdrop", 0.0),
+    attention_dropout=("attention_dropout", 0.0),
+    hidden_dropout=("resid_pdrop", 0.0),
+    blocks=(("num_hidden_layers",), 24),
+    names=LinearNames(out="dense", up="fc1", down="fc2"),
+    tied=False,
+    head_bias=True,
+)
+_GPT_NEOX = DecoderFields(
+    hidden=(("hidden_size",), 6144),
+    heads=(("num_attention_heads",), 64),
+    inner=(("intermediate_size",), 24576),
+    vocab=50432,
+    embedding_dropout=("hidden_dropout", 0.0),
+    attention_dropout=("attention_dropout", 0.0),
+    hidden_dropout=("hidden_dropout", 0.0),
+    blocks=(("num_hidden_layers",), 44),
+    names=_FUSED,
+    tied=False,
+)
+_FALCON = DecoderFields(
+    hidden=(("hidden_size",), 4544),
+    heads=(("num_attention_heads", "n_head"), 71),
+    kv_heads=(("num_kv_heads", "n_head_kv"), 0),
+    inner=(("ffn_hidden_size",), 0),
+    vocab=65024,
+    activation=("activation", "gelu"),
+    attention_dropout=("attention_dropout", 0.0),
+    hidden_dropout=("hidden_dropout", 0.0),
+    blocks=(("num_hidden_layers", "n_layer"), 32),
+    names=_FUSED,
+    tied=True,
+)
+_GPTJ = DecoderFields(
+    hidden=(("n_embd", "hidden_size"), 4096),
+    heads=(("n_head", "num_attention_heads"), 16),
+    inner=(("n_inner",), 0),
+    vocab=50400,
+    positions=(("n_positions",), 2048),
+    activation=("activation_function", "gelu_new"),
+    embedding_dropout=("embd_pdrop", 0.0),
+    attention_dropout=("attn_pdrop", 0.0),
+    hidden_dropout=("resid_pdrop", 0.0),
+    blocks=(("n_layer", "num_hidden_layers"), 28),
+    names=LinearNames(out="out_proj", up="fc_in", down="fc_out"),
+    tied=False,
+    head_bias=True,
+)
+
+
+def _decoder(
+    fields: Fields,
+    width: float,
+    row: DecoderFields,
+    shape: TransformerShape,
+    **tensors: Any,
+) -> ModelSpec:
+    """Return the model of a shape.
+
+    Args:
+        tensors: what differs from the biases of the shape and from one token table.
+    """
+    sizes = [(shape.vocab, shape.hidden)]
+    if row.learned_positions:
+        sizes.append((shape.positions, shape.hidden))
+    usual: dict[str, Any] = {
+        "names": row.names,
+        "qkv_bias": shape.biases,
+        "out_bias": shape.biases,
+        "mlp_bias": shape.biases,
+        "norm_bias": True,
+        "embedding": sizes,
+        "head": [(shape.vocab,)] if row.head_bias else [],
+    }
+    made = Tensors(**{**usual, **tensors})
+    groups = tie(fields, shape, made, default=row.tied)
+    names, default = row.blocks
+    count = blocks(fields, *names, default=default)
+    return finish("causal_lm", shape, made, count, width, groups)
+
+
 def gpt2(fields: Fields, width: float) -> ModelSpec:
     """GPT-2: learned positions, one fused query/key/value projection, tied head."""
-    hidden = fields.whole("n_embd", "hidden_size", default=768, high=2**18)
-    heads = fields.whole("n_head", "num_attention_heads", default=12, high=8192)
-    shape = TransformerShape(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_size(fields, hidden, heads, "n_head"),
-        intermediate=fields.whole("n_inner", default=4 * hidden, high=2**21),
-        vocab=vocab(fields, 50257),
-        positions=positions(
-            fields, "n_positions", "max_position_embeddings", default=1024
-        ),
-        norm="layernorm",
-        activation=fields.choice(  # type: ignore[arg-type]
-            "activation_function", options=ACTIVATIONS, default="gelu_new"
-        ),
-        biases=True,
-        fused_qkv=True,
-        softmax_fp32=False,
-        embedding_dropout_ratio=fields.ratio("embd_pdrop", default=0.1),
-        attention_dropout_ratio=fields.ratio("attn_pdrop", default=0.1),
-        hidden_dropout_ratio=fields.ratio("resid_pdrop", default=0.1),
-    )
-    tensors = Tensors(
-        names=LinearNames(fused="c_attn", out="c_proj", up="c_fc", down="c_proj"),
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        norm_bias=True,
-        embedding=[(shape.vocab, hidden), (shape.positions, hidden)],
-    )
-    groups = tie(fields, shape, tensors, default=True)
-    count = blocks(fields, "n_layer", "num_hidden_layers", default=12)
-    return finish("causal_lm", shape, tensors, count, width, groups)
+    shape = read_shape(fields, _GPT2, biases=True, fused_qkv=True, softmax_fp32=False)
+    return _decoder(fields, width, _GPT2, shape)
 
 
 def opt(fields: Fields, width: float) -> ModelSpec:
     """OPT: two extra position rows; the 350M model projects its token table."""
-    hidden = fields.whole("hidden_size", default=768, high=2**18)
-    heads = fields.whole("num_attention_heads", default=12, high=8192)
-    bias = fields.flag("enable_bias", default=True)
     before = fields.flag("do_layer_norm_before", default=True)
-    table = fields.whole("word_embed_proj_dim", default=hidden, high=2**18)
-    shape = TransformerShape(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_size(fields, hidden, heads, "num_attention_heads"),
-        intermediate=fields.whole("ffn_dim", default=3072, high=2**21),
-        vocab=vocab(fields, 50272),
-        positions=positions(fields, "max_position_embeddings", default=2048),
-        norm="layernorm",
+    shape = read_shape(
+        fields,
+        _OPT,
         norm_place="before" if before else "after",
-        activation=fields.choice(  # type: ignore[arg-type]
-            "activation_function", options=ACTIVATIONS, default="relu"
-        ),
-        biases=bias,
-        attention_dropout_ratio=fields.ratio("attention_dropout"),
-        hidden_dropout_ratio=fields.ratio("dropout", default=0.1),
+        biases=fields.flag("enable_bias", default=True),
     )
+    hidden = shape.hidden
+    table = fields.whole("word_embed_proj_dim", default=hidden, high=2**18)
     affine = fields.flag("layer_norm_elementwise_affine", default=True)
     final = before and not fields.flag("_remove_final_layer_norm")
     projections = [(hidden, table)] if table != hidden else []
     tensors = Tensors(
-        names=_OPT,
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
+        names=_OPT.names,
+        qkv_bias=shape.biases,
+        out_bias=shape.biases,
+        mlp_bias=shape.biases,
         norm_bias=True,
         norms=2 if affine else 0,
         final_norm=final and affine,
@@ -117,124 +209,43 @@ def opt(fields: Fields, width: float) -> ModelSpec:
 
 def bloom(fields: Fields, width: float) -> ModelSpec:
     """BLOOM: ALiBi positions, a norm after the token table, tied head."""
-    hidden = fields.whole("hidden_size", "n_embed", default=64, high=2**18)
-    heads = fields.whole("n_head", "num_attention_heads", default=8, high=8192)
-    shape = TransformerShape(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_size(fields, hidden, heads, "n_head"),
-        intermediate=4 * hidden,
-        vocab=vocab(fields, 250880),
-        positions=positions(fields, "seq_length", default=2048),
-        norm="layernorm",
-        activation="gelu",
-        biases=True,
-        alibi=True,
-        embedding_norm=True,
-        attention_dropout_ratio=fields.ratio("attention_dropout"),
-        hidden_dropout_ratio=fields.ratio("hidden_dropout"),
-        fused_qkv=True,
+    shape = read_shape(
+        fields, _BLOOM, biases=True, alibi=True, embedding_norm=True, fused_qkv=True
     )
-    tensors = Tensors(
-        names=_FUSED,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        norm_bias=True,
-        embedding=[(shape.vocab, hidden)],
-    )
-    groups = tie(fields, shape, tensors, default=True)
-    count = blocks(fields, "n_layer", "num_hidden_layers", default=2)
-    return finish("causal_lm", shape, tensors, count, width, groups)
+    return _decoder(fields, width, _BLOOM, shape)
 
 
 def phi(fields: Fields, width: float) -> ModelSpec:
     """Phi 1 to 2: attention and MLP side by side behind one norm."""
-    hidden = fields.whole("hidden_size", default=2048, high=2**18)
-    heads = fields.whole("num_attention_heads", default=32, high=8192)
-    shape = TransformerShape(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=fields.whole("num_key_value_heads", default=heads, high=8192),
-        head_dim=head_size(fields, hidden, heads, "num_attention_heads"),
-        intermediate=fields.whole("intermediate_size", default=8192, high=2**21),
-        vocab=vocab(fields, 51200),
-        positions=positions(fields, "max_position_embeddings", default=2048),
-        norm="layernorm",
-        activation=fields.choice(  # type: ignore[arg-type]
-            "hidden_act", options=ACTIVATIONS, default="gelu_new"
-        ),
+    shape = read_shape(
+        fields,
+        _PHI,
         biases=True,
         rotary="partial",
         parallel=True,
         shared_norm=True,
         qk_norm=fields.flag("qk_layernorm"),
-        embedding_dropout_ratio=fields.ratio("embd_pdrop"),
-        attention_dropout_ratio=fields.ratio("attention_dropout"),
-        hidden_dropout_ratio=fields.ratio("resid_pdrop"),
     )
-    tensors = Tensors(
-        names=LinearNames(out="dense", up="fc1", down="fc2"),
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        norm_bias=True,
-        norms=1,
-        embedding=[(shape.vocab, hidden)],
-        head=[(shape.vocab,)],
-    )
-    groups = tie(fields, shape, tensors, default=False)
-    count = blocks(fields, "num_hidden_layers", default=24)
-    return finish("causal_lm", shape, tensors, count, width, groups)
+    return _decoder(fields, width, _PHI, shape, norms=1)
 
 
 def gpt_neox(fields: Fields, width: float) -> ModelSpec:
     """GPT-NeoX and Pythia: side by side with a norm each, a head of its own."""
-    hidden = fields.whole("hidden_size", default=6144, high=2**18)
-    heads = fields.whole("num_attention_heads", default=64, high=8192)
-    bias = fields.flag("attention_bias", default=True)
-    shape = TransformerShape(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_size(fields, hidden, heads, "num_attention_heads"),
-        intermediate=fields.whole("intermediate_size", default=24576, high=2**21),
-        vocab=vocab(fields, 50432),
-        positions=positions(fields, "max_position_embeddings", default=2048),
-        norm="layernorm",
-        activation=fields.choice(  # type: ignore[arg-type]
-            "hidden_act", options=ACTIVATIONS, default="gelu"
-        ),
-        biases=bias,
+    shape = read_shape(
+        fields,
+        _GPT_NEOX,
+        biases=fields.flag("attention_bias", default=True),
         rotary="partial",
         fused_qkv=True,
         parallel=fields.flag("use_parallel_residual", default=True),
-        embedding_dropout_ratio=fields.ratio("hidden_dropout"),
-        attention_dropout_ratio=fields.ratio("attention_dropout"),
-        hidden_dropout_ratio=fields.ratio("hidden_dropout"),
     )
-    tensors = Tensors(
-        names=_FUSED,
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=True,
-        norm_bias=True,
-        embedding=[(shape.vocab, hidden)],
-    )
-    groups = tie(fields, shape, tensors, default=False)
-    count = blocks(fields, "num_hidden_layers", default=44)
-    return finish("causal_lm", shape, tensors, count, width, groups)
+    return _decoder(fields, width, _GPT_NEOX, shape, mlp_bias=True)
 
 
 def falcon(fields: Fields, width: float) -> ModelSpec:
     """Falcon: one key/value head (7B) or a few (40B), side by side, tied head."""
-    hidden = fields.whole("hidden_size", default=4544, high=2**18)
-    heads = fields.whole("num_attention_heads", "n_head", default=71, high=8192)
     new = fields.flag("new_decoder_architecture")
     multi_query = fields.flag("multi_query", default=True)
-    given_kv = fields.whole("num_kv_heads", "n_head_kv", default=heads, high=8192)
-    bias = fields.flag("bias")
     side_by_side = fields.flag("parallel_attn", default=True)
     parallel = new or side_by_side
     norms = fields.whole(
@@ -243,47 +254,26 @@ def falcon(fields: Fields, width: float) -> ModelSpec:
     if not side_by_side:
         norms = 2
     alibi = fields.flag("alibi")
-    shape = TransformerShape(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=given_kv if new else (1 if multi_query else heads),
-        head_dim=head_size(fields, hidden, heads, "num_attention_heads"),
-        intermediate=fields.whole("ffn_hidden_size", default=4 * hidden, high=2**21),
-        vocab=vocab(fields, 65024),
-        positions=positions(fields, "max_position_embeddings", default=2048),
-        norm="layernorm",
-        activation=fields.choice(  # type: ignore[arg-type]
-            "activation", options=ACTIVATIONS, default="gelu"
-        ),
-        biases=bias,
+    shape = read_shape(
+        fields,
+        _FALCON,
+        biases=fields.flag("bias"),
         rotary="none" if alibi else "full",
         fused_qkv=True,
         parallel=parallel,
         shared_norm=parallel and norms == 1,
         alibi=alibi,
-        attention_dropout_ratio=fields.ratio("attention_dropout"),
-        hidden_dropout_ratio=fields.ratio("hidden_dropout"),
     )
-    tensors = Tensors(
-        names=_FUSED,
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
-        norm_bias=True,
-        norms=norms,
-        embedding=[(shape.vocab, hidden)],
-    )
-    groups = tie(fields, shape, tensors, default=True)
-    count = blocks(fields, "num_hidden_layers", "n_layer", default=32)
-    return finish("causal_lm", shape, tensors, count, width, groups)
+    if not new:
+        shape = replace(shape, kv_heads=1 if multi_query else shape.heads)
+    return _decoder(fields, width, _FALCON, shape, norms=norms)
 
 
 def gptj(fields: Fields, width: float) -> ModelSpec:
     """GPT-J: side by side behind one norm, part of each head rotated, a biased head."""
-    hidden = fields.whole("n_embd", "hidden_size", default=4096, high=2**18)
-    heads = fields.whole("n_head", "num_attention_heads", default=16, high=8192)
-    head_dim = head_size(fields, hidden, heads, "n_head")
     rotated = fields.whole("rotary_dim", default=64, low=0, high=2**16)
+    shape = read_shape(fields, _GPTJ, rotary="partial", parallel=True, shared_norm=True)
+    head_dim = shape.head_dim
     fields.must(
         "rotary_dim",
         rotated <= head_dim,
@@ -291,34 +281,5 @@ def gptj(fields: Fields, width: float) -> ModelSpec:
             "{rotated} of {head_dim} numbers a head", rotated=rotated, head_dim=head_dim
         ),
     )
-    shape = TransformerShape(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_dim,
-        intermediate=fields.whole("n_inner", default=4 * hidden, high=2**21),
-        vocab=vocab(fields, 50400),
-        positions=positions(fields, "n_positions", default=2048),
-        norm="layernorm",
-        activation=fields.choice(  # type: ignore[arg-type]
-            "activation_function", options=ACTIVATIONS, default="gelu_new"
-        ),
-        rotary="partial",
-        rotary_ratio=min(1.0, rotated / head_dim),
-        parallel=True,
-        shared_norm=True,
-        embedding_dropout_ratio=fields.ratio("embd_pdrop"),
-        attention_dropout_ratio=fields.ratio("attn_pdrop"),
-        hidden_dropout_ratio=fields.ratio("resid_pdrop"),
-    )
-    tensors = Tensors(
-        names=LinearNames(out="out_proj", up="fc_in", down="fc_out"),
-        mlp_bias=True,
-        norm_bias=True,
-        norms=1,
-        embedding=[(shape.vocab, hidden)],
-        head=[(shape.vocab,)],
-    )
-    groups = tie(fields, shape, tensors, default=False)
-    count = blocks(fields, "n_layer", "num_hidden_layers", default=28)
-    return finish("causal_lm", shape, tensors, count, width, groups)
+    shape = replace(shape, rotary_ratio=min(1.0, rotated / head_dim))
+    return _decoder(fields, width, _GPTJ, shape, mlp_bias=True, norms=1)

@@ -4,17 +4,17 @@ The head depends on `architectures[0]`; without it, the masked language model (B
 RoBERTa) or the classifier (ViT).
 """
 
+from dataclasses import replace
+
 from placement.planner.model.block_layout import LinearNames, Shapes, Tensors, linear
 from placement.planner.model.block_shape import TransformerShape
 from placement.planner.model.config_reader import Fields
 from placement.planner.model.families.config_fields import (
-    ACTIVATIONS,
+    ShapeFields,
     blocks,
     finish,
-    head_size,
     labels,
-    positions,
-    vocab,
+    read_shape,
 )
 from placement.planner.model.spec import (
     Linear,
@@ -32,39 +32,54 @@ _DISTIL = LinearNames(
 _VIT = LinearNames(out="o_proj", up="fc1", down="fc2")
 
 
-def _bert_shape(
-    fields: Fields,
-    *,
-    vocab_default: int,
-    hidden: int = 768,
-    heads: int = 12,
-    inner: int = 3072,
-    embedding_width: int = 0,
+_ENCODER = ShapeFields(
+    hidden=(("hidden_size",), 768),
+    heads=(("num_attention_heads",), 12),
+    inner=(("intermediate_size",), 3072),
+    vocab=30522,
+    positions=(("max_position_embeddings",), 512),
+    embedding_dropout=("hidden_dropout_prob", 0.1),
+    attention_dropout=("attention_probs_dropout_prob", 0.1),
+    hidden_dropout=("hidden_dropout_prob", 0.1),
+)
+_ROBERTA = replace(_ENCODER, vocab=50265)
+_ELECTRA = replace(
+    _ENCODER,
+    hidden=(("hidden_size",), 256),
+    heads=(("num_attention_heads",), 4),
+    inner=(("intermediate_size",), 1024),
+)
+_DISTILBERT = ShapeFields(
+    hidden=(("dim", "hidden_size"), 768),
+    heads=(("n_heads", "num_attention_heads"), 12),
+    inner=(("hidden_dim",), 3072),
+    vocab=30522,
+    positions=(("max_position_embeddings",), 512),
+    activation=("activation", "gelu"),
+    embedding_dropout=("dropout", 0.1),
+    attention_dropout=("attention_dropout", 0.1),
+    hidden_dropout=("dropout", 0.1),
+)
+_IMAGE = replace(
+    _ENCODER,
+    vocab=0,
+    embedding_dropout=("hidden_dropout_prob", 0.0),
+    attention_dropout=("attention_probs_dropout_prob", 0.0),
+    hidden_dropout=("hidden_dropout_prob", 0.0),
+)
+
+
+def _post_norm_shape(
+    fields: Fields, row: ShapeFields, *, embedding_width: int = 0
 ) -> TransformerShape:
-    hidden = fields.whole("hidden_size", default=hidden, high=2**18)
-    heads = fields.whole("num_attention_heads", default=heads, high=8192)
-    return TransformerShape(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_size(fields, hidden, heads, "num_attention_heads"),
-        intermediate=fields.whole("intermediate_size", default=inner, high=2**21),
-        vocab=vocab(fields, vocab_default),
-        positions=positions(fields, "max_position_embeddings", default=512),
-        norm="layernorm",
+    return read_shape(
+        fields,
+        row,
         norm_place="after",
-        activation=fields.choice(  # type: ignore[arg-type]
-            "hidden_act", options=ACTIVATIONS, default="gelu"
-        ),
         biases=True,
         attention="bidirectional",
         softmax_fp32=False,
         embedding_norm=True,
-        embedding_dropout_ratio=fields.ratio("hidden_dropout_prob", default=0.1),
-        attention_dropout_ratio=fields.ratio(
-            "attention_probs_dropout_prob", default=0.1
-        ),
-        hidden_dropout_ratio=fields.ratio("hidden_dropout_prob", default=0.1),
         labels=labels(fields, _label_count(fields, 2)),
         embedding_width=embedding_width,
     )
@@ -103,9 +118,9 @@ def _masked_head(
 
 
 def _bert_like(
-    fields: Fields, width: float, *, vocab_default: int, is_roberta: bool
+    fields: Fields, width: float, row: ShapeFields, *, is_roberta: bool
 ) -> ModelSpec:
-    shape = _bert_shape(fields, vocab_default=vocab_default)
+    shape = _post_norm_shape(fields, row)
     hidden = shape.hidden
     kinds = fields.whole("type_vocab_size", default=2, low=1, high=2**16)
     embedding: Shapes = [
@@ -132,46 +147,23 @@ def _bert_like(
 
 def bert(fields: Fields, width: float) -> ModelSpec:
     """BERT."""
-    return _bert_like(fields, width, vocab_default=30522, is_roberta=False)
+    return _bert_like(fields, width, _ENCODER, is_roberta=False)
 
 
 def roberta(fields: Fields, width: float) -> ModelSpec:
     """RoBERTa: BERT's blocks, other heads."""
-    return _bert_like(fields, width, vocab_default=50265, is_roberta=True)
+    return _bert_like(fields, width, _ROBERTA, is_roberta=True)
 
 
 def xlm_roberta(fields: Fields, width: float) -> ModelSpec:
     """XLM-RoBERTa: RoBERTa with many more tokens."""
-    return _bert_like(fields, width, vocab_default=30522, is_roberta=True)
+    return _bert_like(fields, width, _ENCODER, is_roberta=True)
 
 
 def distilbert(fields: Fields, width: float) -> ModelSpec:
     """DistilBERT: BERT's blocks under other names, no token types, no pooler."""
-    hidden = fields.whole("dim", "hidden_size", default=768, high=2**18)
-    heads = fields.whole("n_heads", "num_attention_heads", default=12, high=8192)
-    dropout = fields.ratio("dropout", default=0.1)
-    shape = TransformerShape(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_size(fields, hidden, heads, "n_heads"),
-        intermediate=fields.whole("hidden_dim", default=3072, high=2**21),
-        vocab=vocab(fields, 30522),
-        positions=positions(fields, "max_position_embeddings", default=512),
-        norm="layernorm",
-        norm_place="after",
-        activation=fields.choice(  # type: ignore[arg-type]
-            "activation", options=ACTIVATIONS, default="gelu"
-        ),
-        biases=True,
-        attention="bidirectional",
-        softmax_fp32=False,
-        embedding_norm=True,
-        embedding_dropout_ratio=dropout,
-        attention_dropout_ratio=fields.ratio("attention_dropout", default=0.1),
-        hidden_dropout_ratio=dropout,
-        labels=labels(fields, _label_count(fields, 2)),
-    )
+    shape = _post_norm_shape(fields, _DISTILBERT)
+    hidden = shape.hidden
     if fields.flag("sinusoidal_pos_embds"):
         raise UnknownHead("distilbert", sentence("with frozen sinusoidal positions"))
     embedding: Shapes = [(shape.vocab, hidden), (shape.positions, hidden)]
@@ -192,14 +184,7 @@ def distilbert(fields: Fields, width: float) -> ModelSpec:
 def electra(fields: Fields, width: float) -> ModelSpec:
     """ELECTRA: BERT's blocks, a narrower token table with a projection behind it."""
     narrow = fields.whole("embedding_size", default=128, high=2**18)
-    shape = _bert_shape(
-        fields,
-        vocab_default=30522,
-        hidden=256,
-        heads=4,
-        inner=1024,
-        embedding_width=narrow,
-    )
+    shape = _post_norm_shape(fields, _ELECTRA, embedding_width=narrow)
     hidden = shape.hidden
     kinds = fields.whole("type_vocab_size", default=2, low=1, high=2**16)
     embedding: Shapes = [
@@ -228,8 +213,6 @@ def electra(fields: Fields, width: float) -> ModelSpec:
 
 def vit(fields: Fields, width: float) -> ModelSpec:
     """ViT: the image becomes a fixed number of tokens, one per patch and one more."""
-    hidden = fields.whole("hidden_size", default=768, high=2**18)
-    heads = fields.whole("num_attention_heads", default=12, high=8192)
     image = fields.whole("image_size", default=224, high=2**14)
     patch = fields.whole("patch_size", default=16, high=2**14)
     channels = fields.whole("num_channels", default=3, high=4096)
@@ -241,29 +224,19 @@ def vit(fields: Fields, width: float) -> ModelSpec:
     tokens = max(1, image // patch) ** 2 + 1
     bias = fields.flag("qkv_bias", default=True)
     head = architecture_head(fields, "image_classification")
-    shape = TransformerShape(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_size(fields, hidden, heads, "num_attention_heads"),
-        intermediate=fields.whole("intermediate_size", default=3072, high=2**21),
-        vocab=0,
+    shape = read_shape(
+        fields,
+        _IMAGE,
         positions=tokens,
-        norm="layernorm",
-        activation=fields.choice(  # type: ignore[arg-type]
-            "hidden_act", options=ACTIVATIONS, default="gelu"
-        ),
         biases=bias,
         attention="bidirectional",
         softmax_fp32=False,
-        embedding_dropout_ratio=fields.ratio("hidden_dropout_prob"),
-        attention_dropout_ratio=fields.ratio("attention_probs_dropout_prob"),
-        hidden_dropout_ratio=fields.ratio("hidden_dropout_prob"),
         image_tokens=tokens,
         image_size=image,
         channels=channels,
         labels=labels(fields, _label_count(fields, 2)),
     )
+    hidden = shape.hidden
     embedding: Shapes = [
         (1, 1, hidden),
         (1, tokens, hidden),

@@ -1,7 +1,7 @@
 """Readers for LLaMA and its relatives: RMS norms, rotary positions, a gated MLP."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from placement.planner.model.block_layout import Tensors
@@ -23,8 +23,8 @@ from placement.planner.model.spec import (
 from telemetry.protocol.sentences import sentence
 
 
-@dataclass(frozen=True)
-class LlamaDefaults:
+@dataclass(frozen=True, kw_only=True)
+class LlamaFamily:
     """What a family's config class assumes when config.json is silent."""
 
     vocab: int = 32000
@@ -45,37 +45,34 @@ class LlamaDefaults:
     """The switch that turns the window on; silent means off."""
     full_every: int = 0
     """One block of so many is not windowed; 0: all blocks are alike."""
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the shape in which the family differs from LLaMA."""
+    read: Callable[[Fields], Mapping[str, Any]] = lambda _fields: {}
+    """Such fields as config.json says them. ``plain_blocks``: in a model with experts,
+    the blocks that have none."""
 
 
-def read_llama(
-    fields: Fields,
-    width: float,
-    defaults: LlamaDefaults,
-    *,
-    plain_blocks: Iterable[int] = (),
-    **shape_extra: Any,
-) -> ModelSpec:
-    """A decoder in LLaMA's manner; `shape_extra` says what the family does else.
-
-    `plain_blocks`: in a model with experts, the blocks that have none.
-    """
+def read_llama(fields: Fields, width: float, family: LlamaFamily) -> ModelSpec:
+    """Return a decoder in LLaMA's manner."""
+    extra = {**family.shape, **family.read(fields)}
+    plain_blocks = extra.pop("plain_blocks", ())
     attention_bias = fields.flag("attention_bias", default=False)
-    qkv_bias = fields.flag("qkv_bias", default=defaults.qkv_bias) or attention_bias
-    count = blocks(fields, "num_hidden_layers", default=defaults.blocks)
+    qkv_bias = fields.flag("qkv_bias", default=family.qkv_bias) or attention_bias
+    count = blocks(fields, "num_hidden_layers", default=family.blocks)
     window, sliding = windowed(
         fields,
         count,
-        default=defaults.window,
-        flag=defaults.window_flag,
-        full_every=defaults.full_every,
+        default=family.window,
+        flag=family.window_flag,
+        full_every=family.full_every,
     )
     shape = _shape(
         fields,
-        defaults,
+        family,
         biases=qkv_bias,
         sliding_window=window,
         sliding_blocks=sliding,
-        **shape_extra,
+        **extra,
     )
     tensors = Tensors(
         qkv_bias=qkv_bias,
@@ -85,19 +82,19 @@ def read_llama(
         embedding=[(shape.vocab, shape.hidden)],
         plain_blocks=frozenset(plain_blocks),
     )
-    groups = tie(fields, shape, tensors, default=defaults.tied)
+    groups = tie(fields, shape, tensors, default=family.tied)
     return finish("causal_lm", shape, tensors, count, width, groups)
 
 
-def _shape(fields: Fields, defaults: LlamaDefaults, **extra: Any) -> TransformerShape:
-    hidden = fields.whole("hidden_size", default=defaults.hidden, high=2**18)
-    heads = fields.whole("num_attention_heads", default=defaults.heads, high=8192)
+def _shape(fields: Fields, family: LlamaFamily, **extra: Any) -> TransformerShape:
+    hidden = fields.whole("hidden_size", default=family.hidden, high=2**18)
+    heads = fields.whole("num_attention_heads", default=family.heads, high=8192)
     kv_heads = fields.whole(
-        "num_key_value_heads", default=defaults.kv_heads or heads, high=8192
+        "num_key_value_heads", default=family.kv_heads or heads, high=8192
     )
     head_dim = extra.pop("head_dim", 0) or (
-        fields.whole("head_dim", default=defaults.head_dim, high=2**16)
-        if defaults.head_dim
+        fields.whole("head_dim", default=family.head_dim, high=2**16)
+        if family.head_dim
         else head_size(fields, hidden, heads, "num_attention_heads")
     )
     fields.must(
@@ -115,18 +112,18 @@ def _shape(fields: Fields, defaults: LlamaDefaults, **extra: Any) -> Transformer
         kv_heads=kv_heads,
         head_dim=head_dim,
         intermediate=fields.whole(
-            "intermediate_size", default=defaults.intermediate, high=2**21
+            "intermediate_size", default=family.intermediate, high=2**21
         ),
-        vocab=vocab(fields, defaults.vocab),
+        vocab=vocab(fields, family.vocab),
         positions=positions(
-            fields, "max_position_embeddings", default=defaults.positions
+            fields, "max_position_embeddings", default=family.positions
         ),
-        norm=defaults.norm,
+        norm=family.norm,
         activation=fields.choice(  # type: ignore[arg-type]
             "hidden_activation",
             "hidden_act",
             options=ACTIVATIONS,
-            default=defaults.activation,
+            default=family.activation,
         ),
         gated=True,
         rotary=extra.pop("rotary", "full"),
@@ -135,35 +132,101 @@ def _shape(fields: Fields, defaults: LlamaDefaults, **extra: Any) -> Transformer
     )
 
 
-def llama(fields: Fields, width: float) -> ModelSpec:
-    """LLaMA 1 to 3 and everything with `model_type: llama`."""
-    return read_llama(fields, width, LlamaDefaults())
+def _phi3(fields: Fields) -> dict[str, Any]:
+    ratio = fields.ratio("partial_rotary_factor", default=1.0)
+    return {
+        "rotary": "full" if ratio == 1.0 else "partial",
+        "rotary_ratio": ratio,
+        "embedding_dropout_ratio": fields.ratio("embd_pdrop"),
+        "hidden_dropout_ratio": fields.ratio("resid_pdrop"),
+    }
 
 
-def mistral(fields: Fields, width: float) -> ModelSpec:
-    """Mistral 7B: grouped queries, a wider MLP."""
-    return read_llama(
-        fields,
-        width,
-        LlamaDefaults(intermediate=14336, kv_heads=8, positions=131072, window=4096),
-    )
+def _gemma3(fields: Fields) -> dict[str, Any]:
+    return {
+        "softcap": fields.peek("attn_logit_softcapping") is not None,
+        "final_softcap": fields.peek("final_logit_softcapping") is not None,
+    }
 
 
-def olmo2(fields: Fields, width: float) -> ModelSpec:
-    """OLMo 2: norms on the sublayers' outputs, and on queries and keys as a whole."""
-    return read_llama(
-        fields,
-        width,
-        LlamaDefaults(vocab=50304),
-        norm_place="output",
-        qk_norm=True,
-        qk_norm_whole=True,
-    )
-
-
-def smollm3(fields: Fields, width: float) -> ModelSpec:
-    """SmolLM 3: LLaMA, tied, one block of four without rotary positions."""
-    defaults = LlamaDefaults(
+_QWEN = LlamaFamily(
+    vocab=151936,
+    intermediate=22016,
+    positions=32768,
+    kv_heads=32,
+    window=4096,
+    window_flag="use_sliding_window",
+)
+_GEMMA = LlamaFamily(
+    vocab=256000,
+    hidden=3072,
+    intermediate=24576,
+    blocks=28,
+    heads=16,
+    kv_heads=16,
+    head_dim=256,
+    positions=8192,
+    activation="gelu_pytorch_tanh",
+    tied=True,
+    norm="rmsnorm_gemma",
+    shape={"scaled_embedding": True},
+)
+_GEMMA2 = replace(
+    _GEMMA,
+    hidden=2304,
+    intermediate=9216,
+    blocks=26,
+    heads=8,
+    kv_heads=4,
+    window=4096,
+    full_every=2,
+    shape={
+        "scaled_embedding": True,
+        "norm_place": "both",
+        "softcap": True,
+        "final_softcap": True,
+    },
+)
+LLAMA_FAMILIES: dict[str, LlamaFamily] = {
+    # Wide heads, the token table tied and scaled.
+    "gemma": _GEMMA,
+    # Norms before and after, soft caps on scores and logits.
+    "gemma2": _GEMMA2,
+    # The text model: norms on queries and keys, five blocks of six windowed.
+    "gemma3_text": replace(
+        _GEMMA2,
+        vocab=262208,
+        positions=131072,
+        full_every=6,
+        shape={"scaled_embedding": True, "norm_place": "both", "qk_norm": True},
+        read=_gemma3,
+    ),
+    # LLaMA 1 to 3 and everything with `model_type: llama`.
+    "llama": LlamaFamily(),
+    # Mistral 7B: grouped queries, a wider MLP.
+    "mistral": LlamaFamily(
+        intermediate=14336, kv_heads=8, positions=131072, window=4096
+    ),
+    # OLMo 2: norms on the sublayers' outputs, and on queries and keys as a whole.
+    "olmo2": LlamaFamily(
+        vocab=50304,
+        shape={"norm_place": "output", "qk_norm": True, "qk_norm_whole": True},
+    ),
+    # Phi 3 and 4: one product for q, k, v and one for gate and up.
+    "phi3": LlamaFamily(
+        vocab=32064,
+        hidden=3072,
+        intermediate=8192,
+        positions=4096,
+        shape={"fused_qkv": True, "fused_gate": True},
+        read=_phi3,
+    ),
+    # Qwen 2 and 2.5: biases on query, key, value only.
+    "qwen2": replace(_QWEN, qkv_bias=True),
+    # Qwen 3: no biases, a norm on each query and key head.
+    "qwen3": replace(_QWEN, head_dim=128, shape={"qk_norm": True}),
+    # SmolLM 3: tied, one block of four without rotary positions.
+    "smollm3": LlamaFamily(
         vocab=128256,
         hidden=2048,
         blocks=36,
@@ -172,127 +235,5 @@ def smollm3(fields: Fields, width: float) -> ModelSpec:
         positions=32768,
         tied=True,
         window_flag="use_sliding_window",
-    )
-    return read_llama(fields, width, defaults)
-
-
-def phi3(fields: Fields, width: float) -> ModelSpec:
-    """Phi 3 and 4: LLaMA with one product for q, k, v and one for gate and up."""
-    defaults = LlamaDefaults(
-        vocab=32064, hidden=3072, intermediate=8192, positions=4096
-    )
-    ratio = fields.ratio("partial_rotary_factor", default=1.0)
-    return read_llama(
-        fields,
-        width,
-        defaults,
-        fused_qkv=True,
-        fused_gate=True,
-        rotary="full" if ratio == 1.0 else "partial",
-        rotary_ratio=ratio,
-        embedding_dropout_ratio=fields.ratio("embd_pdrop"),
-        hidden_dropout_ratio=fields.ratio("resid_pdrop"),
-    )
-
-
-def qwen2(fields: Fields, width: float) -> ModelSpec:
-    """Qwen 2 and 2.5: biases on query, key, value only."""
-    defaults = LlamaDefaults(
-        vocab=151936,
-        intermediate=22016,
-        positions=32768,
-        qkv_bias=True,
-        kv_heads=32,
-        window=4096,
-        window_flag="use_sliding_window",
-    )
-    return read_llama(fields, width, defaults)
-
-
-def qwen3(fields: Fields, width: float) -> ModelSpec:
-    """Qwen 3: no biases, a norm on each query and key head."""
-    defaults = LlamaDefaults(
-        vocab=151936,
-        intermediate=22016,
-        positions=32768,
-        head_dim=128,
-        kv_heads=32,
-        window=4096,
-        window_flag="use_sliding_window",
-    )
-    return read_llama(fields, width, defaults, qk_norm=True)
-
-
-def gemma(fields: Fields, width: float) -> ModelSpec:
-    """Gemma 1: wide heads, the token table tied and scaled."""
-    defaults = LlamaDefaults(
-        vocab=256000,
-        hidden=3072,
-        intermediate=24576,
-        blocks=28,
-        heads=16,
-        kv_heads=16,
-        head_dim=256,
-        positions=8192,
-        activation="gelu_pytorch_tanh",
-        tied=True,
-        norm="rmsnorm_gemma",
-    )
-    return read_llama(fields, width, defaults, scaled_embedding=True)
-
-
-def gemma2(fields: Fields, width: float) -> ModelSpec:
-    """Gemma 2: norms before and after, soft caps on scores and logits."""
-    defaults = LlamaDefaults(
-        vocab=256000,
-        hidden=2304,
-        intermediate=9216,
-        blocks=26,
-        heads=8,
-        kv_heads=4,
-        head_dim=256,
-        positions=8192,
-        activation="gelu_pytorch_tanh",
-        tied=True,
-        norm="rmsnorm_gemma",
-        window=4096,
-        full_every=2,
-    )
-    return read_llama(
-        fields,
-        width,
-        defaults,
-        scaled_embedding=True,
-        norm_place="both",
-        softcap=True,
-        final_softcap=True,
-    )
-
-
-def gemma3(fields: Fields, width: float) -> ModelSpec:
-    """Gemma 3's text model: norms on queries and keys, five blocks of six windowed."""
-    defaults = LlamaDefaults(
-        vocab=262208,
-        hidden=2304,
-        intermediate=9216,
-        blocks=26,
-        heads=8,
-        kv_heads=4,
-        head_dim=256,
-        positions=131072,
-        activation="gelu_pytorch_tanh",
-        tied=True,
-        norm="rmsnorm_gemma",
-        window=4096,
-        full_every=6,
-    )
-    return read_llama(
-        fields,
-        width,
-        defaults,
-        scaled_embedding=True,
-        norm_place="both",
-        qk_norm=True,
-        softcap=fields.peek("attn_logit_softcapping") is not None,
-        final_softcap=fields.peek("final_logit_softcapping") is not None,
-    )
+    ),
+}
