@@ -47,7 +47,7 @@ def measure(waiting: int, bookings: int) -> None:
 
     from reservations.booking.release import cancel
     from reservations.models import Reservation, WaitlistLook
-    from reservations.store.booking_snapshot import site_policy
+    from reservations.store.booking_facts import site_policy
     from reservations.waitlist import scheduler
 
     policy = site_policy()

@@ -30,8 +30,7 @@ from ninja.security import HttpBearer, SessionAuth
 
 from gpuportal.http import problems
 from gpuportal.http.openapi import with_problems
-from gpuportal.http.token_auth import ScopeMissing, user_of
-from gpuportal.http.token_scopes import scopes_needed
+from gpuportal.http.token_auth import ScopeMissing, scopes_needed, user_of
 from reservations.models import User
 from telemetry.protocol.sentences import sentence
 from telemetry.web.json_values import MOST_DEPTH, JsonTooDeep, unstorable
@@ -81,14 +80,19 @@ class JsonParser(Parser):
 
 def scopes_of(request: HttpRequest) -> tuple[str, ...]:
     """Return the scopes that a token needs for this request."""
-    match, body = request.resolver_match, None
-    if request.method == "POST" and request.content_type != "multipart/form-data":
-        try:
-            body = JsonParser().parse_body(request)
-        except ValueError:
-            # The operation refuses it later on.
-            body = None
-    return scopes_needed(str(request.method), match.route if match else "", body or {})
+    match = request.resolver_match
+    route = match.route if match else ""
+    return scopes_needed(str(request.method), route, lambda: _sent(request))
+
+
+def _sent(request: HttpRequest) -> dict[str, Any]:
+    if request.method != "POST" or request.content_type == "multipart/form-data":
+        return {}
+    try:
+        return JsonParser().parse_body(request) or {}
+    except ValueError:
+        # The operation refuses it later on.
+        return {}
 
 
 class TokenAuth(HttpBearer):

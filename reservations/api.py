@@ -33,7 +33,7 @@ from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
 from reservations.series.api import router as series_router
 from reservations.sharing.api import router as people_router
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import own_holdings, site_policy
 from reservations.store.calendar_queries import (
     Reader,
     calendar_entry,
@@ -41,7 +41,6 @@ from reservations.store.calendar_queries import (
     iso,
 )
 from reservations.store.foreign_use import SOON_SECONDS, foreign_gpus
-from reservations.store.holdings import own_holdings
 from reservations.store.membership_rights import payers
 from reservations.waitlist.api import calendar_extras, preview_chance
 from reservations.waitlist.api import router as waiting_router
@@ -74,6 +73,9 @@ router.add_router("", waiting_router)
 GIB_BYTES = 2**30
 LONGEST_VIEW = timedelta(days=62)
 _COMPRESS_FROM_BYTES = 1400
+_ANY_POLICY = Policy()
+"""A policy says when flex freezes and who sees names. Neither matters for a firm
+reservation that its holder reads."""
 
 
 def _entry(
@@ -85,8 +87,7 @@ def _entry(
 ) -> dict[str, object]:
     """Return one Reservation as the calendar tells it, with a little more."""
     own = reservation.user_id == user.pk
-    # The policy says when flex freezes and who sees names: neither matters here.
-    policy = Policy() if own and reservation.kind == Kind.FIRM else site_policy()
+    policy = _ANY_POLICY if own and reservation.kind == Kind.FIRM else site_policy()
     if gpu_ids is None:
         rows = reservation.allocations.order_by("gpu_id")
         gpu_ids = list(rows.values_list("gpu_id", flat=True))

@@ -13,7 +13,7 @@ from reservations.reports import service as reports
 from reservations.reports.replay.tasks import replay_past
 from reservations.rules.window import whole_second
 from reservations.store import usage
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.waitlist import scheduler
 
 # Celery finds the tasks of this module; those of capabilities are among them.

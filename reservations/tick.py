@@ -47,7 +47,7 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import whole_second
 from reservations.series import service as series
 from reservations.sharing import offers
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.gpu_history import held_in_hour
 from reservations.waitlist import scheduler
 from telemetry.history.hourly_rollup import roll_account_hours

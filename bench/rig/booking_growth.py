@@ -223,7 +223,7 @@ def sign_in(hour: datetime) -> tuple[str, int]:
 
 def seeded(sizes: Sequence[int], *, hour: datetime) -> dict[int, str]:
     """Grow one database and keep a copy at each size; their addresses."""
-    from reservations.store.booking_snapshot import site_policy
+    from reservations.store.booking_facts import site_policy
     from reservations.store.usage import store_usage
 
     urls, stored = {}, 1

@@ -30,7 +30,7 @@ from reservations.models import (
 )
 from reservations.rules.errors import BookingError
 from reservations.store.access import operator_required, reader
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from telemetry.protocol.sentences import sentence
 from telemetry.web.plain_forms import PlainForm, PlainModelForm
 from telemetry.web.query_filters import read_filters

@@ -32,7 +32,7 @@ from reservations.models import (
     WaitingRequest,
 )
 from reservations.store.access import operator_required, reader
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from telemetry.inventory.broker_log import refused_nodes
 from telemetry.models import Gpu, Node
 from telemetry.protocol.units import format_duration

@@ -28,7 +28,7 @@ from reservations.series.series_days import rule_of
 from reservations.sharing.forms import PastFilterForm
 from reservations.sharing.views import offer_row
 from reservations.store.access import reader
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader, iso
 from reservations.waitlist.queries import own_rows, queue_of
 from telemetry.web.query_filters import read_filters

@@ -24,7 +24,7 @@ from reservations.rules.figures import (
 from reservations.rules.lifecycle import State
 from reservations.sharing.views import people_context, refused_form
 from reservations.store.access import reader, steered_accounts, visible_reservations
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader, iso
 from reservations.store.gpu_history import reservation_usage
 from reservations.web.forms import wall

@@ -41,12 +41,11 @@ from reservations.rules.gaps import OpenGpu
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
 from reservations.store import locks
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.free_gaps import HEARD_SECONDS, open_calendar, open_gpus
-from reservations.store.gpu_rows import calendar_gpus
-from reservations.store.pool_rows import barred_pools
+from reservations.store.gpu_rows import barred_pools, calendar_gpus
+from reservations.store.locks import wait_for_turn
 from reservations.store.usage import rank_with, usage_by_membership
-from reservations.store.write_queue import wait_for_turn
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
 

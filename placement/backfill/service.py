@@ -36,9 +36,8 @@ from reservations.notifications import service as notices
 from reservations.rules.errors import BookingError, NotAllowed, NotFound
 from reservations.rules.lifecycle import State
 from reservations.store import locks
-from reservations.store.booking_snapshot import site_policy
-from reservations.store.gpu_rows import calendar_gpus
-from reservations.store.pool_rows import barred_pools
+from reservations.store.booking_facts import site_policy
+from reservations.store.gpu_rows import barred_pools, calendar_gpus
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import GIB_BYTES, format_duration

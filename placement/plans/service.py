@@ -41,7 +41,8 @@ from placement.plans.measured_error import learned
 from reservations.models import User
 from reservations.rules.calendar import SlotSearch
 from reservations.rules.window import grid_ceil
-from reservations.store.booking_snapshot import calendar_of, site_policy
+from reservations.store.booking_facts import site_policy
+from reservations.store.booking_snapshot import calendar_of
 from reservations.store.gpu_rows import calendar_gpus
 from telemetry.models import Gpu
 

@@ -27,7 +27,7 @@ from reservations.notifications.service import notify
 from reservations.notifications.text.membership_text import WARN_DAYS, warn_days
 from reservations.rules.errors import BookingError
 from reservations.rules.policy import Policy
-from reservations.store.calendar_queries import subtree
+from reservations.store.account_tree import subtree
 from telemetry.protocol.sentences import sentence
 
 MOST_TOLD = 100

@@ -9,8 +9,8 @@ from reservations.models import Account, GroupChat, Notice, NoticeSettings, User
 from reservations.notifications import webhook
 from reservations.notifications.service import notify
 from reservations.rules.errors import NotAllowed, NotFound
+from reservations.store.account_tree import headed_accounts
 from reservations.store.audit_log import audit_act
-from reservations.store.calendar_queries import headed_accounts
 from telemetry.protocol.sentences import sentence
 
 

@@ -23,8 +23,8 @@ from reservations.models import (
     User,
 )
 from reservations.rules.errors import NotAllowed, NotFound
+from reservations.store.account_tree import headed_accounts
 from reservations.store.audit_log import audit_act
-from reservations.store.calendar_queries import headed_accounts
 from telemetry.protocol.sentences import sentence
 
 LINK_DAYS = (1, 7, 14, 30)

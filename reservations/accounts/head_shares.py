@@ -7,7 +7,7 @@ from reservations.accounts.tree import service as accounts
 from reservations.accounts.tree.tree_edits import Edit
 from reservations.models import Account, Membership, TreeChange, User
 from reservations.rules.errors import NotAllowed, NotFound
-from reservations.store.calendar_queries import headed_accounts
+from reservations.store.account_tree import headed_accounts
 from telemetry.protocol.sentences import sentence
 
 

@@ -34,8 +34,8 @@ from reservations.notifications.forms import WebhookForm
 from reservations.notifications.webhook_rules import WebhookRefused
 from reservations.rules.errors import BookingError, NotAllowed
 from reservations.store.access import reader
-from reservations.store.booking_snapshot import site_policy
-from reservations.store.calendar_queries import headed_accounts
+from reservations.store.account_tree import headed_accounts
+from reservations.store.booking_facts import site_policy
 from reservations.store.usage import usage_by_membership
 from reservations.web.credit_field import Unreadable
 from telemetry.protocol.sentences import counted

@@ -37,7 +37,8 @@ from reservations.rules.request import Request
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger, locks
 from reservations.store.access import check_may_change
-from reservations.store.booking_snapshot import load_membership, site_policy
+from reservations.store.booking_facts import site_policy
+from reservations.store.booking_snapshot import load_membership
 from telemetry.protocol.sentences import known, sentence
 
 

@@ -13,7 +13,7 @@ from reservations.rules.fairness.early_returns import SLIPS_A_DAY
 from reservations.rules.lifecycle import State
 from reservations.rules.window import whole_second
 from reservations.store import ledger, locks
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from telemetry.protocol.sentences import sentence
 
 

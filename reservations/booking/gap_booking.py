@@ -36,9 +36,10 @@ from reservations.rules.prices import cost_gpu_seconds, together
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger, locks
 from reservations.store.audit_log import something_new
-from reservations.store.booking_snapshot import right_to_book, site_policy
+from reservations.store.booking_facts import site_policy
+from reservations.store.booking_snapshot import right_to_book
 from reservations.store.free_gaps import open_calendar, whole_holdings
-from reservations.store.pool_rows import barred_pools
+from reservations.store.gpu_rows import barred_pools
 from telemetry.protocol.sentences import sentence
 
 

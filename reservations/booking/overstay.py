@@ -11,12 +11,11 @@ else's time begins, or after the site's longest stay.
 In each function: inside a transaction, with the row locked.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F
 
 from reservations.models import Allocation, Reservation, SitePolicy, User
 from reservations.notifications import live
@@ -31,16 +30,15 @@ from reservations.rules.prices import cost_gpu_seconds
 from reservations.rules.window import Window, instant, whole_second
 from reservations.store import ledger, locks
 from reservations.store.access import check_may_change
+from reservations.store.booking_facts import overstays, own_holdings, site_policy
 from reservations.store.booking_snapshot import (
     account_path,
     calendar_of,
     load_membership,
     right_to_book,
-    site_policy,
 )
 from reservations.store.free_gaps import whole_holdings
 from reservations.store.gpu_rows import calendar_gpus
-from reservations.store.holdings import own_holdings
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
 
@@ -202,18 +200,6 @@ def gap_notice(policy: Policy) -> timedelta:
     return timedelta(seconds=gap_notice_seconds(policy, grace_seconds))
 
 
-def _in_the_way(
-    *, gpus: Collection[int], user: int, after: datetime, made: int
-) -> QuerySet[Reservation, Any]:
-    rows = Reservation.objects.filter(
-        Q(allocations__gpu_id__in=gpus) | Q(user_id=user),
-        state=State.ACTIVE,
-        booked_end__lt=F("end"),
-        end__gt=after,
-    )
-    return rows.exclude(pk=made).order_by().values_list("pk")
-
-
 def shorten_overstays(
     made: Reservation,
     gpus: Sequence[CalendarGpu],
@@ -224,8 +210,7 @@ def shorten_overstays(
 ) -> None:
     """Shorten what stays on with these Gpus, or crowds the taker's own limit; tell."""
     asked = {gpu.pk for gpu in gpus}
-    rows = _in_the_way(gpus=asked, user=made.user_id, after=window.start, made=made.pk)
-    for pk in sorted({pk for (pk,) in rows}):
+    for pk in overstays(asked, made.user_id, after=window.start, but=made.pk):
         # What is on these Gpus is locked by now; the taker's own elsewhere is not.
         row = locks.load_reservation(pk, lock=True)
         if row.state != State.ACTIVE or row.end <= row.booked_end:

@@ -5,7 +5,7 @@ from ninja import Router
 
 from reservations.booking.overstay import set_overstay
 from reservations.fairshare.service import FairshareStatus
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader, calendar_entry, iso
 from reservations.store.vouchers import expires_at
 from reservations.web.api_parts import counted_now, signed_in

@@ -23,7 +23,7 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import Window, grid_ceil, whole_second
 from reservations.store import ledger, locks
 from reservations.store.access import check_may_change
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from telemetry.protocol.sentences import sentence
 
 Gate = Callable[[Reservation, frozenset[int]], None]

@@ -20,7 +20,7 @@ from reservations.rules.policy import Policy
 from reservations.rules.prices import cost_gpu_seconds, together
 from reservations.rules.window import Window
 from reservations.store import ledger
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.ledger import rate_of
 from telemetry.protocol.sentences import sentence
 

@@ -25,7 +25,7 @@ from reservations.rules.decision_record import refused_inputs
 from reservations.rules.errors import GpuTaken, Refusal, json_ready
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.rules.request import Request, Snapshot
-from reservations.store.write_queue import wait_for_turn
+from reservations.store.locks import wait_for_turn
 from telemetry.models import Gpu
 
 NO_DEMAND = frozenset(

@@ -26,11 +26,8 @@ from reservations.rules.request import Request
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger, locks
 from reservations.store.access import check_may_change
-from reservations.store.booking_snapshot import (
-    load_membership,
-    request_snapshot,
-    site_policy,
-)
+from reservations.store.booking_facts import site_policy
+from reservations.store.booking_snapshot import load_membership, request_snapshot
 from reservations.store.ledger import rate_of
 from telemetry.protocol.sentences import sentence
 

@@ -28,7 +28,8 @@ from reservations.rules.lifecycle import Kind, State
 from reservations.rules.window import whole_second
 from reservations.store import ledger, locks
 from reservations.store.access import check_may_change
-from reservations.store.booking_snapshot import load_membership, site_policy
+from reservations.store.booking_facts import site_policy
+from reservations.store.booking_snapshot import load_membership
 from telemetry.protocol.sentences import sentence
 
 

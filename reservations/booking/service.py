@@ -16,6 +16,7 @@ from reservations.rules.calendar import CalendarGpu
 from reservations.rules.decision import Decision, decide
 from reservations.rules.decision_record import inputs_of
 from reservations.rules.errors import GpuTaken, InThePast, MembershipNeeded, Refusal
+from reservations.rules.fairness.preemption import Displacer
 from reservations.rules.fairness.quota import Spend
 from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import notice_end, over_before_free
@@ -24,12 +25,10 @@ from reservations.rules.request import Request
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger, locks, vouchers
 from reservations.store.access import may_change
-from reservations.store.booking_snapshot import request_snapshot, site_policy
-from reservations.store.no_show_history import strike_for
-from reservations.store.preemptible import Displacer
-from reservations.store.return_history import returns_for
-from reservations.store.usage import rank_with, usage_by_membership, with_tree
-from reservations.store.write_queue import wait_for_turn
+from reservations.store.booking_facts import returns_for, site_policy, strike_for
+from reservations.store.booking_snapshot import request_snapshot, with_tree
+from reservations.store.locks import wait_for_turn
+from reservations.store.usage import rank_with, usage_by_membership
 from telemetry.protocol.sentences import known, sentence
 
 OVERLAP = "allocation_no_overlap"

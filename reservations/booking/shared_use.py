@@ -8,7 +8,7 @@ from reservations.notifications.text.sharing_text import CannotShare
 from reservations.rules.fairness.limits import most_at_once
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window
-from reservations.store.holdings import holdings_of
+from reservations.store.booking_facts import holdings_of
 from telemetry.protocol.sentences import sentence
 
 

@@ -22,28 +22,28 @@ from reservations.rules.errors import (
     TooLong,
     TooManyGpus,
 )
-from reservations.rules.fairness.preemption import fewest_displaced
+from reservations.rules.fairness.preemption import Displacer, fewest_displaced
 from reservations.rules.lifecycle import Kind
 from reservations.rules.overstay_terms import OverBeforeFree, notice_end
 from reservations.rules.policy import Policy
 from reservations.rules.request import Request, Snapshot
 from reservations.rules.window import Window, unix, whole_second
 from reservations.store import locks
+from reservations.store.booking_facts import (
+    own_holdings,
+    returns_for,
+    site_policy,
+    strike_for,
+)
 from reservations.store.booking_snapshot import (
     account_path,
     calendar_of,
     quota_infos,
     right_to_book,
-    site_policy,
+    with_tree,
 )
 from reservations.store.foreign_use import SOON_SECONDS, foreign_gpus
-from reservations.store.gpu_rows import calendar_gpus
-from reservations.store.holdings import own_holdings
-from reservations.store.no_show_history import user_strike
-from reservations.store.pool_rows import barred_pools
-from reservations.store.preemptible import Displacer
-from reservations.store.return_history import returns_for
-from reservations.store.usage import with_tree
+from reservations.store.gpu_rows import barred_pools, calendar_gpus
 
 MOST_SLOTS = 20
 MANY_GPUS = 64
@@ -217,7 +217,7 @@ def _facts(
             quotas,
             membership_pk=membership.pk,
             right=right_to_book(membership, path),
-            strike=user_strike(membership.user_id, now=now, policy=policy),
+            strike=strike_for(membership.user_id, end, now=now, policy=policy),
             returns=returns_for(membership, end, now=now, policy=policy),
         ),
         now=now,

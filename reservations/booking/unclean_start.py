@@ -12,17 +12,16 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from reservations.booking import overrun
 from reservations.booking.overstay import clear_gaps
-from reservations.models import Allocation, Reservation
+from reservations.models import Allocation, Closure, Reservation
 from reservations.notifications import holder_notices
 from reservations.rules.booking_alerts import INTRUDER, OVERRUN
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.store import ledger, locks
-from reservations.store.pool_rows import closed_gpus
 from telemetry.models import Alert, Gpu
 from telemetry.protocol.sentences import sentence
 
@@ -96,7 +95,7 @@ def _equal(allocation: Allocation, row: Reservation) -> Gpu | None:
         allocations__end__gt=allocation.start,
     )
     busy = Gpu.objects.filter(taken).values("pk")
-    closed = closed_gpus(allocation.start, allocation.end)
+    closed = _closed_gpus(allocation.start, allocation.end)
     rows = (
         Gpu.objects.bookable()
         .filter(node_id=allocation.gpu.node_id, pool_id=allocation.gpu.pool_id)
@@ -119,3 +118,15 @@ def _move(allocation: Allocation, gpu: Gpu, now: datetime) -> bool:
             )
     except IntegrityError:
         return False
+
+
+def _closed_gpus(start: datetime, end: datetime) -> QuerySet[Gpu]:
+    """Return the Gpus that some closure meets in [start, end), teaching included."""
+    standing = Closure.objects.standing(start, end)
+    everything = Q() if standing.filter(scope="site").exists() else Q(pk__in=[])
+    return Gpu.objects.filter(
+        everything
+        | Q(closures__in=standing)
+        | Q(node__closures__in=standing)
+        | Q(pool__closures__in=standing)
+    )

@@ -6,8 +6,7 @@ from reservations.models import Reservation
 from reservations.rules.fairness.fair_tree import Ranking, weight_at
 from reservations.rules.policy import Policy
 from reservations.rules.window import unix
-from reservations.store.booking_snapshot import pending_late_gpu_seconds
-from reservations.store.usage import past_usage, rank_with
+from reservations.store.usage import past_usage, pending_late_gpu_seconds, rank_with
 
 
 def ranking_then(now: datetime, then: datetime, policy: Policy) -> Ranking | None:

@@ -16,14 +16,9 @@ from reservations.rules.fairness.quota import (
 )
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window, unix, whole_second
-from reservations.store.booking_snapshot import (
-    PATH_UP,
-    account_path,
-    quota_infos,
-    site_policy,
-)
+from reservations.store.booking_facts import no_shows_of, site_policy
+from reservations.store.booking_snapshot import PATH_UP, account_path, quota_infos
 from reservations.store.membership_rights import paid_by
-from reservations.store.no_show_history import recent_no_shows
 from reservations.store.usage import ranking
 from reservations.store.vouchers import good_tokens
 
@@ -104,7 +99,7 @@ def standing(
     every = user.memberships.select_related("user", PATH_UP).order_by("account__name")
     rows = [row for row in every if row.active]
     ranks = ranking(now, policy) if rows else None
-    no_shows = recent_no_shows(user.pk, now=now, policy=policy)
+    no_shows = no_shows_of([user.pk], now=now, policy=policy).get(user.pk, ())
     ledger = (
         LedgerEntry.objects.filter(paid_by([row.pk for row in every]))
         .select_related("reservation", "membership__account")

@@ -26,7 +26,7 @@ from reservations.models import (
 )
 from reservations.rules.policy import Policy
 from reservations.store.access import reader, steered_accounts
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.membership_rights import paid_by
 from reservations.web.forms import LedgerForm
 from telemetry.web.query_filters import read_filters

@@ -12,7 +12,7 @@ from reservations.notifications.reader_language import with_language_of
 from reservations.notifications.text.notice_text import form_of, words
 from reservations.rules.notice_values import NoticeValues
 from reservations.rules.time_zones import zone_of
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader
 from telemetry.web.translation import translated
 

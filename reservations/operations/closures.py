@@ -23,9 +23,8 @@ from reservations.rules.policy import Policy
 from reservations.rules.review import FieldsInvalid, PreviewStale, mark_of
 from reservations.rules.window import whole_second
 from reservations.store.audit_log import audit_act
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import closures_between, site_policy
 from reservations.store.gpu_rows import calendar_gpus
-from reservations.store.pool_rows import closures_between
 from telemetry.models import Gpu, Node, Pool
 from telemetry.protocol.sentences import sentence
 

@@ -14,7 +14,7 @@ from django.db.models import F
 from reservations.booking import refunds
 from reservations.booking.overstay import clear_gaps
 from reservations.booking.release import _release
-from reservations.models import Account, Allocation, Notice, Reservation, User
+from reservations.models import Allocation, Notice, Reservation, User
 from reservations.notifications import holder_notices
 from reservations.notifications import service as notices
 from reservations.operations.evacuation_plan import (
@@ -30,8 +30,9 @@ from reservations.rules.policy import Policy
 from reservations.rules.prices import cost_gpu_seconds
 from reservations.rules.window import Window
 from reservations.store import ledger
+from reservations.store.account_tree import parent_pks, path_up
+from reservations.store.booking_facts import closures_between
 from reservations.store.gpu_rows import calendar_gpus
-from reservations.store.pool_rows import closures_between
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
 
@@ -78,7 +79,7 @@ def read(
         also: further Gpus to be locked, with their Pools.
         lock: whether it is about to be carried out.
     """
-    paths = _paths()
+    parents = parent_pks()
     rows = _rows(gpu_pks, start, end)
     allocations = _allocations(list(rows))
     on = {a.gpu_id for a in allocations} | set(gpu_pks) | set(also)
@@ -97,7 +98,7 @@ def read(
     known = {gpu.pk: gpu for gpu in calendar_gpus(near.order_by("pk"))}
     booked = []
     for pk, row in sorted(rows.items()):
-        path = paths[row.membership.account_id]
+        path = frozenset(path_up(row.membership.account_id, parents))
         if exempt in path:
             continue
         own = [a for a in allocations if a.reservation_id == pk]
@@ -113,19 +114,6 @@ def read(
             )
         )
     return EvacuatedGpus(tuple(booked), rows, known, _room(known, booked, closures))
-
-
-def _paths() -> dict[int, frozenset[int]]:
-    """Return, by Account, itself and all above it."""
-    parents = dict(Account.objects.order_by().values_list("pk", "parent_id"))
-    found = {}
-    for pk in parents:
-        path, above = set(), pk
-        while above is not None and above not in path:
-            path.add(above)
-            above = parents[above]
-        found[pk] = frozenset(path)
-    return found
 
 
 def _rows(

@@ -38,7 +38,7 @@ from reservations.rules.prices import MOST_FACTOR, PeakHours, read_peak
 from reservations.rules.review import FieldsInvalid, PreviewStale, mark_of
 from reservations.rules.window import whole_second
 from reservations.store.audit_log import audit_act
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from telemetry.inventory.operator_actions import (
     make_pool,
     set_gpus,

@@ -13,7 +13,7 @@ from reservations.rules.lifecycle import State
 from reservations.rules.window import whole_second
 from reservations.store import ledger, locks
 from reservations.store.access import check_may_change
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from telemetry.alerts.service import close_alert
 from telemetry.protocol.sentences import sentence
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from reservations.models import Reservation
 from reservations.presence.release_warnings import PendingRelease, next_release
 from reservations.rules.lifecycle import State
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 
 PRESENCE_FIELDS = (
     "reservation__state",

@@ -31,12 +31,8 @@ from reservations.reports.queries import (
     report,
 )
 from reservations.reports.rules import month_of, months_back
-from reservations.store.access import (
-    operator_required,
-    reader,
-    steered_accounts,
-    subtree,
-)
+from reservations.store.access import operator_required, reader, steered_accounts
+from reservations.store.account_tree import subtree
 from telemetry.models import Pool
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import HOUR_SECONDS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
@@ -39,21 +38,11 @@ class Right:
     until: datetime
 
 
-def right_of(account: str, ends: Iterable[datetime | None]) -> Right | None:
-    """Return the right as its first end bounds it; None: it has no end.
-
-    Args:
-        ends: of the Membership, and of each Account up to the root.
-    """
-    found = [at for at in ends if at is not None]
-    return Right(account, min(found)) if found else None
-
-
-def check_right(window: Window, right: Right | None) -> None:
+def check_right(window: Window, right: Right) -> None:
     """Refuse a Window that ends after the right to book does.
 
     Raises:
         RightEnds.
     """
-    if right is not None and window.end > right.until:
+    if window.end > right.until:
         raise RightEnds(account=right.account, until=right.until)

@@ -103,8 +103,9 @@ def decide(request: Request, snapshot: Snapshot) -> Decision:
             earliest=request.earliest,
             token=request.token,
         )
-        if request.token is None:
+        if request.token is None and snapshot.strike is not None:
             check_strike(request.window, snapshot.strike, now=request.now)
+        if request.token is None and snapshot.returns is not None:
             check_returns(
                 request.window, snapshot.returns, now=request.now, policy=policy
             )

@@ -34,7 +34,7 @@ from reservations.series.series_days import (
 )
 from reservations.store import locks
 from reservations.store.audit_log import audit_act
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from telemetry.protocol.sentences import sentence
 
 MOST_SERIES = 10

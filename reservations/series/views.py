@@ -21,7 +21,7 @@ from reservations.series.forms import SeriesFilterForm
 from reservations.series.recurrence import MOST_TIMES, Repeat
 from reservations.series.series_days import rule_of
 from reservations.store.access import reader
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.membership_rights import payers
 from reservations.web.api_parts import counted_now

@@ -11,7 +11,7 @@ from reservations.booking import favourites, partial_release
 from reservations.booking.favourites import favourite_gpus
 from reservations.models import Offer, User
 from reservations.sharing import co_use, inquiry, offers
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader, iso
 from reservations.store.co_users import taker_name
 from reservations.web.api_parts import counted_now, decision_json, hours_of, signed_in

@@ -18,7 +18,7 @@ from reservations.rules.errors import NotAllowed, NotChangeable, NotFound
 from reservations.rules.lifecycle import State
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger, locks
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from telemetry.protocol.sentences import sentence
 
 

@@ -33,7 +33,7 @@ from reservations.sharing import swap
 from reservations.sharing.swap import SwapSides
 from reservations.store import locks
 from reservations.store.audit_log import audit_act
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from telemetry.protocol.sentences import sentence
 
 MOST_ROWS = 200

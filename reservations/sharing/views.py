@@ -35,7 +35,7 @@ from reservations.sharing.forms import (
     ShareForm,
 )
 from reservations.store.access import reader
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader
 from reservations.store.co_users import taker_name
 from reservations.web.api_parts import counted_now

@@ -15,20 +15,8 @@ from django.http import HttpRequest, HttpResponseBase
 from reservations.models import Account, Membership, Reservation, User
 from reservations.rules.errors import NotAllowed, NotChangeable, ReasonNeeded
 from reservations.rules.gaps import is_gap
-from reservations.store.calendar_queries import headed_accounts, subtree
+from reservations.store.account_tree import headed_accounts
 from telemetry.protocol.sentences import sentence
-
-__all__ = [
-    "charted_accounts",
-    "check_may_change",
-    "may_change",
-    "operator_required",
-    "reader",
-    "steered_accounts",
-    "subtree",
-    "visible_reservations",
-]
-
 
 P = ParamSpec("P")
 

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from reservations.models import Account, Closure, Membership
+from reservations.models import Closure
 from reservations.rules.calendar import CalendarGpu
-from reservations.store.pool_rows import barred_pools, closures_between
+from reservations.store.account_tree import booked_under
+from reservations.store.booking_facts import closures_between
+from reservations.store.gpu_rows import barred_pools
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import joined, sentence
 
@@ -24,7 +26,7 @@ def closures_page(
     found = closures_between(start, end)
     if not found:
         return []
-    own = _paths_of(user_pk) if any(one.account_pk for one in found) else frozenset()
+    own = booked_under(user_pk) if any(one.account_pk for one in found) else frozenset()
     return [
         {
             "id": one.pk,
@@ -42,19 +44,6 @@ def closures_page(
 
 def _iso(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _paths_of(user_pk: int) -> frozenset[int]:
-    """Return the Accounts that a User books under, and all above them."""
-    parents = dict(Account.objects.order_by().values_list("pk", "parent_id"))
-    rows = Membership.objects.filter(user_id=user_pk, active=True).order_by()
-    found: set[int] = set()
-    for account in rows.values_list("account_id", flat=True):
-        above: int | None = account
-        while above is not None and above not in found:
-            found.add(above)
-            above = parents.get(above)
-    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +106,7 @@ def shut_to(
     kept = [gpu for gpu in gpus if _is_restricted(gpu)]
     if not closures and not kept:
         return found
-    own = frozenset[int]() if user_pk is None else _paths_of(user_pk)
+    own = frozenset[int]() if user_pk is None else booked_under(user_pk)
     barred = barred_pools([_known(gpu) for gpu in kept], own)
     for gpu in gpus:
         if gpu.pool_id in barred:

@@ -1,48 +1,43 @@
 """What a decision looks at: the policy, the Gpus, who holds them, the quotas."""
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
-
-from django.db.models import QuerySet, Sum
 
 from reservations.models import (
     Account,
-    Allocation,
-    LateReturn,
     Membership,
-    Reservation,
-    SitePolicy,
 )
-from reservations.rules.booking_rights import Right, right_of
+from reservations.rules.booking_rights import Right
 from reservations.rules.calendar import BusySpan, Calendar, CalendarGpu, FlexInfo
 from reservations.rules.closed_time import closed_spans
 from reservations.rules.fairness.early_returns import EarlyReturns
 from reservations.rules.fairness.no_shows import Strike
-from reservations.rules.fairness.quota import PERMILLE, QuotaInfo, Spend
+from reservations.rules.fairness.preemption import Displacer
+from reservations.rules.fairness.quota import QuotaInfo, Spend
 from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import Kind
 from reservations.rules.overstay_terms import occupied_until
 from reservations.rules.policy import Policy
 from reservations.rules.request import Snapshot
 from reservations.rules.window import WEEK_SECONDS, Window, instant, unix
-from reservations.store.holdings import own_holdings
-from reservations.store.pool_rows import (
-    barred_pools,
+from reservations.store.account_tree import accounts_below
+from reservations.store.booking_facts import (
     closures_between,
-    pool_quota_infos,
+    held_between,
+    own_holdings,
+    person_quota,
+    plans_between,
+    spends_of,
 )
-from reservations.store.preemptible import Displacer, plans_between, takeable
-from reservations.store.quota_use import person_quota, spends_of
+from reservations.store.gpu_rows import barred_pools
+from reservations.store.pool_quotas import pool_quota_infos
+from reservations.store.preemptible import takeable
+from reservations.store.usage import fair_tree, usage_by_membership
 
 WEEK = timedelta(seconds=WEEK_SECONDS)
 PATH_UP = "account__parent"
 """For select_related: deeper trees cost a query more a level."""
-
-
-def site_policy() -> Policy:
-    """Return the site's rules as they are now."""
-    return SitePolicy.current().to_policy()
 
 
 def calendar_of(
@@ -67,53 +62,33 @@ def calendar_of(
             taker knows it; None: they stand in the way to the end, and so do gaps
             that are held.
     """
-    rows = _held(
-        gpus=[gpu.pk for gpu in gpus], start=start, end=end, ignoring=ignoring or 0
-    )
+    rows = held_between([gpu.pk for gpu in gpus], start, end, ignoring=ignoring)
     if leave_at is None and taker is not None:
         leave_at = taker.leave_at
     flex: dict[int, FlexInfo] = {}
     if taker is not None:
-        pks = {pk for *_, pk, kind, _booked in rows if kind == Kind.FLEX}
+        pks = {one.reservation_pk for one in rows if one.kind == Kind.FLEX}
         flex = takeable(pks, taker, names=names) if pks else {}
     paused = {pk: one.paused_until for pk, one in flex.items()}
     busy = [
         BusySpan(
-            gpu,
-            unix(begin),
-            unix(occupied_until(booked, over, leave_at=leave_at)),
-            (shown or login) if names else "",
-            None if paused.get(pk) else flex.get(pk),
-            paused_until=paused.get(pk),
+            one.gpu_pk,
+            unix(one.start),
+            unix(occupied_until(one.booked_end, one.end, leave_at=leave_at)),
+            one.user if names else "",
+            None if paused.get(one.reservation_pk) else flex.get(one.reservation_pk),
+            paused_until=paused.get(one.reservation_pk),
         )
-        for gpu, begin, over, shown, login, pk, _kind, booked in rows
+        for one in rows
         # Who asks for Gpus gets those that only a gap's Job is on.
-        if leave_at is None or not is_gap(begin, booked)
+        if leave_at is None or not is_gap(one.start, one.booked_end)
     ]
     busy += _closed(gpus, start, end, busy, asking)
     plans = plans_between(start, end, taker) if taker is not None else ()
-    gaps = {row[0]: unix(row[2]) for row in rows if is_gap(row[1], row[-1])}
+    gaps = {
+        one.gpu_pk: unix(one.end) for one in rows if is_gap(one.start, one.booked_end)
+    }
     return Calendar(gpus, busy, plans, gaps if leave_at is not None else None)
-
-
-def _held(
-    *, gpus: Collection[int], start: datetime, end: datetime, ignoring: int
-) -> QuerySet[Allocation, Any]:
-    rows = Allocation.objects.filter(
-        gpu_id__in=gpus, live=True, start__lt=end, end__gt=start
-    )
-    if ignoring:
-        rows = rows.exclude(reservation_id=ignoring)
-    return rows.order_by().values_list(
-        "gpu_id",
-        "start",
-        "end",
-        "reservation__user__display_name",
-        "reservation__user__username",
-        "reservation_id",
-        "reservation__kind",
-        "reservation__booked_end",
-    )
 
 
 def _closed(
@@ -173,7 +148,7 @@ def quota_infos(
     """
     path = tuple(path)
     limited = [account for account in path if account.quota_gpu_seconds is not None]
-    below = accounts_below(limited)
+    below = accounts_below([account.pk for account in limited]) if limited else {}
     rows = _spend_rows(
         membership,
         below.values(),
@@ -229,32 +204,6 @@ def _group_quota(
     )
 
 
-def members_below(account_pks: Sequence[int]) -> dict[int, list[int]]:
-    """Return, for each Account, the Memberships in it and below it."""
-    below = accounts_below(Account.objects.filter(pk__in=account_pks))
-    rows = Membership.objects.order_by().values_list("pk", "account_id")
-    members = list(rows)
-    return {
-        pk: [member for member, account in members if account in inside]
-        for pk, inside in below.items()
-    }
-
-
-def accounts_below(accounts: Iterable[Account]) -> dict[int, frozenset[int]]:
-    """Return, for each Account, itself and every Account below it."""
-    found: dict[int, set[int]] = {account.pk: set() for account in accounts}
-    if not found:
-        return {}
-    parents = dict(Account.objects.order_by().values_list("pk", "parent_id"))
-    for pk in parents:
-        above: int | None = pk
-        while above is not None:
-            if above in found:
-                found[above].add(pk)
-            above = parents[above]
-    return {pk: frozenset(inside) for pk, inside in found.items()}
-
-
 def _spend_rows(
     membership: Membership,
     groups: Iterable[frozenset[int]],
@@ -266,20 +215,11 @@ def _spend_rows(
 ) -> list[tuple[int, int, Spend]]:
     """Return (Membership, Account, firm cost) of one Membership and of groups."""
     wide = frozenset[int]().union(*groups)
-    # Without a limited group the Account is nobody's concern: a join less.
-    account = "membership__account_id" if wide else "membership_id"
     members = [membership.pk]
     if wide:
         inside = Membership.objects.filter(account_id__in=wide).order_by()
         members = list(inside.values_list("pk", flat=True))
-    return spends_of(
-        members,
-        low,
-        high,
-        account=account,
-        ignoring=ignoring,
-        ignoring_late=ignoring_late,
-    )
+    return spends_of(members, low, high, ignoring=ignoring, ignoring_late=ignoring_late)
 
 
 def request_snapshot(
@@ -339,35 +279,16 @@ def request_snapshot(
 def right_to_book(membership: Membership, path: Iterable[Account]) -> Right | None:
     """Return until when a Membership may book; None: without an end."""
     ends = [membership.expires_at, *(account.ends_at for account in path)]
-    return right_of(str(membership.account), ends)
+    found = [at for at in ends if at is not None]
+    return Right(str(membership.account), min(found)) if found else None
 
 
-def pending_late_gpu_seconds() -> dict[int, int]:
-    """Return, by Membership, what hours given back late may still cost."""
-    owed: dict[tuple[int, int], int] = {}
-    rows = (
-        LateReturn.objects.filter(charged_at=None)
-        .order_by()
-        .values_list(
-            "membership_id", "reservation_id", "start", "end", "weight", "permille"
-        )
-    )
-    for membership, row, start, end, weight, part in rows:
-        more = (unix(end) - unix(start)) * weight * part
-        owed[membership, row] = owed.get((membership, row), 0) + more
-    found: dict[int, int] = {}
-    for (membership, _), thousandths in owed.items():
-        # Rounded as it will be charged: once for each Reservation.
-        found[membership] = found.get(membership, 0) + thousandths // PERMILLE
-    return found
-
-
-def committed_gpu_seconds() -> dict[int, int]:
-    """Return, by Membership, the cost of what is booked or running."""
-    rows = (
-        Reservation.objects.live()
-        .order_by()
-        .values("membership_id")
-        .annotate(cost=Sum("cost_gpu_seconds"))
-    )
-    return {row["membership_id"]: row["cost"] for row in rows}
+def with_tree(snapshot: Snapshot, *, now: datetime) -> Snapshot:
+    """Return the Snapshot with the tree, where flex is in the way to be judged."""
+    owners = snapshot.calendar.flex_owners()
+    if not owners:
+        return snapshot
+    also = owners | {snapshot.membership_pk}
+    usage = usage_by_membership(now, snapshot.policy)
+    tree = fair_tree(usage, now, snapshot.policy, also=also)
+    return replace(snapshot, tree=tree)

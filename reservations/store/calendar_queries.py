@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
 
-from reservations.models import Account, Allocation, Membership, Reservation, User
+from reservations.models import Allocation, Reservation, User
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS, Policy
+from reservations.store.account_tree import headed_accounts
 from reservations.store.announced_closures import closures_page
 from reservations.store.co_users import OwnExtras, own_extras
 from reservations.store.drains import drain_reasons, gpu_drain_reasons
@@ -76,41 +77,6 @@ class Reader:
     def may_edit(self, user_pk: int, account_pk: int) -> bool:
         """Say whether the reader may change what this User holds."""
         return user_pk == self.user_pk or self.is_operator or account_pk in self.headed
-
-
-def headed_accounts(user: User) -> frozenset[int]:
-    """Return the Accounts that a User is head of, those below included."""
-    headed = set(
-        Membership.objects.filter(user=user, is_head=True, active=True)
-        .order_by()
-        .values_list("account_id", flat=True)
-    )
-    if not headed:
-        return frozenset()
-    parents = dict(Account.objects.order_by().values_list("pk", "parent_id"))
-    found = set()
-    for pk in parents:
-        above: int | None = pk
-        while above is not None and above not in headed:
-            above = parents[above]
-        if above is not None:
-            found.add(pk)
-    return frozenset(found)
-
-
-def subtree(account_pk: int) -> frozenset[int]:
-    """Return an Account and all that lie below it, in one query."""
-    children: dict[int | None, list[int]] = {}
-    for pk, parent_pk in Account.objects.order_by().values_list("pk", "parent_id"):
-        children.setdefault(parent_pk, []).append(pk)
-    found: set[int] = set()
-    waiting = [account_pk]
-    while waiting:
-        pk = waiting.pop()
-        if pk not in found:
-            found.add(pk)
-            waiting += children.get(pk, [])
-    return frozenset(found)
 
 
 def iso(at: datetime) -> str:

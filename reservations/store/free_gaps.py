@@ -6,14 +6,15 @@ from datetime import datetime, timedelta
 
 from reservations.models import Allocation
 from reservations.rules.calendar import Calendar, CalendarGpu
+from reservations.rules.fairness.preemption import Displacer
 from reservations.rules.gaps import OpenGpu, open_until
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
 from reservations.rules.request import Holding
 from reservations.rules.window import Window
+from reservations.store.booking_facts import plans_between
 from reservations.store.booking_snapshot import calendar_of
 from reservations.store.gpu_rows import calendar_gpus
-from reservations.store.preemptible import Displacer, plans_between
 from telemetry.models import Alert, Gpu
 
 UNDO_SECONDS = 15

@@ -13,7 +13,7 @@ from django.db.models import Count, F, Q
 from reservations.models import Account, Allocation, Reservation
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
-from reservations.store.calendar_queries import subtree
+from reservations.store.account_tree import subtree
 from telemetry.history.queries import Subject
 from telemetry.history.stored_usage import count_usage, stored_usage
 from telemetry.models import AccountHour, SampleHour, SampleMinute

@@ -6,8 +6,9 @@ from typing import Any
 
 from django.db.models import Exists, OuterRef, QuerySet
 
-from reservations.models.favourite import Favourite
+from reservations.models import Favourite, PoolRule
 from reservations.rules.calendar import CalendarGpu
+from reservations.rules.closed_time import Barred
 from reservations.rules.prices import read_peak
 from reservations.store.foreign_use import foreign_alerts
 from telemetry.models import Gpu, GpuQuerySet
@@ -143,3 +144,20 @@ def _read(rows: Iterable[Sequence[Any]]) -> list[CalendarGpu]:
             restricted, limited, peak, present, *out,
         ) in rows
     ]  # fmt: skip
+
+
+def barred_pools(gpus: Iterable[CalendarGpu], account_pks: Collection[int]) -> Barred:
+    """Return the Pools of these Gpus that who asks may not book, and who may."""
+    kept = {gpu.pool_pk for gpu in gpus if gpu.restricted}
+    if not kept:
+        return {}
+    names: dict[int, list[str]] = {pool: [] for pool in kept}
+    open_to_them = set()
+    rows = PoolRule.accounts.through.objects.filter(poolrule__pool_id__in=kept)
+    for pool, account, title, name in rows.order_by("account__name").values_list(
+        "poolrule__pool_id", "account_id", "account__title", "account__name"
+    ):
+        names[pool].append(title or name)
+        if account in account_pks:
+            open_to_them.add(pool)
+    return {pool: tuple(names[pool]) for pool in sorted(kept - open_to_them)}

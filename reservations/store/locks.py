@@ -1,16 +1,26 @@
 """Rows locked in one order, and what a request is about once they are.
 
-SQLite knows no row locks: its transactions begin IMMEDIATE, one writer at a
+SQLite has no row locks. Its transactions begin IMMEDIATE, one writer at a
 time. On PostgreSQL the locks are FOR NO KEY UPDATE, so that a foreign key to a
 locked User (an audit row of somebody else's act) does not wait for them.
+
+Processes that wait for SQLite's one writer poll, up to ten times a second, so in a
+rush some win ten times in a row and others give up after the timeout ("database is
+locked"). ``wait_for_turn`` makes them wait in line: flock(2) on a file beside the
+database wakes the process that waited longest, and the kernel frees it when a holder
+dies. Other writers still poll, so the line is courtesy and SQLite's lock is the rule.
 
 Locks are taken in one order everywhere: Accounts with a quota (pk order), the
 User, the Gpus (pk order), the Reservations (pk order: the one that changes and
 the flex in its way).
 """
 
-from collections.abc import Sequence
+import fcntl
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from django.db import connection
 from django.db.models import Exists, OuterRef, Q
@@ -18,12 +28,14 @@ from django.db.models import Exists, OuterRef, Q
 from reservations.models import Account, Membership, PoolQuota, Reservation, User
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.errors import MembershipNeeded, NotAllowed, NotFound
+from reservations.store.booking_facts import is_in_force
 from reservations.store.booking_snapshot import account_path
 from reservations.store.gpu_rows import gpus_named
-from reservations.store.membership_rights import is_in_force, rights_of
+from reservations.store.membership_rights import rights_of
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
 
+_mine = threading.local()
 _WITH_QUOTA = Q(quota_gpu_seconds__isnull=False) | Exists(
     PoolQuota.objects.filter(account=OuterRef("pk"))
 )
@@ -120,3 +132,25 @@ def load_reservation(pk: int, *, lock: bool = False) -> Reservation:
     if found is None:
         raise NotFound(what=sentence("reservation #{pk}", pk=pk))
     return found
+
+
+@contextmanager
+def wait_for_turn() -> Iterator[None]:
+    """Wait in line to write on SQLite; on PostgreSQL do nothing, as it locks rows.
+
+    To be taken around a transaction. Inside one it does nothing: a writer must not wait
+    for those that wait for it.
+    """
+    name = str(connection.settings_dict["NAME"])
+    in_memory = ":memory:" in name or "mode=memory" in name
+    writes = getattr(_mine, "holds", False) or connection.in_atomic_block
+    if connection.vendor != "sqlite" or in_memory or writes:
+        yield
+        return
+    with Path(f"{name}.line").open("a") as line:
+        fcntl.flock(line, fcntl.LOCK_EX)
+        _mine.holds = True
+        try:
+            yield
+        finally:
+            _mine.holds = False

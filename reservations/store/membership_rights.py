@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from reservations.models import Membership, Reservation, User
 
@@ -12,22 +12,15 @@ MOST_RIGHTS = 20
 
 def rights_of(user: User, membership_pk: int | None = None) -> list[Membership]:
     """Return a User's Memberships that are in force, or the one that is named."""
-    rows = _in_force().filter(user_id=user.pk)
+    rows = Membership.objects.filter(
+        active=True, account__archived_at=None, user_id=user.pk
+    )
     if membership_pk is not None:
         rows = rows.filter(pk=membership_pk)
     found = list(rows.select_related("account__parent")[:MOST_RIGHTS])
     for membership in found:
         membership.user = user
     return found
-
-
-def is_in_force(membership: Membership) -> bool:
-    """Say whether the row of a Membership still allows its User to book."""
-    return _in_force().filter(user_id=membership.user_id, pk=membership.pk).exists()
-
-
-def _in_force() -> QuerySet[Membership]:
-    return Membership.objects.filter(active=True, account__archived_at=None)
 
 
 def paid_by(own: Sequence[int]) -> Q:

@@ -1,83 +1,15 @@
-"""What may be displaced by whom, and the planned starts that flex leaves alone."""
+"""What may be displaced by whom."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from reservations.models import Reservation, WaitingRequest
-from reservations.rules.calendar import FlexInfo, PlannedStart
+from reservations.models import Reservation
+from reservations.rules.calendar import FlexInfo
+from reservations.rules.fairness.preemption import Displacer
 from reservations.rules.lifecycle import State
-from reservations.rules.window import Window
-
-
-@dataclass(frozen=True, slots=True)
-class Displacer:
-    """Who might displace flex, and when: nobody takes what is their own."""
-
-    user_pk: int
-    now: datetime
-    freeze_seconds: int
-    notice_seconds: int = 600
-    """What who stays on past the end has to leave
-    (docs/design/fair-booking.md#rule-3)."""
-
-    pause_seconds: int = 0
-    """How long giving displaced time back keeps from displacing its owner again."""
-
-    @property
-    def leave_at(self) -> datetime:
-        """Return when who stays on has left, if they are claimed now."""
-        return self.now + timedelta(seconds=self.notice_seconds)
-
-    @property
-    def frozen_until(self) -> datetime:
-        """Return the last start at which nothing can be taken any more."""
-        return self.now + timedelta(seconds=self.freeze_seconds)
-
-
-def plans_between(
-    start: datetime, end: datetime, taker: Displacer
-) -> tuple[PlannedStart, ...]:
-    """Return the starts that others than the taker hold between two instants.
-
-    Those inside the freeze hold nothing: that time is anyone's
-    (docs/design/fair-booking.md#rule-3).
-    """
-    rows = _planned(
-        frozen=taker.frozen_until, start=start, end=end, taker=taker.user_pk
-    )
-    return tuple(
-        PlannedStart(pk, user_pk, frozenset(gpu_ids), Window(begin, over))
-        for pk, user_pk, gpu_ids, begin, over, state in rows
-        # Those that were placed are on the calendar.
-        if state == WaitingRequest.State.WAITING and begin and over
-    )
-
-
-def _planned(
-    *, frozen: datetime, start: datetime, end: datetime, taker: int
-) -> QuerySet[WaitingRequest, Any]:
-    return (
-        WaitingRequest.objects.filter(
-            planned=True,
-            expected_start__gt=frozen,
-            expected_start__lt=end,
-            expected_end__gt=start,
-        )
-        .exclude(user_id=taker)
-        .order_by()
-        .values_list(
-            "pk",
-            "user_id",
-            "expected_gpu_ids",
-            "expected_start",
-            "expected_end",
-            "state",
-        )
-    )
 
 
 def takeable(

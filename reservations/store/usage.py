@@ -2,13 +2,20 @@
 
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db import connection, transaction
-from django.db.models import Max, Q
+from django.db.models import Max, Q, Sum
 
-from reservations.models import Account, KeptUsage, LedgerEntry, Membership
+from reservations.models import (
+    Account,
+    KeptUsage,
+    LateReturn,
+    LedgerEntry,
+    Membership,
+    Reservation,
+)
 from reservations.rules.fairness.fair_tree import (
     AccountShares,
     MemberShares,
@@ -16,13 +23,9 @@ from reservations.rules.fairness.fair_tree import (
     weight_at,
 )
 from reservations.rules.fairness.preemption import FairTree
+from reservations.rules.fairness.quota import PERMILLE
 from reservations.rules.policy import Policy
-from reservations.rules.request import Snapshot
 from reservations.rules.window import unix
-from reservations.store.booking_snapshot import (
-    committed_gpu_seconds,
-    pending_late_gpu_seconds,
-)
 
 SMALL_LEDGER_ROWS = 20_000
 """Up to here the sums are read anew each time, which takes milliseconds."""
@@ -66,6 +69,37 @@ def usage_by_membership(now: datetime, policy: Policy) -> dict[int, int]:
         for membership, cost in owed.items():
             usage[membership] = usage.get(membership, 0) + cost * heavy
     return usage
+
+
+def pending_late_gpu_seconds() -> dict[int, int]:
+    """Return, by Membership, what hours given back late may still cost."""
+    owed: dict[tuple[int, int], int] = {}
+    rows = (
+        LateReturn.objects.filter(charged_at=None)
+        .order_by()
+        .values_list(
+            "membership_id", "reservation_id", "start", "end", "weight", "permille"
+        )
+    )
+    for membership, row, start, end, weight, part in rows:
+        more = (unix(end) - unix(start)) * weight * part
+        owed[membership, row] = owed.get((membership, row), 0) + more
+    found: dict[int, int] = {}
+    for (membership, _), thousandths in owed.items():
+        # Rounded as it will be charged: once for each Reservation.
+        found[membership] = found.get(membership, 0) + thousandths // PERMILLE
+    return found
+
+
+def committed_gpu_seconds() -> dict[int, int]:
+    """Return, by Membership, the cost of what is booked or running."""
+    rows = (
+        Reservation.objects.live()
+        .order_by()
+        .values("membership_id")
+        .annotate(cost=Sum("cost_gpu_seconds"))
+    )
+    return {row["membership_id"]: row["cost"] for row in rows}
 
 
 def past_usage(now: datetime, policy: Policy) -> dict[int, int]:
@@ -235,17 +269,6 @@ def fair_tree(
     ]
     unit = weight_at(unix(now), policy.half_life_seconds)
     return FairTree(tuple(tree), tuple(members), unit)
-
-
-def with_tree(snapshot: Snapshot, *, now: datetime) -> Snapshot:
-    """Return the Snapshot with the tree, where flex is in the way to be judged."""
-    owners = snapshot.calendar.flex_owners()
-    if not owners:
-        return snapshot
-    also = owners | {snapshot.membership_pk}
-    usage = usage_by_membership(now, snapshot.policy)
-    tree = fair_tree(usage, now, snapshot.policy, also=also)
-    return replace(snapshot, tree=tree)
 
 
 STORED_EVERY_ROWS = 5_000

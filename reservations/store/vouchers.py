@@ -15,7 +15,7 @@ from reservations.rules.fairness.no_shows import StruckHorizon, check_strike
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window
 from reservations.store import ledger
-from reservations.store.no_show_history import user_strike
+from reservations.store.booking_facts import strike_for
 from telemetry.protocol.sentences import sentence
 
 
@@ -64,7 +64,9 @@ def needed(user: User, start: datetime, *, now: datetime, policy: Policy) -> boo
     """Say whether a start is beyond a horizon: else a Token is not spent."""
     if start > now + timedelta(seconds=policy.firm_horizon_seconds):
         return True
-    strike = user_strike(user.pk, now=now, policy=policy)
+    strike = strike_for(user.pk, start, now=now, policy=policy)
+    if strike is None:
+        return False
     try:
         check_strike(Window.of(start, seconds=1), strike, now=now)
     except StruckHorizon:

@@ -12,7 +12,7 @@ from reservations.models import Reservation, User, WaitingRequest
 from reservations.rules.decision import Decision
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader, calendar_entry
 from reservations.store.locks import choose_membership
 from reservations.waitlist import service as waiting

@@ -2,19 +2,23 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 
-from reservations.models import Account, Membership, Reservation
+from reservations.models import Account, Membership
 from reservations.rules.fairness.early_returns import EarlyReturns
-from reservations.rules.fairness.no_shows import Strike, relevant_seconds, strike_of
+from reservations.rules.fairness.no_shows import Strike
 from reservations.rules.fairness.quota import QuotaInfo, Spend
 from reservations.rules.policy import Policy
 from reservations.rules.request import Holding
+from reservations.store.booking_facts import (
+    holdings_of,
+    quotas_of,
+    returns_of,
+    spends_of,
+    strikes_of,
+)
 from reservations.store.booking_snapshot import WEEK, quota_infos
-from reservations.store.holdings import holdings_of
-from reservations.store.quota_use import spends_of
-from reservations.store.return_history import returns_of
 
 
 class BulkHoldings:
@@ -54,22 +58,7 @@ class BulkHoldings:
     @cached_property
     def strikes(self) -> dict[int, Strike | None]:
         """The strike in force for each User who did not come lately."""
-        now, policy = self._start, self._policy
-        since = now - timedelta(seconds=relevant_seconds(policy))
-        rows = Reservation.objects.filter(
-            user_id__in=self._users,
-            no_show=True,
-            ended_at__gt=since,
-            ended_at__lte=now,
-        ).order_by("ended_at")
-        found: dict[int, list[datetime]] = defaultdict(list)
-        for user, at in rows.values_list("user_id", "ended_at"):
-            if at is not None:
-                found[user].append(at)
-        return {
-            user: strike_of(tuple(ends), now=now, policy=policy)
-            for user, ends in found.items()
-        }
+        return strikes_of(self._users, now=self._start, policy=self._policy)
 
     def path(self, account_pk: int) -> list[Account]:
         """Return the Accounts from one up to the root."""
@@ -116,11 +105,11 @@ class BulkHoldings:
     @cached_property
     def _together(self) -> dict[int, int]:
         """The quotas of each User's Memberships, added up."""
-        found: dict[int, int] = defaultdict(int)
-        rows = Membership.objects.filter(user_id__in=self._users).order_by()
-        for user, quota in rows.values_list("user_id", "quota_gpu_seconds"):
-            found[user] += self._policy.quota_gpu_seconds if quota is None else quota
-        return found
+        site = self._policy.quota_gpu_seconds
+        return {
+            user: sum(site if quota is None else quota for quota in own.values())
+            for user, own in quotas_of(self._users).items()
+        }
 
     @cached_property
     def _spends(self) -> dict[int, list[Spend]]:

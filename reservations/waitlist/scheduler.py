@@ -40,7 +40,7 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import Window
 from reservations.store import locks
 from reservations.store.audit_log import something_new
-from reservations.store.write_queue import wait_for_turn
+from reservations.store.locks import wait_for_turn
 from reservations.waitlist.estimates import (
     audit_waiting,
     notify_waiting,

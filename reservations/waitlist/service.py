@@ -35,9 +35,9 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import DAY_SECONDS, Window, whole_second, window_from
 from reservations.store import attached_jobs, ledger, locks
 from reservations.store.audit_log import audit_act
-from reservations.store.booking_snapshot import account_path, site_policy
-from reservations.store.gpu_rows import calendar_gpus
-from reservations.store.pool_rows import barred_pools
+from reservations.store.booking_facts import site_policy
+from reservations.store.booking_snapshot import account_path
+from reservations.store.gpu_rows import barred_pools, calendar_gpus
 from reservations.waitlist import scheduler
 from telemetry.protocol.sentences import sentence
 

@@ -15,7 +15,7 @@ from reservations.models import WaitingRequest
 from reservations.rules.calendar import CalendarGpu
 from reservations.store import attached_jobs
 from reservations.store.access import reader
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader
 from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.membership_rights import payers

@@ -10,16 +10,14 @@ from reservations.models import Closure, NoticeSettings, WaitingRequest
 from reservations.notifications.delivery_rules import quiet_until
 from reservations.rules.calendar import Calendar, CalendarGpu, PlannedStart, SlotWish
 from reservations.rules.fairness.fair_tree import FairRank
-from reservations.rules.fairness.preemption import FairTree
+from reservations.rules.fairness.preemption import Displacer, FairTree
 from reservations.rules.overstay_terms import notice_end
 from reservations.rules.policy import Policy
 from reservations.rules.request import Snapshot
 from reservations.rules.window import Window, unix
 from reservations.store.booking_snapshot import PATH_UP, calendar_of, right_to_book
 from reservations.store.foreign_use import SOON_SECONDS, foreign_gpus
-from reservations.store.gpu_rows import calendar_gpus
-from reservations.store.pool_rows import barred_pools
-from reservations.store.preemptible import Displacer
+from reservations.store.gpu_rows import barred_pools, calendar_gpus
 from reservations.store.usage import fair_tree, usage_by_membership
 from reservations.waitlist.bulk_holdings import BulkHoldings
 from reservations.waitlist.rules import WaitingRequestInfo, in_order
@@ -192,6 +190,6 @@ def _ranked(
     if not waiting:
         return None, {}
     usage = usage_by_membership(now, policy)
-    # Holders of flex count even when switched off: see ``usage.with_tree``.
+    # Holders of flex count even when switched off (``booking_snapshot.with_tree``).
     tree = fair_tree(usage, now, policy, also={*usage, *(w.member_pk for w in waiting)})
     return (tree, tree.ranked().ranks) if tree is not None else (None, {})

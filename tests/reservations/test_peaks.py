@@ -42,7 +42,7 @@ from reservations.rules.lifecycle import Kind, State
 from reservations.rules.prices import PeakHours, read_peak
 from reservations.rules.review import FieldsInvalid
 from reservations.rules.window import WEEK_SECONDS, instant, unix
-from reservations.store.booking_snapshot import pending_late_gpu_seconds
+from reservations.store.usage import pending_late_gpu_seconds
 from telemetry.models import Pool
 from tests.factories import (
     at,

@@ -22,7 +22,7 @@ from reservations.accounts.tree.tree_text import FIELD_WORDS, Names, value_words
 from reservations.accounts.tree.tree_undo import changed_fields
 from reservations.rules.review import PreviewStale, mark_of
 from reservations.store.access import operator_required
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.web.review_page import Review, ReviewPage
 from telemetry.protocol.sentences import sentence
 

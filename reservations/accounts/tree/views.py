@@ -28,7 +28,7 @@ from reservations.accounts.tree.tree_edits import Edit
 from reservations.accounts.tree.tree_rows import effective_quotas, nested
 from reservations.models import Account, Membership, User
 from reservations.store.access import operator_required
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.web.credit_field import hours
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import QueryFilters, read_filters

@@ -22,7 +22,7 @@ from reservations.models import Account, Membership
 from reservations.rules.fairness.fair_tree import Level, Ranking, decayed_gpu_seconds
 from reservations.rules.policy import Policy
 from reservations.rules.window import unix
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.usage import ranking
 
 BAD_INPUT = 2

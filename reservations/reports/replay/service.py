@@ -28,7 +28,7 @@ from reservations.reports.replay.site_trace import (
 )
 from reservations.rules.errors import NotFound
 from reservations.store.audit_log import audit_act
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from telemetry.models import Pool
 from telemetry.protocol.sentences import sentence
 

@@ -32,7 +32,7 @@ from reservations.reports.replay.forms import (
 from reservations.reports.replay.pictures import shown
 from reservations.rules.errors import NotFound
 from reservations.store.access import operator_required, reader
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from telemetry.rules.policy_declaration import PolicyInvalid
 from telemetry.web.spreadsheet import tame
 

@@ -90,20 +90,15 @@ def _hours(gpu_seconds: int) -> str:
 
 
 def check_returns(
-    window: Window, returns: EarlyReturns | None, *, now: datetime, policy: Policy
+    window: Window, returns: EarlyReturns, *, now: datetime, policy: Policy
 ) -> None:
     """Refuse what begins beyond the shorter horizon of a person who returns too much.
-
-    Args:
-        returns: None: not so much that it could matter.
 
     Raises:
         ReturnedTooMuch: with what was returned and used.
     """
-    if returns is None or not returns.is_over(policy):
-        return
     latest = now + timedelta(seconds=policy.returned_horizon_seconds)
-    if window.start > latest:
+    if window.start > latest and returns.is_over(policy):
         raise ReturnedTooMuch(
             start=window.start,
             latest=latest,

@@ -111,7 +111,8 @@ def check_gpus(gpus: Sequence[CalendarGpu], barred: Barred | None = None) -> Non
             raise GpuNotBookable(
                 gpu=gpu.label, why=gpu.out or sentence("it is out of service")
             )
-    check_pools(gpus, barred or {})
+    if barred:
+        check_pools(gpus, barred)
 
 
 def check_limits(request: Request, snapshot: Snapshot) -> None:
@@ -122,7 +123,8 @@ def check_limits(request: Request, snapshot: Snapshot) -> None:
         TooLong: with those that touch it.
     """
     policy, window = snapshot.policy, request.window
-    check_right(window, snapshot.right)
+    if snapshot.right is not None:
+        check_right(window, snapshot.right)
     check_gpus_at_once(len(request.gpus), window, snapshot.own, policy=policy)
     own_only = [h for h in snapshot.own if not h.shared]
     live = _count_apart(request, own_only)

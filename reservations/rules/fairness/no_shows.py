@@ -78,16 +78,14 @@ def strike_of(
     return None
 
 
-def check_strike(window: Window, strike: Strike | None, *, now: datetime) -> None:
+def check_strike(window: Window, strike: Strike, *, now: datetime) -> None:
     """Refuse what begins beyond the shorter horizon.
 
     Raises:
         StruckHorizon: with the no-shows and until when it lasts.
     """
-    if strike is None or now >= strike.until:
-        return
     latest = now + timedelta(seconds=strike.horizon_seconds)
-    if window.start > latest:
+    if now < strike.until and window.start > latest:
         raise StruckHorizon(
             start=window.start,
             latest=latest,

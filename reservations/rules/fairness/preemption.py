@@ -48,6 +48,31 @@ MOST_GPUS = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Displacer:
+    """Who might displace flex, and when: nobody takes what is their own."""
+
+    user_pk: int
+    now: datetime
+    freeze_seconds: int
+    notice_seconds: int = 600
+    """What who stays on past the end has to leave
+    (docs/design/fair-booking.md#rule-3)."""
+
+    pause_seconds: int = 0
+    """How long giving displaced time back keeps from displacing its owner again."""
+
+    @property
+    def leave_at(self) -> datetime:
+        """Return when who stays on has left, if they are claimed now."""
+        return self.now + timedelta(seconds=self.notice_seconds)
+
+    @property
+    def frozen_until(self) -> datetime:
+        """Return the last start at which nothing can be taken any more."""
+        return self.now + timedelta(seconds=self.freeze_seconds)
+
+
+@dataclass(frozen=True, slots=True)
 class FairTree:
     """Shares and weighed usage of everybody, as they are at one instant."""
 

@@ -17,8 +17,7 @@ from reservations.booking.booking_change import change
 from reservations.models import LedgerEntry, Membership, Notice, Reservation, SitePolicy
 from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import Kind, State
-from reservations.store.booking_snapshot import site_policy
-from reservations.store.holdings import own_holdings
+from reservations.store.booking_facts import own_holdings, site_policy
 from reservations.waitlist import service as waiting
 from telemetry.models import Alert, Node
 from tests.factories import make_gpus

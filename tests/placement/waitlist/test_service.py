@@ -20,7 +20,7 @@ from reservations.booking.service import book
 from reservations.models import Membership, Notice, SitePolicy, WaitingRequest
 from reservations.rules.lifecycle import Kind, State
 from reservations.sharing import co_use
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.waitlist import scheduler
 from reservations.waitlist import service as waiting
 from tests.factories import make_gpus, make_reservation

@@ -20,7 +20,7 @@ from reservations.models import (
 )
 from reservations.notifications.queries import notices_of
 from reservations.rules.lifecycle import State
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.waitlist import service as waiting
 from tests.reservations.conftest import NOW, at, balance
 

@@ -11,7 +11,7 @@ from gpuportal.asgi import application
 from reservations.booking.consumers import CalendarConsumer
 from reservations.models import SitePolicy
 from reservations.notifications import live
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.web import session_consumer
 from tests import factories
 from tests.sockets import WebsocketCommunicator

@@ -25,7 +25,7 @@ from reservations.rules.fairness.limits import PersonQuotaExceeded
 from reservations.rules.fairness.promise import PoolCapacity, QuotaClaim, pool_promises
 from reservations.rules.lifecycle import Kind, State
 from reservations.sharing import co_use, offers
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.usage import ranking
 from reservations.waitlist import service as waiting
 from tests.factories import make_membership, make_user

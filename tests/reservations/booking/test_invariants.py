@@ -44,7 +44,8 @@ from reservations.rules.errors import BookingError
 from reservations.rules.fairness.quota import PERMILLE, SpendTotals
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.window import WEEK_SECONDS, Window, instant, unix
-from reservations.store.booking_snapshot import account_path, quota_infos, site_policy
+from reservations.store.booking_facts import site_policy
+from reservations.store.booking_snapshot import account_path, quota_infos
 from tests.factories import make_membership, make_user
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, make_minutes
 from tests.reservations.worlds import world

@@ -16,7 +16,8 @@ from reservations.models import Allocation, Membership, Notice
 from reservations.presence.check_in import check_in
 from reservations.rules import errors
 from reservations.rules.lifecycle import Kind, State
-from reservations.store.booking_snapshot import account_path, quota_infos, site_policy
+from reservations.store.booking_facts import site_policy
+from reservations.store.booking_snapshot import account_path, quota_infos
 from tests.reservations.calling import Caller, wish
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
 

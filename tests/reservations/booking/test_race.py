@@ -12,7 +12,8 @@ import pytest
 from django.db import connection
 
 from reservations.models import Account, Allocation, LedgerEntry, Notice, Reservation
-from reservations.store.booking_snapshot import account_path, quota_infos, site_policy
+from reservations.store.booking_facts import site_policy
+from reservations.store.booking_snapshot import account_path, quota_infos
 from tests import early
 from tests.factories import make_account, make_gpus, make_membership, make_user
 from tests.reservations.conftest import at, balance

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from placement.models import WaitingLaunch
 from reservations.models import Allocation, Reservation, WaitingRequest
 from reservations.rules.window import whole_second
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.waitlist import scheduler
 from tests.factories import make_reservation
 from tests.reservations.browser.ground import Lab, page_of

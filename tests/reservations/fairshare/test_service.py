@@ -21,7 +21,7 @@ from reservations.presence.holders import (
 from reservations.rules import errors
 from reservations.rules.lifecycle import Kind
 from reservations.store import usage
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.usage import usage_by_membership
 from tests.factories import make_gpus, make_membership, make_node, make_pool
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at

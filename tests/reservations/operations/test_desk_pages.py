@@ -10,7 +10,7 @@ from django.utils import timezone
 from reservations.models import AuditEntry, Closure, PoolQuota, SitePolicy
 from reservations.rules.lifecycle import State
 from reservations.rules.prices import read_peak
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader, calendar_page
 from telemetry.models import Gpu, Pool, TelemetryPolicy
 from tests.factories import make_gpus, make_node, make_pool, make_reservation

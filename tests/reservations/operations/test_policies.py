@@ -5,7 +5,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from reservations.models import SitePolicy
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 
 HIDDEN = {"id", "version"}
 

@@ -18,7 +18,7 @@ from reservations.series.recurrence import (
     SeriesInvalid,
     rule_from,
 )
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at
 
 BERLIN = "Europe/Berlin"

@@ -15,7 +15,7 @@ from reservations.presence.check_in import keep_idle
 from reservations.presence.holders import current_holdings
 from reservations.rules.errors import NotAllowed, NotChangeable, NotFound
 from reservations.sharing import co_use, offers
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader, calendar_page
 from tests.factories import make_membership, make_user
 from tests.reservations.conftest import NOW, at

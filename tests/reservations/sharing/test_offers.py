@@ -33,7 +33,7 @@ from reservations.rules.errors import (
 from reservations.rules.lifecycle import Kind, State
 from reservations.sharing import offers
 from reservations.store import locks
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from tests.factories import make_membership, make_user
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance, make_minutes
 

@@ -20,7 +20,7 @@ from reservations.rules.errors import BookingError, InThePast
 from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import OverBeforeFree
 from reservations.rules.window import instant, unix
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.free_gaps import whole_holdings
 from reservations.waitlist import scheduler
 from reservations.waitlist import service as waiting

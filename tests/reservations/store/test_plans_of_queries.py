@@ -16,7 +16,7 @@ from reservations.presence.holders import (
     next_holdings,
     recent_holdings,
 )
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader, calendar_page
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at
 

@@ -4,7 +4,7 @@ from reservations.booking.release import release
 from reservations.booking.service import book
 from reservations.models import KeptUsage, LedgerEntry
 from reservations.store import usage
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.usage import store_usage
 from tests.reservations.conftest import at
 

@@ -29,7 +29,7 @@ from reservations.rules import errors
 from reservations.rules.fairness.preemption import PlannedFor
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.window import Window
-from reservations.store.booking_snapshot import site_policy
+from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader
 from reservations.waitlist import scheduler
 from reservations.waitlist import service as waiting

@@ -1,103 +1,23 @@
-"""Closures, pools that are not everybody's, and quotas of pools, as values.
+"""Quotas of Pools as values. They are read only where a Gpu's Pool has one."""
 
-What no rule concerns costs little: closures are one short query, the rest none
-unless a Gpu's Pool has such a rule.
-"""
-
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from reservations.models import (
     Account,
     Allocation,
-    Closure,
     LateReturn,
     Membership,
     PoolQuota,
-    PoolRule,
 )
-from reservations.rules.calendar import CalendarGpu
-from reservations.rules.closed_time import Barred, ClosureInfo
 from reservations.rules.fairness.quota import QuotaInfo, Spend, spends_at
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.rules.prices import Tariff, read_peak
 from reservations.rules.window import unix
-from telemetry.models import Gpu
-
-
-def closures_between(start: datetime, end: datetime) -> list[ClosureInfo]:
-    """Return the closures that meet [start, end), in one query."""
-    rows = _standing(start=start, end=end)
-    gpus: dict[int, set[int]] = defaultdict(set)
-    found = {}
-    for row in rows:
-        pk, kind, reason, begin, over, scope, gpu, node, pool, account, *names = row
-        if gpu is not None:
-            gpus[pk].add(gpu)
-        found[pk] = (kind, reason, begin, over, scope, node, pool, account, names)
-    return [
-        ClosureInfo(
-            pk=pk,
-            kind=kind,
-            reason=reason,
-            start=begin,
-            end=over,
-            scope=scope,
-            gpu_pks=frozenset(gpus[pk]),
-            node=node or "",
-            pool_pk=pool or 0,
-            account_pk=account,
-            account=next((name for name in names if name), ""),
-            account_name=names[-1] or "",
-        )
-        for pk, (kind, reason, begin, over, scope, node, pool, account, names)
-        in found.items()
-    ]  # fmt: skip
-
-
-def _standing(*, start: datetime, end: datetime) -> QuerySet[Closure, Any]:
-    return (
-        Closure.objects.standing(start, end)
-        .order_by("start", "pk")
-        .values_list(
-            "pk", "kind", "reason", "start", "end", "scope", "gpus", "node__name",
-            "pool_id", "account_id", "account__title", "account__name",
-        )
-    )  # fmt: skip
-
-
-def closed_gpus(start: datetime, end: datetime) -> QuerySet[Gpu]:
-    """Return the Gpus that some closure meets in [start, end), teaching included."""
-    standing = Closure.objects.standing(start, end)
-    everything = Q() if standing.filter(scope="site").exists() else Q(pk__in=[])
-    return Gpu.objects.filter(
-        everything
-        | Q(closures__in=standing)
-        | Q(node__closures__in=standing)
-        | Q(pool__closures__in=standing)
-    )
-
-
-def barred_pools(gpus: Iterable[CalendarGpu], account_pks: Collection[int]) -> Barred:
-    """Return the Pools of these Gpus that who asks may not book, and who may."""
-    kept = {gpu.pool_pk for gpu in gpus if gpu.restricted}
-    if not kept:
-        return {}
-    names: dict[int, list[str]] = {pool: [] for pool in kept}
-    open_to_them = set()
-    rows = PoolRule.accounts.through.objects.filter(poolrule__pool_id__in=kept)
-    for pool, account, title, name in rows.order_by("account__name").values_list(
-        "poolrule__pool_id", "account_id", "account__title", "account__name"
-    ):
-        names[pool].append(title or name)
-        if account in account_pks:
-            open_to_them.add(pool)
-    return {pool: tuple(names[pool]) for pool in sorted(kept - open_to_them)}
+from reservations.store.account_tree import members_below
 
 
 def pool_quota_infos(
@@ -126,7 +46,7 @@ def pool_quota_infos(
     if not quotas:
         return []
     groups = {row.account_id for row in quotas if row.account_id is not None}
-    inside = _members_inside(groups)
+    inside = members_below(groups) if groups else {}
     members = {membership.pk}.union(*inside.values())
     spends = _pool_spends(
         {row.pool_id for row in quotas},
@@ -156,22 +76,6 @@ def pool_quota_infos(
                 pool=str(row.pool),
             )
         )
-    return found
-
-
-def _members_inside(accounts: Collection[int]) -> dict[int, set[int]]:
-    """Return, by Account, the Memberships in it and below it."""
-    if not accounts:
-        return {}
-    parents = dict(Account.objects.order_by().values_list("pk", "parent_id"))
-    found: dict[int, set[int]] = {pk: set() for pk in accounts}
-    rows = Membership.objects.order_by().values_list("pk", "account_id")
-    for member, account in rows:
-        above: int | None = account
-        while above is not None:
-            if above in found:
-                found[above].add(member)
-            above = parents[above]
     return found
 
 
