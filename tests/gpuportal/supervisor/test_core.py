@@ -21,14 +21,15 @@ from tests.gpuportal.running import ROOT
 DRIVER = """
 import json, os, sys
 from pathlib import Path
-from gpuportal.supervisor import Spec, Supervisor
+from gpuportal.supervisor import ProcessSpec, Supervisor
 
 folder = Path(sys.argv[1])
 supervisor = Supervisor(
     root=folder, log_dir=folder, say=lambda text: print(text, flush=True)
 )
 for name, code, more in json.loads(sys.argv[2]):
-    supervisor.start(Spec(name, [sys.executable, "-c", code], dict(os.environ), **more))
+    spec = ProcessSpec(name, [sys.executable, "-c", code], dict(os.environ), **more)
+    supervisor.start(spec)
 print("up", flush=True)
 try:
     supervisor.run()
