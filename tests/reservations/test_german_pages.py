@@ -127,7 +127,7 @@ def test_an_admin_reads_german(german, alice, omar) -> None:
     )
 
 
-def test_the_dates_of_a_series_an_invitation_and_a_change_are_german():
+def test_the_dates_of_a_series_and_of_a_change_are_german():
     series = Rule(
         repeat=Repeat.WEEKLY,
         first_day=date(2026, 9, 5),

@@ -1,6 +1,7 @@
 """A course from a list of students in one step; links that work once."""
 
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core import mail
@@ -127,6 +128,16 @@ def test_links_go_out_by_mail_and_those_that_fail_end(lab, omar, settings) -> No
     assert "https://gpu.example/welcome/" in mail.outbox[0].body
     assert Invitation.objects.get().user == people[0]
     assert AuditEntry.objects.filter(verb="invitation.mail-failed").count() == 1
+
+
+def test_a_link_by_mail_names_its_last_day_in_german(omar, settings) -> None:
+    settings.EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
+    settings.PORTAL_URL = "https://gpu.example"
+    eve = make_user("eve", email="eve@uni.example", language="de")
+    User.objects.filter(pk=eve.pk).update(password="!x")
+    now = datetime(2100, 10, 1, 8, 30, tzinfo=UTC)
+    assert invitation_mail.send(user_ids=[eve.pk], actor_id=omar.pk, now=now) == 1
+    assert re.search(r"bis \d{1,2}\. Okt 2100 08:30", mail.outbox[0].body)
 
 
 def test_students_are_matched_by_login_then_mail_and_errors_name_their_row() -> None:
