@@ -181,9 +181,15 @@ def _whole(server: str) -> int:
         on_postgresql = [
             second.submit(_reported, run, began, template) for run in again
         ]
-        done = [one.result() for one in on_sqlite]
-        sqlite_seconds = time.monotonic() - began
-        done += [one.result() for one in on_postgresql]
+        try:
+            done = [one.result() for one in on_sqlite]
+            sqlite_seconds = time.monotonic() - began
+            done += [one.result() for one in on_postgresql]
+        except BaseException:
+            # After Ctrl-C nothing begins that has not begun.
+            for pool in (first, second):
+                pool.shutdown(wait=False, cancel_futures=True)
+            raise
     seconds = time.monotonic() - began
     failed = [title for title, status, _ in done if status]
     if failed:
