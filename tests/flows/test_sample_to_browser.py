@@ -39,7 +39,8 @@ from tests.telemetry.messages import (
     send,
 )
 
-pytestmark = pytest.mark.django_db(transaction=True)
+# Other tests run on both databases what ingest and the pages read and write.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 ROOT = Path(__file__).resolve().parent.parent.parent
 GPUS = 4
 

@@ -22,6 +22,8 @@ from tests.factories import make_gpu, make_node
 from tests.telemetry.ingest.test_streams import running, wait_for
 from tests.telemetry.messages import reading, sample, send
 
+# It attacks the broker. Other tests run on both databases what ingest writes.
+pytestmark = pytest.mark.once
 WATCHED_SECONDS = 5.0
 MIB = 2**20
 
