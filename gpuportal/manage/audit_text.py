@@ -125,6 +125,7 @@ SENTENCES = {
     "closure.ended": noop("ended {what}"),
     "pool.made": noop("made {what}"),
     "pool.changed": noop("changed {what}"),
+    "pool.undone": noop("undid a change of {what}"),
     "pool.quota": noop("changed a quota of {what}"),
     "policy.changed": noop("changed the {what}"),
     "policy.undone": noop("undid a change of the {what}"),
