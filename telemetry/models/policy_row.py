@@ -6,7 +6,12 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
-from telemetry.rules.policy_declaration import PolicyInvalid, PolicyRule, rules_of
+from telemetry.rules.policy_declaration import (
+    PolicyInvalid,
+    PolicyRule,
+    rules_of,
+    values_of,
+)
 
 T = TypeVar("T")
 CODES_LENGTH = 400
@@ -95,11 +100,7 @@ class PolicyRow(models.Model):
         Raises:
             PolicyInvalid: the row contradicts itself.
         """
-        values = {
-            rule.name: rule.from_row(getattr(self, rule.column))
-            for rule in rules_of(policy)
-        }
-        return policy(**values, **more)
+        return policy(**values_of(policy, self), **more)
 
     @classmethod
     def current(cls) -> Self:

@@ -92,7 +92,8 @@ class AlertRule:
 
 
 _RULES: dict[str, AlertRule] = {}
-_BY_FACTS: dict[type, list[AlertRule]] = {}
+_CONDITIONS: dict[type, list[tuple[Callable[[Any], bool], AlertRule]]] = {}
+"""Conditions and rules by the type of facts."""
 
 
 def declare(rule: AlertRule) -> str:
@@ -108,7 +109,7 @@ def declare(rule: AlertRule) -> str:
     if rule.condition is not None:
         if rule.facts is None:
             raise ValueError(f"{rule.name!r} has a condition of no facts")
-        _BY_FACTS.setdefault(rule.facts, []).append(rule)
+        _CONDITIONS.setdefault(rule.facts, []).append((rule.condition, rule))
     _RULES[rule.name] = rule
     return rule.name
 
@@ -120,7 +121,13 @@ def alert_rules() -> Mapping[str, AlertRule]:
 
 def rules_about(facts: type) -> list[AlertRule]:
     """Return the rules whose condition takes these facts."""
-    return _BY_FACTS.get(facts, [])
+    return [rule for _, rule in _CONDITIONS.get(facts, [])]
+
+
+def rules_that_hold(facts: object) -> tuple[AlertRule, ...]:
+    """Return the rules whose cause the facts show. Called for each GPU and second."""
+    found = [rule for condition, rule in _CONDITIONS[type(facts)] if condition(facts)]
+    return tuple(found)
 
 
 def breaking_rules() -> frozenset[str]:
@@ -149,7 +156,9 @@ def severity_of(name: str) -> Severity:
 
 
 def _slow_because_of_heat(reading: GpuReading) -> bool:
-    throttle = reading.throttle or ()
+    throttle = reading.throttle
+    if not throttle:
+        return False
     if Throttle.HW_THERMAL in throttle:
         return True
     # Older drivers say only that the hardware slows the GPU down.
@@ -260,7 +269,9 @@ BRAKE = declare(
         sentence("throttled: power brake"),
         sentence("The power supply makes the GPU throttle."),
         Severity.WARNING,
-        condition=lambda reading: Throttle.HW_POWER_BRAKE in (reading.throttle or ()),
+        condition=lambda reading: (
+            bool(reading.throttle) and Throttle.HW_POWER_BRAKE in reading.throttle
+        ),
         facts=GpuReading,
         after_seconds=lambda policy: policy.brake_after_seconds,
         hardware=True,

@@ -17,7 +17,7 @@ from telemetry.rules.alert_rules import (
     XID_WARNING,
     AlertRule,
     alert_rules,
-    rules_about,
+    rules_that_hold,
 )
 from telemetry.rules.finding_rules import Finding
 from telemetry.rules.persistence import PersistentCauses
@@ -35,11 +35,7 @@ def causes_of(reading: GpuReading) -> tuple[AlertRule, ...]:
     if not reading.answers:
         # Nothing else is known of it.
         return (alert_rules()[LOST],)
-    return tuple(
-        rule
-        for rule in rules_about(GpuReading)
-        if rule.condition is not None and rule.condition(reading)
-    )
+    return rules_that_hold(reading)
 
 
 class HardwareWatcher:

@@ -10,6 +10,7 @@ history are made from the declaration: see ``telemetry.models.policy_row`` and
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
@@ -71,6 +72,11 @@ class PolicyRule:
         if self.name.endswith(_PERMILLE):
             return self.name.removesuffix(_PERMILLE) + _RATIO
         return self.name
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether the row keeps it in another form than the dataclass."""
+        return self.column != self.name or self.kind in ("words", "lines")
 
     @property
     def kind(self) -> str:
@@ -200,19 +206,46 @@ def rules_of(policy: type) -> tuple[PolicyRule, ...]:
     return _RULES[policy]
 
 
+_LIMITS: dict[type, list[tuple[str, float, float]]] = {}
+_COLUMNS: dict[type, list[tuple[str, str, Callable[[Any], Any] | None]]] = {}
+
+
 def check_limits_of(policy: Any) -> None:
     """Check every number of a policy against its declared limits.
 
     Raises:
         PolicyInvalid: names the first field that is wrong.
     """
-    for one in rules_of(type(policy)):
-        if one.least is None or one.most is None:
-            continue
-        least = one.least if one.floor is None else one.floor
-        value = getattr(policy, one.name)
-        for number in value if isinstance(value, tuple) else (value,):
-            check_between(one.name, number, least, one.most)
+    # Every booking makes a policy: the limits are read from the rules once.
+    kind = type(policy)
+    if kind not in _LIMITS:
+        _LIMITS[kind] = [
+            (one.name, one.least if one.floor is None else one.floor, one.most)
+            for one in rules_of(kind)
+            if one.least is not None and one.most is not None
+        ]
+    for name, least, most in _LIMITS[kind]:
+        value = getattr(policy, name)
+        for number in value if type(value) is tuple else (value,):
+            if not least <= number <= most:
+                check_between(name, number, least, most)
+
+
+def values_of(policy: type, row: object) -> dict[str, Any]:
+    """Return the rules of a policy by name, read from the columns of its row.
+
+    Raises:
+        PolicyInvalid: a column cannot be read.
+    """
+    if policy not in _COLUMNS:
+        _COLUMNS[policy] = [
+            (one.name, one.column, one.from_row if one.is_converted else None)
+            for one in rules_of(policy)
+        ]
+    return {
+        name: read(getattr(row, column)) if read else getattr(row, column)
+        for name, column, read in _COLUMNS[policy]
+    }
 
 
 def check_between(name: str, value: float, least: float, most: float) -> None:
