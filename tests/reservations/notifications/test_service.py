@@ -10,8 +10,8 @@ from django.utils import timezone
 from reservations.booking.service import book
 from reservations.models import Membership, Notice, SitePolicy
 from tests.factories import make_account, make_gpus
+from tests.reservations.booking.test_consumers import heard_by, opened
 from tests.reservations.calling import Caller, iso
-from tests.reservations.test_consumers import heard_by, opened
 
 HOUR = 3600
 
