@@ -32,7 +32,7 @@ from bench.published import (
 )
 from placement.planner.memory.estimate import WORKSPACE_BYTES, estimate
 from placement.planner.reference.memory_cases import closed_case
-from placement.planner.values.errors import PlacementError
+from telemetry.protocol.coded_error import CodedError
 
 TESTS = Path(__file__).resolve().parent.parent / "tests" / "data" / "memory"
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "memory"
@@ -94,7 +94,7 @@ def symbolic_answers(specs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for spec in specs:
         try:
             readable.append((spec["id"], read_case(spec)))
-        except PlacementError as error:
+        except CodedError as error:
             answers[spec["id"]] = error
     made = run([case for _, case in readable]).answers
     answers |= {name: one for (name, _), one in zip(readable, made, strict=True)}
@@ -136,7 +136,7 @@ def cpu_section(folder: Path, *, peers: bool) -> None:
             taken = milliseconds(lambda spec=spec: closed_case(spec))
             seconds["closed"].append(taken / 1000)
             states += _states_exact(answer, truth)
-        except PlacementError:
+        except CodedError:
             unsupported["closed"] += 1
         other = symbolic.get(spec["id"])
         if isinstance(other, dict):

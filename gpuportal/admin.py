@@ -27,7 +27,7 @@ from telemetry.models import (
     TelemetryPolicy,
     XidCount,
 )
-from telemetry.protocol.errors import TelemetryError
+from telemetry.protocol.coded_error import CodedError
 
 
 @admin.action(description=lazy("Retire (nothing may be booked on it)"))
@@ -38,7 +38,7 @@ def retire(page: Any, request: HttpRequest, chosen: QuerySet[Node]) -> None:
     for node in chosen:
         try:
             retire_node(name=node.name, actor=actor, reason="", now=timezone.now())
-        except TelemetryError as error:
+        except CodedError as error:
             page.message_user(request, str(error), messages.ERROR)
         else:
             told = gettext("%(name)s is retired. Its history stays.")

@@ -8,7 +8,6 @@ details (RFC 9457).
 import importlib.util
 import json
 import logging
-from http import HTTPStatus
 from typing import Any
 
 from django.conf import settings
@@ -20,7 +19,6 @@ from django.core.exceptions import (
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.multipartparser import MultiPartParserError
 from django.urls import URLPattern, URLResolver
-from django.utils.translation import gettext
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.openapi.schema import OpenAPISchema
@@ -30,9 +28,12 @@ from ninja.security import HttpBearer, SessionAuth
 
 from gpuportal.http import problems
 from gpuportal.http.openapi import with_problems
-from gpuportal.http.token_auth import ScopeMissing, scopes_needed, user_of
+from gpuportal.http.token_auth import scopes_needed, user_of
 from reservations.models import User
+from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
+from telemetry.web.error_answers import problem_response
+from telemetry.web.field_errors import field_sentences
 from telemetry.web.json_values import MOST_DEPTH, JsonTooDeep, unstorable
 from telemetry.web.translation import translated_values
 
@@ -43,12 +44,8 @@ CSRF_FAILED = "CSRF check Failed"
 """django-ninja's answer to a request whose CSRF token is missing or wrong."""
 
 
-class JsonBodyRefused(ValueError):
-    """A JSON body that no operation takes; ``fields`` name what is wrong."""
-
-    def __init__(self, detail: str, fields: dict[str, str] | None = None) -> None:
-        self.fields = fields or {}
-        super().__init__(detail)
+def _body_refused(detail: str) -> RequestRefused:
+    return RequestRefused("invalid", detail, title=sentence("The body is wrong"))
 
 
 class JsonParser(Parser):
@@ -59,22 +56,22 @@ class JsonParser(Parser):
 
         Raises:
             ValueError: it is not JSON.
-            BodyRefused: it is not an object, is nested too deeply, or has a value that
-                cannot be stored.
+            RequestRefused: it is not an object, is nested too deeply, or has a value
+                that cannot be stored.
         """
         try:
             sent = json.loads(request.body)
             wrong = unstorable(sent)
         except (RecursionError, JsonTooDeep):
-            raise JsonBodyRefused(
+            raise _body_refused(
                 sentence(
                     "It is nested more than {levels} levels deep.", levels=MOST_DEPTH
                 )
             ) from None
         if sent is not None and not isinstance(sent, dict):
-            raise JsonBodyRefused(sentence("It must be a JSON object."))
+            raise _body_refused(sentence("It must be a JSON object."))
         if wrong:
-            raise JsonBodyRefused(sentence("Some fields are wrong"), wrong)
+            raise problems.fields_refusal(wrong)
         return sent
 
 
@@ -90,7 +87,7 @@ def _sent(request: HttpRequest) -> dict[str, Any]:
         return {}
     try:
         return JsonParser().parse_body(request) or {}
-    except ValueError:
+    except (ValueError, RequestRefused):
         # The operation refuses it later on.
         return {}
 
@@ -102,12 +99,9 @@ class TokenAuth(HttpBearer):
         """Return the token's User; None: unknown, expired, revoked, switched off.
 
         Raises:
-            HttpError: the token lacks the scope.
+            RequestRefused: the token lacks the scope.
         """
-        try:
-            user = user_of(token, scopes=scopes_of(request))
-        except ScopeMissing as missing:
-            raise HttpError(403, str(missing)) from missing
+        user = user_of(token, scopes=scopes_of(request))
         if user is not None:
             request.user = user
         return user
@@ -179,103 +173,66 @@ api.add_router("", "gpuportal.board.api.router")
 @api.exception_handler(ValidationError)
 def _invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:
     """Name each field that is wrong, with one sentence."""
-    return problems.respond(problems.invalid(error.errors))
+    # A place is (source, parameter, field, ...) or (source, field).
+    fields = field_sentences(error.errors, skip=2)
+    return problem_response(problems.fields_refusal(fields))
 
 
 @api.exception_handler(AuthenticationError)
 def _unknown(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
-    response = problems.respond(
-        problems.problem(
-            HTTPStatus.UNAUTHORIZED,
-            code="signed-out",
-            title=gettext("Signed out"),
-            detail=gettext("Sign in again, or send a token that is valid."),
+    return problem_response(
+        RequestRefused(
+            "signed-out",
+            sentence("Sign in again, or send a token that is valid."),
+            title=sentence("Signed out"),
         )
     )
-    response["WWW-Authenticate"] = 'Bearer realm="GPU Portal"'
-    return response
 
 
 @api.exception_handler(HttpError)
 def _http(request: HttpRequest, error: HttpError) -> HttpResponse:
-    refused = error.__cause__
-    if isinstance(refused, JsonBodyRefused):
-        if refused.fields:
-            return problems.respond(problems.invalid_fields(refused.fields))
-        return problems.respond(
-            problems.problem(
-                HTTPStatus.UNPROCESSABLE_ENTITY,
-                code="invalid",
-                title=gettext("The body is wrong"),
-                detail=str(refused),
-            )
+    refused: RequestRefused
+    if isinstance(error.__cause__, RequestRefused):
+        refused = error.__cause__
+    elif error.message == CSRF_FAILED:
+        refused = problems.page_expired()
+    else:  # "Cannot parse request body"
+        refused = RequestRefused(
+            "bad-request",
+            sentence("The request's body cannot be read: it must be valid JSON."),
         )
-    if error.message == CSRF_FAILED:
-        return problems.respond(
-            problems.problem(
-                HTTPStatus.FORBIDDEN,
-                code="page-expired",
-                title=gettext("This page has expired"),
-                detail=gettext("Nothing was changed. Reload the page and try again."),
-            )
-        )
-    status = HTTPStatus(error.status_code)
-    code = {
-        HTTPStatus.FORBIDDEN: "not-allowed",
-        HTTPStatus.BAD_REQUEST: "bad-request",
-    }.get(status, f"http-{int(status)}")
-    said = gettext(problems.UNREADABLE) if status == 400 else error.message
-    return problems.respond(problems.problem(status, code=code, detail=said))
+    return problem_response(refused)
 
 
 @api.exception_handler(Http404)
 def _missing(request: HttpRequest, error: Http404) -> HttpResponse:
-    return problems.respond(problems.not_found())
+    return problem_response(problems.no_such_address())
 
 
 @api.exception_handler(RequestDataTooBig)
 def _too_large(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
-    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE // 2**20
-    return problems.respond(
-        problems.problem(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            code="too-large",
-            title=gettext("Too large"),
-            detail=gettext("A request here may have %(size)s MiB.") % {"size": most},
-        )
-    )
+    return problem_response(problems.too_large(settings.DATA_UPLOAD_MAX_MEMORY_SIZE))
 
 
 @api.exception_handler(BadRequest)
 @api.exception_handler(MultiPartParserError)
 @api.exception_handler(SuspiciousOperation)
 def _malformed(request: HttpRequest, error: Exception) -> HttpResponse:
-    """A malformed form, a null character in a field's name, and similar errors."""
-    return problems.respond(
-        problems.problem(
-            HTTPStatus.BAD_REQUEST,
-            code="bad-request",
-            detail=gettext("The request cannot be read."),
-        )
+    """A body that is no form, a null character in a field's name, and the like."""
+    return problem_response(
+        RequestRefused("bad-request", sentence("The request cannot be read."))
     )
 
 
 @api.exception_handler(Exception)
 def _other(request: HttpRequest, error: Exception) -> HttpResponse:
     """A refusal or an outage as a problem; a crash is logged and says little."""
-    if problems.status_of(error) is not None:
-        return problems.problem_response(error)
-    number = problems.value_problem(request, error)
-    if number is not None:
-        return problems.respond(number)
-    log.error("%s %s failed", request.method, request.path, exc_info=error)
-    return problems.respond(
-        problems.problem(
-            HTTPStatus.INTERNAL_SERVER_ERROR,
-            code="crash",
-            title=gettext("Something broke"),
-            detail=gettext(
-                "This is a fault of the portal, not yours. It has been logged."
-            ),
+    refused = problems.refusal_of(error, request)
+    if refused is None:
+        log.error("%s %s failed", request.method, request.path, exc_info=error)
+        refused = RequestRefused(
+            "crash",
+            sentence("This is a fault of the portal, not yours. It has been logged."),
+            title=sentence("Something broke"),
         )
-    )
+    return problem_response(refused)

@@ -23,8 +23,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 class NodeSettingsError(ValueError):
     """A variable of the node's environment is missing or invalid."""
 
-    code = "node_settings"
-
     def __init__(self, *, variable: str, why: str) -> None:
         self.variable = variable
         self.why = why

@@ -41,9 +41,9 @@ from reservations.models import (
     Token,
     User,
 )
-from reservations.rules.errors import BookingError
 from reservations.rules.figures import hours_text
 from reservations.rules.lifecycle import State
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import joined, sentence
 from telemetry.web.plain_forms import PlainErrors, PlainModelForm
 
@@ -340,7 +340,7 @@ class ReservationAdmin(ReadOnlyAdmin):
             try:
                 act(reservation_id=row.pk, user=user, now=timezone.now(), reason=reason)
                 given += 1
-            except BookingError as error:
+            except CodedError as error:
                 zone = timezone.get_current_timezone()
                 text = joined([f"#{row.pk}:", error.text(zone)])
                 self.message_user(request, text, messages.WARNING)

@@ -42,7 +42,6 @@ from reservations.booking import late_charges, lifecycle_steps, overstay, unclea
 from reservations.notifications import holder_notices
 from reservations.operations import closures, gpu_replacement
 from reservations.presence import service as absence
-from reservations.rules.errors import BookingError
 from reservations.rules.policy import Policy
 from reservations.rules.window import whole_second
 from reservations.series import service as series
@@ -51,6 +50,7 @@ from reservations.store.booking_facts import site_policy
 from reservations.store.gpu_history import held_in_hour
 from reservations.waitlist import scheduler
 from telemetry.history.hourly_rollup import roll_account_hours
+from telemetry.protocol.coded_error import CodedError
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def _each(
         try:
             with transaction.atomic(durable=True):
                 moved += step(pk, now, policy)
-        except (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError):
+        except (CodedError, DatabaseError, ArithmeticError, LookupError, ValueError):
             log.exception("reservation %s: %s failed", pk, step.__name__)
     return moved
 

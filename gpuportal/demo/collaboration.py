@@ -16,12 +16,12 @@ from gpuportal.demo.lab import LOGINS, OPERATOR, ROOT
 from reservations.accounts.tree import service as accounts
 from reservations.accounts.tree.tree_edits import Edit
 from reservations.models import Account, Membership, Reservation, User
-from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from reservations.series import service as series
 from reservations.series.recurrence import Repeat, Rule
 from reservations.sharing import co_use, offers
 from telemetry.models import Gpu
+from telemetry.protocol.coded_error import CodedError
 
 COURSE = ("dl-course", "Deep learning course")
 COURSE_STUDENTS = ("tom", "sofia", "ahmed")
@@ -39,7 +39,7 @@ def write_people(members: Sequence[Membership], *, now: datetime) -> None:
     for step in (_accounts, _shared, _offered, _weekly):
         try:
             step(by_login, now)
-        except BookingError as refusal:
+        except CodedError as refusal:
             log.info("the demo lab goes without %s: %s", step.__name__, refusal)
 
 

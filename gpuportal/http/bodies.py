@@ -31,7 +31,9 @@ from placement.plans.site_slots import (
     SlotTicket,
     SlotVerdict,
 )
+from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
+from telemetry.web.error_answers import problem_response
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -46,7 +48,6 @@ UPLOAD_PATHS = frozenset(
 """Addresses that take a file."""
 FORM_BYTES = 2**20
 """Room for a form around a file."""
-MIB = 2**20
 MOST_UPLOADS = 8
 """Uploads at once on the site."""
 MOST_UPLOADS_PER_USER = 2
@@ -57,18 +58,6 @@ SPARE_BYTES = 2**30
 GRACE_SECONDS = 30.0
 LEAST_BYTES_PER_SECOND = 64 * 1024
 """A body may take the grace, and one second per this many bytes."""
-
-
-class BodyRefused(Exception):
-    """A body that is not read, or not completely: the problem with the reason."""
-
-    def __init__(
-        self, status: int, code: str, title: str, detail: str, retry_seconds: int = 0
-    ) -> None:
-        self.status, self.code = status, code
-        self.title, self.detail = title, detail
-        self.retry_seconds = retry_seconds
-        super().__init__(detail)
 
 
 class Uploads:
@@ -87,7 +76,7 @@ class Uploads:
         """Count an upload while it arrives.
 
         Raises:
-            BodyRefused: too many at once, or no space for it.
+            RequestRefused: too many at once, or no space for it.
         """
         ticket = SlotTicket(user_pk, size_bytes=size_bytes)
         try:
@@ -119,43 +108,40 @@ class Uploads:
             return SlotVerdict.ALL_FULL if full else SlotVerdict.IN
 
     def _check(self, verdict: SlotVerdict) -> None:
-        """Raise BodyRefused unless the file may come."""
+        """Raise RequestRefused unless the file may come."""
         if verdict is SlotVerdict.USER_FULL:
-            raise BodyRefused(
-                429,
+            raise RequestRefused(
                 "too-many-uploads",
-                sentence("Too many files at once"),
                 sentence(
                     "{n} files of yours are on their way already. Send this one "
                     "when they have arrived.",
                     n=MOST_UPLOADS_PER_USER,
                 ),
+                title=sentence("Too many files at once"),
                 retry_seconds=10,
             )
         if verdict is not SlotVerdict.IN:
-            raise BodyRefused(
-                429,
+            raise RequestRefused(
                 "too-many-uploads",
-                sentence("Too many files at once"),
                 sentence(
                     "Other people's files are on their way. Try again in half a minute."
                 ),
+                title=sentence("Too many files at once"),
                 retry_seconds=30,
             )
 
     async def _check_disk(self) -> None:
-        """Raise BodyRefused if the running uploads do not fit on the disk."""
+        """Raise RequestRefused if the running uploads do not fit on the disk."""
         try:
             coming_bytes = await self._site.held_bytes(socket.gethostname())
         except OUTAGES:
             coming_bytes = self._bytes
         free_bytes = shutil.disk_usage(tempfile.gettempdir()).free
         if free_bytes - COPIES * coming_bytes < SPARE_BYTES:
-            raise BodyRefused(
-                507,
+            raise RequestRefused(
                 "storage-full",
-                sentence("The portal's disk is full"),
                 sentence("There is no space for this file. Please tell the lab admin."),
+                title=sentence("The portal's disk is full"),
             )
 
 
@@ -172,7 +158,7 @@ async def admitted(
         uploads: the running uploads.
 
     Raises:
-        BodyRefused: the body is not allowed. The yielded function raises it if more
+        RequestRefused: the body is not allowed. The yielded function raises it if more
             arrives than was declared, or if it arrives too slowly.
     """
     declared, chunked, credentials = _declared_body(scope)
@@ -184,11 +170,10 @@ async def admitted(
     most_bytes = _within(declared, MOST_UPLOAD_BYTES + FORM_BYTES)
     user_pk = await sender(scope)
     if user_pk is None:
-        raise BodyRefused(
-            401,
+        raise RequestRefused(
             "signed-out",
-            sentence("Signed out"),
             sentence("Sign in again, or send a token that is valid. No file was read."),
+            title=sentence("Signed out"),
         )
     size_bytes = most_bytes if declared is None else declared
     async with uploads.one_more(user_pk, size_bytes):
@@ -208,23 +193,14 @@ def _declared_body(scope: Scope) -> tuple[int | None, bool, bool]:
 
 
 def _within(declared: int | None, most_bytes: int) -> int:
-    """Return the limit. Raises BodyRefused if more is declared."""
+    """Return the limit. Raises RequestRefused if more is declared."""
     if declared is not None and declared > most_bytes:
-        raise _too_large(most_bytes)
+        raise problems.too_large(most_bytes)
     return most_bytes
 
 
-def _too_large(most_bytes: int) -> BodyRefused:
-    return BodyRefused(
-        413,
-        "too-large",
-        sentence("Too large"),
-        sentence("A request here may have {size} MiB.", size=most_bytes // MIB),
-    )
-
-
 def bounded(receive: Receive, most_bytes: int) -> Receive:
-    """Return a ``receive`` that raises BodyRefused for too many bytes, or too few."""
+    """Return a ``receive`` that raises RequestRefused for too many or too few bytes."""
     loop = asyncio.get_running_loop()
     begun, seen_bytes, whole = loop.time(), 0, False
 
@@ -239,23 +215,22 @@ def bounded(receive: Receive, most_bytes: int) -> Receive:
             async with asyncio.timeout_at(until):
                 message = await receive()
         except TimeoutError:
-            raise BodyRefused(
-                408,
+            raise RequestRefused(
                 "slow",
-                sentence("Too slow"),
                 sentence("The request's body did not come in time."),
+                title=sentence("Too slow"),
             ) from None
         seen_bytes += len(message.get("body", b""))
         if seen_bytes > most_bytes:
-            raise _too_large(most_bytes)
+            raise problems.too_large(most_bytes)
         whole = not message.get("more_body", False)
         return message
 
     return counted
 
 
-def refusal(scope: Scope, refused: BodyRefused) -> HttpResponse:
-    """Return the answer. No middleware adds to it, so all its headers are here."""
+def refusal(scope: Scope, refused: RequestRefused) -> HttpResponse:
+    """Return the answer; no middleware adds to it, so its headers are here."""
     request = HttpRequest()
     request.path = scope["path"]
     accepts = dict(scope["headers"]).get(b"accept", b"*/*")
@@ -265,15 +240,7 @@ def refusal(scope: Scope, refused: BodyRefused) -> HttpResponse:
         response = redirect("login")
     else:
         with translation.override(language_of_browser(scope)):
-            details = problems.problem(
-                refused.status,
-                code=refused.code,
-                title=refused.title,
-                detail=refused.detail,
-            )
-        response = problems.respond(details)
-    if refused.retry_seconds:
-        response["Retry-After"] = str(refused.retry_seconds)
+            response = problem_response(refused)
     response["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"
     response["X-Content-Type-Options"] = "nosniff"
     return response

@@ -21,7 +21,6 @@ from django.http import FileResponse, HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from gpuportal.http.bodies import (
-    BodyRefused,
     Receive,
     Scope,
     Uploads,
@@ -30,13 +29,12 @@ from gpuportal.http.bodies import (
 )
 from gpuportal.http.planners import (
     PLANNED,
-    PlannerBusy,
     PlannerLost,
     Planners,
-    busy_response,
-    lost_response,
+    refused_response,
 )
 from gpuportal.http.sender import sender_of_scope
+from telemetry.protocol.request_refusal import RequestRefused
 
 log = logging.getLogger(__name__)
 PIECE_BYTES = 256 * 1024
@@ -66,7 +64,7 @@ class OneHopHandler(ASGIHandler):
                 scope, receive, sender=self._sender, uploads=self.uploads
             ) as bounded:
                 await super().handle(scope, bounded, send)
-        except BodyRefused as refused:
+        except RequestRefused as refused:
             await self.send_response(refusal(scope, refused), send)
 
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
@@ -90,11 +88,10 @@ class OneHopHandler(ASGIHandler):
             return None
         try:
             return await self.planners.answer(request, user_pk)
-        except PlannerBusy as busy:
-            return busy_response(request, busy)
-        except PlannerLost as lost:
-            log.warning("a planned request was lost: %s", type(lost).__name__)
-            return lost_response(request, lost)
+        except RequestRefused as refused:
+            if isinstance(refused, PlannerLost):
+                log.warning("a planned request was lost: %s", refused.code)
+            return refused_response(request, refused)
 
     async def _sender(self, scope: Scope) -> int | None:
         find = sync_to_async(

@@ -15,11 +15,13 @@ from django.utils import timezone, translation
 from django.utils.cache import patch_vary_headers
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.http import url_has_allowed_host_and_scheme
-from django.utils.translation import gettext
 
 from gpuportal.http import problems
 from reservations.notifications.reader_language import chosen_language
 from reservations.rules.time_zones import zone_of
+from telemetry.protocol.request_refusal import RequestRefused
+from telemetry.protocol.sentences import sentence
+from telemetry.web.error_answers import RETRY_SECONDS, problem_of, problem_response
 
 logger = logging.getLogger(__name__)
 
@@ -190,12 +192,10 @@ class ProblemMiddleware(MiddlewareMixin):
         if response.status_code != 405 or not request.path.startswith("/api/"):
             return response
         allowed = response.headers.get("Allow", "")
-        refused = problems.respond(
-            problems.problem(
-                405,
-                code="method",
-                detail=gettext("This address answers %(methods)s only.")
-                % {"methods": allowed},
+        refused = problem_response(
+            RequestRefused(
+                "method",
+                sentence("This address answers {methods} only.", methods=allowed),
             )
         )
         refused["Allow"] = allowed
@@ -204,41 +204,27 @@ class ProblemMiddleware(MiddlewareMixin):
     def process_exception(
         self, request: HttpRequest, error: Exception
     ) -> HttpResponse | None:
-        """Answer with the error's status; None for a crash, which Django reports."""
-        status = problems.status_of(error)
-        if status is None:
-            return _value_answer(request, error)
+        """Answer with the error's status; None: a crash, Django's to report."""
+        refusal = problems.refusal_of(error, request)
+        if refusal is None:
+            return None
         if isinstance(error, problems.OUTAGES):
             logger.error("%s %s: %s", request.method, request.path, error)
         if problems.wants_problem(request):
-            return problems.problem_response(error)
+            return problem_response(refusal)
         if isinstance(error, problems.OUTAGES):
             return outage_page()
         return render(
             request,
             "gpuportal/pages/problem.html",
-            {"problem": problems.problem_of(error)},
-            status=status,
+            {"problem": problem_of(refusal)},
+            status=refusal.status,
         )
-
-
-def _value_answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
-    """Answer for a value that no database can store or compare; None for other
-    errors."""
-    found = problems.value_problem(request, error)
-    found = found or problems.admin_problem(request, error)
-    if found is None:
-        return None
-    if problems.wants_problem(request):
-        return problems.respond(found)
-    return render(
-        request, "gpuportal/pages/problem.html", {"problem": found}, status=400
-    )
 
 
 def outage_page() -> HttpResponse:
     """Return a page that is made without the database."""
     response = HttpResponse(render_to_string("503.html"), status=503)
-    response["Retry-After"] = str(problems.RETRY_AFTER_SECONDS)
+    response["Retry-After"] = str(RETRY_SECONDS)
     response["Cache-Control"] = "no-store"
     return response

@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Any
 
-from gpuportal.http.problems import CONTENT_TYPE
+from telemetry.protocol.coded_error import PROBLEM_TYPE
 
 ALWAYS = {
     HTTPStatus.BAD_REQUEST: "The request cannot be read, or has a value that the "
@@ -66,5 +66,5 @@ def with_problems(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _problem(words: str) -> dict[str, Any]:
-    content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    content = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {"description": words, "content": content}

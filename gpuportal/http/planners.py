@@ -24,7 +24,6 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import IO, Any
 
 from django.conf import settings
@@ -32,7 +31,6 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.utils import translation
-from django.utils.translation import gettext
 
 from gpuportal.http import problems
 from gpuportal.http.planner_process import ANSWERED, TOO_LONG
@@ -44,7 +42,9 @@ from placement.plans.site_slots import (
     SlotTicket,
     SlotVerdict,
 )
+from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
+from telemetry.web.error_answers import problem_response
 
 PLANNED = re.compile(
     r"/plan/.*|/serve/new/|/api/v1/(plans|models)(/.*)?|/api/v1/serve/files"
@@ -72,20 +72,40 @@ HTTP_SCOPE = (
 )
 
 
-class PlannerBusy(Exception):
+PART_TEMPLATES = {
+    "plan-result": "placement/plans/_plan_busy.html",
+    "plan-now": "placement/plans/_plan_now_busy.html",
+}
+"""Target of a request for a part of a page to the part that says that it is busy."""
+
+
+class PlannerBusy(RequestRefused):
     """There is no turn for this request now."""
 
     def __init__(self, detail: str, retry_seconds: int) -> None:
-        self.detail, self.retry_seconds = detail, retry_seconds
-        super().__init__(detail)
+        super().__init__("planner-busy", detail, retry_seconds=retry_seconds)
 
 
-class PlannerLost(Exception):
+class PlannerLost(RequestRefused):
     """The worker or the child ended before it answered."""
+
+    def __init__(self) -> None:
+        words = sentence(
+            "The planner had to restart. Nothing was saved. Please try again."
+        )
+        super().__init__("planner-lost", words)
 
 
 class PlannerTooLong(PlannerLost):
     """The request took longer than `MOST_ANSWER_SECONDS`."""
+
+    def __init__(self) -> None:
+        words = sentence(
+            "This took longer than {seconds} seconds and was stopped. Nothing was "
+            "saved. Try a smaller model or fewer choices.",
+            seconds=round(MOST_ANSWER_SECONDS),
+        )
+        RequestRefused.__init__(self, "planner-too-long", words)
 
 
 @dataclass(eq=False)
@@ -338,59 +358,21 @@ def _response(head: dict[str, Any], content: bytes) -> HttpResponse:
     return response
 
 
-def busy_response(request: HttpRequest, busy: PlannerBusy) -> HttpResponse:
-    """Return 429 in words: to a program, for a part of a page, or as a page."""
+def refused_response(request: HttpRequest, refused: RequestRefused) -> HttpResponse:
+    """Answer in words: to a program, for a part of a page, or as a page."""
     with translation.override(translation.get_language_from_request(request)):
-        return _busy_response(request, busy)
-
-
-def _busy_response(request: HttpRequest, busy: PlannerBusy) -> HttpResponse:
-    seconds = str(busy.retry_seconds)
-    response: HttpResponse
-    if problems.wants_problem(request):
-        response = problems.respond(
-            problems.problem(
-                HTTPStatus.TOO_MANY_REQUESTS, code="planner-busy", detail=busy.detail
+        response: HttpResponse = problem_response(refused)
+        if not problems.wants_problem(request):
+            part = request.headers.get("X-Fragment", "")
+            busy = isinstance(refused, PlannerBusy)
+            template = PART_TEMPLATES.get(part, "429.html") if busy else "429.html"
+            words = {"words": refused.detail, "code": refused.status}
+            page = HttpResponse(
+                render_to_string(template, words), status=refused.status
             )
-        )
-    else:
-        part = request.headers.get("X-Fragment", "")
-        template = {
-            "plan-result": "placement/plans/_plan_busy.html",
-            "plan-now": "placement/plans/_plan_now_busy.html",
-        }.get(part, "429.html")
-        words = {"words": busy.detail}
-        response = HttpResponse(render_to_string(template, words), status=429)
-    response["Retry-After"] = seconds
-    return _safe(response)
-
-
-def lost_response(request: HttpRequest, lost: PlannerLost) -> HttpResponse:
-    """Return 503: the request's worker ended."""
-    with translation.override(translation.get_language_from_request(request)):
-        return _lost_response(request, lost)
-
-
-def _lost_response(request: HttpRequest, lost: PlannerLost) -> HttpResponse:
-    detail = gettext("The planner had to restart. Nothing was saved. Please try again.")
-    code = "planner-lost"
-    if isinstance(lost, PlannerTooLong):
-        detail = sentence(
-            "This took longer than {seconds} seconds and was stopped. Nothing was "
-            "saved. Try a smaller model or fewer choices.",
-            seconds=round(MOST_ANSWER_SECONDS),
-        )
-        code = "planner-too-long"
-    response: HttpResponse
-    if problems.wants_problem(request):
-        response = problems.respond(
-            problems.problem(HTTPStatus.SERVICE_UNAVAILABLE, code=code, detail=detail)
-        )
-    else:
-        page = render_to_string("429.html", {"words": detail, "code": 503})
-        response = HttpResponse(page, status=503)
-        response["Retry-After"] = str(problems.RETRY_AFTER_SECONDS)
-    return _safe(response)
+            page["Retry-After"] = response["Retry-After"]
+            response = page
+        return _safe(response)
 
 
 def _safe(response: HttpResponse) -> HttpResponse:

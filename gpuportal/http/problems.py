@@ -1,47 +1,23 @@
-"""Turn an error of the domain into an answer: status, code, sentence (RFC 9457).
+"""Which refusal a request meets: an error of the domain, of Django or of the database.
 
-Only this module knows both the apps' errors and HTTP. The API and the pages use it, and
-``middleware.py`` uses it for errors that a view let through.
+``telemetry.web.error_answers`` renders it. The API and the pages use this module, and
+``middleware.py`` for every error that a view did not handle.
 """
 
 import errno
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from http import HTTPStatus
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import redis
 from django.db import DataError, InterfaceError, OperationalError, ProgrammingError
-from django.http import HttpRequest, JsonResponse
-from django.utils import timezone
-from django.utils.translation import gettext
+from django.http import HttpRequest
 from django.utils.translation import gettext_noop as noop
 
-from placement.planner.values import errors as placement
-from reservations.rules import errors as reservations
-from telemetry.protocol import errors as telemetry
-from telemetry.web.field_errors import field_sentences
-from telemetry.web.translation import translated, translated_values
+from telemetry.protocol.coded_error import CodedError
+from telemetry.protocol.request_refusal import RequestRefused
+from telemetry.protocol.sentences import joined, sentence
 
-RETRY_AFTER_SECONDS = 5
-CONTENT_TYPE = "application/problem+json"
-
-# The first matching class decides. An error that is not here is a crash.
-_STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
-    (reservations.NotAllowed, HTTPStatus.FORBIDDEN),
-    (reservations.NotFound, HTTPStatus.NOT_FOUND),
-    (reservations.TooFast, HTTPStatus.TOO_MANY_REQUESTS),
-    # Refusals, and other errors of booking that its page does not show itself.
-    (reservations.BookingError, HTTPStatus.CONFLICT),
-    (placement.BadInput, HTTPStatus.UNPROCESSABLE_ENTITY),
-    (placement.LogConflict, HTTPStatus.CONFLICT),
-    (placement.LogTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
-    (telemetry.NodeUnknown, HTTPStatus.NOT_FOUND),
-    (telemetry.NodeExists, HTTPStatus.CONFLICT),
-    (telemetry.ProbeUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
-    (telemetry.TelemetryError, HTTPStatus.UNPROCESSABLE_ENTITY),
-)
-# The database or the broker is away, for a while and not by the visitor's fault.
+# The database or the broker is away: not the visitor's fault, and it passes.
 OUTAGES: tuple[type[Exception], ...] = (
     OperationalError,
     InterfaceError,
@@ -52,90 +28,36 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def disk_is_full(error: BaseException) -> bool:
-    """Return whether something could not be stored because space ran out."""
+    """Return whether something could not be stored because the disk is full."""
     return isinstance(error, OSError) and error.errno in FULL
 
 
-def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of an error; None for a crash."""
-    if isinstance(error, OUTAGES):
-        return HTTPStatus.SERVICE_UNAVAILABLE
-    if disk_is_full(error):
-        return HTTPStatus.INSUFFICIENT_STORAGE
-    for kind, status in _STATUSES:
-        if isinstance(error, kind):
-            return status
-    return None
+def refusal_of(
+    error: BaseException, request: HttpRequest | None = None
+) -> CodedError | None:
+    """Return what to answer for an error; None: it is a crash.
 
-
-def problem_of(error: Exception) -> dict[str, object]:
-    """Return an error as problem details, ready for JSON.
-
-    Members: type, title, status, code, detail; ``fields`` (name to sentence)
-    where fields of a form are wrong; ``numbers`` that the sentence is made of;
-    ``next_slot`` where another time would work, ``works_instead`` where a part of the
-    GPUs would, at the same time.
-
-    Raises:
-        LookupError: the error has no status, so it is a crash.
+    Args:
+        error: what a view or a middleware raised.
+        request: looked at for values that no database can hold; None: not looked at.
     """
-    status = status_of(error)
-    if status is None:
-        raise LookupError(f"{type(error).__name__} is a crash, not a refusal")
+    if isinstance(error, CodedError):
+        return error if error.status is not None else None
     if isinstance(error, OUTAGES):
-        return problem(
-            status,
-            code="unavailable",
-            title=gettext("The portal cannot reach its database"),
-            detail=gettext("Nothing was changed. Try again in a moment."),
+        return RequestRefused(
+            "unavailable",
+            sentence("Nothing was changed. Try again in a moment."),
+            title=sentence("The portal cannot reach its database"),
         )
     if disk_is_full(error):
-        return problem(
-            status,
-            code="storage-full",
-            title=gettext("The portal's disk is full"),
-            detail=gettext("Nothing was saved. Please tell the lab admin."),
+        return RequestRefused(
+            "storage-full",
+            sentence("Nothing was saved. Please tell the lab admin."),
+            title=sentence("The portal's disk is full"),
         )
-    members: dict[str, object] = {}
-    if isinstance(error, placement.BadInput):
-        members["fields"] = error.problems
-    elif isinstance(numbers := getattr(error, "fields", None), dict) and numbers:
-        members["numbers"] = numbers
-    for name in ("next_slot", "works_instead"):
-        slot = getattr(error, name, None)
-        if slot is not None:
-            members[name] = {
-                "gpu_ids": list(slot.gpu_ids),
-                "start": reservations.json_ready(slot.start),
-                "end": reservations.json_ready(slot.end),
-            }
-    return problem(
-        status,
-        code=str(getattr(error, "code", "refused")),
-        title=str(getattr(error, "title", "")),
-        detail=sentence(error),
-        **members,
-    )
-
-
-def problem(
-    status: int, *, code: str, detail: str, title: str = "", **members: object
-) -> dict[str, object]:
-    """Return problem details from their parts, in the reader's language.
-
-    A program that names no language reads English. ``numbers`` are for programs and
-    stay as they are.
-    """
-    if "fields" in members:
-        members["fields"] = translated_values(members["fields"])
-    return {
-        "type": f"urn:gpuportal:problem:{code}",
-        "title": translated(title) or gettext(HTTPStatus(status).phrase),
-        "status": int(status),
-        "code": code,
-        "detail": translated(detail),
-        **members,
-    }
+    if request is None:
+        return None
+    return _unstorable_value(request, error) or _admin_refusal(request, error)
 
 
 PHRASES = (
@@ -143,65 +65,38 @@ PHRASES = (
     *(noop("Method Not Allowed"), noop("Conflict"), noop("Unprocessable Entity")),
     *(noop("Too Many Requests"), noop("Service Unavailable"), noop("Unauthorized")),
 )
-"""Titles of problems without one, for the translators."""
-UNREADABLE = noop("The request's body cannot be read: it must be valid JSON.")
+"""Titles of problems that have none of their own, for the translators."""
 
 
-def invalid(errors: Sequence[Mapping[str, Any]]) -> dict[str, object]:
-    """Return problem details for values that an operation's schema refuses.
-
-    Args:
-        errors: as the schema reports them. A place is (source, parameter, field, ...)
-            or (source, field). People know only the field.
-    """
-    return invalid_fields(field_sentences(errors, skip=2))
-
-
-def invalid_fields(fields: Mapping[str, str]) -> dict[str, object]:
-    """Return problem details for fields with what is wrong with each, in a sentence."""
-    return problem(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-        code="invalid",
-        title=gettext("Some fields are wrong"),
-        detail=" ".join(f"{name}: {translated(text)}" for name, text in fields.items()),
-        fields=dict(fields),
+def fields_refusal(fields: Mapping[str, str]) -> RequestRefused:
+    """Return the refusal of wrong fields, each with what is wrong, in a sentence."""
+    parts = (joined((f"{name}:", text)) for name, text in fields.items())
+    return RequestRefused(
+        "invalid", joined(parts), title=sentence("Some fields are wrong"), fields=fields
     )
 
 
-def not_found() -> dict[str, object]:
-    """Return problem details for an address without content."""
-    return problem(
-        HTTPStatus.NOT_FOUND,
-        code="not-found",
-        detail=gettext("There is no such thing."),
+def no_such_address() -> RequestRefused:
+    """Return the refusal of an address that leads nowhere."""
+    return RequestRefused("not-found", sentence("There is no such thing."))
+
+
+def page_expired() -> RequestRefused:
+    """Return the refusal of a request whose CSRF token is missing or old."""
+    return RequestRefused(
+        "page-expired",
+        sentence("Nothing was changed. Reload the page and try again."),
+        title=sentence("This page has expired"),
     )
 
 
-def sentence(error: Exception) -> str:
-    """Return an error's text for a person, in the site's time zone."""
-    if isinstance(error, reservations.BookingError):
-        return error.text(timezone.get_current_timezone())
-    text = getattr(error, "text", None)
-    return str(text()) if callable(text) else str(error)
-
-
-def problem_response(error: Exception) -> JsonResponse:
-    """Answer a program with an error of the domain.
-
-    Raises:
-        LookupError: the error has no status, so it is a crash.
-    """
-    return respond(problem_of(error))
-
-
-def respond(details: dict[str, object]) -> JsonResponse:
-    """Answer a program with problem details made elsewhere."""
-    status = int(str(details["status"]))
-    response = JsonResponse(details, status=status, content_type=CONTENT_TYPE)
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        response["Retry-After"] = str(RETRY_AFTER_SECONDS)
-    response["Cache-Control"] = "no-store"
-    return response
+def too_large(most_bytes: int) -> RequestRefused:
+    """Return the refusal of a body of more than so many bytes."""
+    return RequestRefused(
+        "too-large",
+        sentence("A request here may have {size} MiB.", size=most_bytes // 2**20),
+        title=sentence("Too large"),
+    )
 
 
 LONG_NUMBER = re.compile(r"[0-9]{10,}")
@@ -210,8 +105,7 @@ LONG_NUMBER = re.compile(r"[0-9]{10,}")
 NULL_WORDS = ("NUL (0x00)", "\\u0000", "null character", "null byte")
 """How PostgreSQL, its driver, Python and Django name a null character."""
 SURROGATE_WORDS = "surrogates not allowed"
-"""How Python names half of a character, which JSON can express and no database can
-store."""
+"""How Python names half of a character, which JSON can spell and no database keeps."""
 INSTANT_WORDS = (
     *("time zone displacement", "timestamp out of range", "year is out of"),
     *("date value out of range", "date/time field value out of range"),
@@ -219,69 +113,66 @@ INSTANT_WORDS = (
 YEAR = re.compile(r"year -?\d+ is out of range")
 
 
-def value_problem(request: HttpRequest, error: Exception) -> dict[str, object] | None:
-    """Return problem details for a value that the database cannot store.
+def _unstorable_value(
+    request: HttpRequest, error: BaseException
+) -> RequestRefused | None:
+    """Return the refusal of a value that the database cannot hold.
 
-    Such a value is a number of the address or of a form beyond its range (SQLite's
-    driver raises OverflowError, PostgreSQL DataError, and Django's admin passes numbers
-    of filters and of tampered choices on unchecked), a null character, half of a
+    That is a number of the address or of a form beyond its range (SQLite's driver
+    raises OverflowError, PostgreSQL DataError; Django's admin hands numbers of filters
+    and of tampered choices through as they are typed), a null character, half of a
     character, or an instant beyond its range. None: the error has another cause.
     """
     if not isinstance(error, OverflowError | DataError | ValueError):
         return None
     text = str(error)
     if any(words in text for words in NULL_WORDS):
-        return problem(
-            HTTPStatus.BAD_REQUEST,
-            code="bad-text",
-            title=gettext("A text has a null character"),
-            detail=gettext("Null characters are not allowed. Take it out of the text."),
+        return RequestRefused(
+            "bad-text",
+            sentence("Null characters are not allowed. Take it out of the text."),
+            title=sentence("A text has a null character"),
         )
     if SURROGATE_WORDS in text:
-        return problem(
-            HTTPStatus.BAD_REQUEST,
-            code="bad-text",
-            title=gettext("A text has half of a character"),
-            detail=gettext("A text ends within a character. Type it again."),
+        return RequestRefused(
+            "bad-text",
+            sentence("A text ends within a character. Type it again."),
+            title=sentence("A text has half of a character"),
         )
     if any(words in text for words in INSTANT_WORDS) or YEAR.search(text):
-        return problem(
-            HTTPStatus.BAD_REQUEST,
-            code="bad-instant",
-            title=gettext("A date is out of range"),
-            detail=gettext(
+        return RequestRefused(
+            "bad-instant",
+            sentence(
                 "The portal knows the years 2000 to 2200 and offsets up to 14:00."
             ),
+            title=sentence("A date is out of range"),
         )
     if not isinstance(error, OverflowError | DataError):
         return None
     if not LONG_NUMBER.search(request.get_full_path()):
         if not any(map(LONG_NUMBER.search, _texts(request))):
             return None
-        return problem(
-            HTTPStatus.BAD_REQUEST,
-            code="bad-number",
-            title=gettext("A number in the form is too large"),
-            detail=gettext("Nothing here has such a number. Go back and correct it."),
+        return RequestRefused(
+            "bad-number",
+            sentence("Nothing here has such a number. Go back and correct it."),
+            title=sentence("A number in the form is too large"),
         )
-    return problem(
-        HTTPStatus.BAD_REQUEST,
-        code="bad-number",
-        title=gettext("A number in the address is too large"),
-        detail=gettext("Nothing here has such a number. Take it out of the address."),
+    return RequestRefused(
+        "bad-number",
+        sentence("Nothing here has such a number. Take it out of the address."),
+        title=sentence("A number in the address is too large"),
     )
 
 
 NO_NUMBER = re.compile(r"Field '\w+' expected a number but got '")
-"""Django's error when a text is compared with the numbers of rows."""
+"""How Django says that a text was compared with the numbers of rows."""
 
 
-def admin_problem(request: HttpRequest, error: Exception) -> dict[str, object] | None:
-    """Return problem details for a wrong address or form of Django's own admin.
+def _admin_refusal(request: HttpRequest, error: BaseException) -> RequestRefused | None:
+    """Return the refusal of a wrong address or form of Django's own admin.
 
-    The admin passes these on unchecked: a row's number that is not a number (actions,
-    histories), a range without exactly two values, an unknown field to search, and an
-    invalid initial date of a form. None: the error has another cause.
+    It hands these on unchecked: a row's number that is no number (actions, histories),
+    a range of other than two values, a field to search for that is no field, and a date
+    to begin a form with that is no date. None: the error has another cause.
     """
     match = request.resolver_match
     if match is None or "admin" not in match.namespaces:
@@ -300,14 +191,13 @@ def admin_problem(request: HttpRequest, error: Exception) -> dict[str, object] |
     )
     if not known:
         return None
-    return problem(
-        HTTPStatus.BAD_REQUEST,
-        code="bad-address",
-        title=gettext("There is no such row"),
-        detail=gettext(
+    return RequestRefused(
+        "bad-address",
+        sentence(
             "The address or the form has something else where a number or a date "
             "belongs. Go back and correct it."
         ),
+        title=sentence("There is no such row"),
     )
 
 
@@ -318,7 +208,7 @@ def _texts(request: HttpRequest) -> Iterator[str]:
 
 
 def wants_problem(request: HttpRequest) -> bool:
-    """Return whether a program sent the request, not a person with a browser."""
+    """Say whether a program asks, not a person with a browser."""
     return request.path.startswith(("/api/", "/node/")) or not request.accepts(
         "text/html"
     )

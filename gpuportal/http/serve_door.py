@@ -24,10 +24,10 @@ from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 from ninja.utils import check_csrf
 
-from gpuportal.http import problems
 from gpuportal.http.bodies import Receive, Scope
 from gpuportal.http.handler import OneHopHandler
-from gpuportal.http.token_auth import ScopeMissing, bearer, user_of
+from gpuportal.http.token_auth import bearer, user_of
+from placement.protocol.call_refusal import CallRefused
 from placement.protocol.serving_frames import (
     LENGTH_HEADER,
     MOST_REQUEST_BYTES,
@@ -38,13 +38,14 @@ from placement.protocol.serving_frames import (
 from placement.protocol.serving_times import quantile
 from placement.serving.call_access import (
     CallTarget,
-    NotServing,
     call_target,
     stats_target,
 )
-from placement.serving.call_broker import CallFailed, call_broker
+from placement.serving.call_broker import call_broker
 from reservations.models import User
 from reservations.web.rate_limits import check_rate
+from telemetry.protocol.request_refusal import RequestRefused
+from telemetry.web.error_answers import problem_response
 
 ADDRESS = re.compile(r"/serve/([1-9][0-9]{0,17})/(v2(?:/.*)?|stats)")
 _MODEL = re.compile(r"/v2/models/([^/]+)")
@@ -69,21 +70,6 @@ class AdmittedCall(HttpResponse):
         self.target, self.path_there = target, path
 
 
-class Refused(Exception):
-    """A request that is refused here with an HTTP problem."""
-
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        detail: str,
-        fields: Mapping[str, str] | None = None,
-    ) -> None:
-        self.status, self.code, self.detail = status, code, detail
-        self.fields = fields
-        super().__init__(detail)
-
-
 @csrf_exempt
 @login_not_required
 def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
@@ -92,9 +78,9 @@ def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
         path = "/stats" if rest == "stats" else allowed_path(rest)
         user = _asker(request, pk)
         if path is None:
-            raise Refused(404, "not-found", "There is no such address.")
+            raise CallRefused("not-found", "There is no such address.")
         if request.method not in ("GET", "HEAD", "POST"):
-            raise Refused(405, "method", "Only GET and POST are answered here.")
+            raise CallRefused("method", "Only GET and POST are answered here.")
         if path == "/stats":
             return AdmittedCall(stats_target(user, pk), path)
         model = _MODEL.match(path)
@@ -107,45 +93,36 @@ def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
                 now=timezone.now(),
             )
         return AdmittedCall(target, path)
-    except (Refused, NotServing) as error:
-        return refusal(error.status, error.code, error.detail)
+    except CallRefused as error:
+        return refusal(error)
 
 
 def _asker(request: HttpRequest, job_id: int) -> User:
     """Return the User of the token, or of the session with its CSRF token.
 
     Raises:
-        Refused: 401 or 403.
+        CallRefused: 401 or 403.
     """
     if "Authorization" in request.headers:
         try:
             user = user_of(bearer(request), scopes=[f"serve:{job_id}"])
-        except ScopeMissing as missing:
-            raise Refused(403, "not-allowed", str(missing)) from None
+        except RequestRefused as missing:
+            raise CallRefused(missing.code, missing.detail) from None
         if user is None:
-            raise Refused(401, "signed-out", "Send a token that is valid.")
+            raise CallRefused("signed-out", "Send a token that is valid.")
         return user
     if not isinstance(request.user, User):
-        raise Refused(401, "signed-out", "Sign in, or send a token that is valid.")
+        raise CallRefused("signed-out", "Sign in, or send a token that is valid.")
     if request.method == "POST" and check_csrf(request) is not None:
-        raise Refused(403, "csrf", "The page's CSRF token is missing or old.")
+        raise CallRefused("page-expired", "The page's CSRF token is missing or old.")
     return request.user
 
 
-def refusal(
-    status: int, code: str, detail: str, fields: Mapping[str, str] | None = None
-) -> HttpResponse:
-    """Return a problem that also has the protocol's `error`."""
-    problem = problems.problem(status, code=code, detail=detail, error=detail)
-    if fields:
-        problem["fields"] = dict(fields)
-    response: HttpResponse = problems.respond(problem)
-    # A model that is not ready is not an error of the portal, so it is not logged.
+def refusal(error: CallRefused) -> HttpResponse:
+    """Return the problem that answers a refused call."""
+    response: HttpResponse = problem_response(error)
+    # A model that is not ready is no error of the portal's: not for its log.
     response._has_been_logged = True  # type: ignore[attr-defined]
-    if status in (429, 503):
-        response["Retry-After"] = "1" if code != "not-ready" else "5"
-    if status == 401:
-        response["WWW-Authenticate"] = 'Bearer realm="GPU Portal"'
     return response
 
 
@@ -171,9 +148,8 @@ class ServeDoor:
             return
         try:
             answer = await self._carried(scope, receive, admitted, begun)
-        except (Refused, CallFailed) as error:
-            fields = getattr(error, "fields", None)
-            response = refusal(error.status, error.code, error.detail, fields)
+        except CallRefused as error:
+            response = refusal(error)
             _safe_headers(admitted, response)
             await self.django.send_response(response, send)
             return
@@ -203,7 +179,7 @@ class ServeDoor:
         """Send one call to the node. Return None if the client has left.
 
         Raises:
-            Refused, CallFailed: the client gets this problem instead.
+            Refused, CallRefused: the client gets this problem instead.
         """
         said = _headers(scope)
         target = admitted.target
@@ -270,7 +246,7 @@ def _headers(scope: Scope) -> dict[str, str]:
         name = raw.decode("latin-1").lower()
         if name in wanted:
             if name in found:
-                raise Refused(400, "header", f"{name} appears twice.")
+                raise CallRefused("header", f"{name} appears twice.")
             found[name] = value.decode("latin-1").strip()
     return found
 
@@ -281,24 +257,24 @@ def _checked_headers(said: Mapping[str, str], method: str) -> dict[str, str]:
     if method == "POST":
         kind = said.get("content-type", BODY_TYPES[0]).partition(";")[0].strip().lower()
         if kind not in BODY_TYPES:
-            raise Refused(
-                415, "content-type", f"The body must be {' or '.join(BODY_TYPES)}."
+            raise CallRefused(
+                "content-type", f"The body must be {' or '.join(BODY_TYPES)}."
             )
         headers["content-type"] = kind
     length = said.get(LENGTH_HEADER)
     if length is not None:
         if not re.fullmatch(r"[0-9]{1,9}", length):
             name = "Inference-Header-Content-Length"
-            raise Refused(
-                400, "header", f"{name} is not a valid length.", {name: "no length"}
+            raise CallRefused(
+                "header", f"{name} is not a valid length.", fields={name: "no length"}
             )
         headers[LENGTH_HEADER] = length
     deadline = said.get("x-deadline-ms")
     if deadline is not None:
         if not _DEADLINE.fullmatch(deadline) or not 0 < float(deadline) <= 3_600_000:
             words = "must be milliseconds, above 0 and at most 3600000"
-            raise Refused(
-                400, "header", f"X-Deadline-Ms {words}.", {"X-Deadline-Ms": words}
+            raise CallRefused(
+                "header", f"X-Deadline-Ms {words}.", fields={"X-Deadline-Ms": words}
             )
         headers["x-deadline-ms"] = deadline
     return headers
@@ -310,22 +286,22 @@ def _declared_bytes(said: Mapping[str, str], method: str) -> int:
     if length is None:
         return MOST_REQUEST_BYTES if method == "POST" else 0
     if not re.fullmatch(r"[0-9]{1,18}", length):
-        raise Refused(400, "header", "Content-Length is not a valid length.")
+        raise CallRefused("header", "Content-Length is not a valid length.")
     if int(length) > MOST_REQUEST_BYTES:
         raise _too_large()
     return int(length)
 
 
-def _too_large() -> Refused:
+def _too_large() -> CallRefused:
     most = MOST_REQUEST_BYTES // 2**20
-    return Refused(413, "too-large", f"A request here may have {most} MiB.")
+    return CallRefused("too-large", f"A request here may have {most} MiB.")
 
 
 async def _body(receive: Receive, most_bytes: int) -> bytes | None:
     """Read the body. Return None if the client left.
 
     Raises:
-        Refused: it is too long, or takes too long.
+        CallRefused: it is too long, or takes too long.
     """
     parts, size = [], 0
     try:
@@ -341,7 +317,7 @@ async def _body(receive: Receive, most_bytes: int) -> bytes | None:
                 if not message.get("more_body"):
                     return b"".join(parts)
     except TimeoutError:
-        raise Refused(408, "slow", "The body did not come in time.") from None
+        raise CallRefused("slow", "The body did not come in time.") from None
 
 
 async def _unless_gone(receive: Receive, asking: Any) -> NodeAnswer | None:

@@ -15,6 +15,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from reservations.models import ApiToken, User
+from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import joined, sentence
 
 USED_AGAIN = timedelta(minutes=5)
@@ -25,16 +26,13 @@ JOB_ROUTES = ("jobs", "plans", "models", "serve")
 """Prefixes of the routes whose unsafe operations run code or prepare it."""
 
 
-class ScopeMissing(Exception):
-    """A valid token without the scope for this request."""
-
-    def __init__(self, scope: str, needed: Sequence[str]) -> None:
-        words = sentence("The token lacks the scope “{scope}”.", scope=scope)
-        if len(needed) > 1:
-            both = joined((f"“{one}”" for one in needed), by=sentence(" and "))
-            all_of_them = sentence("This request needs {scopes}.", scopes=both)
-            words = joined([words, all_of_them])
-        super().__init__(words)
+def _scope_missing(scope: str, needed: Sequence[str]) -> RequestRefused:
+    words = sentence("The token lacks the scope “{scope}”.", scope=scope)
+    if len(needed) > 1:
+        both = joined((f"“{one}”" for one in needed), by=sentence(" and "))
+        all_of_them = sentence("This request needs {scopes}.", scopes=both)
+        words = joined([words, all_of_them])
+    return RequestRefused("scope-missing", words)
 
 
 def user_of(text: str, *, scopes: Sequence[str]) -> User | None:
@@ -48,7 +46,7 @@ def user_of(text: str, *, scopes: Sequence[str]) -> User | None:
     A token never has an admin's rights (docs/design/security.md#tokens).
 
     Raises:
-        ScopeMissing: the token lacks one of the scopes.
+        RequestRefused: the token lacks one of the scopes.
     """
     now = timezone.now()
     tokens = ApiToken.objects.select_related("user")
@@ -61,7 +59,7 @@ def user_of(text: str, *, scopes: Sequence[str]) -> User | None:
     # The scope for all served models includes each one: serve includes serve:12.
     for scope in scopes:
         if not {scope, scope.partition(":")[0]} & set(found.scopes):
-            raise ScopeMissing(scope, scopes)
+            raise _scope_missing(scope, scopes)
     if found.last_used_at is None or now - found.last_used_at > USED_AGAIN:
         ApiToken.objects.filter(pk=found.pk).update(last_used_at=now)
     user.is_superuser = user.is_staff = False

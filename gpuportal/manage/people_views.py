@@ -28,10 +28,11 @@ from reservations.models import (
     User,
     WaitingRequest,
 )
-from reservations.rules.errors import BookingError
 from reservations.store.access import operator_required, reader
 from reservations.store.booking_facts import site_policy
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
+from telemetry.web.error_answers import message_of
 from telemetry.web.plain_forms import PlainForm, PlainModelForm
 from telemetry.web.query_filters import read_filters
 
@@ -242,8 +243,8 @@ def person(request: HttpRequest, pk: int) -> HttpResponseBase:
         changed = people_services.change(
             user_id=pk, fields=form.cleaned_data, actor=actor, now=now
         )
-    except BookingError as error:
-        text = error.text(timezone.get_current_timezone())
+    except CodedError as error:
+        text = message_of(error)
         form = PersonForm(instance=found)
         return _person_page(request, found, form, error=text, status=409)
     messages.success(
@@ -315,8 +316,8 @@ def person_erase(request: HttpRequest, pk: int) -> HttpResponseBase:
             actor=reader(request),
             now=now,
         )
-    except BookingError as error:
-        text = error.text(timezone.get_current_timezone())
+    except CodedError as error:
+        text = message_of(error)
         return _page(request, person, error=text, status=409)
     messages.success(
         request, gettext("Erased: the login is %(alias)s now.") % {"alias": alias}

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 
 from django.conf import settings
@@ -30,8 +29,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from redis import Redis, RedisError
 
 from gpuportal.board.board_snapshot import LiveBooking, load_board
-from gpuportal.http import problems
-from gpuportal.http.token_auth import ScopeMissing, bearer, user_of
+from gpuportal.http.token_auth import bearer, user_of
 from placement.models import Job
 from reservations.models import SitePolicy
 from telemetry.inventory.queries import read_live
@@ -39,7 +37,9 @@ from telemetry.live import broadcast
 from telemetry.models import Alert, Gpu
 from telemetry.protocol.frame import FrameRow
 from telemetry.protocol.gpu_state import WORDS, GpuState
+from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.units import MIB_BYTES
+from telemetry.web.error_answers import problem_response
 
 SCOPE = "metrics"
 TIMEOUT_SECONDS = 2.0
@@ -217,6 +217,12 @@ MEASURES = (
 )
 
 
+NO_TOKEN = (
+    "Make a token with the scope “metrics” on the page Me and send it as "
+    "“Authorization: Bearer gp_...”."
+)
+
+
 @login_not_required
 @never_cache
 @require_safe
@@ -224,32 +230,14 @@ def metrics(request: HttpRequest) -> HttpResponse:
     """Answer a scrape; 401 without a token of the scope ``metrics``."""
     try:
         if user_of(bearer(request), scopes=[SCOPE]) is None:
-            return _no_token()
-    except ScopeMissing as missing:
-        return problems.respond(
-            problems.problem(
-                HTTPStatus.FORBIDDEN, code="not-allowed", detail=str(missing)
-            )
-        )
+            raise RequestRefused("signed-out", NO_TOKEN, title="A token is needed")
+    except RequestRefused as refused:
+        return problem_response(refused)
     names = SitePolicy.current().names_visible
     return HttpResponse(
         generate_latest(CollectedMetrics(read(names_visible=names))),  # type: ignore[arg-type]
         content_type=CONTENT_TYPE_LATEST,
     )
-
-
-def _no_token() -> HttpResponse:
-    response = problems.respond(
-        problems.problem(
-            HTTPStatus.UNAUTHORIZED,
-            code="signed-out",
-            title="A token is needed",
-            detail="Make a token with the scope “metrics” on the page Me and send it "
-            "as “Authorization: Bearer gp_...”.",
-        )
-    )
-    response["WWW-Authenticate"] = 'Bearer realm="GPU Portal"'
-    return response
 
 
 class CollectedMetrics:

@@ -23,10 +23,13 @@ from gpuportal.pages.find import as_json, find
 from gpuportal.pages.forms import LanguageForm, SignInForm, TokenForm, ZoneForm
 from reservations.accounts.api_tokens import create_token, revoke_token
 from reservations.models import ApiToken, User
+from reservations.rules.errors import NotAllowed
 from reservations.rules.time_zones import zone_names
 from reservations.store.drains import drains, gpu_drain_reasons
 from telemetry.live.broadcast import MINUTE_FRAMES
 from telemetry.models import Gpu, Node
+from telemetry.protocol.sentences import sentence
+from telemetry.web.error_answers import problem_response
 from telemetry.web.translation import translated_values
 
 
@@ -221,11 +224,7 @@ def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 403: the page exists, but the user may not see it."""
     activate_language_of_user(request)
     if problems.wants_problem(request):
-        return problems.respond(
-            problems.problem(
-                403, code="not-allowed", detail=gettext("You may not do this.")
-            )
-        )
+        return problem_response(NotAllowed(act=sentence("do this")))
     return render(request, "403.html", status=403)
 
 
@@ -235,11 +234,7 @@ def form_expired(request: HttpRequest, reason: str = "") -> HttpResponse:
     its text."""
     activate_language_of_user(request)
     if problems.wants_problem(request):
-        return problems.respond(
-            problems.problem(
-                403, code="csrf", detail=gettext("The CSRF token is missing or old.")
-            )
-        )
+        return problem_response(problems.page_expired())
     page = {"form_page": form_page(request) or reverse("board")}
     return render(request, "403_csrf.html", page, status=403)
 
@@ -249,7 +244,7 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 404, with links to other pages."""
     activate_language_of_user(request)
     if problems.wants_problem(request):
-        return problems.respond(problems.not_found())
+        return problem_response(problems.no_such_address())
     return render(request, "404.html", status=404)
 
 

@@ -17,8 +17,6 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 class AlreadyRunning(Exception):
     """Another supervisor holds the lock of this folder."""
 
-    code = "already_running"
-
     def __init__(self, *, holder: str) -> None:
         self.holder = holder
         """Text of the other supervisor about itself; may be empty."""

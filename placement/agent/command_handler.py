@@ -130,7 +130,7 @@ class OrderDesk:
         try:
             public_pem = self.node.order_key_pem().decode()
         except ValueError as error:
-            raise OrderRefused("no_key", str(error)) from error
+            raise OrderRefused("no-key", str(error)) from error
         signing.verify(payload, signature, public_pem)
         if kind_of(payload) is not None:
             self._take_process(payload, now)

@@ -18,10 +18,10 @@ from placement.jobs.backfill_transitions import move_gap_job
 from placement.jobs.nodes import checkpoint_relay
 from placement.jobs.service import launch_in
 from placement.models import Backfill, Job
-from placement.planner.values.errors import PlacementError
 from placement.protocol.job_lifecycle import JobState
 from placement.rules.backfill_rules import (
     Gap,
+    GapJobOver,
     GapRequest,
     GapRequirements,
     GapState,
@@ -36,7 +36,7 @@ from reservations.booking import gap_booking
 from reservations.models import SitePolicy
 from reservations.notifications import service as notices
 from reservations.rules.calendar import Calendar, SlotSearch, SlotWish, first_slots
-from reservations.rules.errors import BookingError, NotAllowed
+from reservations.rules.errors import NotAllowed
 from reservations.rules.gaps import OpenGpu
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
@@ -47,6 +47,7 @@ from reservations.store.gpu_rows import barred_pools, calendar_gpus
 from reservations.store.locks import wait_for_turn
 from reservations.store.usage import rank_with, usage_by_membership
 from telemetry.models import Gpu
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 LOOK_SECONDS = 5.0
@@ -60,8 +61,7 @@ TOLD_AFTER = timedelta(minutes=5)
 REASON_LENGTH = 400
 log = logging.getLogger(__name__)
 _ERRORS = (
-    BookingError,
-    PlacementError,
+    CodedError,
     DatabaseError,
     ArithmeticError,
     LookupError,
@@ -187,7 +187,7 @@ def _serve(row: Backfill, look: GapSnapshot) -> bool:
         why = sentence("not allowed: {refusal}", refusal=refusal)
         move_gap_job(row, GapState.STOPPED, reason=why, ended_at=look.now)
         return False
-    except (BookingError, PlacementError) as refusal:
+    except CodedError as refusal:
         _say([row], sentence("waits: {refusal}", refusal=refusal).rstrip("."))
         return False
     if gap is None:
@@ -240,7 +240,7 @@ def _take(
     """Hold the gap and launch the next stretch in it, both or neither.
 
     Raises:
-        GapGone, Refusal, PlacementError: and nothing is written.
+        CodedError: the gap is gone, or the rules refuse it. Nothing is written.
     """
     first = row.attempt == 0
     with wait_for_turn(), transaction.atomic(durable=True):
@@ -275,9 +275,7 @@ def _take(
         )
         if not moved:
             # Stopped in this moment: the gap goes back with the transaction.
-            raise PlacementError(
-                sentence("job in gaps #{row} waits no more", row=row.pk)
-            )
+            raise GapJobOver(row=row.pk)
         if first and now - row.created_at > TOLD_AFTER:
             _notify_started(row, job, now)
 

@@ -33,12 +33,13 @@ from placement.waitlist import service as waitlist
 from reservations.booking import gap_booking
 from reservations.models import Membership, SitePolicy, User
 from reservations.notifications import service as notices
-from reservations.rules.errors import BookingError, NotAllowed, NotFound
+from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State
 from reservations.store import locks
 from reservations.store.booking_facts import site_policy
 from reservations.store.gpu_rows import barred_pools, calendar_gpus
 from telemetry.models import Gpu
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import GIB_BYTES, format_duration
 
@@ -287,7 +288,7 @@ def _hold_on(row: Backfill, stretch: Job, grace: float, now: datetime) -> dateti
             return gap_booking.hold_on(
                 reservation_id=stretch.reservation_id, now=now, most_seconds=most
             )
-    except BookingError:
+    except CodedError:
         return end
 
 

@@ -29,9 +29,10 @@ from placement.planner.launch.recipes import (
 )
 from placement.planner.values.errors import LaunchInvalid
 from reservations.models import User
-from reservations.rules.errors import BookingError
 from reservations.store.membership_rights import payers
 from telemetry.models import Gpu, Node, Pool
+from telemetry.protocol.coded_error import CodedError
+from telemetry.web.error_answers import add_errors
 
 PLAN_GONE = gettext_lazy("This plan does not exist, or is not yours. Make a new plan.")
 SMALL_PARAMETERS = 20_000_000
@@ -278,10 +279,10 @@ def _launch(
             return launch_array(sweep=data["sweep"], **wanted)
         return jobs.launch(**wanted)
     except LaunchInvalid as error:
-        for field, text in error.problems.items():
+        for field, text in error.fields.items():
             form.add_problem(field, text)
-    except BookingError as refusal:
-        form.add_error(None, refusal.text(timezone.get_current_timezone()))
+    except CodedError as error:
+        add_errors(form, error)
     return None
 
 
@@ -332,10 +333,10 @@ def _ask_for_gaps(
             user=user, job=job, membership=payer, now=timezone.now(), **form.gap_wish()
         )
     except LaunchInvalid as error:
-        for field, text in error.problems.items():
+        for field, text in error.fields.items():
             form.add_problem(FIELD_OF.get(field, field), text)
-    except BookingError as refusal:
-        form.add_error(None, refusal.text(timezone.get_current_timezone()))
+    except CodedError as error:
+        add_errors(form, error)
     return not form.errors
 
 

@@ -137,7 +137,7 @@ class LaunchForm(GapFields):
         try:
             return read_sweep(self.cleaned_data["sweep"])
         except LaunchInvalid as wrong:
-            raise forms.ValidationError(wrong.problems["sweep"]) from None
+            raise forms.ValidationError(wrong.fields["sweep"]) from None
 
     def clean_arguments(self) -> list[str]:
         """Split as a shell would.
@@ -170,7 +170,7 @@ class LaunchForm(GapFields):
             except LaunchInvalid as error:
                 self.setting_errors = {
                     key.removeprefix(OF_SETTING): text
-                    for key, text in error.problems.items()
+                    for key, text in error.fields.items()
                 }
                 self.add_error(None, WRONG_SETTING)
         return data

@@ -83,7 +83,7 @@ def launch_array(
                 **launch,
             )
         except LaunchInvalid as error:
-            raise LaunchInvalid(_at_sweep(error.problems, values)) from None
+            raise LaunchInvalid(_at_sweep(error.fields, values)) from None
     return array
 
 

@@ -57,7 +57,7 @@ def checked_form(
             settings_given = checked_settings(recipe, recipe_settings)
             checked |= {"recipe": recipe, "recipe_settings": settings_given}
         except LaunchInvalid as error:
-            problems |= error.problems
+            problems |= error.fields
     elif kind == Job.Kind.SCRIPT:
         problems |= _script_problems(script, arguments)
         if launcher not in list(Launcher):

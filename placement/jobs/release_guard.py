@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from typing import ClassVar
 
 from placement.models import Job
 from placement.protocol.job_lifecycle import JobState
@@ -17,10 +16,10 @@ _ON_NODE = tuple(sorted(JobState.on_node()))
 
 @dataclass(eq=False)
 class JobThere(JobRefusal):
-    """A Job runs on what should go; it was started on all the Gpus of its node."""
+    """A job that was started on all GPUs of its node still uses this one."""
 
-    code: ClassVar[str] = "job-there"
-    title: ClassVar[str] = sentence("A job runs there")
+    code = "job-there"
+    title = sentence("A job runs there")
     job: int
 
     def text(self, zone: tzinfo = UTC) -> str:

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand
 
-from placement.planner.cli.cli_command import EXIT_BAD_INPUT, CliCommand, one_line
-from placement.planner.values.errors import PlacementError
+from placement.planner.cli.cli_command import CliCommand
+from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError, one_line
 
 
 class PlannerCommand(BaseCommand):
@@ -25,14 +25,14 @@ class PlannerCommand(BaseCommand):
         self.command.add_arguments(parser)
 
     def answer(self, options: Mapping[str, Any]) -> str:
-        """Return the output. Raises PlacementError or OSError."""
+        """Return the output. Raises CodedError or OSError."""
         return self.command.answer(options)
 
     def handle(self, *args: object, **options: Any) -> None:
         """Answer and print. Bad input: one line on stderr and exit status 2."""
         try:
             text = self.answer(options)
-        except (PlacementError, OSError) as error:
+        except (CodedError, OSError) as error:
             self.stderr.write(one_line(f"{self.command.name}: {error}"))
-            sys.exit(EXIT_BAD_INPUT)
+            sys.exit(EXIT_REFUSED)
         self.stdout.write(text)

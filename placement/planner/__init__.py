@@ -5,7 +5,7 @@ The planner is a library without Django and without the portal. README.md has ex
 
 Everything is in bytes, seconds, FLOP and bytes per second. A function that is given
 something it cannot use raises `BadInput`, which names each wrong field. All errors are
-`PlacementError`.
+`CodedError`.
 
 Models:
     read_model(source): a well-known name, a file or ``module:callable`` -> ModelSpec.
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from placement.planner.search.memory_savings import PlanLimits as PlanLimits
     from placement.planner.search.planner import plan as plan
     from placement.planner.values.errors import BadInput as BadInput
-    from placement.planner.values.errors import PlacementError as PlacementError
     from placement.planner.values.gpu_availability import GpuOffer as GpuOffer
     from placement.planner.values.gpu_list import offers_from_list as offers_from_list
     from placement.planner.values.plan import Plan as Plan
     from placement.planner.values.plan import PlanSet as PlanSet
     from placement.planner.values.workload import Workload as Workload
+    from telemetry.protocol.coded_error import CodedError as CodedError
 
 _HOMES = {
     "BadInput": "values.errors",
@@ -56,7 +56,7 @@ _HOMES = {
     "GpuOffer": "values.gpu_availability",
     "PlanLimits": "search.memory_savings",
     "ModelSpec": "model.spec",
-    "PlacementError": "values.errors",
+    "CodedError": "values.errors",
     "Plan": "values.plan",
     "PlanSet": "values.plan",
     "Sharding": "model.sharding",
@@ -72,10 +72,10 @@ _HOMES = {
 
 __all__ = [
     "BadInput",
+    "CodedError",
     "Estimate",
     "GpuOffer",
     "ModelSpec",
-    "PlacementError",
     "Plan",
     "PlanLimits",
     "PlanSet",

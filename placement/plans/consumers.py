@@ -17,9 +17,10 @@ from placement.plans import refinement
 from placement.plans.refinement import cancel_refinement
 from placement.plans.tasks import refine
 from reservations.models import User
-from reservations.rules.errors import BookingError
 from reservations.web.rate_limits import check_rate
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
+from telemetry.web.error_answers import message_of
 
 REFINEMENTS_PER_MINUTE = 30
 
@@ -52,10 +53,8 @@ class PlanConsumer(PatientConsumer):
             elif isinstance(content.get("cancel"), str):
                 key = content["cancel"][:64]
                 await database_sync_to_async(self.cancel)(key)
-        except BadInput as error:
-            await self.refuse(error.problems)
-        except BookingError as error:
-            await self.refuse({"refine": error.text()})
+        except CodedError as error:
+            await self.refuse(error.fields or {"refine": message_of(error)})
 
     async def ask(self, asked: Any) -> None:
         """Start or find a Refinement, join its group, say where it stands."""

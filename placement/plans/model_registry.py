@@ -25,13 +25,12 @@ from placement.planner.sandbox.parser_process import (
     PARSE_SECONDS,
     READER,
     ParsedModel,
-    ParserProblem,
     kind_of,
     parsed_files,
     printed_answer,
 )
 from placement.planner.values.entry_point import EntryPoint
-from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.errors import FileRefused, SpecInvalid
 from placement.planner.values.tensor_signature import Signature
 from placement.plans.site_slots import (
     UNBOUNDED,
@@ -254,7 +253,7 @@ def understood_served(
             with _parsers.taken():
                 command = [READER, "served", str(path), name]
                 answer = printed_answer(command, PARSE_SECONDS)
-        except ParserProblem as problem:
+        except FileRefused as problem:
             raise SpecInvalid({problem.field: problem.detail}) from None
     signature = Signature.from_json(answer.pop("signature", {}))
     beside = {str(one): int(size) for one, size in answer.pop("beside", {}).items()}

@@ -22,10 +22,11 @@ from placement.planner.model.well_known import WELL_KNOWN
 from placement.planner.symbolic import child_process
 from placement.planner.symbolic.case import Adapter, Case, of_workload
 from placement.planner.symbolic.torch_check import torch_installed
-from placement.planner.values.errors import BadInput, PlacementError, SpecInvalid
+from placement.planner.values.errors import BadInput, SpecInvalid
 from placement.planner.values.workload import Workload
 from reservations.models import User
 from reservations.rules.errors import NotFound
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 ANSWERS_VERSION = 1
@@ -130,7 +131,7 @@ def follow(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
             seconds=LIMIT_SECONDS,
         )
         ended = _ended(outcome.answers[0])
-    except PlacementError as error:
+    except CodedError as error:
         ended = _ended(error)
     running.update(ended_at=clock(), doing="", **ended)
     job_broadcast.publish_refinement(refinement_id)
@@ -238,8 +239,8 @@ def _must_be_asked_again(row: Refinement, now: datetime) -> bool:
     return row.state == State.CANCELLED
 
 
-def _ended(answer: dict[str, Any] | PlacementError) -> dict[str, Any]:
+def _ended(answer: dict[str, Any] | CodedError) -> dict[str, Any]:
     """Return the fields of a Refinement that has ended."""
-    if isinstance(answer, PlacementError):
+    if isinstance(answer, CodedError):
         return {"state": State.FAILED, "problem": str(answer)[:500]}
     return {"state": State.DONE, "answer": answer, "done_ratio": 1.0}

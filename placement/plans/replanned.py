@@ -11,14 +11,13 @@ from datetime import datetime
 from placement.models import Job, StoredPlan
 from placement.planner.launch.execution import why_not
 from placement.planner.model.spec import ModelSpec
-from placement.planner.values.errors import PlacementError
 from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
 from placement.plans.available_gpus import offered
 from placement.plans.service import make_plans, save_plan
 from reservations.models import Reservation, User
 from reservations.notifications import service as notices
-from reservations.rules.errors import BookingError
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 log = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ def plan_for(
             user=user, at=None, hours=1, now=now, reservation_id=reservation.pk
         )
         found = make_plans(spec=spec, workload=workload, offers=there.offers)
-    except (PlacementError, BookingError, LookupError, ValueError):
+    except (CodedError, LookupError, ValueError):
         log.exception("plan %s cannot be made again", plan_id)
         return None
     chosen = _nearest_plan(kept, found.plans, kind)

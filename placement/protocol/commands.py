@@ -247,7 +247,7 @@ def check_order(order: Addressed, *, node: str, now: float) -> None:
         OrderRefused: ``other_node``, ``expired`` or ``clock``.
     """
     if order.node != node:
-        raise OrderRefused("other_node", f"the order is for {order.node}, not {node}")
+        raise OrderRefused("other-node", f"the order is for {order.node}, not {node}")
     if order.issued_at - now > MAX_CLOCK_SKEW_SECONDS:
         raise OrderRefused(
             "clock",

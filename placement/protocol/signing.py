@@ -80,9 +80,9 @@ def verify(payload: str, signature: str, public_pem: str) -> None:
     try:
         key = load_pem_public_key(public_pem.encode())
     except ValueError as error:
-        raise OrderRefused("no_key", "this node has no usable order key") from error
+        raise OrderRefused("no-key", "this node has no usable order key") from error
     if not isinstance(key, Ed25519PublicKey):
-        raise OrderRefused("no_key", "this node's order key is of another kind")
+        raise OrderRefused("no-key", "this node's order key is of another kind")
     try:
         key.verify(base64.b64decode(signature, validate=True), payload.encode())
     except (InvalidSignature, binascii.Error, ValueError) as error:

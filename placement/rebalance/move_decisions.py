@@ -21,7 +21,7 @@ from placement.jobs.job_transitions import move
 from placement.jobs.nodes import checkpoint_relay
 from placement.jobs.service import launch_in
 from placement.models import Job, MoveDecision, StoredPlan
-from placement.planner.values.errors import LaunchInvalid, PlacementError
+from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import plan_evaluation
@@ -29,8 +29,9 @@ from placement.rules.job_refusals import MoveGone, RestartNotAllowed
 from placement.rules.rebalance_rules import MoveVerdict, RebalanceAction, RestartMode
 from reservations.booking.relocation import move_rest
 from reservations.models import User
-from reservations.rules.errors import BookingError, NotAllowed, NotFound
+from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State as Booked
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import joined, sentence
 
 State = MoveDecision.State
@@ -265,9 +266,9 @@ def carry_out(row: MoveDecision, now: datetime) -> bool:
     except IntegrityError:
         # Another worker has one in flight.
         return False
-    except (BookingError, PlacementError) as refused:
+    except CodedError as refused:
         zone = timezone.get_current_timezone()
-        why = refused.text(zone) if isinstance(refused, BookingError) else str(refused)
+        why = refused.text(zone) if isinstance(refused, CodedError) else str(refused)
         return _fail(row.pk, State.ACCEPTED, why, now)
 
 

@@ -23,7 +23,6 @@ from django.db.models import Q
 from placement.jobs import job_broadcast
 from placement.jobs.tick.job_progress import measure
 from placement.models import Job, MoveDecision, PlacementPolicy
-from placement.planner.values.errors import PlacementError
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import move_decisions, plan_evaluation
 from placement.rules.rebalance_rules import (
@@ -33,9 +32,9 @@ from placement.rules.rebalance_rules import (
 )
 from reservations.models import Allocation
 from reservations.rules.booking_alerts import INTRUDER
-from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from telemetry.models import Alert
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.rules.alert_rules import SILENT, breaking_rules
 
@@ -48,8 +47,7 @@ MOST_LOOKS = 20
 _ENDED_BADLY = (JobState.FAILED, JobState.LOST)
 _ERRORS = (
     DatabaseError,
-    PlacementError,
-    BookingError,
+    CodedError,
     ArithmeticError,
     LookupError,
     ValueError,

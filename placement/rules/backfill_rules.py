@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from itertools import groupby
-from typing import ClassVar
 
 from placement.rules.job_refusals import JobRefusal
 from reservations.rules.calendar import CalendarGpu
@@ -74,10 +73,10 @@ NEXT: dict[GapState, frozenset[GapState]] = {
 
 @dataclass(eq=False)
 class TooManyBackfills(JobRefusal):
-    """One person has as many Jobs in gaps as may be."""
+    """The person has as many jobs in gaps as the limit."""
 
-    code: ClassVar[str] = "too-many-gap-jobs"
-    title: ClassVar[str] = sentence("Too many jobs in gaps")
+    code = "too-many-gap-jobs"
+    title = sentence("Too many jobs in gaps")
     live: int
     most: int
 
@@ -88,6 +87,18 @@ class TooManyBackfills(JobRefusal):
             live=self.live,
             most=self.most,
         )
+
+
+@dataclass(eq=False)
+class GapJobOver(JobRefusal):
+    """The job in gaps was stopped in the moment in which its gap was found."""
+
+    code = "gap-job-over"
+    title = sentence("The job has ended")
+    row: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence("job in gaps #{row} waits no more", row=self.row)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from typing import ClassVar
 
 from reservations.rules.errors import Refusal
 from reservations.rules.figures import time_text
@@ -28,15 +27,13 @@ from telemetry.protocol.sentences import sentence
 class JobRefusal(Refusal):
     """The rules refuse an action on a Job."""
 
-    code: ClassVar[str] = "job-refused"
-
 
 @dataclass(eq=False)
 class ReservationNotUsable(JobRefusal):
-    """A Job needs a Reservation that runs or will run."""
+    """A job needs a reservation that runs now or later."""
 
-    code: ClassVar[str] = "reservation-not-usable"
-    title: ClassVar[str] = sentence("Reservation over")
+    code = "reservation-not-usable"
+    title = sentence("Reservation over")
     reservation: int
     state: str
     end: datetime
@@ -53,10 +50,10 @@ class ReservationNotUsable(JobRefusal):
 
 @dataclass(eq=False)
 class SpansNodes(JobRefusal):
-    """One Job runs on one node; which one must be said."""
+    """The reservation has GPUs on several nodes, but a job runs on one."""
 
-    code: ClassVar[str] = "job-spans-nodes"
-    title: ClassVar[str] = sentence("Choose a node")
+    code = "job-spans-nodes"
+    title = sentence("Choose a node")
     reservation: int
     nodes: tuple[str, ...]
     """``name: count`` for each node with Gpus of the Reservation."""
@@ -81,10 +78,10 @@ class SpansNodes(JobRefusal):
 
 @dataclass(eq=False)
 class ScriptsNotAllowed(JobRefusal):
-    """Only ready recipes run where Jobs are not isolated."""
+    """Jobs are not isolated on the node, so only ready recipes run there."""
 
-    code: ClassVar[str] = "scripts-not-allowed"
-    title: ClassVar[str] = sentence("Scripts cannot run there")
+    code = "scripts-not-allowed"
+    title = sentence("Scripts cannot run there")
     node: str
     why: str
 
@@ -99,10 +96,10 @@ class ScriptsNotAllowed(JobRefusal):
 
 @dataclass(eq=False)
 class StrategyNotRunnable(JobRefusal):
-    """The Plan is sound; what starts it is not there yet."""
+    """The plan is sound, but no recipe of the portal can start it."""
 
-    code: ClassVar[str] = "strategy-not-runnable"
-    title: ClassVar[str] = sentence("This plan cannot be started")
+    code = "strategy-not-runnable"
+    title = sentence("This plan cannot be started")
     strategy: str
     runnable: tuple[str, ...]
     why: str = ""
@@ -127,10 +124,10 @@ class StrategyNotRunnable(JobRefusal):
 
 @dataclass(eq=False)
 class PlanElsewhere(JobRefusal):
-    """A Plan names its Gpus; it runs on those or not at all."""
+    """The plan is for GPUs that the reservation does not have."""
 
-    code: ClassVar[str] = "plan-elsewhere"
-    title: ClassVar[str] = sentence("The plan is for other GPUs")
+    code = "plan-elsewhere"
+    title = sentence("The plan is for other GPUs")
     reservation: int
     missing: tuple[str, ...]
     """``node:index`` of the Gpus that the Reservation does not hold."""
@@ -147,10 +144,10 @@ class PlanElsewhere(JobRefusal):
 
 @dataclass(eq=False)
 class TooManyJobs(JobRefusal):
-    """A Reservation has a ceiling of Jobs that wait or run."""
+    """The reservation has as many waiting or running jobs as the limit."""
 
-    code: ClassVar[str] = "too-many-jobs"
-    title: ClassVar[str] = sentence("Too many jobs")
+    code = "too-many-jobs"
+    title = sentence("Too many jobs")
     reservation: int
     live: int
     most: int
@@ -167,10 +164,10 @@ class TooManyJobs(JobRefusal):
 
 @dataclass(eq=False)
 class JobOver(JobRefusal):
-    """There is nothing left to stop."""
+    """The job has ended, so it cannot be stopped."""
 
-    code: ClassVar[str] = "job-over"
-    title: ClassVar[str] = sentence("The job has ended")
+    code = "job-over"
+    title = sentence("The job has ended")
     job: int
     state: str
 
@@ -180,10 +177,10 @@ class JobOver(JobRefusal):
 
 @dataclass(eq=False)
 class MoveGone(JobRefusal):
-    """A proposal to move a Job that does not stand any more."""
+    """The proposal to move a job is no longer valid."""
 
-    code: ClassVar[str] = "move-gone"
-    title: ClassVar[str] = sentence("The proposal is no longer valid")
+    code = "move-gone"
+    title = sentence("The proposal is no longer valid")
     move: int
     state: str
 
@@ -195,10 +192,10 @@ class MoveGone(JobRefusal):
 
 @dataclass(eq=False)
 class RestartNotAllowed(JobRefusal):
-    """A move stops a Job and starts it again; that must be allowed first."""
+    """A move restarts the job, and its owner has not allowed that yet."""
 
-    code: ClassVar[str] = "restart-not-allowed"
-    title: ClassVar[str] = sentence("Choose how the job may be restarted")
+    code = "restart-not-allowed"
+    title = sentence("Choose how the job may be restarted")
     job: int
 
     def text(self, zone: tzinfo = UTC) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from placement.models import Endpoint, Job, ServedModel
+from placement.protocol.call_refusal import CallRefused
 from placement.protocol.job_lifecycle import JobState
 from reservations.models import User
 from reservations.rules.errors import NotFound
@@ -23,14 +24,6 @@ class CallTarget:
     key: str
 
 
-class NotServing(Exception):
-    """The endpoint exists and cannot answer: status, code, words."""
-
-    def __init__(self, status: int, code: str, detail: str) -> None:
-        self.status, self.code, self.detail = status, code, detail
-        super().__init__(detail)
-
-
 def call_target(user: User, job_id: int, model: str | None) -> CallTarget:
     """Return where a User's request goes.
 
@@ -41,7 +34,7 @@ def call_target(user: User, job_id: int, model: str | None) -> CallTarget:
 
     Raises:
         NotFound: no such endpoint, or not theirs to ask.
-        NotServing: it has not begun, or it is over.
+        CallRefused: it has not begun, or it is over.
     """
     endpoint = _endpoint(job_id)
     if endpoint is None or not _asks(user, endpoint, model):
@@ -54,7 +47,7 @@ def stats_target(user: User, job_id: int) -> CallTarget:
 
     Raises:
         NotFound: no such endpoint, or not for this User's eyes.
-        NotServing: it has not begun, or it is over.
+        CallRefused: it has not begun, or it is over.
     """
     endpoint = _endpoint(job_id)
     seen = Endpoint.objects.visible_to(user).filter(job_id=job_id)
@@ -90,14 +83,12 @@ def _asks(user: User, endpoint: Endpoint, model: str | None) -> bool:
 def _target(job: Job, user: User) -> CallTarget:
     state = JobState(job.state)
     if state not in JobState.live():
-        raise NotServing(
-            410,
-            "job-over",
+        raise CallRefused(
+            "endpoint-over",
             sentence("Job #{job} is over: {state}.", job=job.pk, state=state.label),
         )
     if state != JobState.RUNNING:
-        raise NotServing(
-            503,
+        raise CallRefused(
             "not-ready",
             sentence(
                 "Job #{job} does not run yet: {state}.", job=job.pk, state=state.label

@@ -29,6 +29,7 @@ import redis
 import redis.asyncio
 from django.conf import settings
 
+from placement.protocol.call_refusal import CallRefused
 from placement.protocol.serving_frames import (
     Call,
     FrameInvalid,
@@ -72,14 +73,6 @@ logger = logging.getLogger(__name__)
 _desks: "WeakKeyDictionary[asyncio.AbstractEventLoop, CallBroker]" = WeakKeyDictionary()
 
 
-class CallFailed(Exception):
-    """A call that brings no answer of the Job: status, code, words."""
-
-    def __init__(self, status: int, code: str, detail: str) -> None:
-        self.status, self.code, self.detail = status, code, detail
-        super().__init__(detail)
-
-
 def call_broker() -> "CallBroker":
     """The running loop's desk."""
     loop = asyncio.get_running_loop()
@@ -104,7 +97,7 @@ class CallBroker:
         """Hold a place for one call of so many bytes; yields the call's name.
 
         Raises:
-            CallFailed: 429 where the person has too many on the way, 503 where the Job
+            CallRefused: 429 where the person has too many on the way, 503 where the Job
                 or the site has, or the broker is away.
         """
         call, now = secrets.token_hex(16), time.time()
@@ -129,7 +122,7 @@ class CallBroker:
         """Send one call and wait for its answer.
 
         Raises:
-            CallFailed: no tunnel, no answer in time, or none that may be passed on.
+            CallRefused: no tunnel, no answer in time, or none that may be passed on.
         """
         frame = replace(call, expires_at=time.time() + call.within_seconds)
         future: asyncio.Future[NodeAnswer] = asyncio.get_running_loop().create_future()
@@ -140,8 +133,8 @@ class CallBroker:
                 return await future
         except TimeoutError:
             await self._cancel(target.node, call.call)
-            raise CallFailed(
-                504, "no-answer", sentence("The model gave no answer in time.")
+            raise CallRefused(
+                "no-answer", sentence("The model gave no answer in time.")
             ) from None
         except asyncio.CancelledError:
             await asyncio.shield(self._cancel(target.node, call.call))
@@ -155,8 +148,7 @@ class CallBroker:
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read())
         if not await self.redis.exists(TUNNEL + node):
-            raise CallFailed(
-                503,
+            raise CallRefused(
                 "no-tunnel",
                 sentence(
                     "{node} is not connected now. Try again in a moment.", node=node
@@ -198,8 +190,8 @@ class CallBroker:
             future = self._waiting.get(call)
             if future is not None and not future.done():
                 future.set_exception(
-                    CallFailed(
-                        502, "no-answer", sentence("The model's answer is not valid.")
+                    CallRefused(
+                        "bad-answer", sentence("The model's answer is not valid.")
                     )
                 )
 
@@ -211,30 +203,28 @@ def _call_of(data: bytes) -> str:
         return ""
 
 
-def _away(error: BaseException) -> CallFailed:
+def _away(error: BaseException) -> CallRefused:
     logger.warning("served models cannot be reached: %s", error)
-    return CallFailed(
-        503,
+    return CallRefused(
         "unavailable",
         sentence("The portal cannot reach its broker. Try again in a moment."),
     )
 
 
-def _full(word: str) -> CallFailed:
+def _full(word: str) -> CallRefused:
     if word == "user":
         detail = sentence(
             "You have {most_of_user} open requests. Wait until one is answered.",
             most_of_user=MOST_OF_USER,
         )
-        return CallFailed(429, "too-many", detail)
+        return CallRefused("too-many", detail)
     if word == "job":
         detail = sentence(
             "{most_of_job} requests to this endpoint are open already.",
             most_of_job=MOST_OF_JOB,
         )
-        return CallFailed(503, "full", detail)
-    return CallFailed(
-        503,
+        return CallRefused("full", detail)
+    return CallRefused(
         "full",
         sentence("The portal carries too many requests now. Try again in a moment."),
     )

@@ -26,7 +26,6 @@ from placement.jobs import job_broadcast
 from placement.jobs.job_notices import notify_model_owners
 from placement.jobs.job_transitions import move
 from placement.models import Endpoint, Job, ServedModel
-from placement.planner.values.errors import PlacementError
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance.rebalance_tick import alerts_by_uuid
 from placement.rules.rebalance_rules import GpuTrouble
@@ -41,10 +40,11 @@ from placement.serving.endpoint_rows import check_alone, put_endpoint
 from placement.serving.serving_refusals import CannotMove, FitsNowhere
 from reservations.booking.release import release
 from reservations.models import Reservation, User
-from reservations.rules.errors import BookingError, NotFound
+from reservations.rules.errors import NotFound
 from reservations.rules.lifecycle import State
 from reservations.store.audit_log import audit_act
 from telemetry.models import Gpu
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 PORTAL = "portal"
@@ -59,7 +59,7 @@ LEAST_LEFT_SECONDS = 60.0
 MOST_ROWS = 100
 _ENDED_BADLY = (JobState.FAILED, JobState.LOST)
 _ERRORS = (
-    *(DatabaseError, PlacementError, BookingError),
+    *(DatabaseError, CodedError),
     *(ArithmeticError, LookupError, ValueError),
 )
 
@@ -151,7 +151,7 @@ def _troubled(uuids: set[str], now: datetime) -> Iterable[Endpoint]:
 def _begin(endpoint: Endpoint, trouble: GpuTrouble, now: datetime) -> bool:
     try:
         _move(endpoint, trouble.words, now, actor=None, broken=trouble.breaks)
-    except (CannotMove, FitsNowhere, BookingError) as refused:
+    except (CannotMove, FitsNowhere, CodedError) as refused:
         why = refused.text()
         with transaction.atomic():
             return notify_model_owners(
@@ -190,7 +190,7 @@ def _move(
     try:
         # A broken Gpu's Reservation is of no use beside another.
         beside = None if broken else book_beside(job, place, now=now, actor=actor)
-    except BookingError as refused:
+    except CodedError as refused:
         logger.info("job %s cannot be held twice: %s", job.pk, refused.text())
         beside = None
     with transaction.atomic(durable=True):

@@ -69,7 +69,7 @@ def _offers(job: Job, own: bool, now: datetime) -> AvailableGpus:
 def book_beside(
     job: Job, place: EndpointPlace, *, now: datetime, actor: User | None
 ) -> Reservation:
-    """Book the other Gpu while the old one is held. Raises BookingError."""
+    """Book the other Gpu while the old one is held. Raises CodedError."""
     before = job.reservation
     return book(
         user=before.user,
@@ -95,7 +95,7 @@ def rest_of(
 
     Raises:
         CannotMove: other Jobs run in it.
-        BookingError: the rules refuse it, or another booking was faster.
+        CodedError: the rules refuse it, or another booking was faster.
     """
     before = endpoint.job.reservation
     others = before.jobs.live().exclude(pk=endpoint.job_id).count()

@@ -10,7 +10,7 @@ from placement.jobs.nodes.node_channel import (
     length_of,
     number,
     piece_of,
-    problem,
+    refused,
 )
 from placement.models import Endpoint, Job, ServedModel
 from placement.serving.model_states import record
@@ -24,7 +24,7 @@ def models(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     """Say which models a Job is to serve now; or hear how they are."""
     endpoint = _endpoint(node, pk)
     if endpoint is None:
-        return problem(404, "no such job that serves here")
+        return refused("not-found", "no such job that serves here")
     if request.method == "PUT":
         return _record_states(request, endpoint)
     rows = _served(endpoint)
@@ -52,24 +52,26 @@ def model(request: HttpRequest, node: Node, *, pk: int, model_id: int) -> HttpRe
     offset = number(request, "offset")
     part = number(request, "part") if "part" in request.GET else 0
     if offset is None or part is None:
-        return problem(422, "offset and part must be whole numbers")
+        return refused("invalid", "offset and part must be whole numbers")
     endpoint = _endpoint(node, pk)
     rows = _served(endpoint) if endpoint else []
     row = next((one for one in rows if one.pk == model_id), None)
     path = None if row is None else model_files.path_of(row.file, part)
     if path is None or not path.is_file():
-        return problem(404, "no such model of a job here")
+        return refused("not-found", "no such model of a job here")
     return HttpResponse(piece_of(path, offset), content_type="application/octet-stream")
 
 
 def _record_states(request: HttpRequest, endpoint: Endpoint) -> HttpResponse:
     """Keep what a node tells of an endpoint's models."""
     if not 0 <= length_of(request) <= MOST_STATES_BYTES:
-        return problem(413, f"at most {MOST_STATES_BYTES} bytes, of a known length")
+        return refused(
+            "too-large", f"at most {MOST_STATES_BYTES} bytes, of a known length"
+        )
     try:
         said = json_of(request)["models"]
     except (ValueError, KeyError, TypeError):
-        return problem(422, "an object with models is wanted")
+        return refused("invalid", "an object with models is wanted")
     record(endpoint, said, timezone.now())
     return HttpResponse(status=204)
 

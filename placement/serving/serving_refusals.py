@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from typing import ClassVar
 
 from placement.rules.job_refusals import JobRefusal
 from telemetry.protocol.sentences import joined, sentence
@@ -12,10 +11,10 @@ from telemetry.protocol.sentences import joined, sentence
 
 @dataclass(eq=False)
 class FitsNowhere(JobRefusal):
-    """No Gpu that may be used holds the model."""
+    """No GPU that may be used has enough memory for the model."""
 
-    code: ClassVar[str] = "model-fits-nowhere"
-    title: ClassVar[str] = sentence("The model fits on no GPU")
+    code = "model-fits-nowhere"
+    title = sentence("The model fits on no GPU")
     why: tuple[str, ...]
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -25,10 +24,10 @@ class FitsNowhere(JobRefusal):
 
 @dataclass(eq=False)
 class ServesAlready(JobRefusal):
-    """One server per Gpu: its models share it by plan."""
+    """Another endpoint serves models on this GPU already."""
 
-    code: ClassVar[str] = "gpu-serves-already"
-    title: ClassVar[str] = sentence("This GPU serves models already")
+    code = "gpu-serves-already"
+    title = sentence("This GPU serves models already")
     job: int
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -41,10 +40,10 @@ class ServesAlready(JobRefusal):
 
 @dataclass(eq=False)
 class EndpointFull(JobRefusal):
-    """As many models as one endpoint may hold."""
+    """The endpoint has as many models as it may have."""
 
-    code: ClassVar[str] = "endpoint-full"
-    title: ClassVar[str] = sentence("The endpoint is full")
+    code = "endpoint-full"
+    title = sentence("The endpoint is full")
     job: int
     most: int
 
@@ -58,10 +57,10 @@ class EndpointFull(JobRefusal):
 
 @dataclass(eq=False)
 class TooLargeForEndpoint(JobRefusal):
-    """The model needs more than all models of the endpoint may take together."""
+    """The model needs more memory than the endpoint's models may take together."""
 
-    code: ClassVar[str] = "model-too-large"
-    title: ClassVar[str] = sentence("The model is too large")
+    code = "model-too-large"
+    title = sentence("The model is too large")
     job: int
     needs_bytes: int
     room_bytes: int
@@ -78,10 +77,10 @@ class TooLargeForEndpoint(JobRefusal):
 
 @dataclass(eq=False)
 class FilesFull(JobRefusal):
-    """As many files, or bytes, as one person may keep."""
+    """The person has as many files, or bytes of files, as one may keep."""
 
-    code: ClassVar[str] = "model-files-full"
-    title: ClassVar[str] = sentence("Too many model files")
+    code = "model-files-full"
+    title = sentence("Too many model files")
     files: int
     size_bytes: int
     most_files: int
@@ -100,10 +99,10 @@ class FilesFull(JobRefusal):
 
 @dataclass(eq=False)
 class FileServed(JobRefusal):
-    """A file that is served cannot be deleted."""
+    """The file is being served, so it cannot be deleted."""
 
-    code: ClassVar[str] = "model-file-served"
-    title: ClassVar[str] = sentence("The file is being served")
+    code = "model-file-served"
+    title = sentence("The file is being served")
     jobs: tuple[int, ...]
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -117,10 +116,10 @@ class FileServed(JobRefusal):
 
 @dataclass(eq=False)
 class CannotMove(JobRefusal):
-    """An endpoint that does not go anywhere now."""
+    """The endpoint cannot be moved now."""
 
-    code: ClassVar[str] = "endpoint-stays"
-    title: ClassVar[str] = sentence("The models cannot move now")
+    code = "endpoint-stays"
+    title = sentence("The models cannot move now")
     job: int
     why: str
 
@@ -132,8 +131,8 @@ class CannotMove(JobRefusal):
 class NothingServedFor(JobRefusal):
     """Models are served by their owner's Unix user, and none is set."""
 
-    code: ClassVar[str] = "no-unix-user"
-    title: ClassVar[str] = sentence("You have no Unix user there")
+    code = "no-unix-user"
+    title = sentence("You have no Unix user there")
     node: str
 
     def text(self, zone: tzinfo = UTC) -> str:

@@ -33,9 +33,10 @@ from placement.serving.forms import (
     ServeForm,
 )
 from reservations.models import User
-from reservations.rules.errors import BookingError
 from reservations.store.membership_rights import payers
 from reservations.web.rate_limits import check_rate
+from telemetry.protocol.coded_error import CodedError
+from telemetry.web.error_answers import add_errors
 from telemetry.web.recognition import shown
 
 PAGE_ROWS = 30
@@ -159,13 +160,13 @@ def _serve(user: User, form: ServeForm) -> int | None:
             now=now,
         )
     except BadInput as error:
-        for field, text in error.problems.items():
+        for field, text in error.fields.items():
             # What the parser calls the file is the upload here.
             named = field in form.fields and field != "file"
             form.add_error(field if named else "upload", text)
         return None
-    except BookingError as refusal:
-        form.add_error(None, refusal.text(timezone.get_current_timezone()))
+    except CodedError as error:
+        add_errors(form, error)
         return None
     return job.pk
 
@@ -198,9 +199,9 @@ def _take_in(user: User, form: ServeForm) -> None:
             number = int(chosen.removeprefix(RESULT))
             row = model_store.store_result(user=user, result_id=number, now=now)
     except BadInput as error:
-        form.add_error("upload", "; ".join(error.problems.values()))
-    except BookingError as refusal:
-        form.add_error(None, refusal.text(timezone.get_current_timezone()))
+        form.add_error("upload", "; ".join(error.fields.values()))
+    except CodedError as error:
+        add_errors(form, error)
     else:
         form.choose(row.pk, row.name)
 

@@ -23,13 +23,13 @@ from placement.jobs.nodes import checkpoint_relay
 from placement.jobs.schemas import WaitingJob
 from placement.models import Job, JobEvent, StoredPlan, WaitingLaunch
 from placement.planner.launch.recipes import BY_TORCHRUN, RECIPES, check_needs_no_plan
-from placement.planner.values.errors import LaunchInvalid, PlacementError
+from placement.planner.values.errors import LaunchInvalid
 from placement.plans import replanned
 from placement.protocol.job_lifecycle import JobState
 from reservations.models import Reservation, User, WaitingRequest
 from reservations.notifications import service as notices
-from reservations.rules.errors import BookingError
 from reservations.store.attached_jobs import JobChoices, WaitingJobHooks
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.web.field_errors import field_sentences
 
@@ -152,7 +152,7 @@ def _safely(step, row, now: datetime) -> int:  # type: ignore[no-untyped-def]
     try:
         with transaction.atomic(durable=True):
             step(row, now)
-    except (DatabaseError, PlacementError, ArithmeticError, LookupError, ValueError):
+    except (DatabaseError, CodedError, ArithmeticError, LookupError, ValueError):
         log.exception("%r: %s failed", row, step.__name__)
         return 0
     return 1
@@ -190,7 +190,7 @@ def _launch(kept: WaitingLaunch, now: datetime) -> None:
                 replanned.notify_new_plan(
                     row.user, str(kept), plan, row.reservation, now
                 )
-    except (BookingError, PlacementError) as refusal:
+    except CodedError as refusal:
         _notify_refused(row.user, str(kept), row.reservation, refusal, now)
 
 
@@ -206,7 +206,7 @@ def _bring(job: Job, now: datetime) -> None:
     try:
         with transaction.atomic():
             _place_in(job, waits.reservation_id, now)
-    except (BookingError, PlacementError) as refusal:
+    except CodedError as refusal:
         _end(
             job,
             sentence("not where its reservation went: {refusal}", refusal=refusal),

@@ -35,9 +35,10 @@ from reservations.accounts.tree.forms import (
 from reservations.accounts.tree.import_views import ERRORS_SHOWN, read_file
 from reservations.accounts.tree.tree_edits import MOST_SHARES
 from reservations.models import Account, TreeChange, User
-from reservations.rules.errors import BookingError
 from reservations.store.access import operator_required, reader
 from reservations.web.credit_field import HoursField
+from telemetry.protocol.coded_error import CodedError
+from telemetry.web.error_answers import message_of
 from telemetry.web.plain_forms import PlainForm
 
 COURSES_PER_PAGE = 25
@@ -148,7 +149,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
         text = read_file(form)
         rows = read_sheet(text, known=COLUMNS, needed=())
     except SheetInvalid as error:
-        return _page(request, form, status=422, errors=[error.text()])
+        return _page(request, form, status=422, errors=[message_of(error)])
     found = students_of(rows, people())
     if found.errors:
         errors = [str(error) for error in found.errors]
@@ -170,8 +171,8 @@ def new(request: HttpRequest) -> HttpResponseBase:
             now=timezone.now(),
             kind=TreeChange.Kind.COURSE,
         )
-    except BookingError as error:
-        return _page(request, form, status=409, errors=[error.text()], **more)
+    except CodedError as error:
+        return _page(request, form, status=409, errors=[message_of(error)], **more)
     made = len(found.students)
     messages.success(
         request,

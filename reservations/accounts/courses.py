@@ -13,7 +13,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from reservations.accounts import offboarding
 from reservations.accounts.tree import service as accounts
-from reservations.accounts.tree.tree_edits import Edit, Edited
+from reservations.accounts.tree.tree_edits import Edit, Edited, TreeStale
 from reservations.models import (
     Account,
     Membership,
@@ -25,9 +25,9 @@ from reservations.models import (
 )
 from reservations.notifications.service import notify
 from reservations.notifications.text.membership_text import WARN_DAYS, warn_days
-from reservations.rules.errors import BookingError
 from reservations.rules.policy import Policy
 from reservations.store.account_tree import subtree
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 MOST_TOLD = 100
@@ -66,7 +66,7 @@ def _safely(
 ) -> int:
     try:
         return step(at, policy)
-    except (BookingError, DatabaseError, LookupError, ValueError):
+    except (CodedError, DatabaseError, LookupError, ValueError):
         log.exception("%s failed", step.__name__)
         return 0
 
@@ -218,13 +218,13 @@ def _change(edits: list[Edit], kind: str, reason: str, at: datetime) -> int:
 
     def still_due(done: Edited) -> None:
         if not done.changed:
-            raise BookingError
+            raise TreeStale(what=reason)
 
     try:
         accounts.save(
             edits=edits, actor=None, reason=reason, now=at, kind=kind, check=still_due
         )
-    except BookingError:
+    except CodedError:
         log.info("%s: changed meanwhile, the next tick looks again", reason)
         return 0
     return len(edits)

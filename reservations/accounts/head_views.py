@@ -32,13 +32,15 @@ from reservations.models import Account, Delivery, GroupChat, User
 from reservations.notifications.channels import GROUP
 from reservations.notifications.forms import WebhookForm
 from reservations.notifications.webhook_rules import WebhookRefused
-from reservations.rules.errors import BookingError, NotAllowed
+from reservations.rules.errors import NotAllowed
 from reservations.store.access import reader
 from reservations.store.account_tree import headed_accounts
 from reservations.store.booking_facts import site_policy
 from reservations.store.usage import usage_by_membership
 from reservations.web.credit_field import Unreadable
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import counted
+from telemetry.web.error_answers import message_of
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters, whole_number
 
@@ -165,8 +167,8 @@ def _members(
             _, text = group_members.make_link(**form.cleaned_data, **same)
             url = request.build_absolute_uri(reverse("join-group", args=[text]))
             return _page(request, user, now, more, fresh_link=url)
-    except BookingError as error:
-        text = error.text(timezone.get_current_timezone())
+    except CodedError as error:
+        text = message_of(error)
         return _page(request, user, now, more, refused=text, status=409)
     return redirect(request.get_full_path())
 
@@ -214,8 +216,8 @@ def _chat(
         return _page(request, user, now, more, chat_form=form, status=422)
     except NotAllowed as error:
         raise PermissionDenied from error
-    except BookingError as error:
-        text = error.text(timezone.get_current_timezone())
+    except CodedError as error:
+        text = message_of(error)
         return _page(request, user, now, more, refused=text, status=409)
     return redirect(request.get_full_path())
 
@@ -255,8 +257,8 @@ def _take(
             moved = _moved(edits, now)
             return _page(request, user, now, more, typed=typed, moved=moved)
         head_shares.set_shares(user=user, account_id=account.pk, shares=shares, now=now)
-    except BookingError as error:
-        text = error.text(timezone.get_current_timezone())
+    except CodedError as error:
+        text = message_of(error)
         return _page(request, user, now, more, typed=typed, refused=text, status=409)
     messages.success(request, gettext("Saved. The change is in the audit log."))
     return redirect(request.get_full_path())

@@ -9,8 +9,10 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from reservations.accounts import group_members
-from reservations.rules.errors import BookingError, NotFound
+from reservations.rules.errors import NotFound
 from reservations.store.access import reader
+from telemetry.protocol.coded_error import CodedError
+from telemetry.web.error_answers import message_of
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -35,8 +37,8 @@ def join(request: HttpRequest, token: str) -> HttpResponseBase:
         return render(
             request, "reservations/accounts/join.html", {"link": None}, status=404
         )
-    except BookingError as error:
-        page["error"] = error.text(timezone.get_current_timezone())
+    except CodedError as error:
+        page["error"] = message_of(error)
         return render(request, "reservations/accounts/join.html", page, status=409)
     messages.success(
         request,

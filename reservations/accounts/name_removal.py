@@ -11,7 +11,8 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from datetime import UTC, tzinfo
+from typing import Any
 
 from reservations.rules.errors import Refusal
 from telemetry.protocol.sentences import joined, sentence
@@ -21,25 +22,25 @@ SHORTEST_NAME = 3
 
 @dataclass(eq=False)
 class StillHolds(Refusal):
-    """A person who holds something cannot be erased: others could not tell whose."""
+    """The person still holds something, so they cannot be erased."""
 
-    code: ClassVar[str] = "still-holds"
-    title: ClassVar[str] = sentence("Still in use")
+    code = "still-holds"
+    title = sentence("Still in use")
     what: str = ""
 
-    def text(self, zone: Any = None) -> str:
+    def text(self, zone: tzinfo = UTC) -> str:
         return sentence("This person {what}. End that first.", what=self.what)
 
 
 @dataclass(eq=False)
 class NotErasable(Refusal):
-    """The name was not typed, or nobody may be erased who runs the site."""
+    """The name was not typed, or the person is an operator."""
 
-    code: ClassVar[str] = "not-erasable"
-    title: ClassVar[str] = sentence("Not erased")
+    code = "not-erasable"
+    title = sentence("Not erased")
     why: str = ""
 
-    def text(self, zone: Any = None) -> str:
+    def text(self, zone: tzinfo = UTC) -> str:
         return joined([self.why, "."], by="")
 
 

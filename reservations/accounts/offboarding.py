@@ -26,11 +26,11 @@ from reservations.models import (
 )
 from reservations.notifications import live
 from reservations.notifications.service import notify
-from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.store import ledger, locks
 from reservations.store.audit_log import audit_act
+from telemetry.protocol.coded_error import CodedError
 
 LIVE = [state.value for state in State.live()]
 MOST_ROWS = 200
@@ -63,7 +63,7 @@ def _safely(pk: int, act: Callable[[], object]) -> None:
     """One bad row never blocks the rest."""
     try:
         act()
-    except (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError):
+    except (CodedError, DatabaseError, ArithmeticError, LookupError, ValueError):
         log.exception("reservation %s is not wound down", pk)
 
 

@@ -22,11 +22,12 @@ from django.utils import timezone
 
 from reservations.models import Membership, RefusedDemand, RefusedRequest
 from reservations.rules.decision_record import refused_inputs
-from reservations.rules.errors import GpuTaken, Refusal, json_ready
+from reservations.rules.errors import GpuTaken, Refusal
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.rules.request import Request, Snapshot
 from reservations.store.locks import wait_for_turn
 from telemetry.models import Gpu
+from telemetry.protocol.coded_error import json_ready
 
 NO_DEMAND = frozenset(
     {
@@ -153,7 +154,7 @@ def _keep(
             end=asked[1],
             rule=told.code[:40],
             text=told.text(timezone.get_current_timezone())[:600],
-            fields=told.fields,
+            fields=told.numbers,
             works_instead=None
             if slot is None
             else {

@@ -18,7 +18,7 @@ from reservations.operations import evacuation
 from reservations.operations.evacuation_plan import EvacuationOutcome, relieve
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.closed_time import TEACHING, ClosureInfo
-from reservations.rules.errors import BookingError, NotFound, StaleVersion
+from reservations.rules.errors import NotFound, StaleVersion
 from reservations.rules.policy import Policy
 from reservations.rules.review import FieldsInvalid, PreviewStale, mark_of
 from reservations.rules.window import whole_second
@@ -26,6 +26,7 @@ from reservations.store.audit_log import audit_act
 from reservations.store.booking_facts import closures_between, site_policy
 from reservations.store.gpu_rows import calendar_gpus
 from telemetry.models import Gpu, Node, Pool
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 log = logging.getLogger(__name__)
@@ -181,7 +182,7 @@ def due(at: datetime, policy: Policy) -> dict[str, int]:
                 plan = _plan(info, now=at, lock=True)
                 _clear(row, plan, actor=None, now=at, policy=policy)
                 cleared += len(plan.reliefs)
-        except (BookingError, DatabaseError, ValueError):
+        except (CodedError, DatabaseError, ValueError):
             log.exception("closure %s: not cleared", info.pk)
     return {"closed": cleared}
 

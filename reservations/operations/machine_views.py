@@ -22,13 +22,15 @@ from reservations.operations.bulk_acts import ACTS, BulkAct
 from reservations.operations.closure_views import touched, touched_title
 from reservations.operations.forms import ActForm, DrainForm, GpusAsked, ReplaceForm
 from reservations.operations.replacement_rules import WORDS, Carry
-from reservations.rules.errors import BookingError, NotFound
+from reservations.rules.errors import NotFound
 from reservations.rules.review import FieldsInvalid
 from reservations.store.access import operator_required, reader
 from reservations.store.gpu_rows import OUT_FIELDS, unavailable_reason
 from reservations.web.review_page import Review, ReviewPage
 from telemetry.models import Gpu, Node, Pool
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import counted, joined, sentence
+from telemetry.web.error_answers import message_of
 from telemetry.web.query_filters import read_filters
 
 ROWS_PER_PAGE = 50
@@ -269,8 +271,8 @@ def drain(request: HttpRequest, pk: int) -> HttpResponseBase:
         )
     except NotFound as missing:
         raise Http404 from missing
-    except BookingError as error:
-        messages.error(request, error.text(timezone.get_current_timezone()))
+    except CodedError as error:
+        messages.error(request, message_of(error))
         return redirect("manage-pools")
     messages.success(
         request, gettext("Saved.") if changed else gettext("Nothing was changed.")

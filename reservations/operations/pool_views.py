@@ -26,9 +26,10 @@ from reservations.rules.prices import PeakHours, read_peak
 from reservations.rules.review import FieldsInvalid
 from reservations.store.access import operator_required, reader
 from reservations.store.drains import Drain, drains
-from reservations.web.review_page import Review, ReviewPage, put_errors, undo_answer
+from reservations.web.review_page import Review, ReviewPage, undo_answer
 from telemetry.models import Node, Pool
 from telemetry.protocol.sentences import counted, joined, sentence
+from telemetry.web.error_answers import add_errors
 
 CHANGES_SHOWN = 20
 
@@ -111,7 +112,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
                 **form.cleaned_data, actor=reader(request), now=timezone.now()
             )
         except FieldsInvalid as invalid:
-            put_errors(form, invalid)
+            add_errors(form, invalid)
         else:
             messages.success(
                 request,
@@ -249,7 +250,7 @@ def quota(request: HttpRequest, pk: int) -> HttpResponseBase:
                 reason=values["reason"],
             )
         except FieldsInvalid as invalid:
-            put_errors(form, invalid)
+            add_errors(form, invalid)
         else:
             messages.success(
                 request,

@@ -12,16 +12,16 @@ from reservations.notifications import holder_notices, live
 from reservations.presence.check_in import check_in
 from reservations.presence.rules import MinuteInfo, idle_seconds, observed_use
 from reservations.rules.booking_alerts import IDLE_WARNING
-from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.store import ledger, locks
 from telemetry.alerts.service import close_alert, open_alert
 from telemetry.models import SampleMinute
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 log = logging.getLogger(__name__)
-_ERRORS = (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError)
+_ERRORS = (CodedError, DatabaseError, ArithmeticError, LookupError, ValueError)
 
 
 def check(now: datetime, policy: Policy) -> dict[str, int]:

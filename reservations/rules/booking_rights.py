@@ -14,10 +14,10 @@ from telemetry.protocol.sentences import sentence
 
 @dataclass(eq=False)
 class RightEnds(Refusal):
-    """The Window goes on past the end of the right to book."""
+    """The booking lasts longer than the right to book."""
 
-    code: ClassVar[str] = "right-ends"
-    title: ClassVar[str] = sentence("Past the end of your time here")
+    code = "right-ends"
+    title = sentence("Past the end of your time here")
     on_any_gpus: ClassVar[bool] = True
     account: str
     until: datetime

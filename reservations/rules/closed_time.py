@@ -120,10 +120,10 @@ def closed_spans(
 
 @dataclass(eq=False)
 class ClosedThen(GpuTaken):
-    """The Gpu is closed in the Window, for everybody or all but a course."""
+    """The GPU is closed at that time, for everybody or all but a course."""
 
-    code: ClassVar[str] = "closed-then"
-    title: ClassVar[str] = sentence("Closed then")
+    code = "closed-then"
+    title = sentence("Closed then")
     kind: str = "maintenance"
     reason: str = ""
     account: str = ""
@@ -145,8 +145,8 @@ class ClosedThen(GpuTaken):
 class DisplacementPaused(GpuTaken):
     """The requester displaced this person before and gave the time back."""
 
-    code: ClassVar[str] = "displacement-paused"
-    title: ClassVar[str] = sentence("Displaced and given back before")
+    code = "displacement-paused"
+    title = sentence("Displaced and given back before")
     until: datetime = NEVER
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -184,10 +184,10 @@ def refusal_of(gpu: CalendarGpu, span: BusySpan) -> GpuTaken:
 
 @dataclass(eq=False)
 class PoolNotYours(GpuNotBookable):
-    """The Gpu's pool may be booked by other accounts only."""
+    """The GPU's pool may be booked by other accounts only."""
 
-    code: ClassVar[str] = "pool-not-yours"
-    title: ClassVar[str] = sentence("Not your pool")
+    code = "pool-not-yours"
+    title = sentence("Not your pool")
     pool: str = ""
     accounts: tuple[str, ...] = ()
     """Whose it is."""
@@ -239,10 +239,10 @@ def open_gpus(gpus: Iterable[CalendarGpu], barred: Barred) -> list[CalendarGpu]:
 
 @dataclass(eq=False)
 class PoolQuotaExceeded(QuotaExceeded):
-    """Some 7 days would hold more on one pool's Gpus than may be held there."""
+    """The account would hold more on one pool's GPUs than its quota in some 7 days."""
 
-    code: ClassVar[str] = "pool-quota-exceeded"
-    title: ClassVar[str] = sentence("Quota of the pool")
+    code = "pool-quota-exceeded"
+    title = sentence("Quota of the pool")
     on_any_gpus: ClassVar[bool] = False
     pool: str = ""
     own: bool = True

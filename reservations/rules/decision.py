@@ -79,7 +79,7 @@ class Decision:
         if self.why_not_firm is not None:
             stored["why_not_firm"] = {
                 "code": self.why_not_firm.code,
-                **self.why_not_firm.fields,
+                **self.why_not_firm.numbers,
             }
         if self.decided_at is not None:
             stored["decided_at"] = self.decided_at.isoformat()

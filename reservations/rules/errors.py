@@ -1,6 +1,6 @@
 """Why a request is refused, as data; the words are made from the fields.
 
-    BookingError
+    CodedError
     ├── Refusal                the rules say no
     │   ├── InThePast (overstay: OverBeforeFree), OffGrid, TooLong, BeyondHorizon
     │   ├── TooManyGpus, TooManyReservations, TooManyFlex
@@ -14,61 +14,31 @@
     ├── NotAllowed             not yours
     └── NotFound               no such thing, or not for your eyes
 
-``code`` is stable and for programs; ``text`` is for people, in the site's zone;
-``next_slot`` is the next one that would work, ``works_instead`` a part that would work
-at once. Nothing here knows of HTTP.
+``next_slot`` is the next slot that would work, ``works_instead`` a part of the GPUs
+that would work at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
+from http import HTTPStatus
 from typing import ClassVar
 
 from reservations.rules.calendar import Slot
 from reservations.rules.figures import credits_text, hours_text, steps_text, time_text
 from reservations.rules.window import grid_ceil, grid_floor
+from telemetry.protocol.coded_error import CodedError, json_ready
 from telemetry.protocol.sentences import joined, known, sentence
 from telemetry.protocol.units import format_duration
 
 
-def json_ready(value: object) -> object:
-    """Return a field as JSON can carry it: instants in ISO 8601, UTC, with Z."""
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, BookingError):
-        return {"code": value.code, **value.fields}
-    return list(value) if isinstance(value, tuple) else value
-
-
 @dataclass(eq=False)
-class BookingError(Exception):
-    """Root of the tree."""
+class Refusal(CodedError):
+    """The rules refuse it. The search sets the slots, the decision ``judged_by``."""
 
-    code: ClassVar[str] = "booking-error"
-    title: ClassVar[str] = sentence("This cannot be done")
-
-    @property
-    def fields(self) -> dict[str, object]:
-        """Return the typed fields by name, ready for JSON."""
-        return {
-            f.name: json_ready(getattr(self, f.name)) for f in fields(self) if f.init
-        }
-
-    def text(self, zone: tzinfo = UTC) -> str:
-        """Return one or two sentences made from the fields."""
-        return self.title
-
-    def __str__(self) -> str:
-        """Return the sentences, in UTC."""
-        return self.text()
-
-
-@dataclass(eq=False)
-class Refusal(BookingError):
-    """No, by the rules. Who searched sets the slots, who judged ``judged_by``."""
-
-    code: ClassVar[str] = "refused"
+    title = sentence("This cannot be done")
+    status = HTTPStatus.CONFLICT
     curable: ClassVar[bool] = False
     """Another time or other Gpus may cure it."""
     on_any_gpus: ClassVar[bool] = False
@@ -78,13 +48,27 @@ class Refusal(BookingError):
     """A part of the Gpus asked for, at the same time, that would be granted."""
     judged_by: object = field(default=None, init=False, repr=False)
 
+    @property
+    def members(self) -> dict[str, object]:
+        """Return the numbers, and the slots that would work."""
+        found = super().members
+        for name in ("next_slot", "works_instead"):
+            slot: Slot | None = getattr(self, name)
+            if slot is not None:
+                found[name] = {
+                    "gpu_ids": list(slot.gpu_ids),
+                    "start": json_ready(slot.start),
+                    "end": json_ready(slot.end),
+                }
+        return found
+
 
 @dataclass(eq=False)
 class InThePast(Refusal):
-    """The Window is over before it begins, or by now: ``now`` is the later one."""
+    """The booking would end before it begins, or is over: ``now`` is the later one."""
 
-    code: ClassVar[str] = "in-the-past"
-    title: ClassVar[str] = sentence("In the past")
+    code = "in-the-past"
+    title = sentence("In the past")
     curable: ClassVar[bool] = True
     end: datetime
     now: datetime
@@ -99,10 +83,10 @@ class InThePast(Refusal):
 
 @dataclass(eq=False)
 class OffGrid(Refusal):
-    """A start (but now) or an end that does not stand on the grid."""
+    """A start (other than now) or an end does not lie on the time grid."""
 
-    code: ClassVar[str] = "off-grid"
-    title: ClassVar[str] = sentence("Not a full step")
+    code = "off-grid"
+    title = sentence("Not a full step")
     curable: ClassVar[bool] = True
     edge: str
     at: datetime
@@ -129,10 +113,10 @@ class OffGrid(Refusal):
 
 @dataclass(eq=False)
 class TooLong(Refusal):
-    """Longer than one reservation may be, back-to-back ones included."""
+    """The booking lasts longer than the limit, with those right before and after it."""
 
-    code: ClassVar[str] = "too-long"
-    title: ClassVar[str] = sentence("Too long")
+    code = "too-long"
+    title = sentence("Too long")
     curable: ClassVar[bool] = True
     asked_seconds: int
     longest_seconds: int
@@ -169,10 +153,10 @@ class TooLong(Refusal):
 
 @dataclass(eq=False)
 class BeyondHorizon(Refusal):
-    """Begins further ahead than may be booked."""
+    """The booking starts further ahead than the limit."""
 
-    code: ClassVar[str] = "beyond-horizon"
-    title: ClassVar[str] = sentence("Too far ahead")
+    code = "beyond-horizon"
+    title = sentence("Too far ahead")
     curable: ClassVar[bool] = True
     on_any_gpus: ClassVar[bool] = True
     start: datetime
@@ -189,10 +173,10 @@ class BeyondHorizon(Refusal):
 
 @dataclass(eq=False)
 class NoGpus(Refusal):
-    """A request for nothing."""
+    """The request names no GPU."""
 
-    code: ClassVar[str] = "no-gpus"
-    title: ClassVar[str] = sentence("No GPU chosen")
+    code = "no-gpus"
+    title = sentence("No GPU chosen")
 
     def text(self, zone: tzinfo = UTC) -> str:
         return sentence("Choose at least one GPU.")
@@ -200,10 +184,10 @@ class NoGpus(Refusal):
 
 @dataclass(eq=False)
 class TooManyGpus(Refusal):
-    """More Gpus at one instant than one person may hold."""
+    """The person would hold more GPUs at one instant than the limit."""
 
-    code: ClassVar[str] = "too-many-gpus"
-    title: ClassVar[str] = sentence("Too many GPUs at once")
+    code = "too-many-gpus"
+    title = sentence("Too many GPUs at once")
     curable: ClassVar[bool] = True
     on_any_gpus: ClassVar[bool] = True
     asked: int
@@ -248,10 +232,10 @@ class TooManyGpus(Refusal):
 
 @dataclass(eq=False)
 class TooManyReservations(Refusal):
-    """As many live reservations as one person may have."""
+    """The person has as many reservations ahead or running as the limit."""
 
-    code: ClassVar[str] = "too-many-reservations"
-    title: ClassVar[str] = sentence("Too many reservations")
+    code = "too-many-reservations"
+    title = sentence("Too many reservations")
     live: int
     most: int
 
@@ -266,10 +250,10 @@ class TooManyReservations(Refusal):
 
 @dataclass(eq=False)
 class QuotaExceeded(Refusal):
-    """Some 7 days that touch the request would hold more than the quota."""
+    """The account would hold more than its quota in some 7 days around the request."""
 
-    code: ClassVar[str] = "quota-exceeded"
-    title: ClassVar[str] = sentence("Quota")
+    code = "quota-exceeded"
+    title = sentence("Quota")
     curable: ClassVar[bool] = True
     on_any_gpus: ClassVar[bool] = True
     account: str
@@ -310,10 +294,10 @@ class QuotaExceeded(Refusal):
 
 @dataclass(eq=False)
 class GroupQuotaExceeded(QuotaExceeded):
-    """The same, of an Account on the way to the root."""
+    """An account on the way to the root would hold more than its quota."""
 
-    code: ClassVar[str] = "group-quota-exceeded"
-    title: ClassVar[str] = sentence("Quota of the group")
+    code = "group-quota-exceeded"
+    title = sentence("Quota of the group")
 
     def _template(self) -> str:
         return sentence(
@@ -324,10 +308,10 @@ class GroupQuotaExceeded(QuotaExceeded):
 
 @dataclass(eq=False)
 class TooManyFlex(Refusal):
-    """As many flex reservations ahead as one person may have."""
+    """The person has as many flex bookings ahead as the limit."""
 
-    code: ClassVar[str] = "too-many-flex"
-    title: ClassVar[str] = sentence("Too many flex reservations")
+    code = "too-many-flex"
+    title = sentence("Too many flex reservations")
     curable: ClassVar[bool] = True
     on_any_gpus: ClassVar[bool] = True
     live: int
@@ -346,10 +330,10 @@ class TooManyFlex(Refusal):
 
 @dataclass(eq=False)
 class GpuTaken(Refusal):
-    """Somebody holds a Gpu in the Window."""
+    """Another booking holds a GPU at that time."""
 
-    code: ClassVar[str] = "gpu-taken"
-    title: ClassVar[str] = sentence("GPU taken")
+    code = "gpu-taken"
+    title = sentence("GPU taken")
     curable: ClassVar[bool] = True
     gpu: str
     start: datetime
@@ -372,10 +356,10 @@ class GpuTaken(Refusal):
 
 @dataclass(eq=False)
 class GpuNotBookable(Refusal):
-    """A Gpu that is unknown, retired, lost or under maintenance."""
+    """The GPU is unknown, retired, lost or under maintenance."""
 
-    code: ClassVar[str] = "gpu-not-bookable"
-    title: ClassVar[str] = sentence("GPU not bookable")
+    code = "gpu-not-bookable"
+    title = sentence("GPU not bookable")
     curable: ClassVar[bool] = True
     gpu: str
     why: str
@@ -386,10 +370,10 @@ class GpuNotBookable(Refusal):
 
 @dataclass(eq=False)
 class MembershipNeeded(Refusal):
-    """Nobody can book without a right to, and with several one must choose."""
+    """The user has no right to book, or has several and must choose."""
 
-    code: ClassVar[str] = "membership-needed"
-    title: ClassVar[str] = sentence("Account needed")
+    code = "membership-needed"
+    title = sentence("Account needed")
     accounts: tuple[str, ...] = ()
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -405,10 +389,10 @@ class MembershipNeeded(Refusal):
 
 @dataclass(eq=False)
 class StaleVersion(Refusal):
-    """Somebody changed the Reservation since it was shown."""
+    """The reservation changed after it was shown."""
 
-    code: ClassVar[str] = "stale-version"
-    title: ClassVar[str] = sentence("Changed meanwhile")
+    code = "stale-version"
+    title = sentence("Changed meanwhile")
     shown: int
     stored: int
 
@@ -420,10 +404,10 @@ class StaleVersion(Refusal):
 
 @dataclass(eq=False)
 class NotChangeable(Refusal):
-    """A move that the Reservation's state does not allow."""
+    """The reservation's state does not allow this change."""
 
-    code: ClassVar[str] = "not-changeable"
-    title: ClassVar[str] = sentence("Not possible any more")
+    code = "not-changeable"
+    title = sentence("Not possible any more")
     state: str
     act: str
 
@@ -437,10 +421,10 @@ class NotChangeable(Refusal):
 
 @dataclass(eq=False)
 class UndoOver(Refusal):
-    """The ten seconds of the undo are over."""
+    """The seconds in which a cancellation can be undone are over."""
 
-    code: ClassVar[str] = "undo-over"
-    title: ClassVar[str] = sentence("Too late to undo")
+    code = "undo-over"
+    title = sentence("Too late to undo")
     undo_seconds: int
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -452,10 +436,10 @@ class UndoOver(Refusal):
 
 @dataclass(eq=False)
 class CannotUndoBooking(Refusal):
-    """A booking that is too old, in use, or displaced somebody."""
+    """The booking is too old to be undone, is in use, or displaced another one."""
 
-    code: ClassVar[str] = "cannot-undo-booking"
-    title: ClassVar[str] = sentence("Cannot be undone")
+    code = "cannot-undo-booking"
+    title = sentence("Cannot be undone")
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -468,10 +452,10 @@ class CannotUndoBooking(Refusal):
 
 @dataclass(eq=False)
 class KeepUsed(Refusal):
-    """Keep was pressed before; once per Reservation."""
+    """Keep was pressed before. It works once per reservation."""
 
-    code: ClassVar[str] = "keep-used"
-    title: ClassVar[str] = sentence("Keep was used")
+    code = "keep-used"
+    title = sentence("Keep was used")
 
     def text(self, zone: tzinfo = UTC) -> str:
         return sentence("You can press Keep once per booking, and you have used it.")
@@ -479,10 +463,10 @@ class KeepUsed(Refusal):
 
 @dataclass(eq=False)
 class ReasonNeeded(Refusal):
-    """Who acts for somebody else says why: it goes into the audit log."""
+    """The booking belongs to another person, so the audit log needs a reason."""
 
-    code: ClassVar[str] = "reason-needed"
-    title: ClassVar[str] = sentence("Reason needed")
+    code = "reason-needed"
+    title = sentence("Reason needed")
 
     def text(self, zone: tzinfo = UTC) -> str:
         return sentence(
@@ -491,11 +475,12 @@ class ReasonNeeded(Refusal):
 
 
 @dataclass(eq=False)
-class TooFast(BookingError):
-    """More requests in a minute than one person may send."""
+class TooFast(CodedError):
+    """The person sent more requests in a minute than the limit."""
 
-    code: ClassVar[str] = "too-fast"
-    title: ClassVar[str] = sentence("Too many requests")
+    code = "too-fast"
+    title = sentence("Too many requests")
+    status = HTTPStatus.TOO_MANY_REQUESTS
     per_minute: int
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -506,11 +491,12 @@ class TooFast(BookingError):
 
 
 @dataclass(eq=False)
-class NotAllowed(BookingError):
-    """A thing that is not the reader's to change."""
+class NotAllowed(CodedError):
+    """The reader may not do this."""
 
-    code: ClassVar[str] = "not-allowed"
-    title: ClassVar[str] = sentence("Not allowed")
+    code = "not-allowed"
+    title = sentence("Not allowed")
+    status = HTTPStatus.FORBIDDEN
     act: str
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -518,11 +504,12 @@ class NotAllowed(BookingError):
 
 
 @dataclass(eq=False)
-class NotFound(BookingError):
-    """No such thing, or not for the reader's eyes."""
+class NotFound(CodedError):
+    """It does not exist, or the reader may not see it."""
 
-    code: ClassVar[str] = "not-found"
-    title: ClassVar[str] = sentence("Not found")
+    code = "not-found"
+    title = sentence("Not found")
+    status = HTTPStatus.NOT_FOUND
     what: str
 
     def text(self, zone: tzinfo = UTC) -> str:

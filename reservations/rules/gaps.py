@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import ClassVar
 
 from reservations.rules.calendar import Calendar, CalendarGpu
 from reservations.rules.errors import Refusal
@@ -34,10 +33,10 @@ NEAR_SECONDS = 1800
 
 @dataclass(eq=False)
 class GapGone(Refusal):
-    """The time was taken in this moment, or is too short by now."""
+    """The gap was taken in this moment, or is too short by now."""
 
-    code: ClassVar[str] = "gap-gone"
-    title: ClassVar[str] = sentence("No gap any more")
+    code = "gap-gone"
+    title = sentence("No gap any more")
     left_seconds: int
     shortest_seconds: int
 

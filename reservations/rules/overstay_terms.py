@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import ClassVar
 
 from reservations.rules.errors import InThePast
 from reservations.rules.figures import time_text
@@ -26,10 +25,10 @@ from telemetry.protocol.units import format_duration
 
 @dataclass(eq=False)
 class OverBeforeFree(InThePast):
-    """Who is on the Gpus leaves only at ``now``, when the time asked for is over."""
+    """The GPUs become free only at ``now``, when the requested time is over."""
 
-    code: ClassVar[str] = "over-before-free"
-    title: ClassVar[str] = sentence("Over before it begins")
+    code = "over-before-free"
+    title = sentence("Over before it begins")
     leave_seconds: int
     works_from: datetime
     """The first end that can be granted."""

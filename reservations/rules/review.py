@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from typing import ClassVar
+from http import HTTPStatus
 
-from reservations.rules.errors import BookingError
-from telemetry.protocol.sentences import joined, sentence
+from telemetry.protocol.coded_error import CodedError, FieldsRefused
+from telemetry.protocol.sentences import sentence
 
 MARK_LENGTH = 32
 
@@ -33,25 +32,23 @@ def mark_of(facts: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:MARK_LENGTH]
 
 
-@dataclass(eq=False)
-class FieldsInvalid(BookingError):
-    """A change that is not complete or not possible; says why by field."""
+class FieldsInvalid(FieldsRefused):
+    """A change that is not complete or not possible, field by field.
 
-    code: ClassVar[str] = "fields-invalid"
-    title: ClassVar[str] = sentence("This is not complete")
-    wrong: Mapping[str, str]
-    """Sentences by field; "": about several."""
+    The field "" is about several.
+    """
 
-    def text(self, zone: tzinfo = UTC) -> str:
-        return joined(self.wrong.values())
+    code = "fields-invalid"
+    title = sentence("This is not complete")
 
 
 @dataclass(eq=False)
-class PreviewStale(BookingError):
-    """What a change does is different from what the review showed."""
+class PreviewStale(CodedError):
+    """A change would do something else than the review showed."""
 
-    code: ClassVar[str] = "preview-stale"
-    title: ClassVar[str] = sentence("Changed meanwhile")
+    code = "preview-stale"
+    title = sentence("Changed meanwhile")
+    status = HTTPStatus.CONFLICT
     why: str = sentence("Bookings changed since this was shown. Check the list again.")
 
     def text(self, zone: tzinfo = UTC) -> str:

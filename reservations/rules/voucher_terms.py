@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from typing import ClassVar
 
 from reservations.rules.errors import Refusal
 from reservations.rules.figures import time_text
@@ -27,10 +26,10 @@ GOOD_FOR_SECONDS = 366 * 86_400
 
 @dataclass(eq=False)
 class TokenRefused(Refusal):
-    """This Token cannot be spent on this booking."""
+    """The voucher cannot be used for this booking."""
 
-    code: ClassVar[str] = "token-refused"
-    title: ClassVar[str] = sentence("The voucher cannot be used")
+    code = "token-refused"
+    title = sentence("The voucher cannot be used")
     token: int
     why: str
     account: str = ""

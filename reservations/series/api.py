@@ -23,6 +23,7 @@ from reservations.web.api_parts import (
     slot_json,
 )
 from reservations.web.schemas import BookIn, _Strict
+from telemetry.web.error_answers import message_of
 
 router = Router(tags=["series"])
 MOST_LISTED = 50
@@ -177,7 +178,7 @@ def _day(one: JudgedDay) -> dict[str, object]:
         slot = one.refusal.next_slot
         told |= {
             "code": one.refusal.code,
-            "why": one.refusal.text(timezone.get_current_timezone()),
+            "why": message_of(one.refusal),
             "next_slot": slot_json(slot) if slot else None,
         }
     return told

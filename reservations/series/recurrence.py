@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
 from itertools import islice
-from typing import ClassVar
 from zoneinfo import ZoneInfo
 
 from dateutil.rrule import DAILY, WEEKLY, rrule
@@ -46,10 +45,10 @@ class Repeat(StrEnum):
 
 @dataclass(eq=False)
 class SeriesInvalid(Refusal):
-    """A repetition that cannot be meant: which field, and why."""
+    """The repetition has a field that cannot be used."""
 
-    code: ClassVar[str] = "series-invalid"
-    title: ClassVar[str] = sentence("Not a series")
+    code = "series-invalid"
+    title = sentence("Not a series")
     field: str
     why: str
 
@@ -61,10 +60,10 @@ class SeriesInvalid(Refusal):
 
 @dataclass(eq=False)
 class SeriesConflict(Refusal):
-    """Some occurrences cannot be booked, and were not said to be left out."""
+    """Some occurrences cannot be booked, and the request does not leave them out."""
 
-    code: ClassVar[str] = "series-conflict"
-    title: ClassVar[str] = sentence("Some days are refused")
+    code = "series-conflict"
+    title = sentence("Some days are refused")
     days: tuple[str, ...]
     of: int
     first_why: str

@@ -15,7 +15,6 @@ from django.db import DatabaseError, transaction
 from reservations.booking import slot_search
 from reservations.models import Membership, Notice, Occurrence, Series, User
 from reservations.notifications.service import notify
-from reservations.rules.errors import BookingError
 from reservations.rules.policy import Policy
 from reservations.rules.window import whole_second
 from reservations.series.recurrence import Rule, SeriesConflict, SeriesInvalid
@@ -35,6 +34,7 @@ from reservations.series.series_days import (
 from reservations.store import locks
 from reservations.store.audit_log import audit_act
 from reservations.store.booking_facts import site_policy
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 MOST_SERIES = 10
@@ -147,7 +147,7 @@ def extend(at: datetime, policy: Policy) -> dict[str, int]:
     for pk in due.values_list("pk", flat=True)[:MOST_ROWS]:
         try:
             done = _extend(pk, at, policy)
-        except (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError):
+        except (CodedError, DatabaseError, ArithmeticError, LookupError, ValueError):
             log.exception("series %s: going on failed", pk)
             continue
         booked += sum(one.state == BOOKED for one in done)
@@ -213,7 +213,7 @@ def _extend(pk: int, at: datetime, policy: Policy) -> list[JudgedDay]:
     with transaction.atomic(durable=True):
         try:
             chosen = locks.choose_membership(row.user, row.membership)
-        except BookingError as error:
+        except CodedError as error:
             Series.objects.end(pk, at=at)
             _notify_owner(row, {"ended": True, "why": error.text()}, "ended", at)
             return []

@@ -13,7 +13,7 @@ from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
 
 from reservations.models import Occurrence, Series
-from reservations.rules.errors import BookingError, NotFound
+from reservations.rules.errors import NotFound
 from reservations.rules.figures import day_text
 from reservations.rules.lifecycle import State
 from reservations.series import series_end as series_ending
@@ -26,7 +26,9 @@ from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.membership_rights import payers
 from reservations.web.api_parts import counted_now
 from reservations.web.forms import read_draft
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import counted, joined, sentence
+from telemetry.web.error_answers import message_of
 from telemetry.web.query_filters import read_filters
 
 PAGE_ROWS = 25
@@ -181,8 +183,8 @@ def _act(request: HttpRequest, pk: int, act: str) -> HttpResponse:
             messages.success(request, joined([cancelled, ends]))
     except NotFound as error:
         raise Http404(str(error)) from error
-    except BookingError as error:
-        messages.error(request, error.text(timezone.get_current_timezone()))
+    except CodedError as error:
+        messages.error(request, message_of(error))
     return redirect("series-one", pk)
 
 

@@ -23,7 +23,6 @@ from reservations.models import (
     Reservation,
     User,
 )
-from reservations.rules.errors import BookingError
 from reservations.rules.figures import time_text
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
@@ -39,7 +38,9 @@ from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader
 from reservations.store.co_users import taker_name
 from reservations.web.api_parts import counted_now
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import known, sentence
+from telemetry.web.error_answers import message_of
 from telemetry.web.query_filters import read_filters
 
 AHEAD = timedelta(days=14)
@@ -65,8 +66,8 @@ def run_act(view: View) -> View:
     def guarded(request: HttpRequest, pk: int, **more: int) -> HttpResponse:
         try:
             return view(request, pk, **more)
-        except BookingError as error:
-            text = error.text(timezone.get_current_timezone())
+        except CodedError as error:
+            text = message_of(error)
             part = request.path.rstrip("/").rpartition("/")[2]
             if part in PARTS:
                 _keep(request, pk, part, {"": [text]})

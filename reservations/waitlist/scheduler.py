@@ -34,7 +34,6 @@ from reservations.models import (
     WaitlistLook,
 )
 from reservations.notifications.text.waitlist_text import OfferLapsed
-from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window
@@ -52,6 +51,7 @@ from reservations.waitlist.rules import (
     reason,
 )
 from reservations.waitlist.waitlist_snapshot import WaitlistSnapshot, read_waitlist
+from telemetry.protocol.coded_error import CodedError
 
 MOST_TRIES = 100
 """Placements a step tries at most; the next tick goes on."""
@@ -87,7 +87,7 @@ def place(at: datetime, policy: Policy) -> dict[str, int]:
             done["offered"] = store_estimates(found, at, policy, vain)
         if done["placed"]:
             newest = None
-    except (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError):
+    except (CodedError, DatabaseError, ArithmeticError, LookupError, ValueError):
         log.exception("the waitlist could not be looked at")
         newest = None
     if newest is not None:
@@ -170,7 +170,7 @@ def _place_all(
                 choice=choice,
                 why=reason(choice, found.queue, found.ranks),
             )
-        except (BookingError, IntegrityError) as refusal:
+        except (CodedError, IntegrityError) as refusal:
             # Taken in this moment, or a rule that only the locks show: the next look.
             log.info("waiting request %s is not placed: %s", choice.waiting.pk, refusal)
             refused.add(choice.waiting.pk)

@@ -108,7 +108,7 @@ def decision_json(decision: Decision) -> dict[str, object]:
             "code": refusal.code,
             "title": refusal.title,
             "detail": refusal.text(zone),
-            "numbers": refusal.fields,
+            "numbers": refusal.numbers,
         }
         if refusal
         else None,

@@ -17,9 +17,11 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 
-from reservations.rules.errors import BookingError, NotFound
+from reservations.rules.errors import NotFound
 from reservations.rules.review import FieldsInvalid, PreviewStale
 from reservations.store.access import reader
+from telemetry.protocol.coded_error import CodedError
+from telemetry.web.error_answers import add_errors, message_of
 
 REASON_LENGTH = 200
 MARK_MOST = 64
@@ -87,7 +89,7 @@ class ReviewPage:
 
         Raises:
             PreviewStale: it would do something else by now. Nothing is saved.
-            FieldsInvalid, NotFound, BookingError.
+            FieldsInvalid, NotFound, CodedError.
         """
         raise NotImplementedError
 
@@ -118,17 +120,18 @@ class ReviewPage:
                 return self.page(form, self.review(form), problem=why, status=422)
             mark = post.get("mark", "")[:MARK_MOST]
             words = self.save(form, mark=mark, reason=reason)
-        except FieldsInvalid as invalid:
-            put_errors(form, invalid)
+        except FieldsInvalid as error:
+            add_errors(form, error)
             return self.page(form, self._shown_at_once(form), status=422)
         except PreviewStale as stale:
-            return self.page(form, self.review(form), problem=stale.text(), status=409)
+            return self.page(
+                form, self.review(form), problem=message_of(stale), status=409
+            )
         except NotFound as missing:
             raise Http404 from missing
-        except BookingError as error:
-            text = error.text(timezone.get_current_timezone())
+        except CodedError as error:
             review = self._shown_at_once(form)
-            return self.page(form, review, problem=text, status=409)
+            return self.page(form, review, problem=message_of(error), status=409)
         messages.success(self.request, words)
         return self.done()
 
@@ -159,12 +162,6 @@ class ReviewPage:
         return render(self.request, self.template, context, status=status)
 
 
-def put_errors(form: Any, invalid: FieldsInvalid) -> None:
-    """Put each sentence at its field, or at the top where the form lacks the field."""
-    for field, text in invalid.wrong.items():
-        form.add_error(field if field in form.fields else None, text)
-
-
 def undo_answer(
     request: HttpRequest, act: Callable[[], str], to: str, *args: Any
 ) -> HttpResponseBase:
@@ -179,10 +176,10 @@ def undo_answer(
     except NotFound as missing:
         raise Http404 from missing
     except FieldsInvalid as invalid:
-        text = gettext("Not undone: %(messages)s") % {"messages": invalid.text()}
+        text = gettext("Not undone: %(messages)s") % {"messages": message_of(invalid)}
         messages.error(request, text)
-    except BookingError as error:
-        messages.error(request, error.text(timezone.get_current_timezone()))
+    except CodedError as error:
+        messages.error(request, message_of(error))
     else:
         messages.success(request, words)
     return redirect(to, *args)

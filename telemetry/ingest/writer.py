@@ -28,7 +28,7 @@ from telemetry.inventory.queries import ClusterSnapshot, load_cluster
 from telemetry.inventory.roster import record_roster
 from telemetry.inventory.xid_counts import count_xids, says_off_the_bus
 from telemetry.models import Alert, Node, TelemetryPolicy
-from telemetry.protocol.errors import TelemetryError
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.hardware import NodeInfo
 from telemetry.protocol.reading import XidEvent
 from telemetry.rules.alert_rules import LOST
@@ -173,7 +173,7 @@ class Writer:
         for info in self._due_rosters():
             try:
                 report = record_roster(info=info, now=timezone.now())
-            except TelemetryError as error:
+            except CodedError as error:
                 self._complaints.add(info.node, error)
             else:
                 for uuid in (*report.claimed, *report.refused):

@@ -1,133 +1,140 @@
-"""What can go wrong between the card and the page, as data.
+"""What can go wrong between the GPU and the page, as data.
 
-    TelemetryError            code, text made from the typed fields
-    ├── MessageRefused        a message from a node that is not what it claims
-    ├── FrameRefused          bytes that are no live frame
-    ├── RosterRefused         a node's list of Gpus that cannot be taken over
-    ├── NodeUnknown           no node of that name is enrolled
-    ├── NodeExists            a node of that name is enrolled already
-    ├── ProbeUnavailable      no driver, no simulator folder: nothing to read
-    └── ClaimRefused          a claim on a simulated Gpu that cannot be had
-        └── SimulatedOutOfMemory   not enough memory left, as CUDA would say
-
-Nothing here knows of HTTP; `gpuportal/http/problems.py` maps codes to answers.
+CodedError
+├── MessageRefused        a message of a node breaks the protocol
+├── FrameRefused          bytes that are no live frame
+├── RosterRefused         a node's list of GPUs that this site does not accept
+├── NodeUnknown           no node of that name is enrolled
+├── NodeExists            a node of that name is enrolled already
+├── NodeHeld              a node that cannot be retired: its GPUs are booked
+├── ProbeUnavailable      no driver, no simulator folder: nothing to read
+└── ClaimRefused          a claim on a simulated GPU that cannot be granted
+    └── SimulatedOutOfMemory   not enough memory left, in CUDA's words
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from http import HTTPStatus
+
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import format_bytes
 
 
-class TelemetryError(Exception):
-    """Root of the tree. `code` is stable and may be shown to programs."""
+@dataclass(eq=False)
+class MessageRefused(CodedError):
+    """A message of a node holds something that it must not. Nodes are not trusted."""
 
-    code = "telemetry_error"
+    code = "message-refused"
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    field: str
+    """Path of the offending field, such as `gpus[3].util_pct`."""
+    why: str
 
-
-class MessageRefused(TelemetryError):
-    """A message from a node holds something it must not. Nodes are not trusted."""
-
-    code = "message_refused"
-
-    def __init__(self, *, field: str, why: str) -> None:
-        self.field = field
-        """Path of the offending field, such as `gpus[3].util_pct`."""
-        self.why = why
-        super().__init__(f"{field}: {why}" if field else why)
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"{self.field}: {self.why}" if self.field else self.why
 
 
-class FrameRefused(TelemetryError):
-    """Bytes that are no frame of a version this code reads."""
+@dataclass(eq=False)
+class FrameRefused(CodedError):
+    """Bytes that are no frame of a version that this code reads."""
 
-    code = "frame_refused"
+    code = "frame-refused"
+    why: str
 
-    def __init__(self, *, why: str) -> None:
-        self.why = why
-        super().__init__(f"not a live frame: {why}")
-
-
-class RosterRefused(TelemetryError):
-    """A node says it has Gpus that this site does not take from it."""
-
-    code = "roster_refused"
-
-    def __init__(self, *, node: str, why: str) -> None:
-        self.node = node
-        self.why = why
-        super().__init__(f"roster of {node} refused: {why}")
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"not a live frame: {self.why}"
 
 
-class NodeUnknown(TelemetryError):
+@dataclass(eq=False)
+class RosterRefused(CodedError):
+    """A node reports GPUs that this site does not accept from it."""
+
+    code = "roster-refused"
+    node: str
+    why: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"roster of {self.node} refused: {self.why}"
+
+
+@dataclass(eq=False)
+class NodeUnknown(CodedError):
     """No node of that name is enrolled."""
 
-    code = "node_unknown"
+    code = "node-unknown"
+    status = HTTPStatus.NOT_FOUND
+    node: str
 
-    def __init__(self, *, node: str) -> None:
-        self.node = node
-        super().__init__(
-            sentence("no node is enrolled under the name {node}", node=node)
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence("no node is enrolled under the name {node}", node=self.node)
+
+
+@dataclass(eq=False)
+class NodeHeld(CodedError):
+    """A node cannot be retired while its GPUs are booked."""
+
+    code = "node-held"
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    node: str
+    reservations: list[int]
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        shown = ", ".join(str(number) for number in self.reservations[:10])
+        more = ", ..." if len(self.reservations) > 10 else ""
+        return sentence(
+            "{node} is still booked (reservations {reservations}). End or move "
+            "them first.",
+            node=self.node,
+            reservations=f"{shown}{more}",
         )
 
 
-class NodeHeld(TelemetryError):
-    """A node cannot be retired while its Gpus are booked."""
+@dataclass(eq=False)
+class NodeExists(CodedError):
+    """A node of that name is enrolled already. Its token stays valid."""
 
-    code = "node_held"
+    code = "node-exists"
+    status = HTTPStatus.CONFLICT
+    node: str
 
-    def __init__(self, *, node: str, reservations: list[int]) -> None:
-        self.node = node
-        self.reservations = reservations
-        shown = ", ".join(str(number) for number in reservations[:10])
-        more = ", ..." if len(reservations) > 10 else ""
-        super().__init__(
-            sentence(
-                "{node} is still booked (reservations {reservations}). End or move "
-                "them first.",
-                node=node,
-                reservations=f"{shown}{more}",
-            )
-        )
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence("{node} is enrolled already", node=self.node)
 
 
-class NodeExists(TelemetryError):
-    """A node of that name is enrolled already; its token still holds."""
+@dataclass(eq=False)
+class ProbeUnavailable(CodedError):
+    """The probe cannot be opened. Its text is one line that an operator can act on."""
 
-    code = "node_exists"
+    code = "probe-unavailable"
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    backend: str
+    why: str
+    no_gpu: bool = False
+    """Whether the driver answers, and there is no GPU."""
 
-    def __init__(self, *, node: str) -> None:
-        self.node = node
-        super().__init__(sentence("{node} is enrolled already", node=node))
-
-
-class ProbeUnavailable(TelemetryError):
-    """The probe cannot be opened; its text is one line an operator can act on."""
-
-    code = "probe_unavailable"
-
-    def __init__(self, *, backend: str, why: str, no_gpu: bool = False) -> None:
-        self.backend = backend
-        self.why = why
-        self.no_gpu = no_gpu
-        """Whether the driver answers, and there is no Gpu."""
-        super().__init__(f"{backend}: {why}")
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"{self.backend}: {self.why}"
 
 
-class ClaimRefused(TelemetryError):
-    """A process cannot have what it asked of a simulated Gpu."""
+@dataclass(eq=False)
+class ClaimRefused(CodedError):
+    """A process cannot have what it requested of a simulated GPU."""
 
-    code = "claim_refused"
+    code = "claim-refused"
+    gpu: str
+    why: str
 
-    def __init__(self, *, gpu: str, why: str) -> None:
-        self.gpu = gpu
-        self.why = why
-        super().__init__(f"{gpu}: {why}")
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"{self.gpu}: {self.why}"
 
 
 class SimulatedOutOfMemory(ClaimRefused):
-    """Out of memory on a simulated Gpu, in the numbers CUDA's own text gives."""
+    """Out of memory on a simulated GPU, with the numbers of CUDA's own text."""
 
-    code = "simulated_out_of_memory"
+    code = "simulated-out-of-memory"
 
     def __init__(
         self, *, gpu: str, asked_bytes: int, free_bytes: int, total_bytes: int

@@ -152,9 +152,11 @@ def test_a_number_of_a_form_that_no_database_keeps_is_no_crash(rf) -> None:
     """Where a check is missing: in words, and not as a crash."""
     number = OverflowError("Python int too large to convert to SQLite INTEGER")
     request = rf.post("/admin/", {"node": "9" * 30})
-    found = problems.value_problem(request, number)
-    assert found is not None and (found["status"], found["code"]) == (400, "bad-number")
-    assert problems.value_problem(rf.post("/admin/", {"node": "7"}), number) is None
+    found = problems.refusal_of(number, request)
+    assert found is not None and (found.status, found.code) == (400, "bad-number")
+    small = rf.post("/admin/", {"node": "7"})
+    small.resolver_match = None
+    assert problems.refusal_of(number, small) is None
     half = UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
     late = OverflowError("date value out of range")
     year = ValueError("year 10000 is out of range")
@@ -163,8 +165,8 @@ def test_a_number_of_a_form_that_no_database_keeps_is_no_crash(rf) -> None:
         (late, "bad-instant"),
         (year, "bad-instant"),
     ):
-        found = problems.value_problem(request, error)
-        assert found is not None and (found["status"], found["code"]) == (400, code)
+        found = problems.refusal_of(error, request)
+        assert found is not None and (found.status, found.code) == (400, code)
 
 
 @pytest.mark.parametrize(

@@ -113,9 +113,9 @@ def test_peak_hours_count_at_their_factor_in_cost_and_quota(lab, alice) -> None:
     far = at(11, day=9)
     with pytest.raises(QuotaExceeded) as refused:
         lab.book(alice, lab.gpus[1:2], far, 2)
-    assert refused.value.fields["asked_gpu_seconds"] == 6 * HOUR * WEIGHT
-    assert refused.value.fields["would_hold_gpu_seconds"] == 13 * HOUR * WEIGHT
-    assert refused.value.fields["fits_gpu_seconds"] == 3 * HOUR * WEIGHT
+    assert refused.value.numbers["asked_gpu_seconds"] == 6 * HOUR * WEIGHT
+    assert refused.value.numbers["would_hold_gpu_seconds"] == 13 * HOUR * WEIGHT
+    assert refused.value.numbers["fits_gpu_seconds"] == 3 * HOUR * WEIGHT
 
 
 def test_what_was_booked_keeps_its_price_when_it_is_changed_returned_and_charged(

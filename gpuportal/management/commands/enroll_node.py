@@ -7,21 +7,20 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from placement.protocol import signing
 from telemetry import paths
 from telemetry.inventory.enrollment import enroll_node, renew_token
-from telemetry.protocol.errors import TelemetryError
+from telemetry.web.plain_commands import PlainCommand
 
 NODE_FILES = Path("/etc/gpuportal")
 """Paths on the node, as in ``deploy/node.env.example``."""
 
 
-class Command(BaseCommand):
-    """Makes the node's row, its token and the key of commands, and prints what to
-    copy."""
+class Command(PlainCommand):
+    """Makes the node's row, its token and the order key, and says what to copy."""
 
     help = (
         "Enrol a node, write its token to a file of mode 600, "
@@ -53,8 +52,6 @@ class Command(BaseCommand):
                 _node, token = enroll_node(name=name, simulated=simulated, now=now)
         except ValidationError as error:
             raise CommandError(" ".join(error.messages)) from error
-        except TelemetryError as error:
-            raise CommandError(str(error)) from error
         path = write_token(Path(settings.VAR_DIR) / "secret", name, token)
         # A node refuses every command that it cannot verify.
         signing.public_key_pem()

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from reservations.operations.node_retirement import retire_node
-from telemetry.protocol.errors import TelemetryError
+from telemetry.web.plain_commands import PlainCommand
 
 
-class Command(BaseCommand):
-    """Takes a node off the board. Its history stays."""
+class Command(PlainCommand):
+    """Takes a node off the board; its history stays."""
 
     help = (
         "Retire a node: it leaves the board and the calendar, its token ends, its "
@@ -25,10 +25,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Retire the node. A failure is one line."""
         name = options["name"]
-        try:
-            count = retire_node(
-                name=name, actor=None, reason=options["reason"], now=timezone.now()
-            )
-        except TelemetryError as error:
-            raise CommandError(str(error), returncode=2) from error
+        count = retire_node(
+            name=name, actor=None, reason=options["reason"], now=timezone.now()
+        )
         self.stdout.write(f"{name} is retired, with {count} GPUs. Its history stays.")

@@ -5,19 +5,21 @@ from pathlib import Path
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from reservations.accounts import people
-from reservations.accounts.tree.csv_table import SheetInvalid, decoded, read_sheet
+from reservations.accounts.tree.csv_table import decoded, read_sheet
 from reservations.models import User
-from reservations.rules.errors import BookingError
+from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError
+from telemetry.web.error_answers import message_of
+from telemetry.web.plain_commands import PlainCommand
 
 COLUMNS = ("user", "unix_user")
 
 
-class Command(BaseCommand):
-    """Checks all rows first. A file with a mistake changes nothing."""
+class Command(PlainCommand):
+    """All rows are looked at first: a file with a mistake changes nothing."""
 
     help = "Set people's Unix users from a CSV with the columns user and unix_user."
 
@@ -45,8 +47,9 @@ class Command(BaseCommand):
                         now=timezone.now(),
                     )
                 )
-            except BookingError as error:
-                raise CommandError(f"{user}: {error.text()}", returncode=2) from error
+            except CodedError as error:
+                text = f"{user}: {message_of(error)}"
+                raise CommandError(text, returncode=EXIT_REFUSED) from error
         self.stdout.write(f"{changed} of {len(wanted)} people changed.")
 
     def _read(self, name: str) -> list[tuple[User, str]]:
@@ -56,8 +59,6 @@ class Command(BaseCommand):
             rows = read_sheet(decoded(data), known=COLUMNS, needed=COLUMNS)
         except OSError as error:
             raise CommandError(f"{name}: {error.strerror}", returncode=2) from error
-        except SheetInvalid as error:
-            raise CommandError(error.text(), returncode=2) from error
         field = User._meta.get_field("unix_user")
         known = {user.username: user for user in User.objects.filter(erased_at=None)}
         found, wrong = [], []

@@ -53,7 +53,7 @@ from placement.planner.launch.recipes import SERVE
 from placement.planner.values.errors import LaunchInvalid, OrderRefused
 from placement.protocol.commands import Order, parse_order
 from placement.protocol.end_notice import WARN_SECONDS, due_warning, remaining_time_text
-from telemetry.protocol.errors import TelemetryError
+from telemetry.protocol.coded_error import CodedError
 
 LOG_LOOK_SECONDS = 1.0
 ORPHAN_GRACE_SECONDS = 2.0
@@ -109,7 +109,7 @@ class Shim:
             disk_space.say(log, f"gpuportal: {words}\n")
         try:
             self._run_job(argv, identity, log)
-        except TelemetryError as refusal:
+        except CodedError as refusal:
             self._out_of_memory(log, refusal)
         except OSError as error:
             process_tree.end_descendants()
@@ -346,7 +346,7 @@ class Shim:
             }
         self.folder.write("shim", known)
 
-    def _out_of_memory(self, log: int, refusal: TelemetryError) -> None:
+    def _out_of_memory(self, log: int, refusal: CodedError) -> None:
         line = f"gpuportal: {refusal}\n"
         disk_space.say(log, line)
         now = time.time()

@@ -22,7 +22,7 @@ def claimed(
     """Hold the order's claims on every reserved Gpu.
 
     Raises:
-        telemetry.protocol.errors.TelemetryError: a Gpu has not that much memory
+        telemetry.protocol.errors.CodedError: a Gpu has not that much memory
             left, or the simulator is not there.
     """
     if not order.simulated or order.claim_bytes_per_gpu == 0 or sim_dir is None:

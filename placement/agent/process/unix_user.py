@@ -76,10 +76,10 @@ def _lookup(name: str) -> UnixIdentity:
     try:
         entry = pwd.getpwnam(name)
     except KeyError as error:
-        raise OrderRefused("unix_user", f"no Unix user {name} on this node") from error
+        raise OrderRefused("unix-user", f"no Unix user {name} on this node") from error
     if entry.pw_uid < LOWEST_UID or entry.pw_uid == NOBODY_UID:
         raise OrderRefused(
-            "unix_user",
+            "unix-user",
             f"Unix user {name} has uid {entry.pw_uid}: Jobs run as uid "
             f"{LOWEST_UID} or more, never as a system account",
         )

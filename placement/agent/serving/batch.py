@@ -19,17 +19,10 @@ from placement.agent.serving.onnx_engine import (
 )
 from placement.agent.serving.queue_simulation import QueuedRequest, ScheduledModel
 from placement.agent.serving.tensors import InferenceRequest
+from placement.protocol.call_refusal import CallRefused
 
 QUEUE_SHOWN_RATIO = 0.05
 """A smaller part of the time needed is not worth a word."""
-
-
-class TurnedAway(Exception):
-    """A request that is not served: why, and when it would have been done."""
-
-    def __init__(self, code: str, why: str, *, predicted_ms: float | None) -> None:
-        self.code, self.why, self.predicted_ms = code, why, predicted_ms
-        super().__init__(why)
 
 
 @dataclass(slots=True)
@@ -154,7 +147,7 @@ def _parts(
 
 def turned_away(
     waiting: AdmittedRequest, verdict: AdmissionVerdict, way_ms: float, run_ms: float
-) -> TurnedAway:
+) -> CallRefused:
     """Count a request that is not let in, and say why.
 
     Args:
@@ -178,10 +171,10 @@ def turned_away(
     told = ", ".join(f"{name} {_figure(ms)} ms" for name, ms in parts.items())
     deadline = f"The deadline of {waiting.within_ms + way_ms:g} ms cannot be met"
     why = f"Too many requests are waiting. {deadline}" if full else deadline
-    return TurnedAway(
+    return CallRefused(
         "full" if full else "deadline",
         f"{why}: about {_figure(needed_ms)} ms are needed ({told}).",
-        predicted_ms=needed_ms,
+        predicted_ms=round(needed_ms, 3),
     )
 
 

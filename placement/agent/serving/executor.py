@@ -22,7 +22,6 @@ from placement.agent.serving.batch import (
     AnsweredRequest,
     HostedModel,
     InferenceResult,
-    TurnedAway,
     resident_bytes,
     shared_run,
     turned_away,
@@ -44,6 +43,7 @@ from placement.agent.serving.onnx_engine import (
 )
 from placement.agent.serving.queue_simulation import QueuedRequest, ScheduledModel
 from placement.agent.serving.tensors import InferenceRequest
+from placement.protocol.call_refusal import CallRefused
 from placement.protocol.serving_times import Lag, ServingError, Timing
 
 SWITCH_SECONDS = 0.0002
@@ -191,7 +191,7 @@ class ServingExecutor:
             way_ms: of it is gone, or will be, on the way here and back.
 
         Raises:
-            TurnedAway: late, full, or the model is gone.
+            CallRefused: late, full, or the model is gone.
         """
         now = self.clock()
         within_ms = (asked.deadline_ms or kept.deadline_ms) - way_ms
@@ -214,7 +214,7 @@ class ServingExecutor:
         """What became of a request that was let in; cancelled, nobody waits for it.
 
         Raises:
-            TurnedAway: it could not be in time any more, or the model is gone.
+            CallRefused: it could not be in time any more, or the model is gone.
             EngineError: the model failed on these inputs.
         """
         request, kept = waiting.request, waiting.kept
@@ -244,13 +244,13 @@ class ServingExecutor:
         )
 
     def _offer(self, waiting: AdmittedRequest, now: float) -> Admission:
-        """Submit to the scheduler, which keeps admitted requests. Raises TurnedAway."""
+        """Submit to the scheduler, which keeps what it admits. Raises CallRefused."""
         request = waiting.request
         with self._changed:
             try:
                 admission = self.scheduler.offer(request, now)
             except ServingError as error:
-                raise TurnedAway("gone", str(error), predicted_ms=None) from None
+                raise CallRefused("gone", str(error)) from None
             if admission.verdict is AdmissionVerdict.IN:
                 self._waiting[request.id] = waiting
                 self._changed.notify()
@@ -306,7 +306,7 @@ class ServingExecutor:
             if waiting is None or waiting.answer.done():
                 continue
             waiting.kept.counts.dropped += code == "late"
-            error = TurnedAway(code, why, predicted_ms=None)
+            error = CallRefused(code, why)
             waiting.answer.set_exception(error)
 
     def _answer(

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from placement.agent.serving.batch import HostedModel, TurnedAway
+from placement.agent.serving.batch import HostedModel
 from placement.agent.serving.executor import ServingExecutor
 from placement.agent.serving.inference_answer import write_answer
 from placement.agent.serving.onnx_engine import EngineError
@@ -31,7 +31,9 @@ from placement.agent.serving.tensors import (
     deadline_of,
     read_request,
 )
+from placement.protocol.call_refusal import CallRefused
 from placement.protocol.serving_times import ServingError
+from telemetry.protocol.coded_error import PROBLEM_TYPE, problem_details
 
 MOST_BODY_BYTES = 16 * 2**20
 NAME = "gpuportal"
@@ -50,8 +52,8 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-class InferenceAnswer(Exception):
-    """An answer that ends the request; also raised."""
+class InferenceAnswer:
+    """An answer that ends the request."""
 
     def __init__(
         self,
@@ -62,26 +64,17 @@ class InferenceAnswer(Exception):
         self.status = status
         self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.headers = {"content-type": "application/json", **(headers or {})}
-        super().__init__(f"{status}")
 
 
-def problem(status: int, code: str, detail: str, **members: Any) -> InferenceAnswer:
-    """A problem (RFC 9457) that also has the protocol's own `error`."""
-    body = {
-        "type": f"urn:gpuportal:problem:{code}",
-        "title": {400: "Wrong request", 404: "Not found", 503: "Not now"}.get(
-            status, "Problem"
-        ),
-        "status": status,
-        "code": code,
-        "detail": detail,
-        "error": detail,
-        **members,
-    }
-    headers = {"content-type": "application/problem+json"}
-    if status == 503:
-        headers["retry-after"] = "1"
-    return InferenceAnswer(status, body, headers)
+def _refused(error: CallRefused) -> InferenceAnswer:
+    """Return the problem (RFC 9457) that answers a refused call."""
+    assert error.status is not None
+    headers = {"content-type": PROBLEM_TYPE}
+    if error.retry_seconds:
+        headers["retry-after"] = str(error.retry_seconds)
+    if error.code == "method":
+        headers["allow"] = str(error.members["allow"])
+    return InferenceAnswer(error.status, problem_details(error), headers)
 
 
 class ServeApp:
@@ -96,8 +89,8 @@ class ServeApp:
             return
         try:
             answer = await self._answer(scope, receive)
-        except InferenceAnswer as raised:
-            answer = raised
+        except CallRefused as refused:
+            answer = _refused(refused)
         await send(
             {
                 "type": "http.response.start",
@@ -142,12 +135,12 @@ class ServeApp:
             return InferenceAnswer(200 if ready else 503, {"ready": ready})
         if path == "/stats":
             return InferenceAnswer(200, self.station.to_json())
-        raise problem(404, "not-found", "There is no such address.")
+        raise CallRefused("not-found", "There is no such address.")
 
     def _kept(self, name: str) -> HostedModel:
         kept = self.station.kept.get(name)
         if kept is None:
-            raise problem(404, "no-model", f"No model {name} is served here.")
+            raise CallRefused("no-model", f"No model {name} is served here.")
         return kept
 
     def _ready(self, kept: HostedModel) -> InferenceAnswer:
@@ -166,10 +159,10 @@ class ServeApp:
         }
         return InferenceAnswer(200, body)
 
-    def _not_ready(self, kept: HostedModel) -> InferenceAnswer:
+    def _not_ready(self, kept: HostedModel) -> CallRefused:
         words = f": {kept.note}" if kept.note else ""
-        return problem(
-            503, "not-ready", f"{kept.name} is not ready, it is {kept.state}{words}."
+        return CallRefused(
+            "not-ready", f"{kept.name} is not ready, it is {kept.state}{words}."
         )
 
     # --- inference -----------------------------------------------------------------
@@ -185,20 +178,17 @@ class ServeApp:
             way_ms = deadline_of(headers.get("x-way-ms"), "X-Way-Ms") or 0.0
         except TensorInvalid as wrong:
             kept.counts.wrong += 1
-            raise problem(
-                400, "tensors", f"{wrong}", fields={wrong.field: wrong.why}
+            raise CallRefused(
+                "tensors", f"{wrong}", fields={wrong.field: wrong.why}
             ) from None
-        try:
-            waiting = self.station.let_in(kept, asked, way_ms=way_ms)
-        except TurnedAway as away:
-            raise _away(away) from None
+        waiting = self.station.let_in(kept, asked, way_ms=way_ms)
         inference = asyncio.ensure_future(self.station.answered(waiting))
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait({inference, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not inference.done():
-                raise problem(
-                    499, "gone", "The client closed the connection before the answer."
+                raise CallRefused(
+                    "client-left", "The client closed the connection before the answer."
                 )
             return self._done(kept, asked, inference)
         finally:
@@ -209,7 +199,7 @@ class ServeApp:
     def _asked(
         self, kept: HostedModel, body: bytes, headers: Mapping[str, str]
     ) -> InferenceRequest:
-        """Read a request. Raises TensorInvalid; Answer: the model failed meanwhile."""
+        """Read a request. Raises TensorInvalid, or CallRefused if the model failed."""
         assert kept.model is not None
         length = headers.get(LENGTH_HEADER)
         if length is not None and not (length.isdecimal() and len(length) < 12):
@@ -244,10 +234,8 @@ class ServeApp:
     ) -> InferenceAnswer:
         try:
             answered = inference.result()
-        except TurnedAway as away:
-            raise _away(away) from None
         except EngineError as error:
-            raise problem(400, "failed", f"{kept.name} failed on it: {error}") from None
+            raise CallRefused("failed", f"{kept.name} failed on it: {error}") from None
         facts = {
             "predicted_ms": round(answered.predicted_ms, 3),
             "actual_ms": round(answered.actual_ms, 3),
@@ -258,7 +246,7 @@ class ServeApp:
         try:
             body, length = write_answer(kept.name, asked, answered.results, facts)
         except TensorInvalid as wrong:
-            raise problem(400, "tensors", f"{wrong}") from None
+            raise CallRefused("tensors", f"{wrong}") from None
         headers = {"x-served-ms": f"{answered.actual_ms:.3f}"}
         if length is not None:
             headers[LENGTH_HEADER] = str(length)
@@ -282,27 +270,17 @@ class ServeApp:
             if why := said.get("failed"):
                 kept.state, kept.note = "failed", str(why)
         except (ValueError, KeyError, TypeError) as error:
-            raise problem(400, "malformed", f"{error!r}") from None
+            raise CallRefused("bad-request", f"{error!r}") from None
         try:
             self.station.take(kept)
         except ServingError as error:
-            raise problem(409, "refused", f"{error}") from None
+            raise CallRefused("model-refused", f"{error}") from None
         return InferenceAnswer(200, {"state": kept.state})
-
-
-def _away(away: TurnedAway) -> InferenceAnswer:
-    """Why a request is not served."""
-    told = {}
-    if away.predicted_ms is not None:
-        told["predicted_ms"] = round(away.predicted_ms, 3)
-    return problem(503, away.code, f"{away}", **told)
 
 
 def _only(method: str, wanted: str) -> None:
     if method != wanted and not (method == "HEAD" and wanted == "GET"):
-        answer = problem(405, "method", f"Only {wanted} is answered here.")
-        answer.headers["allow"] = wanted
-        raise answer
+        raise CallRefused("method", f"Only {wanted} is answered here.", allow=wanted)
 
 
 async def _body(receive: Receive) -> bytes:
@@ -310,13 +288,13 @@ async def _body(receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise problem(
-                499, "gone", "The client closed the connection within the request."
+            raise CallRefused(
+                "client-left", "The client closed the connection within the request."
             )
         part = message.get("body", b"")
         size += len(part)
         if size > MOST_BODY_BYTES:
-            raise problem(413, "too-large", f"At most {MOST_BODY_BYTES} bytes.")
+            raise CallRefused("too-large", f"At most {MOST_BODY_BYTES} bytes.")
         parts.append(part)
         if not message.get("more_body"):
             return b"".join(parts)

@@ -26,6 +26,7 @@ from placement.agent.job_folder import JobFolder, NodeView, job_folders
 from placement.agent.process import serving_socket
 from placement.agent.serving.model_sync import ModelSync
 from placement.agent.serving.server_client import NoAnswer, ServerAnswer, ask
+from placement.protocol.call_refusal import CallRefused
 from placement.protocol.serving_frames import (
     MOST_HEAD_BYTES,
     MOST_REQUEST_BYTES,
@@ -37,6 +38,7 @@ from placement.protocol.serving_frames import (
     pack,
     unpack,
 )
+from telemetry.protocol.coded_error import PROBLEM_TYPE, problem_details
 
 TUNNELS = 2
 LOOK_SECONDS = 0.5
@@ -212,11 +214,11 @@ class ServeTunnels:
         """Ask the Job that a call is for; what cannot be asked is 502 or 503."""
         folder = self._folder_of(call)
         if folder is None:
-            return _said(503, "not-serving", "The job does not serve on its node now.")
+            return _refused("not-serving", "The job does not serve on its node now.")
         if call.path != "/stats" and allowed_path(call.path[1:]) != call.path:
-            return _said(404, "not-found", "There is no such address.")
+            return _refused("not-found", "There is no such address.")
         if len(self.calls) > MOST_CALLS:
-            return _said(503, "full", "Too many calls wait on the node.")
+            return _refused("full", "Too many calls wait on the node.")
         try:
             return await ask(
                 folder,
@@ -227,7 +229,7 @@ class ServeTunnels:
                 within_seconds=call.within_seconds,
             )
         except NoAnswer as error:
-            return _said(502, "no-answer", f"The job's server gave {error}.")
+            return _refused("bad-answer", f"The job's server gave {error}.")
 
 
 async def _send(socket: ClientConnection, call: str, said: ServerAnswer) -> None:
@@ -249,17 +251,13 @@ def _few(headers: Mapping[str, str]) -> dict[str, str]:
     return {name[:60]: value[:200] for name, value in list(headers.items())[:20]}
 
 
-def _said(status: int, code: str, detail: str) -> ServerAnswer:
-    problem = {
-        "type": f"urn:gpuportal:problem:{code}",
-        "title": "No answer",
-        "status": status,
-        "code": code,
-        "detail": detail,
-        "error": detail,
-    }
-    headers = {"content-type": "application/problem+json"}
-    return ServerAnswer(status, headers, json.dumps(problem).encode())
+def _refused(code: str, detail: str) -> ServerAnswer:
+    error = CallRefused(code, detail)
+    assert error.status is not None
+    headers = {"content-type": PROBLEM_TYPE}
+    return ServerAnswer(
+        error.status, headers, json.dumps(problem_details(error)).encode()
+    )
 
 
 def loop_seconds() -> float:

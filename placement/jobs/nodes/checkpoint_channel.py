@@ -19,12 +19,13 @@ from placement.jobs.nodes.node_channel import (
     length_of,
     number,
     piece_of,
-    problem,
+    refused,
 )
 from placement.models import CarriedCheckpoint, Job, JobPart
 from placement.planner.values.errors import LogConflict, OrderRefused
 from placement.protocol.rendezvous import LATER, NONE, REFUSED, StartCheckpoint
 from telemetry.models import Node
+from telemetry.web.error_answers import problem_response
 
 State = CarriedCheckpoint.State
 MOST_ABOUT_BYTES = 4096
@@ -36,15 +37,15 @@ def about(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     """Receive the size of a requested checkpoint; answer the offset to continue at."""
     row = _requested_transfer(node, pk)
     if row is None:
-        return problem(404, "no checkpoint of such a job was asked for here")
+        return refused("not-found", "no checkpoint of such a job was asked for here")
     try:
         size, sha256, why, outcome = _about(request)
     except (ValueError, OrderRefused) as error:
-        return problem(422, f"not an announcement: {error}")
+        return refused("invalid", f"not an announcement: {error}")
     if outcome == LATER:
         checkpoint_relay.held_up(Q(pk=row.pk), why)
-        return problem(503, why)
-    refused = checkpoint_relay.announce(
+        return refused("unavailable", why)
+    too_large = checkpoint_relay.announce(
         row,
         size_bytes=size,
         sha256=sha256,
@@ -52,8 +53,8 @@ def about(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
         now=timezone.now(),
         unreadable=outcome == REFUSED,
     )
-    if refused:
-        return problem(413, refused)
+    if too_large:
+        return refused("too-large", too_large)
     row.refresh_from_db()
     return JsonResponse({"size": row.have_bytes})
 
@@ -88,26 +89,28 @@ def piece(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     """Store a piece at its byte offset; 409 says where to go on."""
     offset = number(request, "offset")
     if offset is None:
-        return problem(422, "offset must be a whole number")
+        return refused("invalid", "offset must be a whole number")
     row = _requested_transfer(node, pk)
     if row is None or row.state != State.COMING:
-        return problem(404, "no checkpoint of such a job was asked for here")
+        return refused("not-found", "no checkpoint of such a job was asked for here")
     if not 0 < length_of(request) <= MOST_PIECE_BYTES:
-        return problem(413, f"1 to {MOST_PIECE_BYTES} bytes a request")
+        return refused("too-large", f"1 to {MOST_PIECE_BYTES} bytes a request")
     data = request.body
     if hashlib.sha256(data).hexdigest() != request.headers.get("X-Sha256", ""):
-        return problem(503, "the piece was not received as it was sent")
+        return refused("unavailable", "the piece was not received as it was sent")
     try:
         have = checkpoint_relay.receive(
             row, offset=offset, data=data, now=timezone.now()
         )
     except LogConflict as conflict:
-        return problem(409, str(conflict), size=conflict.size_bytes)
+        return problem_response(conflict)
     except OSError as error:
         checkpoint_relay.held_up(
             Q(pk=row.pk), f"the portal cannot store it: {error.strerror}"
         )
-        return problem(507, f"the checkpoint cannot be stored: {error.strerror}")
+        return refused(
+            "storage-full", f"the checkpoint cannot be stored: {error.strerror}"
+        )
     return JsonResponse({"size": have})
 
 
@@ -116,11 +119,11 @@ def checkpoint(request: HttpRequest, node: Node, *, pk: int, part: int) -> HttpR
     """Send a piece of what a Job here goes on from; the whole is checked there."""
     offset = number(request, "offset")
     if offset is None:
-        return problem(422, "offset must be a whole number")
+        return refused("invalid", "offset must be a whole number")
     row = _ordered(node, pk, part)
     path = None if row is None else checkpoint_store.path_of(row)
     if path is None or not path.is_file():
-        return problem(404, "no checkpoint for such a job here")
+        return refused("not-found", "no checkpoint for such a job here")
     return HttpResponse(piece_of(path, offset), content_type="application/octet-stream")
 
 

@@ -27,6 +27,8 @@ from placement.protocol import signing
 from placement.protocol.node_http import FILE_PIECE_BYTES, KEY_HEADER
 from telemetry.inventory.enrollment import mark_channel
 from telemetry.models import Node
+from telemetry.protocol.request_refusal import RequestRefused
+from telemetry.web.error_answers import problem_response
 from telemetry.web.json_values import unstorable
 
 MOST_PIECE_BYTES = 2**20
@@ -45,11 +47,13 @@ def for_nodes(*methods: str) -> Callable[[View], View]:
         def admitted(request: HttpRequest, **kwargs: object) -> HttpResponse:
             node = node_of(request)
             if node is None:
-                answer = problem(401, "no such node, or not its token")
+                answer = refused("signed-out", "no such node, or not its token")
                 answer["WWW-Authenticate"] = "Node"
                 return answer
             if not _same_job(request, kwargs.get("pk")):
-                return problem(404, "this portal knows another job of that number")
+                return refused(
+                    "not-found", "this portal knows another job of that number"
+                )
             return view(request, node, **kwargs)
 
         return admitted
@@ -84,13 +88,9 @@ def node_with(shown: str) -> Node | None:
     return node if node is not None and node.accepts(token) else None
 
 
-def problem(status: int, detail: str, **fields: object) -> JsonResponse:
-    """Return a refusal for a program."""
-    return JsonResponse(
-        {"status": status, "detail": detail, **fields},
-        status=status,
-        content_type="application/problem+json",
-    )
+def refused(code: str, detail: str) -> JsonResponse:
+    """Return a refusal for a node."""
+    return problem_response(RequestRefused(code, detail))
 
 
 @for_nodes("GET")
@@ -106,7 +106,7 @@ def script(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     """Send a Job's script; its sha256 stands in the signed order too."""
     job = _on(node).filter(pk=pk, kind=Job.Kind.SCRIPT).first()
     if job is None:
-        return problem(404, "no script of such a job here")
+        return refused("not-found", "no script of such a job here")
     return _with_sum(job.script.encode())
 
 
@@ -116,7 +116,7 @@ def files(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     jobs = _on(node).filter(pk=pk, kind=Job.Kind.SCRIPT)
     job = jobs.select_related("plan").first()
     if job is None or job.plan is None:
-        return problem(404, "no files of such a job here")
+        return refused("not-found", "no files of such a job here")
     return _with_sum(files_for_job(job.plan))
 
 
@@ -140,15 +140,15 @@ def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     attempt = number(request, "attempt")
     offset = number(request, "offset")
     if attempt is None or offset is None:
-        return problem(422, "attempt and offset must be whole numbers")
+        return refused("invalid", "attempt and offset must be whole numbers")
     job = _on(node).filter(pk=pk).first()
     if job is None or not 1 <= attempt <= job.attempt:
-        return problem(404, "no such job here")
+        return refused("not-found", "no such job here")
     length = length_of(request)
     if length < 0:
-        return problem(411, "the length must be known")
+        return refused("length-needed", "the length must be known")
     if length > MOST_PIECE_BYTES:
-        return problem(413, f"at most {MOST_PIECE_BYTES} bytes a request")
+        return refused("too-large", f"at most {MOST_PIECE_BYTES} bytes a request")
     try:
         part = JobPart.objects.filter(job=job, node=node).first()
         size = log_store.append(
@@ -158,12 +158,10 @@ def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
             data=request.body,
             part=part.number if part else 0,
         )
-    except LogConflict as conflict:
-        return problem(409, str(conflict), size=conflict.size_bytes)
-    except LogTooLarge as error:
-        return problem(413, str(error))
+    except (LogConflict, LogTooLarge) as error:
+        return problem_response(error)
     except OSError as error:
-        return problem(507, f"the log cannot be stored: {error.strerror}")
+        return refused("storage-full", f"the log cannot be stored: {error.strerror}")
     if part is not None:
         JobPart.objects.filter(pk=part.pk).update(log_bytes=size)
     if attempt == job.attempt and (part is None or part.number == 0):

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from django.db.models import Sum
 
 from placement.jobs import job_broadcast
 from placement.models import Job, PlacementPolicy, ResultFile
-from placement.planner.values.errors import BadInput
+from placement.planner.values.errors import BadInput, LogConflict
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import format_bytes
 from telemetry.web.json_values import text_problem
@@ -33,16 +35,18 @@ DROPPED_A_LOOK = 100
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class ResultMisplaced(Exception):
-    """A piece does not begin where the stored part ends."""
+class ResultMisplaced(LogConflict):
+    """A piece of a file does not begin where the stored part ends."""
 
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        super().__init__(sentence("the file has {size} bytes", size=size_bytes))
+    code = "result-misplaced"
+    words = sentence("the file has {size} bytes")
 
 
-class ResultSpoiled(Exception):
+class ResultSpoiled(CodedError):
     """The uploaded bytes differ from the list, and are deleted."""
+
+    code = "result-spoiled"
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from placement.jobs.nodes.node_channel import (
     json_of,
     length_of,
     number,
-    problem,
+    refused,
 )
 from placement.models import Job, JobPart, ResultFile
 from placement.planner.values.errors import BadInput
 from telemetry.models import Node
+from telemetry.web.error_answers import problem_response
 
 MOST_LIST_BYTES = 2**20
 
@@ -26,14 +27,14 @@ def job_results(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     job = _job(request, node, pk)
     attempt = number(request, "attempt")
     if job is None or attempt is None:
-        return problem(404, "no such job here")
+        return refused("not-found", "no such job here")
     if request.method == "GET":
         policy = result_files.limits()
         return JsonResponse(
             {"most_files": policy.most_files, "most_bytes": policy.most_bytes}
         )
     if not 0 < length_of(request) <= MOST_LIST_BYTES:
-        return problem(413, f"1 to {MOST_LIST_BYTES} bytes, told first")
+        return refused("too-large", f"1 to {MOST_LIST_BYTES} bytes, told first")
     above = "" if job.node_id == node.pk else f"{node.name}/"
     try:
         said = json_of(request)
@@ -41,9 +42,9 @@ def job_results(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
             job=job, attempt=attempt, said=said, now=timezone.now()
         )
     except ValueError:
-        return problem(422, "must be JSON that can be stored")
+        return refused("invalid", "must be JSON that can be stored")
     except BadInput as error:
-        return problem(422, "is no list of results", fields=error.problems)
+        return problem_response(error)
     return JsonResponse(
         {
             "files": [
@@ -67,26 +68,26 @@ def job_result(
     job = _job(request, node, pk)
     offset = number(request, "offset")
     if offset is None:
-        return problem(422, "offset must be a whole number")
+        return refused("invalid", "offset must be a whole number")
     file = None
     if job is not None:
         file = ResultFile.objects.filter(
             pk=file_id, job=job, refused="", complete_at=None, dropped_at=None
         ).first()
     if file is None:
-        return problem(404, "no such file of a job here")
+        return refused("not-found", "no such file of a job here")
     if not 0 <= length_of(request) <= MOST_PIECE_BYTES:
-        return problem(413, f"at most {MOST_PIECE_BYTES} bytes a request, told first")
+        return refused(
+            "too-large", f"at most {MOST_PIECE_BYTES} bytes a request, told first"
+        )
     try:
         size = result_files.append(
             file=file, offset=offset, data=request.body, now=timezone.now()
         )
-    except result_files.ResultMisplaced as misplaced:
-        return problem(409, str(misplaced), size=misplaced.size_bytes)
-    except result_files.ResultSpoiled as spoiled:
-        return problem(422, str(spoiled))
+    except (result_files.ResultMisplaced, result_files.ResultSpoiled) as error:
+        return problem_response(error)
     except OSError as error:
-        return problem(507, f"it cannot be stored: {error.strerror}")
+        return refused("storage-full", f"it cannot be stored: {error.strerror}")
     return JsonResponse({"size": size})
 
 

@@ -35,10 +35,10 @@ from placement.jobs.tick import (
     job_retry,
 )
 from placement.models import Job, JobPart, JobQuerySet
-from placement.planner.values.errors import PlacementError
 from placement.protocol.job_lifecycle import JobState
 from reservations.models import CoUser, SitePolicy
 from reservations.rules.lifecycle import State
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 PORTAL = "portal"
@@ -88,7 +88,7 @@ def _each(
             done += step(job, now)
         except (
             DatabaseError,
-            PlacementError,
+            CodedError,
             ArithmeticError,
             LookupError,
             ValueError,

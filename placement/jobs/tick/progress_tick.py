@@ -18,9 +18,9 @@ from django.db.models import Q
 from placement.jobs import job_broadcast
 from placement.jobs.nodes import log_store, result_files
 from placement.models import Job, JobQuerySet
-from placement.planner.values.errors import PlacementError
 from placement.protocol.job_lifecycle import JobState
 from placement.rules.log_progress import followed, read_progress
+from telemetry.protocol.coded_error import CodedError
 
 TAIL_BYTES = 64 * 1024
 """What is read of a log's end: programs print other things between their steps."""
@@ -29,7 +29,7 @@ LAST_LOOK = timedelta(seconds=20)
 FOLLOWED = (JobState.RUNNING, JobState.STOPPING)
 _ERRORS = (
     DatabaseError,
-    PlacementError,
+    CodedError,
     ArithmeticError,
     LookupError,
     ValueError,

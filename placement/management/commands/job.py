@@ -24,14 +24,13 @@ from placement.jobs.job_arrays import launch_array
 from placement.jobs.launch_checks import MOST_SCRIPT_BYTES
 from placement.jobs.nodes import log_store
 from placement.models import Backfill, Job
-from placement.planner.cli.cli_command import one_line
 from placement.planner.launch.recipes import RECIPES
-from placement.planner.values.errors import BadInput, LaunchInvalid
 from placement.protocol.job_lifecycle import JobState
 from placement.protocol.launchers import Launcher
 from placement.rules.sweep import read_sweep
 from reservations.models import Membership, User
-from reservations.rules.errors import BookingError
+from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError, one_line
+from telemetry.web.error_answers import message_of
 
 FOLLOW_SECONDS = 0.5
 ROWS = 50
@@ -102,22 +101,19 @@ class Command(BaseCommand):
         }[word]
         try:
             act(options)
-        except LaunchInvalid as error:
-            parts = [f"{field}: {why}" for field, why in error.problems.items()]
-            self._refuse(f"job {word}: {'; '.join(parts)}")
-        except BookingError as error:
-            self._refuse(f"job {word}: {error.text(timezone.get_current_timezone())}")
+        except CodedError as error:
+            self._refuse(f"job {word}: {message_of(error)}")
         except BrokenPipeError:
             # Who reads has read enough: job log 5 | head.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except (Wrong, BadInput, OSError) as error:
+        except (Wrong, OSError) as error:
             self._refuse(f"job {word}: {error}")
         except KeyboardInterrupt:
             sys.exit(130)
 
     def _refuse(self, text: str) -> None:
         self.stderr.write(one_line(text))
-        sys.exit(2)
+        sys.exit(EXIT_REFUSED)
 
     def _submit(self, options: dict[str, Any]) -> None:
         script = options["script"]

@@ -54,7 +54,7 @@ class Command(PlannerCommand):
         add_common_options(parser)
 
     def answer(self, options: Mapping[str, Any]) -> str:
-        """Return the Plans. Raises PlacementError or OSError."""
+        """Return the Plans. Raises CodedError or OSError."""
         if options["gpus"] == LIVE:
             question = question_of(options)
             try:

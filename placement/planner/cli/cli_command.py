@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from placement.planner.values.errors import PlacementError
-
-EXIT_BAD_INPUT = 2
+from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError, one_line
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class CliCommand:
     """One sentence."""
     add_arguments: Callable[[argparse.ArgumentParser], None]
     answer: Callable[[Mapping[str, Any]], str]
-    """Options by name -> what is printed. Raises PlacementError or OSError."""
+    """Options by name -> what is printed. Raises CodedError or OSError."""
 
 
 def run_command(command: CliCommand, options: Mapping[str, Any]) -> int:
@@ -30,18 +28,8 @@ def run_command(command: CliCommand, options: Mapping[str, Any]) -> int:
     """
     try:
         text = command.answer(options)
-    except (PlacementError, OSError) as error:
+    except (CodedError, OSError) as error:
         print(one_line(f"{command.name}: {error}"), file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return EXIT_REFUSED
     print(text)
     return 0
-
-
-def one_line(text: str) -> str:
-    """Return an error as one printable line; it may quote a file.
-
-    >>> one_line("split: \\x1b[2J\\n is no kind")
-    'split: ?[2J is no kind'
-    """
-    plain = (c if c.isprintable() else "?" for c in " ".join(text.split()))
-    return "".join(plain)[:1000]

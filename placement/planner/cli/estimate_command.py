@@ -24,7 +24,7 @@ from placement.planner.sandbox.model_source import Source, find
 from placement.planner.symbolic.case import Case, of_workload, partial_input, read_case
 from placement.planner.symbolic.child_process import SymbolicFailed, run
 from placement.planner.symbolic.torch_check import torch_installed
-from placement.planner.values.errors import BadInput, PlacementError, SpecInvalid
+from placement.planner.values.errors import BadInput, SpecInvalid
 from placement.planner.values.strategies import (
     DDP,
     RANK_STRATEGIES,
@@ -33,6 +33,7 @@ from placement.planner.values.strategies import (
     Axis,
 )
 from placement.planner.values.workload import Workload
+from telemetry.protocol.coded_error import CodedError
 
 MOST_CASES = 10_000
 METHODS = ("closed", "symbolic")
@@ -153,8 +154,8 @@ def _symbolic(
     return _one_answer(run([case], path=str(Path.cwd())).answers[0])
 
 
-def _one_answer(answer: dict[str, Any] | PlacementError) -> dict[str, Any]:
-    if isinstance(answer, PlacementError):
+def _one_answer(answer: dict[str, Any] | CodedError) -> dict[str, Any]:
+    if isinstance(answer, CodedError):
         raise answer
     return answer
 
@@ -228,7 +229,7 @@ def _named(name: str, make: Any) -> Any:
     try:
         return make()
     except BadInput as error:
-        problems = {f"case {name}: {key}": why for key, why in error.problems.items()}
+        problems = {f"case {name}: {key}": why for key, why in error.fields.items()}
         raise BadInput(problems) from error
     except SymbolicFailed as error:
         raise SymbolicFailed(error.code, f"case {name}: {error.detail}") from error

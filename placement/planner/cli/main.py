@@ -4,10 +4,11 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from placement.planner.cli.cli_command import EXIT_BAD_INPUT, one_line, run_command
+from placement.planner.cli.cli_command import run_command
 from placement.planner.cli.estimate_command import ESTIMATE
 from placement.planner.cli.plan_command import PLAN
 from placement.planner.cli.split_command import SPLIT
+from telemetry.protocol.coded_error import EXIT_REFUSED, one_line
 
 PROGRAM = "python -m placement.planner"
 COMMANDS = (ESTIMATE, PLAN, SPLIT)
@@ -19,7 +20,7 @@ class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the problem and where help is; exit with status 2."""
         text = one_line(f"{self.prog.split()[-1]}: {message}; see --help")
-        self.exit(EXIT_BAD_INPUT, f"{text}\n")
+        self.exit(EXIT_REFUSED, f"{text}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -90,7 +90,7 @@ def plan_answer(options: Mapping[str, Any]) -> str:
     """Return the Plans for the GPUs of a file.
 
     Raises:
-        PlacementError: by field.
+        CodedError: by field.
         OSError: the launch files cannot be written.
     """
     question = question_of(options)
@@ -178,7 +178,7 @@ def plans_for_file(question: Question) -> PlanSet:
     """Plan on the GPUs of the file that --gpus names.
 
     Raises:
-        PlacementError: by field.
+        CodedError: by field.
     """
     options = question.options
     return planner.plan(

@@ -60,7 +60,7 @@ def solve(data: object) -> dict[str, Any] | list[dict[str, Any]]:
             found.append({"id": name, **split(case)})
         except BadInput as error:
             raise BadInput(
-                {f"case {name}: {key}": why for key, why in error.problems.items()}
+                {f"case {name}: {key}": why for key, why in error.fields.items()}
             ) from error
     return found
 

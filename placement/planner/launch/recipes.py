@@ -488,7 +488,7 @@ def _text(setting: RecipeSetting, value: object) -> str:
         try:
             return str(EntryPoint.read(value.strip()))
         except SpecInvalid as error:
-            raise ValueError(error.problems["entry"]) from error
+            raise ValueError(error.fields["entry"]) from error
     if value and not value.startswith("/"):
         raise ValueError(sentence("must be an absolute path on the node, or empty"))
     return value

@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from placement.planner.sandbox.jail import EXIT_REFUSED, Refused, limit, problem
+from placement.planner.sandbox.jail import EXIT_REFUSED, limit, problem
 from placement.planner.sandbox.model_file_reader import opened
-from placement.planner.values.errors import BadInput
+from placement.planner.values.errors import BadInput, FileRefused
 from placement.planner.values.onnx_external_data import MOST_PARTS, checked_name
 
 MOST_BYTES = 2**30
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     """Print the files of one archive; 0 or EXIT_REFUSED."""
     try:
         if len(arguments) != 1:
-            raise Refused("usage", "file", "one archive")
+            raise FileRefused("usage", "file", "one archive")
         archive = opened(Path(arguments[0]))
         # Zip's own names are in it; nothing can be imported behind the limits.
         codecs.lookup("cp437")
@@ -50,12 +50,10 @@ def main(arguments: list[str]) -> int:
         entries = _of_zip if start == b"PK\x03\x04" else _of_tar
         tell(entries(archive.file), sys.stdout.buffer)
         return 0
-    except Refused as refused:
-        return _refuse(refused.code, refused.field, refused.detail)
     except BadInput as error:
         return _refuse(error.code, error.field, error.detail)
     except MemoryError:
-        return _refuse("too_large", "upload", "reading it needs too much memory")
+        return _refuse("too-large", "upload", "reading it needs too much memory")
     except (
         zipfile.BadZipFile,
         tarfile.TarError,
@@ -71,19 +69,21 @@ def main(arguments: list[str]) -> int:
 
 
 def tell(entries: Iterator[Entry], out: BinaryIO) -> None:
-    """Print entries, within bounds. Raises Refused or BadInput."""
+    """Print entries, within bounds. Raises BadInput."""
     names: set[str] = set()
     total = 0
     for name, size, file in entries:
         name = checked_name(name)
         total += size
         if name in names:
-            raise Refused("twice", "upload", f"holds {name[:80]} twice")
+            raise FileRefused("twice", "upload", f"holds {name[:80]} twice")
         if len(names) >= MOST_PARTS:
-            raise Refused("too_many", "upload", f"holds more than {MOST_PARTS} files")
+            raise FileRefused(
+                "too-many", "upload", f"holds more than {MOST_PARTS} files"
+            )
         if not 0 <= total <= MOST_BYTES:
-            raise Refused(
-                "too_large", "upload", f"holds more than {MOST_BYTES:,} bytes"
+            raise FileRefused(
+                "too-large", "upload", f"holds more than {MOST_BYTES:,} bytes"
             )
         names.add(name)
         out.write(json.dumps({"name": name, "size": size}).encode() + b"\n")
@@ -91,7 +91,7 @@ def tell(entries: Iterator[Entry], out: BinaryIO) -> None:
         while left:
             piece = file.read(min(left, CHUNK_BYTES))
             if not piece:
-                raise Refused("cut_off", "upload", f"{name[:80]} is cut off")
+                raise FileRefused("cut-off", "upload", f"{name[:80]} is cut off")
             out.write(piece)
             left -= len(piece)
     out.write(json.dumps({"end": len(names)}).encode() + b"\n")
@@ -106,10 +106,12 @@ def _of_zip(file: BinaryIO) -> Iterator[Entry]:
             if info.is_dir():
                 continue
             if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-                raise Refused("link", "upload", f"{info.filename[:80]} is not a file")
+                raise FileRefused(
+                    "link", "upload", f"{info.filename[:80]} is not a file"
+                )
             if info.flag_bits & 1 or info.compress_type not in ZIP_METHODS:
                 detail = f"{info.filename[:80]} is encrypted, or packed in a rare way"
-                raise Refused("packed", "upload", detail)
+                raise FileRefused("packed", "upload", detail)
             with archive.open(info) as inner:
                 yield info.filename, info.file_size, inner
 
@@ -123,7 +125,7 @@ def _of_tar(file: BinaryIO) -> Iterator[Entry]:
             if info.isdir():
                 continue
             if not info.isreg() or info.issparse():
-                raise Refused(
+                raise FileRefused(
                     "link", "upload", f"{info.name[:80]} is not a complete file"
                 )
             inner = archive.extractfile(info)
@@ -133,7 +135,9 @@ def _of_tar(file: BinaryIO) -> Iterator[Entry]:
 
 def _check_count(count: int) -> None:
     if count >= MOST_ENTRIES:
-        raise Refused("too_many", "upload", f"holds more than {MOST_ENTRIES} entries")
+        raise FileRefused(
+            "too-many", "upload", f"holds more than {MOST_ENTRIES} entries"
+        )
 
 
 def _refuse(code: str, field: str, detail: str) -> int:

@@ -18,7 +18,6 @@ from placement.planner.model.quantized_weights import quantized
 from placement.planner.model.spec import ModelSpec
 from placement.planner.sandbox.jail import (
     EXIT_REFUSED,
-    Refused,
     end_at_sockets,
     limit,
     own_output,
@@ -32,7 +31,12 @@ from placement.planner.sandbox.model_file_reader import (
     read_json,
     with_config,
 )
-from placement.planner.values.errors import BadInput, SpecInvalid, UnknownFamily
+from placement.planner.values.errors import (
+    BadInput,
+    FileRefused,
+    SpecInvalid,
+    UnknownFamily,
+)
 
 CPU_SECONDS = 30
 ADDRESS_BYTES = 2 * 2**30
@@ -44,31 +48,29 @@ def main(arguments: list[str]) -> int:
     answers = own_output()
     try:
         if len(arguments) not in (1, 2):
-            raise Refused("usage", "path", "PATH [NAME]")
+            raise FileRefused("usage", "path", "PATH [NAME]")
         one = opened(Path(arguments[0]))
         name = arguments[1] if len(arguments) == 2 else ""
         spec, config = read(one, name[:120])
         return say(answers, with_config(spec, config), 0)
-    except Refused as refused:
-        told = problem(refused.code, refused.field, refused.detail)
     except BadInput as error:
         told = problem(error.code, error.field, error.detail)
     except MemoryError:
-        told = problem("too_large", "config", "building it needs too much memory")
+        told = problem("too-large", "config", "building it needs too much memory")
     except RecursionError:
-        told = problem("too_deep", "config", "is nested too deep")
+        told = problem("too-deep", "config", "is nested too deep")
     return say(answers, told, EXIT_REFUSED)
 
 
 def read(one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
     """(the ModelSpec of an open config.json, the config.json).
 
-    Raises Refused or BadInput.
+    Raises BadInput.
     """
     limit(address_bytes=ADDRESS_BYTES, cpu_seconds=CPU_SECONDS, files=None)
     if one.size > CONFIG_MAX_BYTES:
         detail = f"{one.size:,} bytes; at most {CONFIG_MAX_BYTES:,}"
-        raise Refused("too_large", "file", detail)
+        raise FileRefused("too-large", "file", detail)
     config = read_json(one.file.read())
     check_size(config)
     check_numbers(config)
@@ -84,7 +86,7 @@ def read(one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
             "its family is not known here, and the libraries that could build it "
             "are not installed; a .safetensors file of the model works for any family"
         )
-        raise Refused("unknown_family", "model_type", detail) from error
+        raise FileRefused("unknown-family", "model_type", detail) from error
     # Only now: it is asked at every import, and torch has thousands.
     end_at_sockets()
     module = built(config)

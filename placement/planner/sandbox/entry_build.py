@@ -24,13 +24,12 @@ from placement.planner.model.spec import ModelSpec
 from placement.planner.sandbox.jail import (
     EXIT_REFUSED,
     OUTPUT_MAX_BYTES,
-    Refused,
     own_output,
     problem,
     say,
 )
 from placement.planner.values.entry_point import EntryPoint
-from placement.planner.values.errors import BadInput, SpecInvalid
+from placement.planner.values.errors import BadInput, FileRefused, SpecInvalid
 
 CPU_SECONDS = 300
 
@@ -40,12 +39,10 @@ def main(arguments: list[str]) -> int:
     answers = own_output()
     try:
         if len(arguments) not in (1, 2):
-            raise Refused("usage", "entry", "MODULE:CALLABLE [NAME]")
+            raise FileRefused("usage", "entry", "MODULE:CALLABLE [NAME]")
         entry = EntryPoint.read(arguments[0])
         name = arguments[1] if len(arguments) == 2 else entry.callable
         return say(answers, spec_of_entry(entry, name[:120]).to_json(), 0)
-    except Refused as refused:
-        told = problem(refused.code, refused.field, refused.detail)
     except BadInput as error:
         told = problem(error.code, error.field, error.detail)
     return say(answers, told, EXIT_REFUSED)
@@ -54,7 +51,7 @@ def main(arguments: list[str]) -> int:
 def spec_of_entry(entry: EntryPoint, name: str) -> ModelSpec:
     """Return the ModelSpec of the module that an entry point returns. Runs its code.
 
-    Raises Refused in a process that has loaded Django, SpecInvalid for a failed call.
+    Raises FileRefused in a process with Django, SpecInvalid for a failed call.
     """
     module = built(entry)
     from placement.planner.sandbox.meta_model import spec_of_module
@@ -69,7 +66,7 @@ def built(entry: EntryPoint) -> Any:
     """What the entry point returns, on meta. Runs its code. Raises as spec_of_entry."""
     if "django" in sys.modules:
         detail = "runs a user's code. Start it as a job, or as the admin in a shell"
-        raise Refused("not_here", "entry", detail)
+        raise FileRefused("not-here", "entry", detail)
     import torch
 
     torch.set_num_threads(1)

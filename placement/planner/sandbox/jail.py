@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from placement.planner.values.errors import FileRefused
+
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 PR_SET_DUMPABLE, PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 4, 1, 38
 SIGKILL = 9
@@ -27,24 +29,16 @@ EXIT_REFUSED = 2
 EXIT_NETWORK = 97
 
 
-class Refused(Exception):
-    """The file cannot be used: code, field, detail."""
-
-    def __init__(self, code: str, field: str, detail: str) -> None:
-        self.code, self.field, self.detail = code, field, detail
-        super().__init__(detail)
-
-
 def open_regular(path: Path) -> int:
     """A descriptor of a regular file; links and devices are refused."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         detail = error.strerror or "cannot be opened"
-        raise Refused("unreadable", "file", detail) from error
+        raise FileRefused("unreadable", "file", detail) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise Refused("unreadable", "file", "is not a regular file")
+        raise FileRefused("unreadable", "file", "is not a regular file")
     return descriptor
 
 

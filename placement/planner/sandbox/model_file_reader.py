@@ -45,12 +45,11 @@ from placement.planner.model.files.tensor_inventory import TensorInfo
 from placement.planner.model.spec import ModelSpec
 from placement.planner.sandbox.jail import (
     EXIT_REFUSED,
-    Refused,
     limit,
     open_regular,
     problem,
 )
-from placement.planner.values.errors import BadInput, SpecInvalid
+from placement.planner.values.errors import BadInput, FileRefused, SpecInvalid
 
 KINDS = ("config", "safetensors", "index", "header", "json", "onnx")
 CPU_SECONDS = 10
@@ -96,14 +95,12 @@ def main(arguments: list[str]) -> int:
         spec, config = parsed(arguments)
         print(json.dumps(with_config(spec, config)))
         return 0
-    except Refused as refused:
-        return refuse(refused.code, refused.field, refused.detail)
     except BadInput as error:
         return refuse(error.code, error.field, error.detail)
     except MemoryError:
-        return refuse("too_large", "file", "parsing it needs too much memory")
+        return refuse("too-large", "file", "parsing it needs too much memory")
     except RecursionError:
-        return refuse("too_deep", "file", "is nested too deep")
+        return refuse("too-deep", "file", "is nested too deep")
 
 
 def with_config(spec: ModelSpec, config: Any) -> dict[str, Any]:
@@ -114,7 +111,7 @@ def with_config(spec: ModelSpec, config: Any) -> dict[str, Any]:
 def parsed(arguments: Sequence[str]) -> tuple[ModelSpec, Any]:
     """(the ModelSpec that the arguments ask for, its config.json or None).
 
-    Raises Refused or BadInput.
+    Raises BadInput.
     """
     if len(arguments) in (2, 3) and arguments[0] in KINDS:
         kind, path = arguments[0], Path(arguments[1])
@@ -124,18 +121,18 @@ def parsed(arguments: Sequence[str]) -> tuple[ModelSpec, Any]:
         return read(kind, one, name[:120])
     if len(arguments) >= 3 and arguments[0] == "set":
         if len(arguments) - 2 > FILES_MOST:
-            raise Refused("too_large", "files", f"more than {FILES_MOST}")
+            raise FileRefused("too-large", "files", f"more than {FILES_MOST}")
         files = [opened(Path(one)) for one in arguments[2:]]
         limit_process("set", files)
         return read_set(files, arguments[1][:120]), None
     usage = f"KIND PATH [NAME], KIND one of {', '.join(KINDS)}; or set NAME PATH..."
-    raise Refused("usage", "kind", usage)
+    raise FileRefused("usage", "kind", usage)
 
 
 def served(path: Path, name: str) -> dict[str, Any]:
     """Return the description of an ONNX file to serve, with its inputs and outputs.
 
-    Raises Refused or BadInput.
+    Raises BadInput.
     """
     one = opened(path)
     limit_process("onnx", [one])
@@ -152,7 +149,7 @@ def refuse(code: str, field: str, detail: str) -> int:
 
 
 def opened(path: Path) -> OpenedFile:
-    """An open regular file. Raises Refused."""
+    """An open regular file. Raises FileRefused."""
     file = os.fdopen(open_regular(path), "rb")
     return OpenedFile(path.name, file, os.fstat(file.fileno()).st_size)
 
@@ -183,7 +180,7 @@ def read(kind: str, one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
         return spec_of_tensors(read_header(one), name=name), None
     most = bytes_to_read(kind)
     if one.size > most:
-        raise Refused("too_large", "file", f"{one.size:,} bytes; at most {most:,}")
+        raise FileRefused("too-large", "file", f"{one.size:,} bytes; at most {most:,}")
     if kind == "onnx":
         return parse_onnx(one.file, one.size, name=name), None
     data = read_json(one.file.read())
@@ -191,7 +188,7 @@ def read(kind: str, one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
         kind = kind_of_json(data)
         if kind == "config" and one.size > CONFIG_MAX_BYTES:
             detail = f"{one.size:,} bytes; at most {CONFIG_MAX_BYTES:,} of a config"
-            raise Refused("too_large", "file", detail)
+            raise FileRefused("too-large", "file", detail)
     if kind == "config":
         return parse_config(data, name=name if name != "config" else ""), data
     if kind == "header":
@@ -221,7 +218,7 @@ def kind_of_json(data: Any) -> str:
 
 
 def refuse_archive(one: OpenedFile) -> None:
-    """Raise Refused for what would first have to be unpacked or executed."""
+    """Raise FileRefused for what would first have to be unpacked or executed."""
     start = one.file.read(8)
     one.file.seek(0)
     for mark, words in ARCHIVES.items():
@@ -229,7 +226,7 @@ def refuse_archive(one: OpenedFile) -> None:
             detail = (
                 f"is {words}: not read here. Give config.json, .safetensors or ONNX"
             )
-            raise Refused("archive", "file", detail)
+            raise FileRefused("archive", "file", detail)
 
 
 def read_json(text: bytes) -> Any:
@@ -242,7 +239,7 @@ def read_json(text: bytes) -> Any:
     try:
         return json.loads(text, parse_constant=no_constant, object_pairs_hook=no_twins)
     except (ValueError, UnicodeDecodeError) as error:
-        raise Refused("not_json", "file", str(error)[:200]) from error
+        raise FileRefused("not-json", "file", str(error)[:200]) from error
 
 
 def read_header(one: OpenedFile) -> list[TensorInfo]:
@@ -250,12 +247,12 @@ def read_header(one: OpenedFile) -> list[TensorInfo]:
     start = one.file.read(8)
     if start[:1] in (b"{", b" "):
         if one.size > MAX_HEADER_BYTES:
-            raise Refused("too_large", "file", "a header of more than 100 MiB")
+            raise FileRefused("too-large", "file", "a header of more than 100 MiB")
         return safetensors_tensors(start + one.file.read())
     length = int.from_bytes(start, "little")
     if length > MAX_HEADER_BYTES:
         detail = f"says {length:,} bytes; at most {MAX_HEADER_BYTES:,}"
-        raise Refused("spec_invalid", "header", detail)
+        raise FileRefused("spec-invalid", "header", detail)
     # A file cut off right behind its header is the header alone: no offsets to check.
     whole = one.size if one.size > 8 + length else None
     return safetensors_tensors(start + one.file.read(length), file_bytes=whole)
@@ -274,7 +271,7 @@ def read_set(files: Sequence[OpenedFile], name: str) -> ModelSpec:
         else:
             if one.size > JSON_MAX_BYTES:
                 detail = f"{one.name}: at most {JSON_MAX_BYTES:,} bytes"
-                raise Refused("too_large", "file", detail)
+                raise FileRefused("too-large", "file", detail)
             data = read_json(one.file.read())
             read_bytes += one.size
             kind = kind_of_json(data)
@@ -287,7 +284,9 @@ def read_set(files: Sequence[OpenedFile], name: str) -> ModelSpec:
             else:
                 index = data
         if read_bytes > SET_MAX_BYTES:
-            raise Refused("too_large", "files", f"more than {SET_MAX_BYTES:,} bytes")
+            raise FileRefused(
+                "too-large", "files", f"more than {SET_MAX_BYTES:,} bytes"
+            )
     if index is not None:
         return spec_of_index(index, shards, name=name)
     return spec_of_tensors(joined(shards), name=name)

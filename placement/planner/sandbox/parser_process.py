@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from placement.planner.model.spec import ModelSpec
-from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.errors import FileRefused, SpecInvalid
 from telemetry.protocol.sentences import sentence
 
 PARSE_SECONDS = 30
@@ -41,17 +41,6 @@ class ParsedModel:
     spec: ModelSpec
     config: Mapping[str, Any] | None
     """The config.json itself, where it was one: symbolic estimates build it again."""
-
-
-class ParserProblem(Exception):
-    """The parser's own words.
-
-    `code`: as the parser names it, such as unknown_family. `field`: what is wrong.
-    """
-
-    def __init__(self, code: str, field: str, detail: str) -> None:
-        self.code, self.field, self.detail = code, field, detail
-        super().__init__(detail)
 
 
 def kind_of(name: str) -> str:
@@ -106,12 +95,12 @@ def parsed_files(
         try:
             with parser_place():
                 answer = printed_answer(command, parse_seconds)
-        except ParserProblem as problem:
-            if len(paths) > 1 or problem.code != "unknown_family":
+        except FileRefused as problem:
+            if len(paths) > 1 or problem.code != "unknown-family":
                 raise
             with builder_place():
                 answer = printed_answer([BUILDER, first], build_seconds)
-    except ParserProblem as problem:
+    except FileRefused as problem:
         raise SpecInvalid({problem.field: problem.detail}) from None
     config = answer.get("config")
     spec = ModelSpec.from_json(answer)
@@ -129,7 +118,7 @@ def printed_answer(command: Sequence[str], seconds: float) -> dict[str, Any]:
         seconds: wall time that it may take.
 
     Raises:
-        ParserProblem: the process said what is wrong.
+        FileRefused: the process said what is wrong.
         SpecInvalid: it took too long or needed too much memory.
     """
     with tempfile.TemporaryFile() as output:
@@ -149,7 +138,7 @@ def printed_answer(command: Sequence[str], seconds: float) -> dict[str, Any]:
             }
         ) from None
     if done.returncode != 0 or "error" in answer:
-        raise ParserProblem(
+        raise FileRefused(
             str(answer.get("error") or ""),
             str(answer.get("field") or "upload")[:80],
             str(answer.get("detail") or sentence("cannot be read"))[:400],

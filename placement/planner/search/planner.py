@@ -234,7 +234,7 @@ def plan_among(
             continue
         found = SEARCHES[known](comfortable, rival)
         if isinstance(found, StrategyUnfit) or (
-            isinstance(found, RejectedStrategy) and found.code == "too_small"
+            isinstance(found, RejectedStrategy) and found.code == "too-small"
         ):
             by_least = SEARCHES[known](tight, rival)
             if isinstance(by_least, list):
@@ -281,7 +281,7 @@ def _merged(
 
 
 def _nearness(one: RejectedStrategy) -> tuple[bool, int, str]:
-    return (one.code == "not_applicable", one.missing_bytes, one.gpu_label)
+    return (one.code == "not-applicable", one.missing_bytes, one.gpu_label)
 
 
 def quantizer_of(spec: ModelSpec, workload: Workload) -> Quantize | None:

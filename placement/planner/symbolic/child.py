@@ -62,7 +62,6 @@ def main() -> int:
 
 def one(data: dict[str, Any], events: IO[str], place: int) -> dict[str, Any]:
     """{"answer"} or {"problem": {code, field, detail}} of one case."""
-    from placement.planner.sandbox.jail import Refused
     from placement.planner.symbolic.case import Case
     from placement.planner.symbolic.shapes import Unsupported
     from placement.planner.symbolic.training_step import follow
@@ -75,14 +74,12 @@ def one(data: dict[str, Any], events: IO[str], place: int) -> dict[str, Any]:
         return {"answer": follow(Case.from_json(data), progress)}
     except BadInput as error:
         return problem(error.code, error.field, error.detail)
-    except Refused as error:
-        return problem(error.code, error.field, error.detail)
     except Unsupported as error:
         return problem("unsupported", error.name, error.why)
     except MemoryError:
-        return problem("too_large", "model", "following it needs too much memory")
+        return problem("too-large", "model", "following it needs too much memory")
     except RecursionError:
-        return problem("too_deep", "model", "its code calls itself too deep")
+        return problem("too-deep", "model", "its code calls itself too deep")
     except Exception as error:
         # The model's own code: the user reads every error that it raises.
         text = " ".join(str(error).split())

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from placement.planner.symbolic.case import Case, read_case
-from placement.planner.values.errors import PlacementError, SpecInvalid
+from placement.planner.values.errors import SpecInvalid
+from telemetry.protocol.coded_error import CodedError
 
 CASE_SECONDS = 60
 """Processor time for one case; 8 billion parameters take under two."""
@@ -35,11 +36,11 @@ CHILD = "placement.planner.symbolic.child"
 Listener = Callable[[int, str, float], None]
 
 
-class SymbolicFailed(PlacementError):
+class SymbolicFailed(CodedError):
     """A case got no answer, and the case is not to blame (or nobody knows).
 
-    `code`: too_slow, died, no_torch, cancelled, unsupported, failed, too_large or
-    too_deep.
+    `code`: too-slow, died, no-torch, cancelled, unsupported, failed, too-large or
+    too-deep.
     """
 
     def __init__(self, code: str, detail: str) -> None:
@@ -52,7 +53,7 @@ class SymbolicFailed(PlacementError):
 class ChildAnswers:
     """What a child said: an answer or an error for each case, in order."""
 
-    answers: list[dict[str, Any] | PlacementError] = field(default_factory=list)
+    answers: list[dict[str, Any] | CodedError] = field(default_factory=list)
     import_seconds: float = 0.0
 
 
@@ -83,7 +84,7 @@ def estimate_entry(
 
 def _only(outcome: "ChildAnswers") -> dict[str, Any]:
     answer = outcome.answers[0]
-    if isinstance(answer, PlacementError):
+    if isinstance(answer, CodedError):
         raise answer
     return answer
 
@@ -195,7 +196,7 @@ class _Listening:
                     raise SymbolicFailed("cancelled", "was cancelled")
                 if time.monotonic() > until:
                     detail = "took longer than it may; the closed form has an answer"
-                    raise SymbolicFailed("too_slow", detail)
+                    raise SymbolicFailed("too-slow", detail)
                 if not ready.select(POLL_SECONDS):
                     continue
                 piece = os.read(descriptor, 65536)
@@ -226,18 +227,18 @@ class _Listening:
         if len(self.outcome.answers) == self.count and code == 0:
             return self.outcome
         if code == 3:
-            raise SymbolicFailed("no_torch", "torch and transformers are not installed")
+            raise SymbolicFailed("no-torch", "torch and transformers are not installed")
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
-            raise SymbolicFailed("too_slow", "needed more processor time than it may")
+            raise SymbolicFailed("too-slow", "needed more processor time than it may")
         if code == 97:
             detail = "the model's code tried to use the network or a process"
             raise SymbolicFailed("died", detail)
         raise SymbolicFailed("died", f"the child ended with status {code}")
 
 
-def _error(told: Mapping[str, str]) -> PlacementError:
+def _error(told: Mapping[str, str]) -> CodedError:
     """What a child's problem is here."""
     code = told["code"]
-    if code in ("spec_invalid", "unknown_family", "workload_invalid", "not_here"):
+    if code in ("spec-invalid", "unknown-family", "workload-invalid", "not-here"):
         return SpecInvalid({told["field"] or "model": told["detail"]})
     return SymbolicFailed(code, f"{told['field']}: {told['detail']}")

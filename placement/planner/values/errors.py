@@ -1,65 +1,50 @@
 """What can go wrong in placement, as data.
 
-PlacementError
-├── BadInput               the person can mend it: fields, each with its problem
+CodedError
+├── BadInput               the person can correct it: fields, each with its problem
 │   ├── SpecInvalid        a model's description
 │   │   └── UnknownFamily  a config.json of a family that is not known here
 │   │       └── UnknownHead  or of a known one in an unknown form
+│   ├── FileRefused        a file, in the words of the process that reads it
 │   ├── WorkloadInvalid    what to run with it
-│   ├── OffersInvalid      the Gpus offered
-│   └── LaunchInvalid      a Job's form
-├── PlanInvalid            a Plan that breaks its own promises: never the person's fault
-├── OrderRefused           a node does not do what an order says (code, detail)
-├── FactRefused            a node's message about Jobs that is none
+│   ├── OffersInvalid      the GPUs offered
+│   └── LaunchInvalid      a job's form
+├── PlanInvalid            a plan that breaks its own promises: never the person's fault
+├── OrderRefused           a node refuses a command (code, detail)
+├── FactRefused            a node's message about jobs breaks the protocol
 └── LogConflict, LogTooLarge   a piece of log that cannot be appended
 
-Every error has a stable `code`; its text is made from its fields. Refusals of the
-rules are in `job_refusals.py`.
+Refusals of the rules are in ``placement/rules/job_refusals.py``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from datetime import UTC, tzinfo
+from http import HTTPStatus
 
+from telemetry.protocol.coded_error import CodedError, FieldsRefused
 from telemetry.protocol.sentences import sentence
 
 
-class PlacementError(Exception):
-    """Root of everything that placement raises on purpose."""
-
-    code = "placement_error"
-
-
-class BadInput(PlacementError):
+class BadInput(FieldsRefused):
     """Something given to placement cannot be used; says which field and why."""
 
-    code = "bad_input"
+    code = "bad-input"
 
-    def __init__(self, problems: Mapping[str, str]) -> None:
-        self.problems: dict[str, str] = dict(problems)
-        super().__init__(
-            "; ".join(f"{field}: {detail}" for field, detail in self.problems.items())
-        )
-
-    @property
-    def field(self) -> str:
-        """The first field with a problem."""
-        return next(iter(self.problems), "")
-
-    @property
-    def detail(self) -> str:
-        """What is wrong with the first field."""
-        return next(iter(self.problems.values()), "")
+    def text(self, zone: tzinfo = UTC) -> str:
+        """Return every wrong field with what is wrong."""
+        return "; ".join(f"{field}: {detail}" for field, detail in self.fields.items())
 
 
 class SpecInvalid(BadInput):
     """A model's description has missing, wrong or absurd fields."""
 
-    code = "spec_invalid"
+    code = "spec-invalid"
 
 
 class UnknownFamily(SpecInvalid):
     """The config.json is of a family whose layers are not known here."""
 
-    code = "unknown_family"
+    code = "unknown-family"
 
     def __init__(self, family: str, known: Sequence[str]) -> None:
         self.family = family
@@ -94,34 +79,42 @@ class UnknownHead(UnknownFamily):
         )
 
 
+class FileRefused(BadInput):
+    """A file or a model's code cannot be read, as the process says that reads it.
+
+    `code` is the code of another error here, or one of those that docs/errors.md lists
+    as FileRefused.
+    """
+
+    def __init__(self, code: str, field: str, detail: str) -> None:
+        super().__init__({field: detail})
+        self.code = code
+
+
 class WorkloadInvalid(BadInput):
     """What to run is contradictory or out of range."""
 
-    code = "workload_invalid"
+    code = "workload-invalid"
 
 
 class OffersInvalid(BadInput):
-    """The Gpus offered contradict themselves (bytes below zero, the same one twice)."""
+    """The GPUs offered contradict themselves (bytes below zero, one GPU twice)."""
 
-    code = "offers_invalid"
+    code = "offers-invalid"
 
 
-class PlanInvalid(PlacementError):
-    """A Plan breaks a promise: a layer twice, a Gpu over its memory."""
+class PlanInvalid(CodedError):
+    """A plan breaks its own promises: a layer twice, a GPU over its memory."""
 
-    code = "plan_invalid"
+    code = "plan-invalid"
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(self.problems))
 
 
-class OrderRefused(PlacementError):
-    """A node does not do what an order says.
-
-    `code`: malformed, signature, other_node, expired, clock, replayed, no_key,
-    isolation, unix_user, recipe, script or simulated.
-    """
+class OrderRefused(CodedError):
+    """A node refuses a command. `code` says why; docs/errors.md lists the codes."""
 
     def __init__(self, code: str, detail: str) -> None:
         self.code = code
@@ -130,31 +123,39 @@ class OrderRefused(PlacementError):
 
 
 class LaunchInvalid(BadInput):
-    """A Job's form has fields that cannot be used."""
+    """A job's form has fields that cannot be used."""
 
-    code = "launch_invalid"
+    code = "launch-invalid"
 
 
-class LogConflict(PlacementError):
+class LogConflict(CodedError):
     """A piece of a log does not start where the stored part ends."""
 
-    code = "log_conflict"
+    code = "log-conflict"
+    status = HTTPStatus.CONFLICT
+    words = sentence("the log has {size} bytes")
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        super().__init__(sentence("the log has {size} bytes", size=size_bytes))
+        super().__init__(sentence(self.words, size=size_bytes))
+
+    @property
+    def members(self) -> dict[str, object]:
+        """Return the size in bytes: the next piece starts there."""
+        return {"size": self.size_bytes}
 
 
-class LogTooLarge(PlacementError):
+class LogTooLarge(CodedError):
     """The stored log would grow over its ceiling."""
 
-    code = "log_too_large"
+    code = "log-too-large"
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
 
-class FactRefused(PlacementError):
-    """A node's message about Jobs is not what it must be."""
+class FactRefused(CodedError):
+    """A node's message about jobs breaks the protocol."""
 
-    code = "fact_refused"
+    code = "fact-refused"
 
     def __init__(self, field: str, why: str) -> None:
         self.field = field

@@ -245,7 +245,7 @@ class RejectedStrategy:
     strategy: str
     title: str
     code: str
-    """too_small, not_applicable, not_better."""
+    """too-small, not-applicable or not-better."""
     reason: str
     gpu_label: str = ""
     """The Gpu that is too small."""

@@ -101,10 +101,8 @@ def plan_now(request: HttpRequest) -> HttpResponse:
             )
             asked = question_of_form(request, form)
             context |= quick_pictures(asked, estimate(asked.spec, asked.workload))
-        except BadInput as error:
+        except (BadInput, TooFast) as error:
             add_problems(form, error)
-        except TooFast as refusal:
-            form.add_error(None, refusal.text())
     answer = render(request, "placement/plans/_plan_now.html", context)
     milliseconds = 1000 * (time.perf_counter() - began)
     answer["Server-Timing"] = f"estimate;dur={milliseconds:.1f}"
@@ -186,10 +184,8 @@ def _answer(request: HttpRequest, form: PlanForm) -> PlanResult | None:
             now=timezone.now(),
         )
         return _plans(request, form, question_of_form(request, form))
-    except BadInput as error:
+    except (BadInput, TooFast) as error:
         add_problems(form, error)
-    except TooFast as refusal:
-        form.add_error(None, refusal.text())
     return None
 
 

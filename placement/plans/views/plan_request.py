@@ -19,6 +19,8 @@ from placement.planner.values.workload import Workload
 from placement.plans.model_registry import chosen_spec, parse_model
 from reservations.rules.errors import TooFast
 from reservations.web.rate_limits import check_rate
+from telemetry.protocol.coded_error import CodedError
+from telemetry.web.error_answers import message_of
 from telemetry.web.recognition import shown
 
 UPLOADS_PER_MINUTE = 20
@@ -123,9 +125,11 @@ def question_of_form(request: HttpRequest, form: PlanForm) -> PlanRequest:
     )
 
 
-def add_problems(form: PlanForm, error: BadInput) -> None:
-    """Put each problem at its field, or above all where the form has no such field."""
-    for field, text in error.problems.items():
+def add_problems(form: PlanForm, error: CodedError) -> None:
+    """Show each problem at its field, or on top if the form has no such field."""
+    if not error.fields:
+        form.add_error(None, message_of(error))
+    for field, text in error.fields.items():
         known = field if field in form.fields else None
         form.add_error(known, shown(text) if known else f"{field}: {shown(text)}")
 
@@ -155,11 +159,11 @@ def _parsed(request: HttpRequest, form: PlanForm) -> int:
             user=reader(request), upload=form.cleaned_data["upload"], now=now
         )
     except TooFast as refusal:
-        raise BadInput({"upload": refusal.text()}) from None
+        raise BadInput({"upload": message_of(refusal)}) from None
     except BadInput as error:
         said = [
             shown(text) if field in ("upload", "file") else f"{field} {shown(text)}"
-            for field, text in error.problems.items()
+            for field, text in error.fields.items()
         ]
         raise BadInput({"upload": "; ".join(said)}) from error
     known = [choice for choice in form.models if choice[0] != row.pk]

@@ -22,7 +22,7 @@ from placement.jobs.views.viewer import reader
 from placement.models import StoredPlan
 from placement.planner.launch.files import launch_files
 from placement.planner.model.spec import ModelSpec
-from placement.planner.values.errors import BadInput, PlanInvalid, WorkloadInvalid
+from placement.planner.values.errors import BadInput, PlanInvalid
 from placement.planner.values.plan import Plan
 from placement.plans.saved_plans import (
     book_plan,
@@ -35,9 +35,10 @@ from placement.plans.saved_plans import (
 from placement.plans.views import plan_cards, plan_comparison
 from placement.plans.views.plan_page import WALL
 from reservations.models import Membership
-from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import State
 from reservations.store.membership_rights import payers
+from telemetry.protocol.coded_error import CodedError
+from telemetry.web.error_answers import add_errors
 
 MOST_KEPT = 100
 MOST_PLACES = 4
@@ -211,13 +212,9 @@ def saved_plan_book(request: HttpRequest, pk: int) -> HttpResponse:
             hours=form.cleaned_data["hours"],
             now=now,
         )
-    except (WorkloadInvalid, BadInput) as error:
-        for field, text in error.problems.items():
-            form.add_error(field if field in form.fields else None, text)
-        return _page(request, row, plan, spec, form, status=422)
-    except BookingError as refusal:
-        form.add_error(None, refusal.text(timezone.get_current_timezone()))
-        return _page(request, row, plan, spec, form, status=409)
+    except CodedError as error:
+        status = add_errors(form, error)
+        return _page(request, row, plan, spec, form, status=status)
     own = own_copy(user=user, plan=row, now=now)
     if held.state == State.ACTIVE:
         query = urlencode({"reservation": held.pk, "plan": own.pk})

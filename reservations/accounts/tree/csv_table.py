@@ -14,9 +14,10 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from datetime import UTC, tzinfo
+from http import HTTPStatus
 
-from reservations.rules.errors import BookingError
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.web.spreadsheet import FORMULA
 
@@ -46,14 +47,15 @@ class RowError:
 
 
 @dataclass(eq=False)
-class SheetInvalid(BookingError):
-    """The file is no table that can be read."""
+class SheetInvalid(CodedError):
+    """The file is not a table that can be read."""
 
-    code: ClassVar[str] = "sheet-invalid"
-    title: ClassVar[str] = sentence("The file cannot be read")
+    code = "sheet-invalid"
+    title = sentence("The file cannot be read")
+    status = HTTPStatus.CONFLICT
     why: str = ""
 
-    def text(self, zone: object = None) -> str:
+    def text(self, zone: tzinfo = UTC) -> str:
         return sentence("{title}: {why}.", title=self.title, why=self.why)
 
 

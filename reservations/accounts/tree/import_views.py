@@ -29,9 +29,10 @@ from reservations.accounts.tree.queries import read_tree
 from reservations.accounts.tree.tree_csv import COLUMNS, NEEDED, edits_of, tree_rows
 from reservations.accounts.tree.tree_edits import Edit, Edited, TreeStale
 from reservations.models import TreeChange
-from reservations.rules.errors import BookingError
 from reservations.rules.review import mark_of
 from reservations.store.access import operator_required, reader
+from telemetry.protocol.coded_error import CodedError
+from telemetry.web.error_answers import message_of
 from telemetry.web.plain_forms import PlainForm
 
 ERRORS_SHOWN = 100
@@ -117,7 +118,7 @@ def show(request: HttpRequest) -> HttpResponseBase:
         text = read_file(form)
         run = dry_run(text, now=now)
     except SheetInvalid as error:
-        return _page(request, status=422, errors=[error.text()])
+        return _page(request, status=422, errors=[message_of(error)])
     asked = form.cleaned_data
     if run.errors or not asked.get("digest"):
         return _page(request, status=422 if run.errors else 200, run=run, text=text)
@@ -134,8 +135,10 @@ def show(request: HttpRequest) -> HttpResponseBase:
             now=now,
             kind=TreeChange.Kind.IMPORT,
         )
-    except BookingError as error:
-        return _page(request, status=409, run=run, text=text, errors=[error.text()])
+    except CodedError as error:
+        return _page(
+            request, status=409, run=run, text=text, errors=[message_of(error)]
+        )
     messages.success(
         request, gettext("Imported as change #%(pk)s.") % {"pk": change.pk}
     )

@@ -13,11 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, ClassVar, Literal
+from datetime import UTC, datetime, tzinfo
+from http import HTTPStatus
+from typing import Any, Literal
 
 from reservations.accounts.tree.tree_rows import AccountInfo, MemberInfo, Row, Tree
-from reservations.rules.errors import BookingError, Refusal
+from reservations.rules.errors import Refusal
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import joined, sentence
 
 Table = Literal["account", "member", "user"]
@@ -84,26 +86,27 @@ class Problem:
 
 
 @dataclass(eq=False)
-class EditsRefused(BookingError):
-    """Some of the edits cannot be made, so none is."""
+class EditsRefused(CodedError):
+    """Some of the edits are invalid, so none was made."""
 
-    code: ClassVar[str] = "edits-refused"
-    title: ClassVar[str] = sentence("The changes cannot be made")
+    code = "edits-refused"
+    title = sentence("The changes cannot be made")
+    status = HTTPStatus.CONFLICT
     problems: tuple[str, ...] = ()
 
-    def text(self, zone: Any = None) -> str:
+    def text(self, zone: tzinfo = UTC) -> str:
         return joined(self.problems) if self.problems else self.title
 
 
 @dataclass(eq=False)
 class TreeStale(Refusal):
-    """Somebody changed the rows since they were shown."""
+    """Another person changed the rows after they were shown."""
 
-    code: ClassVar[str] = "tree-stale"
-    title: ClassVar[str] = sentence("Changed meanwhile")
+    code = "tree-stale"
+    title = sentence("Changed meanwhile")
     what: str = ""
 
-    def text(self, zone: Any = None) -> str:
+    def text(self, zone: tzinfo = UTC) -> str:
         return sentence(
             "{what} was changed in the meantime. Check the new values first.",
             what=self.what,

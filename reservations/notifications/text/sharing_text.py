@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from typing import Any, ClassVar
+from typing import Any
 
-from reservations.rules.errors import Refusal, json_ready
+from reservations.rules.errors import Refusal
 from reservations.rules.figures import time_text
 from reservations.rules.notice_values import NoticeValues
+from telemetry.protocol.coded_error import json_ready
 from telemetry.protocol.sentences import joined, known, sentence
 
 MOST_CO_USERS = 8
@@ -24,10 +25,10 @@ MOST_CO_USERS = 8
 
 @dataclass(eq=False)
 class CannotShare(Refusal):
-    """Somebody who cannot be made a co-user."""
+    """This person cannot be made a co-user."""
 
-    code: ClassVar[str] = "cannot-share"
-    title: ClassVar[str] = sentence("Cannot be shared")
+    code = "cannot-share"
+    title = sentence("Cannot be shared")
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -36,10 +37,10 @@ class CannotShare(Refusal):
 
 @dataclass(eq=False)
 class CannotOffer(Refusal):
-    """What cannot be given away or swapped, or not with them."""
+    """This booking cannot be given away or swapped, or not with this person."""
 
-    code: ClassVar[str] = "cannot-offer"
-    title: ClassVar[str] = sentence("Cannot be offered")
+    code = "cannot-offer"
+    title = sentence("Cannot be offered")
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -48,10 +49,10 @@ class CannotOffer(Refusal):
 
 @dataclass(eq=False)
 class CannotAsk(Refusal):
-    """A message to a holder that cannot be sent."""
+    """This message cannot be sent to the holder."""
 
-    code: ClassVar[str] = "cannot-ask"
-    title: ClassVar[str] = sentence("Not sent")
+    code = "cannot-ask"
+    title = sentence("Not sent")
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -60,10 +61,10 @@ class CannotAsk(Refusal):
 
 @dataclass(eq=False)
 class OfferOver(Refusal):
-    """An Offer that cannot be answered any more."""
+    """The offer can no longer be answered."""
 
-    code: ClassVar[str] = "offer-over"
-    title: ClassVar[str] = sentence("The offer is over")
+    code = "offer-over"
+    title = sentence("The offer is over")
     state: str
     changed: bool = False
     """What it offers is no longer what was shown."""
@@ -82,10 +83,10 @@ class OfferOver(Refusal):
 
 @dataclass(eq=False)
 class OtherSideRefused(Refusal):
-    """The rules say no to what the maker of a swap would get."""
+    """The rules refuse what the other side of a swap would get."""
 
-    code: ClassVar[str] = "other-side-refused"
-    title: ClassVar[str] = sentence("Not possible for the other side")
+    code = "other-side-refused"
+    title = sentence("Not possible for the other side")
     rule: str
     """Code of the refusal; its numbers are for its own side only."""
 

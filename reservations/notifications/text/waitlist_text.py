@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from typing import ClassVar
 
 from reservations.rules.errors import Refusal
 from reservations.rules.figures import time_text
@@ -25,10 +24,10 @@ from telemetry.protocol.units import format_duration
 
 @dataclass(eq=False)
 class TooManyWaiting(Refusal):
-    """As many waiting requests as one person may have."""
+    """The person has as many waiting requests as the limit."""
 
-    code: ClassVar[str] = "too-many-waiting"
-    title: ClassVar[str] = sentence("Too many waiting requests")
+    code = "too-many-waiting"
+    title = sentence("Too many waiting requests")
     live: int
     most: int
 
@@ -43,10 +42,10 @@ class TooManyWaiting(Refusal):
 
 @dataclass(eq=False)
 class NeverFits(Refusal):
-    """Nothing here fits, however long one waits."""
+    """No GPU here fits the request, however long it waits."""
 
-    code: ClassVar[str] = "never-fits"
-    title: ClassVar[str] = sentence("No such GPUs")
+    code = "never-fits"
+    title = sentence("No such GPUs")
     asked: int
     there: int
 
@@ -75,8 +74,8 @@ class NeverFits(Refusal):
 class SpanTooShort(Refusal):
     """The duration does not fit between the two times."""
 
-    code: ClassVar[str] = "span-too-short"
-    title: ClassVar[str] = sentence("Too little time")
+    code = "span-too-short"
+    title = sentence("Too little time")
     earliest: datetime
     latest: datetime
     asked_seconds: int
@@ -92,10 +91,10 @@ class SpanTooShort(Refusal):
 
 @dataclass(eq=False)
 class SpanTooFar(Refusal):
-    """It may be over later than anybody may wait for."""
+    """The request may end later than a request may wait."""
 
-    code: ClassVar[str] = "span-too-far"
-    title: ClassVar[str] = sentence("Too far ahead")
+    code = "span-too-far"
+    title = sentence("Too far ahead")
     latest: datetime
     most_seconds: int
 
@@ -108,10 +107,10 @@ class SpanTooFar(Refusal):
 
 @dataclass(eq=False)
 class NotWaiting(Refusal):
-    """It is placed, withdrawn or over."""
+    """The request is no longer waiting: it was placed, withdrawn or is over."""
 
-    code: ClassVar[str] = "not-waiting"
-    title: ClassVar[str] = sentence("It no longer waits")
+    code = "not-waiting"
+    title = sentence("It no longer waits")
     state: str
     act: str
 
@@ -125,10 +124,10 @@ class NotWaiting(Refusal):
 
 @dataclass(eq=False)
 class NotDeclinable(Refusal):
-    """A placement inside its freeze: it can be cancelled at the usual price."""
+    """The planned start is too near to be declined. A cancellation may cost."""
 
-    code: ClassVar[str] = "not-declinable"
-    title: ClassVar[str] = sentence("Too late to decline")
+    code = "not-declinable"
+    title = sentence("Too late to decline")
     frozen_at: datetime
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -141,10 +140,10 @@ class NotDeclinable(Refusal):
 
 @dataclass(eq=False)
 class OfferLapsed(Refusal):
-    """There is no offer, or not any more."""
+    """There is no offer, or it has lapsed."""
 
-    code: ClassVar[str] = "offer-lapsed"
-    title: ClassVar[str] = sentence("The offer has expired")
+    code = "offer-lapsed"
+    title = sentence("The offer has expired")
     taken: bool = False
 
     def text(self, zone: tzinfo = UTC) -> str:

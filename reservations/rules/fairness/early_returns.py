@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import ClassVar
 
 from reservations.rules.errors import BeyondHorizon
 from reservations.rules.figures import time_text
@@ -55,10 +54,10 @@ class EarlyReturns:
 
 @dataclass(eq=False)
 class ReturnedTooMuch(BeyondHorizon):
-    """Further ahead than a person may book who gave back more than they used."""
+    """The person gave back more than they used, so the limit ahead is shorter."""
 
-    code: ClassVar[str] = "returned-too-much"
-    title: ClassVar[str] = sentence("Too far ahead after many returns")
+    code = "returned-too-much"
+    title = sentence("Too far ahead after many returns")
     returned_gpu_seconds: int
     used_gpu_seconds: int
     free_gpu_seconds: int

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import ClassVar, cast
+from typing import cast
 
 from reservations.rules.booking_rights import check_right
 from reservations.rules.calendar import Calendar, CalendarGpu
@@ -46,10 +46,10 @@ from telemetry.protocol.sentences import sentence
 
 @dataclass(eq=False)
 class PersonQuotaExceeded(QuotaExceeded):
-    """One person would hold too much over all Memberships together."""
+    """The person would hold more than the quota over all memberships together."""
 
-    code: ClassVar[str] = "person-quota-exceeded"
-    title: ClassVar[str] = sentence("Quota of one person")
+    code = "person-quota-exceeded"
+    title = sentence("Quota of one person")
 
     def _template(self) -> str:
         return sentence(

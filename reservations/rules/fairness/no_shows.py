@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import ClassVar
 
 from reservations.rules.errors import BeyondHorizon
 from reservations.rules.figures import time_text
@@ -32,10 +31,10 @@ class Strike:
 
 @dataclass(eq=False)
 class StruckHorizon(BeyondHorizon):
-    """Further ahead than who did not come several times may book."""
+    """The person did not use several bookings, so the limit ahead is shorter."""
 
-    code: ClassVar[str] = "struck-horizon"
-    title: ClassVar[str] = sentence("Too far ahead after no-shows")
+    code = "struck-horizon"
+    title = sentence("Too far ahead after no-shows")
     count: int
     first: datetime
     last: datetime

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from fractions import Fraction
 from itertools import combinations
-from typing import ClassVar
 
 from reservations.rules.calendar import (
     Calendar,
@@ -171,8 +170,8 @@ class FlexHeld(GpuTaken):
     See docs/design/fair-booking.md#rule-2.
     """
 
-    code: ClassVar[str] = "flex-held"
-    title: ClassVar[str] = sentence("Held as flex")
+    code = "flex-held"
+    title = sentence("Held as flex")
     own_level_fs: float | None = None
     """With what was asked for. None: infinite."""
     their_level_fs: float | None = None
@@ -276,10 +275,10 @@ def yielding(
 
 @dataclass(eq=False)
 class PlannedFor(GpuTaken):
-    """A waiting request has its planned start there: only firm may go before it."""
+    """A waiting request has its planned start there. Only firm goes before it."""
 
-    code: ClassVar[str] = "planned-for"
-    title: ClassVar[str] = sentence("Held for the waitlist")
+    code = "planned-for"
+    title = sentence("Held for the waitlist")
 
     def text(self, zone: tzinfo = UTC) -> str:
         values = {

@@ -19,6 +19,7 @@ from placement.plans import site_slots
 from placement.plans.model_registry import MOST_UPLOAD_BYTES
 from reservations.accounts.api_tokens import create_token
 from reservations.models import User
+from telemetry.protocol.request_refusal import RequestRefused
 from tests.placement.lab import signed_in
 
 MIB = 2**20
@@ -135,14 +136,14 @@ async def test_files_at_once_are_bounded_for_each_user_and_in_all(
     async with AsyncExitStack() as stack:
         for _ in range(bodies.MOST_UPLOADS_PER_USER):
             await hold(stack, next(webs), 1)
-        with pytest.raises(bodies.BodyRefused, match="files of yours") as refused:
+        with pytest.raises(RequestRefused, match="files of yours") as refused:
             await hold(stack, next(webs), 1)
         assert (refused.value.status, refused.value.retry_seconds) == (429, 10)
         first = AsyncExitStack()
         await hold(first, next(webs), 2)
         for number in range(bodies.MOST_UPLOADS - bodies.MOST_UPLOADS_PER_USER - 1):
             await hold(stack, next(webs), 3 + number)
-        with pytest.raises(bodies.BodyRefused, match="Other people's files"):
+        with pytest.raises(RequestRefused, match="Other people's files"):
             await hold(stack, next(webs), 99)
         await first.aclose()
         await hold(stack, next(webs), 99)
@@ -157,7 +158,7 @@ async def test_an_upload_of_a_web_process_that_was_killed_counts_for_a_moment(
         for _ in range(2):
             await hold(stack, killed, 1)
         killed._site._renewal.cancel()  # its event loop is no more
-        with pytest.raises(bodies.BodyRefused):
+        with pytest.raises(RequestRefused):
             await hold(stack, lives, 1)
         await asyncio.sleep(0.5)
         await hold(stack, lives, 1)
@@ -168,7 +169,7 @@ async def test_a_file_that_would_fill_the_disk_is_refused(monkeypatch):
     monkeypatch.setattr(bodies.shutil, "disk_usage", lambda _folder: free)
     async with AsyncExitStack() as stack:
         await hold(stack, bodies.Uploads(), 1, 3 * MIB)
-        with pytest.raises(bodies.BodyRefused, match="no space") as refused:
+        with pytest.raises(RequestRefused, match="no space") as refused:
             # What comes at the same time counts, to whichever web process.
             await hold(stack, bodies.Uploads(), 1, 3 * MIB)
         assert refused.value.status == 507

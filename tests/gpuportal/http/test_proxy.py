@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from gpuportal.http.bodies import FORM_BYTES, MIB
+from gpuportal.http.bodies import FORM_BYTES
 from placement.plans.model_registry import MOST_UPLOAD_BYTES
 from tests.house.walk import ROOT
 
@@ -178,7 +178,7 @@ def portal(proxy) -> Iterator[list[tuple[str, int]]]:
         def do_POST(self) -> None:
             rest = length = int(self.headers["Content-Length"])
             while rest:
-                rest -= len(self.rfile.read(min(rest, MIB)))
+                rest -= len(self.rfile.read(min(rest, 2**20)))
             came.append((self.headers["X-Forwarded-Proto"], length))
             self.send_response(200)
             self.send_header("Content-Length", "0")
@@ -237,7 +237,7 @@ def test_a_stopped_portal_is_a_page_that_tries_again(proxy):
 
 
 def test_what_the_product_takes_passes_the_proxy(proxy, portal):
-    body_bytes = 80 * MIB
+    body_bytes = 80 * 2**20
     answer = proxy.ask("POST", "/serve/new/", body=bytes(body_bytes))
     assert answer.status == 200
     assert portal == [("https", body_bytes)]
@@ -245,6 +245,6 @@ def test_what_the_product_takes_passes_the_proxy(proxy, portal):
 
 def test_the_proxy_lets_through_as_much_as_the_product_takes(proxy):
     most_bytes = MOST_UPLOAD_BYTES + FORM_BYTES
-    assert f"client_max_body_size {most_bytes // MIB}m;" in EXAMPLE.read_text()
+    assert f"client_max_body_size {most_bytes // 2**20}m;" in EXAMPLE.read_text()
     too_long = {"Content-Length": str(most_bytes + 1)}
     assert proxy.ask("POST", "/serve/new/", headers=too_long).status == 413

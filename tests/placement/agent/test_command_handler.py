@@ -53,7 +53,7 @@ def test_an_expired_order_is_refused(desk, told):
 
 def test_an_order_for_another_node_is_refused(desk, told):
     assert not give(desk, make_order(node="node2"))
-    assert told[0]["code"] == "other_node"
+    assert told[0]["code"] == "other-node"
 
 
 def test_a_replayed_order_is_refused_even_by_a_restarted_worker(desk, told, node):
@@ -117,7 +117,7 @@ def test_an_order_without_gpus_is_refused(desk, told):
 def test_a_node_without_its_key_says_so(node, told):
     node.order_key_file.unlink()
     assert not give(OrderDesk(node, publish=told.append), make_order())
-    assert told[0]["code"] == "no_key"
+    assert told[0]["code"] == "no-key"
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from reservations import tick as tick_service
 from reservations.booking import service as booking
 from reservations.booking.booking_change import change
 from reservations.models import LedgerEntry, Membership, Notice, Reservation, SitePolicy
-from reservations.rules.errors import BookingError
 from reservations.rules.lifecycle import Kind, State
 from reservations.store.booking_facts import own_holdings, site_policy
 from reservations.waitlist import service as waiting
 from telemetry.models import Alert, Node
+from telemetry.protocol.coded_error import CodedError
 from tests.factories import make_gpus
 from tests.placement.lab import signed_in
 from tests.placement.stage import NOW as STAGE
@@ -231,7 +231,7 @@ def test_gaps_go_to_sound_free_gpus_in_fair_order_after_the_waitlist(
     tick(NOW + 2 * HOUR)
     gap = stretch_of(mine).reservation
     assert gap.end == NOW + 6 * HOUR, "until the next booking of its Gpu"
-    with pytest.raises(BookingError, match="job that runs in gaps"):
+    with pytest.raises(CodedError, match="job that runs in gaps"):
         change(
             reservation_id=gap.pk,
             user=alice,
@@ -268,5 +268,5 @@ def test_what_no_gap_could_do_is_refused_by_field(bob, node) -> None:
     ):
         with pytest.raises(LaunchInvalid) as refused:
             ask(bob, **wrong)
-        assert field in refused.value.problems, wrong
+        assert field in refused.value.fields, wrong
     assert site_policy().gpus_at_once > 2 and not Backfill.objects.exists()

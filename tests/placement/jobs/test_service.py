@@ -109,7 +109,7 @@ def test_a_reservation_ahead_takes_a_job_that_waits(alice):
 def test_a_field_that_cannot_be_used_is_named(alice, reservation, changes, field):
     with pytest.raises(LaunchInvalid) as error:
         launch(alice, reservation, **changes)
-    assert list(error.value.problems) == [field]
+    assert list(error.value.fields) == [field]
     assert not Job.objects.exists()
 
 
@@ -172,7 +172,7 @@ def test_more_gpus_than_are_held_and_too_many_retries_are_refused_by_field(
 ):
     with pytest.raises(LaunchInvalid) as refused:
         launch(alice, reservation, gpu_count=3, retries=6)
-    assert set(refused.value.problems) == {"gpu_count", "retries"}
+    assert set(refused.value.fields) == {"gpu_count", "retries"}
 
 
 def make_plan(user, strategy, task="train"):
@@ -283,7 +283,7 @@ def test_a_strategy_of_shares_and_stages_needs_its_plan(alice, reservation):
     given = {"strategy": "pipeline"}
     with pytest.raises(LaunchInvalid) as refused:
         launch(alice, reservation, recipe="tiny-transformer", recipe_settings=given)
-    assert "needs a plan" in refused.value.problems["recipe_settings.strategy"]
+    assert "needs a plan" in refused.value.fields["recipe_settings.strategy"]
 
 
 def test_a_plan_is_not_run_on_another_node(alice):
@@ -294,7 +294,7 @@ def test_a_plan_is_not_run_on_another_node(alice):
     assert job.node.name == plan.plan["node"]
     with pytest.raises(LaunchInvalid) as refused:
         launch(alice, both, recipe="tiny-transformer", plan_id=plan.pk, node="blue")
-    assert "the plan is for red" in refused.value.problems["node"]
+    assert "the plan is for red" in refused.value.fields["node"]
 
 
 def test_a_plan_for_other_gpus_is_refused_with_their_names(alice, reservation):

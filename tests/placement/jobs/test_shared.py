@@ -43,7 +43,7 @@ def test_a_co_user_runs_as_themselves_without_checking_in_until_taken_off(
     assert [one.pk for one in usable_reservations(bob, NOW)] == [reservation.pk]
     with pytest.raises(LaunchInvalid) as refused:
         launch(bob, reservation, may_move=True)
-    assert set(refused.value.problems) == {"may_move"}
+    assert set(refused.value.fields) == {"may_move"}
     job = launch(bob, reservation)
     ticking_service.tick(NOW)
     (order,) = orders()

@@ -18,7 +18,11 @@ pytestmark = pytest.mark.pure
 ROOT = Path(__file__).parents[3]
 README = ROOT / "placement" / "planner" / "README.md"
 ALLOWED = ("telemetry", "telemetry.protocol")
-PURE = ("telemetry.protocol.sentences", "telemetry.protocol.units")
+PURE = (
+    "telemetry.protocol.coded_error",
+    "telemetry.protocol.sentences",
+    "telemetry.protocol.units",
+)
 FORBIDDEN = (
     *("django", "celery", "kombu", "redis", "valkey", "channels", "channels_redis"),
     *("ninja", "msgspec", "pydantic", "gpuportal", "reservations", "telemetry"),
@@ -48,11 +52,12 @@ BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def alone(folder):
-    """Copy the planner and the two modules that it imports; return the folder."""
+    """Copy the planner and the three modules that it imports; return the folder."""
     for name in (
         "placement/__init__.py",
         "telemetry/__init__.py",
         "telemetry/protocol/__init__.py",
+        "telemetry/protocol/coded_error.py",
         "telemetry/protocol/sentences.py",
         "telemetry/protocol/units.py",
     ):

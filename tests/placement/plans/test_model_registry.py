@@ -30,7 +30,7 @@ def keep(user, name="config.json", content=GPT2):
 def refused(user, name, content):
     with pytest.raises(SpecInvalid) as caught:
         keep(user, name, content)
-    return caught.value.problems
+    return caught.value.fields
 
 
 def test_a_spec_is_kept_and_not_the_file(alice, settings, tmp_path):

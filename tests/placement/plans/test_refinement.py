@@ -87,7 +87,7 @@ def test_a_lost_worker_is_overtaken(alice, child):
 
 def test_a_failure_is_told_and_may_be_asked_again_later(alice, monkeypatch):
     def broken(*_args, **_named):
-        raise SymbolicFailed("too_slow", "took too long")
+        raise SymbolicFailed("too-slow", "took too long")
 
     monkeypatch.setattr(refinement.child_process, "run", broken)
     row, _ = ask(alice)

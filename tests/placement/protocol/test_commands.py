@@ -101,7 +101,7 @@ def test_times_that_are_no_numbers_are_refused():
 def test_an_order_for_another_node_is_refused():
     with pytest.raises(OrderRefused) as refusal:
         check_order(make_order(), node="node2", now=time.time())
-    assert refusal.value.code == "other_node"
+    assert refusal.value.code == "other-node"
 
 
 def test_a_stale_order_is_refused():

@@ -52,4 +52,4 @@ def test_garbage_is_no_signature(signature):
 def test_a_node_without_a_key_takes_nothing(pem):
     with pytest.raises(OrderRefused) as refusal:
         signing.verify("job 7", signing.sign("job 7"), pem)
-    assert refusal.value.code == "no_key"
+    assert refusal.value.code == "no-key"

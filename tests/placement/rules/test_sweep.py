@@ -27,7 +27,7 @@ def test_every_combination_of_what_was_typed_runs_once():
 def test_what_cannot_be_a_sweep_says_why(text, words):
     with pytest.raises(LaunchInvalid) as refused:
         read_sweep(text)
-    assert words in refused.value.problems["sweep"]
+    assert words in refused.value.fields["sweep"]
 
 
 @pytest.mark.parametrize("given", [{"a": 1}, {"a": []}, {"a": [None]}, {"a": [True]}])

@@ -132,11 +132,11 @@ def test_no_more_comes_out_of_a_bomb_than_may(monkeypatch):
             return super().write(data)
 
     bomb = zipped({"a": bytes(900_000), "b": bytes(900_000)})
-    with pytest.raises(unpack.Refused, match="more than 1,048,576 bytes"):
+    with pytest.raises(unpack.FileRefused, match="more than 1,048,576 bytes"):
         unpack.tell(unpack._of_zip(io.BytesIO(bomb)), Counted())
     assert sum(sizes) < 1_000_000
     packed = tarred({"a": bytes(2**21)}, packed=True)
-    with pytest.raises(unpack.Refused, match="more than"):
+    with pytest.raises(unpack.FileRefused, match="more than"):
         unpack.tell(unpack._of_tar(io.BytesIO(packed)), Counted())
 
 

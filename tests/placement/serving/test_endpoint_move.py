@@ -8,10 +8,11 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 
 from placement.models import Endpoint, Job
+from placement.protocol.call_refusal import CallRefused
 from placement.protocol.job_lifecycle import JobState
 from placement.serving import endpoint_move, model_states, model_store
 from placement.serving import service as serving
-from placement.serving.call_access import NotServing, call_target
+from placement.serving.call_access import call_target
 from placement.serving.serving_refusals import CannotMove
 from reservations.models import Reservation
 from reservations.rules.booking_alerts import INTRUDER
@@ -158,7 +159,7 @@ def test_an_endpoint_on_a_lost_gpu_is_begun_elsewhere_with_the_reservations_rest
     assert endpoint_move.tick(now)["serves_begun"] == 0, "once"
     # The server died with its Gpu: calls wait for the new one and for nothing else.
     stage.run(old, JobState.FAILED, ended_at=now)
-    with pytest.raises(NotServing):
+    with pytest.raises(CallRefused):
         call_target(alice, old.pk, "mlp")
     stage.run(after.job)
     assert endpoint_move.tick(now)["serves_switched"] == 1

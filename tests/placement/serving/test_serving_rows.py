@@ -216,7 +216,7 @@ def test_one_server_per_gpu_and_only_where_the_model_fits(alice, redis_client):
     ):
         with pytest.raises(LaunchInvalid) as caught:
             deploy(**said)
-        assert list(caught.value.problems) == [field]
+        assert list(caught.value.fields) == [field]
     job = deploy(name="one")
     with pytest.raises(ServesAlready, match=f"Job {job.pk} "):
         deploy(name="two")

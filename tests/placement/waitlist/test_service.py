@@ -94,7 +94,7 @@ def test_a_job_that_waits_with_a_request_is_queued_where_it_is_placed(
     ):
         with pytest.raises(LaunchInvalid) as refused:
             ask(alice, job=JOB | wrong)
-        assert field in refused.value.problems
+        assert field in refused.value.fields
     assert not WaitingRequest.objects.exists()
 
     row = ask(alice, job=JOB, latest=NOW + 11 * HOUR)

@@ -105,7 +105,7 @@ def test_who_does_not_stand_above_is_refused_with_both_numbers(lab, alice, bob) 
     lab.book(bob, lab.gpus[:1], TUESDAY, 2)
     with pytest.raises(FlexHeld) as held:
         lab.book(alice, lab.gpus[:1], TUESDAY, 2)
-    fields = held.value.fields
+    fields = held.value.numbers
     assert fields["own_level_fs"] == 0.5 and fields["their_level_fs"] is None
     assert "2.0× your share" in held.value.text()
     assert held.value.next_slot is not None

@@ -40,12 +40,12 @@ from reservations.rules.decision_record import (
     recompute_refusal,
     without_places,
 )
-from reservations.rules.errors import BookingError
 from reservations.rules.fairness.quota import PERMILLE, SpendTotals
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.window import WEEK_SECONDS, Window, instant, unix
 from reservations.store.booking_facts import site_policy
 from reservations.store.booking_snapshot import account_path, quota_infos
+from telemetry.protocol.coded_error import CodedError
 from tests.factories import make_membership, make_user
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, make_minutes
 from tests.reservations.worlds import world
@@ -82,7 +82,7 @@ class Story:
         try:
             getattr(self, name)()
             self.done[name] += 1
-        except BookingError:
+        except CodedError:
             self.done["refused"] += 1
         if name in BY_SOMEBODY and self.actor is not None:
             after = self.safe()
@@ -313,7 +313,7 @@ def check_refused_again() -> None:
         again = recompute_refusal(row.inputs, policy)
         assert again is not None, row.text
         assert again.code == row.rule
-        told = json.loads(json.dumps(again.fields))
+        told = json.loads(json.dumps(again.numbers))
         assert told == row.fields, row.text
 
 

@@ -47,7 +47,7 @@ def test_two_people_cannot_hold_one_gpu(lab, alice, bob) -> None:
     lab.book(alice, lab.gpus[:1], at(14), 2)
     with pytest.raises(errors.GpuTaken) as refused:
         lab.book(bob, lab.gpus[:1], at(15), 2)
-    assert refused.value.fields["gpu"] == "node-a:0"
+    assert refused.value.numbers["gpu"] == "node-a:0"
     assert "Alice" in refused.value.text()
     assert refused.value.next_slot is not None
     assert refused.value.next_slot.gpu_ids == (lab.gpus[1].pk,)
@@ -90,7 +90,7 @@ def test_windows_that_nobody_may_have(lab, alice, start, hours, refusal) -> None
     with pytest.raises(refusal) as refused:
         lab.book(alice, lab.gpus[:1], start, hours)
     assert refused.value.text()
-    assert refused.value.fields
+    assert refused.value.numbers
 
 
 def test_five_gpus_at_once_are_too_many(lab, alice) -> None:
@@ -98,7 +98,7 @@ def test_five_gpus_at_once_are_too_many(lab, alice) -> None:
     lab.book(alice, lab.gpus[:1], at(14), 4)
     with pytest.raises(errors.TooManyGpus) as refused:
         lab.book(alice, lab.gpus[1:3], at(15), 1)
-    assert refused.value.fields == {"asked": 2, "held": 1, "most": 2, "shared": 0}
+    assert refused.value.numbers == {"asked": 2, "held": 1, "most": 2, "shared": 0}
     assert refused.value.next_slot is not None
     assert refused.value.next_slot.start == at(18)
     fewer = refused.value.works_instead
@@ -147,7 +147,7 @@ def test_the_longest_cannot_be_had_in_pieces(lab, alice) -> None:
     lab.book(alice, lab.gpus[:1], at(12), 3)
     with pytest.raises(errors.TooLong) as refused:
         lab.book(alice, lab.gpus[:1], at(15), 2)
-    assert refused.value.fields["joined"] is True
+    assert refused.value.numbers["joined"] is True
 
 
 def test_beyond_the_quota_it_is_flex_inside_the_flex_horizon(lab, alice) -> None:
@@ -163,7 +163,7 @@ def test_beyond_the_quota_and_the_flex_horizon_it_is_refused(lab, alice) -> None
     lab.book(alice, lab.gpus[:1], at(12, day=8), 3)
     with pytest.raises(errors.QuotaExceeded) as refused:
         lab.book(alice, lab.gpus[:1], at(18, day=9), 2)
-    fields = refused.value.fields
+    fields = refused.value.numbers
     assert fields["would_hold_gpu_seconds"] == WEIGHT * 5 * HOUR
     assert fields["fits_gpu_seconds"] == WEIGHT * HOUR
     assert "would hold 50 of your 40 credits" in refused.value.text()
@@ -178,7 +178,7 @@ def test_a_group_has_a_quota_of_its_own(lab, alice, bob) -> None:
     lab.book(alice, lab.gpus[:1], at(12, day=8), 3)
     with pytest.raises(errors.GroupQuotaExceeded) as refused:
         lab.book(bob, lab.gpus[1:2], at(12, day=9), 2)
-    assert refused.value.fields["account"] == "Vision"
+    assert refused.value.numbers["account"] == "Vision"
 
 
 def test_carol_is_not_bound_by_the_quota_of_visions_group(lab, alice, carol) -> None:
@@ -217,7 +217,7 @@ def test_who_has_two_accounts_must_choose_and_who_has_none_cannot_book(
     make_membership(alice, "nlp")
     with pytest.raises(errors.MembershipNeeded) as refused:
         lab.book(alice, lab.gpus[:1], at(14), 1)
-    assert set(refused.value.fields["accounts"]) == {"Vision", "Nlp"}
+    assert set(refused.value.numbers["accounts"]) == {"Vision", "Nlp"}
     with pytest.raises(errors.MembershipNeeded):
         lab.book(omar, lab.gpus[:1], at(14), 1)
 

@@ -239,4 +239,4 @@ def test_a_closure_that_cannot_be_meant_is_refused_by_field(lab, fields, field):
     wanted = replace(draft(lab.gpus, at(12), at(14)), **fields)
     with pytest.raises(FieldsInvalid) as refused:
         closures.preview(draft=wanted, now=NOW)
-    assert list(refused.value.wrong) == [field]
+    assert list(refused.value.fields) == [field]

@@ -118,9 +118,9 @@ def test_a_pools_quota_binds_on_its_gpus_alone_for_one_and_for_a_group(
     assert lab.book(alice, gpus[:1], far, 2).kind == Kind.FIRM
     with pytest.raises(PoolQuotaExceeded, match="only NVIDIA H200 GPUs") as refused:
         lab.book(alice, gpus[1:], far, 1)
-    assert refused.value.fields["quota_gpu_seconds"] == 40 * HOUR
-    assert refused.value.fields["would_hold_gpu_seconds"] == 60 * HOUR
-    assert refused.value.fields["fits_gpu_seconds"] == 0
+    assert refused.value.numbers["quota_gpu_seconds"] == 40 * HOUR
+    assert refused.value.numbers["would_hold_gpu_seconds"] == 60 * HOUR
+    assert refused.value.numbers["fits_gpu_seconds"] == 0
     # On other GPUs the site's quota alone counts.
     assert lab.book(alice, lab.gpus[:1], far, 4).kind == Kind.FIRM
     assert lab.book(bob, gpus[1:], far, 1).kind == Kind.FIRM
@@ -235,7 +235,7 @@ def test_what_cannot_be_meant_is_refused_by_field(lab, alice, desk) -> None:
     ):  # fmt: skip
         with pytest.raises(FieldsInvalid) as refused:
             call()
-        assert list(refused.value.wrong) == [wrong]
+        assert list(refused.value.fields) == [wrong]
     for old, new, field in (
         (gpu.pk, gpu.pk, "new"),
         (10**9, gpu.pk, "old"),
@@ -243,7 +243,7 @@ def test_what_cannot_be_meant_is_refused_by_field(lab, alice, desk) -> None:
     ):
         with pytest.raises(FieldsInvalid) as no:
             gpu_replacement.preview(old_id=old, new_id=new, now=NOW)
-        assert list(no.value.wrong) == [field]
+        assert list(no.value.fields) == [field]
     Gpu.objects.filter(pk=other.pk).update(maintenance=True)
     with pytest.raises(FieldsInvalid, match="under maintenance"):
         gpu_replacement.preview(old_id=gpu.pk, new_id=other.pk, now=NOW)

@@ -38,7 +38,7 @@ def test_the_third_no_show_shortens_the_horizon_for_a_fortnight(lab, alice) -> N
     far = now + 3 * DAY
     with pytest.raises(StruckHorizon) as struck:
         lab.book(alice, lab.gpus[:1], far, 2, now=now)
-    assert struck.value.fields["count"] == 3
+    assert struck.value.numbers["count"] == 3
     assert (struck.value.until, struck.value.latest) == (until, now + 2 * DAY)
     assert "at most 2 d ahead" in struck.value.text()
     # Whatever pays: one who sits in two accounts has one name.

@@ -16,7 +16,7 @@ from reservations import tick
 from reservations.booking import gap_booking, overstay
 from reservations.booking import service as booking
 from reservations.models import Allocation, Reservation
-from reservations.rules.errors import BookingError, InThePast
+from reservations.rules.errors import InThePast
 from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import OverBeforeFree
 from reservations.rules.window import instant, unix
@@ -25,6 +25,7 @@ from reservations.store.free_gaps import whole_holdings
 from reservations.waitlist import scheduler
 from reservations.waitlist import service as waiting
 from telemetry.models import Gpu
+from telemetry.protocol.coded_error import CodedError
 from tests.factories import make_membership, make_user
 from tests.reservations.booking.test_invariants import (
     Story,
@@ -116,7 +117,7 @@ class GapStory(Story):
         begin = self.now + timedelta(seconds=self.chance.choice((0, 0, 0, 20)))
         self.compare(gpu_ids, begin if end - begin > timedelta(0) else self.now, end)
 
-    def attempt(self, user, gpu_ids, start, end) -> Reservation | BookingError:
+    def attempt(self, user, gpu_ids, start, end) -> Reservation | CodedError:
         """Book as any story does; return what came of it."""
         try:
             return booking.book(
@@ -127,7 +128,7 @@ class GapStory(Story):
                 end=end,
                 now=self.now,
             )
-        except BookingError as refusal:
+        except CodedError as refusal:
             return refusal
 
     def gap(self) -> None:

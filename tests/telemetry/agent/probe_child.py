@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from telemetry.agent.probe import NvmlProbe
-from telemetry.protocol.errors import TelemetryError
+from telemetry.protocol.coded_error import CodedError
 
 later = [0.0]
 """Seconds by which the probe's clock is ahead."""
@@ -24,7 +24,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             print(_answer(probe, line.strip()), flush=True)
-        except TelemetryError as error:
+        except CodedError as error:
             print(json.dumps([error.code, str(error)]), flush=True)
 
 

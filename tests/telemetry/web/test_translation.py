@@ -6,10 +6,10 @@ from django.core.exceptions import ValidationError
 from django.template import Context, Template
 from django.utils.html import format_html
 
-from gpuportal.http.problems import problem, problem_of
-from telemetry.protocol.errors import TelemetryError
+from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import counted, joined, sentence
 from telemetry.web import translation
+from telemetry.web.error_answers import problem_of
 from telemetry.web.translation import translated, translated_values
 
 GERMAN = {
@@ -89,19 +89,19 @@ def test_a_form_shows_it_beside_the_field() -> None:
 
 @pytest.mark.usefixtures("german")
 def test_problem_details_are_translated_and_numbers_are_not() -> None:
-    found = problem(
-        409,
-        code="gpu-taken",
-        title=sentence("Taken"),
-        detail=TAKEN,
-        fields={"gpu": TAKEN},
-        numbers={"why": TAKEN},
+    found = problem_of(
+        RequestRefused(
+            "invalid",
+            TAKEN,
+            title=sentence("Taken"),
+            fields={"gpu": TAKEN},
+            numbers={"why": TAKEN},
+        )
     )
     assert found["title"] == "Vergeben"
     assert found["detail"] == "<ann> hat a/0."
     assert found["fields"] == {"gpu": "<ann> hat a/0."}
     assert found["numbers"] == {"why": "a/0 is taken by <ann>."}
-    assert problem_of(TelemetryError(TAKEN))["detail"] == "<ann> hat a/0."
 
 
 @pytest.mark.usefixtures("german")

@@ -162,7 +162,7 @@ def refusal(
     strategy: str,
     reason: str,
     *,
-    code: str = "not_applicable",
+    code: str = "not-applicable",
     gpu: GpuOffer | None = None,
     missing_bytes: int = 0,
     cheapest_change: str = "",
@@ -207,7 +207,7 @@ def too_small(
     return refusal(
         strategy,
         reason,
-        code="too_small",
+        code="too-small",
         gpu=gpu,
         missing_bytes=missing_bytes,
         cheapest_change=change,

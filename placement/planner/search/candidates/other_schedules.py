@@ -80,7 +80,7 @@ def gpipe_note(hunt: SearchContext, plan: Plan) -> RejectedStrategy:
     return RejectedStrategy(
         strategy=GPIPE.key,
         title=GPIPE.title,
-        code="too_small" if missing > 0 else "not_better",
+        code="too-small" if missing > 0 else "not-better",
         reason=reason,
         gpu_label=label if missing > 0 else "",
         gpu_uuid=uuid if missing > 0 else "",
@@ -173,7 +173,7 @@ def _against(hunt: SearchContext, rival: Plan) -> list[Plan] | RejectedStrategy:
                 "{missing} are missing.",
                 missing=gib(nearest.missing_bytes),
             ),
-            code="too_small",
+            code="too-small",
             gpu=nearest.gpu,
             missing_bytes=nearest.missing_bytes,
             cheapest_change=sentence("the 1F1B schedule"),
@@ -188,7 +188,7 @@ def _against(hunt: SearchContext, rival: Plan) -> list[Plan] | RejectedStrategy:
                 virtual_stages=best.shardings[0].virtual_stages,
                 step=seconds(rival.step_seconds),
             ),
-            code="not_better",
+            code="not-better",
         )
     return [_plan(hunt, best)]
 

@@ -68,7 +68,7 @@ def zero1_uneven(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
             return refusal(
                 strategy,
                 sentence("Equal shares fit just as well (ZeRO-1)."),
-                code="not_better",
+                code="not-better",
             )
         if setting is not None:
             return [_plan(hunt, chosen, setting)]

@@ -189,7 +189,7 @@ def test_an_unknown_user_is_refused():
     order = nodes.make_order(unix_user="no-such-user-here")
     with pytest.raises(OrderRefused, match="no Unix user no-such-user-here") as refusal:
         unix_user.identity_of(order, allow_scripts=True)
-    assert refusal.value.code == "unix_user"
+    assert refusal.value.code == "unix-user"
 
 
 def test_a_script_without_a_user_of_its_own_is_refused(node, serve):

@@ -162,4 +162,4 @@ def test_the_node_refuses_it_too(plan, words):
             python="py",
             plan=made,
         )
-    assert words in refused.value.problems["recipe_settings.backend"]
+    assert words in refused.value.fields["recipe_settings.backend"]

@@ -135,7 +135,7 @@ def test_texts_that_cannot_be_are_refused_by_field(given, words):
     with pytest.raises(LaunchInvalid) as refused:
         checked_settings("own-model", given)
     (name,) = given
-    assert words in refused.value.problems[f"recipe_settings.{name}"]
+    assert words in refused.value.fields[f"recipe_settings.{name}"]
 
 
 def test_own_code_is_refused_where_scripts_are():

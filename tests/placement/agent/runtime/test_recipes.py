@@ -183,7 +183,7 @@ def test_a_plan_for_another_number_of_gpus_is_refused():
     plan = plan_for("fsdp", 2)
     with pytest.raises(LaunchInvalid) as refused:
         recipe_command("tiny-transformer", {}, gpu_count=3, python="py", plan=plan)
-    assert refused.value.problems["plan"] == "is for 2 GPUs, not 3"
+    assert refused.value.fields["plan"] == "is for 2 GPUs, not 3"
 
 
 def test_burn_in_counts_and_ends_as_it_is_told(tmp_path):

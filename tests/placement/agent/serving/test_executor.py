@@ -9,10 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from placement.agent.serving.batch import HostedModel, TurnedAway
+from placement.agent.serving.batch import HostedModel
 from placement.agent.serving.executor import ServingExecutor
 from placement.agent.serving.onnx_engine import Engine, EngineError
 from placement.agent.serving.tensors import InferenceRequest
+from placement.protocol.call_refusal import CallRefused
 from placement.protocol.serving_times import ServingError
 from tests.placement.serving.networks import expected, mlp_bytes
 
@@ -77,7 +78,7 @@ async def test_models_take_turns_share_runs_and_are_let_go(tmp_path):
         assert told["loaded_bytes"] <= told["room_bytes"]
         assert sum(one["in_time"] for one in told["models"]) == 7
 
-        with pytest.raises(TurnedAway) as away:
+        with pytest.raises(CallRefused) as away:
             hurry = ask(rows[0], deadline_ms=0.001)
             await made.infer(first, hurry, way_ms=0.0)
         assert away.value.code == "deadline"
@@ -85,7 +86,7 @@ async def test_models_take_turns_share_runs_and_are_let_go(tmp_path):
         with pytest.raises(ServingError, match="larger than the room"):
             made.take(HostedModel("big", tmp_path, 65 * MIB, 1, 1.0))
         assert made.let_go("first") and not made.let_go("first")
-        with pytest.raises(TurnedAway):
+        with pytest.raises(CallRefused):
             await made.infer(first, ask(rows[0]), way_ms=0.0)
 
 

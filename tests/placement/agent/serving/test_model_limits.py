@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from placement.agent.serving import model_limits
-from placement.agent.serving.batch import HostedModel, TurnedAway
+from placement.agent.serving.batch import HostedModel
 from placement.agent.serving.model_limits import RunNote, TimeLimits
 from placement.agent.serving.server_guard import MOST_QUICK, Guard
+from placement.protocol.call_refusal import CallRefused
 from tests.placement.agent.serving.test_executor import MIB, ask, station, take
 from tests.placement.serving.hostile import greedy_bytes, loop_bytes
 from tests.placement.serving.networks import mlp_bytes
@@ -85,13 +86,13 @@ async def test_who_waits_while_a_model_is_tried_hears_of_it_in_time(tmp_path):
         made.take(bad)
         await asyncio.sleep(0.3)
         begun = time.monotonic()
-        with pytest.raises(TurnedAway) as away:
+        with pytest.raises(CallRefused) as away:
             await made.infer(kept, ask([[1.0] * 4], deadline_ms=3200), way_ms=0.0)
         assert away.value.code == "late"
         assert 3.0 < time.monotonic() - begun < 3.6
         assert bad.state == "loading"
         # Nobody knows when it ends. A request with a short deadline is not kept.
-        with pytest.raises(TurnedAway) as away:
+        with pytest.raises(CallRefused) as away:
             await made.infer(kept, ask([[1.0] * 4], deadline_ms=1000), way_ms=0.0)
         assert away.value.code == "deadline"
 

@@ -36,7 +36,7 @@ def test_a_cut_that_cannot_be_is_refused_by_field(changes, field):
     with pytest.raises(WorkloadInvalid) as caught:
         estimate(spec, Workload(), Sharding(**changes))
 
-    assert field in caught.value.problems
+    assert field in caught.value.fields
 
 
 def test_ranks_of_a_hybrid_hold_the_model_once_per_replica():

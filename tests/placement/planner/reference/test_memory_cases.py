@@ -97,14 +97,14 @@ def test_a_wrong_case_is_refused_by_field(changes, field):
     with pytest.raises(SpecInvalid) as caught:
         closed_case({**SPEC, **changes})
 
-    assert field in caught.value.problems
+    assert field in caught.value.fields
 
 
 def test_a_precision_that_does_not_exist_is_refused():
     with pytest.raises(WorkloadInvalid) as caught:
         closed_case({**SPEC, "precision": "fp5"})
 
-    assert "precision" in caught.value.problems
+    assert "precision" in caught.value.fields
 
 
 def test_what_a_case_says_beyond_what_is_read_is_told():
@@ -123,7 +123,7 @@ def test_names_to_freeze_are_placed_or_refused():
     assert whole > first > body > 0
     with pytest.raises(SpecInvalid) as caught:
         closed_case({**spec, "freeze": ["nonsense"]})
-    assert "freeze" in caught.value.problems
+    assert "freeze" in caught.value.fields
 
 
 def test_gradients_that_stay_alive_raise_the_forward():

@@ -272,4 +272,4 @@ def test_the_move_reference_is_decided_alike():
 def test_bad_fields_are_named(case, field):
     with pytest.raises(BadInput) as refused:
         split(case)
-    assert field in refused.value.problems
+    assert field in refused.value.fields

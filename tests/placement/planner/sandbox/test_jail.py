@@ -137,9 +137,9 @@ def test_a_wrong_address_is_refused_before_anything_is_imported(text):
 
 def test_the_web_process_never_calls_an_entry_point():
     from placement.planner.sandbox.entry_build import built
-    from placement.planner.sandbox.jail import Refused
     from placement.planner.values.entry_point import EntryPoint
+    from placement.planner.values.errors import FileRefused
 
     assert "django" in sys.modules
-    with pytest.raises(Refused, match="as the admin"):
+    with pytest.raises(FileRefused, match="as the admin"):
         built(EntryPoint.read("nets:make"))

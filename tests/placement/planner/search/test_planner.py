@@ -145,7 +145,7 @@ def test_a_refusal_names_the_gpu_the_missing_bytes_and_a_change_that_fits():
     )
     no = refused(made, "single")
 
-    assert no.code == "too_small"
+    assert no.code == "too-small"
     assert no.gpu_label == "lab-a:0"
     assert no.missing_bytes > 80 * GIB
     assert no.cheapest_change
@@ -400,7 +400,7 @@ def test_all_plans_keep_their_promises(cards, name, workload, link_group):
             assert shard.low_bytes <= offer.free_bytes
     for no in made.refusals:
         assert no.reason
-        if no.code == "too_small" and no.strategy != "gpipe":
+        if no.code == "too-small" and no.strategy != "gpipe":
             assert no.missing_bytes > 0
             assert no.gpu_label
             assert no.cheapest_change

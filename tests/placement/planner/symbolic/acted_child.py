@@ -24,7 +24,7 @@ for at, case in enumerate(asked["cases"]):
         told = {"names": sorted(os.environ), "home": os.environ["HOME"]}
         print(json.dumps({"at": at, "answer": told}), flush=True)
     elif act == "problem":
-        problem = {"code": "spec_invalid", "field": "model", "detail": "is odd"}
+        problem = {"code": "spec-invalid", "field": "model", "detail": "is odd"}
         print(json.dumps({"at": at, "problem": problem}), flush=True)
     else:
         print(json.dumps({"at": at, "answer": {"peak_bytes": 7}}), flush=True)

@@ -49,7 +49,7 @@ def test_every_row_is_read_and_survives_its_way_to_the_child():
 def test_a_wrong_field_is_named(change, field):
     with pytest.raises(SpecInvalid) as refused:
         read_case(LLAMA | change)
-    assert field in refused.value.problems
+    assert field in refused.value.fields
 
 
 def test_unknown_fields_are_told_and_not_taken():
@@ -78,7 +78,7 @@ def test_a_workload_becomes_a_case_of_one_replica():
 def test_what_is_not_followed_is_refused_by_name(change, field):
     with pytest.raises(SpecInvalid) as refused:
         of_workload({"config": {}}, {}, Workload(**change))
-    assert field in refused.value.problems
+    assert field in refused.value.fields
 
 
 def test_a_partial_batch_may_not_set_the_number_of_samples():

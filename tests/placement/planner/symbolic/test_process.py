@@ -57,7 +57,7 @@ def test_the_child_knows_no_secret_and_keeps_no_folder(acted, monkeypatch):
     [
         ("die", "died"),
         ("network", "died"),
-        ("no torch", "no_torch"),
+        ("no torch", "no-torch"),
         ("endless", "died"),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_child_that_takes_too_long_is_ended(acted):
     began = time.monotonic()
     with pytest.raises(SymbolicFailed) as failed:
         run([case("sleep")], seconds=0.5)
-    assert failed.value.code == "too_slow"
+    assert failed.value.code == "too-slow"
     assert time.monotonic() - began < 10
 
 

@@ -38,7 +38,7 @@ def test_a_bad_field_is_named(changes, field):
     with pytest.raises(WorkloadInvalid) as caught:
         Workload.from_json(changes)
 
-    assert field in caught.value.problems
+    assert field in caught.value.fields
 
 
 def test_a_workload_survives_json():

@@ -261,7 +261,7 @@ def test_adapters_are_asked_for_and_refined_as_such(student, alice):
 def test_nonsense_adapters_are_refused_by_field(asked):
     with pytest.raises(BadInput) as refused:
         adapter_of(asked)
-    assert next(iter(refused.value.problems)).startswith("lora_")
+    assert next(iter(refused.value.fields)).startswith("lora_")
 
 
 def test_the_socket_tells_least_likely_and_most_of_a_refined_peak(alice):

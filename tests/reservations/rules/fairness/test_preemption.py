@@ -95,7 +95,7 @@ def test_standing_above_now_is_not_enough() -> None:
         taken(fair, 12, HOUR, flex(1, 10))
     assert held.value.own_level_fs == held.value.their_level_fs == 1.0
     assert "1.0×" in held.value.text()
-    assert held.value.fields["gpu"] == "n:1"
+    assert held.value.numbers["gpu"] == "n:1"
 
 
 def test_all_in_the_way_must_stand_below() -> None:

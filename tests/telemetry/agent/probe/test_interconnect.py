@@ -283,7 +283,7 @@ def test_a_start_of_nvml_that_fails_three_times_succeeds_at_the_fourth(
     probe = make_probe(1)
     probe.sim.set("", fail__init="UNKNOWN count:3")
     answers = [probe.ask("open") for _ in range(4)]
-    assert [x[0] for x in answers[:3]] == ["probe_unavailable"] * 3
+    assert [x[0] for x in answers[:3]] == ["probe-unavailable"] * 3
     assert answers[3]["kind"] == "roster"
 
 

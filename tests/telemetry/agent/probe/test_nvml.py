@@ -102,7 +102,7 @@ def test_a_driver_that_does_not_start_says_why(make_probe, driver, words) -> Non
     probe = make_probe(1)
     probe.sim.set("", driver=driver)
     code, text = probe.ask("open")
-    assert code == "probe_unavailable"
+    assert code == "probe-unavailable"
     assert words in text
     assert "\n" not in text
 

@@ -237,14 +237,14 @@ def test_a_bad_field_is_named(changes, field):
     with pytest.raises(SpecInvalid) as caught:
         parse_config({"model_type": "llama", **changes})
 
-    assert field in caught.value.problems
+    assert field in caught.value.fields
 
 
 def test_all_bad_fields_are_reported_at_once():
     with pytest.raises(SpecInvalid) as caught:
         parse_config({"model_type": "llama", "hidden_size": -1, "vocab_size": "x"})
 
-    assert set(caught.value.problems) >= {"hidden_size", "vocab_size"}
+    assert set(caught.value.fields) >= {"hidden_size", "vocab_size"}
 
 
 @pytest.mark.parametrize("config", [[], "gpt2", None, 3, {}, {"model_type": 7}])
@@ -311,5 +311,5 @@ def test_a_known_family_in_an_unknown_form_is_left_to_a_build(family, architectu
     with pytest.raises(UnknownFamily) as caught:
         parse_config({"model_type": family, "architectures": [architecture]})
 
-    assert caught.value.code == "unknown_family"
+    assert caught.value.code == "unknown-family"
     assert caught.value.field == "architectures"

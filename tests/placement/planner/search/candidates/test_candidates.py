@@ -66,7 +66,7 @@ class TestHybrid:
     def test_two_gpus_are_too_few(self):
         lost = only("hybrid", LLAMA, Workload(batch=8), make_offers(23, 23))
 
-        assert lost.code == "not_applicable"
+        assert lost.code == "not-applicable"
 
     def test_a_refusal_names_gpu_bytes_and_a_change(self):
         lost = only(

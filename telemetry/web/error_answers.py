@@ -1,0 +1,72 @@
+"""How pages, forms and programs get to see an error: one function for each."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from django import forms
+from django.http import JsonResponse
+from django.utils import timezone
+
+from telemetry.protocol.coded_error import PROBLEM_TYPE, CodedError, problem_details
+from telemetry.web.translation import translated
+
+RETRY_SECONDS = 5
+"""Retry-After of a problem that passes, where the error names no other."""
+
+
+def message_of(error: CodedError) -> str:
+    """Return what an error says to a person, in the reader's time zone."""
+    return error.text(timezone.get_current_timezone())
+
+
+def add_errors(
+    form: forms.BaseForm, error: CodedError, names: Mapping[str, str] | None = None
+) -> int:
+    """Show an error in a form: wrong fields by the field, everything else on top.
+
+    Return the HTTP status of the page with the form.
+
+    Args:
+        form: a bound form.
+        error: what the service raised.
+        names: field of the error to field of the form, where they differ.
+
+    Raises:
+        CodedError: the same error, where it is a fault of the portal and not the
+            person's.
+    """
+    if error.status is None:
+        raise error
+    if not error.fields:
+        form.add_error(None, message_of(error))
+    for name, text in error.fields.items():
+        field = (names or {}).get(name, name)
+        form.add_error(field if field in form.fields else None, text)
+    return error.status
+
+
+def problem_of(error: CodedError) -> dict[str, object]:
+    """Return problem details (RFC 9457) in the reader's language and time zone.
+
+    Raises:
+        LookupError: the error has no status; it is a crash.
+    """
+    return problem_details(error, timezone.get_current_timezone(), translated)
+
+
+def problem_response(error: CodedError) -> JsonResponse:
+    """Answer a program with an error as problem details.
+
+    Raises:
+        LookupError: the error has no status; it is a crash.
+    """
+    response = JsonResponse(
+        problem_of(error), status=error.status, content_type=PROBLEM_TYPE
+    )
+    passes = error.status == HTTPStatus.SERVICE_UNAVAILABLE
+    if seconds := error.retry_seconds or (RETRY_SECONDS if passes else 0):
+        response["Retry-After"] = str(seconds)
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        response["WWW-Authenticate"] = 'Bearer realm="GPU Portal"'
+    response["Cache-Control"] = "no-store"
+    return response
