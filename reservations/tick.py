@@ -35,7 +35,7 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 
 from reservations.accounts import courses
 from reservations.booking import late_charges, lifecycle_steps, overstay, unclean_start
@@ -50,7 +50,7 @@ from reservations.store.booking_facts import site_policy
 from reservations.store.gpu_history import held_in_hour
 from reservations.waitlist import scheduler
 from telemetry.history.hourly_rollup import roll_account_hours
-from telemetry.protocol.coded_error import CodedError
+from telemetry.rules.isolated_steps import RowSteps, isolated
 
 log = logging.getLogger(__name__)
 
@@ -99,22 +99,14 @@ def _each(
     policy: Policy,
 ) -> int:
     """Run a step for each row in a transaction of its own."""
-    moved = 0
-    for pk in pks:
-        try:
-            with transaction.atomic(durable=True):
-                moved += step(pk, now, policy)
-        except (CodedError, DatabaseError, ArithmeticError, LookupError, ValueError):
-            log.exception("reservation %s: %s failed", pk, step.__name__)
-    return moved
+    in_transaction = transaction.atomic(durable=True)(step)
+    return RowSteps(log, "reservation")(pks, in_transaction, now, policy)
 
 
 # --- 8. the Accounts' hours -----------------------------------------------------------
 
 
 def _roll_hours(now: datetime) -> int:
-    try:
+    with isolated(log, "the Accounts' hours are not rolled up"):
         return roll_account_hours(now=now, held=held_in_hour)
-    except DatabaseError:
-        log.exception("the Accounts' hours are not rolled up")
-        return 0
+    return 0

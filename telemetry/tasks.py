@@ -27,6 +27,7 @@ from telemetry.models import TelemetryPolicy
 from telemetry.protocol.errors import FrameRefused
 from telemetry.protocol.frame import decode
 from telemetry.rules.finding_rules import UNSEEN_SECONDS
+from telemetry.rules.isolated_steps import isolated
 
 BLIND_AFTER_SECONDS = 30.0
 """Without a frame for this time ingest is not running."""
@@ -82,10 +83,8 @@ def tick() -> dict[str, int]:
             *steps,
         ]
     for name, step in steps:
-        try:
+        with isolated(logger, "telemetry tick: %s failed", name):
             done[name] = step(now)
-        except Exception:
-            logger.exception("telemetry tick: %s failed", name)
     return done
 
 

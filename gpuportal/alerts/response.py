@@ -12,7 +12,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import Error as DatabaseError
 from django.db import close_old_connections, transaction
 from django.utils import timezone
 
@@ -49,6 +48,7 @@ from telemetry.alerts.process_responses import (
 )
 from telemetry.models import Alert, Gpu, Pool, Response
 from telemetry.rules.command_line import short_command
+from telemetry.rules.isolated_steps import isolated
 
 STEP_SECONDS = 2.0
 BROKEN_SECONDS = 15.0
@@ -78,12 +78,8 @@ class Responder:
             if not self._leads():
                 continue
             close_old_connections()
-            try:
+            with isolated(logger, "intruders are not looked at"):
                 self.step(timezone.now())
-            except DatabaseError as error:
-                logger.warning("intruders are not looked at: %s", error)
-            except Exception:
-                logger.exception("intruders are not looked at")
         close_old_connections()
 
     def step(self, now: datetime) -> int:

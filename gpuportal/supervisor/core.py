@@ -11,13 +11,13 @@ from pathlib import Path
 from gpuportal.supervisor import kernel
 from gpuportal.supervisor.logs import LogFile
 from telemetry.proc_stat import ProcStat, descendants
+from telemetry.protocol.back_off import BackOff
 
 TURN_SECONDS = 0.2
 # After this time of life a process's earlier deaths no longer count.
 STEADY_SECONDS = 60.0
 QUICK_DEATHS_MAX = 5
-BACKOFF_FIRST_SECONDS = 0.5
-BACKOFF_LONGEST_SECONDS = 30.0
+RESTART_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 # Jobs are told to end, and have this long before they are killed. Longer than
 # the grace that a job shim gives when the portal ends.
 STRAGGLER_SECONDS = 3.0
@@ -51,7 +51,8 @@ class ChildProcess:
     log: LogFile
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
-    quick_deaths: int = 0
+    deaths: BackOff = field(default_factory=lambda: BackOff(RESTART_SECONDS))
+    """Those soon after a start."""
     start_again: float = field(default=0.0)
     """Monotonic instant of the next start while ``process`` is None."""
 
@@ -95,7 +96,7 @@ class Supervisor:
                 if now >= child.start_again:
                     self._launch(child)
             elif now - child.started > STEADY_SECONDS:
-                child.quick_deaths = 0
+                child.deaths.succeeded()
             child.log.follow()
         time.sleep(TURN_SECONDS)
 
@@ -161,18 +162,16 @@ class Supervisor:
         child.log.follow()
         if self._stopping:
             return
-        child.quick_deaths += 1
+        wait_seconds = child.deaths.failed()
         name, how = child.spec.name, _how(exit_code)
-        if child.spec.essential and child.quick_deaths >= QUICK_DEATHS_MAX:
-            self._say(f"{name} {how} {child.quick_deaths} times in a row; giving up.")
+        if child.spec.essential and child.deaths.failures >= QUICK_DEATHS_MAX:
+            self._say(
+                f"{name} {how} {child.deaths.failures} times in a row; giving up."
+            )
             for line in child.log.last_lines():
                 self._say(f"  {line}")
             self.failed = self._stopping = True
             return
-        wait_seconds = min(
-            BACKOFF_FIRST_SECONDS * 2 ** (child.quick_deaths - 1),
-            BACKOFF_LONGEST_SECONDS,
-        )
         child.start_again = time.monotonic() + wait_seconds
         self._say(
             f"{name} {how}; starting it again in {wait_seconds:g} s "

@@ -7,11 +7,11 @@ has its own transaction and is judged again under the locks of
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.db.models import Q
 
 from placement.jobs.backfill_transitions import move_gap_job
@@ -49,6 +49,7 @@ from reservations.store.usage import rank_with, usage_by_membership
 from telemetry.models import Gpu
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
+from telemetry.rules.isolated_steps import RowSteps
 
 LOOK_SECONDS = 5.0
 LIKELY_SECONDS = 60.0
@@ -60,26 +61,7 @@ MOST_TAKEN = 20
 TOLD_AFTER = timedelta(minutes=5)
 REASON_LENGTH = 400
 log = logging.getLogger(__name__)
-_ERRORS = (
-    CodedError,
-    DatabaseError,
-    ArithmeticError,
-    LookupError,
-    ValueError,
-)
-
-
-def each(
-    rows: Iterable[Backfill], act: Callable[[Backfill, datetime], bool], now: datetime
-) -> int:
-    """Act on each; one bad row is logged and never blocks the rest."""
-    done = 0
-    for row in rows:
-        try:
-            done += act(row, now)
-        except _ERRORS:
-            log.exception("job in gaps %s: %s failed", row.pk, act.__name__)
-    return done
+each_gap_job = RowSteps(log, "job in gaps")
 
 
 @dataclass
@@ -137,7 +119,7 @@ def take_all(now: datetime) -> int:
     for pk in in_order(_standings(rows.values()), _ranks(now, policy)):
         if taken >= MOST_TAKEN:
             break
-        taken += each([rows[pk]], lambda row, _now: _serve(row, look), now)
+        taken += each_gap_job([rows[pk]], lambda row, _now: _serve(row, look), now)
     return taken
 
 
@@ -332,4 +314,4 @@ def _expect(row: Backfill, wants: GapRequirements, look: GapSnapshot) -> None:
         Backfill.objects.filter(pk=row.pk).update(likely_at=likely)
 
 
-__all__ = ["each", "last_begun", "take_all"]
+__all__ = ["each_gap_job", "last_begun", "take_all"]

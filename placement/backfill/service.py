@@ -371,6 +371,6 @@ def _notify_ended(row: Backfill, stretch: Job, why: str, now: datetime) -> None:
 def step(now: datetime) -> dict[str, int]:
     """Follow the Jobs in gaps, then give free gaps to waiting Jobs."""
     return {
-        "gaps_followed": gap_claims.each(due(now), follow, now),
+        "gaps_followed": gap_claims.each_gap_job(due(now), follow, now),
         "gaps_taken": gap_claims.take_all(now),
     }

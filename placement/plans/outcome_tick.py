@@ -18,7 +18,7 @@ from django.conf import settings
 from redis import Redis, RedisError
 
 from placement.jobs.nodes import log_store
-from placement.jobs.tick.progress_tick import MOST_JOBS, TAIL_BYTES, each, running
+from placement.jobs.tick.progress_tick import MOST_JOBS, TAIL_BYTES, each_job, running
 from placement.models import Job, PlanOutcome
 from placement.plans import plan_outcome
 from placement.rules.log_text import numbers_of
@@ -37,13 +37,13 @@ def measure(now: datetime) -> dict[str, int]:
     jobs = list(planned[:MOST_JOBS])
     held = held_by_jobs(_nodes(jobs))
     return {
-        "measured": each(
+        "measured": each_job(
             [job for job in jobs if job.started_at],
             lambda job, at: _measure(job, held.get(job.pk, {}), at),
             now,
         ),
-        "missed": each(_missed(now), _begin, now),
-        "settled": each(plan_outcome.due(now), plan_outcome.settle, now),
+        "missed": each_job(_missed(now), _begin, now),
+        "settled": each_job(plan_outcome.due(now), plan_outcome.settle, now),
     }
 
 

@@ -17,8 +17,8 @@ from placement.plans.available_gpus import offered
 from placement.plans.service import make_plans, save_plan
 from reservations.models import Reservation, User
 from reservations.notifications import service as notices
-from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
+from telemetry.rules.isolated_steps import isolated
 
 log = logging.getLogger(__name__)
 
@@ -43,19 +43,15 @@ def plan_for(
     shards = () if kept is None else kept.plan.get("shards", ())
     if kept is None or {one.get("gpu_uuid") for one in shards} <= held:
         return None
-    try:
-        spec, workload = (
-            ModelSpec.from_json(kept.spec),
-            Workload.from_json(kept.workload),
-        )
+    chosen = None
+    with isolated(log, "plan %s cannot be made again", plan_id):
+        spec = ModelSpec.from_json(kept.spec)
+        workload = Workload.from_json(kept.workload)
         there = offered(
             user=user, at=None, hours=1, now=now, reservation_id=reservation.pk
         )
         found = make_plans(spec=spec, workload=workload, offers=there.offers)
-    except (CodedError, LookupError, ValueError):
-        log.exception("plan %s cannot be made again", plan_id)
-        return None
-    chosen = _nearest_plan(kept, found.plans, kind)
+        chosen = _nearest_plan(kept, found.plans, kind)
     if chosen is None:
         return None
     return save_plan(user=user, spec=spec, plan=chosen, now=now, address=kept.address)

@@ -13,11 +13,11 @@ is claimed by compare-and-set before anything is decided.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.db.models import Q
 
 from placement.jobs import job_broadcast
@@ -34,9 +34,9 @@ from reservations.models import Allocation
 from reservations.rules.booking_alerts import INTRUDER
 from reservations.rules.lifecycle import State
 from telemetry.models import Alert
-from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.rules.alert_rules import SILENT, breaking_rules
+from telemetry.rules.isolated_steps import RowSteps, isolated
 
 TROUBLE_SECONDS = 60
 """Between two looks at a Job in trouble where the site looks at nothing else."""
@@ -45,15 +45,9 @@ REVIVE_SECONDS = 600
 MOST_LOOKS = 20
 """In one tick; the next tick takes the next ones."""
 _ENDED_BADLY = (JobState.FAILED, JobState.LOST)
-_ERRORS = (
-    DatabaseError,
-    CodedError,
-    ArithmeticError,
-    LookupError,
-    ValueError,
-)
 
 logger = logging.getLogger(__name__)
+_each = RowSteps(logger, "move")
 
 
 def rebalance_jobs(now: datetime) -> dict[str, int]:
@@ -71,20 +65,6 @@ def rebalance_jobs(now: datetime) -> dict[str, int]:
         ),
         "withdrawn": _each(_of_ended_jobs(now), _withdraw_ended, now),
     }
-
-
-def _each(
-    rows: Iterable[MoveDecision],
-    step: Callable[[MoveDecision, datetime], bool],
-    now: datetime,
-) -> int:
-    done = 0
-    for row in rows:
-        try:
-            done += step(row, now)
-        except _ERRORS:
-            logger.exception("move %s: %s failed", row.pk, step.__name__)
-    return done
 
 
 # --- which Jobs -------------------------------------------------------------------
@@ -194,7 +174,7 @@ def _judge_job(
     before = job.looked_at
     if not Job.objects.filter(pk=job.pk, looked_at=before).update(looked_at=now):
         return False
-    try:
+    with isolated(logger, "job %s: looking again failed", job.pk):
         measure(job, now)
         move_decisions.realise(job, now)
         trouble = troubled[0] if troubled else None
@@ -207,10 +187,8 @@ def _judge_job(
         )
         with transaction.atomic(durable=True):
             _record(job, weighed, trouble, now)
-    except _ERRORS:
-        logger.exception("job %s: looking again failed", job.pk)
-        return False
-    return True
+        return True
+    return False
 
 
 def _settled(job: Job) -> bool:

@@ -16,10 +16,10 @@ steps use only database rows, and each may run twice and concurrently:
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.db.models import Q
 
 from placement.jobs import job_broadcast
@@ -46,6 +46,7 @@ from reservations.store.audit_log import audit_act
 from telemetry.models import Gpu
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
+from telemetry.rules.isolated_steps import RowSteps
 
 PORTAL = "portal"
 LEAVE_SECONDS = 5.0
@@ -58,12 +59,9 @@ LEAST_LEFT_SECONDS = 60.0
 """Of a Reservation: for less nothing moves."""
 MOST_ROWS = 100
 _ENDED_BADLY = (JobState.FAILED, JobState.LOST)
-_ERRORS = (
-    *(DatabaseError, CodedError),
-    *(ArithmeticError, LookupError, ValueError),
-)
 
 logger = logging.getLogger(__name__)
+_each = RowSteps(logger, "endpoint")
 
 
 def tick(now: datetime) -> dict[str, int]:
@@ -80,18 +78,6 @@ def tick(now: datetime) -> dict[str, int]:
     }
     told = _each(model_states.silent(now), model_states.notify_of_silence, now)
     return moved | {"serves_silent": told}
-
-
-def _each(
-    rows: Iterable[Endpoint], step: Callable[[Endpoint, datetime], bool], now: datetime
-) -> int:
-    done = 0
-    for row in rows:
-        try:
-            done += step(row, now)
-        except _ERRORS:
-            logger.exception("endpoint %s: %s failed", row.pk, step)
-    return done
 
 
 def _endpoints():  # type: ignore[no-untyped-def]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.db.models import Exists, OuterRef
 from pydantic import ValidationError
 
@@ -31,6 +31,7 @@ from reservations.notifications import service as notices
 from reservations.store.attached_jobs import JobChoices, WaitingJobHooks
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
+from telemetry.rules.isolated_steps import isolated
 from telemetry.web.field_errors import field_sentences
 
 PORTAL = "portal"
@@ -149,13 +150,11 @@ def settle(now: datetime) -> int:
 
 
 def _safely(step, row, now: datetime) -> int:  # type: ignore[no-untyped-def]
-    try:
-        with transaction.atomic(durable=True):
-            step(row, now)
-    except (DatabaseError, CodedError, ArithmeticError, LookupError, ValueError):
-        log.exception("%r: %s failed", row, step.__name__)
-        return 0
-    return 1
+    failed = "%r: %s failed"
+    with isolated(log, failed, row, step.__name__), transaction.atomic(durable=True):
+        step(row, now)
+        return 1
+    return 0
 
 
 def _plan_again(kept: WaitingLaunch, now: datetime) -> StoredPlan | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from reservations.accounts import offboarding
@@ -29,6 +29,7 @@ from reservations.rules.policy import Policy
 from reservations.store.account_tree import subtree
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
+from telemetry.rules.isolated_steps import isolated
 
 MOST_TOLD = 100
 """People that one tick tells of one course."""
@@ -64,11 +65,9 @@ def _anything(at: datetime) -> bool:
 def _safely(
     step: Callable[[datetime, Policy], int], at: datetime, policy: Policy
 ) -> int:
-    try:
+    with isolated(log, "%s failed", step.__name__):
         return step(at, policy)
-    except (CodedError, DatabaseError, LookupError, ValueError):
-        log.exception("%s failed", step.__name__)
-        return 0
+    return 0
 
 
 # --- telling ----------------------------------------------------------------------

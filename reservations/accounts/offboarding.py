@@ -6,11 +6,10 @@ series end. Each row in its own transaction and compare-and-set: safe to run twi
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import partial
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 
 from reservations.booking import release
@@ -30,7 +29,7 @@ from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.store import ledger, locks
 from reservations.store.audit_log import audit_act
-from telemetry.protocol.coded_error import CodedError
+from telemetry.rules.isolated_steps import isolated
 
 LIVE = [state.value for state in State.live()]
 MOST_ROWS = 200
@@ -54,17 +53,10 @@ def wind_down(
     rows = list(held.order_by("pk").values_list("pk", "state")[:MOST_ROWS])
     for pk, state in rows:
         act = _release if state == State.ACTIVE else _cancel
-        _safely(pk, partial(act, pk, at, policy, reason))
+        with isolated(log, "reservation %s is not wound down", pk):
+            act(pk, at, policy, reason)
     end_wishes(of, at=at, reason=reason)
     return not held.exists()
-
-
-def _safely(pk: int, act: Callable[[], object]) -> None:
-    """One bad row never blocks the rest."""
-    try:
-        act()
-    except (CodedError, DatabaseError, ArithmeticError, LookupError, ValueError):
-        log.exception("reservation %s is not wound down", pk)
 
 
 def _release(pk: int, at: datetime, policy: Policy, reason: str) -> None:

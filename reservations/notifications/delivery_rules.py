@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta, tzinfo
 
 from reservations.notifications.text.notice_text import CHANNELS, form_of
+from telemetry.protocol.back_off import pause_after
 
 RETRY_SECONDS = (60, 300, 1800, 7200, 21_600)
 """Waits between the tries of one message; after the last one it has failed."""
@@ -65,7 +66,7 @@ def next_try(at: datetime, *, tries: int) -> datetime | None:
     """Return when to try again after so many tries; None: it is over."""
     if tries >= MOST_TRIES:
         return None
-    return at + timedelta(seconds=RETRY_SECONDS[max(tries, 1) - 1])
+    return at + timedelta(seconds=pause_after(RETRY_SECONDS, tries))
 
 
 def stale(kind: str, *, told_at: datetime, now: datetime) -> bool:

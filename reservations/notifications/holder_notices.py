@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.db.models import F
 
 from reservations.models import Notice, Reservation, User
@@ -15,6 +15,7 @@ from reservations.notifications.service import notify
 from reservations.rules.gaps import is_gap
 from reservations.rules.policy import Policy
 from reservations.store import attached_jobs
+from telemetry.rules.isolated_steps import isolated
 
 SOON_SECONDS = 600
 """How long before its end the holder is told."""
@@ -137,19 +138,17 @@ def ending(at: datetime, policy: Policy) -> dict[str, int]:
 
 
 def _notify_of_end(row: Reservation, key: str, at: datetime) -> bool:
-    try:
-        with transaction.atomic(durable=True):
-            told = notify(
-                user=row.user,
-                kind=Kind.ENDING_SOON,
-                reservation=row,
-                detail={"end_at": row.end.isoformat()},
-                now=at,
-                key=key,
-            )
-    except DatabaseError:
-        log.exception("reservation %s: telling of its end failed", row.pk)
-        return False
+    told = None
+    failed = "reservation %s: telling of its end failed"
+    with isolated(log, failed, row.pk), transaction.atomic(durable=True):
+        told = notify(
+            user=row.user,
+            kind=Kind.ENDING_SOON,
+            reservation=row,
+            detail={"end_at": row.end.isoformat()},
+            now=at,
+            key=key,
+        )
     return told is not None
 
 

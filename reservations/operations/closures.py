@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 
 from reservations.models import Account, Closure, User
 from reservations.notifications import live
@@ -26,8 +26,8 @@ from reservations.store.audit_log import audit_act
 from reservations.store.booking_facts import closures_between, site_policy
 from reservations.store.gpu_rows import calendar_gpus
 from telemetry.models import Gpu, Node, Pool
-from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
+from telemetry.rules.isolated_steps import isolated
 
 log = logging.getLogger(__name__)
 AHEAD = timedelta(days=2)
@@ -174,16 +174,14 @@ def due(at: datetime, policy: Policy) -> dict[str, int]:
     """
     cleared = 0
     for info in closures_between(at, at + AHEAD):
-        try:
-            with transaction.atomic(durable=True):
-                row = Closure.objects.select_for_update().filter(pk=info.pk).first()
-                if row is None or row.cancelled_at is not None or row.end <= at:
-                    continue
-                plan = _plan(info, now=at, lock=True)
-                _clear(row, plan, actor=None, now=at, policy=policy)
-                cleared += len(plan.reliefs)
-        except (CodedError, DatabaseError, ValueError):
-            log.exception("closure %s: not cleared", info.pk)
+        failed = "closure %s: not cleared"
+        with isolated(log, failed, info.pk), transaction.atomic(durable=True):
+            row = Closure.objects.select_for_update().filter(pk=info.pk).first()
+            if row is None or row.cancelled_at is not None or row.end <= at:
+                continue
+            plan = _plan(info, now=at, lock=True)
+            _clear(row, plan, actor=None, now=at, policy=policy)
+            cleared += len(plan.reliefs)
     return {"closed": cleared}
 
 

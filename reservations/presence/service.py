@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from datetime import datetime
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 
 from reservations.booking.release import free_unused
 from reservations.models import Allocation, Reservation
@@ -17,11 +17,10 @@ from reservations.rules.policy import Policy
 from reservations.store import ledger, locks
 from telemetry.alerts.service import close_alert, open_alert
 from telemetry.models import SampleMinute
-from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
+from telemetry.rules.isolated_steps import isolated
 
 log = logging.getLogger(__name__)
-_ERRORS = (CodedError, DatabaseError, ArithmeticError, LookupError, ValueError)
 
 
 def check(now: datetime, policy: Policy) -> dict[str, int]:
@@ -33,18 +32,14 @@ def check(now: datetime, policy: Policy) -> dict[str, int]:
     )
     gpus = _gpu_ids(running)
     for row in running:
-        try:
+        with isolated(log, "reservation %s: looking for its holder failed", row.pk):
+            word = ""
             if row.checked_in_at is None:
                 word = _absence(row, gpus.get(row.pk, []), now, policy)
             elif policy.release_idle and row.end > now:
                 word = _idle(row, gpus.get(row.pk, []), now, policy)
-            else:
-                continue
-        except _ERRORS:
-            log.exception("reservation %s: looking for its holder failed", row.pk)
-            continue
-        if word:
-            done[word] += 1
+            if word:
+                done[word] += 1
     return done
 
 

@@ -9,7 +9,7 @@ writes nothing.
 import logging
 from datetime import date, datetime, timedelta
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.db.models import Min
 from django.utils import timezone
 
@@ -24,6 +24,7 @@ from reservations.reports.rules import (
     next_month,
 )
 from reservations.rules.window import instant, unix, whole_second
+from telemetry.rules.isolated_steps import isolated
 
 AGAIN = timedelta(minutes=10)
 AGAIN_PAST = timedelta(hours=1)
@@ -39,10 +40,8 @@ def roll_months(now: datetime) -> int:
     at = whole_second(now)
     rolled = 0
     for month in due_months(at)[:MOST_MONTHS]:
-        try:
+        with isolated(log, "the month %s is not added up", month):
             rolled += roll_month(month, now=at)
-        except DatabaseError:
-            log.exception("the month %s is not added up", month)
     return rolled
 
 

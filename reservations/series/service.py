@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 
 from reservations.booking import slot_search
 from reservations.models import Membership, Notice, Occurrence, Series, User
@@ -36,6 +36,7 @@ from reservations.store.audit_log import audit_act
 from reservations.store.booking_facts import site_policy
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
+from telemetry.rules.isolated_steps import isolated
 
 MOST_SERIES = 10
 """Series of one person that run at once."""
@@ -145,13 +146,10 @@ def extend(at: datetime, policy: Policy) -> dict[str, int]:
     due = Series.objects.filter(state="running", look_at__lte=at).order_by("look_at")
     booked = conflicts = 0
     for pk in due.values_list("pk", flat=True)[:MOST_ROWS]:
-        try:
+        with isolated(log, "series %s: going on failed", pk):
             done = _extend(pk, at, policy)
-        except (CodedError, DatabaseError, ArithmeticError, LookupError, ValueError):
-            log.exception("series %s: going on failed", pk)
-            continue
-        booked += sum(one.state == BOOKED for one in done)
-        conflicts += sum(one.state == REFUSED for one in done)
+            booked += sum(one.state == BOOKED for one in done)
+            conflicts += sum(one.state == REFUSED for one in done)
     return {"series_booked": booked, "series_conflicts": conflicts}
 
 

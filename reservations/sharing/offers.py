@@ -9,7 +9,7 @@ import logging
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import DatabaseError, IntegrityError, transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Q
 
 from reservations.booking.service import OVERLAP, overlap_refusal
@@ -35,6 +35,7 @@ from reservations.store import locks
 from reservations.store.audit_log import audit_act
 from reservations.store.booking_facts import site_policy
 from telemetry.protocol.sentences import sentence
+from telemetry.rules.isolated_steps import RowSteps
 
 MOST_ROWS = 200
 """Offers that one tick looks at."""
@@ -174,13 +175,8 @@ def expire(at: datetime, policy: Policy) -> dict[str, int]:
         | (Q(wanted__isnull=False) & ~Q(wanted__state=State.CONFIRMED))
     )
     rows = due.select_related("made_by", "taker__user", "reservation")
-    done = 0
-    for row in rows.order_by("expires_at")[:MOST_ROWS]:
-        try:
-            done += _expire(row, at)
-        except DatabaseError:
-            log.exception("offer %s: expiring failed", row.pk)
-    return {"offers_expired": done}
+    rows = rows.order_by("expires_at")[:MOST_ROWS]
+    return {"offers_expired": RowSteps(log, "offer")(rows, _expire, at)}
 
 
 def _expire(row: Offer, at: datetime) -> bool:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, IntegrityError, transaction
+from django.db import IntegrityError, transaction
 from django.db.models import F, Max
 
 from reservations.booking import displacement, shared_use
@@ -52,6 +52,7 @@ from reservations.waitlist.rules import (
 )
 from reservations.waitlist.waitlist_snapshot import WaitlistSnapshot, read_waitlist
 from telemetry.protocol.coded_error import CodedError
+from telemetry.rules.isolated_steps import isolated
 
 MOST_TRIES = 100
 """Placements a step tries at most; the next tick goes on."""
@@ -80,17 +81,14 @@ def place(at: datetime, policy: Policy) -> dict[str, int]:
     recent = age is not None and 0 <= age < policy.look_again_seconds
     if rests or (recent and not something_new(before.seen_entry)):
         return done
-    try:
+    looked = False
+    with isolated(log, "the waitlist could not be looked at"):
         done["waiting_expired"] = _expire(at, policy)
         done["placed"], found, vain = _place_all(at, policy)
         if vain is not None:
             done["offered"] = store_estimates(found, at, policy, vain)
-        if done["placed"]:
-            newest = None
-    except (CodedError, DatabaseError, ArithmeticError, LookupError, ValueError):
-        log.exception("the waitlist could not be looked at")
-        newest = None
-    if newest is not None:
+        looked = not done["placed"]
+    if looked:
         WaitlistLook.objects.filter(pk=1).update(looked_at=at, seen_entry=newest)
     return done
 

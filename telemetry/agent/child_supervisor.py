@@ -30,6 +30,7 @@ from typing import Any, Protocol
 from telemetry.agent.isolation import isolation_of
 from telemetry.agent.stream_sender import Sender
 from telemetry.proc_stat import read_stat
+from telemetry.protocol.back_off import BackOff
 from telemetry.protocol.trouble import NodeTrouble, TroubleState
 
 log = logging.getLogger(__name__)
@@ -142,13 +143,12 @@ class SamplerSupervisor:
         self._facts = facts
         self._command = list(command) if command else None
         self._silence_seconds = silence_seconds
-        self._back_off_seconds = tuple(back_off_seconds)
+        self._deaths = BackOff(back_off_seconds)
         self._kill_seconds = kill_seconds
         self._on_status = on_status
         self._popen = popen
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._deaths = 0
         self._buffer = b""
         self._pulse_at = float("-inf")
         self._sender: Sender | None = None
@@ -175,12 +175,12 @@ class SamplerSupervisor:
                 began_at = time.monotonic()
                 why = self._watch(child)
                 if time.monotonic() - began_at > HEALTHY_SECONDS:
-                    self._deaths = 0
+                    self._deaths.succeeded()
                 self._wait_out_wedge(child)
                 if not self._stop.is_set():
                     log.warning("sampling child ended: %s", why)
                     self._tell(ChildState.WAITING, why=why)
-            self._pause()
+            self._stop.wait(self._deaths.failed())
         if self._sender is not None:
             self._sender.close(within_seconds=1.0)
         self._tell(ChildState.STOPPED)
@@ -298,11 +298,6 @@ class SamplerSupervisor:
             if pipe is not None:
                 pipe.close()
 
-    def _pause(self) -> None:
-        step = min(self._deaths, len(self._back_off_seconds) - 1)
-        self._deaths += 1
-        self._stop.wait(self._back_off_seconds[step])
-
     def _tell(
         self,
         state: ChildState,
@@ -315,7 +310,7 @@ class SamplerSupervisor:
         self.status = SamplerStatus(
             state=state,
             pid=pid,
-            restarts=self._deaths,
+            restarts=self._deaths.failures,
             why=why,
             heartbeat=heartbeat or before.heartbeat,
         )

@@ -16,6 +16,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from telemetry.protocol.back_off import BackOff
 from telemetry.protocol.broker_keys import RAW, WATCHED
 
 STREAM_ENTRIES = 3900
@@ -93,7 +94,7 @@ class Sender:
         return not self._thread.is_alive() and not self._waiting
 
     def _run(self) -> None:
-        failures = 0
+        back_off = BackOff(BACK_OFF_SECONDS)
         while True:
             with self._changed:
                 while not self._waiting and not self._closing:
@@ -113,13 +114,11 @@ class Sender:
                 self.why = f"{type(error).__name__}: {error}"
                 if self._closing:
                     return
-                pause = BACK_OFF_SECONDS[min(failures, len(BACK_OFF_SECONDS) - 1)]
-                failures += 1
-                time.sleep(pause)
+                time.sleep(back_off.failed())
             else:
                 self.sent += 1
                 self.why = ""
-                failures = 0
+                back_off.succeeded()
                 self._look()
 
     def _drop(self, message: _Message) -> None:

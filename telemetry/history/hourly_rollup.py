@@ -14,11 +14,12 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from django.db import DatabaseError, models, transaction
+from django.db import models, transaction
 from django.utils import timezone
 
 from telemetry.models import AccountHour, HourDue, SampleHour, SampleMinute
 from telemetry.models.samples import ADDED_UP
+from telemetry.rules.isolated_steps import isolated
 from telemetry.rules.rollup import MinuteTotals
 
 HOUR = timedelta(hours=1)
@@ -80,11 +81,9 @@ def _each_due(
     over = HourDue.objects.filter(tier=tier, hour_at__lte=now - HOUR)
     rolled = 0
     for hour in list(over.values_list("hour_at", flat=True)[:MOST_HOURS]):
-        try:
+        # An hour that cannot be written must not block the following ones.
+        with isolated(logger, "the %s hour of %s is not rolled up", tier, hour):
             rolled += _roll_due(tier, hour, roll)
-        except DatabaseError:
-            # An hour that cannot be written must not block the following ones.
-            logger.exception("the %s hour of %s is not rolled up", tier, hour)
     return rolled
 
 

@@ -35,6 +35,7 @@ from telemetry.live.broadcast import (
     publish_roster,
     publish_trouble,
 )
+from telemetry.protocol.back_off import BackOff
 from telemetry.protocol.broker_keys import RAW
 from telemetry.protocol.frame import Frame, FrameRow, encode
 from telemetry.protocol.gpu_state import GpuState
@@ -165,7 +166,7 @@ class Ingest:
 
     def _loop(self, stop: threading.Event) -> None:
         next_tick = time.monotonic() + seconds_to_tick(time.time())
-        failures = 0
+        back_off = BackOff(BACK_OFF_SECONDS)
         while not stop.is_set():
             wait = next_tick - time.monotonic()
             try:
@@ -176,15 +177,13 @@ class Ingest:
                     # Missed ticks are skipped.
                     next_tick = time.monotonic() + seconds_to_tick(time.time())
                     self.tick()
-                failures = 0
+                back_off.succeeded()
             except RedisError as error:
                 self.complaints.add("broker", error)
                 self._roster_id = None
                 if isinstance(error, OutOfMemoryError):
                     self._enforce_bounds()
-                back_off = BACK_OFF_SECONDS[min(failures, len(BACK_OFF_SECONDS) - 1)]
-                failures += 1
-                stop.wait(back_off)
+                stop.wait(back_off.failed())
 
     def _leave(self) -> None:
         try:

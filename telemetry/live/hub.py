@@ -11,7 +11,6 @@ skips frames and memory does not grow.
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,6 +29,7 @@ from telemetry.live.broadcast import (
     ROSTER,
     WATCHED_SECONDS,
 )
+from telemetry.protocol.back_off import BackOff
 from telemetry.protocol.broker_keys import WATCHED
 
 BACK_OFF_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
@@ -135,22 +135,18 @@ class Hub:
 
     async def _run(self) -> None:
         """Listen while there is a Mailbox. Connect again after every failure."""
-        failures = 0
+        # Jitter keeps web processes from connecting all at once.
+        back_off = BackOff(BACK_OFF_SECONDS, jitter=(0.5, 1.0))
         while self._boxes:
             try:
                 async with self._redis.pubsub() as pubsub:
                     self._subscribed = set()
                     await self._listen(pubsub)
-                    failures = 0
+                    back_off.succeeded()
             except (RedisError, OSError) as error:
-                wait_seconds = BACK_OFF_SECONDS[
-                    min(failures, len(BACK_OFF_SECONDS) - 1)
-                ]
-                if failures == 0:
+                if not back_off.failures:
                     logger.warning("live data are late: %s", error)
-                failures += 1
-                # Jitter keeps web processes from connecting all at once.
-                await asyncio.sleep(wait_seconds * random.uniform(0.5, 1.0))
+                await asyncio.sleep(back_off.failed())
 
     async def _listen(self, pubsub: PubSub) -> None:
         """Read messages until there is no Mailbox left."""

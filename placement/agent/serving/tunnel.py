@@ -13,7 +13,6 @@ docs/design/placement.md#tunnel.
 import asyncio
 import json
 import logging
-import random
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -38,6 +37,7 @@ from placement.protocol.serving_frames import (
     pack,
     unpack,
 )
+from telemetry.protocol.back_off import BackOff
 from telemetry.protocol.coded_error import PROBLEM_TYPE, problem_details
 
 TUNNELS = 2
@@ -132,17 +132,15 @@ class ServeTunnels:
 
     async def _tunnel(self) -> None:
         """Keep one websocket open, for ever."""
-        failures = 0
+        back_off = BackOff(BACK_OFF_SECONDS, jitter=(0.7, 1.3))
         while True:
             try:
                 async with self._connected() as socket:
-                    failures = 0
+                    back_off.succeeded()
                     await self._carry(socket)
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
                 logger.info("the tunnel is closed: %s", error)
-            pause = BACK_OFF_SECONDS[min(failures, len(BACK_OFF_SECONDS) - 1)]
-            failures += 1
-            await asyncio.sleep(pause * random.uniform(0.7, 1.3))
+            await asyncio.sleep(back_off.failed())
 
     def _connected(self) -> connect:
         web = urlsplit(self.node.web_url)

@@ -18,6 +18,7 @@ from placement.agent.portal_channel import (
     ChannelRefused,
     upload_log,
 )
+from telemetry.protocol.back_off import BackOff
 
 PIECE_BYTES = 2**20
 LOOK_SECONDS = 0.3
@@ -48,7 +49,7 @@ class Uploader:
         self.node = node
         self._sizes: dict[str, int] = {}
         """What the web has of each log, as it said last."""
-        self._failures = 0
+        self._back_off = BackOff(BACK_OFF_SECONDS)
 
     def run(self, stop: threading.Event, todo: Callable[[], Sequence[Upload]]) -> None:
         """Upload until `stop` is set."""
@@ -57,12 +58,9 @@ class Uploader:
             for item in todo():
                 try:
                     busy = self.piece(item) or busy
-                    self._failures = 0
+                    self._back_off.succeeded()
                 except ChannelDown as error:
-                    pause = BACK_OFF_SECONDS[
-                        min(self._failures, len(BACK_OFF_SECONDS) - 1)
-                    ]
-                    self._failures += 1
+                    pause = self._back_off.failed()
                     logger.info("uploads wait %s s: %s", pause, error)
                     break
                 except (OSError, ValueError) as error:

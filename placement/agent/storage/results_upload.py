@@ -27,6 +27,7 @@ from placement.agent.storage import folder_tree
 from placement.agent.storage.log_upload import BACK_OFF_SECONDS, Upload
 from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import parse_order
+from telemetry.protocol.back_off import BackOff
 
 PIECE_BYTES = 2**20
 LOOK_SECONDS = 1.0
@@ -45,27 +46,22 @@ class ResultCarrier:
 
     def __init__(self, node: NodeView) -> None:
         self.node = node
-        self._failures = 0
+        self._back_off = BackOff(BACK_OFF_SECONDS)
 
     def run(self, stop: threading.Event, todo: Callable[[], Sequence[Upload]]) -> None:
         """Upload until `stop` is set."""
-        while not stop.wait(self._pause()):
+        while not stop.wait(self._back_off.pause_seconds or LOOK_SECONDS):
             for item in todo():
                 try:
                     self.carry(item, stop)
-                    self._failures = 0
+                    self._back_off.succeeded()
                 except ChannelDown as error:
-                    self._failures += 1
+                    self._back_off.failed()
                     logger.info("results wait: %s", error)
                     break
                 except (OSError, ValueError, KeyError, subprocess.SubprocessError):
                     logger.exception("results of job %s", item.folder.name)
                     item.report(results=True)
-
-    def _pause(self) -> float:
-        if not self._failures:
-            return LOOK_SECONDS
-        return BACK_OFF_SECONDS[min(self._failures, len(BACK_OFF_SECONDS)) - 1]
 
     def carry(self, item: Upload, stop: threading.Event) -> None:
         """Bring up all that one Job left; nothing where it left nothing.

@@ -20,10 +20,10 @@ its order is sent. One bad row is logged and skipped.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from placement.jobs.job_transitions import move
@@ -38,8 +38,8 @@ from placement.models import Job, JobPart, JobQuerySet
 from placement.protocol.job_lifecycle import JobState
 from reservations.models import CoUser, SitePolicy
 from reservations.rules.lifecycle import State
-from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
+from telemetry.rules.isolated_steps import RowSteps
 
 PORTAL = "portal"
 AGAIN_SECONDS = 20.0
@@ -51,6 +51,7 @@ UNWATCHED_SECONDS = 30.0
 MOST_ROWS = 200
 
 logger = logging.getLogger(__name__)
+_each = RowSteps(logger, "job")
 _WORDS = {
     State.ENDED: sentence("the reservation's end"),
     State.RELEASED: sentence("the reservation was released"),
@@ -77,24 +78,6 @@ def tick(now: datetime) -> dict[str, int]:
         "still_held": gpu_release_check.update_alerts(now),
         "next_told": gpu_release_check.notify_next_holders(now),
     }
-
-
-def _each(
-    rows: Iterable[Job], step: Callable[[Job, datetime], bool], now: datetime
-) -> int:
-    done = 0
-    for job in rows:
-        try:
-            done += step(job, now)
-        except (
-            DatabaseError,
-            CodedError,
-            ArithmeticError,
-            LookupError,
-            ValueError,
-        ):
-            logger.exception("job %s: %s failed", job.pk, step.__name__)
-    return done
 
 
 def _carry(now: datetime) -> int:

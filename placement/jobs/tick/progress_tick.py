@@ -8,11 +8,9 @@ same time; one bad row never blocks the rest.
 """
 
 import logging
-from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from django.db import DatabaseError
 from django.db.models import Q
 
 from placement.jobs import job_broadcast
@@ -20,47 +18,26 @@ from placement.jobs.nodes import log_store, result_files
 from placement.models import Job, JobQuerySet
 from placement.protocol.job_lifecycle import JobState
 from placement.rules.log_progress import followed, read_progress
-from telemetry.protocol.coded_error import CodedError
+from telemetry.rules.isolated_steps import RowSteps
 
 TAIL_BYTES = 64 * 1024
 """What is read of a log's end: programs print other things between their steps."""
 MOST_JOBS = 500
 LAST_LOOK = timedelta(seconds=20)
 FOLLOWED = (JobState.RUNNING, JobState.STOPPING)
-_ERRORS = (
-    DatabaseError,
-    CodedError,
-    ArithmeticError,
-    LookupError,
-    ValueError,
-    TypeError,
-    OSError,
-)
 Row = TypeVar("Row")
 
 logger = logging.getLogger(__name__)
+each_job = RowSteps(logger, "job")
 
 
 def follow(now: datetime) -> dict[str, int]:
     """Run every step once; how many rows each one changed."""
     return {
-        "progress": each(running(now)[:MOST_JOBS], _progress, now),
+        "progress": each_job(running(now)[:MOST_JOBS], _progress, now),
         "dropped": result_files.drop_due(now),
         "logs_dropped": log_store.drop_due(now),
     }
-
-
-def each(
-    rows: Iterable[Row], step: Callable[[Row, datetime], bool], now: datetime
-) -> int:
-    """Run a step on each row; return how many it changed. One bad row is logged."""
-    done = 0
-    for row in rows:
-        try:
-            done += step(row, now)
-        except _ERRORS:
-            logger.exception("following %s failed", row)
-    return done
 
 
 def running(now: datetime) -> JobQuerySet:

@@ -10,6 +10,8 @@ hang for a while.
 
 from __future__ import annotations
 
+from telemetry.protocol.back_off import BackOff
+
 BACK_OFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 
@@ -23,7 +25,7 @@ class ReloadWatch:
         self._answered: set[str] = set()
         self._silent: set[str] = set()
         self._mute_before = False
-        self._tries = 0
+        self._back_off = BackOff(BACK_OFF_SECONDS)
         self._next_try_at = float("-inf")
 
     @property
@@ -41,7 +43,7 @@ class ReloadWatch:
         """Note, after each Gpu of a sample, whether any of its calls succeeded."""
         if answered:
             self._answered.add(uuid)
-            self._tries = 0
+            self._back_off.succeeded()
         else:
             self._silent.add(uuid)
 
@@ -72,12 +74,8 @@ class ReloadWatch:
         return self._proven and at >= self._next_try_at
 
     def note_try(self, at: float) -> None:
-        """Note an attempt. The pause before the next one grows until a Gpu answers
-        again."""
-        self._next_try_at = (
-            at + BACK_OFF_SECONDS[min(self._tries, len(BACK_OFF_SECONDS) - 1)]
-        )
-        self._tries += 1
+        """Note an attempt. The pause before the next one grows until a Gpu answers."""
+        self._next_try_at = at + self._back_off.failed()
 
     def note_success(self) -> None:
         """Note that NVML started and listed the Gpus."""
