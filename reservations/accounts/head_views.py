@@ -40,7 +40,7 @@ from reservations.store.usage import usage_by_membership
 from reservations.web.credit_field import Unreadable
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import counted
-from telemetry.web.error_answers import message_of
+from telemetry.web.error_answers import add_errors, message_of
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters, whole_number
 
@@ -211,8 +211,8 @@ def _chat(
             if secret:
                 return _page(request, user, now, more, chat_secret=secret)
             messages.success(request, gettext("Saved. Send a test message to try it."))
-    except WebhookRefused as refused:
-        form.add_error("url", refused.why)
+    except WebhookRefused as error:
+        add_errors(form, error)
         return _page(request, user, now, more, chat_form=form, status=422)
     except NotAllowed as error:
         raise PermissionDenied from error

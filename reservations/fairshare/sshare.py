@@ -19,6 +19,7 @@ from reservations.rules.fairness.fair_tree import (
     TreeInvalid,
     rank_tree,
 )
+from telemetry.protocol.coded_error import CodedError
 
 PARENT = "parent"
 MOST_ROWS = 200_000
@@ -31,8 +32,10 @@ TITLES = (
 )  # fmt: skip
 
 
-class RowsInvalid(ValueError):
-    """Rows that form no tree, or a field that is wrong; names the row."""
+class RowsInvalid(CodedError):
+    """The rows of a file do not form a tree of shares."""
+
+    code = "rows-invalid"
 
 
 @dataclass(frozen=True, slots=True)

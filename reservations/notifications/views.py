@@ -32,6 +32,7 @@ from reservations.notifications.text.notice_text import CHANNELS
 from reservations.notifications.webhook_rules import WebhookRefused
 from reservations.store.access import reader
 from telemetry.protocol.sentences import counted, sentence
+from telemetry.web.error_answers import add_errors
 from telemetry.web.query_filters import read_filters
 
 PAGE_ROWS = 25
@@ -131,8 +132,8 @@ def notice_webhook(request: HttpRequest) -> HttpResponse:
                 format_name=form.cleaned_data["format"],
                 now=now,
             )
-        except WebhookRefused as refused:
-            form.add_error("url", refused.why)
+        except WebhookRefused as error:
+            add_errors(form, error)
         else:
             if not secret:
                 messages.success(

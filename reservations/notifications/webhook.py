@@ -127,7 +127,7 @@ def post(url: str, data: bytes, headers: Mapping[str, str]) -> None:
         target = parse(url, loopback_http=settings.WEBHOOK_LOOPBACK_HTTP)
         connection = _Pinned(target, resolve(target))
     except WebhookRefused as error:
-        raise WebhookFailed(error.why) from error
+        raise WebhookFailed(error.text()) from error
     # One socket operation may not last longer, and all of them together neither:
     # who answers byte by byte is hung up on.
     hang_up = threading.Timer(TIMEOUT_SECONDS, _hang_up, [connection])

@@ -25,6 +25,7 @@ from ipaddress import (
 )
 from urllib.parse import urlsplit
 
+from telemetry.protocol.coded_error import FieldsRefused
 from telemetry.protocol.sentences import sentence
 
 LONGEST = 400
@@ -34,12 +35,13 @@ IETF_PROTOCOLS = IPv4Network("192.0.0.0/24")
 """Set aside by RFC 6890. Python 3.11 calls parts of it public."""
 
 
-class WebhookRefused(ValueError):
-    """The address cannot be used; ``why`` is for the person who typed it."""
+class WebhookRefused(FieldsRefused):
+    """The portal does not call this address."""
+
+    code = "webhook-refused"
 
     def __init__(self, why: str) -> None:
-        self.why = why
-        super().__init__(why)
+        super().__init__({"url": why})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ them, with commas between; none: every day.
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 from itertools import groupby
 
 from reservations.rules.prices import WEEK_HOURS, PeakHours
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -26,8 +28,11 @@ _PART = re.compile(
 )
 
 
-class PeakTextInvalid(ValueError):
-    """A text that names no hours of the week; says which part and why."""
+class PeakTextInvalid(CodedError):
+    """The text does not name hours of the week. The sentence says which part."""
+
+    code = "peak-hours-invalid"
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
 
 
 def read_hours(text: str) -> int:

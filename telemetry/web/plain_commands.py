@@ -8,6 +8,12 @@ from django.utils import timezone
 from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError, one_line
 
 
+class CommandInvalid(CodedError):
+    """A command was given arguments that it cannot use."""
+
+    code = "command-invalid"
+
+
 class PlainCommand(BaseCommand):
     """A command that prints a refusal on one line and ends with exit status 2."""
 

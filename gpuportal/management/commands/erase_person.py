@@ -2,12 +2,11 @@
 
 from argparse import ArgumentParser
 
-from django.core.management.base import CommandError
 from django.utils import timezone
 
 from gpuportal.manage.erasure_of_person import erase
 from reservations.models import User
-from telemetry.web.plain_commands import PlainCommand
+from telemetry.web.plain_commands import CommandInvalid, PlainCommand
 
 
 class Command(PlainCommand):
@@ -31,6 +30,6 @@ class Command(PlainCommand):
         """Erase the person, or print why not."""
         user = User.objects.filter(username=login).first()
         if user is None:
-            raise CommandError(f"There is no login {login!r}.", returncode=2)
+            raise CommandInvalid(f"There is no login {login!r}.")
         alias = erase(user_id=user.pk, typed=confirm, actor=None, now=timezone.now())
         self.stdout.write(f"Erased: the login is {alias} now.")

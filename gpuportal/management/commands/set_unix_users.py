@@ -11,9 +11,9 @@ from django.utils import timezone
 from reservations.accounts import people
 from reservations.accounts.tree.csv_table import decoded, read_sheet
 from reservations.models import User
-from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError
+from telemetry.protocol.coded_error import CodedError
 from telemetry.web.error_answers import message_of
-from telemetry.web.plain_commands import PlainCommand
+from telemetry.web.plain_commands import CommandInvalid, PlainCommand
 
 COLUMNS = ("user", "unix_user")
 
@@ -34,7 +34,7 @@ class Command(PlainCommand):
         """Read, check every row, then set."""
         actor = User.objects.filter(username=options["actor"]).first()
         if actor is None or not actor.is_operator:
-            raise CommandError(f"{options['actor']} is not an operator", returncode=2)
+            raise CommandInvalid(f"{options['actor']} is not an operator")
         wanted = self._read(options["file"])
         changed = 0
         for user, unix_user in wanted:
@@ -48,8 +48,7 @@ class Command(PlainCommand):
                     )
                 )
             except CodedError as error:
-                text = f"{user}: {message_of(error)}"
-                raise CommandError(text, returncode=EXIT_REFUSED) from error
+                raise CommandInvalid(f"{user}: {message_of(error)}") from error
         self.stdout.write(f"{changed} of {len(wanted)} people changed.")
 
     def _read(self, name: str) -> list[tuple[User, str]]:
@@ -58,7 +57,7 @@ class Command(PlainCommand):
             data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
             rows = read_sheet(decoded(data), known=COLUMNS, needed=COLUMNS)
         except OSError as error:
-            raise CommandError(f"{name}: {error.strerror}", returncode=2) from error
+            raise CommandInvalid(f"{name}: {error.strerror}") from error
         field = User._meta.get_field("unix_user")
         known = {user.username: user for user in User.objects.filter(erased_at=None)}
         found, wrong = [], []

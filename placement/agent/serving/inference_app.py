@@ -176,11 +176,9 @@ class ServeApp:
         try:
             asked = self._asked(kept, body, headers)
             way_ms = deadline_of(headers.get("x-way-ms"), "X-Way-Ms") or 0.0
-        except TensorInvalid as wrong:
+        except TensorInvalid:
             kept.counts.wrong += 1
-            raise CallRefused(
-                "tensors", f"{wrong}", fields={wrong.field: wrong.why}
-            ) from None
+            raise
         waiting = self.station.let_in(kept, asked, way_ms=way_ms)
         inference = asyncio.ensure_future(self.station.answered(waiting))
         gone = asyncio.ensure_future(_disconnected(receive))
@@ -243,10 +241,7 @@ class ServeApp:
             "batch": answered.batch,
             "in_time": answered.in_time,
         }
-        try:
-            body, length = write_answer(kept.name, asked, answered.results, facts)
-        except TensorInvalid as wrong:
-            raise CallRefused("tensors", f"{wrong}") from None
+        body, length = write_answer(kept.name, asked, answered.results, facts)
         headers = {"x-served-ms": f"{answered.actual_ms:.3f}"}
         if length is not None:
             headers[LENGTH_HEADER] = str(length)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from placement.planner.values.tensor_signature import Tensor
+from placement.protocol.call_refusal import CallRefused
 
 MOST_DIMENSIONS = 16
 MOST_ELEMENTS = 2**26
@@ -55,12 +56,11 @@ OF_ONNX = {
 }
 
 
-class TensorInvalid(Exception):
-    """A request that cannot be used: which field, and why."""
+class TensorInvalid(CallRefused):
+    """A call whose tensors cannot be used: which field, and why."""
 
     def __init__(self, field: str, why: str) -> None:
-        self.field, self.why = field, why
-        super().__init__(f"{field}: {why}")
+        super().__init__("tensors", f"{field}: {why}", fields={field: why})
 
 
 @dataclass(slots=True)

@@ -31,13 +31,10 @@ from placement.rules.sweep import read_sweep
 from reservations.models import Membership, User
 from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError, one_line
 from telemetry.web.error_answers import message_of
+from telemetry.web.plain_commands import CommandInvalid
 
 FOLLOW_SECONDS = 0.5
 ROWS = 50
-
-
-class Wrong(Exception):
-    """The command cannot be carried out; the text says why."""
 
 
 class OneLine(argparse.ArgumentParser):
@@ -106,7 +103,7 @@ class Command(BaseCommand):
         except BrokenPipeError:
             # Who reads has read enough: job log 5 | head.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except (Wrong, OSError) as error:
+        except OSError as error:
             self._refuse(f"job {word}: {error}")
         except KeyboardInterrupt:
             sys.exit(130)
@@ -137,7 +134,7 @@ class Command(BaseCommand):
             self._ask_for_gaps(launch, options)
             return
         if options["reservation"] is None:
-            raise Wrong("give --reservation or --backfill")
+            raise CommandInvalid("give --reservation or --backfill")
         if not options["sweep"]:
             self.stdout.write(str(jobs.launch(**launch).pk))
             return
@@ -148,7 +145,7 @@ class Command(BaseCommand):
 
     def _ask_for_gaps(self, launch: dict[str, Any], options: dict[str, Any]) -> None:
         if options["reservation"] is not None or options["sweep"] or options["node"]:
-            raise Wrong(
+            raise CommandInvalid(
                 "--backfill cannot be combined with --reservation, --node or --sweep"
             )
         user = launch["user"]
@@ -159,7 +156,7 @@ class Command(BaseCommand):
             )
             payer = rows.first()
             if payer is None:
-                raise Wrong(f"{user} is not a member of {options['account']}")
+                raise CommandInvalid(f"{user} is not a member of {options['account']}")
         gone = ("user", "reservation_id", "node", "gpu_count", "now")
         job = {name: given for name, given in launch.items() if name not in gone}
         made = queue_for_gaps(
@@ -195,7 +192,7 @@ class Command(BaseCommand):
         if options["user"]:
             rows = rows.filter(owner=_user(options["user"]))
         if options["limit"] < 1:
-            raise Wrong("--limit must be at least 1")
+            raise CommandInvalid("--limit must be at least 1")
         found = rows.prefetch_related("events").order_by("-pk")[: options["limit"]]
         if options["json"]:
             self.stdout.write(json.dumps([snapshots.job_facts(job) for job in found]))
@@ -282,31 +279,31 @@ def _add_submit(parser: argparse.ArgumentParser) -> None:
 def _user(name: str) -> User:
     user = User.objects.filter(username=name).first()
     if user is None:
-        raise Wrong(f"there is no user {name}")
+        raise CommandInvalid(f"there is no user {name}")
     return user
 
 
 def _job(pk: int) -> Job:
     job = Job.objects.filter(pk=pk).first()
     if job is None:
-        raise Wrong(f"there is no job {pk}")
+        raise CommandInvalid(f"there is no job {pk}")
     return job
 
 
 def _script(name: str) -> str:
     path = Path(name)
     if path.stat().st_size > MOST_SCRIPT_BYTES:
-        raise Wrong(f"{name} is larger than {MOST_SCRIPT_BYTES // 1024} KiB")
+        raise CommandInvalid(f"{name} is larger than {MOST_SCRIPT_BYTES // 1024} KiB")
     try:
         return path.read_text()
     except UnicodeDecodeError as error:
-        raise Wrong(f"{name} is not a text file") from error
+        raise CommandInvalid(f"{name} is not a text file") from error
 
 
 def _setting(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise Wrong(f"--set {text}: write NAME=VALUE")
+        raise CommandInvalid(f"--set {text}: write NAME=VALUE")
     for kind in (int, float):
         try:
             return name, kind(value)

@@ -24,8 +24,8 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import unix
 from reservations.store.booking_facts import site_policy
 from reservations.store.usage import ranking
+from telemetry.protocol.coded_error import EXIT_REFUSED, one_line
 
-BAD_INPUT = 2
 MOST_FILE_BYTES = 32 * 2**20
 
 
@@ -53,9 +53,7 @@ class Command(BaseCommand):
                 rows = rank_rows(_rows_of(Path(options["source"])))
             except (RowsInvalid, OSError) as error:
                 text = f"{options['source']}: {getattr(error, 'strerror', '') or error}"
-                raise CommandError(
-                    " ".join(text.split())[:500], returncode=BAD_INPUT
-                ) from error
+                raise CommandError(one_line(text), returncode=EXIT_REFUSED) from error
         else:
             rows = live_rows(timezone.now())
         if options["json"]:

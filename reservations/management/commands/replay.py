@@ -12,7 +12,7 @@ from zlib import crc32
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from reservations.reports.replay.engine import TooWide, replay
+from reservations.reports.replay.engine import replay
 from reservations.reports.replay.measures import Measures, measure
 from reservations.reports.replay.queue_orders import (
     NAMES,
@@ -21,9 +21,9 @@ from reservations.reports.replay.queue_orders import (
 )
 from reservations.reports.replay.trace import TraceInvalid, TraceJob, read_trace
 from reservations.rules.policy import Policy
+from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError, one_line
 from telemetry.rules.policy_declaration import PolicyInvalid
 
-BAD_INPUT = 2
 MOST_LINE = 64 * 1024
 """Characters of one line of a trace."""
 MOST_CHARACTERS = 512 * 2**20
@@ -83,10 +83,10 @@ class Command(BaseCommand):
         try:
             jobs = self._jobs(Path(options["trace"]))
             figures, seconds = self._figures(jobs, options)
-        except (TraceInvalid, TooWide, PolicyInvalid, OSError, EOFError) as error:
+        except (CodedError, PolicyInvalid, OSError, EOFError) as error:
             name = getattr(error, "strerror", None)
             text = f"{options['trace']}: {name}" if name else str(error)
-            raise CommandError(" ".join(text.split()), returncode=BAD_INPUT) from error
+            raise CommandError(one_line(text), returncode=EXIT_REFUSED) from error
         per_second = figures.jobs / max(seconds, 1e-9)
         if options["json"]:
             found = asdict(figures) | {"jobs_per_second": round(per_second, 1)}

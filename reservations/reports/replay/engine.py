@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from reservations.reports.replay.trace import TraceJob
+from telemetry.protocol.coded_error import CodedError
 
 TELL_EVENTS = 50
 """Events between two words of how far a replay is."""
@@ -28,8 +29,10 @@ RESTART_SECONDS = 60
 """What a job in a gap needs before it goes on from its checkpoint."""
 
 
-class TooWide(ValueError):
-    """A job wants more Gpus than there are."""
+class TooWide(CodedError):
+    """A job of the trace wants more GPUs than there are."""
+
+    code = "trace-too-wide"
 
 
 class QueueOrder(Protocol):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from http import HTTPStatus
 
 from django.db import transaction
 
@@ -30,6 +31,7 @@ from reservations.rules.errors import NotFound
 from reservations.store.audit_log import audit_act
 from reservations.store.booking_facts import site_policy
 from telemetry.models import Pool
+from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 LIMIT_SECONDS = 120.0
@@ -41,8 +43,11 @@ TELL_SECONDS = 0.5
 State = PolicyReplay.State
 
 
-class TooManyReplays(ValueError):
-    """Others still run; their results would come later for it."""
+class TooManyReplays(CodedError):
+    """As many replays are open as the limit."""
+
+    code = "too-many-replays"
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
 
 
 class _Stopped(Exception):

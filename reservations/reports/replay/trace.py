@@ -6,6 +6,8 @@ import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from telemetry.protocol.coded_error import CodedError
+
 NEEDED = ("job_id", "user", "group", "submit_s", "gpus", "duration_s", "req_s")
 MOST_JOBS = 1_000_000
 MOST_SECONDS = 100 * 366 * 86_400
@@ -13,8 +15,10 @@ MOST_GPUS = 1_000_000
 NAME_LENGTH = 200
 
 
-class TraceInvalid(ValueError):
-    """A file that is no trace; says where."""
+class TraceInvalid(CodedError):
+    """The file is not a trace of jobs. The sentence says where."""
+
+    code = "trace-invalid"
 
 
 @dataclass(frozen=True, slots=True)

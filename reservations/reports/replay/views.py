@@ -34,6 +34,7 @@ from reservations.rules.errors import NotFound
 from reservations.store.access import operator_required, reader
 from reservations.store.booking_facts import site_policy
 from telemetry.rules.policy_declaration import PolicyInvalid
+from telemetry.web.error_answers import add_errors
 from telemetry.web.spreadsheet import tame
 
 PAGE_ROWS = 20
@@ -103,7 +104,7 @@ def _asked(
         form.add_error(invalid.field if invalid.field in TITLES else None, invalid.why)
         return None
     except replays.TooManyReplays as error:
-        form.add_error(None, str(error))
+        add_errors(form, error)
         return None
     try:
         tasks.replay_past.delay(row.pk)
