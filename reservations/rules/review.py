@@ -44,7 +44,7 @@ class FieldsInvalid(FieldsRefused):
 
 @dataclass(eq=False)
 class PreviewStale(CodedError):
-    """A change would do something else than the review showed."""
+    """Bookings changed after the preview was shown."""
 
     code = "preview-stale"
     title = sentence("Changed meanwhile")

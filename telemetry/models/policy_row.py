@@ -89,7 +89,7 @@ class PolicyRow(models.Model):
                 self.value_of(policy)
             except PolicyInvalid as invalid:
                 name = columns.get(invalid.field, invalid.field)
-                raise ValidationError({name: invalid.why}) from invalid
+                raise ValidationError({name: invalid.detail}) from invalid
 
     def value_of(self, policy: type[T], **more: Any) -> T:
         """Return the frozen value of one of the policies.

@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from datetime import UTC, tzinfo
 from typing import Any, TypeVar, cast
 
+from telemetry.protocol.coded_error import FieldsRefused
 from telemetry.protocol.sentences import sentence
 
 T = TypeVar("T")
@@ -32,13 +34,16 @@ UNITS = (
 """The unit that the end of a rule's name stands for."""
 
 
-class PolicyInvalid(ValueError):
-    """A rule that is out of its limits or contradicts another; names the field."""
+class PolicyInvalid(FieldsRefused):
+    """A rule is out of its limits or contradicts another one."""
+
+    code = "policy-invalid"
 
     def __init__(self, *, field: str, why: str) -> None:
-        self.field = field
-        self.why = why
-        super().__init__(f"{field} {why}")
+        super().__init__({field: why})
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"{self.field} {self.detail}"
 
 
 @dataclass(frozen=True, slots=True)

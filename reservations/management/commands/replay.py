@@ -22,7 +22,6 @@ from reservations.reports.replay.queue_orders import (
 from reservations.reports.replay.trace import TraceInvalid, TraceJob, read_trace
 from reservations.rules.policy import Policy
 from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError, one_line
-from telemetry.rules.policy_declaration import PolicyInvalid
 
 MOST_LINE = 64 * 1024
 """Characters of one line of a trace."""
@@ -83,7 +82,7 @@ class Command(BaseCommand):
         try:
             jobs = self._jobs(Path(options["trace"]))
             figures, seconds = self._figures(jobs, options)
-        except (CodedError, PolicyInvalid, OSError, EOFError) as error:
+        except (CodedError, OSError, EOFError) as error:
             name = getattr(error, "strerror", None)
             text = f"{options['trace']}: {name}" if name else str(error)
             raise CommandError(one_line(text), returncode=EXIT_REFUSED) from error

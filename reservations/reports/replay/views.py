@@ -101,7 +101,9 @@ def _asked(
             now=now,
         )
     except PolicyInvalid as invalid:
-        form.add_error(invalid.field if invalid.field in TITLES else None, invalid.why)
+        form.add_error(
+            invalid.field if invalid.field in TITLES else None, invalid.detail
+        )
         return None
     except replays.TooManyReplays as error:
         add_errors(form, error)
