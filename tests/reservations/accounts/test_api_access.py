@@ -91,7 +91,7 @@ def test_a_token_does_what_its_scopes_say(gpus, alice, hour) -> None:
     reader = Caller(token=make_token(alice, "read"))
     assert reader("GET", "/standing").status_code == 200
     refused = reader("POST", "/reservations", wish(gpus[:1], hour))
-    assert (refused.status_code, refused.body["code"]) == (403, "not-allowed")
+    assert (refused.status_code, refused.body["code"]) == (403, "scope-missing")
     booker = Caller(token=make_token(alice, "book"))
     assert booker("GET", "/standing").status_code == 403
     assert booker("POST", "/reservations", wish(gpus[:1], hour)).status_code == 201
