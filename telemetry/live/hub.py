@@ -11,6 +11,7 @@ skips frames and memory does not grow.
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -136,7 +137,7 @@ class Hub:
     async def _run(self) -> None:
         """Listen while there is a Mailbox. Connect again after every failure."""
         # Jitter keeps web processes from connecting all at once.
-        back_off = BackOff(BACK_OFF_SECONDS, jitter=(0.5, 1.0))
+        back_off = BackOff(BACK_OFF_SECONDS, jitter=(0.5, 1.0), between=random.uniform)
         while self._boxes:
             try:
                 async with self._redis.pubsub() as pubsub:

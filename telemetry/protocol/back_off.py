@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 
 
@@ -35,7 +34,7 @@ class BackOff:
         pauses_seconds: Sequence[float],
         *,
         jitter: tuple[float, float] = (1.0, 1.0),
-        between: Callable[[float, float], float] = random.uniform,
+        between: Callable[[float, float], float] = max,
     ) -> None:
         """Begin without a failure.
 
@@ -44,7 +43,7 @@ class BackOff:
                 stays.
             jitter: least and most that a pause is multiplied by, so that many
                 processes do not come back at one instant.
-            between: returns a number between two.
+            between: draws a number between the two, such as ``random.uniform``.
         """
         self._pauses_seconds = tuple(pauses_seconds)
         self._jitter = jitter

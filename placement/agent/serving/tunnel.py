@@ -13,6 +13,7 @@ docs/design/placement.md#tunnel.
 import asyncio
 import json
 import logging
+import random
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -132,7 +133,7 @@ class ServeTunnels:
 
     async def _tunnel(self) -> None:
         """Keep one websocket open, for ever."""
-        back_off = BackOff(BACK_OFF_SECONDS, jitter=(0.7, 1.3))
+        back_off = BackOff(BACK_OFF_SECONDS, jitter=(0.7, 1.3), between=random.uniform)
         while True:
             try:
                 async with self._connected() as socket:
