@@ -120,8 +120,12 @@ class Run:
         )
 
     def status(self, code: int) -> int:
-        """What has no database test over for PostgreSQL has not failed."""
-        return 0 if code == NO_TESTS and self.url else code
+        """Return the exit status that counts.
+
+        A run that has no database test for PostgreSQL has not failed. A run that a
+        signal ended, which is a negative code, has.
+        """
+        return 0 if code == NO_TESTS and self.url else abs(code)
 
 
 def _environ(url: str) -> dict[str, str]:
@@ -139,7 +143,7 @@ def _chosen(arguments: Sequence[str], server: str) -> int:
     )
     print(f"\ntest: {first.title}", flush=True)
     beside = second.start(subprocess.PIPE) if server else None
-    status = first.start().wait()
+    status = first.status(first.start().wait())
     if beside is not None:
         said, _ = beside.communicate()
         print(f"\ntest: {second.title}\n{said}", end="", flush=True)
