@@ -38,6 +38,18 @@ def test_a_module_has_a_name_of_its_own():
     assert [paths for paths in found.values() if len(paths) > 1] == []
 
 
+def test_a_class_has_a_name_of_its_own():
+    """A class in another class is called by both names: ``Delivery.State``."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in modules():
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(short(path))
+    # Two readers of one JSON object: goes with the one codec of the protocols.
+    found.pop("Fields", None)
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
 def test_a_module_is_named_for_a_thing_not_for_an_activity():
     last = {path: path.stem.rpartition("_")[2] for path in modules()}
     found = [short(p) for p, word in last.items() if word.endswith("ing")]
