@@ -1,8 +1,8 @@
-"""The operator's desk: people, accounts, quotas, the policy; and what is written.
+"""Django's admin for people, accounts, quotas, the policy and the logs.
 
-Quotas are edited in credits. Every act asks for a reason and goes
-into the audit log; quotas and the policy keep their history besides. The
-ledger and the audit log are only read: the database refuses anything else.
+Quotas are edited in credits. Every act requires a reason and goes into the audit log.
+Quotas and the policy also keep their history. The ledger and the audit log are
+read-only: the database refuses every change.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GpuHoursField(forms.FloatField):
     """Credits on screen, whole weighted GPU-seconds in the row."""
 
     def prepare_value(self, value: Any) -> Any:
-        """Turn the row's seconds into hours; what was typed stays typed."""
+        """Turn the row's seconds into hours. Typed text stays as it is."""
         return value / HOUR_SECONDS if isinstance(value, int) else value
 
     def clean(self, value: Any) -> int | None:
@@ -195,7 +195,7 @@ class UserAdmin(DjangoUserAdmin, AuditedAdmin):  # type: ignore[type-arg]
 
 
 class TreeAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
-    """Rows of the tree: what is saved here can be undone under /manage/ too."""
+    """Rows of the tree. A change saved here can also be undone under /manage/."""
 
     def save_model(
         self, request: HttpRequest, obj: Any, form: Any, change: bool
@@ -227,7 +227,7 @@ class AccountAdmin(TreeAdmin):
 
 
 class CheckedAutocomplete(AutocompleteSelect):
-    """A choice that is searched for, also where what was sent is no row's number.
+    """A searched choice that also accepts a submitted value that is no key.
 
     Django asks the database for the name of every value, when it shows a form again.
     """
@@ -242,7 +242,7 @@ class CheckedAutocomplete(AutocompleteSelect):
 
 @admin.register(Membership)
 class MembershipAdmin(TreeAdmin):
-    """Who may book under which account, with history."""
+    """The memberships of accounts, with history."""
 
     list_display = ("user", "account", "shares", "quota_hours", "is_head", "active")
     list_filter = ("account", "is_head", "active")
@@ -325,7 +325,7 @@ class ReservationAdmin(ReadOnlyAdmin):
     def give_back(
         self, request: HttpRequest, chosen: QuerySet[Reservation]
     ) -> HttpResponse | None:
-        """Cancel what has not begun, release what runs."""
+        """Cancel unstarted Reservations, release running ones."""
         reason = request.POST.get("reason", "")
         user = request.user
         assert isinstance(user, User)
@@ -386,7 +386,7 @@ class TokenAdmin(ReadOnlyAdmin):
 
 @admin.register(Closure)
 class ClosureAdmin(ReadOnlyAdmin):
-    """Closed time; made and ended under Manage, where who is in the way is seen."""
+    """Closures. They are created and ended under Manage, which shows the effects."""
 
     list_display = ("kind", "scope", "start", "end", "reason", "cancelled_at")
     list_filter = ("kind", "scope")
@@ -394,7 +394,7 @@ class ClosureAdmin(ReadOnlyAdmin):
 
 @admin.register(Notice)
 class NoticeAdmin(ReadOnlyAdmin):
-    """What people were told, and when they read it."""
+    """Notices, and when they were read."""
 
     list_display = ("told_at", "user", "kind", "reservation", "read_at")
     list_filter = ("kind",)
@@ -429,7 +429,7 @@ class ApiTokenAdmin(ReadOnlyAdmin):
     def revoke(
         self, request: HttpRequest, chosen: QuerySet[ApiToken]
     ) -> HttpResponse | None:
-        """Revoke what is chosen."""
+        """Revoke the chosen rows."""
         now = timezone.now()
         for token in chosen.filter(revoked_at=None).select_related("user"):
             revoke_token(token_id=token.pk, user=token.user, now=now)

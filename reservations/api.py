@@ -104,7 +104,7 @@ def _entry(
 
 @router.get("/calendar")
 def calendar(request: HttpRequest, span: Query[SpanIn]) -> HttpResponse:
-    """Gpus, and who holds them between two instants."""
+    """The GPUs, and their reservations between two instants."""
     if span.end <= span.start:
         raise InThePast(end=span.end, now=span.start)
     if span.end - span.start > LONGEST_VIEW:
@@ -186,7 +186,7 @@ def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
 
 @router.patch("/reservations/{int:pk}")
 def change(request: HttpRequest, pk: int, wish: ChangeIn) -> dict[str, object]:
-    """Move, lengthen or shorten it, take other Gpus, or change what it is for."""
+    """Move, lengthen or shorten it, change its GPUs or its purpose."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
     changed = booking_change.change(
@@ -268,7 +268,7 @@ def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
     now = counted_now(user, writes=False)
     membership = own_membership(user, wish.membership)
     if membership is None:
-        # Any will do to look; who books says which one pays.
+        # A search works with any membership. A booking names the one that pays.
         membership = next(iter(payers(user)), None)
     found = find_slots(
         user=user,
@@ -283,7 +283,7 @@ def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
         limit=wish.limit,
     )
     live, most = len(own_holdings(user.pk)), site_policy().live_reservations
-    # At the limit only slots that prolong one of one's own are found.
+    # At the limit, only slots that extend one of the User's reservations are found.
     full = {"live": live, "most": most} if live >= most else None
     return {"slots": [slot_json(slot) for slot in found], "full": full}
 

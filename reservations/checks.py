@@ -1,4 +1,4 @@
-"""Mistakes in the set-up that would only show when somebody books."""
+"""Mistakes in the configuration that would only show at the first booking."""
 
 from collections.abc import Sequence
 from typing import Any

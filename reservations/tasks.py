@@ -1,4 +1,4 @@
-"""What beat asks for: the tick every second, what goes out every few seconds."""
+"""Tasks that beat sends: the tick every second, deliveries every few seconds."""
 
 import time
 
@@ -46,10 +46,10 @@ def tick() -> dict[str, int]:
 
 @shared_task(name="reservations.tasks.place")  # type: ignore[untyped-decorator]
 def place() -> dict[str, int]:
-    """Look at the waitlist, in one process of the worker at a time.
+    """Process the waitlist, in one process of the worker at a time.
 
-    Placements take their turn in the database: the mark in the broker only keeps the
-    other process free for the ticks, which wait for nobody who waits.
+    The database orders the placements. The mark in the broker only keeps the other
+    process free for the ticks.
     """
     broker = live.client()
     if not broker.set(PLACING, "1", nx=True, ex=PLACING_SECONDS):

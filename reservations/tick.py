@@ -18,7 +18,7 @@
 10. Place waiting requests in order; offer and plan for the others
     (``waitlist.scheduler``). In production this is a task of its own, because one look
     may take seconds.
-11. Roll up what each Account's Gpus did, once an hour is over.
+11. Roll up the use of each Account's Gpus, once an hour is over.
 12. Notify holders whose time is over soon (``holder_notices.ending``).
 13. Close Offers whose time is over. Book the days of a Series as they come into the
     horizon, after the waitlist (``offers.expire``, ``series.service``).

@@ -1,4 +1,4 @@
-"""What the owner of a displaced Reservation is told, shown and offered."""
+"""Pages for the owner of a displaced Reservation: reason, refund, new slot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

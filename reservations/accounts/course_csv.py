@@ -1,7 +1,7 @@
-"""A course's list of students as edits of the tree: who is known, who is new.
+"""Turn a course's list of students into edits of the tree.
 
-Students are found by login, else by mail; who is found in neither way gets a login of
-their own, made from the mail's first part.
+Students are found by login, else by mail address. An unknown student gets a login made
+from the first part of the mail address.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Student:
 
 @dataclass
 class StudentList:
-    """Everybody on the list, or what is wrong with it."""
+    """The students on the list, or its problems."""
 
     students: list[Student] = field(default_factory=list)
     errors: list[RowError] = field(default_factory=list)
@@ -84,7 +84,7 @@ def students_of(rows: Iterable[SheetRow], people: Mapping[int, Person]) -> Stude
 
 
 class _Matcher:
-    """Goes through the list and remembers who is on it."""
+    """Goes through the list and remembers the persons found."""
 
     def __init__(self, people: Mapping[int, Person]) -> None:
         self.by_login = {person.username: person for person in people.values()}

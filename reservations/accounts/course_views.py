@@ -45,7 +45,7 @@ COURSES_PER_PAGE = 25
 
 
 class CourseForm(PlainForm):
-    """What a course is made with, and the list of who is in it."""
+    """The settings of a course, and its list of students."""
 
     name = forms.CharField(
         max_length=63,
@@ -92,7 +92,7 @@ class CourseForm(PlainForm):
         return at
 
     def course(self) -> Course:
-        """Return the course as asked for."""
+        """Return the requested course."""
         values = self.cleaned_data
         return Course(
             name=values["name"],
@@ -139,7 +139,7 @@ def show(request: HttpRequest) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def new(request: HttpRequest) -> HttpResponseBase:
-    """Take the list, show what it would make, then make it."""
+    """Read the list, show a preview, then create the course."""
     if request.method != "POST":
         return _page(request, CourseForm())
     form = CourseForm(request.POST, request.FILES)

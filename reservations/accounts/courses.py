@@ -1,6 +1,6 @@
-"""Courses and guests come to their end by date: told before, wound down, archived.
+"""End courses and guests by date: warn, wind down, archive.
 
-A course is an Account with ``ends_at``. Everything here may run twice and by many.
+A course is an Account with ``ends_at``. Every function may run twice and concurrently.
 """
 
 import logging
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 def end_due(at: datetime, policy: Policy) -> dict[str, int]:
-    """Tell who is concerned, then end what is due; how many of each."""
+    """Warn about near ends, then end what is due; return the numbers of both."""
     if not _anything(at):
         return dict.fromkeys(("endings_told", "courses_ended", "guests_ended"), 0)
     return {
@@ -161,7 +161,7 @@ def _end_courses(at: datetime, policy: Policy) -> int:
         ):
             edit = Edit("account", course.pk, course.version, {"archived": True})
             ended += _change([edit], TreeChange.Kind.ARCHIVE, reason, at)
-    # Whoever booked in the very moment in which an account was archived.
+    # A booking made at the same moment as the account was archived.
     stray = _stray()
     if stray.exists():
         offboarding.wind_down(
@@ -175,7 +175,7 @@ def _end_courses(at: datetime, policy: Policy) -> int:
 
 
 def _stray() -> QuerySet[Membership]:
-    """Who holds Gpus through an Account that was archived."""
+    """Return the holders of Gpus through an archived Account."""
     return Membership.objects.filter(account__archived_at__isnull=False).filter(
         reservations__state__in=offboarding.LIVE
     )

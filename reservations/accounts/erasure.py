@@ -1,9 +1,9 @@
-"""A person is erased: the row stays, and nothing in it says who it was.
+"""Erase a person: the row stays, without anything that identifies the person.
 
-Ledger, audit log and summaries point at the User's row, which gets an alias: every
-balance stays as it was. Texts that named the person get the alias too; in the ledger
-and the audit log, where nothing is ever rewritten, they are struck out. Whoever calls
-opens the transaction, so that all floors forget together or not at all.
+Ledger, audit log and summaries point at the User's row, which gets an alias, so every
+balance stays as it was. Texts that named the person get the alias too. In the ledger
+and the audit log, whose rows never change, the names are struck out. The caller opens
+the transaction, so that all apps erase together or not at all.
 """
 
 import re
@@ -87,7 +87,7 @@ def names_to_erase(user: User) -> PersonNames:
 
 
 def _single_names(user: User) -> list[str]:
-    """Return first and last name alone, unless somebody else is called so too."""
+    """Return first and last name alone, unless another User has the same one."""
     parts = {user.first_name, user.last_name, *user.display_name.split()}
     others = User.objects.filter(erased_at=None).exclude(pk=user.pk)
     return [

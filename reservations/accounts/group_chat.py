@@ -62,11 +62,11 @@ def set_chat(
 
 @transaction.atomic(durable=True)
 def enable_chat(*, user: User, account_id: int, now: datetime) -> None:
-    """Switch a chat on again that failed too often.
+    """Switch a chat on again after too many failures.
 
     Raises:
-        NotAllowed: not theirs to choose.
-        NotFound: there is none.
+        NotAllowed: the User does not head the group.
+        NotFound: the group has no chat.
     """
     account = _own(user, account_id)
     own = GroupChat.objects.filter(account=account)
@@ -89,11 +89,11 @@ def drop_chat(*, user: User, account_id: int, now: datetime) -> None:
 
 @transaction.atomic(durable=True)
 def try_chat(*, user: User, account_id: int, now: datetime) -> bool:
-    """Send a test message to the chat; False: one a minute is enough.
+    """Send a test message to the chat; False: less than a minute after the last one.
 
     Raises:
-        NotAllowed: not theirs to choose.
-        NotFound: there is none that is on.
+        NotAllowed: the User does not head the group.
+        NotFound: the group has no active chat.
     """
     account = _own(user, account_id)
     if not GroupChat.objects.filter(account=account, webhook_disabled_at=None).exists():

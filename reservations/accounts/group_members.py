@@ -1,7 +1,7 @@
-"""Who is in a group, as its head decides it: members added, removed, and links to join.
+"""The members of a group: heads add and remove them, and create links to join.
 
-A head changes neither quotas nor rights. A group without a quota of its own has the
-sum of its members', which a new member would raise: it keeps the sum that it had.
+A head changes neither quotas nor rights. A group without its own quota has the sum of
+its members' quotas. A new member would raise this sum, so the group keeps the old one.
 """
 
 import secrets
@@ -93,7 +93,7 @@ def add(*, user: User, account_id: int, username: str, now: datetime) -> TreeCha
 
     Raises:
         NotAllowed: not the User's group, or the policy does not allow it.
-        NotFound: nobody has this user name.
+        NotFound: no User has this name.
         EditsRefused: they are a member already.
     """
     account = _account(user, account_id)
@@ -237,8 +237,8 @@ def link_of(text: str, *, now: datetime) -> GroupLink:
 def join(*, text: str, user: User, now: datetime) -> Account:
     """Make a User a member of the group that a link is for.
 
-    A link is for people who were never in the group. It does not bring back who was
-    removed, or whose time as a guest is over: those a head adds by name.
+    A link is for people who were never in the group. It does not readmit removed
+    members or guests whose time is over. A head adds those by name.
 
     Raises:
         NotFound: the link does not work.

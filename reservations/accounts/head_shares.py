@@ -12,10 +12,10 @@ from telemetry.protocol.sentences import sentence
 
 
 def headed_account(user: User, account_id: int) -> Account:
-    """Return an Account that a User heads, itself or from above.
+    """Return an Account that a User heads, directly or through an ancestor.
 
     Raises:
-        NotAllowed: somebody else's, or none.
+        NotAllowed: no such Account, or the User does not head it.
     """
     account = Account.objects.filter(
         pk__in=headed_accounts(user), pk=account_id, archived_at=None

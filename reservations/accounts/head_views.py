@@ -267,7 +267,7 @@ def _take(
 def _typed(
     request: HttpRequest,
 ) -> tuple[dict[int, str], dict[int, tuple[int, int]], dict[int, str]]:
-    """Return what was typed, what of it differs, and what cannot be read."""
+    """Return the typed values, the changed ones, and the invalid ones."""
     typed: dict[int, str] = {}
     shares: dict[int, tuple[int, int]] = {}
     errors: dict[int, str] = {}

@@ -63,7 +63,7 @@ def welcome(request: HttpRequest, token: str) -> HttpResponseBase:
 @never_cache
 @login_not_required
 def choose(request: HttpRequest) -> HttpResponseBase:
-    """Let whoever came by a link choose a password, and sign them in."""
+    """Let an invited person choose a password, and sign them in."""
     text = request.session.get(KEY, "")
     now = timezone.now()
     try:

@@ -25,10 +25,10 @@ UNUSABLE = "!"
 def invite(
     *, user_ids: Sequence[int], actor: User | None, now: datetime, days: int = DAYS
 ) -> list[tuple[User, str]]:
-    """Make a fresh link for each who has no password yet; older ones end.
+    """Create a new link for each User without a password; older links expire.
 
     Returns:
-        Each with the text of the link, shown here and never again.
+        Each User with the text of the link. It cannot be shown again.
     """
     users = list(
         User.objects.select_for_update(no_key=True, of=("self",))
@@ -81,11 +81,11 @@ def invitation_of(text: str, *, now: datetime) -> Invitation:
 
 
 def accept(*, text: str, password: str, now: datetime) -> User:
-    """Set the password of whoever was invited; the link works no more.
+    """Set the password of the invited User. The link expires.
 
     Raises:
-        NotFound: see ``invitation_of``; somebody was faster.
-        ValidationError: a password that is too weak.
+        NotFound: see ``invitation_of``, or another request was faster.
+        ValidationError: the password is too weak.
     """
     with transaction.atomic(durable=True):
         found = invitation_of(text, now=now)

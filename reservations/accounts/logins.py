@@ -5,7 +5,7 @@ from reservations.models import User
 
 
 def people() -> dict[int, Person]:
-    """Return every login that belongs to somebody, in one query."""
+    """Return the logins of all persons, in one query."""
     rows = User.objects.filter(erased_at=None).order_by()
     return {
         pk: Person(username, name, mail)

@@ -16,7 +16,7 @@ LEAST_GPU_SECONDS = 3600
 
 @dataclass(frozen=True, slots=True)
 class HeldUse:
-    """What somebody's Gpus did while they were held."""
+    """The use of a person's Gpus while they were held."""
 
     held_gpu_seconds: int = 0
     util_n: int = 0

@@ -1,8 +1,8 @@
-"""A person's names, and texts without them: what an erasure leaves behind.
+"""Remove a person's names from texts, for an erasure.
 
-A name counts where it stands as a word of its own, whatever its case: a login "max"
-does not touch "maximum". Names of one or two letters are left alone in free texts:
-they would strike out half the language.
+A name matches only as a whole word, ignoring case: a login "max" does not match
+"maximum". Names of one or two letters are not removed from free texts, because they
+would match too many words.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _notify_owner(row: Reservation, what: str, at: datetime) -> None:
 def end_wishes(
     of: QuerySet[Membership], *, at: datetime, reason: str, owed: bool = True
 ) -> None:
-    """End what is waited for and repeated; take back what is owed, where wanted."""
+    """End waiting requests and series; revoke Tokens if requested."""
     of = of.order_by().values("pk")  # type: ignore[assignment]
     wishes: Sequence[tuple[str, Iterable[int]]] = (
         (
@@ -143,7 +143,7 @@ def _end_one(what: str, pk: int, at: datetime) -> bool:
 
 
 def end_sharing(*, user_pk: int, account_pk: int, at: datetime) -> None:
-    """Whoever leaves an Account no longer uses what its members share."""
+    """End the co-use of Reservations that members of the left Account share."""
     CoUser.objects.sharing().filter(
         user_id=user_pk, reservation__membership__account_id=account_pk
     ).update(removed_at=at)

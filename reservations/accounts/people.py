@@ -37,7 +37,7 @@ def sessions_of(user: User, *, now: datetime) -> list[Session]:
 def change(
     *, user_id: int, fields: Mapping[str, Any], actor: User, now: datetime
 ) -> dict[str, list[Any]]:
-    """Set fields of a person; what changed: before and after, by field.
+    """Set fields of a person; return the old and the new value of each changed field.
 
     A person who may no longer sign in is signed out everywhere.
 
@@ -96,10 +96,10 @@ def password_link(*, user_id: int, actor: User, now: datetime) -> str:
     The password in use stays valid until the link is used.
 
     Returns:
-        The text of the link, shown here and never again.
+        The text of the link. It cannot be shown again.
 
     Raises:
-        NotFound: no such person, or one who may not sign in.
+        NotFound: no such person, or they may not sign in.
     """
     with transaction.atomic(durable=True):
         user = _locked(user_id)

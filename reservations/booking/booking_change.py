@@ -54,16 +54,16 @@ def change(
     now: datetime,
     reason: str = "",
 ) -> Reservation:
-    """Change what is booked; what is left out stays as it is.
+    """Change a Reservation. Values that are left out stay as they are.
 
-    What is given back is judged like any return (docs/design/fair-booking.md#rule-6);
-    what is added is judged like a new request. One that runs can only change its end.
+    A returned part is judged like any return (docs/design/fair-booking.md#rule-6), an
+    added part like a new request. Only the end of a running Reservation can change.
 
     Args:
-        version: as it was shown; another one means somebody was faster.
+        version: the version that was shown; another one means a concurrent change.
 
     Raises:
-        StaleVersion, NotChangeable, Refusal: and nothing is changed.
+        StaleVersion, NotChangeable, Refusal: nothing is changed.
         NotAllowed, NotFound.
     """
     now = whole_second(now)
@@ -92,7 +92,7 @@ def change(
             )
             row = locks.load_reservation(reservation_id, lock=True)
             _check_row(row, version, wanted)
-            # Staying on begins anew after the changed Window.
+            # An overstay starts again after the changed Window.
             row.end = min(row.end, row.booked_end)
             # Again: a tick may have begun it since it was read.
             window = new_window(row, start, end, now=now)
@@ -148,9 +148,9 @@ def _request(
     now: datetime,
     policy: Policy,
 ) -> Request:
-    """Return what is asked for; a new start waits until a Job in a gap has left.
+    """Return the request. A new start waits until a Job in a gap has left.
 
-    What stays keeps its price: it is judged as it is charged.
+    The unchanged part keeps its price and is judged at that price.
     """
     locked = replace(locked, gpus=ledger.as_booked(locked.gpus, held))
     if row.state != State.CONFIRMED or window.start < now:
@@ -252,10 +252,10 @@ def _judge(
     policy: Policy,
     held: Sequence[Allocation],
 ) -> Decision:
-    """Judge what is new; only giving back needs no permission but the grid.
+    """Judge the added part. A mere return only has to keep to the grid.
 
     Raises:
-        Refusal: also where a firm Reservation could only go on as flex.
+        Refusal: also if a firm Reservation could continue only as flex.
     """
     kind = Kind(row.kind)
     same = {a.gpu_id for a in held}

@@ -18,13 +18,13 @@ from telemetry.protocol.sentences import sentence
 
 
 def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservation:
-    """Cancel a booking within ten seconds of making it, as if it was never made.
+    """Cancel a booking within ten seconds, as if it had never been made.
 
     It may have begun. Nothing is charged, also for hours within the next day, and a
     Token that paid for it comes back. It must not have been used or changed, and no Job
     may be on its Gpus. It must not have displaced a flex Reservation, whose owner has
-    been notified already. What came by an offer was not booked now. The number of new
-    bookings that a User cancels or undoes in a day is limited
+    been notified already. A Reservation from an offer does not count as booked now. The
+    number of new bookings that a User cancels or undoes in a day is limited
     (``rules.fairness.early_returns.SLIPS_A_DAY``).
 
     Raises:

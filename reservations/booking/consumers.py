@@ -18,7 +18,7 @@ class CalendarConsumer(SessionConsumer):
     """`/ws/calendar/`: Reservations as they change."""
 
     def admit(self, user: User) -> frozenset[str]:
-        """Everybody signed in; with or without names; and what is one's own."""
+        """Admit every signed-in User, with or without names, and to their own group."""
         return frozenset({calendar_audience(user), live.user_group(user.pk)})
 
     async def reservation_changed(self, event: dict[str, Any]) -> None:
@@ -31,5 +31,5 @@ class CalendarConsumer(SessionConsumer):
         await self.send_json(event)
 
     async def notice_told(self, event: dict[str, Any]) -> None:
-        """Pass on one `notice.told` message, which is this User's own."""
+        """Send one `notice.told` message of this User to the page."""
         await self.send_json(event)

@@ -2,9 +2,9 @@
 
 See docs/design/fair-booking.md#rule-1, #rule-2 and #rule-4.
 
-Inside the transaction and under the locks of whoever books. Order of locks:
+Called inside the transaction and the locks of the booking. Order of locks:
 ``store/locking``; the flex in the way and the Reservation that is changed are
-locked together, in pk order, so that two who displace cannot wait for each other.
+locked together, in pk order, so that two displacements cannot deadlock.
 """
 
 from collections.abc import Sequence
@@ -35,9 +35,9 @@ def lock_flex(
     *,
     also: int | None = None,
 ) -> None:
-    """Lock what may yield on these Gpus, and ``also``, in pk order.
+    """Lock the preemptible rows on these Gpus, and ``also``, in pk order.
 
-    Flex that has not begun, and what stays on past its end.
+    These are flex that has not begun, and overstays past their end.
     """
     if not connection.features.has_select_for_update:
         return

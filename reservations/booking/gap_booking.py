@@ -1,6 +1,6 @@
-"""Take a gap for a Job, hold it for longer, leave it (``rules.gaps``).
+"""Take a gap for a Job, extend it, and leave it (``rules.gaps``).
 
-In each function: inside the caller's transaction. The order of locks is that of
+Call each function inside a transaction. The order of locks is that of
 ``store/locking``; who takes stands in line (``turns``) like whoever books.
 """
 
@@ -44,7 +44,7 @@ from telemetry.protocol.sentences import sentence
 
 
 def waitlist_rests() -> bool:
-    """Say whether who waits was looked at since anything changed: they come first."""
+    """Return whether the waitlist, which comes first, has seen the latest change."""
     if not WaitingRequest.objects.waiting().exists():
         return True
     look = WaitlistLook.objects.filter(pk=1).first()
@@ -88,11 +88,11 @@ def take(
     """Hold these Gpus from now to the end of their gap.
 
     Args:
-        shortest_seconds: less is of no use.
-        most_seconds: more is not wanted; None: as long as there is.
+        shortest_seconds: the shortest useful length.
+        most_seconds: the longest wanted length; None: the whole gap.
 
     Raises:
-        GapGone: somebody was faster, or too little is left.
+        GapGone: another booking was faster, or the gap is too short now.
         Refusal: the Gpus are not bookable, or not by this Membership.
         NotAllowed, NotFound.
     """
@@ -188,7 +188,7 @@ def hold_on(
 
 @transaction.atomic
 def leave(*, reservation_id: int, now: datetime, reason: str) -> bool:
-    """Give a gap back; what it was held is charged. False: it is over already."""
+    """Return a gap and charge its use. False: it is over already."""
     at = whole_second(now)
     row = locks.load_reservation(reservation_id, lock=True)
     if row.state != State.ACTIVE or row.end <= at:

@@ -70,11 +70,11 @@ def charge(pk: int, now: datetime, policy: Policy) -> bool:
 
 
 def _held_by_others(part: LateReturn, row: Reservation) -> list[Window]:
-    """Return when somebody else really held the Gpu in those hours.
+    """Return when other Users really held the Gpu in those hours.
 
-    Time that somebody was displaced for counts as held only where its displaced owner
-    holds it again. Otherwise a person could displace it for a friend, who books it
-    next, and pay nothing.
+    Time that displaced a booking counts as held only if its displaced owner holds it
+    again. Otherwise a person could displace it for a friend, who books it next, and pay
+    nothing.
     """
     displaced = [
         (Window(start, end), owner)

@@ -27,7 +27,7 @@ MOST_ROWS = 500
 
 
 def due_to_start(now: datetime) -> list[int]:
-    """Return what is booked and has begun."""
+    """Return the confirmed Reservations whose start has passed."""
     rows = Reservation.objects.due_to_start(now).order_by("start", "pk")
     return list(rows.values_list("pk", flat=True)[:MOST_ROWS])
 
@@ -83,7 +83,7 @@ def watch_lost(pk: int, now: datetime, policy: Policy) -> bool:
 
 
 def due_to_end(now: datetime) -> list[int]:
-    """Return what is over but still live."""
+    """Return the live Reservations whose end has passed."""
     rows = Reservation.objects.due_to_end(now).order_by("end", "pk")
     return list(rows.values_list("pk", flat=True)[:MOST_ROWS])
 

@@ -1,14 +1,14 @@
-"""Stay on past the end until somebody claims the Gpus.
+"""Stay on past the end until the Gpus are claimed.
 
 See docs/design/fair-booking.md#rule-3.
 
 The same Reservation goes on: ``end`` moves past ``booked_end``, so its Jobs and its
-processes run on without a move, and what is past ``booked_end`` is flex that counts in
-no quota. In the calendar of whoever asks for the Gpus it is over when ten minutes of
-notice are; who then books them shortens it. It ends at the latest where somebody
-else's time begins, or after the site's longest stay.
+processes continue without a move, and the time past ``booked_end`` is flex that counts
+in no quota. In the calendar of a requesting User it ends after ten minutes of notice,
+and a booking then shortens it. It ends at the latest when another Reservation begins,
+or after the site's longest stay.
 
-In each function: inside a transaction, with the row locked.
+Call each function inside a transaction, with the row locked.
 """
 
 from collections.abc import Iterable, Sequence
@@ -104,7 +104,7 @@ def due(now: datetime) -> list[int]:
 
 
 def extend_past_end(pk: int, now: datetime, policy: Policy) -> bool:
-    """Give time past the end to what may stay on, where it is free."""
+    """Extend the Reservations that may stay on, if the time is free."""
     _lock(locks.load_reservation(pk))
     row = locks.load_reservation(pk, lock=True)
     if not row.overstay or row.end != row.booked_end or row.end <= now:
@@ -116,7 +116,7 @@ def extend_past_end(pk: int, now: datetime, policy: Policy) -> bool:
 
 
 def grow(row: Reservation, *, now: datetime, policy: Policy) -> bool:
-    """Lengthen what runs to where somebody else's time begins; False: it is there."""
+    """Extend a running row to the next Reservation; False: it is already there."""
     path = account_path(row.membership)
     right = right_to_book(row.membership, path)
     latest = latest_end(row.start, row.booked_end, policy)
@@ -150,7 +150,7 @@ def grow(row: Reservation, *, now: datetime, policy: Policy) -> bool:
 
 
 def set_end(row: Reservation, end: datetime, *, now: datetime, why: str) -> None:
-    """Move the end of what runs; what is past ``booked_end`` is its overstay."""
+    """Move the end of a running row. Time past ``booked_end`` is its overstay."""
     rate = ledger.rate_of(row)
     ledger.release_hold(row, now=now, reason=why)
     row.end = end
@@ -170,12 +170,12 @@ def set_end(row: Reservation, end: datetime, *, now: datetime, why: str) -> None
 def free_from(
     gpu_ids: Sequence[int], *, now: datetime, policy: Policy, gaps: bool = False
 ) -> datetime:
-    """Return when Gpus that somebody stays on with could be had; else ``now``.
+    """Return when Gpus with an overstay become free; ``now`` without one.
 
-    A Job in a gap needs its grace, who stays on with a booking the policy's notice.
+    A Job in a gap gets its grace period, an overstay the policy's notice.
 
     Args:
-        gaps: ask for Jobs in gaps alone.
+        gaps: consider only Jobs in gaps.
     """
     rows = Allocation.objects.filter(
         gpu_id__in=gpu_ids,
@@ -211,7 +211,7 @@ def shorten_overstays(
     """Shorten what stays on with these Gpus, or crowds the taker's own limit; tell."""
     asked = {gpu.pk for gpu in gpus}
     for pk in overstays(asked, made.user_id, after=window.start, but=made.pk):
-        # What is on these Gpus is locked by now; the taker's own elsewhere is not.
+        # The rows on these Gpus are locked by now. The taker's other rows are not.
         row = locks.load_reservation(pk, lock=True)
         if row.state != State.ACTIVE or row.end <= row.booked_end:
             continue

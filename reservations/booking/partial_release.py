@@ -1,8 +1,8 @@
-"""Give back a part: the last hours, or some of the Gpus, with the price before.
+"""Return a part of a Reservation: its last hours, or some Gpus. Shows the price first.
 
-What has not begun is changed. Of what runs, the Gpus that go become a Reservation of
-their own, which is then released like any other: hours used are charged, late ones
-cost what a return costs, quotas count what was held, and the rest runs on.
+A Reservation that has not begun is changed. If it runs, the returned Gpus become a
+separate Reservation, which is released like any other: used hours are charged, late
+hours cost the price of a return, quotas count the held time, and the rest continues.
 """
 
 from collections.abc import Callable, Sequence
@@ -84,8 +84,9 @@ def give_back_part(
     """Give back some Gpus, the last part of the time, or both; return what is left.
 
     Raises:
-        NotChangeable, StaleVersion, Refusal: nothing is changed, or, of what runs,
-            only the Gpus have gone because somebody changed the end meanwhile.
+        NotChangeable, StaleVersion, Refusal: nothing is changed; or, of a running
+            Reservation, only the Gpus were returned because its end was changed
+            meanwhile.
         NotAllowed, ReasonNeeded, NotFound.
     """
     at = whole_second(now)
@@ -184,13 +185,13 @@ def _split_off(
     at: datetime,
     reason: str,
 ) -> int:
-    """Make the Gpus that go a Reservation of their own, and release it.
+    """Move the returned Gpus into a separate Reservation, and release it.
 
     Returns:
-        The version of what runs on.
+        The version of the remaining Reservation.
 
     Raises:
-        StaleVersion, NotChangeable: somebody was faster.
+        StaleVersion, NotChangeable: another change was faster.
     """
     policy = site_policy()
     with transaction.atomic(durable=True):

@@ -1,10 +1,9 @@
-"""Everything back: what the site did is never the holder's loss.
+"""Full refunds for failures of the site.
 
 See docs/design/fair-booking.md#rule-7.
 
 Full refund, the lost time in the site's own column, and a Token; the Token that was
-spent on the booking comes back too. Inside the transaction and under the lock of
-whoever calls.
+spent on the booking comes back too. Call it inside a transaction, with the row locked.
 """
 
 from collections.abc import Collection
@@ -34,11 +33,11 @@ def refund(
     never_had: Collection[Allocation] = (),
     told: bool = False,
 ) -> bool:
-    """Give everything back; the time that was held is the site's.
+    """Refund everything. The held time is charged to the site.
 
     Args:
-        never_had: Gpus that somebody else sat on from the start and pays for.
-        told: the caller says it to the holder in words of its own.
+        never_had: Gpus that another person used from the start and pays for.
+        told: the caller notifies the holder itself.
 
     Returns:
         False: another worker moved the row first, and nothing is written.

@@ -1,12 +1,12 @@
-"""Counts what was asked for and refused, and keeps the newest with their reasons.
+"""Count refused requests, and store the newest ones with their reasons.
 
-Called after a refusal, when its transaction is rolled back. Reports show it as demand
-that the Gpus could not serve: a row a day, Membership, Pool and rule. What was only
-asked wrongly (off the grid, in the past) does not count, and a preview never does.
+Called after a refusal, when its transaction is rolled back. Reports show the counts as
+demand that the Gpus could not serve: a row per day, Membership, Pool and rule. Invalid
+requests (off the grid, in the past) and previews do not count.
 
-The decision itself is kept too (docs/design/fair-booking.md#rule-8,
-docs/design/fair-booking.md#i14): the numbers, the words, and what decides it again.
-Asking costs nothing, so of each Membership only the newest ``KEPT`` stay, and none
+The decision itself is stored too (docs/design/fair-booking.md#rule-8,
+docs/design/fair-booking.md#i14): the numbers, the text, and the inputs that recompute
+it. Requests are free, so each Membership keeps only the newest ``KEPT``, and none
 longer than ``KEPT_FOR``.
 """
 
@@ -57,8 +57,8 @@ def count_refusal(
 ) -> None:
     """Add a refused booking to its day.
 
-    A report is not worth an error page: where the row cannot be written, the log says
-    so and the refusal goes on to whoever asked.
+    If the row cannot be written, the failure is logged and the User still gets the
+    refusal. A report is not worth an error page.
     """
     if refusal.code in NO_DEMAND:
         return
@@ -96,7 +96,7 @@ def _add(key: dict[str, object], gpu_seconds: int) -> None:
         with transaction.atomic():
             RefusedDemand.objects.create(**key, requests=1, gpu_seconds=gpu_seconds)
     except IntegrityError:
-        # Somebody else's refusal of the same kind made the row just now.
+        # A concurrent refusal of the same kind has just created the row.
         rows.update(**more)
 
 
@@ -109,11 +109,11 @@ def keep_refusal(
     refusal: Refusal,
     now: datetime,
 ) -> None:
-    """Keep a refused request with its reason, and forget what is old.
+    """Store a refused request with its reason, and delete old ones.
 
-    Who holds the Gpus is left out of the words and of the numbers: whether a name may
-    be read can change, and its owner can be erased. What was only asked wrongly is
-    not kept; where the row cannot be written, the log says so.
+    The text and the numbers leave out the holders of the Gpus, because the right to
+    read a name can change and its owner can be erased. Invalid requests are not stored.
+    If the row cannot be written, the failure is logged.
     """
     if refusal.code in NO_DEMAND:
         return

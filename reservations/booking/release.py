@@ -171,10 +171,10 @@ def release(
     reason: str = "",
     permille: int | None = None,
 ) -> Reservation:
-    """Give a running Reservation back now; what was held is charged.
+    """Return a running Reservation now, and charge the held time.
 
     Args:
-        user: None: the portal itself (a no-show, an idle one).
+        user: None: the portal releases it (a no-show, or an idle Reservation).
         permille: price of the late hours; default: the policy's lambda.
 
     Raises:
@@ -204,10 +204,10 @@ def free_unused(
     See docs/design/fair-booking.md#rule-6.
 
     Args:
-        no_show: nobody came, which counts for the strikes.
+        no_show: the holder never checked in. This counts as a strike.
 
     Raises:
-        NotChangeable: it does not run, or (no-show) somebody came meanwhile.
+        NotChangeable: it does not run, or (no-show) the holder has come meanwhile.
     """
     at = whole_second(now)
     row = locks.load_reservation(reservation_id, lock=True)

@@ -1,10 +1,10 @@
-"""The rest of a Reservation moves to other Gpus, in one transaction.
+"""Move the rest of a Reservation to other Gpus, in one transaction.
 
-A running Job may be better off elsewhere, or its Gpu may be broken. Then what is left
-of its Window goes on as a new Reservation on the new Gpus: the old one is released and
-pays what it used, without a price for the hours that it gives back, since the portal
-asked; the new one is judged by every rule like any request. Either both happen or
-neither does, and the database's constraint is the last word on who holds a Gpu.
+A running Job may run better elsewhere, or its Gpu may be broken. Then the rest of its
+Window continues as a new Reservation on the new Gpus. The old one is released and pays
+for its use. Its return is free, because the portal requested it. The new one is judged
+by every rule like any request. Either both happen or neither does, and the database's
+constraint prevents a double booking.
 """
 
 from collections.abc import Sequence
@@ -43,15 +43,15 @@ def move_rest(
 ) -> Reservation:
     """Release a running Reservation and book its rest on these Gpus.
 
-    To be called in a transaction, so that the caller's own rows change with it.
+    Call it in a transaction, so that the caller's own rows change with it.
 
     Args:
-        gpu_ids: all that the rest shall hold, kept ones included.
-        actor: who agreed; None: the portal, by the site's policy.
+        gpu_ids: all Gpus of the rest, kept ones included.
+        actor: the User who agreed; None: the portal, by the site's policy.
 
     Raises:
         NotChangeable: it does not run.
-        Refusal: the rules, or somebody who was faster, say no; nothing is changed.
+        Refusal: the rules refuse it, or another booking was faster; nothing is changed.
         NotAllowed, NotFound.
     """
     at = whole_second(now)

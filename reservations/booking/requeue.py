@@ -25,15 +25,16 @@ def requeue_displaced(
     now: datetime,
     policy: Policy,
 ) -> WaitingRequest:
-    """Put it back with the original time of request; in the caller's transaction.
+    """Queue it again with the original time of request, in the caller's transaction.
 
-    One that came from the waitlist waits for what it asked for; one that was booked,
-    for as many Gpus, no worse, for as long, within a week of its time.
+    A Reservation from the waitlist waits with its original request. A booked one waits
+    for the same number of equal or better Gpus, for the same length, within a week of
+    its time.
 
     Args:
         allocations: with their Gpus.
         by_rank: it lost by rank (docs/design/fair-booking.md#rule-2). From now on it
-            takes free time only, so that displacements end (``waitlist.rules``).
+            takes only free time, so that displacements end (``waitlist.rules``).
     """
     before = WaitingRequest.objects.filter(reservation=row, state=PLACED).first()
     if before is None:

@@ -51,14 +51,14 @@ def book(
     """Book these Gpus, firm within the quota, flex beyond it.
 
     Args:
-        membership: who pays; None where the User has exactly one.
+        membership: the membership that pays; None if the User has exactly one.
         start: at or before ``now`` means: at once, or after an overstay's notice.
-        actor: who does it for the User; default: the User.
+        actor: the person who books for the User; default: the User.
         token_id: of a Token, for a start beyond a horizon (``rules.voucher_terms``).
-        overstay: stay on past the end while nobody claims the Gpus.
+        overstay: stay on past the end until the Gpus are claimed.
 
     Raises:
-        Refusal: the rules say no; it carries the next slot that would work.
+        Refusal: the rules refuse it; it has the next slot that would work.
         NotAllowed, NotFound.
     """
     now = whole_second(now)
@@ -112,7 +112,7 @@ def overlap_refusal(gpu: CalendarGpu, window: Window) -> GpuTaken:
 def request_of(
     gpus: Sequence[CalendarGpu], start: datetime, end: datetime, *, now: datetime
 ) -> Request:
-    """Return what is asked for, with a start that is not in the past.
+    """Return the request, with a start that is not in the past.
 
     Raises:
         InThePast: the end is not after the start, or not after now.
@@ -376,7 +376,7 @@ def _to_be_changed(user: User, pk: int | None) -> Reservation | None:
     found = rows.filter(pk=pk).first()
     if found is None or not may_change(user, found):
         return None
-    # Staying on is no part of what is changed: it begins anew after it.
+    # The overstay is not part of the change: it starts again after it.
     found.end = min(found.end, found.booked_end)
     return found
 
@@ -384,7 +384,7 @@ def _to_be_changed(user: User, pk: int | None) -> Reservation | None:
 def _as_held(
     locked: locks.LockedRows, before: Reservation | None
 ) -> tuple[locks.LockedRows, list[Allocation]]:
-    """Return the Gpus at the price of what is changed: what stays keeps it."""
+    """Return the Gpus at the prices of the Reservation that is changed."""
     held = allocations_of(before) if before else []
     return replace(locked, gpus=ledger.as_booked(locked.gpus, held)), held
 

@@ -1,4 +1,4 @@
-"""Co-users of a Reservation that changes: their limit, and who goes along."""
+"""Co-users of a Reservation that changes: their limit, and their transfer."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -45,7 +45,7 @@ def check_co_users(
 
 
 def carry(old: Reservation, new: Reservation, *, now: datetime) -> None:
-    """Share with the same people what goes on as another Reservation."""
+    """Copy the co-users to the Reservation that continues this one."""
     rows = CoUser.objects.sharing().filter(reservation=old)
     CoUser.objects.bulk_create(
         CoUser(reservation=new, user_id=user_pk, added_by_id=added_by, added_at=now)

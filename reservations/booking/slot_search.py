@@ -116,11 +116,11 @@ def _search(
     """Search the calendar with everything read once.
 
     Args:
-        taking: also where flex of others would go; what is offered after a
-            refusal or a displacement takes from nobody.
+        taking: include slots that would displace flex. Slots offered after a refusal
+            or a displacement never do.
 
     Raises:
-        PoolNotYours: (taking) all that is wished for is kept for others.
+        PoolNotYours: (taking) all suitable Gpus are reserved for other groups.
     """
     horizon = now + timedelta(seconds=policy.firm_horizon_seconds)
     latest = horizon
@@ -227,7 +227,7 @@ def _facts(
 def _allowed(
     facts: Snapshot, latest_end: datetime | None, *, now: datetime, taking: bool
 ) -> Callable[[Window, tuple[CalendarGpu, ...]], Kind | None]:
-    """Return what says which kind the rules grant; alike Gpus are asked for once."""
+    """Return a function for the kind that the rules grant, cached for equal Gpus."""
     refused: set[tuple[object, ...]] = set()
 
     def allowed(window: Window, chosen: tuple[CalendarGpu, ...]) -> Kind | None:

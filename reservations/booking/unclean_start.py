@@ -2,10 +2,10 @@
 
 See docs/design/fair-booking.md#rule-7.
 
-Somebody else's process was on it when the Window began, and stays: the holder gets
-an equal Gpu of the same Node, free over the whole Window; where there is none,
-everything back and a Token. Once the holder has come it is no start any more.
-Who sat there past their own end pays for that time (``overrun``).
+An intruder's process was on it when the Window began, and stays. The holder gets an
+equal Gpu of the same Node that is free over the whole Window, else a full refund and a
+Token. After the holder's check-in this rule no longer applies. An intruder who overran
+their own end pays for that time (``overrun``).
 """
 
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def reassign_or_refund(
             return True
         moved[str(old)] = str(new)
     for allocation in dirty:
-        # With the old Gpu: what was read before the move.
+        # With the old Gpu, which was read before the move.
         overrun.charge(allocation, row, now=now)
     Reservation.objects.filter(pk=pk).update(version=row.version + 1)
     ledger.audit("moved", row, actor=None, now=now, reason=REASON, gpus=moved)
@@ -108,7 +108,7 @@ def _equal(allocation: Allocation, row: Reservation) -> Gpu | None:
 
 
 def _move(allocation: Allocation, gpu: Gpu, now: datetime) -> bool:
-    """Put an Allocation on another Gpu; False: somebody was first."""
+    """Put an Allocation on another Gpu; False: another booking was first."""
     try:
         with transaction.atomic():
             clear_gaps([gpu.pk], now, now=now)

@@ -10,10 +10,10 @@ from reservations.store.usage import past_usage, pending_late_gpu_seconds, rank_
 
 
 def ranking_then(now: datetime, then: datetime, policy: Policy) -> Ranking | None:
-    """Rank as it would be at a later instant if nobody booked anything more.
+    """Return the ranking at a later instant if no further booking were made.
 
-    Past use fades for everybody alike and so moves nobody. What is booked counts
-    whole until it is over and fades from its end on: that is what time changes.
+    Past usage decays equally for all and so changes no rank. A booking counts in full
+    until its end and decays from then on. This is what changes with time.
     """
     half_life = policy.half_life_seconds
     usage = past_usage(now, policy)

@@ -39,7 +39,7 @@ def rights_of(
     """Return a User's Tokens and strikes in words.
 
     Args:
-        only: the one Membership whose Tokens a head may see; None: all, one's own.
+        only: the Membership whose Tokens a head may see; None: all, for the User.
     """
     now, no_shows, strike = found.now, found.no_shows, found.strike
     since = now - timedelta(seconds=policy.strike_window_seconds)

@@ -40,7 +40,7 @@ class RowsInvalid(CodedError):
 
 @dataclass(frozen=True, slots=True)
 class ShareRow:
-    """One line of ``sshare``: what was given, and what follows from it."""
+    """One line of ``sshare``: the given and the computed values."""
 
     account: str
     user: str | None
@@ -87,12 +87,12 @@ def share_row(
 def rank_rows(rows: Sequence[Mapping[str, Any]]) -> list[ShareRow]:
     """Rank rows given by account, user, parent, raw_shares and raw_usage, in order.
 
-    An Account's raw_usage may be left out. Where it is given it must be the sum of its
-    users' below it, within one unit for each user: ``sshare`` keeps usage as a decayed
-    fraction and prints it cut to a whole number, for each row on its own.
+    An Account's raw_usage may be left out. If it is given, it must equal the sum of its
+    users within one unit for each user: ``sshare`` keeps usage as a decayed fraction
+    and truncates each printed row separately.
 
     Raises:
-        RowsInvalid: names the row and what is wrong.
+        RowsInvalid: with the row and its problem.
     """
     if not rows or len(rows) > MOST_ROWS:
         raise RowsInvalid(f"{len(rows)} rows: 1 to {MOST_ROWS:,} are needed")

@@ -45,7 +45,7 @@ def advice(shown: MembershipStanding, policy: Policy, *, own: bool) -> list[str]
     if shown.place is None:
         return []
     now = timezone.now()
-    # Read once; every "what if" below ranks the same tree anew.
+    # Read once. Every "what if" below ranks the same tree again.
     tree = fair_tree(usage_by_membership(now, policy), now, policy)
     ranks = tree.ranked() if tree else None
     pk = shown.membership.pk
@@ -134,7 +134,7 @@ def _waiting(
 def _rival_words(
     member: Membership, ranks: Ranking, policy: Policy, *, own: bool
 ) -> str:
-    """Compare with whoever is next ahead, on the level where the paths part."""
+    """Compare with the next member ahead, on the level where the paths part."""
     mine = ranks.ranks[member.pk].rank
     ahead = [(rank.rank, pk) for pk, rank in ranks.ranks.items() if rank.rank > mine]
     rival = Membership.objects.select_related(

@@ -41,7 +41,7 @@ CSV_ROWS = 100_000
 
 @dataclass(frozen=True)
 class StandingRequest:
-    """Whose standing a reader asked for, and may see."""
+    """The Membership or Account of a requested standing, checked for its reader."""
 
     account: Account | None
     """A whole Account; None: a Membership (or, with none, only the ledger)."""
@@ -52,10 +52,10 @@ class StandingRequest:
 
 
 def _asked(request: HttpRequest) -> StandingRequest:
-    """Read the address and refuse what is not the reader's to see.
+    """Read the address, and check the reader's right to see it.
 
     Raises:
-        Http404: a stranger's Membership or Account.
+        Http404: the reader may not see the Membership or Account.
     """
     user = reader(request)
     form = read_filters(LedgerForm, request.GET)
@@ -88,7 +88,7 @@ def _asked(request: HttpRequest) -> StandingRequest:
 def _rows(
     asked: StandingRequest, user: User, accounts: set[int]
 ) -> QuerySet[LedgerEntry]:
-    """Return the ledger rows that were asked for, newest first."""
+    """Return the requested ledger rows, newest first."""
     rows = LedgerEntry.objects.order_by("-at", "-pk")
     if asked.account is not None:
         rows = rows.filter(membership__account_id__in=accounts)
@@ -129,7 +129,7 @@ def _rights(
 
 @dataclass(frozen=True)
 class RefusedRow:
-    """One's own refused request, with what was told to work instead."""
+    """A refused request of the User, with the alternatives that were offered."""
 
     row: RefusedRequest
     slot_start: datetime | None
@@ -137,7 +137,7 @@ class RefusedRow:
 
     @property
     def count(self) -> int:
-        """Return how many Gpus were asked for."""
+        """Return the number of requested Gpus."""
         return len(self.row.gpu_ids)
 
 

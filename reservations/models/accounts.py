@@ -1,4 +1,4 @@
-"""Users, the tree of Accounts that is charged, and who may book under it.
+"""Users, the tree of Accounts that are charged, and the right to book under them.
 
 The words are Slurm's: an Account is a node of the tree, a Membership (Slurm:
 association) is the right of one User to book under one Account.
@@ -162,7 +162,7 @@ class Membership(models.Model):
 
     @property
     def is_guest(self) -> bool:
-        """Whether somebody else answers for this member."""
+        """Whether this member has a sponsor."""
         return self.sponsor_id is not None
 
 

@@ -16,8 +16,8 @@ LIVE = tuple(sorted(state.value for state in State.live()))
 class IsLive(models.Func):
     """Whether a state holds Gpus, with the states written out.
 
-    SQLite takes a partial index only for a condition that it can read, and a value that
-    is bound later is none. Without it a million past Reservations are read through.
+    SQLite uses a partial index only if the query has its condition literally, not as a
+    bound value. Without the index a million past Reservations are scanned.
     """
 
     template = "%(expressions)s IN ('" + "', '".join(LIVE) + "')"
@@ -225,8 +225,8 @@ class LateReturn(models.Model):
 
     See docs/design/fair-booking.md#rule-6.
 
-    Until they have passed they stand for what may be charged; then the parts
-    that nobody else held stay, with ``charged_at``, and a CHARGE is written.
+    Until they have passed they are a possible charge. Then the parts that no other User
+    held are kept, with ``charged_at``, and a CHARGE is written.
     Quotas count them at ``weight * permille / 1000``; in peak hours ``weight`` is the
     booked one times the factor, so that a row has one price.
     """

@@ -10,8 +10,8 @@ from reservations.models.calendar import Reservation
 class LedgerEntry(models.Model):
     """One HOLD, RELEASE or CHARGE in integer weighted GPU-seconds.
 
-    HOLD is positive when a Reservation takes cost, RELEASE negative when it
-    lets go of it, CHARGE what was paid in the end. Over the life of one
+    HOLD is positive when a Reservation takes cost, RELEASE negative when it frees
+    cost, CHARGE the final payment. Over the life of one
     Reservation HOLD + RELEASE = 0. ``membership`` null: the site's own column.
     """
 

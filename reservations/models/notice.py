@@ -1,4 +1,4 @@
-"""What a User is told: kept until read, and afterwards as history."""
+"""Notices to Users: kept until read, and afterwards as history."""
 
 from django.db import models
 from django.utils import timezone
@@ -17,10 +17,10 @@ class NoticeQuerySet(models.QuerySet["Notice"]):
 
 
 class Notice(models.Model):
-    """One event told to a User, mostly about a Reservation of theirs.
+    """One notice to a User about an event, mostly on a Reservation of theirs.
 
-    ``detail`` holds the numbers; the words are made when they are shown, because
-    who may read which name can change (``notifications/queries.py``).
+    ``detail`` has the numbers. The text is made when it is shown, because the right to
+    read a name can change (``notifications/queries.py``).
     """
 
     class Kind(models.TextChoices):
@@ -112,7 +112,7 @@ class Notice(models.Model):
 
 
 class NoticeSettings(models.Model):
-    """How one User wants to be told beside the page; no row: the defaults."""
+    """A User's choice of mail and webhook; no row: the defaults."""
 
     class Format(models.TextChoices):
         """What a webhook's receiver takes; payloads:

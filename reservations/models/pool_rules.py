@@ -1,6 +1,6 @@
 """The operator's rules about machines: pools, their quotas, and closed times.
 
-Who changed what, and what it was before, is in the audit log.
+The audit log has every change with its author and the old values.
 """
 
 from datetime import datetime
@@ -15,12 +15,12 @@ from telemetry.protocol.sentences import sentence
 
 
 class PoolRule(models.Model):
-    """Who may book a Pool, its peak hours, and whether it has quotas of its own.
+    """The groups that may book a Pool, its peak hours, and whether it has quotas.
 
-    A Pool without a rule is anybody's, within the quotas that hold everywhere, and
-    costs the same at any time.
-    ``restricted`` and ``limited`` repeat what other tables say, so that a booking
-    that no rule concerns costs no query more; ``operations/pools.py`` keeps them true.
+    A Pool without a rule is open to all, within the general quotas, and costs the same
+    at any time. ``restricted`` and ``limited`` repeat facts from other tables, so that
+    a booking without such rules needs no extra query. ``operations/pools.py`` keeps
+    them current.
     """
 
     pool = models.OneToOneField(

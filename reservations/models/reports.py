@@ -1,4 +1,4 @@
-"""What reports are added up from: months of use, and what was asked for in vain."""
+"""The sources of reports: months of use, and refused demand."""
 
 from django.db import models
 from django.utils import timezone
@@ -7,10 +7,10 @@ from reservations.models.accounts import Membership, User
 
 
 class RefusedDemand(models.Model):
-    """What a Membership asked for on a day and did not get, by rule and Pool.
+    """Refused demand of a Membership on a day, by rule and Pool.
 
-    A counter and no log: asking a thousand times adds to one row. Only refused
-    bookings count: a preview is a question, a change holds something already.
+    It is a counter, not a log: a thousand requests add to one row. Only refused
+    bookings count. Previews and changes of existing Reservations do not.
     """
 
     day = models.DateField(help_text="In the site's zone.")
@@ -41,7 +41,7 @@ class RefusedDemand(models.Model):
 
 
 class RefusedRequest(models.Model):
-    """One refused booking with its reason and what it was judged by.
+    """One refused booking with its reason and its inputs.
 
     See docs/design/fair-booking.md#rule-8, docs/design/fair-booking.md#i14.
 
@@ -77,10 +77,10 @@ class RefusedRequest(models.Model):
 
 
 class MonthUse(models.Model):
-    """What one Membership and one Gpu had to do with each other in a month.
+    """The use of one Gpu by one Membership in a month.
 
-    Made from Reservations, the ledger and the usage summaries; may be made anew
-    at any time. ``membership`` null: the site's own column of the ledger.
+    Computed from Reservations, the ledger and the usage summaries. It can be computed
+    again at any time. ``membership`` null: the site's own column of the ledger.
     """
 
     month = models.DateField(help_text="Its first day, in the site's zone.")

@@ -13,9 +13,9 @@ class CoUserQuerySet(models.QuerySet["CoUser"]):
     """Reads of CoUsers."""
 
     def sharing(self) -> "CoUserQuerySet":
-        """Those who still may use what was shared with them.
+        """Co-users who may still use the Reservation.
 
-        Whoever left the owner's Account, or may not sign in, may not.
+        Users who left the owner's Account, or may not sign in, may not.
         """
         member = Membership.objects.filter(
             user=models.OuterRef("user"),
@@ -28,8 +28,8 @@ class CoUserQuerySet(models.QuerySet["CoUser"]):
 class CoUser(models.Model):
     """A User of the owner's Account who may use a Reservation's Gpus too.
 
-    They may run processes and Jobs; checking in, changing and paying stay the
-    owner's. A row is kept after the removal: who could use a Gpu, and when.
+    They may run processes and Jobs. Only the owner checks in, changes and pays. The row
+    is kept after the removal, as a record of who could use a Gpu, and when.
     """
 
     reservation = models.ForeignKey(
@@ -58,10 +58,10 @@ class CoUser(models.Model):
 
 
 class Offer(models.Model):
-    """A Reservation offered to another's Membership, given or swapped.
+    """A Reservation offered to another Membership, as a gift or in a swap.
 
-    ``terms`` holds what was offered as it was shown (Gpus and Window of each
-    side); where a Reservation changed since, the Offer is void.
+    ``terms`` has the Gpus and the Window of each side as they were shown. If a
+    Reservation was changed since, the Offer is void.
     """
 
     class State(models.TextChoices):

@@ -1,7 +1,7 @@
-"""What was changed in the tree of Accounts, so that it can be read and undone.
+"""Changes of the tree of Accounts, stored for reading and undo.
 
-Rows hold keys and figures only, never a name: names are looked up when shown, so
-that a person's erasure reaches them too.
+Rows have only keys and figures, never names. Names are looked up when they are shown,
+so that the erasure of a person applies to them too.
 """
 
 from django.db import models

@@ -30,9 +30,8 @@ class WaitingRequest(models.Model):
     See docs/design/fair-booking.md#rule-5.
 
     ``created_at`` is the time of the request: it stays the original one when a
-    placement is displaced (docs/design/fair-booking.md#rule-4). ``expected_*`` is where
-    it would land, told as an estimate; with ``planned`` nobody's later flex may push it
-    back.
+    placement is displaced (docs/design/fair-booking.md#rule-4). ``expected_*`` is the
+    estimated placement. With ``planned``, later flex of others cannot delay it.
     """
 
     class State(models.TextChoices):
@@ -110,7 +109,7 @@ class WaitingRequest(models.Model):
         indexes = [
             models.Index(fields=["state", "created_at"]),
             models.Index(fields=["user", "state"]),
-            # Who books flex asks for plans by their time, not for all that wait.
+            # A flex booking reads planned starts by time, not all waiting requests.
             models.Index(fields=["expected_end"]),
         ]
         constraints = [

@@ -1,4 +1,4 @@
-"""What one was told: /api/v1/notices."""
+"""The caller's notices: /api/v1/notices."""
 
 from django.http import HttpRequest
 from django.utils import timezone
@@ -15,7 +15,7 @@ MOST = 100
 
 @router.get("/notices")
 def notices(request: HttpRequest, unread: bool = False) -> dict[str, object]:
-    """One's own notices, newest first."""
+    """The caller's notices, newest first."""
     assert isinstance(request.user, User)
     found = notices_of(request.user, unread=unread, most=MOST)
     return {

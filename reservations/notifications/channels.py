@@ -1,4 +1,4 @@
-"""How one User is told beside the page, and what that queues for a Notice."""
+"""A User's channels beside the page, and the deliveries that they queue."""
 
 from datetime import datetime
 
@@ -18,7 +18,7 @@ GROUP = Delivery.Channel.GROUP
 
 
 def settings_of(user: User) -> NoticeSettings:
-    """Return how a User wants to be told; unsaved defaults where nothing is kept."""
+    """Return a User's channels, or unsaved defaults."""
     found = NoticeSettings.objects.filter(user=user).first()
     return found or NoticeSettings(user=user)
 
@@ -66,7 +66,7 @@ def chat_of(notice: Notice) -> GroupChat | None:
 
 
 def queue(notice: Notice, *, now: datetime) -> None:
-    """Write what is to go out of a fresh Notice; inside its transaction."""
+    """Queue the deliveries of a new Notice, inside its transaction."""
     if chat_of(notice) is not None:
         Delivery.objects.create(notice=notice, channel=GROUP, next_at=now)
     if notice.kind == Notice.Kind.TRIAL and "group" in notice.detail:

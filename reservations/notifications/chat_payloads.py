@@ -42,7 +42,7 @@ class ChatLine:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """What is sent to the address: a body and its headers."""
+    """The request to the address: a body and its headers."""
 
     body: bytes
     headers: Mapping[str, str]

@@ -1,12 +1,12 @@
-"""Take Notices out by mail and webhook: queued with the Notice, sent by a task.
+"""Deliver Notices by mail and webhook: queued with the Notice, sent by a task.
 
 ``channels.queue`` writes a Delivery per channel in the transaction of the Notice, so
-that none is lost. `due` claims what is due by compare-and-set, for `LEASE_SECONDS`; a
-worker that dies gives its claim back by the clock. What goes to one person by one
-channel at the same moment is one message (a *batch*): after quiet hours that is the
-digest. A batch keeps its number over all tries, and mails their Message-ID: a worker
-that dies between the server's yes and our own note sends it again under the same
-number, which receivers can tell; nothing else is ever sent twice.
+that none is lost. `due` claims due deliveries by compare-and-set, for `LEASE_SECONDS`.
+The claim of a worker that dies expires. Deliveries to one person by one channel at the
+same moment form one message (a *batch*). After quiet hours this is the digest. A batch
+keeps its number over all attempts, and a mail its Message-ID. A worker that dies after
+the server has accepted a batch, and before it has recorded that, sends it again under
+the same number, which receivers can recognise. Nothing else is sent twice.
 """
 
 import logging
@@ -59,7 +59,7 @@ ENDED = (State.SENT, State.FAILED, State.DROPPED)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What goes to one User by one channel as one message."""
+    """The deliveries to one User by one channel in one message."""
 
     user: User
     channel: str
@@ -68,7 +68,7 @@ class Batch:
 
 
 def due(*, now: datetime, run_seconds: float = RUN_SECONDS) -> dict[str, int]:
-    """Send what is due; how many Notices were sent, put off, failed, dropped."""
+    """Send due deliveries; count the Notices sent, delayed, failed and dropped."""
     done = {"sent": 0, "retried": 0, "failed": 0, "dropped": 0}
     _give_back(now)
     begun = time.monotonic()
@@ -116,7 +116,7 @@ def _waiting(now: datetime) -> Iterator[tuple[int, str, str]]:
 
 
 def _claim(user_pk: int, channel: str, batch: str, now: datetime) -> Batch | None:
-    """Claim a batch, or what is new and makes one; None: somebody else has."""
+    """Claim a batch, or new deliveries as one; None: another worker has."""
     number = batch or uuid.uuid4().hex
     free = Delivery.objects.filter(
         notice__user_id=user_pk,

@@ -38,9 +38,9 @@ def quiet_until(
 ) -> datetime | None:
     """Return when the quiet hours around an instant end; None: it is not quiet.
 
-    Walls of the site's clock, over midnight where ``end`` is not after ``begin``;
-    equal ones mean no quiet hours. An end that a change to summer time skips is
-    the instant that the clock was put forward to.
+    Times are those of the site's wall clock, past midnight if ``end`` is not after
+    ``begin``. Equal times mean no quiet hours. If the change to summer time skips the
+    end, the first instant after the change counts.
 
     >>> night = dict(begin=time(22), end=time(7), zone=UTC)
     >>> quiet_until(datetime(2026, 3, 2, 23, tzinfo=UTC), **night)

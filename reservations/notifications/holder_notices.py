@@ -1,6 +1,6 @@
-"""Tell the holder what happened to a Reservation without them.
+"""Notify the holder of an event on a Reservation that they did not cause.
 
-Each is called inside the transaction of the act, by whoever acts.
+Call each function inside the transaction of the event.
 """
 
 import logging
@@ -55,7 +55,7 @@ def released(
 
 
 def cancelled(row: Reservation, *, by: User, reason: str, now: datetime) -> None:
-    """Say that a booking was cancelled by somebody who may; not to who did it."""
+    """Notify the holder of a cancellation by another person."""
     if by.pk == row.user_id:
         return
     detail = {"reason": reason, "cancelled": True, **_person(by)}

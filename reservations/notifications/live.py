@@ -1,11 +1,11 @@
-"""What changes in the calendar, told after commit: to browsers and to ingest.
+"""Send changes of the calendar to browsers and to ingest, after commit.
 
-Two audiences: with names, and (a site setting) with groups only. A message to
-an audience cannot know whose page reads it, so ``mine`` and ``editable`` are
-false in it; a page knows its own.
+There are two audiences: with names, and (a site setting) with groups only. A message to
+an audience does not depend on its reader, so ``mine`` and ``editable`` are false in it.
+A page knows the reader's own entries.
 
-The broker may be away: what was booked stays booked, pages read it again when
-they reconnect, and ingest reads the calendar anew every few seconds anyway.
+If the broker is unreachable, bookings are still stored. Pages read them again when they
+reconnect, and ingest reads the calendar every few seconds.
 """
 
 import json

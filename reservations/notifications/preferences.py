@@ -1,4 +1,4 @@
-"""A User's own choices of how they are told, beside the page."""
+"""A User's choices of mail and webhook notices."""
 
 import secrets
 from collections.abc import Collection, Mapping
@@ -99,10 +99,10 @@ def set_webhook(
 
 
 def enable_webhook(*, user: User, now: datetime) -> NoticeSettings:
-    """Switch a webhook on again that failed too often.
+    """Switch a webhook on again after too many failures.
 
     Raises:
-        NotFound: there is none.
+        NotFound: the User has no webhook.
     """
     if not settings_of(user).webhook_url:
         raise NotFound(what=sentence("webhook of yours"))

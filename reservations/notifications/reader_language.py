@@ -23,6 +23,6 @@ def language_of(user: object) -> str:
 
 @contextmanager
 def with_language_of(user: object) -> Iterator[None]:
-    """Translate what is made inside for this User: mails, notices, messages."""
+    """Use this User's language inside the block: for mails, notices, messages."""
     with translation.override(language_of(user)):
         yield

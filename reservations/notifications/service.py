@@ -1,4 +1,4 @@
-"""What a User was told, and that they have read it."""
+"""Write Notices, and mark them as read."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -25,21 +25,20 @@ def notify(
     now: datetime,
     key: str = "",
 ) -> Notice | None:
-    """Write a Notice inside the caller's transaction; pages hear it on commit.
+    """Write a Notice inside the caller's transaction; pages receive it on commit.
 
-    What goes out by mail and webhook is queued with it (``delivery.py`` sends it).
+    Its mail and webhook deliveries are queued with it (``delivery.py`` sends them).
 
     Args:
         kind: a value of `Notice.Kind`.
-        detail: JSON values that the words are made from
-        (``notifications/text/notice_text.py``):
-            instants as ISO 8601, amounts as integers. ``by``: a Reservation's
-            number whose User is the other side; ``person``: a User's number;
-            ``job``: a Job's number; ``url``: a path of this site with more of it.
-        key: the same (user, kind, key) is told once; empty: always told.
+        detail: JSON values for the text (``notifications/text/notice_text.py``):
+            instants as ISO 8601, amounts as integers. ``by``: the number of a
+            Reservation whose User is the other person; ``person``: a User's number;
+            ``job``: a Job's number; ``url``: a path of this site with details.
+        key: a Notice with the same (user, kind, key) is written once; empty: always.
 
     Returns:
-        The Notice; None: told before.
+        The Notice; None: it was written before.
     """
     told = Notice(
         user=user,
@@ -57,7 +56,7 @@ def notify(
 
 
 def _write(told: Notice) -> bool:
-    """Save it; False: the same was told before, maybe this very moment."""
+    """Save it; False: the same Notice exists, perhaps from a concurrent process."""
     if not told.key:
         told.save(force_insert=True)
         return True
@@ -76,10 +75,10 @@ def _write(told: Notice) -> bool:
 
 @transaction.atomic(durable=True)
 def read_notice(*, notice_id: int, user: User, now: datetime) -> None:
-    """Note that a User has read one of their Notices; again changes nothing.
+    """Mark one of the User's Notices as read. Idempotent.
 
     Raises:
-        NotFound: none of that number, or somebody else's.
+        NotFound: no such Notice of this User.
     """
     own = Notice.objects.filter(pk=notice_id, user=user)
     if not own.exists():

@@ -1,4 +1,4 @@
-"""Addresses of Notices, and of how one is told."""
+"""Addresses of Notices and of their settings."""
 
 from django.urls import path
 

@@ -1,4 +1,4 @@
-"""What one was told, how one wants to be told, and the link that ends mails."""
+"""Notices, their settings, and the link that unsubscribes from mails."""
 
 from urllib.parse import urlencode
 
@@ -41,7 +41,7 @@ DELIVERY_ROWS = 10
 
 @require_safe
 def notices(request: HttpRequest) -> HttpResponse:
-    """List what one was told, newest first, by kind, read or not."""
+    """List the User's Notices, newest first, filtered by kind and read state."""
     user = reader(request)
     asked = read_filters(NoticeFilterForm, request.GET)
     rows = Notice.objects.filter(user=user)

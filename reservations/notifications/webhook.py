@@ -1,4 +1,4 @@
-"""Call a webhook once: resolve, judge, connect to what was judged, say how it went."""
+"""Call a webhook once: resolve, check, connect to the checked address."""
 
 import http.client
 import socket
@@ -96,7 +96,7 @@ def _not_reachable(target: WebhookAddress) -> WebhookRefused:
 
 
 class _Pinned(http.client.HTTPConnection):
-    """A connection to one judged address, whatever the name says meanwhile."""
+    """A connection to one checked address, even if the name changes meanwhile."""
 
     def __init__(self, target: WebhookAddress, address: str) -> None:
         super().__init__(target.host, target.port, timeout=TIMEOUT_SECONDS)

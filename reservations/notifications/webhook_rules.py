@@ -1,13 +1,12 @@
-"""Where may a webhook go, and how does its receiver know that it is ours?
+"""Rules for the addresses of webhooks, and their signatures.
 
-What a person types as an address is fetched by the portal, from inside the
-institute's network (OWASP "Server Side Request Forgery Prevention"): https only, and
-only to addresses that are public, or that the site allows by name of network. The
-address is looked up and judged again at every call, and the call goes to the address
-that was judged, not to the name.
+The portal calls an address that a User typed, from inside the institute's network
+(OWASP "Server Side Request Forgery Prevention"). So it allows only https, and only
+public addresses or networks that the site lists. The name is resolved and checked again
+at every call, and the call goes to the checked address, not to the name.
 
 Signature: ``sha256=`` and hex of HMAC-SHA256 over ``<timestamp>.<body>``, as GitHub and
-Stripe do it; the timestamp lets a receiver refuse what was recorded and sent again.
+Stripe do it. The timestamp lets a receiver refuse a replayed call.
 """
 
 from __future__ import annotations
@@ -101,10 +100,10 @@ def parse(url: str, *, loopback_http: bool = False) -> WebhookAddress:
 
 
 def allowed(address: str, *, networks: Iterable[Network] = ()) -> bool:
-    """Say whether the portal may call this IP address.
+    """Return whether the portal may call this IP address.
 
     Public ones, and those in the site's own list of networks. An IPv6 address that
-    carries an IPv4 one (mapped, NAT64) is judged by what it carries.
+    carries an IPv4 one (mapped, NAT64) is judged by that IPv4 address.
 
     >>> allowed("93.184.216.34"), allowed("10.0.0.5"), allowed("169.254.169.254")
     (True, False, False)

@@ -21,7 +21,7 @@ class BulkAct(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ActInfo:
-    """How an act is offered, and what it sets."""
+    """One bulk act: its label, and the values that it sets."""
 
     label: str
     meaning: str

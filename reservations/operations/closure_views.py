@@ -95,7 +95,7 @@ def touched(
 @require_safe
 @operator_required
 def listed(request: HttpRequest) -> HttpResponseBase:
-    """List closures: those that stand, unless others are asked for."""
+    """List closures: the present and coming ones by default."""
     now = timezone.now()
     asked = read_filters(ClosuresAsked, request.GET)
     rows = _wanted(asked.values, now)
@@ -283,7 +283,7 @@ def _standing(pk: int) -> Closure:
 @require_POST
 @operator_required
 def end(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Give the time back to booking; what was moved or refunded stays so."""
+    """End the closure. Moved and refunded bookings stay as they are."""
     version = request.POST.get("version", "")
 
     def act() -> str:

@@ -1,7 +1,7 @@
-"""Closed time: looked at before it is saved, saved, changed, ended, kept true.
+"""Closures: preview, save, change, end, and keep them clear.
 
-Whoever is in the way is moved, cut or refunded when the closure is saved
-(``leaving``); what is ended gives the time back to booking and undoes no refund.
+Bookings in the way are moved, cut or refunded when the closure is saved
+(``evacuation``). Ending a closure reopens the time and undoes no refund.
 """
 
 import logging
@@ -79,7 +79,7 @@ class Preview:
 
     @property
     def mark(self) -> str:
-        """Return a mark of exactly this: what is saved must be what was seen."""
+        """Return a mark of this preview, which a save must present."""
         return mark_of([one.to_json() for one in self.reliefs])
 
 
@@ -139,7 +139,7 @@ def save(
 
 
 def cancel(*, pk: int, version: int, actor: User, now: datetime) -> Closure:
-    """Give the time back to booking; what was moved or refunded stays so.
+    """End the closure. Moved and refunded bookings stay as they are.
 
     Raises:
         StaleVersion, NotFound.
@@ -168,7 +168,7 @@ def cancel(*, pk: int, version: int, actor: User, now: datetime) -> Closure:
 
 
 def due(at: datetime, policy: Policy) -> dict[str, int]:
-    """Clear near closures of what came into them since they were saved.
+    """Clear near closures of bookings that came into them since they were saved.
 
     A Gpu may join a closed pool or node; each closure in its own transaction.
     """

@@ -1,7 +1,7 @@
-"""Bookings leave Gpus: moved to equal ones, cut, ended or refunded, and told.
+"""Clear Gpus of bookings: move them to equal Gpus, cut, end or refund them.
 
-Order of locks: the Gpus of every Pool concerned (pk order), then the Reservations
-(pk order). Whoever books locks Gpus first, so nobody books them meanwhile.
+Order of locks: the Gpus of every Pool involved (pk order), then the Reservations (pk
+order). A booking locks its Gpus first, so none is made meanwhile.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -49,7 +49,7 @@ class EvacuatedGpus:
 
 @dataclass(frozen=True, slots=True)
 class EvacuationReason:
-    """What people are told, and what is written."""
+    """The reason for the notices and for the audit log."""
 
     reason: str
     detail: Mapping[str, object]
@@ -70,14 +70,14 @@ def read(
     also: Collection[int] = (),
     lock: bool = False,
 ) -> EvacuatedGpus:
-    """Return what is booked or runs on Gpus within [start, end), and the room there is.
+    """Return the bookings on Gpus within [start, end), and the free room elsewhere.
 
     Args:
         end: None: for ever.
-        exempt: an Account whose own and lower bookings stay.
-        closures: on top of those that stand.
-        also: further Gpus to be locked, with their Pools.
-        lock: whether it is about to be carried out.
+        exempt: an Account whose bookings stay, with those of its descendants.
+        closures: in addition to the existing ones.
+        also: further Gpus to lock, with their Pools.
+        lock: whether the evacuation is about to be carried out.
     """
     parents = parent_pks()
     rows = _rows(gpu_pks, start, end)
@@ -151,7 +151,7 @@ def _room(
     high = max(one.window.end for one in booked)
     held: dict[int, list[Window]] = {}
     rows = Allocation.objects.filter(
-        # Jobs in gaps make way for what is moved to their Gpus.
+        # Jobs in gaps yield to bookings that are moved to their Gpus.
         reservation__booked_end__gt=F("reservation__start"),
         gpu_id__in=list(known),
         live=True,

@@ -1,10 +1,10 @@
-"""Which bookings must leave Gpus, and what becomes of each. Pure.
+"""Decide for each booking on closed Gpus: move, cut, end or refund. Pure.
 
-See docs/design/fair-booking.md#rule-7. In this order: what has not begun goes to equal
-Gpus (same Pool), firm before flex, earlier before later; where there are none it ends
-where the closed time begins, and what begins inside it comes back whole. What runs is
-never moved: a process cannot be. Equal Gpus are looked for on the Node where the others
-stand, then on one Node for all of them, so that a booking of one Node stays on one.
+See docs/design/fair-booking.md#rule-7. In this order: an unstarted booking moves to
+equal Gpus (same Pool), firm before flex, earlier before later. Without equal Gpus it
+ends where the closed time begins, or is refunded in full if it begins inside. A running
+booking is never moved, because a process cannot be. Equal Gpus are searched on the Node
+of its other Gpus, then on one Node for all of them, so that it stays on one Node.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BookingFate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EvacuatedBooking:
-    """One live Reservation, as far as leaving Gpus needs it."""
+    """One live Reservation, with the values that an evacuation needs."""
 
     pk: int
     window: Window
@@ -70,7 +70,7 @@ class EvacuationOutcome:
 
 
 class GpuTimetable:
-    """Who holds which Gpu when, as bookings move about."""
+    """The held time of each Gpu while bookings are moved."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ def relieve(
 def vacate(
     booked: Iterable[EvacuatedBooking], shut: Collection[int], room: GpuTimetable
 ) -> Iterator[EvacuationOutcome]:
-    """Yield what can leave draining Gpus; the rest, and what runs, stays."""
+    """Yield the bookings that can leave draining Gpus. Running ones stay."""
     for one in by_right(booked):
         moves = None if one.running else elsewhere(one, shut, room)
         if moves is None:

@@ -74,7 +74,7 @@ def _select(queryset: QuerySet[Any], label: str, empty: str) -> Any:
 
 
 class ClosureForm(PlainForm):
-    """What is closed, when and why."""
+    """The form of a closure: its Gpus, times and reason."""
 
     kind = forms.ChoiceField(
         label=gettext_lazy("Kind"),
@@ -168,7 +168,7 @@ class ActForm(PlainForm):
 
 
 class PoolForm(PlainForm):
-    """What a Pool costs, at which hours more, and who may book it."""
+    """The price of a Pool, its peak hours, and the groups that may book it."""
 
     weight = forms.IntegerField(
         label=gettext_lazy("Weight"),

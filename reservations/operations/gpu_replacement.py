@@ -43,7 +43,7 @@ class Replacement:
 
     @property
     def mark(self) -> str:
-        """Return a mark of exactly this: what is done must be what was seen."""
+        """Return a mark of this preview, which the act must present."""
         return mark_of([one.to_json() for one in self.carried])
 
 
@@ -189,7 +189,7 @@ def _carry(
     reason: str,
     policy: Policy,
 ) -> None:
-    """Put one booking's part on the new Gpu; what it costs less comes back."""
+    """Move one booking's part to the new Gpu, and refund a lower price."""
     row = plan.rows[one.pk]
     Allocation.objects.filter(reservation=row, gpu_id=plan.old.pk, live=True).update(
         gpu_id=plan.new.pk, weight=one.weight

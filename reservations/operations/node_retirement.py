@@ -13,12 +13,12 @@ from telemetry.protocol.errors import NodeHeld, NodeUnknown
 
 @transaction.atomic(durable=True)
 def retire_node(*, name: str, actor: User | None, reason: str, now: datetime) -> int:
-    """Take a Node off the board and out of the calendar; how many Gpus it had.
+    """Remove a Node from the board and the calendar; return its number of Gpus.
 
-    Its token is void at once. What was booked, measured and charged stays.
+    Its token is void at once. Past bookings, measurements and charges stay.
 
     Args:
-        actor: None: who may run manage.py.
+        actor: None: a person who may run manage.py.
 
     Raises:
         NodeUnknown: no node of that name is in service.
@@ -27,7 +27,7 @@ def retire_node(*, name: str, actor: User | None, reason: str, now: datetime) ->
     node = Node.objects.in_service().select_for_update().filter(name=name).first()
     if node is None:
         raise NodeUnknown(node=name)
-    # Who books locks the same rows.
+    # A booking locks the same rows.
     gpus = list(Gpu.objects.select_for_update().filter(node=node).order_by("pk"))
     held = (
         Allocation.objects.filter(gpu__in=gpus, live=True, end__gt=now)

@@ -1,4 +1,4 @@
-"""What a change of the booking policy means for what is booked, counted."""
+"""Count the effects of a change of the booking policy on existing bookings."""
 
 from datetime import datetime, timedelta
 
@@ -14,9 +14,9 @@ KEPT = sentence("they do not change")
 
 
 def effects(changes: Changes, now: datetime) -> list[str]:
-    """Return sentences about what a change does and does not do.
+    """Return sentences about the effects of a change.
 
-    What is booked is never taken by a change of the rules
+    A change of the rules never takes a booking away
     (docs/design/fair-booking.md#i2, #i3).
     """
     found: list[str] = []

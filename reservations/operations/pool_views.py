@@ -1,4 +1,4 @@
-"""The operator's pages of pools: what they cost, who may book, limits in them."""
+"""The operator's pages of pools: prices, admitted groups and limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -296,7 +296,7 @@ def _week(peak: PeakHours | None) -> list[tuple[str, str]]:
 
 
 def changes_of(pool: Pool) -> list[PoolChange]:
-    """Return the newest acts on a Pool, with what was and what is."""
+    """Return the newest acts on a Pool, with old and new values."""
     entries = AuditEntry.objects.filter(subject=f"pool:{pool.pk}").select_related(
         "actor"
     )

@@ -1,7 +1,7 @@
-"""Pools and the service of Gpus: prices, who may book, quotas, bulk acts, draining.
+"""Pools and the service of Gpus: prices, access, quotas, bulk acts, draining.
 
-A new weight or peak rate counts for bookings made from then on: an Allocation keeps
-the one it was booked with. Every act writes what was and what is into the audit log.
+A new weight or peak rate applies to later bookings. An Allocation keeps the rate at
+which it was booked. Every act writes old and new values into the audit log.
 """
 
 from collections.abc import Collection, Mapping
@@ -158,7 +158,7 @@ def change_pool(
     verb: str = CHANGED,
     **detail: object,
 ) -> bool:
-    """Set the price and who may book; False: nothing is different.
+    """Set the price and the access; False: nothing changed.
 
     Args:
         mark: of the preview that was looked at; None: nobody looked.
@@ -242,9 +242,9 @@ def set_pool_quota(
     now: datetime,
     reason: str,
 ) -> bool:
-    """Set what a Membership or an Account may hold on a Pool; None: no such limit.
+    """Set the quota of a Membership or an Account on a Pool; None: no limit.
 
-    Below what is held nothing is taken, and nothing more is given
+    A quota below the held time takes nothing away, but nothing more can be booked
     (docs/design/fair-booking.md#i3).
 
     Raises:
@@ -327,7 +327,7 @@ def act_on_gpus(
     """Do one thing to many Gpus: all or none; see ``operations.bulk_acts.ACTS``.
 
     Args:
-        move_booked: (drain) what can go to equal Gpus goes there.
+        move_booked: (drain) move bookings to equal Gpus where possible.
 
     Raises:
         FieldsInvalid: by field.

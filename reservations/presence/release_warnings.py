@@ -18,7 +18,7 @@ from telemetry.protocol.sentences import sentence
 
 @dataclass(frozen=True, slots=True)
 class PendingRelease:
-    """What is about to happen, and what would stop it."""
+    """The coming release, and the action that would prevent it."""
 
     kind: Literal["no_show", "idle"]
     release_at: datetime

@@ -39,11 +39,11 @@ Measured = dict[tuple[int, int], tuple[float | None, float, float]]
 
 
 def month_bookings(start: int, end: int) -> Iterator[ReportedBooking]:
-    """Read what was booked in [start, end), Unix seconds; two queries a thousand."""
+    """Read the bookings in [start, end), Unix seconds; two queries per thousand."""
     begin, over = instant(start), instant(end)
     rows = (
-        # By the start alone, which an index serves; what was given back before the
-        # month has still its booked end in it.
+        # Filtered by the start alone, which has an index. A booking returned before
+        # the month may still have its booked end in it.
         Allocation.objects.filter(start__lt=over, start__gt=begin - LONGEST)
         .filter(reservation__booked_end__gt=begin)
         .order_by("reservation_id", "gpu_id", "start")

@@ -55,7 +55,7 @@ class ReportFilter:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """One line: whose, what it came to, what was refused."""
+    """One line of a report: its subject, sums and refusals."""
 
     key: date | int | None
     name: str
@@ -76,7 +76,7 @@ class Report:
 
 
 def report(asked: ReportFilter, by: By) -> Report:
-    """Add up the months by one thing: at most five queries, whatever there is."""
+    """Sum the months by one dimension, in at most five queries."""
     sums = _sums(asked, by)
     refused = _refused(asked, by)
     names = _names(by, {key for key in (*sums, *refused) if key is not None})
@@ -168,13 +168,13 @@ def _names(by: By, keys: set[Any]) -> Mapping[Any, str]:
 
 def _rolled_at(asked: ReportFilter) -> datetime | None:
     months = RolledMonth.objects.filter(month__gte=asked.first, month__lte=asked.last)
-    # What is final is as fresh as it will ever be.
+    # A final month needs no update.
     open_ = months.filter(final=False).aggregate(at=Min("rolled_at"))["at"]
     return open_ or months.aggregate(at=Min("rolled_at"))["at"]
 
 
 def first_month() -> date | None:
-    """Return the first month that is added up; None: there is none."""
+    """Return the first month with sums, or None."""
     return RolledMonth.objects.aggregate(first=Min("month"))["first"]
 
 

@@ -1,16 +1,16 @@
-"""What did a month come to? Sums of booked, held, used and given-back time.
+"""Monthly sums of booked, held, used and returned time.
 
 Times are Unix seconds, half-open. GPU-seconds are unweighted, but the cost, which is
 in the ledger's weighted GPU-seconds.
 
-- booked: from the start to the booked end, whatever became of it;
-- held: what an Allocation really held, as far as it has passed;
-- given back: the rest of what was cancelled, released, or freed as a no-show. What
-  the site took (displaced, refunded) is booked and neither held nor given back;
+- booked: from the start to the booked end, independent of the outcome;
+- held: the past time that an Allocation really held;
+- returned: the rest of cancelled, released or no-show bookings. Time that the site took
+  (displaced, refunded) is booked and neither held nor returned;
 - used: held time with a reading x its mean utilization;
-- cost: what was charged for a Reservation, dealt out over its Gpus and months by
-  the price of the booked time. Cuts are at whole GPU-seconds of a running sum, so
-  that the parts of any cutting add up to the charge exactly.
+- cost: the charge of a Reservation, divided among its Gpus and months by the price of
+  the booked time. Cuts are at whole GPU-seconds of a running sum, so that the parts
+  always add up to the charge.
 
 Cost: O(Allocations x months they touch).
 """
@@ -77,7 +77,7 @@ _FIELDS = fields(ReportSums)
 
 @dataclass(frozen=True, slots=True)
 class ReportedGpu:
-    """One Gpu of one Reservation: what was booked, held and measured."""
+    """One Gpu of one Reservation: booked, held and measured time."""
 
     gpu_pk: int
     start: int
@@ -93,14 +93,14 @@ class ReportedGpu:
     peak: PeakHours | None = None
 
     def worth(self, until: int) -> int:
-        """Return the price of what was booked up to an instant."""
+        """Return the price of the booked time up to an instant."""
         over = min(until, self.booked_end)
         return Tariff.of(self.weight, self.peak).between(self.start, over)
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedBooking:
-    """One Reservation with all its Gpus, in pk order, and what it was charged."""
+    """One Reservation with all its Gpus, in pk order, and its charge."""
 
     membership_pk: int
     state: State

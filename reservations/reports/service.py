@@ -1,8 +1,8 @@
-"""Adds months up, so that a report of years reads thousands of rows, not millions.
+"""Sum months, so that a report of years reads thousands of rows, not millions.
 
-A month that runs is added up every ten minutes; one that is over every hour until
-nothing comes late for it any more (a Reservation may last 31 days, its summary and its
-late hours are settled a day or two after). Whoever is second finds the note moved and
+The present month is summed every ten minutes. A past month is summed every hour until
+its last late entries have come (a Reservation may last 31 days, and its summary and
+late hours are settled a day or two after). A second process finds the row changed and
 writes nothing.
 """
 

@@ -1,7 +1,7 @@
-"""Reports: what was booked, held, used, given back and refused; table, picture, CSV.
+"""Reports of booked, held, used, returned and refused time; table, chart, CSV.
 
-The operator sees the site, a head the own groups, through the same snapshot. All of it
-stands in the address.
+Operators see the whole site, heads their groups, through the same snapshot. The address
+has all parameters.
 """
 
 import csv
@@ -234,7 +234,7 @@ def _answer(
 
 
 def _filter(values: dict[str, Any], account: Account | None) -> ReportFilter:
-    """Return what is asked for; a head never leaves what they head."""
+    """Return the filter. A head never sees more than the headed groups."""
     present = month_of(timezone.now(), timezone.get_default_timezone())
     last = values.get("until") or present
     first = values.get("since") or months_back(last, MONTHS - 1)
@@ -265,7 +265,7 @@ def columns_of(by: By) -> list[Column]:
 
 
 def in_order(found: Report, columns: Sequence[Column], sort: str) -> list[ReportRow]:
-    """Return the rows as asked; equals by name, what is unknown last."""
+    """Return the rows in the requested order; ties by name, unknown values last."""
     name = sort.removeprefix("-")
     column = next((c for c in columns if c.name == name), None)
     rows = sorted(found.rows, key=lambda row: row.name.lower())

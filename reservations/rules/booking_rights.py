@@ -1,4 +1,4 @@
-"""Until when somebody may book under an Account: guests and courses end."""
+"""The end of the right to book under an Account, for guests and courses."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class SlotWish:
-    """What somebody looks for."""
+    """The properties of the slot to search for."""
 
     count: int
     duration_seconds: int
@@ -71,7 +71,7 @@ class SlotWish:
 
 @dataclass(frozen=True, slots=True)
 class FlexInfo:
-    """An unfrozen flex Reservation of somebody else: it may be displaced."""
+    """An unfrozen flex Reservation of another User, which may be displaced."""
 
     reservation_pk: int
     membership_pk: int
@@ -200,7 +200,7 @@ class Calendar:
         return tuple(found)
 
     def flex_in(self, gpu_pks: Iterable[int], window: Window) -> dict[int, FlexInfo]:
-        """Return what may be displaced on these Gpus, by Reservation."""
+        """Return the preemptible flex on these Gpus, by Reservation."""
         return {
             span.flex.reservation_pk: span.flex
             for pk in gpu_pks
@@ -209,7 +209,7 @@ class Calendar:
         }
 
     def flex_owners(self) -> frozenset[int]:
-        """Return the Memberships that hold what may be displaced."""
+        """Return the Memberships that hold preemptible flex."""
         return frozenset(
             span.flex.membership_pk
             for own in self._spans.values()
@@ -218,7 +218,7 @@ class Calendar:
         )
 
     def plan_in(self, gpu_pks: Iterable[int], window: Window) -> PlannedStart | None:
-        """Return the first plan of somebody else that meets these Gpus then."""
+        """Return the first planned start of another User that overlaps."""
         wanted = frozenset(gpu_pks)
         met = (p for p in self.plans if p.window.meets(window) and wanted & p.gpu_pks)
         return min(met, key=lambda p: (p.window, p.waiting_pk), default=None)
@@ -229,7 +229,7 @@ class Calendar:
         return frozenset[int]().union(*met)
 
     def seen_by(self, user_pk: int) -> Calendar:
-        """Return the same for one User: nobody takes, or minds, what is their own."""
+        """Return the calendar for one User, without their own flex and plans."""
         plans = [plan for plan in self.plans if plan.user_pk != user_pk]
         mine = self._flex_gpus.get(user_pk, ())
         if not mine and len(plans) == len(self.plans):
@@ -257,7 +257,7 @@ class Calendar:
 
     @cached_property
     def _flex_gpus(self) -> dict[int, set[int]]:
-        """The Gpus on which a User holds what may be displaced."""
+        """The Gpus on which a User holds preemptible flex."""
         found: dict[int, set[int]] = defaultdict(set)
         for span in self.busy():
             if span.flex is not None:
@@ -326,7 +326,7 @@ class Calendar:
 
 
 def _untaken(span: BusySpan, user_pk: int) -> BusySpan:
-    """Return a span as this User sees it: what is their own yields to nobody."""
+    """Return a span for this User: their own flex is not preemptible."""
     own = span.flex is not None and span.flex.user_pk == user_pk
     return replace(span, flex=None) if own else span
 
@@ -355,15 +355,15 @@ def first_slots(
     taking: Callable[[Window], list[tuple[CalendarGpu, ...]]] | None = None,
     limit: int = 1,
 ) -> list[Slot]:
-    """Return the first slots that fit, earliest first and truly different.
+    """Return the first slots that fit, earliest first and clearly different.
 
-    A second slot on the same node and class and of the same kind is only
-    offered when it begins after the first one is over.
+    A second slot on the same node and class and of the same kind is offered only if it
+    begins after the end of the first one.
 
     Args:
-        allowed: the kind that the rules grant for Gpus and Window; None: no.
-        taking: sets of Gpus that become free by displacing, asked for where too
-            few are free; None: only free ones.
+        allowed: returns the kind that the rules grant for Gpus and Window; None: none.
+        taking: returns sets of Gpus that displacing would free, called if too few are
+            free; None: search only free Gpus.
     """
     found: list[Slot] = []
     over_at: dict[tuple[str, str, Kind], datetime] = {}

@@ -1,12 +1,12 @@
-"""What holding costs, and what giving back costs. Amounts only; no rows.
+"""The cost of holding and of returning. Amounts only, no rows.
 
 See docs/design/fair-booking.md#terms, docs/design/fair-booking.md#rule-6. Cost is
 ``weight x Gpus x seconds``, whole weighted GPU-seconds, in peak hours times the factor
-(``prices``). Over the life of a Reservation HOLD + RELEASE = 0 and CHARGE is what was
-paid. An hour given back is judged by itself: one that begins 24 h or more after the
-moment of return is free; a later one costs ``weight x lambda`` for the part that nobody
-else then held, charged when it has passed. Time that somebody else's flex was displaced
-for is never free. Hours are those of the UTC clock, so that cutting a Reservation in
+(``prices``). Over the life of a Reservation HOLD + RELEASE = 0 and CHARGE is the amount
+paid. Each returned hour is judged separately. An hour that begins 24 h or more after
+the return is free. An earlier hour costs ``weight x lambda`` for the part that no other
+User then held. It is charged when it has passed. Time that displaced another User's
+flex is never free. Hours are those of the UTC clock, so that a Reservation cut into
 pieces costs the same (docs/design/fair-booking.md#i8).
 """
 
@@ -30,13 +30,13 @@ def late_windows(
 ) -> list[Window]:
     """Return the hours of a return at ``at`` that are not free.
 
-    Those that begin before ``at`` + 24 h; an hour begins where it begins on the
-    clock even where only its end was given back.
+    These begin before ``at`` + 24 h. An hour begins at its start on the clock, even if
+    only its end was returned.
 
     Args:
-        never_free: time that somebody else's flex had to go for. Who pushes
-            others out and then does not use the time pays for what nobody else
-            then holds, however early it comes back; or displacing would be free.
+        never_free: time that displaced another User's flex. Its return is charged for
+            the part that no other User then holds, even if it comes early. Otherwise
+            displacing would be free.
     """
     free_from = at + timedelta(seconds=DAY_SECONDS)
     late = [

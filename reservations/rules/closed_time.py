@@ -50,7 +50,7 @@ _SHUT_FOR: dict[str, Sentence] = {
 
 @dataclass(frozen=True, slots=True)
 class ClosureInfo:
-    """One closure, as far as a decision needs it."""
+    """One closure, with the values that a decision needs."""
 
     pk: int
     kind: str
@@ -84,7 +84,7 @@ class ClosureInfo:
         return gpu.pk in self.gpu_pks
 
     def admits(self, account_pks: Collection[int]) -> bool:
-        """Say whether it is open to who books under these Accounts (a path up)."""
+        """Return whether it admits bookings under these Accounts (a path up)."""
         return self.account_pk is not None and self.account_pk in account_pks
 
 
@@ -95,11 +95,11 @@ def closed_spans(
     *,
     asking: Collection[int] = (),
 ) -> list[BusySpan]:
-    """Return the closed spans of these Gpus, apart from what is held there.
+    """Return the closed spans of these Gpus, without the held time.
 
     Args:
-        held: by Gpu, when somebody holds it: spans of one Gpu must not overlap.
-        asking: Accounts on the path of who asks.
+        held: the held spans by Gpu. Spans of one Gpu must not overlap.
+        asking: Accounts on the path of the requesting Membership.
     """
     shut = sorted(
         (c for c in closures if not c.admits(asking)), key=lambda c: (c.start, c.pk)
@@ -173,7 +173,7 @@ def refusal_of(gpu: CalendarGpu, span: BusySpan) -> GpuTaken:
         return GpuTaken(gpu=gpu.label, start=start, end=end, user=span.user)
     return ClosedThen(
         gpu=gpu.label,
-        # The whole closure: what is held inside it is no way around it.
+        # The whole closure: held time inside it does not open it.
         start=closed.start,
         end=closed.end,
         kind=closed.kind,
@@ -212,10 +212,10 @@ Barred = Mapping[int, tuple[str, ...]]
 
 
 def check_pools(gpus: Iterable[CalendarGpu], barred: Barred) -> None:
-    """Refuse Gpus of a pool that is not open to who asks.
+    """Refuse Gpus of a pool that is not open to the requesting Membership.
 
     Raises:
-        PoolNotYours: names the first Gpu, and who may book it.
+        PoolNotYours: with the first Gpu, and the groups that may book it.
     """
     for gpu in gpus:
         if (accounts := barred.get(gpu.pool_pk)) is not None:
@@ -228,7 +228,7 @@ def check_pools(gpus: Iterable[CalendarGpu], barred: Barred) -> None:
 
 
 def open_gpus(gpus: Iterable[CalendarGpu], barred: Barred) -> list[CalendarGpu]:
-    """Return these Gpus with those that are not for who asks out of service."""
+    """Return these Gpus. Those closed to the Membership are out of service."""
     return [
         replace(gpu, bookable=False, out=sentence("kept for other accounts"))
         if gpu.pool_pk in barred

@@ -34,7 +34,7 @@ from reservations.rules.request import Request, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer and its reasons; ``kind`` is None where it is refused."""
+    """The answer and its reasons; ``kind`` is None if it is refused."""
 
     kind: Kind | None
     cost_gpu_seconds: int
@@ -58,7 +58,7 @@ class Decision:
     """What of the cost peak hours add; told, not stored: the inputs say it."""
 
     def to_json(self) -> dict[str, object]:
-        """Return what is stored with the Reservation.
+        """Return the JSON that is stored with the Reservation.
 
         See docs/design/fair-booking.md#rule-8.
         """

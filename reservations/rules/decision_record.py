@@ -1,15 +1,16 @@
-"""The inputs of a decision, small enough to keep, and the decision again from them.
+"""The stored inputs of a decision, and its recomputation.
 
 See docs/design/fair-booking.md#rule-8, docs/design/fair-booking.md#i14. Every decision,
-a refusal too, is kept with what it was judged by (the version of the policy, the
-request, one's own holdings, what counted in each quota within the 7 days around it, the
-flex in the way, and of the Fair Tree the part that decided), so that ``recompute``
-gives the same decision, years later and without the database. The sums are of the
-append-only ledger and of the calendar as they were.
+a refusal too, is stored with its inputs (the version of the policy, the request, the
+User's holdings, the sums in each quota within the 7 days around it, the flex in the
+way, and the deciding part of the Fair Tree). So ``recompute`` gives the same decision
+years later and without the database. The sums are those of the append-only ledger and
+of the calendar at that time.
 
-Of the tree only the paths of those concerned are kept; at each Level all others are
-one Membership with the rest of the shares and of the usage, so that every level_fs on
-the paths is what it was. Usage is a text of digits: its integers are large.
+Only the paths of the Memberships involved are stored. At each Level all others are
+merged into one Membership with the rest of the shares and of the usage, so that every
+level_fs on the paths is unchanged. Usage is a text of digits, because its integers are
+large.
 """
 
 from __future__ import annotations
@@ -107,10 +108,10 @@ def inputs_of(request: Request, snapshot: Snapshot) -> dict[str, object]:
 
 
 def refused_inputs(request: Request, snapshot: Snapshot) -> dict[str, object]:
-    """Return what a refusal is judged by: the same, and what only refuses.
+    """Return the inputs of a refusal: those of a decision, and those that only refuse.
 
-    That is closed time, plans of those who wait, Pools kept for others, and what the
-    Gpus are called. Who holds what is not kept.
+    The latter are closed time, planned starts of waiting requests, Pools reserved for
+    other groups, and the names of the Gpus. Holders are not stored.
     """
     window = request.window
     closed = [
@@ -177,7 +178,7 @@ def _check(inputs: Mapping[str, Any], policy: Policy) -> None:
 
 
 def without_places(decision: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a decision as told, without its inputs and without places among all."""
+    """Return a decision for its reader, without inputs and ranks in the site."""
     told = {name: value for name, value in decision.items() if name != "inputs"}
     if "displaced" in told:
         told["displaced"] = [
@@ -291,7 +292,7 @@ def _window(start: int, end: int) -> Window:
 
 def _request(inputs: Mapping[str, Any]) -> Request:
     earliest = inputs.get("earliest")
-    # What was decided and not refused needs no names.
+    # A granted decision needs no names.
     names = inputs.get("named") or [("", pk, "", True, "") for pk, *_ in inputs["gpus"]]
     gpus = []
     for row, (node, index, gpu_class, bookable, out) in zip(

@@ -126,7 +126,7 @@ def credits_text(gpu_seconds: int) -> str:
 
 
 def price_sum(parts: Sequence[tuple[str, int, int]], cost_gpu_seconds: int) -> str:
-    """Return how a cost comes about, as a sum that people can check.
+    """Return the calculation of a cost as a sum that people can check.
 
     Args:
         parts: class, unweighted GPU-seconds and weight of each class held.

@@ -1,12 +1,11 @@
-"""Gaps between bookings, held for Jobs that give way to everybody. Pure.
+"""Gaps between bookings, held for Jobs that yield to every booking. Pure.
 
-See docs/design/fair-booking.md#rule-3. Time that is free inside the freeze is anyone's,
-outside any quota, paid as it is held. What runs in such a gap without having been
-booked is, from its first second, what an overstay is past its end: flex that is never
-frozen. So a gap is held by a Reservation without booked time (``booked_end == start``).
-In the calendar of whoever asks for its Gpus it does not stand at all; who books them
-for now waits for its notice, which is what the Job needs to write its checkpoint and
-go.
+See docs/design/fair-booking.md#rule-3. Free time inside the freeze is open to all,
+outside every quota, and paid as it is held. A Job in such a gap is treated from its
+first second like an overstay: as flex that is never frozen. So a gap is held by a
+Reservation without booked time (``booked_end == start``). The calendar of a requesting
+User does not contain it. A booking from now on waits for its notice, in which the Job
+writes its checkpoint and ends.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ class NoticeValues:
     """One Notice as its reader may see it.
 
     Attributes:
-        detail: what was stored when it was told.
-        gpus: of the Reservation it is about; "" where there is none.
-        who: the other side as the reader may see them: "Bo (vision)", or only
-            "vision"; "" where there is none.
+        detail: the values stored when it was created.
+        gpus: the Gpus of its Reservation; "" without one.
+        who: the other person as the reader may see them: "Bo (vision)", or only
+            "vision"; "" without one.
     """
 
     detail: Mapping[str, Any]

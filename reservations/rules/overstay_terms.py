@@ -1,11 +1,11 @@
-"""Staying on past the end: a tail of flex that anybody may claim.
+"""Overstay: flex past the end of a Reservation, which every User may claim.
 
 See docs/design/fair-booking.md#rule-3.
 
-A Reservation whose holder asked for it goes on when it is over, until somebody
-claims one of its Gpus: then there are ten minutes to leave. The tail lies between
-``booked_end`` and ``end``; it is paid as it is used, counts in no quota and is never
-frozen. For whoever asks for its Gpus it is over when the notice is.
+If its holder chose so, a Reservation continues past its end until one of its Gpus is
+claimed. Then there are ten minutes to leave. The overstay lies between ``booked_end``
+and ``end``. It is paid as it is used, counts in no quota and is never frozen. For a
+requesting User it ends with the notice.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def over_before_free(
 def occupied_until(
     booked_end: datetime, end: datetime, *, leave_at: datetime | None
 ) -> datetime:
-    """Return until when a Reservation stands in the way of others.
+    """Return until when a Reservation blocks others.
 
     Args:
-        leave_at: the end of the notice, if an overstay were claimed now; None: it
-            is not asked for, and the whole Window stands.
+        leave_at: the end of the notice, if an overstay were claimed now; None: no
+            claim, so the whole Window counts.
     """
     if end <= booked_end or leave_at is None:
         return end
@@ -79,7 +79,7 @@ def occupied_until(
 
 
 def notice_end(now: datetime, policy: Policy) -> datetime:
-    """Return when who stays on has left, if they are told now."""
+    """Return the end of an overstay that is claimed now."""
     return now + timedelta(seconds=policy.overstay_notice_seconds)
 
 
@@ -96,7 +96,7 @@ def tail_end(
     """Return how long a Reservation may stay on.
 
     Args:
-        taken: when somebody else's time on its Gpus begins, or a closure does.
+        taken: when another Reservation or a closure begins on its Gpus.
     """
     return max(min([latest, *taken]), booked_end)
 

@@ -42,10 +42,10 @@ class PeakHours:
     """IANA name of the clock."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no peak.
+        """Validate the peak.
 
         Raises:
-            ValueError: nothing of the week, or no factor above one.
+            ValueError: it covers no hour of the week, or its factor is not above one.
         """
         if not 2 <= self.factor <= MOST_FACTOR:
             raise ValueError(f"a peak factor of {self.factor}")
@@ -126,7 +126,7 @@ class Tariff:
         return self._with(other, 1)
 
     def __sub__(self, other: Tariff) -> Tariff:
-        """Return what is left without the other."""
+        """Return the cost without that of the other."""
         return self._with(other, -1)
 
     def _with(self, other: Tariff, sign: int) -> Tariff:

@@ -1,4 +1,4 @@
-"""What is asked for, and the facts it is judged by: values that decisions take."""
+"""The request and the facts that decide it: the inputs of a decision."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """These Gpus over this Window, asked for at ``now``."""
+    """These Gpus over this Window, requested at ``now``."""
 
     gpus: tuple[CalendarGpu, ...]
     window: Window

@@ -1,7 +1,7 @@
-"""Who may read or change which Reservations and ledger rows.
+"""The rights to read and change Reservations and ledger rows.
 
-One's own, those of Accounts one books under, and of Accounts one steers with
-everything below them. The operator sees all.
+A User sees their own rows, those of Accounts under which they book, and those of the
+Accounts that they head with all descendants. Operators see all.
 """
 
 from collections.abc import Callable
@@ -82,12 +82,12 @@ def may_change(user: User, reservation: Reservation) -> bool:
 def check_may_change(
     user: User, reservation: Reservation, *, act: str, reason: str
 ) -> None:
-    """Refuse strangers; ask a head or the operator for a reason.
+    """Refuse Users without the right; require a reason from heads and operators.
 
     Raises:
-        NotAllowed: it is not theirs to change.
-        NotChangeable: it holds a gap, which can only be given back.
-        ReasonNeeded: it is somebody else's, and no reason was given.
+        NotAllowed: the User may not change it.
+        NotChangeable: it holds a gap, which can only be returned.
+        ReasonNeeded: it belongs to another User, and no reason was given.
     """
     if not may_change(user, reservation):
         raise NotAllowed(act=sentence("{act} someone else's reservation", act=act))

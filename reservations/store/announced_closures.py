@@ -59,7 +59,7 @@ class NearMaintenance:
 
 
 def near_maintenance(now: datetime) -> list[NearMaintenance]:
-    """Return what is or soon will be closed to everybody, in one query."""
+    """Return the present and near closures for all Users, in one query."""
     rows = (
         Closure.objects.standing(now, now + NEAR)
         .exclude(kind=Closure.Kind.TEACHING)

@@ -1,7 +1,7 @@
-"""What goes with a waiting request: a Job to launch, Jobs of what was displaced.
+"""Jobs attached to a waiting request: a Job to launch, or those of a displaced booking.
 
-Jobs are the floor above's: it registers how they are checked, kept and carried, and
-queues them by itself once the request is placed.
+Jobs belong to placement, above this app. placement registers how they are validated,
+stored and moved, and queues them once the request is placed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Launch = dict[str, Any]
 
 @dataclass(frozen=True)
 class JobChoices:
-    """What somebody may have wait with a request, as a page offers it."""
+    """The Jobs that a User may attach to a request, as choices of a page."""
 
     recipes: Sequence[tuple[str, str, str]]
     """Ready ones: name, title, and their settings with the defaults, one a line."""
@@ -46,10 +46,10 @@ CARRIERS: list[WaitingJobHooks] = []
 
 
 def checked(user: User, job: Mapping[str, Any]) -> Launch:
-    """Return what is kept of a Job.
+    """Return the stored form of a Job.
 
     Raises:
-        NotFound: nobody here runs Jobs; or the carrier's own refusals.
+        NotFound: this site runs no Jobs. The registered app may raise its refusals.
     """
     if not CARRIERS:
         raise NotFound(what=sentence("anything that runs jobs"))

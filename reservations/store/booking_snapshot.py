@@ -1,4 +1,4 @@
-"""What a decision looks at: the policy, the Gpus, who holds them, the quotas."""
+"""The database facts of a decision: policy, Gpus, holders, quotas."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -51,16 +51,15 @@ def calendar_of(
     asking: Collection[int] = (),
     leave_at: datetime | None = None,
 ) -> Calendar:
-    """Return who holds these Gpus between two instants, and when they are closed.
+    """Return the held and the closed time of these Gpus between two instants.
 
     Args:
-        ignoring: primary key of a Reservation that is about to change.
-        names: whether the reader may see who.
-        taker: whose request may displace; None: nothing can be taken.
-        asking: Accounts on the path of who asks: their teaching slots are open.
-        leave_at: when who stays on past the end is gone, if claimed now; the
-            taker knows it; None: they stand in the way to the end, and so do gaps
-            that are held.
+        ignoring: primary key of the Reservation to change.
+        names: whether the reader may see the holders' names.
+        taker: the requesting User, who may displace flex; None: nothing is displaced.
+        asking: Accounts on the path of the request. Their teaching slots are open.
+        leave_at: the end of overstays that are claimed now, from the taker; None:
+            overstays and held gaps block until their end.
     """
     rows = held_between([gpu.pk for gpu in gpus], start, end, ignoring=ignoring)
     if leave_at is None and taker is not None:
@@ -80,7 +79,7 @@ def calendar_of(
             paused_until=paused.get(one.reservation_pk),
         )
         for one in rows
-        # Who asks for Gpus gets those that only a gap's Job is on.
+        # A request may take Gpus that only a Job in a gap uses.
         if leave_at is None or not is_gap(one.start, one.booked_end)
     ]
     busy += _closed(gpus, start, end, busy, asking)
@@ -98,7 +97,7 @@ def _closed(
     busy: Sequence[BusySpan],
     asking: Collection[int],
 ) -> list[BusySpan]:
-    """Return the closed spans beside what somebody holds."""
+    """Return the closed spans outside the held time."""
     closures = closures_between(start, end)
     if not closures:
         return []
@@ -135,16 +134,16 @@ def quota_infos(
     extra: Sequence[Spend] = (),
     pools: Collection[int] | None = (),
 ) -> tuple[QuotaInfo, ...]:
-    """Return the quotas that bind a Membership, with what counts near a span.
+    """Return the quotas that apply to a Membership, with the spends near a span.
 
-    An Account without a quota of its own has the sum of its members', which
-    holds wherever each of theirs does: it is not looked at.
+    An Account without its own quota has the sum of its members' quotas. It holds
+    wherever theirs do, so it is not read.
 
     Args:
         ignoring: a Reservation that is about to change.
         ignoring_late: a Reservation whose late hours are about to be held again.
-        extra: what else counts, such as hours a change would give back late.
-        pools: whose own quotas are asked for too; None: every Pool's.
+        extra: further spends, such as hours that a change would return late.
+        pools: the Pools whose quotas are read too; None: every Pool.
     """
     path = tuple(path)
     limited = [account for account in path if account.quota_gpu_seconds is not None]
@@ -239,9 +238,9 @@ def request_snapshot(
     returns: EarlyReturns | None = None,
     leave_at: datetime | None = None,
 ) -> Snapshot:
-    """Return all that one request is judged by; see ``quota_infos``.
+    """Return the facts that decide one request; see ``quota_infos``.
 
-    The tree is read only where flex is in the way: by whoever judges.
+    The caller reads the tree only if flex is in the way.
     """
     asking = {account.pk for account in path}
     return Snapshot(

@@ -46,7 +46,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Whose eyes: decides about names and what may be changed."""
+    """The reader of a calendar, with their rights to names and changes."""
 
     user_pk: int
     is_operator: bool
@@ -57,7 +57,7 @@ class Reader:
 
     @classmethod
     def owner(cls, user: User) -> "Reader":
-        """Return what a User may see and do with what is their own."""
+        """Return the fields of a User's own entries."""
         return cls(user.pk, is_operator=False, headed=frozenset(), names=True)
 
     @classmethod
@@ -71,7 +71,7 @@ class Reader:
         )
 
     def sees_name(self, user_pk: int, account_pk: int) -> bool:
-        """Say whether the reader sees who holds; one's own, always."""
+        """Return whether the reader sees the holder's name. Always for their own."""
         return self.names or user_pk == self.user_pk or account_pk in self.headed
 
     def may_edit(self, user_pk: int, account_pk: int) -> bool:
@@ -149,9 +149,9 @@ def _entry(
         "hue": hue,
         "purpose": purpose if named else "",
         "frozen": kind == Kind.FLEX and start - now <= freeze and not gap,
-        # A Job holds what nobody booked: it goes to whoever books.
+        # A Job holds an unbooked gap, which yields to every booking.
         "gap": gap,
-        # Since when it is past its end: whoever claims it then may have it.
+        # The start of its overstay: from then on it may be claimed.
         "overstay": iso(booked_end) if live and end > booked_end else None,
         "stays_on": stays_on and mine,
         "version": version,
@@ -241,7 +241,7 @@ def _out_reason(gpu: CalendarGpu, reason: str) -> str:
 def _with_own(
     entries: Iterable[dict[str, object]], extras: dict[int, OwnExtras]
 ) -> list[dict[str, object]]:
-    """Add what only its reader is told: shared with whom, part of which Series."""
+    """Add fields only for the reader's own entries: co-users and Series."""
     found = list(entries)
     for entry in found:
         one = extras.get(int(str(entry["id"])))

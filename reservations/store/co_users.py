@@ -1,4 +1,4 @@
-"""Who shares what: co-users of Reservations, and what is part of a Series."""
+"""The co-users of Reservations, and the Series of Reservations."""
 
 from __future__ import annotations
 

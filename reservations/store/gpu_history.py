@@ -1,6 +1,6 @@
-"""Samples seen through the calendar: what Gpus did while somebody held them.
+"""Samples joined with the calendar: the use of Gpus while they were held.
 
-A minute belongs to whoever held the Gpu when it began. Allocations of one Gpu
+A minute belongs to the holder of the Gpu at its start. Allocations of one Gpu
 never overlap, so no minute counts twice.
 """
 
@@ -124,10 +124,10 @@ def of_reservation(reservation: Reservation) -> Subject:
 
 
 def reservation_usage(reservation: Reservation, *, now: datetime) -> Usage | None:
-    """What a Reservation came to, so far where it runs; None: it has not begun.
+    """Return the use of a Reservation, so far if it runs; None: it has not begun.
 
-    What is kept for ever is taken where there is something; else the minutes
-    are counted: it runs, or it ended a moment ago, or before summaries were kept.
+    The permanent summary is used if there is one. Otherwise the minutes are counted: it
+    runs, it has just ended, or it ended before summaries existed.
     """
     if reservation.state not in HELD or reservation.start >= now:
         return None

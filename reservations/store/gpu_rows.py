@@ -106,7 +106,7 @@ def gpus_seen_by(user_pk: int) -> tuple[list[CalendarGpu], frozenset[int]]:
 
 
 def gpus_named(pks: Collection[int]) -> list[CalendarGpu]:
-    """Return these Gpus, in pk order, as far as there are such."""
+    """Return the existing ones of these Gpus, in pk order."""
     return _read(_named(pks=list(pks)))
 
 
@@ -147,7 +147,7 @@ def _read(rows: Iterable[Sequence[Any]]) -> list[CalendarGpu]:
 
 
 def barred_pools(gpus: Iterable[CalendarGpu], account_pks: Collection[int]) -> Barred:
-    """Return the Pools of these Gpus that who asks may not book, and who may."""
+    """Return the Pools of these Gpus closed to the Membership, and those admitted."""
     kept = {gpu.pool_pk for gpu in gpus if gpu.restricted}
     if not kept:
         return {}

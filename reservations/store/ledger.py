@@ -125,11 +125,11 @@ def early_return(
     by: User,
     now: datetime,
 ) -> None:
-    """Record what is given back before it began; see ``rules.fairness.early_returns``.
+    """Record a return before the start; see ``rules.fairness.early_returns``.
 
-    It counts for the holder, also where the head of the group gives it back for them.
-    Otherwise a head and a member could hold time far ahead for nothing. Nothing is
-    recorded of what an admin takes, or of a slip right after booking.
+    It counts for the holder, even if the head of the group returns it for them.
+    Otherwise a head and a member could hold time far ahead for free. A cancellation by
+    an admin, or a slip right after booking, is not recorded.
     """
     holder = reservation.user
     if reservation.start <= now or (by.is_operator and by.pk != holder.pk):
@@ -161,9 +161,9 @@ def cancelled_today(user: User, now: datetime) -> int:
 
 
 def was_handed_over(reservation: Reservation) -> bool:
-    """Say whether its holder got it from somebody else, as a gift or in a swap.
+    """Return whether its holder got it from another User, as a gift or in a swap.
 
-    It is as old as what was given, so nobody gives it back as a new booking.
+    It keeps the age of the original booking, so it cannot be undone as a new one.
     """
     return Offer.objects.filter(
         Q(given=reservation) | Q(given_back=reservation)
@@ -211,7 +211,7 @@ def remaining_late_hours(
 ) -> list[LateReturn]:
     """Return the late hours that remain, unsaved, if these Gpus are held again.
 
-    An hour that is held again is paid by holding it; what was charged stays.
+    An hour that is held again is paid by its new hold. Earlier charges stay.
     """
     return [
         late_piece(part, piece, charged_at=part.charged_at)
@@ -299,7 +299,7 @@ def weight_of(allocation: Allocation) -> int:
 
 
 def tariff_of(allocation: Allocation) -> Tariff:
-    """Return what an Allocation was booked at: a new price is none of its concern."""
+    """Return the price of an Allocation at booking. Later prices do not matter."""
     return Tariff.of(weight_of(allocation), read_peak(allocation.peak))
 
 

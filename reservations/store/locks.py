@@ -1,8 +1,8 @@
-"""Rows locked in one order, and what a request is about once they are.
+"""Lock rows in one order, and read the subjects of a request under the locks.
 
 SQLite has no row locks. Its transactions begin IMMEDIATE, one writer at a
 time. On PostgreSQL the locks are FOR NO KEY UPDATE, so that a foreign key to a
-locked User (an audit row of somebody else's act) does not wait for them.
+locked User (an audit row of another User's act) does not wait for them.
 
 Processes that wait for SQLite's one writer poll, up to ten times a second, so in a
 rush some win ten times in a row and others give up after the timeout ("database is
@@ -120,10 +120,10 @@ def _facts(
 
 
 def load_reservation(pk: int, *, lock: bool = False) -> Reservation:
-    """Return one Reservation with its User and Account; locked, where asked.
+    """Return one Reservation with its User and Account, locked on request.
 
     Raises:
-        NotFound: there is none.
+        NotFound: no such Reservation.
     """
     rows = Reservation.objects.select_related("user", "membership__account")
     if lock:

@@ -31,11 +31,11 @@ def pool_quota_infos(
     ignoring_late: int | None = None,
     extra: Sequence[Spend] = (),
 ) -> list[QuotaInfo]:
-    """Return the quotas in Pools that bind a Membership, with what counts there.
+    """Return the Pools' quotas that apply to a Membership, with their spends.
 
     Args:
-        low, high: what ended before or begins after them counts nowhere.
-        pools: those asked for; None: every one that has such a quota.
+        low, high: the span. Reservations outside it do not count.
+        pools: the Pools to read; None: every Pool with such a quota.
     """
     rows = PoolQuota.objects.filter(
         Q(membership=membership) | Q(account__in=[a.pk for a in path])

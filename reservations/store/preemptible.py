@@ -67,8 +67,8 @@ def _unfrozen(
 def _paused(owners: Collection[int], taker: Displacer) -> dict[int, datetime]:
     """Return, by owner, until when the taker cannot displace them again.
 
-    Displacing somebody and giving the time back is free of charge where the owner
-    gets it again, but they are told of each turn. One turn per pause is enough.
+    Displacing a booking and returning the time is free if the owner gets it again, but
+    each time sends notices. One time per pause is enough.
     """
     if not owners or not taker.pause_seconds or not taker.user_pk:
         return {}

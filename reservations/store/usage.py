@@ -92,7 +92,7 @@ def pending_late_gpu_seconds() -> dict[int, int]:
 
 
 def committed_gpu_seconds() -> dict[int, int]:
-    """Return, by Membership, the cost of what is booked or running."""
+    """Return, by Membership, the cost of booked and running Reservations."""
     rows = (
         Reservation.objects.live()
         .order_by()
@@ -103,7 +103,7 @@ def committed_gpu_seconds() -> dict[int, int]:
 
 
 def past_usage(now: datetime, policy: Policy) -> dict[int, int]:
-    """Return weighed past charges alone, without what is booked."""
+    """Return the weighted past charges, without booked time."""
     return dict(_charges(unix(now), policy.half_life_seconds))
 
 
@@ -162,9 +162,9 @@ def _stored(half_life_seconds: int) -> _Sums:
 
 
 def settled_charges(now: datetime, policy: Policy) -> tuple[int, dict[int, int]] | None:
-    """Return up to which row of the ledger charges are added up, and the sums.
+    """Return the last summed row of the ledger, and the sums.
 
-    None where the ledger is small: it is read anew each time.
+    None if the ledger is small. It is then read each time.
     """
     _charges(unix(now), policy.half_life_seconds)
     sums = _kept.get(str(connection.settings_dict["NAME"]))
@@ -174,7 +174,7 @@ def settled_charges(now: datetime, policy: Policy) -> tuple[int, dict[int, int]]
 
 
 def _further(sums: _Sums, rows, *, second: int, newest: int) -> _Sums:  # type: ignore[no-untyped-def]
-    """Return the sums as of now, from those before and what is new."""
+    """Return the sums as of now, from the earlier sums and the new rows."""
     settled_pk = max(sums.settled_pk, newest - UNSETTLED_ROWS)
     since = rows.filter(pk__gt=sums.settled_pk)
     old = _add(sums.settled, since.filter(pk__lte=settled_pk), sums.half_life_seconds)
@@ -245,7 +245,7 @@ def fair_tree(
     rows = Account.objects.order_by().values_list(
         "pk", "parent_id", "shares", "archived_at"
     )
-    # What is archived has no part in its level.
+    # Archived Accounts take no part in their level.
     accounts = [
         (pk, parent, 0 if archived_at else shares)
         for pk, parent, shares, archived_at in rows

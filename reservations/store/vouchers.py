@@ -42,10 +42,10 @@ def good_tokens(user: User, now: datetime) -> QuerySet[Token]:
 
 
 def owed_to(user: User, token_id: int) -> Membership:
-    """Return the Membership that a Token of this User is owed to.
+    """Return the Membership that owns a Token of this User.
 
     Raises:
-        NotFound: none of that number, or somebody else's.
+        NotFound: no such Token of this User.
     """
     return _token(user, token_id).membership
 

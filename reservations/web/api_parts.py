@@ -1,4 +1,4 @@
-"""What the calendar's API modules share: who asks, when, and how answers look."""
+"""Common parts of the calendar's API: the User, the time, the answers."""
 
 from datetime import datetime
 
@@ -20,17 +20,17 @@ PREVIEWS_PER_MINUTE = 300
 
 
 def signed_in(request: HttpRequest) -> User:
-    """Return who asks; nobody else reaches the API."""
+    """Return the signed-in User of the request."""
     user = request.user
     assert isinstance(user, User)
     return user
 
 
 def own_membership(user: User, pk: int | None) -> Membership | None:
-    """Return the named right; None where none is named.
+    """Return the named Membership; None if the request names none.
 
     Raises:
-        NotFound: none of that number, or somebody else's.
+        NotFound: no such Membership of this User.
     """
     if pk is None:
         return None
@@ -113,7 +113,7 @@ def decision_json(decision: Decision) -> dict[str, object]:
         if refusal
         else None,
         "next_slot": slot_json(slot) if slot else None,
-        # A part of the GPUs asked for, at the same time.
+        # Some of the requested GPUs, at the same time.
         "works_instead": slot_json(refusal.works_instead)
         if refusal and refusal.works_instead
         else None,

@@ -95,7 +95,7 @@ class ChangeIn(_Strict):
 
 
 class ReasonIn(_Strict):
-    """Why, where somebody acts for somebody else."""
+    """The reason for an act on behalf of another person."""
 
     reason: Line = Field("", max_length=400)
 
@@ -107,7 +107,7 @@ class OverstayIn(ReasonIn):
 
 
 class SlotsIn(_Strict):
-    """What is looked for (in the address)."""
+    """The parameters of a search (in the address)."""
 
     count: int = Field(1, ge=1, le=MOST_GPUS)
     min_memory_gib: float = Field(0, ge=0, le=100_000)

@@ -39,10 +39,10 @@ def user_of_session(session_key: str | None) -> User | None:
 class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
     """A socket that lives no longer than its session.
 
-    Subclasses answer `admit` (which groups this User may hear; None: none at
-    all). It is asked at the start and again every `recheck_seconds`, so that a
-    sign-out, a lost role or a switched setting reaches open pages. The socket is
-    accepted before it is refused: a browser is told the close code only then.
+    Subclasses define `admit` (the groups that this User may join; None: refused). It is
+    called at the start and again every `recheck_seconds`, so that a sign-out, a lost
+    role or a changed setting reaches open pages. The socket is accepted before it is
+    refused, because a browser receives the close code only then.
     """
 
     recheck_seconds = 60.0
@@ -54,7 +54,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
     """The User whose sockets this one is counted among."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Live, and leave every group whatever it ended with."""
+        """Run the consumer, and leave every group even after an error."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -102,7 +102,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         return True
 
     def read_user(self) -> tuple[User | None, frozenset[str] | None]:
-        """Read the User and what it may hear from the database."""
+        """Read the User and its groups from the database."""
         session = self.scope.get("session")
         user = user_of_session(session.session_key if session else None)
         return user, (self.admit(user) if user else None)
@@ -122,7 +122,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         """Stop asking, leave every group, give the seat back; once or twice."""
         if self.recheck is not None and self.recheck is not asyncio.current_task():
             self.recheck.cancel()
-            # Whatever it ended with, the groups must be left.
+            # The groups must be left even after an error.
             await asyncio.gather(self.recheck, return_exceptions=True)
         joined, self.joined = self.joined, frozenset()
         for group in joined:

@@ -29,7 +29,7 @@ Line = tuple[str, list[tuple[str, str, str]], bool]
 
 
 class ChangesForm(PlainForm):
-    """Which changes: of one Account with its members, of one kind, by somebody."""
+    """A filter of changes: by Account with its members, by kind, by person."""
 
     account = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     kind = forms.ChoiceField(

@@ -29,7 +29,7 @@ LONGEST_CELL = 500
 
 @dataclass(frozen=True, slots=True)
 class RowError:
-    """What is wrong with one cell; ``row`` counts as a spreadsheet does, head = 1."""
+    """The problem of one cell; ``row`` counts as a spreadsheet does, header = 1."""
 
     row: int
     column: str

@@ -82,7 +82,7 @@ class DraftPage(ReviewPage):
         return Review(mark=mark, changes=bool(plan["outlook"]), plan=plan)
 
     def save(self, form: Any, *, mark: str, reason: str) -> str:
-        """Save what was previewed, all of it or nothing."""
+        """Save the previewed edits, all or none."""
         if mark != self.review(form).mark:
             raise PreviewStale(
                 sentence("The draft has changed in the meantime. Check it again.")

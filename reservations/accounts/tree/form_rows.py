@@ -1,7 +1,7 @@
-"""Rows of the tree as inputs: what is shown, and what a form made of it.
+"""Rows of the tree as form inputs.
 
-Each row carries what it showed ("was"), so that only what somebody typed becomes an
-edit; another's change of the same row is noticed by its version.
+Each row carries the values it showed ("was"), so that only typed changes become edits.
+A concurrent change of the same row is noticed by its version.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STORED = {
 
 @dataclass
 class RowView:
-    """One row of the table: what its inputs hold and what is wrong with them."""
+    """One row of the table: the values of its inputs, and their problems."""
 
     table: Table
     row: Account | Membership
@@ -53,7 +53,7 @@ class RowView:
 
     @property
     def was_json(self) -> str:
-        """Return what was shown, for the hidden input."""
+        """Return the shown values for the hidden input."""
         return json.dumps({"version": self.row.version, **self.was})
 
 
@@ -78,7 +78,7 @@ def views_of(
     rows: Iterable[Account | Membership],
     collected: Mapping[tuple[str, int], Mapping[str, Any]],
 ) -> list[RowView]:
-    """Return rows with what is collected for them already typed in."""
+    """Return rows filled with their collected edits."""
     found = []
     for row in rows:
         table: Table = "account" if isinstance(row, Account) else "member"
@@ -153,7 +153,7 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 
 def read_row(view: RowView, posted: Mapping[str, str]) -> Edit:
-    """Return what somebody typed in one row; errors stay with the row."""
+    """Return the typed values of one row. Errors stay with the row."""
     try:
         was = json.loads(posted.get(f"{view.key}-was", "{}"))
     except ValueError:

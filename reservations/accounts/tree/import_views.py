@@ -40,7 +40,7 @@ ERRORS_SHOWN = 100
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a file would do, or what is wrong with it."""
+    """The effects of a file, or its problems."""
 
     edits: Sequence[Edit]
     errors: list[str]
@@ -108,7 +108,7 @@ def read_file(form: forms.Form) -> str:
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def show(request: HttpRequest) -> HttpResponseBase:
-    """Take a file, show what it would do, then do it."""
+    """Read a file, show its effects, then apply it."""
     if request.method != "POST":
         return _page(request)
     now = timezone.now()

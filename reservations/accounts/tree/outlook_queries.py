@@ -50,7 +50,7 @@ def outlook(done: Edited, *, now: datetime, policy: Policy) -> Outlook:
 
 
 def pool_infos() -> list[PoolInfo]:
-    """Read the Pools with the rules that bound what may be spent in them."""
+    """Read the Pools with the rules that limit the spends in them."""
     rows = (
         Gpu.objects.bookable()
         .order_by()

@@ -23,7 +23,7 @@ def read_tree() -> Tree:
 
 
 def users_named(usernames: Collection[str]) -> dict[str, int]:
-    """Return the keys of logins that exist and belong to somebody."""
+    """Return the keys of the logins that belong to persons."""
     names = sorted(set(usernames))
     found: dict[str, int] = {}
     # In pieces: SQLite takes a limited number of values.

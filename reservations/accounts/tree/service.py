@@ -78,10 +78,10 @@ def save(
     """Make all edits, or none.
 
     Args:
-        check: raises where what was shown before is no longer what would be done.
+        check: raises if the effects differ from the preview.
 
     Raises:
-        TreeStale: somebody changed a row since it was shown.
+        TreeStale: a row was changed since it was shown.
         EditsRefused: with every problem of every edit.
     """
     with transaction.atomic(durable=True):
@@ -95,7 +95,7 @@ def save(
 
 
 def refuse(done: Edited) -> None:
-    """Raise what is wrong with edits.
+    """Raise the problems of edits.
 
     Raises:
         TreeStale, EditsRefused.
@@ -159,9 +159,9 @@ def leaving_of(done: Edited) -> list[int]:
 
 
 def undo(*, change_id: int, actor: User, now: datetime) -> TreeChange:
-    """Put every row of a change back, if nothing later touched one of them.
+    """Revert every row of a change, if no later change touched one of them.
 
-    What was new is switched off: rows that others may point at are never deleted.
+    New rows are switched off and never deleted, because other rows may refer to them.
 
     Raises:
         NotFound: no such change.

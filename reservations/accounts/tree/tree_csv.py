@@ -1,7 +1,7 @@
 """The tree of Accounts as a table, and a table as edits of the tree.
 
-One row an Account or a member; what is not in the table stays as it is. A column that
-is left out is not touched; an empty cell empties the field.
+Each row is an Account or a member. Accounts and members that are not in the table stay
+as they are. A missing column is not touched. An empty cell empties the field.
 """
 
 from __future__ import annotations

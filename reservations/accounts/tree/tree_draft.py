@@ -18,12 +18,12 @@ def drafted(request: HttpRequest) -> list[Edit]:
 
 
 def keep(request: HttpRequest, edits: Sequence[Edit]) -> None:
-    """Replace what is collected."""
+    """Replace the collected edits."""
     request.session[KEY] = [edit.to_json() for edit in edits]
 
 
 def forget(request: HttpRequest) -> None:
-    """Discard what is collected."""
+    """Discard the collected edits."""
     request.session.pop(KEY, None)
 
 
@@ -52,7 +52,7 @@ def merged(
 
 
 def field_of(edits: Iterable[Edit], table: str, pk: int) -> dict[str, Any]:
-    """Return what is collected for one row."""
+    """Return the collected edits of one row."""
     for edit in edits:
         if edit.table == table and edit.pk == pk:
             return dict(edit.fields)

@@ -1,8 +1,8 @@
-"""What would an edit of the tree do? Accounts and Memberships, edited.
+"""Apply edits to the tree of Accounts and Memberships, in memory.
 
-Edits name rows by key and others by name (`parent`, `account`, `user`, `sponsor`), so
-that a form, a CSV file and an undo come down to the same few values. New rows get keys
-below zero until they are stored. Nothing is written here; whoever writes compares
+Edits name their row by key, and other rows by name (`parent`, `account`, `user`,
+`sponsor`), so that a form, a CSV file and an undo use the same values. New rows have
+negative keys until they are stored. Nothing is written here. The caller compares
 ``before`` with ``after`` and stores the rows that differ.
 
 Cost: O(n) of n Accounts and Memberships, besides two rankings (``fairshare``).
@@ -115,7 +115,7 @@ class TreeStale(Refusal):
 
 @dataclass
 class Edited:
-    """What edits come to: the tree after them, and what is wrong with them."""
+    """The result of edits: the new tree, and their problems."""
 
     before: Tree
     after: Tree
@@ -136,7 +136,7 @@ class Edited:
 
 
 class _Editor:
-    """Applies edits one after another; keeps what is wrong."""
+    """Applies edits one after another, and collects their problems."""
 
     def __init__(self, tree: Tree, users: Mapping[str, int], now: datetime) -> None:
         self.accounts = dict(tree.accounts)
@@ -309,7 +309,7 @@ class _Editor:
 def edited(
     tree: Tree, edits: Sequence[Edit], users: Mapping[str, int], *, now: datetime
 ) -> Edited:
-    """Apply edits in order and say what is wrong with them.
+    """Apply edits in order, and return their problems.
 
     Args:
         users: keys of the logins that edits name and that exist.

@@ -1,6 +1,6 @@
-"""What does an edit of the tree do to everybody's place, and to what was promised?
+"""The effects of an edit of the tree on all ranks, and on the promise of quotas.
 
-Places are Fair Tree's (``fairshare``), the promise is ``promise``'s:
+Ranks are those of Fair Tree (``fairshare``), the promise is that of ``promise``:
 docs/design/fair-booking.md#i4. Cost: O(n log n) of n Accounts and
 Memberships, besides the promise.
 """
@@ -81,7 +81,7 @@ def fair_tree_of(tree: Tree, usage: Mapping[int, int], *, unit: int = 1) -> Fair
 
 
 def _shares(account: AccountInfo) -> int:
-    """What is archived has no part in its level."""
+    """Archived Accounts take no part in their level."""
     return 0 if account.archived_at is not None else account.shares
 
 
@@ -122,7 +122,7 @@ def compare(before: Tree, after: Tree, usage: Mapping[int, int]) -> list[Moved]:
 
 @dataclass(frozen=True, slots=True)
 class PoolInfo:
-    """A Pool with the rules that bound what may be spent in it."""
+    """A Pool with the rules that limit the spends in it."""
 
     capacity: PoolCapacity
     accounts: frozenset[int] | None = None

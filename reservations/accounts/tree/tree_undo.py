@@ -19,7 +19,7 @@ Kept = tuple[str, int, Mapping[str, Any] | None, int]
 
 
 def reverted(tree: Tree, rows: Iterable[Kept], *, now: datetime) -> Edited:
-    """Put rows back as they were; what was new is switched off, not deleted."""
+    """Revert rows. New rows are switched off, not deleted."""
     kept: dict[str, dict[int, Row]] = {
         "account": dict(tree.accounts),
         "member": dict(tree.members),

@@ -182,7 +182,7 @@ def _accounts(
 
 
 def _sponsors(account: Account | None) -> list[str]:
-    """Return a few members who may answer for a guest, heads first."""
+    """Return some members who may sponsor a guest, heads first."""
     if account is None:
         return []
     rows = account.memberships.filter(active=True, sponsor=None)
@@ -205,7 +205,7 @@ def path_of(account: Account | None) -> list[Account]:
 @require_POST
 @operator_required
 def collect(request: HttpRequest) -> HttpResponseBase:
-    """Put what was typed on one page among the collected edits."""
+    """Add the typed values of one page to the collected edits."""
     asked, account = _asked(request)
     below, members = _rows(asked, account)
     collected = tree_draft.drafted(request)

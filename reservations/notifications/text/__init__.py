@@ -1,1 +1,1 @@
-"""The words of notices, and of refusals that name what is wrong."""
+"""The texts of notices and of refusals."""

@@ -1,6 +1,6 @@
-"""Words of the portal's own acts: what began, ended, moved or came back without you.
+"""Texts about the portal's own acts: starts, ends, moves and refunds.
 
-Each takes what was stored (``NoticeValues.detail``): instants as ISO 8601, amounts as
+Each function takes the stored ``NoticeValues.detail``: instants as ISO 8601, amounts as
 integers.
 """
 
@@ -14,7 +14,7 @@ NOBODY_CAME, IDLE = sentence("nobody came"), sentence("idle")
 
 
 def released(told: NoticeValues) -> str:
-    """Say that Gpus were given back, by whom, why, and what it cost.
+    """Return the text on a release: by whom, why, and its cost.
 
     detail: reason, charged_gpu_seconds, late_gpu_seconds (may still be charged),
     person (who did it; missing: the portal), cancelled (it had not begun).
@@ -58,7 +58,7 @@ def released(told: NoticeValues) -> str:
 
 
 def cancelled(told: NoticeValues) -> str:
-    """Say that somebody who may cancelled a booking. detail: reason, person."""
+    """Return the text on a cancellation by another person. detail: reason, person."""
     reason = str(told.detail.get("reason", ""))
     values = {"booking": told.booking, "who": told.who, "reason": known(reason)}
     if told.who and reason:
@@ -91,7 +91,7 @@ def idle_warning(told: NoticeValues) -> str:
 
 
 def refunded(told: NoticeValues) -> str:
-    """Say what came back. detail: reason, refund_gpu_seconds."""
+    """Return the text on a refund. detail: reason, refund_gpu_seconds."""
     back = told.hours("refund_gpu_seconds")
     reason = told.detail.get("reason", sentence("the cause is not known"))
     return joined(

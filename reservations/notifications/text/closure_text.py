@@ -1,4 +1,4 @@
-"""What a closure must be to be saved, and how it is told."""
+"""Validate the times of a closure, and write the texts about it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SLACK = timedelta(minutes=10)
 def check_times(
     start: datetime, end: datetime, *, now: datetime, running: bool
 ) -> dict[str, str]:
-    """Return what is wrong with a closure's times, by field.
+    """Return the problems of a closure's times, by field.
 
     Args:
-        running: it has begun, so its start lies behind.
+        running: it has begun, so its start may lie in the past.
     """
     if end <= start:
         return {"end": sentence("The end is not after the start.")}

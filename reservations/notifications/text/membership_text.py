@@ -1,4 +1,4 @@
-"""What people are told when a course or a guest's time comes to its end."""
+"""Texts about the end of a course or of a guest's time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WARN_DAYS = (7, 1)
 def warn_days(ends_at: datetime, now: datetime) -> int | None:
     """Return which of the warnings is due now; None: none yet, or it is over.
 
-    What is made with less time left is told of the nearest one only.
+    If it was created with less time left, only the nearest warning is sent.
     """
     left = ends_at - now
     if left <= timedelta(0):

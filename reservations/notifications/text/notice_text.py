@@ -31,10 +31,10 @@ from telemetry.protocol.sentences import joined, known, sentence
 
 
 def displaced_detail(one: Displaced, *, kind: Kind, by: int) -> dict[str, Any]:
-    """Return what is kept of a displacement for its owner.
+    """Return the stored detail of a displacement for its owner.
 
     Args:
-        kind: of the Reservation that displaced; firm needs no comparison.
+        kind: the kind of the displacing Reservation; firm needs no comparison.
         by: its number.
     """
     theirs, own = deciding(one.theirs, one.own)
@@ -56,10 +56,10 @@ def displaced_detail(one: Displaced, *, kind: Kind, by: int) -> dict[str, Any]:
 def displaced_text(
     detail: Mapping[str, Any], *, start: datetime, gpus: str, who: str, zone: tzinfo
 ) -> str:
-    """Say what went, to whom, by which numbers, and what comes back.
+    """Return the text on a displacement: the time, by whom, the ranks, the refund.
 
     Args:
-        who: the taker as the reader may see them: "Bo (vision)" or "vision".
+        who: the new holder as the reader may see them: "Bo (vision)" or "vision".
     """
     values = {"start": time_text(start, zone), "gpus": gpus, "who": who}
     if str(detail["rule"]).startswith("1"):

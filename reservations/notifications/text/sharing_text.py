@@ -1,4 +1,4 @@
-"""Why sharing or handing on is refused, and what people are told of it.
+"""Refusals and notices about sharing, handing over and swapping.
 
 Refusal
 ├── CannotShare      a person who cannot be a co-user, or one too many
@@ -106,16 +106,16 @@ class OtherSideRefused(Refusal):
 def terms_of(
     gpus: list[int], start: datetime, end: datetime, *, running: bool
 ) -> dict[str, Any]:
-    """Return what an Offer keeps of a Reservation: what is shown is what is given."""
+    """Return the terms of a Reservation that an Offer stores and shows."""
     return {
         "gpu_ids": sorted(gpus),
-        # What has passed of a running one is not given.
+        # The past part of a running Reservation is not handed over.
         "start": None if running else json_ready(start),
         "end": json_ready(end),
     }
 
 
-# --- what people are told ---------------------------------------------------------
+# --- notices ----------------------------------------------------------------------
 
 
 def couser_words(told: NoticeValues) -> str:
@@ -134,7 +134,7 @@ def couser_words(told: NoticeValues) -> str:
 
 
 def asked_words(told: NoticeValues) -> str:
-    """Say who asks what about a booking. detail: person, reason (the message)."""
+    """Return a question about a booking. detail: person, reason (the message)."""
     values = {
         "who": told.who or sentence("A member of the lab"),
         "booking": told.booking,

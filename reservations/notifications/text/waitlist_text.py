@@ -1,10 +1,10 @@
-"""Why somebody cannot wait, and what those who wait are told.
+"""Refusals and notices of the waitlist.
 
 Refusal
 ├── TooManyWaiting   as many requests as one person may have
 ├── NeverFits        Gpus that this site does not have
 ├── SpanTooShort     no room for the duration between the two times
-├── SpanTooFar       further ahead than anybody may wait for
+├── SpanTooFar       beyond the longest horizon of the waitlist
 ├── NotWaiting       placed, withdrawn or over meanwhile
 ├── NotDeclinable    a placement that is frozen or has begun
 └── OfferLapsed      an offer that was not answered in time, or is taken
@@ -155,7 +155,7 @@ class OfferLapsed(Refusal):
         return joined([why, sentence("It keeps its place on the waitlist.")])
 
 
-# --- what people are told ---------------------------------------------------------
+# --- notices ----------------------------------------------------------------------
 
 
 def placed_words(told: NoticeValues) -> str:
@@ -202,7 +202,7 @@ def lost_words(told: NoticeValues) -> str:
 
 
 def offered_words(told: NoticeValues) -> str:
-    """Say what is offered on short notice, and how long."""
+    """Return the text of an offer on short notice, with its deadline."""
     return sentence(
         "A slot is offered to your waiting request: {start} to {end}. "
         "Accept it by {until}. Until then someone else can still book it.",

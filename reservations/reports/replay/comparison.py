@@ -1,9 +1,9 @@
-"""What would other rules have done to the same demand? Two replays, side by side.
+"""Compare two replays of the same demand under different rules.
 
-The bookings of a site become the jobs of a trace: who asked, when, for how many Gpus
-and how long, and how long they were really held. Both replays see the same trace, so
-what differs is the rules' doing; neither is what really happened, since people book
-ahead and a replay serves as soon as it can.
+The bookings of a site become the jobs of a trace: user, time of request, number of
+Gpus, requested and held length. Both replays see the same trace, so the differences
+come from the rules. Neither equals the real past, because people book ahead and a
+replay serves as soon as it can.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Runs a trace against an order: who starts when, on how many free Gpus.
+"""Simulate a trace under a queue order: the start of each job on free Gpus.
 
-Event by event: what ends, what is submitted, then one look at the queue. The look goes
-through the queue in the order's own order and starts what fits now; the first
-``planned`` that do not fit get a planned start, which nothing behind them may push
-back. 0 is a strict queue (nobody overtakes), 1 is EASY backfill (Lifka 1995; Mu'alem
-and Feitelson, IEEE TPDS 2001), more is docs/design/fair-booking.md#rule-5. Schedulers
-see requested lengths, never real ones.
+Each event handles ends, submissions, and then one pass over the queue. The pass goes
+through the queue in the given order and starts jobs that fit now. The first ``planned``
+jobs that do not fit get a planned start, which later jobs may not delay. 0 is a strict
+queue (no overtaking), 1 is EASY backfill (Lifka 1995; Mu'alem and Feitelson, IEEE TPDS
+2001), more is docs/design/fair-booking.md#rule-5. Schedulers see requested lengths,
+never real ones.
 
-Gpus that are free and held for a planned start would stand idle. Where some jobs can
-be paused (``pauses``), those that wait run there until the Gpus are needed, as Jobs in
-gaps do in the portal: they save when they are told to leave, and go on later.
+Free Gpus that are held for a planned start would stay idle. If some jobs can be paused
+(``pauses``), waiting ones run there until the Gpus are needed, like Jobs in gaps in the
+portal: they save when they are stopped, and resume later.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TooWide(CodedError):
 
 
 class QueueOrder(Protocol):
-    """Who is next. Told of everything that happens, in order of time."""
+    """The order of the queue. It receives every event in order of time."""
 
     planned: int
     """How many waiting jobs hold a planned start."""
@@ -50,7 +50,7 @@ class QueueOrder(Protocol):
         """A job got its Gpus."""
 
     def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
-        """A job gave them back; ``waiting``: somebody is there to take them."""
+        """A job has returned its Gpus; ``waiting``: another job waits for them."""
 
     def ran_in_gap(self, job: TraceJob, seconds: int, now: int, *, done: bool) -> None:
         """A waiting job ran in a gap for so long; ``done``: it waits no more."""
@@ -59,7 +59,7 @@ class QueueOrder(Protocol):
         """The waiting jobs, first served first."""
 
     def plans(self, job: TraceJob, at: int, now: int) -> bool:
-        """Whether a job may hold a start planned for then; told of it, if so."""
+        """Return whether a job may hold a start planned for then, and record it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Profile:
         raise TooWide(f"{gpus} GPUs are never free")
 
     def _cut(self, at: int) -> int:
-        """Index of the step that begins at an instant, made if there is none."""
+        """Return the index of the step at an instant; insert a missing one."""
         place = bisect_right(self.times, at)
         if self.times[place - 1] == at:
             return place - 1
@@ -184,9 +184,9 @@ def replay(
     Args:
         jobs: in order of submission.
         gpus: equal Gpus of one pool.
-        progress: told now and then which part of the jobs was submitted, 0 to 1; what
-            it raises ends the replay.
-        pauses: whether a job can be paused and so may run in gaps; None: no job can.
+        progress: called from time to time with the submitted share of the jobs, 0 to
+            1. An exception from it ends the replay.
+        pauses: whether a job can be paused, and so may run in gaps; None: no job can.
 
     Raises:
         TooWide: a job wants more than all of them.
@@ -215,7 +215,7 @@ class _GapRun:
 
 
 class _Pool:
-    """The Gpus, what runs on them and who waits."""
+    """The Gpus, the running jobs and the queue."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class _Pool:
                 idle -= job.gpus
 
     def _leave_gap(self, run: _GapRun, now: int) -> None:
-        """Take a job off its gap; what it has done stays done."""
+        """Remove a job from its gap. It keeps its progress."""
         self.in_gaps.remove(run)
         job, done = run.job, run.done_s(now)
         if done:
@@ -298,14 +298,14 @@ class _Pool:
         self.order.ran_in_gap(job, now - run.since, now, done=through)
 
     def _left(self, job: TraceJob) -> TraceJob:
-        """Return a job with what is left of it after its gaps."""
+        """Return a job with its remaining length after its gaps."""
         if job.number not in self.pieces:
             return job
         done = sum(end - start for start, end in self.pieces[job.number])
         return replace(job, duration_s=job.duration_s - done, req_s=job.req_s - done)
 
     def _look(self, now: int) -> None:
-        """Start what may start, in the order's own order."""
+        """Start the jobs that may start, in the order of the queue."""
         queue = list(self.order.queue(self.waiting, now))
         ready = 0
         while ready < len(queue) and queue[ready].gpus <= self.free:
@@ -329,9 +329,9 @@ class _Pool:
         plan: EasyBackfill | Profile,
         promises: int = 0,
     ) -> list[TraceJob]:
-        """Start whoever pushes no promise back; return the others.
+        """Start the jobs that delay no planned start; return the others.
 
-        The first ``promises`` that cannot start get a planned start of their own.
+        The first ``promises`` jobs that cannot start get a planned start.
         """
         left = []
         for job in queue:

@@ -1,4 +1,4 @@
-"""What a replay is asked for: which past, which rules, whose shares and quotas."""
+"""The form of a replay: its period, rules, shares and quotas."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -153,7 +153,7 @@ class AccountsForm(PlainForm):
         return found
 
     def _quota(self, name: str, now_gpu_seconds: int | None) -> int | None:
-        """Return the given one; what was not edited stays to the second."""
+        """Return the given value. Unedited values keep their seconds."""
         hours = self.cleaned_data[name]
         if name not in self.data or hours == _hours(now_gpu_seconds):
             return now_gpu_seconds

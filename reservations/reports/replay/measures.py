@@ -144,7 +144,7 @@ def _used(runs: Sequence[ReplayedRun], span_s: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """Jain's indexes of a day, or of many; and what was owed and not served."""
+    """Jain's indexes of a day or of several, and the unserved share."""
 
     flat: float
     tree: float
@@ -236,7 +236,7 @@ class _Clock:
             self.service[member] += held * seconds
 
     def take(self) -> Fairness | None:
-        """The window's fairness; None: nobody asked for anything worth an index."""
+        """Return the fairness of the window; None: too little demand for an index."""
         flat, tree = (_jain(self.service, sums) for sums in (self.flat, self.tree))
         unserved = sum(
             max(0.0, owed - self.service.get(member, 0.0))
@@ -265,7 +265,7 @@ def _entitlements(
 
 
 def max_min(wanted: Mapping[Name, float], capacity: float) -> dict[Name, float]:
-    """Share a capacity so that nobody gets more while somebody with less wants more.
+    """Share a capacity by max-min fairness: nobody gets more while a poorer one lacks.
 
     >>> max_min({"a": 1, "b": 5, "c": 9}, 9)
     {'a': 1, 'b': 4.0, 'c': 4.0}

@@ -129,7 +129,7 @@ def _groups(before: ReplayOutcome, after: ReplayOutcome) -> list[GroupBars]:
 
 @dataclass(frozen=True)
 class AccountRow:
-    """What was edited of an Account, in words: before and after."""
+    """The edited values of an Account as text: before and after."""
 
     name: str
     shares: tuple[int, int]

@@ -47,8 +47,8 @@ def order_of(
     Args:
         policy: half-life, look-again time, planned starts, the price of late returns;
             with ``keeps_plans`` the freeze and the horizons too.
-        quota_gpu_seconds: firm cost of a Membership in any 7 days; None: its part of
-            half of what is there in 7 days (``FIRM_PART``).
+        quota_gpu_seconds: firm cost of a Membership in any 7 days; None: its share of
+            half of the capacity of 7 days (``FIRM_PART``).
         keeps_plans: see ``FirmFlex``.
     """
     makers: dict[Name, Callable[[], QueueOrder]] = {
@@ -111,7 +111,7 @@ class Fifo:
 
 
 class MaxMin(Fifo):
-    """Whoever holds least now is next (max-min over users), with EASY backfill."""
+    """The user who holds least is next (max-min over users), with EASY backfill."""
 
     def __init__(self) -> None:
         super().__init__(planned=1)
@@ -126,7 +126,7 @@ class MaxMin(Fifo):
         self.held[job.user] -= job.gpus
 
     def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
-        """Deal the queue out, one job at a time, to whoever has least by then."""
+        """Order the queue: each next job is that of the user with least so far."""
         queues: dict[str, deque[TraceJob]] = {}
         for job in jobs:
             queues.setdefault(job.user, deque()).append(job)
@@ -153,8 +153,8 @@ class FairTreeOrder(Fifo):
     See docs/design/fair-booking.md#terms.
 
     Usage is decayed past charges and undecayed commitments; groups have equal shares,
-    members of a group too, unless a tree says otherwise. Ranks are worked out anew
-    when the site looks again.
+    members of a group too, unless a tree is given. Ranks are computed again at the
+    site's interval.
     """
 
     def __init__(
@@ -188,17 +188,17 @@ class FairTreeOrder(Fifo):
         self.ranked_at: int | None = None
 
     def started(self, job: TraceJob, now: int) -> None:
-        """Commit what was requested."""
+        """Commit the requested time."""
         self.committed[self.member_pk[job.member]] += job.gpus * job.req_s
 
     def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
-        """Charge what was held instead."""
+        """Charge the held time in place of the requested time."""
         pk = self.member_pk[job.member]
         self.committed[pk] -= job.gpus * job.req_s
         self.charged[pk] += self.price(job, waiting=waiting) * self.weight(now)
 
     def ran_in_gap(self, job: TraceJob, seconds: int, now: int, *, done: bool) -> None:
-        """Charge what was held in a gap, as flex that was not booked."""
+        """Charge the time held in a gap, as unbooked flex."""
         pk = self.member_pk[job.member]
         self.charged[pk] += job.gpus * seconds * self.weight(now)
 
@@ -345,7 +345,7 @@ class FirmFlex(FairTreeOrder):
                 spends[job.number] = Spend.held(window, rate=job.gpus)
 
     def price(self, job: TraceJob, *, waiting: bool) -> int:
-        """What was held, and the late return of what nobody waited for."""
+        """Return the cost of the held time, and of a late return that nobody used."""
         held = job.gpus * job.duration_s
         if waiting:
             return held

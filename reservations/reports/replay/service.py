@@ -1,8 +1,8 @@
-"""Replays of the site's own past: asked for, made by a worker, kept, cancelled.
+"""Replays of the site's own past: request, computation by a worker, result, cancel.
 
-A row moves by compare-and-set. The worker tells how far it is, and looks whether it was
-cancelled, some times a second; it gives up after ``LIMIT_SECONDS``. A row whose worker
-is gone is overtaken: it is failed when the next one is asked for, or looked at.
+A row changes by compare-and-set. The worker stores its progress and checks for a cancel
+some times a second. It gives up after ``LIMIT_SECONDS``. A row whose worker is gone is
+marked as failed when the next replay is requested or the row is read.
 """
 
 import time
@@ -153,7 +153,7 @@ def cancel_replay(*, pk: int, user: User, now: datetime) -> bool:
     """Cancel an open replay; False: it has ended already.
 
     Raises:
-        NotFound: there is none.
+        NotFound: no such replay.
     """
     if not PolicyReplay.objects.filter(pk=pk).exists():
         raise NotFound(what=sentence("replay #{pk}", pk=pk))
@@ -235,7 +235,7 @@ def _counted(row: PolicyReplay) -> CountedFrom:
 
 
 class _ReplayProgress:
-    """Tells how far it is, and ends what was cancelled or takes too long."""
+    """Stores the progress, and ends a cancelled or too long replay."""
 
     def __init__(self, running) -> None:  # type: ignore[no-untyped-def]
         self.running = running

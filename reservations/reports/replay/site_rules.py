@@ -45,7 +45,7 @@ class MemberRule:
 
 @dataclass(frozen=True, slots=True)
 class AccountEdit:
-    """Other values for an Account and for those who are in it."""
+    """Other values for an Account and for its members."""
 
     shares: int
     quota_gpu_seconds: int | None

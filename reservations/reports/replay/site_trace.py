@@ -42,12 +42,12 @@ class SiteTrace:
 def site_trace(
     start: datetime, end: datetime, *, counted_from: CountedFrom, pool: Pool | None
 ) -> SiteTrace:
-    """Read what was to begin in [start, end), whatever became of it but a cancel.
+    """Read the bookings that were to begin in [start, end), except cancelled ones.
 
-    What was displaced or refunded was wanted too, for as long as it was booked.
+    Displaced and refunded bookings count for their booked length.
 
     Args:
-        counted_from: a job is submitted when it was asked for, or when it was to start.
+        counted_from: a job is submitted at its request, or at its planned start.
         pool: only these Gpus; None: all.
     """
     gpus = Gpu.objects.filter(retired=False)
@@ -67,7 +67,7 @@ def site_trace(
     jobs.sort(key=lambda job: (job.submit_s, job.number))
     return SiteTrace(
         jobs=tuple(jobs[:MOST_JOBS]),
-        # Gpus that are gone were there for what was booked on them.
+        # Retired Gpus existed for the bookings on them.
         gpus=max([len(weights), *widths.values()]),
         weight=max(1, round(sum(weights) / len(weights))) if weights else 1,
         left_out=max(0, len(jobs) - MOST_JOBS),

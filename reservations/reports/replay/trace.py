@@ -1,4 +1,4 @@
-"""Jobs as somebody recorded them: a CSV file, a line each, with the columns NEEDED."""
+"""A recorded trace of jobs: a CSV file, a line each, with the columns NEEDED."""
 
 from __future__ import annotations
 

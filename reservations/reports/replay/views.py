@@ -90,7 +90,7 @@ def _present() -> dict[str, object]:
 def _asked(
     request: HttpRequest, form: ReplayForm, edits: AccountsForm, now: datetime
 ) -> PolicyReplay | None:
-    """Keep the question and send it; None: the form says what is wrong."""
+    """Store the request and send it; None: the form has errors."""
     user = reader(request)
     try:
         row = replays.ask_replay(

@@ -1,1 +1,1 @@
-"""Who comes first: Fair Tree, preemption, quotas, limits, no-shows."""
+"""Fair Tree ranks, preemption, quotas, limits and no-shows."""

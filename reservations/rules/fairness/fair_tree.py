@@ -1,12 +1,12 @@
-"""Who is served worst? Fair Tree: ranks Memberships in the tree of Accounts.
+"""Fair Tree: rank the Memberships in the tree of Accounts.
 
 Slurm, "Fair Tree Fairshare Algorithm" (fair_tree.html) and "Multifactor Priority
 Plugin" (priority_multifactor.html); docs/design/fair-booking.md#fair-tree has the
 formulas and the rules at the edges, recorded from Slurm 22.05.
 
-What differs from Slurm's code, and follows its published rule: tied sibling
-Accounts have their children merged before descending, always, so the order of
-rows never matters; an Account without Users below it takes no part in a tie.
+Differences from Slurm's code, which follow its published rule: the children of tied
+sibling Accounts are always merged before descending, so the order of rows never
+matters. An Account without Users below it takes no part in a tie.
 A User that ties with a sibling Account shares its rank with the first-served
 children of that Account, as in Slurm's ``_calc_tree_fs`` (fair_tree.c).
 Slurm decays usage at each scheduler pass; here every charge is weighed by its
@@ -151,7 +151,7 @@ class _Child:
 
 
 class Ranking:
-    """The whole tree, ranked. Ranks and Levels are worked out when asked for."""
+    """The ranked tree. Ranks and Levels are computed on first use."""
 
     def __init__(self, tree: _Tree) -> None:
         self._tree = tree
@@ -181,7 +181,7 @@ class Ranking:
         return Ranking(self._tree.with_usage(usage))
 
     def place(self, member_pk: int) -> int:
-        """Return 1 for whoever is served first; ties share the best place."""
+        """Return the place, 1 for the highest rank. Ties share the best place."""
         own = self.ranks[member_pk].rank
         return 1 + sum(rank.rank > own for rank in self.ranks.values())
 

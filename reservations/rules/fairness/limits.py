@@ -1,7 +1,6 @@
-"""What no request may exceed, whoever asks: Window, Gpus, person, quota. Pure.
+"""The limits of every request: Window, Gpus, person and quota. Pure.
 
-See docs/design/fair-booking.md#terms. Each check raises the Refusal that says what
-stands in the way.
+See docs/design/fair-booking.md#terms. Each check raises the Refusal of its limit.
 """
 
 from __future__ import annotations
@@ -66,11 +65,11 @@ def check_window(
     earliest: datetime | None = None,
     token: int | None = None,
 ) -> None:
-    """Refuse a Window that no reservation may have, whoever asks.
+    """Refuse a Window that no reservation may have.
 
     Args:
-        earliest: the one start off the grid beside ``now``.
-        token: with one there is no horizon.
+        earliest: the only start off the grid beside ``now``.
+        token: whether a Token lifts the horizon.
 
     Raises:
         InThePast, OffGrid, TooLong, BeyondHorizon.
@@ -116,11 +115,11 @@ def check_gpus(gpus: Sequence[CalendarGpu], barred: Barred | None = None) -> Non
 
 
 def check_limits(request: Request, snapshot: Snapshot) -> None:
-    """Refuse what one person may not have at once, whatever the quota.
+    """Refuse more than one person may hold at once, independent of quotas.
 
     Raises:
         RightEnds, TooManyGpus, TooManyReservations.
-        TooLong: with those that touch it.
+        TooLong: together with adjacent reservations.
     """
     policy, window = snapshot.policy, request.window
     if snapshot.right is not None:
@@ -186,10 +185,10 @@ def _count_apart(request: Request, own: Sequence[Holding]) -> int:
 
 
 def check_free(request: Request, calendar: Calendar) -> None:
-    """Refuse Gpus that somebody holds in the Window.
+    """Refuse Gpus that are held or closed in the Window.
 
     Raises:
-        GpuTaken, ClosedThen: the first Gpu and the span that is in the way.
+        GpuTaken, ClosedThen: with the first Gpu and the conflicting span.
     """
     for gpu in request.gpus:
         span = calendar.clash(gpu.pk, request.window)
@@ -250,7 +249,7 @@ def _peaks(request: Request, snapshot: Snapshot) -> Peaks:
 
 
 def exceeded(info: QuotaInfo) -> Callable[..., QuotaExceeded]:
-    """Return the refusal of a quota: one's own, a group's, a Pool's, a person's."""
+    """Return the refusal of a quota of a member, a group, a Pool or a person."""
     if info.person:
         return PersonQuotaExceeded
     if info.pool_pk:

@@ -1,9 +1,9 @@
-"""No-shows shorten how far ahead one may book (docs/design/fair-booking.md#rule-6).
+"""No-shows shorten the booking horizon (docs/design/fair-booking.md#rule-6).
 
 Three no-shows of a person within 30 days: for 14 days from the third a reservation,
-firm or flex, may begin at most 48 h ahead. It follows from the Reservations that were
-freed because nobody came, each time anew; time in which the site was blind frees
-nothing and so makes no strike.
+firm or flex, may begin at most 48 h ahead. The strikes are computed each time from the
+Reservations released as no-shows. Time without telemetry releases nothing, so it causes
+no strike.
 """
 
 from __future__ import annotations

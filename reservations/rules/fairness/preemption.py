@@ -1,16 +1,16 @@
-"""Who yields to whom: flex Reservations in the way of a request.
+"""Preemption: which flex Reservations yield to a request.
 
-See docs/design/fair-booking.md#rule-1 to #rule-4. A firm request displaces whatever
-unfrozen flex is in its way. A flex request of v displaces that of u only if v *with*
-the new commitment still stands strictly above u *without* the displaced one, in the
-Fair Tree of the world after. ("v ranks above u now" would let two of them alternate for
-ever: each stands above the other while the other holds.) Why it ends: whoever displaces
-stands, holding, above those who hold no more; so none of them, asking again, can stand
-above what it would then displace.
+See docs/design/fair-booking.md#rule-1 to #rule-4. A firm request displaces all unfrozen
+flex in its way. A flex request of v displaces that of u only if v *with* the new
+commitment still ranks strictly above u *without* the displaced one, in the Fair Tree
+after the displacement. ("v ranks above u now" would let the two alternate for ever,
+because each ranks above the other while the other holds.) Why it ends: after a
+displacement, v with its holding ranks above u without one, so u cannot rank above v in
+a new request.
 
-Which Gpus, where several would do: those with the fewest Reservations in the way,
-then those of the lowest-ranked owners, then the newest. The best set is found by
-trying all, exactly up to ``MOST_GPUS`` of one group.
+If several sets of Gpus would do, the one with the fewest Reservations in the way is
+chosen, then that of the lowest-ranked owners, then the newest. All sets are tried, up
+to ``MOST_GPUS`` of one group.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MOST_GPUS = 16
 
 @dataclass(frozen=True, slots=True)
 class Displacer:
-    """Who might displace flex, and when: nobody takes what is their own."""
+    """The User who may displace flex, and the time. Their own flex is exempt."""
 
     user_pk: int
     now: datetime
@@ -133,11 +133,11 @@ class Displaced:
 
     @property
     def refund_gpu_seconds(self) -> int:
-        """Return what goes back: everything."""
+        """Return the refund: the whole cost."""
         return self.flex.cost_gpu_seconds
 
     def to_json(self) -> dict[str, object]:
-        """Return what is stored with the Reservation that displaced.
+        """Return the JSON that is stored with the displacing Reservation.
 
         See docs/design/fair-booking.md#rule-8.
         """
@@ -165,7 +165,7 @@ def _step_json(step: PathStep) -> dict[str, object]:
 
 @dataclass(eq=False)
 class FlexHeld(GpuTaken):
-    """The flex in the way is of somebody who is not served better.
+    """The owner of the flex in the way does not rank below the request.
 
     See docs/design/fair-booking.md#rule-2.
     """
@@ -303,7 +303,7 @@ class PlannedFor(GpuTaken):
 def check_plans(
     gpus: Sequence[CalendarGpu], window: Window, calendar: Calendar
 ) -> None:
-    """Refuse flex that would push back a planned start, or what was placed at one.
+    """Refuse flex that would delay a planned start, or a booking placed at one.
 
     Raises:
         PlannedFor: with the first of them (docs/design/fair-booking.md#rule-5).
@@ -390,7 +390,7 @@ def fewest_displaced(
                 planned |= {gpu.pk}
     if len(takeable) < wish.count:
         return []
-    # What is planned for others yields to firm alone: without it first.
+    # Planned starts of others yield only to firm, so try without displacing them.
     clear = [gpu for gpu in takeable if gpu.pk not in planned]
     found = _fewest(clear, ways, wish, ranks)
     return found + (_fewest(takeable, ways, wish, ranks) if planned else [])

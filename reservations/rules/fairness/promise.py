@@ -1,15 +1,15 @@
-"""What quotas together promise, by pool, and where one's own admits more.
+"""The GPU time that quotas together promise, by pool.
 
 See docs/design/fair-booking.md#i4. Without an outage, in every window of 7 days that
 begins after now + freeze + the longest booking, the firm and frozen time of others is
 at most the sum of their quotas (flex that far ahead is not frozen and yields to firm).
-So where the quotas of all who may book a pool add up to no more than its capacity,
-whoever's own headroom admits a block finds that much GPU-time free of others' firm time
-in each such window. Where they add up to more, the pool is oversold: first come, first
-served.
+So if the quotas of all groups that may book a pool add up to no more than its capacity,
+a member whose headroom admits a block finds that much GPU time free of others' firm
+time in each such window. If they add up to more, the pool is oversold, and the first
+request wins.
 
-Own headroom in one window alone promises nothing, since rolling windows overlap: a
-block fits where every quota that binds has room in every window the block touches.
+Headroom in one window alone promises nothing, because rolling windows overlap: a block
+fits if every applicable quota has room in every window that the block touches.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _claimed(
     in_pool: Mapping[tuple[int, int], int],
     parents: Mapping[int, int | None],
 ) -> int:
-    """Return what may be taken of one pool: sums up the tree, each Account bounded."""
+    """Return the claims on one pool, summed up the tree and bounded per Account."""
     sums: dict[int, int] = {}
     loose = 0
     for claim in claims:

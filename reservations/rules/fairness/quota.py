@@ -84,7 +84,7 @@ class Peak:
 
 
 class SpendTotals:
-    """Sum of Spends, ready to be asked for any window."""
+    """Prefix sums of Spends, which answer every window."""
 
     def __init__(self, spends: Iterable[Spend]) -> None:
         bends: dict[int, int] = {}
@@ -132,9 +132,9 @@ def peak_with(info: QuotaInfo, window: Window, *, rate: Rate) -> Peak:
 
 
 def headroom_gpu_seconds(info: QuotaInfo, window: Window) -> int:
-    """Return what any 7 days that touch the Window may still take.
+    """Return the headroom of the fullest 7 days that touch the Window.
 
-    Below zero where the quota was lowered under what is held.
+    Negative if the quota was lowered below the held time.
     """
     return (
         info.quota_gpu_seconds - SpendTotals(info.spends).peak(window).held_gpu_seconds
@@ -161,7 +161,7 @@ def fitting_gpu_seconds(
     over the grid finds it. 0: nothing fits from this start.
 
     Args:
-        rates: by Pool, the weighted Gpus of it that are asked for.
+        rates: by Pool, the weighted Gpus of the request.
     """
     of = rates or {}
     low, high = 0, window.seconds // grid_seconds
