@@ -13,8 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from telemetry.agent.reader_threads import Lanes
 from telemetry.agent.stream_sender import Sender

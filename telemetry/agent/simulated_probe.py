@@ -20,8 +20,11 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from telemetry.agent import simulation
 from telemetry.agent.optional_packages import installed
@@ -37,24 +40,24 @@ from telemetry.agent.simulated_processes import (
 from telemetry.agent.simulation import SimulatedProcess
 from telemetry.proc_stat import read_stat
 from telemetry.protocol.errors import MessageRefused, ProbeUnavailable
-from telemetry.protocol.fields import LATEST_AT, Fields, load_object
 from telemetry.protocol.hardware import (
     MOST_GPUS,
-    MOST_MEMORY_BYTES,
-    UUID_LENGTH,
     Backend,
     GpuInfo,
+    GpuUuid,
     Isolation,
     Link,
+    MemoryBytes,
     NodeInfo,
-    read_fast_links,
+    Pairs,
+    links_of,
+    uuids_of,
 )
+from telemetry.protocol.message import Instant, read_as
+from telemetry.protocol.reading import CommandLine, JobNumber, LoginName, Uid
 from telemetry.protocol.sample import (
     COMMAND_LENGTH,
-    MOST_JOB,
-    MOST_UID,
     SCRIPTED_PIDS,
-    USER_LENGTH,
     GpuAnswer,
     GpuReading,
     NodeSample,
@@ -69,10 +72,52 @@ MOST_ACTORS = 5_000
 HEAT_SECONDS = 300.0
 """A process that ended this long ago no longer warms its Gpu."""
 CLAIM_WOBBLE_PCT = 4.0
+SharePct = Annotated[float, Meta(ge=0, le=100)]
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Actor(Struct, frozen=True):
+    """A scripted process on one Gpu."""
+
+    gpu: GpuUuid
+    pid: Annotated[int, Meta(ge=1, lt=SCRIPTED_PIDS)]
+    """Told above every pid that Linux can give."""
+    memory_bytes: MemoryBytes
+    util_pct: SharePct
+    from_at: Instant = field(name="from")
+    until_at: Instant | None = field(name="until", default=None)
+    wobble_pct: SharePct | None = None
+    uid: Uid | None = None
+    user: LoginName | None = None
+    command: CommandLine = ""
+    job: JobNumber | None = None
+
+    @property
+    def load(self) -> SimulatedProcess:
+        """The process as the simulation follows it."""
+        return SimulatedProcess(
+            gpu=self.gpu,
+            pid=SCRIPTED_PIDS + self.pid,
+            memory_bytes=self.memory_bytes,
+            util_pct=self.util_pct,
+            wobble_pct=self.wobble_pct or 0.0,
+            from_at=self.from_at,
+            until_at=self.until_at,
+            uid=self.uid,
+            user=self.user,
+            command=self.command,
+            job=self.job,
+        )
+
+
+class ScriptFile(Struct, frozen=True):
+    """A node's file."""
+
+    gpus: Annotated[tuple[GpuInfo, ...], Meta(min_length=1, max_length=MOST_GPUS)]
+    fast_links: Pairs = ()
+    actors: Annotated[tuple[Actor, ...], Meta(max_length=MOST_ACTORS)] = ()
+
+
+class Script(NamedTuple):
     """The content of the node's file."""
 
     gpus: tuple[GpuInfo, ...]
@@ -82,29 +127,9 @@ class Script:
 
 def read_script(path: Path) -> Script:
     """Read a node's file. Raises OSError, or MessageRefused for its content."""
-    fields = load_object(path.read_bytes(), most_bytes=2**24)
-    gpus = tuple(GpuInfo.from_fields(x) for x in fields.objects("gpus", most=MOST_GPUS))
-    uuids = {gpu.uuid for gpu in gpus}
-    if len(uuids) != len(gpus) or not gpus:
-        fields.refuse("gpus", "empty, or a UUID appears twice")
-    actors = tuple(_actor(x) for x in fields.objects("actors", most=MOST_ACTORS))
-    return Script(gpus, read_fast_links(fields, uuids), actors)
-
-
-def _actor(fields: Fields) -> SimulatedProcess:
-    return SimulatedProcess(
-        gpu=fields.text("gpu", most=UUID_LENGTH),
-        pid=SCRIPTED_PIDS + fields.whole("pid", most=SCRIPTED_PIDS - 1, least=1),
-        memory_bytes=fields.whole("memory_bytes", most=MOST_MEMORY_BYTES),
-        util_pct=fields.number("util_pct", most=100.0),
-        wobble_pct=fields.number_or_none("wobble_pct", most=100.0) or 0.0,
-        from_at=fields.number("from", most=LATEST_AT),
-        until_at=fields.number_or_none("until", most=LATEST_AT),
-        uid=fields.whole_or_none("uid", most=MOST_UID),
-        user=fields.text_or_none("user", most=USER_LENGTH),
-        command=fields.text_or_none("command", most=COMMAND_LENGTH) or "",
-        job=fields.whole_or_none("job", most=MOST_JOB),
-    )
+    file = read_as(ScriptFile, path.read_bytes(), most_bytes=2**24)
+    links = links_of(file.fast_links, (), uuids_of(file.gpus))
+    return Script(file.gpus, links, tuple(actor.load for actor in file.actors))
 
 
 def write_claim(

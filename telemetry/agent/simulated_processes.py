@@ -15,42 +15,48 @@ A file with `"gpu": uuid` in place of `gpus` is read too.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 from telemetry.proc_stat import read_stat
+from telemetry.protocol.codec import Malformed, encode
 from telemetry.protocol.errors import (
     ClaimRefused,
     MessageRefused,
     SimulatedOutOfMemory,
 )
-from telemetry.protocol.fields import Fields, load_object
-from telemetry.protocol.hardware import MOST_GPUS, MOST_MEMORY_BYTES, UUID_LENGTH
-from telemetry.protocol.sample import COMMAND_LENGTH, MOST_JOB, MOST_PID, USER_LENGTH
-
-MOST_TICKS = 2**63
+from telemetry.protocol.hardware import MOST_GPUS, GpuUuid, MemoryBytes
+from telemetry.protocol.message import read_as
+from telemetry.protocol.reading import CommandLine, Count, JobNumber, LoginName, Pid
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedClaim:
+class SimulatedClaim(Struct, frozen=True, omit_defaults=True):
     """The use that one real process makes of simulated Gpus."""
 
-    pid: int
-    start_ticks: int
+    pid: Pid
+    start_ticks: Count
     """Field 22 of /proc/<pid>/stat: with the pid, the process's identity."""
-    gpus: tuple[str, ...]
-    """UUIDs."""
-    memory_bytes: int
+    memory_bytes: MemoryBytes
     """On each of the Gpus."""
-    util_pct: float
-    user: str | None = None
-    command: str = ""
-    job: int | None = None
+    util_pct: Annotated[float, Meta(ge=0, le=100)]
+    gpus: Annotated[tuple[GpuUuid, ...], Meta(max_length=MOST_GPUS)] = ()
+    gpu: GpuUuid | None = None
+    """In place of `gpus`, where there is one."""
+    user: LoginName | None = None
+    command: CommandLine = ""
+    job: JobNumber | None = None
+
+    def __post_init__(self) -> None:
+        if not self.gpus:
+            if self.gpu is None:
+                raise Malformed("gpus", "is missing")
+            force_setattr(self, "gpus", (self.gpu,))
 
     @property
     def alive(self) -> bool:
@@ -63,18 +69,7 @@ class SimulatedClaim:
     @classmethod
     def from_file(cls, path: Path) -> SimulatedClaim:
         """Read a claim. Raises OSError, or MessageRefused for its content."""
-        fields = load_object(path.read_bytes())
-        gpus = fields.words("gpus", most=MOST_GPUS, longest=UUID_LENGTH)
-        return cls(
-            pid=fields.whole("pid", most=MOST_PID, least=1),
-            start_ticks=fields.whole("start_ticks", most=MOST_TICKS),
-            gpus=gpus or (fields.text("gpu", most=UUID_LENGTH),),
-            memory_bytes=fields.whole("memory_bytes", most=MOST_MEMORY_BYTES),
-            util_pct=fields.number("util_pct", most=100.0),
-            user=fields.text_or_none("user", most=USER_LENGTH),
-            command=fields.text_or_none("command", most=COMMAND_LENGTH) or "",
-            job=_job(fields),
-        )
+        return read_as(cls, path.read_bytes())
 
 
 class SimulatedMemory(NamedTuple):
@@ -156,7 +151,7 @@ def store_claim(
                 )
         path = folder / f"{claim.pid}.json"
         draft = folder / f".{claim.pid}.{os.getpid()}.tmp"
-        draft.write_text(json.dumps(asdict(claim)), encoding="utf-8")
+        draft.write_bytes(encode(claim))
         draft.replace(path)
     return path
 
@@ -164,10 +159,6 @@ def store_claim(
 def drop_claim(state_dir: Path, node: str, *, pid: int) -> None:
     """Remove a process's claim, if it has one."""
     (claims_dir(state_dir, node) / f"{pid}.json").unlink(missing_ok=True)
-
-
-def _job(fields: Fields) -> int | None:
-    return fields.whole_or_none("job", most=MOST_JOB)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from ninja import Schema
 from pydantic import ConfigDict, Field, model_validator
 
-from telemetry.protocol.fields import LATEST_AT
+from telemetry.protocol.message import LATEST_AT
 from telemetry.rules.chart_series import DAY_SECONDS, MOST_POINTS
 
 MOST_SECONDS = 3 * 366 * DAY_SECONDS

@@ -20,8 +20,8 @@ from telemetry.inventory.queries import EMPTY_CLUSTER, ClusterSnapshot
 from telemetry.live.broadcast import TROUBLE
 from telemetry.protocol.broker_keys import RAW
 from telemetry.protocol.errors import MessageRefused
-from telemetry.protocol.fields import MESSAGE_MOST_BYTES, load_object
 from telemetry.protocol.hardware import NodeInfo
+from telemetry.protocol.message import MESSAGE_MOST_BYTES
 from telemetry.protocol.reading import XidEvent
 from telemetry.protocol.sample import NodeSample, read_message
 from telemetry.protocol.trouble import NodeTrouble
@@ -272,8 +272,10 @@ class Intake:
         if kept is None:
             return
         try:
-            fields = load_object(kept)  # type: ignore[arg-type]
-            inbox.trouble = NodeTrouble.from_fields(fields, node=inbox.name)
+            inbox.trouble = NodeTrouble.from_message(
+                kept,  # type: ignore[arg-type]
+                node=inbox.name,
+            )
         except MessageRefused as error:
             self._complaints.add(inbox.name, f"kept trouble is unreadable: {error}")
 

@@ -1,12 +1,15 @@
 """The current state of each node and Gpu, and the minutes that are being counted."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from telemetry.inventory.queries import ClusterGpu, ClusterSnapshot
 from telemetry.live.broadcast import Detail, DetailGpu
+from telemetry.protocol.codec import plain
 from telemetry.protocol.frame import FrameRow
 from telemetry.protocol.gpu_state import GpuState
 from telemetry.protocol.hardware import NodeInfo
@@ -205,7 +208,7 @@ _ALWAYS = ("processes", "throttle", "memory_reserved_bytes")
 def _detail_gpu(gpu: GpuReading) -> DetailGpu:
     values = {
         key: value
-        for key, value in gpu.to_dict().items()
+        for key, value in plain(gpu).items()
         if key not in _IN_FRAME and (value is not None or key in _ALWAYS)
     }
     return cast(DetailGpu, values)

@@ -9,23 +9,22 @@ latter believes nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Annotated
 
-from telemetry.protocol.fields import (
-    LATEST_AT,
-    MESSAGE_MOST_BYTES,
-    MESSAGE_VERSION,
-    Fields,
-    dump_object,
-    load_message,
-)
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
+
+from telemetry.protocol.codec import Line, encode
+from telemetry.protocol.errors import MessageRefused
+from telemetry.protocol.message import MESSAGE_MOST_BYTES, Message, read_as
 from telemetry.protocol.units import GIB_BYTES, TIB_BYTES
 
 MOST_GPUS = 64
 """Gpus (MIG instances included) in one node; NVSwitch nodes have 16 boards."""
 MOST_EXTRAS = 16
+MOST_INDEX = 1023
 MOST_LINKS = MOST_GPUS * (MOST_GPUS - 1) // 2
 MOST_MEMORY_BYTES = 4 * TIB_BYTES
 MOST_WATTS = 10_000.0
@@ -33,6 +32,14 @@ MOST_CELSIUS = 200.0
 MOST_MHZ = 20_000
 NAME_LENGTH = 80
 UUID_LENGTH = 80
+
+GpuUuid = Annotated[Line, Meta(min_length=1, max_length=UUID_LENGTH)]
+Name = Annotated[Line, Meta(max_length=NAME_LENGTH)]
+Watts = Annotated[float, Meta(ge=0, le=MOST_WATTS)]
+Megahertz = Annotated[int, Meta(ge=0, le=MOST_MHZ)]
+MemoryBytes = Annotated[int, Meta(ge=0, le=MOST_MEMORY_BYTES)]
+Pairs = Annotated[tuple[tuple[str, str], ...], Meta(max_length=MOST_LINKS)]
+"""UUIDs of two Gpus each."""
 
 NODE_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 """A slug of at most 63 characters: it becomes part of stream and file names."""
@@ -76,8 +83,7 @@ class Isolation(StrEnum):
     """Own user and a list of devices."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """Connection between two Gpus of one node; `a` and `b` are UUIDs."""
 
     a: str
@@ -85,90 +91,47 @@ class Link:
     kind: LinkKind
 
 
-@dataclass(frozen=True, slots=True)
-class GpuInfo:
+class GpuInfo(Struct, frozen=True):
     """One allottable card or MIG instance. `None`: the card cannot say."""
 
-    uuid: str
+    uuid: GpuUuid
     """NVML UUID: the identity. Never the index, which moves at reboots."""
-    index: int
+    index: Annotated[int, Meta(ge=0, le=MOST_INDEX)]
     """NVML index at the last look, for people."""
-    name: str
-    gpu_class: str
+    name: Annotated[Name, Meta(min_length=1)]
+    gpu_class: Annotated[Name, Meta(min_length=1)]
     """Pool key: the name without vendor words, see `gpu_class_of`."""
-    memory_total_bytes: int
+    memory_total_bytes: MemoryBytes
     """0: the card cannot say."""
-    power_limit_watts: float | None = None
-    slowdown_celsius: float | None = None
+    power_limit_watts: Watts | None = None
+    slowdown_celsius: Annotated[float, Meta(ge=0, le=MOST_CELSIUS)] | None = None
     """Temperature at which this model slows itself down."""
-    shutdown_celsius: float | None = None
+    shutdown_celsius: Annotated[float, Meta(ge=0, le=MOST_CELSIUS)] | None = None
     """Temperature at which it switches itself off."""
-    power_limit_min_watts: float | None = None
+    power_limit_min_watts: Watts | None = None
     """Limits that an operator may set it to."""
-    power_limit_max_watts: float | None = None
-    sm_clock_max_mhz: int | None = None
-    memory_clock_max_mhz: int | None = None
-    pcie_gen_max: int | None = None
+    power_limit_max_watts: Watts | None = None
+    sm_clock_max_mhz: Megahertz | None = None
+    memory_clock_max_mhz: Megahertz | None = None
+    pcie_gen_max: Annotated[int, Meta(ge=0, le=10)] | None = None
     """What card and slot can do together."""
-    pcie_width_max: int | None = None
-    pci_bus_id: str = ""
+    pcie_width_max: Annotated[int, Meta(ge=0, le=64)] | None = None
+    pci_bus_id: Annotated[Line, Meta(max_length=32)] = ""
     """For people with the screwdriver."""
-    serial: str = ""
-    compute_capability: str = ""
+    serial: Annotated[Line, Meta(max_length=40)] = ""
+    compute_capability: Annotated[Line, Meta(max_length=8)] = ""
     """CUDA compute capability such as "8.0"; "" where unknown."""
-    mig_parent: str = ""
+    mig_parent: Annotated[Line, Meta(max_length=UUID_LENGTH)] = ""
     """UUID of the card that this MIG instance is part of; "" for a whole card."""
-    mig_instance: int | None = None
+    mig_instance: Annotated[int, Meta(ge=0, le=MOST_INDEX)] | None = None
     """Number of the GPU instance that this is, within its card."""
     mig: bool = False
     """Whether the card is split; then it cannot be booked as a whole."""
     lost: bool = False
     """The driver does not find it (any more)."""
 
-    @classmethod
-    def from_fields(cls, fields: Fields) -> GpuInfo:
-        """Read one Gpu of a roster. Raises MessageRefused."""
-        return cls(
-            uuid=fields.text("uuid", most=UUID_LENGTH),
-            index=fields.whole("index", most=1023),
-            name=fields.text("name", most=NAME_LENGTH),
-            gpu_class=fields.text("gpu_class", most=NAME_LENGTH),
-            memory_total_bytes=fields.whole(
-                "memory_total_bytes", most=MOST_MEMORY_BYTES
-            ),
-            power_limit_watts=fields.number_or_none(
-                "power_limit_watts", most=MOST_WATTS
-            ),
-            slowdown_celsius=fields.number_or_none(
-                "slowdown_celsius", most=MOST_CELSIUS
-            ),
-            shutdown_celsius=fields.number_or_none(
-                "shutdown_celsius", most=MOST_CELSIUS
-            ),
-            power_limit_min_watts=fields.number_or_none(
-                "power_limit_min_watts", most=MOST_WATTS
-            ),
-            power_limit_max_watts=fields.number_or_none(
-                "power_limit_max_watts", most=MOST_WATTS
-            ),
-            sm_clock_max_mhz=fields.whole_or_none("sm_clock_max_mhz", most=MOST_MHZ),
-            memory_clock_max_mhz=fields.whole_or_none(
-                "memory_clock_max_mhz", most=MOST_MHZ
-            ),
-            pcie_gen_max=fields.whole_or_none("pcie_gen_max", most=10),
-            pcie_width_max=fields.whole_or_none("pcie_width_max", most=64),
-            pci_bus_id=fields.text_or_none("pci_bus_id", most=32) or "",
-            serial=fields.text_or_none("serial", most=40) or "",
-            compute_capability=fields.text_or_none("compute_capability", most=8) or "",
-            mig_parent=fields.text_or_none("mig_parent", most=UUID_LENGTH) or "",
-            mig_instance=fields.whole_or_none("mig_instance", most=1023),
-            mig=fields.flag("mig"),
-            lost=fields.flag("lost"),
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
+class NodeInfo(Struct, frozen=True):
     """A node's roster: what it has and what reads it."""
 
     node: str
@@ -197,90 +160,106 @@ class NodeInfo:
         NVLink pairs are `fast_links`, all others `links` with their distance. A
         node so large that both are too much for a reader tells the former only.
         """
-        values = {
-            "v": MESSAGE_VERSION,
-            "kind": "roster",
-            "at": at,
-            "backend": self.backend,
-            "driver_version": self.driver_version,
-            "cuda_version": self.cuda_version,
-            "boot_id": self.boot_id,
-            "isolation": self.isolation,
-            "extras": self.extras,
-            "gpus": [asdict(gpu) for gpu in self.gpus],
-            "fast_links": self.fast_links,
-        }
-        slow = [x for x in self.links if x.kind is not LinkKind.NVLINK]
-        links = [[x.a, x.b, x.kind] for x in slow]
+        message = RosterMessage(
+            at=at,
+            backend=self.backend,
+            gpus=self.gpus,
+            driver_version=self.driver_version,
+            cuda_version=self.cuda_version,
+            boot_id=self.boot_id,
+            isolation=self.isolation,
+            extras=self.extras,
+            fast_links=self.fast_links,
+            links_unknown=not self.links_known,
+        )
         if not self.links_known:
-            return dump_object({**values, "links_unknown": True})
-        message = dump_object({**values, "links": links})
-        if len(message) <= MESSAGE_MOST_BYTES:
-            return message
-        return dump_object(values)
+            return encode(message)
+        slow = (x for x in self.links if x.kind is not LinkKind.NVLINK)
+        whole = replace(message, links=tuple((x.a, x.b, x.kind) for x in slow))
+        data = encode(whole)
+        return data if len(data) <= MESSAGE_MOST_BYTES else encode(message)
 
     @classmethod
     def from_message(cls, data: bytes | str, *, node: str = "") -> NodeInfo:
         """Read a roster. Raises MessageRefused with the field that is wrong."""
-        return cls.from_fields(load_message(data, kind="roster"), node=node)
+        return read_as(RosterMessage, data).value(node)
 
-    @classmethod
-    def from_fields(cls, fields: Fields, *, node: str = "") -> NodeInfo:
-        """Read a roster from its JSON object. Raises MessageRefused."""
-        fields.number("at", most=LATEST_AT)
-        gpus = tuple(
-            GpuInfo.from_fields(x) for x in fields.objects("gpus", most=MOST_GPUS)
-        )
-        uuids = {gpu.uuid for gpu in gpus}
-        if len(uuids) != len(gpus):
-            fields.refuse("gpus", "a UUID appears twice")
-        if any(gpu.mig_parent and gpu.mig_parent not in uuids for gpu in gpus):
-            fields.refuse("gpus", "an instance of a card that is not in the roster")
-        return cls(
+
+class RosterMessage(Message, frozen=True, kw_only=True, tag="roster"):
+    """A roster as it is sent."""
+
+    backend: Backend
+    gpus: Annotated[tuple[GpuInfo, ...], Meta(max_length=MOST_GPUS)] = ()
+    driver_version: Annotated[Line, Meta(max_length=40)] = ""
+    cuda_version: Annotated[Line, Meta(max_length=20)] = ""
+    boot_id: Annotated[Line, Meta(max_length=40)] = ""
+    isolation: Isolation = Isolation.NONE
+    extras: Annotated[
+        tuple[Annotated[Line, Meta(max_length=40)], ...], Meta(max_length=MOST_EXTRAS)
+    ] = ()
+    fast_links: Pairs = ()
+    links: (
+        Annotated[tuple[tuple[str, str, LinkKind], ...], Meta(max_length=MOST_LINKS)]
+        | UnsetType
+    ) = UNSET
+    """All but NVLinks. Left out: unknown, too many, or sent by an older node."""
+    links_unknown: bool = False
+
+    def value(self, node: str) -> NodeInfo:
+        """Return the roster of a node.
+
+        Raises:
+            MessageRefused: a UUID twice, or one that is not in the roster.
+        """
+        uuids = uuids_of(self.gpus)
+        if any(gpu.mig_parent and gpu.mig_parent not in uuids for gpu in self.gpus):
+            raise MessageRefused(
+                field="gpus", why="an instance of a card that is not in the roster"
+            )
+        return NodeInfo(
             node=node,
-            backend=fields.one_of("backend", Backend),
-            gpus=gpus,
-            links=read_links(fields, uuids),
-            links_known=not fields.flag("links_unknown"),
-            driver_version=fields.text_or_none("driver_version", most=40) or "",
-            cuda_version=fields.text_or_none("cuda_version", most=20) or "",
-            boot_id=fields.text_or_none("boot_id", most=40) or "",
-            isolation=fields.one_of("isolation", Isolation, Isolation.NONE),
-            extras=fields.words("extras", most=MOST_EXTRAS, longest=40),
+            backend=self.backend,
+            gpus=self.gpus,
+            links=links_of(self.fast_links, self.links or (), uuids),
+            links_known=not self.links_unknown,
+            driver_version=self.driver_version,
+            cuda_version=self.cuda_version,
+            boot_id=self.boot_id,
+            isolation=self.isolation,
+            extras=self.extras,
         )
 
 
-def read_links(fields: Fields, uuids: set[str]) -> tuple[Link, ...]:
-    """A roster's `fast_links` and `links`, one Link a pair. Raises MessageRefused."""
-    found = {frozenset((x.a, x.b)): x for x in read_fast_links(fields, uuids)}
-    for entry in fields.items("links", most=MOST_LINKS):
-        if not isinstance(entry, list) or len(entry) != 3:
-            fields.refuse("links", "not a list of pairs with a distance")
-        a, b = _pair(fields, "links", entry[:2], uuids)
-        try:
-            kind = LinkKind(entry[2])
-        except ValueError:
-            fields.refuse("links", "not a distance this portal knows")
-        found.setdefault(frozenset((a, b)), Link(a=a, b=b, kind=kind))
+def uuids_of(gpus: Collection[GpuInfo]) -> set[str]:
+    """Return the UUIDs of a roster. Raises MessageRefused if one is there twice."""
+    uuids = {gpu.uuid for gpu in gpus}
+    if len(uuids) != len(gpus):
+        raise MessageRefused(field="gpus", why="a UUID appears twice")
+    return uuids
+
+
+def links_of(
+    fast: Iterable[tuple[str, str]],
+    slow: Iterable[tuple[str, str, LinkKind]],
+    uuids: Collection[str],
+) -> tuple[Link, ...]:
+    """Return one Link a pair; NVLink wins where a pair is in both lists.
+
+    Raises:
+        MessageRefused: a pair is not of two Gpus of the roster.
+    """
+    found: dict[frozenset[str], Link] = {}
+    for field, links in (
+        ("fast_links", [Link(a, b, LinkKind.NVLINK) for a, b in fast]),
+        ("links", [Link(*link) for link in slow]),
+    ):
+        for link in links:
+            if link.a == link.b or link.a not in uuids or link.b not in uuids:
+                raise MessageRefused(
+                    field=field, why="not between two Gpus of this roster"
+                )
+            found.setdefault(frozenset((link.a, link.b)), link)
     return tuple(found.values())
-
-
-def read_fast_links(fields: Fields, uuids: set[str]) -> tuple[Link, ...]:
-    """The pairs of a roster's `fast_links`. Raises MessageRefused."""
-    links = []
-    for pair in fields.items("fast_links", most=MOST_LINKS):
-        if not isinstance(pair, list) or len(pair) != 2:
-            fields.refuse("fast_links", "not a list of pairs")
-        a, b = _pair(fields, "fast_links", pair, uuids)
-        links.append(Link(a=a, b=b, kind=LinkKind.NVLINK))
-    return tuple(links)
-
-
-def _pair(fields: Fields, key: str, pair: list[Any], uuids: set[str]) -> list[str]:
-    a, b = pair
-    if a == b or not all(isinstance(x, str) and x in uuids for x in pair):
-        fields.refuse(key, "not between two Gpus of this roster")
-    return [a, b]
 
 
 _VENDOR_WORDS = re.compile(r"^(NVIDIA|Tesla|Quadro|GeForce)\s+")

@@ -8,18 +8,20 @@ say"; it is never 0, and a Gpu that cannot be read stays in the list.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated
 
-from telemetry.protocol.fields import (
-    LATEST_AT,
-    MESSAGE_MOST_BYTES,
-    MESSAGE_VERSION,
-    Fields,
-    dump_object,
-    load_message,
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from telemetry.protocol.codec import encode
+from telemetry.protocol.errors import MessageRefused
+from telemetry.protocol.hardware import (
+    MOST_GPUS,
+    MOST_MEMORY_BYTES,
+    NodeInfo,
+    RosterMessage,
 )
-from telemetry.protocol.hardware import MOST_GPUS, NodeInfo
+from telemetry.protocol.message import MESSAGE_MOST_BYTES, Message, read_as
 from telemetry.protocol.reading import (
     COMMAND_LENGTH,
     HARM,
@@ -37,6 +39,7 @@ from telemetry.protocol.reading import (
     MOST_XIDS,
     SCRIPTED_PIDS,
     USER_LENGTH,
+    Count,
     GpuAnswer,
     GpuReading,
     MigInstance,
@@ -45,7 +48,7 @@ from telemetry.protocol.reading import (
     XidEvent,
     largest,
 )
-from telemetry.protocol.trouble import NodeTrouble
+from telemetry.protocol.trouble import NodeTrouble, TroubleMessage
 
 __all__ = [
     "COMMAND_LENGTH",
@@ -77,8 +80,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSample:
+class NodeSample(Struct, frozen=True):
     """All Gpus of a node at one instant of the node's clock."""
 
     node: str
@@ -93,17 +95,16 @@ class NodeSample:
     took_seconds: float = 0.0
     """Wall time of the reading."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "v": MESSAGE_VERSION,
-            "kind": "sample",
-            "at": self.at,
-            "seq": self.seq,
-            "load1": self.load1,
-            "took_seconds": self.took_seconds,
-            "gpus": [gpu.to_dict() for gpu in self.gpus],
-        }
+    @property
+    def message(self) -> SampleMessage:
+        """The sample as it is sent, without bounds."""
+        return SampleMessage(
+            at=self.at,
+            seq=self.seq,
+            load1=self.load1,
+            took_seconds=self.took_seconds,
+            gpus=self.gpus,
+        )
 
     def to_message(self) -> bytes:
         """The sample as compact JSON, never above the size a reader takes.
@@ -113,36 +114,47 @@ class NodeSample:
         """
         told = _told(self.gpus)
         bounded = self if told <= MOST_PROCESSES_PER_NODE else _fewer_processes(self)
-        message = dump_object(bounded.to_dict())
-        if len(message) <= MESSAGE_MOST_BYTES:
-            return message
-        return dump_object(_without_commands(bounded).to_dict())
+        data = encode(bounded.message)
+        if len(data) <= MESSAGE_MOST_BYTES:
+            return data
+        return encode(_without_commands(bounded).message)
 
     @classmethod
     def from_message(cls, data: bytes | str, *, node: str = "") -> NodeSample:
         """Read a sample. Raises MessageRefused with the field that is wrong."""
-        return cls.from_fields(load_message(data, kind="sample"), node=node)
+        return read_as(SampleMessage, data).value(node)
 
-    @classmethod
-    def from_fields(cls, fields: Fields, *, node: str = "") -> NodeSample:
-        """Read a sample from its JSON object. Raises MessageRefused."""
-        gpus = tuple(
-            GpuReading.from_fields(x) for x in fields.objects("gpus", most=MOST_GPUS)
-        )
-        if len({gpu.uuid for gpu in gpus}) != len(gpus):
-            fields.refuse("gpus", "a UUID appears twice")
-        told = _told(gpus)
+
+class SampleMessage(Message, frozen=True, kw_only=True, tag="sample"):
+    """A sample as it is sent."""
+
+    seq: Count
+    load1: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    took_seconds: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    gpus: Annotated[tuple[GpuReading, ...], Meta(max_length=MOST_GPUS)] = ()
+
+    def value(self, node: str) -> NodeSample:
+        """Return the sample of a node.
+
+        Raises:
+            MessageRefused: a UUID twice, more memory used than there is, or more
+                processes than a node may tell.
+        """
+        if len({gpu.uuid for gpu in self.gpus}) != len(self.gpus):
+            raise MessageRefused(field="gpus", why="a UUID appears twice")
+        for number, gpu in enumerate(self.gpus):
+            used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+            if (used or 0) > (MOST_MEMORY_BYTES if total is None else total):
+                raise MessageRefused(
+                    field=f"gpus[{number}].memory_used_bytes", why=f"{used} of {total}"
+                )
+        told = _told(self.gpus)
         if told > MOST_PROCESSES_PER_NODE:
-            fields.refuse(
-                "gpus", f"{told} processes, at most {MOST_PROCESSES_PER_NODE}"
+            raise MessageRefused(
+                field="gpus", why=f"{told} processes, at most {MOST_PROCESSES_PER_NODE}"
             )
-        return cls(
-            node=node,
-            at=fields.number("at", most=LATEST_AT),
-            seq=fields.whole("seq", most=MOST_COUNT),
-            load1=fields.number_or_none("load1", most=1e6),
-            took_seconds=fields.number_or_none("took_seconds", most=3600.0) or 0.0,
-            gpus=gpus,
+        return NodeSample(
+            node, self.at, self.gpus, self.seq, self.load1, self.took_seconds or 0.0
         )
 
 
@@ -150,15 +162,11 @@ def read_message(
     data: bytes | str, *, node: str = ""
 ) -> NodeInfo | NodeSample | NodeTrouble:
     """What one message of a node's raw stream holds. Raises MessageRefused."""
-    message = load_message(data)
-    kind = message.text("kind", most=20)
-    if kind == "sample":
-        return NodeSample.from_fields(message, node=node)
-    if kind == "roster":
-        return NodeInfo.from_fields(message, node=node)
-    if kind == "trouble":
-        return NodeTrouble.from_fields(message, node=node)
-    return message.refuse("kind", "neither roster, sample nor trouble")
+    kinds: type[AnyMessage] = AnyMessage  # type: ignore[assignment]
+    return read_as(kinds, data).value(node)
+
+
+AnyMessage = SampleMessage | RosterMessage | TroubleMessage
 
 
 def _told(gpus: tuple[GpuReading, ...]) -> int:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated
 
-from telemetry.protocol.fields import (
-    LATEST_AT,
-    MESSAGE_VERSION,
-    Fields,
-    dump_object,
-)
+from msgspec import Meta, Struct
+
+from telemetry.protocol.codec import Line, encode
+from telemetry.protocol.message import Message, read_as
 
 REASON_LENGTH = 300
 
@@ -34,8 +31,7 @@ class TroubleState(StrEnum):
     """The driver was reloaded and is being started anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTrouble:
+class NodeTrouble(Struct, frozen=True):
     """The newest word of a node about its driver."""
 
     node: str
@@ -45,27 +41,25 @@ class NodeTrouble:
     at: float = 0.0
     """Unix seconds, the node's clock."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "v": MESSAGE_VERSION,
-            "kind": "trouble",
-            "at": self.at,
-            "state": self.state.value,
-            "reason": self.reason,
-        }
-
     def to_message(self) -> bytes:
         """As compact JSON; a reason that is too long is cut."""
         line = "".join(c if c.isprintable() else " " for c in self.reason)
-        return dump_object({**self.to_dict(), "reason": line[:REASON_LENGTH]})
+        return encode(
+            TroubleMessage(at=self.at, state=self.state, reason=line[:REASON_LENGTH])
+        )
 
     @classmethod
-    def from_fields(cls, fields: Fields, *, node: str = "") -> NodeTrouble:
-        """Read it from its JSON object. Raises MessageRefused."""
-        return cls(
-            node=node,
-            at=fields.number("at", most=LATEST_AT),
-            state=fields.one_of("state", TroubleState),
-            reason=fields.text_or_none("reason", most=REASON_LENGTH) or "",
-        )
+    def from_message(cls, data: bytes | str, *, node: str = "") -> NodeTrouble:
+        """Read it. Raises MessageRefused with the field that is wrong."""
+        return read_as(TroubleMessage, data).value(node)
+
+
+class TroubleMessage(Message, frozen=True, kw_only=True, tag="trouble"):
+    """A trouble as it is sent."""
+
+    state: TroubleState
+    reason: Annotated[Line, Meta(max_length=REASON_LENGTH)] = ""
+
+    def value(self, node: str) -> NodeTrouble:
+        """Return the trouble of a node."""
+        return NodeTrouble(node, self.state, self.reason, self.at)

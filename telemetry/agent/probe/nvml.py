@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from telemetry.agent.optional_packages import installed
 from telemetry.agent.probe import machine, slow_facts

@@ -1,6 +1,5 @@
 """`manage.py sample`: show the Gpus of this machine in the terminal."""
 
-import json
 import os
 import platform
 import sys
@@ -16,6 +15,7 @@ from telemetry.agent import terminal_view
 from telemetry.agent.reader_threads import Lanes
 from telemetry.agent.sampler import make_probe
 from telemetry.agent.sampling_loop import Probe
+from telemetry.protocol.codec import encode
 from telemetry.protocol.errors import ProbeUnavailable
 from telemetry.protocol.hardware import Isolation
 from telemetry.protocol.sample import GpuAnswer, GpuReading, NodeSample
@@ -70,7 +70,7 @@ class Command(BaseCommand):
             began_at = time.monotonic()
             sample = take(probe, lanes, node)
             if options["json"]:
-                self.stdout.write(json.dumps(sample.to_dict()))
+                self.stdout.write(encode(sample.message).decode())
             else:
                 clear = CLEAR if options["watch"] and self.stdout.isatty() else ""
                 paint = (

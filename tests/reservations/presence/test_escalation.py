@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from reservations.presence.attribution import HoldingInfo, OwnerLookup
 from reservations.presence.escalation import (
@@ -100,20 +101,24 @@ def test_a_process_that_came_late_has_its_own_time() -> None:
         (replace(CASE, age_seconds=float("nan")), EscalationExemption.STALE),
         (case_of(samples=1), EscalationExemption.FEW_SAMPLES),
         (replace(CASE, holding=None), EscalationExemption.NOT_HELD),
-        (case_of(replace(BOB, uid=0)), EscalationExemption.ROOT),
-        (case_of(replace(BOB, user="root")), EscalationExemption.ROOT),
+        (case_of(structs.replace(BOB, uid=0)), EscalationExemption.ROOT),
+        (case_of(structs.replace(BOB, user="root")), EscalationExemption.ROOT),
         (case_of(owner=None), EscalationExemption.UNATTRIBUTED),
-        (case_of(replace(BOB, uid=None)), EscalationExemption.UNATTRIBUTED),
-        (case_of(replace(BOB, uid=999)), EscalationExemption.SYSTEM),
-        (case_of(replace(BOB, uid=65_534)), EscalationExemption.SYSTEM),
+        (case_of(structs.replace(BOB, uid=None)), EscalationExemption.UNATTRIBUTED),
+        (case_of(structs.replace(BOB, uid=999)), EscalationExemption.SYSTEM),
+        (case_of(structs.replace(BOB, uid=65_534)), EscalationExemption.SYSTEM),
         (case_of(owner=10), EscalationExemption.HOLDER),
-        (case_of(replace(BOB, user="alice1")), EscalationExemption.HOLDER),
-        (case_of(replace(BOB, job=78)), EscalationExemption.JOB),
+        (case_of(structs.replace(BOB, user="alice1")), EscalationExemption.HOLDER),
+        (case_of(structs.replace(BOB, job=78)), EscalationExemption.JOB),
         (
-            case_of(replace(BOB, command="/usr/lib/xorg/Xorg :0", memory_bytes=2**26)),
+            case_of(
+                structs.replace(
+                    BOB, command="/usr/lib/xorg/Xorg :0", memory_bytes=2**26
+                )
+            ),
             EscalationExemption.EXEMPT,
         ),
-        (case_of(replace(BOB, started_at=None)), EscalationExemption.NO_START),
+        (case_of(structs.replace(BOB, started_at=None)), EscalationExemption.NO_START),
         (replace(CASE, settled=True), EscalationExemption.SETTLED),
     ],
 )
@@ -123,9 +128,12 @@ def test_what_is_never_done_and_why(case, why) -> None:
 
 
 def test_a_listed_name_that_holds_much_memory_is_judged_like_any_other() -> None:
-    disguised = replace(BOB, command="Xorg --train", memory_bytes=2**33)
+    disguised = structs.replace(BOB, command="Xorg --train", memory_bytes=2**33)
     assert step(case_of(disguised)) is EscalationStep.NOTIFY
-    assert step(case_of(replace(disguised, memory_bytes=None))) is EscalationStep.NOTIFY
+    assert (
+        step(case_of(structs.replace(disguised, memory_bytes=None)))
+        is EscalationStep.NOTIFY
+    )
 
 
 processes = st.builds(

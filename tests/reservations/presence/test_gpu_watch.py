@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec import structs
 
 from reservations.presence.attribution import HoldingInfo, OwnerLookup, holder_present
 from reservations.presence.gpu_watch import GpuFacts, Watcher, WatchPolicy
@@ -84,15 +85,15 @@ def run(
         (reading(process("bob", 1002)), None, GpuState.SQUATTER),
         (reading(process("root", 0)), None, GpuState.BUSY),
         (reading(process("root", 0), util=0), None, GpuState.BUSY),
-        (replace(IDLE_ROOM, state=GpuAnswer.LOST), ALICE, GpuState.LOST),
-        (replace(IDLE_ROOM, state=GpuAnswer.HUNG), None, GpuState.LOST),
+        (structs.replace(IDLE_ROOM, state=GpuAnswer.LOST), ALICE, GpuState.LOST),
+        (structs.replace(IDLE_ROOM, state=GpuAnswer.HUNG), None, GpuState.LOST),
         (
             reading(process(), throttle=(Throttle.HW_THERMAL,)),
             ALICE,
             GpuState.THROTTLED,
         ),
         (reading(process(), throttle=(Throttle.SW_POWER_CAP,)), ALICE, GpuState.BUSY),
-        (replace(reading(util=0), processes=None), None, GpuState.UNKNOWN),
+        (structs.replace(reading(util=0), processes=None), None, GpuState.UNKNOWN),
     ],
 )
 def test_the_word_for_what_is_seen(seen, holding, state) -> None:
@@ -111,10 +112,16 @@ def test_old_readings_are_stale_and_an_operator_goes_before_everything() -> None
 @pytest.mark.parametrize(
     ("seen", "state"),
     [
-        (replace(reading(util=88, memory=0), processes=None), GpuState.BUSY),
-        (replace(reading(util=0, memory=0), processes=None), GpuState.FREE),
-        (replace(reading(util=None, memory=0), processes=None), GpuState.UNKNOWN),
-        (replace(reading(util=0, memory=None), processes=None), GpuState.UNKNOWN),
+        (structs.replace(reading(util=88, memory=0), processes=None), GpuState.BUSY),
+        (structs.replace(reading(util=0, memory=0), processes=None), GpuState.FREE),
+        (
+            structs.replace(reading(util=None, memory=0), processes=None),
+            GpuState.UNKNOWN,
+        ),
+        (
+            structs.replace(reading(util=0, memory=None), processes=None),
+            GpuState.UNKNOWN,
+        ),
         (reading(util=0, memory=70 * 2**30), GpuState.UNKNOWN),
         # A MIG instance tells no utilization, a system account no name.
         (reading(process("root", 0), util=None, memory=0), GpuState.BUSY),
@@ -306,7 +313,7 @@ def test_display_servers_and_monitors_of_the_whitelist_are_nobodys() -> None:
     )
     assert run(reading(xorg)).state is not GpuState.INTRUDER
     assert run(reading(xorg, util=0), holding=None).state is GpuState.FREE
-    big = replace(xorg, memory_bytes=2**33)
+    big = structs.replace(xorg, memory_bytes=2**33)
     assert run(reading(big)).state is GpuState.INTRUDER
     none = OwnerLookup(logins=OWNERS.logins, whitelist=())
     assert not none.exempt(xorg)

@@ -1,13 +1,12 @@
 """Rosters of nodes that are not trusted."""
 
 import json
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from msgspec.structs import replace
 
 from telemetry.protocol.errors import MessageRefused
-from telemetry.protocol.fields import MESSAGE_MOST_BYTES
 from telemetry.protocol.hardware import (
     MOST_GPUS,
     Backend,
@@ -18,6 +17,7 @@ from telemetry.protocol.hardware import (
     NodeInfo,
     gpu_class_of,
 )
+from telemetry.protocol.message import MESSAGE_MOST_BYTES
 
 pytestmark = pytest.mark.pure
 
@@ -125,14 +125,14 @@ def test_what_the_card_cannot_say_stays_none() -> None:
         ({"gpus": gpus(mig_parent="GPU-9")}, "gpus"),
         ({"fast_links": [["GPU-1", "GPU-9"]]}, "fast_links"),
         ({"fast_links": [["GPU-1", "GPU-1"]]}, "fast_links"),
-        ({"fast_links": [["GPU-1"]]}, "fast_links"),
-        ({"fast_links": [[["GPU-1"], {}]]}, "fast_links"),
+        ({"fast_links": [["GPU-1"]]}, "fast_links[0]"),
+        ({"fast_links": [[["GPU-1"], {}]]}, "fast_links[0][0]"),
         ({"gpus": gpus(shutdown_celsius=5000)}, "gpus[0].shutdown_celsius"),
         ({"gpus": gpus(pcie_gen_max=-1)}, "gpus[0].pcie_gen_max"),
         ({"links": [["GPU-1", "GPU-9", "sys"]]}, "links"),
-        ({"links": [["GPU-1", "GPU-2"]]}, "links"),
-        ({"links": [["GPU-1", "GPU-2", "warp"]]}, "links"),
-        ({"links": [["GPU-1", "GPU-2", {}]]}, "links"),
+        ({"links": [["GPU-1", "GPU-2"]]}, "links[0]"),
+        ({"links": [["GPU-1", "GPU-2", "warp"]]}, "links[0][2]"),
+        ({"links": [["GPU-1", "GPU-2", {}]]}, "links[0][2]"),
         ({"links": {}}, "links"),
         ({"boot_id": "x" * 100}, "boot_id"),
     ],

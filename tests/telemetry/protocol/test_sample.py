@@ -1,13 +1,13 @@
 """Samples of nodes that are not trusted."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from telemetry.protocol.errors import MessageRefused
-from telemetry.protocol.fields import MESSAGE_MOST_BYTES
 from telemetry.protocol.hardware import Backend, NodeInfo
+from telemetry.protocol.message import MESSAGE_MOST_BYTES
 from telemetry.protocol.sample import (
     COMMAND_LENGTH,
     MOST_PROCESSES,
@@ -136,7 +136,8 @@ def test_a_trouble_reads_back_and_a_long_reason_is_cut() -> None:
     ],
 )
 def test_garbage_in_a_trouble_is_refused_with_the_field(changes, field) -> None:
-    told = NodeTrouble("n", TroubleState.HUNG, "", 5.0).to_dict() | changes
+    trouble = NodeTrouble("n", TroubleState.HUNG, "", 5.0)
+    told = json.loads(trouble.to_message()) | changes
     with pytest.raises(MessageRefused) as refused:
         read_message(json.dumps(told))
     assert refused.value.field == field
@@ -180,10 +181,10 @@ def test_unknown_keys_of_a_newer_node_are_ignored() -> None:
         ({"state": "fine"}, "state"),
         ({"state": None}, "state"),
         ({"state": []}, "state"),
-        ({"throttle": ["too_hot"]}, "throttle"),
+        ({"throttle": ["too_hot"]}, "throttle[0]"),
         ({"throttle": "sw_thermal"}, "throttle"),
         ({"throttle": ["sw_thermal"] * 20}, "throttle"),
-        ({"throttle": [{}]}, "throttle"),
+        ({"throttle": [{}]}, "throttle[0]"),
         ({"ecc_uncorrected": -1}, "ecc_uncorrected"),
         ({"remap_pending": 1}, "remap_pending"),
         ({"fan_pct": 101}, "fan_pct"),

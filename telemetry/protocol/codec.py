@@ -1,0 +1,255 @@
+"""The codec: typed values to JSON, and JSON that nobody vouches for back to values.
+
+A kind is a frozen ``msgspec.Struct`` or dataclass whose annotations say everything: the
+type of a field, whether it may be missing, and its bounds (``Annotated[int, Meta(ge=0,
+le=100)]``). Nothing is coerced: "1" is no number and 1.0 is no whole number. NaN and
+infinity do not exist. A field that the kind does not have is ignored, so that a newer
+node can talk to an older portal, unless the kind forbids it.
+
+``Malformed`` is the only error. It names the field and says in one short sentence what
+is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, inspect
+
+MOST_WHY = 120
+"""Characters of a reason: it may quote what a hostile sender wrote."""
+Line = Annotated[str, Meta(extra={"printable": True})]
+"""Text without control characters, as ``str.isprintable`` judges."""
+
+_Kind = TypeVar("_Kind")
+_Check = Callable[[Any], None]
+
+
+class Malformed(ValueError):
+    """A value that its kind does not allow.
+
+    A ``__post_init__`` raises it too, for what fields may not be together.
+    """
+
+    def __init__(self, field: str, why: str) -> None:
+        self.field = field
+        """Path of the field, such as ``gpus[3].util_pct``. Empty: the whole value."""
+        self.why = why
+        super().__init__(f"{field}: {why}" if field else why)
+
+    def inside(self, outer: str) -> Malformed:
+        """Return the same error for a value that is the field ``outer`` of another."""
+        return Malformed(_joined(outer, self.field), self.why)
+
+
+def encode(value: object) -> bytes:
+    """Return a value as compact JSON in UTF-8. NaN and infinity become null."""
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        text = json.dumps(plain(value), separators=(",", ":"), ensure_ascii=False)
+        return text.encode("utf-8", "replace")
+
+
+def plain(value: object) -> Any:
+    """Return a value as the dictionaries, lists, numbers and texts that JSON has."""
+    return msgspec.to_builtins(value, enc_hook=_plain_text)
+
+
+def decode(kind: type[_Kind], data: bytes | str, *, most_bytes: int = 2**24) -> _Kind:
+    """Read a value from JSON.
+
+    Args:
+        kind: the type of the value. May be a union of Structs with tags.
+        most_bytes: the largest text that is read at all.
+
+    Raises:
+        Malformed: it is too large, not JSON, or not of this kind.
+    """
+    size_bytes = len(data) if isinstance(data, bytes) else len(data.encode())
+    if size_bytes > most_bytes:
+        raise Malformed("", f"{size_bytes} bytes, at most {most_bytes}")
+    try:
+        value: _Kind = _decoder(kind).decode(data)  # type: ignore[arg-type]
+    except msgspec.ValidationError as error:
+        raise _malformed(error) from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise Malformed("", f"not JSON: {error}"[:MOST_WHY]) from None
+    _check_texts(kind, value)
+    return value
+
+
+def read(kind: type[_Kind], values: object) -> _Kind:
+    """Read a value from what ``plain`` returned, or ``json.loads``.
+
+    Raises:
+        Malformed: it is not of this kind.
+    """
+    try:
+        value = msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise _malformed(error) from None
+    except RecursionError as error:
+        raise Malformed("", f"{error}"[:MOST_WHY]) from None
+    _check_texts(kind, value)
+    return value
+
+
+def _plain_text(value: object) -> str:
+    """Return a ``str`` of a subclass as what msgspec knows."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError(f"{type(value).__name__} has no JSON")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain_text)
+
+
+@lru_cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+# --- errors ---------------------------------------------------------------------
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+_BOUNDS = {"<=": "at most ", ">=": "at least ", "<": "below ", ">": "above "}
+_UNITS = {"str": "characters", "array": "entries", "object": "entries"}
+_MISSING = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)")
+_TYPE = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<got>[^`]*)`")
+_RANGE = re.compile(r"Expected `(?:int|float)` (?P<bound>[<>]=?) (?P<limit>\S+)")
+_LENGTH = re.compile(
+    r"Expected `(?P<kind>\w+)` of (?:at (?:least|most) )?length "
+    r"(?P<bound>(?:[<>]=? )?)(?P<limit>\d+)"
+)
+
+
+def _malformed(error: msgspec.ValidationError) -> Malformed:
+    """Return msgspec's error as a path and a short sentence."""
+    text, _, place = str(error).rpartition(" - at `")
+    if not text or not (place.startswith("$") or place.startswith("key")):
+        text, place = str(error), "$"
+    path = place.rpartition("$")[2].rstrip("`").lstrip(".")
+    if isinstance(error.__cause__, Malformed):  # raised by a __post_init__
+        return error.__cause__.inside(path)
+    if found := _MISSING.match(text):
+        return Malformed(_joined(path, found["field"]), "is missing")
+    if found := _UNKNOWN.match(text):
+        shown = found["field"] if found["field"].isprintable() else "?"
+        return Malformed(_joined(path, shown[:40]), "is not a known field")
+    return Malformed(path, _why(text))
+
+
+def _why(text: str) -> str:
+    if found := _TYPE.match(text):
+        *most, last = (_WORDS.get(one, one) for one in found["wanted"].split(" | "))
+        wanted = f"{', '.join(most)} or {last}" if most else last
+        return f"must be {wanted}, not {_WORDS.get(found['got'], found['got'])}"
+    if found := _RANGE.match(text):
+        return f"must be {_BOUNDS[found['bound']]}{found['limit']}"
+    if found := _LENGTH.match(text):
+        bound = _BOUNDS.get(found["bound"].strip(), "")
+        return f"must have {bound}{found['limit']} {_UNITS[found['kind']]}"
+    if "matching regex" in text:
+        return "is not of the form that it must have"
+    if text.startswith("Invalid "):
+        return "is not one of the known values"
+    return "".join(c if c.isprintable() else "?" for c in text[:MOST_WHY])
+
+
+def _joined(outer: str, inner: str) -> str:
+    between = "." if outer and inner and not inner.startswith("[") else ""
+    return f"{outer}{between}{inner}"
+
+
+# --- control characters -----------------------------------------------------------
+
+
+def _check_texts(kind: Any, value: Any) -> None:
+    check = _text_check(kind)
+    if check is not None:
+        check(value)
+
+
+@lru_cache
+def _text_check(kind: Any) -> _Check | None:
+    return _check_of(inspect.type_info(kind))
+
+
+def _check_of(info: inspect.Type, printable: bool = False) -> _Check | None:
+    """Return what judges the ``Line``s in a value of a type; None: it has none."""
+    if isinstance(info, inspect.Metadata):
+        return _check_of(info.type, bool((info.extra or {}).get("printable")))
+    if isinstance(info, inspect.StrType):
+        return _check_line if printable else None
+    if isinstance(info, inspect.StructType | inspect.DataclassType):
+        checks = [(one.name, _check_of(one.type)) for one in info.fields]
+        return _check_of_fields([(name, c) for name, c in checks if c is not None])
+    if isinstance(info, inspect.VarTupleType | inspect.ListType):
+        return _check_of_items(_check_of(info.item_type))
+    if isinstance(info, inspect.UnionType):
+        return _check_of_union(info)
+    return None
+
+
+def _check_line(text: str) -> None:
+    if not text.isprintable():
+        raise Malformed("", "has control characters")
+
+
+def _check_of_fields(checks: list[tuple[str, _Check]]) -> _Check | None:
+    def check(value: Any) -> None:
+        for name, check_one in checks:
+            if one := getattr(value, name):
+                try:
+                    check_one(one)
+                except Malformed as error:
+                    raise error.inside(name) from None
+
+    return check if checks else None
+
+
+def _check_of_items(check_item: _Check | None) -> _Check | None:
+    if check_item is None:
+        return None
+
+    def check(items: Any) -> None:
+        for number, item in enumerate(items):
+            try:
+                check_item(item)
+            except Malformed as error:
+                raise error.inside(f"[{number}]") from None
+
+    return check
+
+
+def _check_of_union(info: inspect.UnionType) -> _Check | None:
+    """Unions are of Structs, told apart by their class, or of one type and None."""
+    by_class = {
+        one.cls: _check_of(one)
+        for one in info.types
+        if isinstance(one, inspect.StructType | inspect.DataclassType)
+    }
+    if len(by_class) < 2:
+        checks = (_check_of(one) for one in info.types)
+        return next((one for one in checks if one is not None), None)
+
+    def check(value: Any) -> None:
+        check_one = by_class.get(type(value))
+        if check_one is not None:
+            check_one(value)
+
+    return check
