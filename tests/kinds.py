@@ -69,8 +69,6 @@ def _of_scalar(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.sampled_from(info.cls)
         case inspect.LiteralType():
             return st.sampled_from(info.values)
-        case inspect.UnsetType():
-            return st.nothing()
     return _of_group(info)
 
 

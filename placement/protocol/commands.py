@@ -10,20 +10,17 @@ have equal bytes. Cost: microseconds.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
+
+from msgspec import Meta
 
 from placement.planner.values.errors import OrderRefused
 from placement.protocol.launchers import Launcher, folder_problem
-from placement.protocol.rendezvous import (
-    Meeting,
-    StartCheckpoint,
-    checkpoints_of,
-    meeting_of,
-)
+from placement.protocol.rendezvous import MOST_NODES, Meeting, StartCheckpoint
+from telemetry.protocol.codec import Malformed, decode, read_exact
 
 VERSION = 3
 SINCE: dict[int, dict[str, Any]] = {
@@ -32,7 +29,14 @@ SINCE: dict[int, dict[str, Any]] = {
 }
 """What each version added, and what leaving it out means. An order is written in the
 lowest version that holds it: a node whose worker is older takes what it can do."""
-KEY = re.compile(r"[0-9a-f]{0,32}")
+JobKey = Annotated[str, Meta(pattern=r"\A[0-9a-f]{0,32}\Z")]
+"""It is part of a folder's name."""
+Text = Annotated[str, Meta(pattern=r"\A[^\0]*\Z")]
+"""What a program, a path or an environment may hold."""
+VariableName = Annotated[str, Meta(pattern=r"\A[^\0=]+\Z")]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Amount = Annotated[float, Meta(ge=0, lt=2**53)]
+"""Seconds, percent or Unix time."""
 MAX_ORDER_BYTES = 64 * 1024
 # A node whose clock is further off cannot keep deadlines: refused, not guessed.
 MAX_CLOCK_SKEW_SECONDS = 300.0
@@ -46,89 +50,83 @@ class OrderKind(StrEnum):
     CARRY = "carry"  # bring an ended Job's checkpoint to the web
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class JobLimits:
     """Ceilings on one Job; 0: none."""
 
-    memory_bytes: int = 0
+    memory_bytes: Count = 0
     """Private memory of each process (RLIMIT_DATA)."""
-    processes: int = 4096
+    processes: Count = 4096
     """Processes of the Unix user (RLIMIT_NPROC); only with a user of its own."""
-    open_files: int = 65_536
+    open_files: Count = 65_536
     """Descriptors of each process (RLIMIT_NOFILE)."""
-    file_bytes: int = 256 * 2**30
+    file_bytes: Count = 256 * 2**30
     """Size of each file (RLIMIT_FSIZE)."""
-    log_bytes: int = 2**30
+    log_bytes: Count = 2**30
     """Size of the log; the shim ends a Job that writes more."""
-    disk_bytes: int = 0
+    disk_bytes: Count = 0
     """What the Job's folder may hold; the shim ends a Job that fills more."""
-    person_bytes: int = 0
+    person_bytes: Count = 0
     """What the folders of all Jobs of the Job's ``user`` may hold on this node."""
 
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise OrderRefused(
-                    "malformed", f"limits.{item.name} is no count: {value!r:.40}"
-                )
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Order:
     """One order of the web to one node about one attempt of one Job."""
 
     kind: OrderKind
-    node: str
-    job: int
-    attempt: int
-    nonce: str
-    issued_at: float
+    node: Text
+    job: Count
+    attempt: Count
+    nonce: Text
+    issued_at: Amount
     """Unix time, as the four other instants here."""
-    expires_at: float
+    expires_at: Amount
     """Never after `deadline_at`."""
-    deadline_at: float
+    deadline_at: Amount
     """The Reservation's end: the shim stops the Job then, by itself."""
-    grace_seconds: float
+    grace_seconds: Amount
     """From TERM to KILL."""
-    gpu_uuids: tuple[str, ...] = ()
+    gpu_uuids: tuple[Text, ...] = ()
     gpu_indexes: tuple[int, ...] = ()
-    user: str = ""
+    user: Text = ""
     """Login name in the portal, for the Job's own environment."""
-    unix_user: str = ""
-    argv: tuple[str, ...] | None = None
+    unix_user: Text = ""
+    argv: tuple[Text, ...] | None = None
     """Arguments after the script's own name; None for recipes."""
     recipe: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    script_sha256: str = ""
-    launcher: str = ""
-    """A ``Launcher`` of the script."""
-    environment_folder: str = ""
+    script_sha256: Text = ""
+    launcher: Launcher = Launcher.OWN
+    """What starts the script."""
+    environment_folder: Text = ""
     """First on the Job's PATH; "": none."""
-    files_sha256: str = ""
+    files_sha256: Text = ""
     """Of the Plan's launch files, fetched like the script; "": none."""
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[VariableName, Text] = field(default_factory=dict)
     limits: JobLimits = field(default_factory=JobLimits)
     simulated: bool = False
-    claim_bytes_per_gpu: int = 0
+    claim_bytes_per_gpu: Count = 0
     """What the Job occupies on each simulated Gpu; 0 on real ones."""
-    claim_util_pct: float = 0.0
+    claim_util_pct: Amount = 0.0
     plan: Mapping[str, Any] = field(default_factory=dict)
-    reason: str = ""
+    reason: Text = ""
     """Why to stop, for the Job's page."""
-    resume_job: int = 0
+    resume_job: Count = 0
     """The Job whose ``checkpoint`` folder it begins with; 0: none."""
-    resume_attempt: int = 0
+    resume_attempt: Count = 0
     meeting: Meeting | None = None
     """How the ranks of several nodes meet; None: all are on this one."""
-    checkpoints: tuple[StartCheckpoint, ...] = ()
+    checkpoints: Annotated[
+        tuple[StartCheckpoint, ...], Meta(max_length=MOST_NODES)
+    ] = ()
     """Fetched before the start, instead of what lies on this node."""
-    carry_most_bytes: int = 0
+    carry_most_bytes: Count = 0
     """The largest checkpoint that the web takes; of an order to carry."""
-    key: str = ""
+    key: JobKey = ""
     """The Job's own random key. After a restore numbers are given again, keys are
     not; "": a Job from before there were keys."""
-    resume_key: str = ""
+    resume_key: JobKey = ""
     """The same of ``resume_job``."""
 
     def __post_init__(self) -> None:
@@ -167,61 +165,51 @@ def remaining_seconds(deadline_at: float, issued_at: float, now: float) -> float
     return max(0.0, deadline_at - max(now, issued_at))
 
 
-_NUMBERS = ("issued_at", "expires_at", "deadline_at", "grace_seconds", "claim_util_pct")
-_TEXTS = (
-    *("node", "nonce", "user", "unix_user", "script_sha256", "reason"),
-    *("launcher", "environment_folder", "files_sha256", "key", "resume_key"),
-)
-_COUNTS = (
-    "job",
-    "attempt",
-    "claim_bytes_per_gpu",
-    "resume_job",
-    "resume_attempt",
-    "carry_most_bytes",
-)
-
-
 def parse_order(payload: str) -> Order:
     """Read an order back; every field is checked.
 
     Raises:
         OrderRefused: ``malformed``, with the field that is wrong.
     """
-    if len(payload.encode()) > MAX_ORDER_BYTES:
-        raise OrderRefused("malformed", f"larger than {MAX_ORDER_BYTES} bytes")
-    try:
-        body = json.loads(payload)
-    except ValueError as error:
-        raise OrderRefused("malformed", "not JSON") from error
-    version = body.pop("v", None) if isinstance(body, dict) else None
-    if not isinstance(version, int) or not 1 <= version <= VERSION:
+    body = order_body(payload)
+    version = body.pop("v", None)
+    if type(version) is not int or not 1 <= version <= VERSION:
         raise OrderRefused("malformed", f"not an order of version 1 to {VERSION}")
     for later in range(version + 1, VERSION + 1):
         if not body.keys() & SINCE[later].keys():
             body |= SINCE[later]
-    known = {item.name for item in fields(Order)}
-    strange = sorted(set(body) - known)
-    missing = sorted(known - set(body))
-    if strange or missing:
+    if isinstance(limits := body.get("limits"), dict):
+        # What a web of before these limits sends.
+        body["limits"] = {"disk_bytes": 0, "person_bytes": 0, **limits}
+    order = read_order(Order, body, version)
+    if why := folder_problem(order.environment_folder):
+        raise OrderRefused("malformed", f"environment_folder {why}")
+    return order
+
+
+_AnOrder = TypeVar("_AnOrder")
+
+
+def order_body(payload: str) -> dict[str, Any]:
+    """Return the JSON object that a payload is. Raises OrderRefused."""
+    try:
+        return decode(dict[str, Any], payload, most_bytes=MAX_ORDER_BYTES)
+    except Malformed as error:
+        raise OrderRefused("malformed", str(error)) from None
+
+
+def read_order(kind: type[_AnOrder], body: dict[str, Any], version: int) -> _AnOrder:
+    """Return the order of a kind that a body without its version is.
+
+    Raises:
+        OrderRefused: ``malformed``, with the field that is wrong.
+    """
+    try:
+        return read_exact(kind, body)
+    except Malformed as error:
         raise OrderRefused(
-            "malformed",
-            f"version {version}: unknown fields {strange}, missing fields {missing}",
-        )
-    _check_scalars(body)
-    return Order(
-        **{
-            **body,
-            "kind": _kind(body["kind"]),
-            "gpu_uuids": _tuple_of(body, "gpu_uuids", str),
-            "gpu_indexes": _tuple_of(body, "gpu_indexes", int),
-            "argv": None if body["argv"] is None else _tuple_of(body, "argv", str),
-            "limits": _limits(body["limits"]),
-            "env": _env(body["env"]),
-            "meeting": meeting_of(body["meeting"]),
-            "checkpoints": checkpoints_of(body["checkpoints"]),
-        }
-    )
+            "malformed", f"order of version {version}: {error}"
+        ) from None
 
 
 class Addressed(Protocol):
@@ -257,74 +245,3 @@ def check_order(order: Addressed, *, node: str, now: float) -> None:
         raise OrderRefused(
             "expired", f"the order expired {now - order.expires_at:.0f} s ago"
         )
-
-
-def _kind(word: object) -> OrderKind:
-    try:
-        return OrderKind(word)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise OrderRefused("malformed", f"unknown kind {word!r:.40}") from error
-
-
-def _check_scalars(body: Mapping[str, Any]) -> None:
-    for name in _NUMBERS:
-        value = body[name]
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not 0 <= value < 2**53:  # NaN too
-            raise OrderRefused("malformed", f"{name} is no time or amount")
-    for name in _TEXTS:
-        if not isinstance(body[name], str) or "\0" in body[name]:
-            raise OrderRefused("malformed", f"{name} is no text")
-    for name in _COUNTS:
-        value = body[name]
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise OrderRefused("malformed", f"{name} is no count")
-    for name in ("key", "resume_key"):
-        if not KEY.fullmatch(body[name]):  # it is part of a folder's name
-            raise OrderRefused("malformed", f"{name} is no key")
-    if body["launcher"] not in list(Launcher):
-        raise OrderRefused("malformed", "launcher is none that there is")
-    if why := folder_problem(body["environment_folder"]):
-        raise OrderRefused("malformed", f"environment_folder {why}")
-    if body["recipe"] is not None and not isinstance(body["recipe"], str):
-        raise OrderRefused("malformed", "recipe is no name")
-    if not isinstance(body["simulated"], bool):
-        raise OrderRefused("malformed", "simulated is neither true nor false")
-    for name in ("settings", "plan"):
-        if not isinstance(body[name], dict):
-            raise OrderRefused("malformed", f"{name} is no object")
-
-
-def _tuple_of(body: Mapping[str, Any], name: str, kind: type) -> tuple[Any, ...]:
-    values = body[name]
-    if not isinstance(values, list) or not all(
-        isinstance(value, kind) and not isinstance(value, bool) for value in values
-    ):
-        raise OrderRefused("malformed", f"{name} is no list of {kind.__name__}")
-    if kind is str and any("\0" in value for value in values):
-        raise OrderRefused("malformed", f"{name} holds a zero byte")
-    return tuple(values)
-
-
-def _limits(body: object) -> JobLimits:
-    known = {item.name for item in fields(JobLimits)}
-    if isinstance(body, dict):
-        # What a web of before these limits sends.
-        body = {"disk_bytes": 0, "person_bytes": 0, **body}
-    if not isinstance(body, dict) or set(body) != known:
-        raise OrderRefused("malformed", f"limits must hold exactly {sorted(known)}")
-    return JobLimits(**body)
-
-
-def _env(body: object) -> dict[str, str]:
-    if not isinstance(body, dict):
-        raise OrderRefused("malformed", "env is no object")
-    for name, value in body.items():
-        if (
-            not isinstance(value, str)
-            or "\0" in value + name
-            or "=" in name
-            or not name
-        ):
-            raise OrderRefused("malformed", f"env.{name!r:.40} cannot be set")
-    return body

@@ -12,12 +12,21 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from placement.planner.values.errors import FactRefused, OrderRefused
-from placement.protocol.commands import MAX_ORDER_BYTES, VERSION
+from placement.protocol.commands import (
+    MAX_ORDER_BYTES,
+    VERSION,
+    Text,
+    order_body,
+    read_order,
+)
+from telemetry.protocol.codec import Malformed, decode, plain, read
 
 LOWEST_UID = 1000
 """Accounts of people begin here (Debian policy manual, 9.2.2)."""
@@ -30,6 +39,8 @@ MOST_TEXT = 600
 """Characters of a warning."""
 LINE_CHARACTERS = 76
 MOST_REASON = 300
+Instant = Annotated[float, Meta(ge=0, lt=LATEST_AT)]
+"""Unix seconds."""
 
 
 class ProcessOrderKind(StrEnum):
@@ -39,27 +50,24 @@ class ProcessOrderKind(StrEnum):
     STOP = "stop_process"
 
 
-KINDS = frozenset(kind.value for kind in ProcessOrderKind)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ProcessOrder:
     """One order of the web to one node about one process."""
 
     kind: ProcessOrderKind
-    node: str
-    nonce: str
-    issued_at: float
+    node: Text
+    nonce: Text
+    issued_at: Instant
     """Unix time, as the two other instants here."""
-    expires_at: float
+    expires_at: Instant
     pid: int
     uid: int
-    started_at: float
+    started_at: Instant
     """When the process started, by the node's clock."""
-    gpu_uuid: str
-    grace_seconds: float = 30.0
+    gpu_uuid: Text
+    grace_seconds: Instant = 30.0
     """From TERM to KILL."""
-    text: str = ""
+    text: Text = ""
     """What the terminals are to show."""
 
     def __post_init__(self) -> None:
@@ -76,17 +84,19 @@ class ProcessOrder:
         return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def kind_of(payload: str) -> str | None:
+class _Kinded(Struct):
+    kind: ProcessOrderKind
+
+
+def kind_of(payload: str) -> ProcessOrderKind | None:
     """Return the kind that a payload names; None: it is no order of this file.
 
     Says nothing about whether the rest of it is in order.
     """
     try:
-        body = json.loads(payload[:MAX_ORDER_BYTES])
-    except (ValueError, RecursionError):
+        return decode(_Kinded, payload, most_bytes=MAX_ORDER_BYTES).kind
+    except Malformed:
         return None
-    kind = body.get("kind") if isinstance(body, dict) else None
-    return kind if isinstance(kind, str) and kind in KINDS else None
 
 
 def parse_process_order(payload: str) -> ProcessOrder:
@@ -95,34 +105,10 @@ def parse_process_order(payload: str) -> ProcessOrder:
     Raises:
         OrderRefused: ``malformed`` with the field that is wrong, ``protected``.
     """
-    if len(payload.encode()) > MAX_ORDER_BYTES:
-        raise OrderRefused("malformed", f"larger than {MAX_ORDER_BYTES} bytes")
-    try:
-        body = json.loads(payload)
-    except ValueError as error:
-        raise OrderRefused("malformed", "not JSON") from error
-    if not isinstance(body, dict) or body.pop("v", None) != VERSION:
+    body = order_body(payload)
+    if body.pop("v", None) != VERSION:
         raise OrderRefused("malformed", f"not an order of version {VERSION}")
-    known = {item.name for item in fields(ProcessOrder)}
-    if set(body) != known:
-        wrong = sorted(set(body) ^ known)
-        raise OrderRefused("malformed", f"unknown or missing fields {wrong}")
-    for name in ("issued_at", "expires_at", "started_at", "grace_seconds"):
-        value = body[name]
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not 0 <= value < LATEST_AT:  # NaN too
-            raise OrderRefused("malformed", f"{name} is no time")
-    for name in ("node", "nonce", "gpu_uuid", "text"):
-        if not isinstance(body[name], str) or "\0" in body[name]:
-            raise OrderRefused("malformed", f"{name} is no text")
-    for name in ("pid", "uid"):
-        if type(body[name]) is not int:
-            raise OrderRefused("malformed", f"{name} is no number")
-    try:
-        kind = ProcessOrderKind(body["kind"])
-    except ValueError as error:
-        raise OrderRefused("malformed", "unknown kind") from error
-    return ProcessOrder(**{**body, "kind": kind})
+    return read_order(ProcessOrder, body, VERSION)
 
 
 def terminal_text(text: str) -> str:
@@ -158,19 +144,25 @@ class ResponseOutcome(StrEnum):
     """The process outlived KILL: it sits in the driver."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ProcessFact:
     """What a node says came of one order of this file."""
 
-    nonce: str
+    nonce: Annotated[str, Meta(min_length=1, max_length=64)]
     outcome: ResponseOutcome
-    at: float
-    """Unix time by the node's clock."""
+    at: Instant
+    """By the node's clock."""
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.nonce.isalnum():
+            raise Malformed("nonce", "not a word of letters and digits")
+        clean = "".join(c if c.isprintable() else " " for c in self.reason)
+        object.__setattr__(self, "reason", clean[:MOST_REASON])
 
     def message(self) -> dict[str, Any]:
         """Return it as a message of ``facts.<node>``."""
-        return {"v": 1, "kind": "response", **asdict(self)}
+        return {"v": 1, "kind": "response", **plain(self)}
 
 
 def is_process_fact(message: Mapping[str, Any]) -> bool:
@@ -186,19 +178,7 @@ def parse_process_fact(message: Mapping[str, Any]) -> ProcessFact:
     """
     if message.get("v") != 1 or not is_process_fact(message):
         raise FactRefused("kind", "no response of version 1")
-    nonce, reason = message.get("nonce"), message.get("reason", "")
-    if not isinstance(nonce, str) or not nonce.isalnum() or len(nonce) > 64:
-        raise FactRefused("nonce", "no word of letters and digits")
-    if not isinstance(reason, str):
-        raise FactRefused("reason", "no text")
-    at = message.get("at")
-    if isinstance(at, bool) or not isinstance(at, int | float):
-        raise FactRefused("at", "no time")
-    if not 0 <= at < LATEST_AT:  # NaN too
-        raise FactRefused("at", "no time")
     try:
-        outcome = ResponseOutcome(message.get("outcome"))  # type: ignore[arg-type]
-    except ValueError as error:
-        raise FactRefused("outcome", "unknown") from error
-    clean = "".join(c if c.isprintable() else " " for c in reason)[:MOST_REASON]
-    return ProcessFact(nonce=nonce, outcome=outcome, at=float(at), reason=clean)
+        return read(ProcessFact, message)
+    except Malformed as error:
+        raise FactRefused(error.field, error.why) from None

@@ -10,9 +10,10 @@ are carried in the signed order of each node.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 from placement.planner.values.errors import OrderRefused
 
@@ -22,7 +23,7 @@ NONE, LATER, REFUSED = "none", "later", "refused"
 """Why a node brings no checkpoint: there is none; it cannot now; it never can."""
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,252}")
 _TOKEN = re.compile(r"[a-z0-9]{16,64}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 def address_problem(address: str) -> str:
@@ -38,7 +39,7 @@ def address_problem(address: str) -> str:
     return "is neither a host name nor an IP address"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Meeting:
     """Where one node stands among those of a Job."""
 
@@ -79,57 +80,13 @@ class Meeting:
         return sum(self.counts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StartCheckpoint:
     """A checkpoint, or one node's part of one, that is fetched before the start."""
 
-    number: int
-    size_bytes: int
-    sha256: str
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.number < MOST_NODES or not 0 < self.size_bytes < 2**53:
-            raise OrderRefused("malformed", "checkpoints: number or size")
-        if not _SHA256.fullmatch(self.sha256):
-            raise OrderRefused("malformed", "checkpoints: no sum")
-
-
-def meeting_of(body: object) -> Meeting | None:
-    """Read a Meeting out of an order. Raises OrderRefused."""
-    if body is None:
-        return None
-    known = _exactly(body, Meeting, "meeting")
-    counts = known["counts"]
-    if not isinstance(counts, list) or not all(type(one) is int for one in counts):
-        raise _wrong("counts", "is no list of numbers")
-    if type(known["node_rank"]) is not int or type(known["port"]) is not int:
-        raise _wrong("node_rank", "or port is no number")
-    if not isinstance(known["address"], str) or not isinstance(known["token"], str):
-        raise _wrong("address", "or token is no text")
-    return Meeting(**{**known, "counts": tuple(counts)})
-
-
-def checkpoints_of(body: object) -> tuple[StartCheckpoint, ...]:
-    """Read what is fetched before the start. Raises OrderRefused."""
-    if not isinstance(body, list) or len(body) > MOST_NODES:
-        raise OrderRefused("malformed", "checkpoints is no list")
-    found = []
-    for item in body:
-        known = _exactly(item, StartCheckpoint, "checkpoints")
-        numbers = (known["number"], known["size_bytes"])
-        if not all(type(one) is int for one in numbers):
-            raise OrderRefused("malformed", "checkpoints: number or size")
-        if not isinstance(known["sha256"], str):
-            raise OrderRefused("malformed", "checkpoints: no sum")
-        found.append(StartCheckpoint(**known))
-    return tuple(found)
-
-
-def _exactly(body: object, kind: type, name: str) -> Mapping[str, Any]:
-    wanted = {item.name for item in fields(kind)}
-    if not isinstance(body, dict) or set(body) != wanted:
-        raise OrderRefused("malformed", f"{name} must hold exactly {sorted(wanted)}")
-    return body
+    number: Annotated[int, Meta(ge=0, lt=MOST_NODES)]
+    size_bytes: Annotated[int, Meta(gt=0, lt=2**53)]
+    sha256: Sha256
 
 
 def _wrong(name: str, why: str) -> OrderRefused:

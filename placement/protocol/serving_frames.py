@@ -12,12 +12,15 @@ body. Heads:
 Nodes are not trusted: an answer's status and headers are taken from a short list.
 """
 
-import json
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from telemetry.protocol.codec import Malformed, decode, encode, read
 
 MOST_HEAD_BYTES = 8 * 1024
 PIECE_BYTES = 48 * 1024
@@ -42,6 +45,8 @@ _PATH = re.compile(
     r"|v2/models/[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(?:/versions/1)?(?:/ready|/infer)?"
 )
 _CALL = re.compile(r"[0-9a-f]{32}")
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+HeaderValue = Annotated[str, Meta(pattern=r"\A[ -~]*\Z")]
 
 
 class FrameInvalid(Exception):
@@ -61,7 +66,7 @@ def allowed_path(path: str) -> str | None:
 
 def pack(head: Mapping[str, Any], body: bytes = b"") -> bytes:
     """Return one frame."""
-    text = json.dumps(head, separators=(",", ":")).encode()
+    text = encode(head)
     return struct.pack(">I", len(text)) + text + body
 
 
@@ -77,10 +82,10 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
     if length > MOST_HEAD_BYTES or len(data) < 4 + length:
         raise FrameInvalid(f"a head of {length} bytes in {len(data)}")
     try:
-        head = json.loads(data[4 : 4 + length])
-    except (ValueError, RecursionError):
-        raise FrameInvalid("the head is no JSON") from None
-    if not isinstance(head, dict) or not isinstance(head.get("kind"), str):
+        head = decode(dict[str, Any], data[4 : 4 + length])
+    except Malformed as error:
+        raise FrameInvalid(f"the head: {error}") from None
+    if not isinstance(head.get("kind"), str):
         raise FrameInvalid("the head names no kind")
     call = head.get("call")
     if not isinstance(call, str) or not _CALL.fullmatch(call):
@@ -127,12 +132,12 @@ class Call:
     """One request on its way to a Job's server."""
 
     call: str
-    job: int
-    attempt: int
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    within_seconds: float
+    job: Count
+    attempt: Count
+    method: Literal["GET", "POST"]
+    path: Annotated[str, Meta(pattern=r"\A/[ -~]*\Z")]
+    headers: Mapping[str, HeaderValue]
+    within_seconds: Annotated[float, Meta(gt=0, le=3600)]
     """From when the node has it; the web waits a little longer."""
     expires_at: float
     """Unix time by the web's clocks: a call that waits longer is not sent."""
@@ -160,30 +165,10 @@ class Call:
 
 def checked_call(head: Mapping[str, Any], body: bytes) -> Call:
     """Read a call back, at the node. Raises FrameInvalid by what is wrong."""
+    given = head.get("headers")
+    if isinstance(given, dict):
+        given = {name: given[name] for name in REQUEST_HEADERS if name in given}
     try:
-        call = Call(
-            call=str(head["call"]),
-            job=int(head["job"]),
-            attempt=int(head["attempt"]),
-            method=str(head["method"]),
-            path=str(head["path"]),
-            headers={
-                name: str(head["headers"][name])
-                for name in REQUEST_HEADERS
-                if name in head["headers"]
-            },
-            within_seconds=float(head["within_seconds"]),
-            expires_at=float(head["expires_at"]),
-            body=body,
-            key=None if head.get("key") is None else str(head["key"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FrameInvalid(f"no call: {error!r:.80}") from None
-    if call.method not in ("GET", "POST") or not call.path.startswith("/"):
-        raise FrameInvalid(f"no call: {call.method:.10} {call.path:.40}")
-    clean = [call.path, *call.headers.values()]
-    if any(not text.isascii() or not text.isprintable() for text in clean):
-        raise FrameInvalid("no call: its words are not printable")
-    if not 0 < call.within_seconds <= 3600:
-        raise FrameInvalid("no call: no time for it")
-    return call
+        return replace(read(Call, {**head, "headers": given, "body": ""}), body=body)
+    except Malformed as error:
+        raise FrameInvalid(f"no call: {error}") from None

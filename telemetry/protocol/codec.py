@@ -100,6 +100,31 @@ def read(kind: type[_Kind], values: object) -> _Kind:
     return value
 
 
+def read_exact(kind: type[_Kind], values: object) -> _Kind:
+    """Read a value whose fields must all be there, also those with a default.
+
+    Raises:
+        Malformed: it is not of this kind, or lacks a field, or has one too many.
+    """
+    value = read(kind, values)
+    _check_names(plain(value), values, "")
+    return value
+
+
+def _check_names(known: Any, given: Any, path: str) -> None:
+    if isinstance(known, dict):
+        for name in known.keys() ^ given.keys():
+            missing = name in known
+            shown = name if name.isprintable() else "?"
+            why = "is missing" if missing else "is not a known field"
+            raise Malformed(_joined(path, shown[:40]), why)
+        for name in known:
+            _check_names(known[name], given[name], _joined(path, name))
+    elif isinstance(known, list | tuple):
+        for number, pair in enumerate(zip(known, given, strict=True)):
+            _check_names(*pair, f"{path}[{number}]")
+
+
 def _plain_text(value: object) -> str:
     """Return a ``str`` of a subclass as what msgspec knows."""
     if isinstance(value, str):
@@ -155,18 +180,17 @@ def _malformed(error: msgspec.ValidationError) -> Malformed:
 
 def _why(text: str) -> str:
     if found := _TYPE.match(text):
-        *most, last = (_WORDS.get(one, one) for one in found["wanted"].split(" | "))
-        wanted = f"{', '.join(most)} or {last}" if most else last
-        return f"must be {wanted}, not {_WORDS.get(found['got'], found['got'])}"
+        wanted = (_WORDS.get(one) for one in found["wanted"].split(" | "))
+        return f"not {' or '.join(filter(None, wanted))}"
     if found := _RANGE.match(text):
         return f"must be {_BOUNDS[found['bound']]}{found['limit']}"
     if found := _LENGTH.match(text):
         bound = _BOUNDS.get(found["bound"].strip(), "")
         return f"must have {bound}{found['limit']} {_UNITS[found['kind']]}"
     if "matching regex" in text:
-        return "is not of the form that it must have"
+        return "not in the form of this field"
     if text.startswith("Invalid "):
-        return "is not one of the known values"
+        return "not a word of this field"
     return "".join(c if c.isprintable() else "?" for c in text[:MOST_WHY])
 
 
@@ -196,6 +220,11 @@ def _check_of(info: inspect.Type, printable: bool = False) -> _Check | None:
     if isinstance(info, inspect.StrType):
         return _check_line if printable else None
     if isinstance(info, inspect.StructType | inspect.DataclassType):
+        if isinstance(info, inspect.DataclassType) and "__slots__" not in vars(
+            info.cls
+        ):
+            # Without slots msgspec leaves defaults out of what it read, and writes.
+            raise TypeError(f"{info.cls.__name__} needs slots=True")
         checks = [(one.name, _check_of(one.type)) for one in info.fields]
         return _check_of_fields([(name, c) for name, c in checks if c is not None])
     if isinstance(info, inspect.VarTupleType | inspect.ListType):

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from telemetry.protocol.codec import Line, encode
 from telemetry.protocol.errors import MessageRefused
-from telemetry.protocol.message import MESSAGE_MOST_BYTES, Message, read_as
+from telemetry.protocol.message import MESSAGE_MOST_BYTES, NodeMessage, read_as
 from telemetry.protocol.units import GIB_BYTES, TIB_BYTES
 
 MOST_GPUS = 64
@@ -161,6 +161,7 @@ class NodeInfo(Struct, frozen=True):
         node so large that both are too much for a reader tells the former only.
         """
         message = RosterMessage(
+            v=1,
             at=at,
             backend=self.backend,
             gpus=self.gpus,
@@ -185,7 +186,7 @@ class NodeInfo(Struct, frozen=True):
         return read_as(RosterMessage, data).value(node)
 
 
-class RosterMessage(Message, frozen=True, kw_only=True, tag="roster"):
+class RosterMessage(NodeMessage, frozen=True, kw_only=True, tag="roster"):
     """A roster as it is sent."""
 
     backend: Backend

@@ -24,10 +24,10 @@ Instant = Annotated[float, Meta(ge=0, le=LATEST_AT)]
 _Message = TypeVar("_Message")
 
 
-class Message(Struct, frozen=True, kw_only=True, tag_field="kind"):
+class NodeMessage(Struct, frozen=True, kw_only=True, tag_field="kind"):
     """The fields that every message has."""
 
-    v: Literal[1] = 1
+    v: Literal[1]
     """Version of the message; others are refused."""
     at: Instant
 

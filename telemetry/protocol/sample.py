@@ -21,7 +21,7 @@ from telemetry.protocol.hardware import (
     NodeInfo,
     RosterMessage,
 )
-from telemetry.protocol.message import MESSAGE_MOST_BYTES, Message, read_as
+from telemetry.protocol.message import MESSAGE_MOST_BYTES, NodeMessage, read_as
 from telemetry.protocol.reading import (
     COMMAND_LENGTH,
     HARM,
@@ -99,6 +99,7 @@ class NodeSample(Struct, frozen=True):
     def message(self) -> SampleMessage:
         """The sample as it is sent, without bounds."""
         return SampleMessage(
+            v=1,
             at=self.at,
             seq=self.seq,
             load1=self.load1,
@@ -125,7 +126,7 @@ class NodeSample(Struct, frozen=True):
         return read_as(SampleMessage, data).value(node)
 
 
-class SampleMessage(Message, frozen=True, kw_only=True, tag="sample"):
+class SampleMessage(NodeMessage, frozen=True, kw_only=True, tag="sample"):
     """A sample as it is sent."""
 
     seq: Count

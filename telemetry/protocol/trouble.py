@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from telemetry.protocol.codec import Line, encode
-from telemetry.protocol.message import Message, read_as
+from telemetry.protocol.message import NodeMessage, read_as
 
 REASON_LENGTH = 300
 
@@ -45,7 +45,9 @@ class NodeTrouble(Struct, frozen=True):
         """As compact JSON; a reason that is too long is cut."""
         line = "".join(c if c.isprintable() else " " for c in self.reason)
         return encode(
-            TroubleMessage(at=self.at, state=self.state, reason=line[:REASON_LENGTH])
+            TroubleMessage(
+                v=1, at=self.at, state=self.state, reason=line[:REASON_LENGTH]
+            )
         )
 
     @classmethod
@@ -54,7 +56,7 @@ class NodeTrouble(Struct, frozen=True):
         return read_as(TroubleMessage, data).value(node)
 
 
-class TroubleMessage(Message, frozen=True, kw_only=True, tag="trouble"):
+class TroubleMessage(NodeMessage, frozen=True, kw_only=True, tag="trouble"):
     """A trouble as it is sent."""
 
     state: TroubleState

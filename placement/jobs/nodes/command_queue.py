@@ -19,6 +19,7 @@ from placement.planner.launch.recipes import KNOWN_RECIPES, claim_bytes, runs_by
 from placement.protocol import signing
 from placement.protocol.commands import Addressed, JobLimits, Order, OrderKind
 from placement.protocol.events import Running
+from placement.protocol.launchers import Launcher
 from placement.protocol.multi_node import gpus_by_node
 from placement.protocol.process_commands import ProcessOrder
 from placement.rules.sweep import variables
@@ -72,7 +73,7 @@ def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Orde
         recipe=None if script else job.recipe,
         settings=job.recipe_settings,
         script_sha256=sha256,
-        launcher=job.started_with,
+        launcher=Launcher(job.started_with),
         environment_folder=job.environment_folder,
         files_sha256=_files_sha256(job),
         env={}

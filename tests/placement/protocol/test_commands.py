@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -70,7 +71,7 @@ def test_an_order_never_outlives_the_reservation():
         ({"env": {"A=B": "1"}}, "env"),
         ({"env": []}, "env"),
         ({"limits": {}}, "limits"),
-        ({"limits": {**JobLimits().__dict__, "processes": -1}}, "processes"),
+        ({"limits": {**asdict(JobLimits()), "processes": -1}}, "processes"),
         ({"settings": 1}, "settings"),
         ({"recipe": 1}, "recipe"),
         ({"simulated": 1}, "simulated"),

@@ -138,7 +138,7 @@ def test_a_changed_file_is_taken_over_and_a_broken_one_is_not(tmp_path, capsys) 
     [
         (None, "no file"),
         ("{", "not JSON"),
-        ('{"gpus": []}', "gpus: empty"),
+        ('{"gpus": []}', "gpus: must have at least 1"),
         ('{"gpus": [{"uuid": 3}]}', r"gpus\[0\].uuid: not text"),
     ],
 )

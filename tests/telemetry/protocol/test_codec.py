@@ -76,20 +76,19 @@ class Whole(Struct, frozen=True, forbid_unknown_fields=True):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"parts":[{"name":7}]}', "parts[0].name: must be text, not a whole number"),
+        ('{"parts":[{"name":7}]}', "parts[0].name: not text"),
         ('{"parts":[{"size":1}]}', "parts[0].name: is missing"),
-        ('{"parts":{}}', "parts: must be a list, not an object"),
-        ('{"parts":[],"count":"1"}', "count: must be a whole number, not text"),
-        ('{"parts":[],"count":1.0}', "count: must be a whole number, not a number"),
-        ('{"parts":[],"count":true}', "count: must be a whole number, not true or"),
+        ('{"parts":{}}', "parts: not a list"),
+        ('{"parts":[],"count":"1"}', "count: not a whole number"),
+        ('{"parts":[],"count":1.0}', "count: not a whole number"),
+        ('{"parts":[],"count":true}', "count: not a whole number"),
         ('{"parts":[],"odd":1}', "odd: is not a known field"),
         ('{"parts":[],"\\u001b":1}', "?: is not a known field"),
         ('{"parts":[{"name":"a\\u202eb"}]}', "parts[0].name: has control characters"),
         ('{"parts":[{"name":"","size":1e999}]}', "parts[0].size: Number out of range"),
-        ("[]", "must be an object, not a list"),
+        ("[]", "not an object"),
         ("{", "not JSON: "),
         ('{"parts":[{"name":"","size":NaN}]}', "not JSON: "),
-        ('{"x":' * 5_000, "not JSON: "),
     ],
 )
 def test_a_refusal_names_the_field_and_says_why(text, said) -> None:
@@ -97,6 +96,11 @@ def test_a_refusal_names_the_field_and_says_why(text, said) -> None:
         decode(Whole, text)
     assert str(refused.value).startswith(said)
     assert len(str(refused.value)) < 200
+
+
+def test_json_that_is_nested_without_end_is_refused() -> None:
+    with pytest.raises(Malformed, match="not JSON"):
+        decode(Part, '{"x":' * 5_000)
 
 
 def test_what_is_too_large_is_not_even_read() -> None:
