@@ -1,10 +1,15 @@
 """Hypothesis strategies of the codec: values of a kind, and JSON that is nearly one."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
+from hypothesis import reject
 from hypothesis import strategies as st
 from msgspec import inspect
+
+from placement.planner.values.errors import PlacementError
+from telemetry.protocol.codec import Malformed
 
 JSON = st.recursive(
     st.none()
@@ -21,23 +26,39 @@ JSON = st.recursive(
 _WORDS = st.text(alphabet=st.characters(categories=["L", "N", "P"]), max_size=300)
 
 
-def values_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Return values of a Struct or a dataclass, within the bounds of its fields."""
-    return _of(inspect.type_info(kind))
+def values_of(kind: Any, /, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return values of a Struct or a dataclass, within the bounds of its fields.
+
+    Args:
+        fields: strategies of those fields that rules between fields bind.
+    """
+    return _of_fields(inspect.type_info(kind), fields)
 
 
 def _of(info: inspect.Type) -> st.SearchStrategy[Any]:
     if isinstance(info, inspect.Metadata):
         return _of(info.type)
     if isinstance(info, inspect.StructType | inspect.DataclassType):
-        needed = {one.name: _of(one.type) for one in info.fields if one.required}
-        free = {one.name: _of(one.type) for one in info.fields if not one.required}
-        fields = st.fixed_dictionaries(needed, optional=free)
-        return fields.map(lambda given: info.cls(**given))
+        return _of_fields(info, {})
     if isinstance(info, inspect.UnionType):
-        # UNSET and an odd kind of None have no JSON of their own.
         return st.one_of(*[_of(one) for one in info.types])
     return _of_scalar(info)
+
+
+def _of_fields(info: Any, given: dict[str, Any]) -> st.SearchStrategy[Any]:
+    needed, free = dict(given), {}
+    for one in info.fields:
+        if one.name not in given:
+            (needed if one.required else free)[one.name] = _of(one.type)
+    fields = st.fixed_dictionaries(needed, optional=free)
+    return fields.map(lambda values: _made(info.cls, values))
+
+
+def _made(kind: type, given: dict[str, Any]) -> Any:
+    try:
+        return kind(**given)
+    except (Malformed, PlacementError):  # a rule between fields
+        reject()
 
 
 def _of_scalar(info: inspect.Type) -> st.SearchStrategy[Any]:
@@ -84,6 +105,8 @@ def _of_group(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.dictionaries(_of(info.key_type), _of(info.value_type), max_size=3)
         case inspect.AnyType():
             return JSON
+        case inspect.CustomType():
+            return st.just(Path("/a/b"))
     raise TypeError(f"no strategy for {info}")
 
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from placement.protocol.commands import Count
 from telemetry.protocol.codec import Malformed, decode, encode, read
 
 MOST_HEAD_BYTES = 8 * 1024
@@ -45,7 +46,6 @@ _PATH = re.compile(
     r"|v2/models/[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(?:/versions/1)?(?:/ready|/infer)?"
 )
 _CALL = re.compile(r"[0-9a-f]{32}")
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 HeaderValue = Annotated[str, Meta(pattern=r"\A[ -~]*\Z")]
 
 

@@ -24,7 +24,7 @@ from telemetry.protocol.hardware import NodeInfo
 from telemetry.protocol.message import MESSAGE_MOST_BYTES
 from telemetry.protocol.reading import XidEvent
 from telemetry.protocol.sample import NodeSample, read_message
-from telemetry.protocol.trouble import NodeTrouble
+from telemetry.protocol.trouble import KeptTrouble, NodeTrouble
 from telemetry.rules.energy import EnergyMeters
 from telemetry.rules.rollup import MINUTE_SECONDS, minute_start, of_reading
 
@@ -272,7 +272,7 @@ class Intake:
         if kept is None:
             return
         try:
-            inbox.trouble = NodeTrouble.from_message(
+            inbox.trouble = KeptTrouble.read(
                 kept,  # type: ignore[arg-type]
                 node=inbox.name,
             )

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import PurePath
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -71,15 +72,15 @@ def decode(kind: type[_Kind], data: bytes | str, *, most_bytes: int = 2**24) -> 
     Raises:
         Malformed: it is too large, not JSON, or not of this kind.
     """
-    size_bytes = len(data) if isinstance(data, bytes) else len(data.encode())
-    if size_bytes > most_bytes:
-        raise Malformed("", f"{size_bytes} bytes, at most {most_bytes}")
     try:
+        size_bytes = len(data) if isinstance(data, bytes) else len(data.encode())
+        if size_bytes > most_bytes:
+            raise Malformed("", f"{size_bytes} bytes, at most {most_bytes}")
         value: _Kind = _decoder(kind).decode(data)  # type: ignore[arg-type]
     except msgspec.ValidationError as error:
         raise _malformed(error) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise Malformed("", f"not JSON: {error}"[:MOST_WHY]) from None
+        raise Malformed("", f"not JSON: {_shown(str(error))}") from None
     _check_texts(kind, value)
     return value
 
@@ -91,7 +92,7 @@ def read(kind: type[_Kind], values: object) -> _Kind:
         Malformed: it is not of this kind.
     """
     try:
-        value = msgspec.convert(values, kind)
+        value = msgspec.convert(values, kind, dec_hook=_path_of)
     except msgspec.ValidationError as error:
         raise _malformed(error) from None
     except RecursionError as error:
@@ -126,10 +127,18 @@ def _check_names(known: Any, given: Any, path: str) -> None:
 
 
 def _plain_text(value: object) -> str:
-    """Return a ``str`` of a subclass as what msgspec knows."""
+    """Return a path, or a ``str`` of a subclass, as what msgspec knows."""
+    if isinstance(value, PurePath):
+        return str(value)
     if isinstance(value, str):
         return str.__str__(value)
     raise TypeError(f"{type(value).__name__} has no JSON")
+
+
+def _path_of(kind: type, value: object) -> PurePath:
+    if issubclass(kind, PurePath) and isinstance(value, str):
+        return kind(value)
+    raise Malformed("", "not a path")
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain_text)
@@ -137,7 +146,7 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_plain_text)
 
 @lru_cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+    return msgspec.json.Decoder(kind, dec_hook=_path_of)
 
 
 # --- errors ---------------------------------------------------------------------
@@ -191,6 +200,10 @@ def _why(text: str) -> str:
         return "not in the form of this field"
     if text.startswith("Invalid "):
         return "not a word of this field"
+    return _shown(text)
+
+
+def _shown(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:MOST_WHY])
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from telemetry.protocol.codec import Line, encode
-from telemetry.protocol.message import NodeMessage, read_as
+from telemetry.protocol.message import Instant, NodeMessage, read_as
 
 REASON_LENGTH = 300
 
@@ -50,17 +50,29 @@ class NodeTrouble(Struct, frozen=True):
             )
         )
 
+
+Reason = Annotated[Line, Meta(max_length=REASON_LENGTH)]
+
+
+class KeptTrouble(Struct, frozen=True):
+    """A trouble as it is kept for an ingest that starts later, and shown on pages."""
+
+    state: TroubleState
+    at: Instant
+    reason: Reason = ""
+
     @classmethod
-    def from_message(cls, data: bytes | str, *, node: str = "") -> NodeTrouble:
-        """Read it. Raises MessageRefused with the field that is wrong."""
-        return read_as(TroubleMessage, data).value(node)
+    def read(cls, data: bytes, *, node: str) -> NodeTrouble:
+        """Return the trouble of a node. Raises MessageRefused."""
+        kept = read_as(cls, data)
+        return NodeTrouble(node, kept.state, kept.reason, kept.at)
 
 
 class TroubleMessage(NodeMessage, frozen=True, kw_only=True, tag="trouble"):
     """A trouble as it is sent."""
 
     state: TroubleState
-    reason: Annotated[Line, Meta(max_length=REASON_LENGTH)] = ""
+    reason: Reason = ""
 
     def value(self, node: str) -> NodeTrouble:
         """Return the trouble of a node."""

@@ -6,14 +6,13 @@ Job's unit (unit_entry.py); elsewhere the forked child of the shim does
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from placement.agent.process import private_mounts, process_tree, unix_user
 from placement.agent.process.program_lookup import checked_argv
@@ -31,7 +30,7 @@ PRIVATE = {"tmp": Path("/tmp"), "var-tmp": Path("/var/tmp")}
 """Folders in ``private_tmp``, and where a Job in a unit sees them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class JobStart:
     """The remaining steps once session, log and descriptors are in place."""
 
@@ -48,34 +47,6 @@ class JobStart:
     resume_job: int = 0
     private_tmp: Path | None = None
     """The folder that the Job has for /tmp; None: everybody's. Needs root."""
-
-    def to_json(self) -> str:
-        """Write it down for the process inside the unit."""
-        return json.dumps(asdict(self), default=str)
-
-    @classmethod
-    def from_json(cls, text: str) -> JobStart:
-        """Read it back."""
-        said: dict[str, Any] = json.loads(text)
-        identity = said["identity"]
-        if identity is not None:
-            identity = UnixIdentity(
-                **identity
-                | {"home": Path(identity["home"]), "groups": tuple(identity["groups"])}
-            )
-        paths = {
-            name: None if said[name] is None else Path(said[name])
-            for name in ("work", "resume", "private_tmp")
-        }
-        return cls(
-            **said
-            | paths
-            | {
-                "argv": tuple(said["argv"]),
-                "identity": identity,
-                "limits": JobLimits(**said["limits"]),
-            }
-        )
 
     def run(self) -> NoReturn:
         """Replace this process by the Job's program. Write a failure to the log."""

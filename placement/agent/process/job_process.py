@@ -33,6 +33,7 @@ from placement.protocol.launchers import (
     LaunchPlace,
     script_command,
 )
+from telemetry.protocol.codec import encode
 
 CODE_DIR = Path(__file__).resolve().parents[3]
 RUN_VARIABLE = "GPUPORTAL_RUN"
@@ -223,7 +224,7 @@ def become_job(
 def _enter(unit: Sequence[str], begin: JobStart, *, mark: str) -> NoReturn:
     """Continue inside a systemd unit. The same process reads its task on stdin."""
     told = os.memfd_create("begin")
-    os.write(told, begin.to_json().encode())
+    os.write(told, encode(begin))
     os.lseek(told, 0, os.SEEK_SET)
     os.dup2(told, 0)
     name, _, value = mark.partition("=")

@@ -10,12 +10,13 @@ import sys
 
 from placement.agent.process import private_mounts
 from placement.agent.process.job_exec import JobStart
+from telemetry.protocol.codec import decode
 
 
 def main() -> int:
     """Read, close the standard input, become the Job."""
     with os.fdopen(0, encoding="utf-8") as source:
-        begin = JobStart.from_json(source.read())
+        begin = decode(JobStart, source.read())
     # The lowest free number: the standard input is nothing again.
     os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
     private_mounts.no_new_privileges()

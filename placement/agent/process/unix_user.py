@@ -23,7 +23,7 @@ LOWEST_UID = 1000
 NOBODY_UID = 65_534
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class UnixIdentity:
     """A Unix user that Jobs may run as."""
 

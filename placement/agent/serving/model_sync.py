@@ -15,7 +15,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from placement.agent import portal_channel
 from placement.agent.job_folder import JobFolder, NodeView
@@ -28,8 +30,10 @@ from placement.planner.values.onnx_external_data import (
     OWN_NAME,
     ModelFilePart,
 )
-from placement.protocol.commands import parse_order
+from placement.protocol.commands import Count, parse_order
+from placement.protocol.rendezvous import Sha256
 from placement.protocol.serving_frames import MODEL_NAME
+from telemetry.protocol.codec import Malformed, decode
 
 LOOK_SECONDS = 2.0
 TELL_SECONDS = 10.0
@@ -44,13 +48,13 @@ logger = logging.getLogger(__name__)
 class WantedModel:
     """One model that the Job is to serve."""
 
-    id: int
-    name: str
-    sha256: str
-    memory_bytes: int
-    most_batch: int
-    deadline_ms: int
-    parts: tuple[ModelFilePart, ...] = ()
+    id: Count
+    name: Annotated[str, Meta(pattern=rf"\A{MODEL_NAME.pattern}\Z")]
+    sha256: Sha256
+    memory_bytes: Count
+    most_batch: Count
+    deadline_ms: Count
+    parts: Annotated[tuple[ModelFilePart, ...], Meta(max_length=MOST_PARTS)] = ()
     """Its files, its own first, where its weights lie beside it."""
 
     @property
@@ -58,20 +62,15 @@ class WantedModel:
         """Where it lies in the folder of the Job's models."""
         return f"{self.sha256}/{OWN_NAME}" if self.parts else f"{self.sha256}.onnx"
 
-    @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> "WantedModel":
-        """Read one. Raises KeyError, TypeError or ValueError."""
-        name, sha256 = str(said["name"]), str(said["sha256"])
-        if not MODEL_NAME.fullmatch(name) or not sha256.isalnum():
-            raise ValueError(f"no model: {name:.40} {sha256:.20}")
-        numbers = {
-            field: int(said[field])
-            for field in ("id", "memory_bytes", "most_batch", "deadline_ms")
-        }
-        parts = tuple(ModelFilePart.from_json(one) for one in said.get("parts", ()))
-        if parts and (parts[0].name != OWN_NAME or len(parts) > MOST_PARTS):
-            raise ValueError(f"no model: {len(parts)} parts of {name:.40}")
-        return cls(name=name, sha256=sha256, parts=parts, **numbers)
+    def __post_init__(self) -> None:
+        if self.parts and self.parts[0].name != OWN_NAME:
+            raise Malformed("parts", f"the first is not {OWN_NAME}")
+
+
+class WantedModels(Struct, frozen=True):
+    """What the web answers: the models of one Job."""
+
+    models: tuple[WantedModel, ...]
 
 
 class ModelSync:
@@ -166,8 +165,7 @@ class ModelSync:
             token=self.node.token(),
             key=self.folder.key,
         )
-        listed = json.loads(body)["models"]
-        return [WantedModel.from_json(one) for one in listed[:MOST_MODELS]]
+        return list(decode(WantedModels, body).models[:MOST_MODELS])
 
     def _fetch(self, one: WantedModel) -> None:
         """Have the files, readable for the Job's Unix user and for nobody else."""

@@ -13,12 +13,12 @@ Cost: one pass over the layers, well under 5 ms for 100 of them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from placement.planner.memory.layer_costs import LayerCost, layer_costs
 from placement.planner.memory.step_phases import Phases, rank_phases, stage_layers
 from placement.planner.model.sharding import ONE_RANK, Sharding, check_fit
 from placement.planner.model.spec import ModelSpec
+from placement.planner.values.json_value import JsonValue
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
 
@@ -49,7 +49,7 @@ class LayerEstimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(JsonValue):
     """Bytes needed on one rank, by component; see the module's docstring."""
 
     parameter_bytes: int
@@ -73,27 +73,6 @@ class Estimate:
     def state_bytes(self) -> int:
         """Weights, gradients and optimizer state."""
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain dict for pages and the API."""
-        return {
-            "parameter_bytes": self.parameter_bytes,
-            "gradient_bytes": self.gradient_bytes,
-            "optimizer_bytes": self.optimizer_bytes,
-            "phase_bytes": dict(self.phase_bytes),
-            "peak_phase": self.peak_phase,
-            "peak_bytes": self.peak_bytes,
-            "components": dict(self.components),
-            "low_bytes": self.low_bytes,
-            "likely_bytes": self.likely_bytes,
-            "high_bytes": self.high_bytes,
-            "activations_are_a_guess": self.activations_are_a_guess,
-            "layers": [
-                {name: getattr(layer, name) for name in LayerEstimate.__slots__}
-                for layer in self.layers
-            ],
-            "notes": list(self.notes),
-        }
 
 
 def outside_bytes(workload: Workload) -> int:

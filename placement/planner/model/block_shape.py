@@ -4,11 +4,9 @@ The memory of activations follows from these. Blocks of one model may differ in 
 way only: a block with a "router" Part runs experts, one without it a plain MLP.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from placement.planner.values.errors import SpecInvalid
 from telemetry.protocol.sentences import sentence
 
 
@@ -128,45 +126,3 @@ def shape_problems(shape: TransformerShape) -> dict[str, str]:
             experts=shape.experts,
         )
     return problems
-
-
-def shape_to_json(shape: TransformerShape | None) -> dict[str, Any] | None:
-    """Plain dict; what equals its default is left out."""
-    if shape is None:
-        return None
-    defaults = {field.name: field.default for field in fields(TransformerShape)}
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in asdict(shape).items()
-        if value != defaults[name]
-    }
-
-
-def shape_from_json(data: Mapping[str, Any] | None) -> TransformerShape | None:
-    """Read back what `shape_to_json` wrote. Raises SpecInvalid for wrong types."""
-    if data is None:
-        return None
-    values = dict(data)
-    for field in fields(TransformerShape):
-        value = values.get(field.name, field.default)
-        if field.name == "lora_targets":
-            if not _are_words(value):
-                raise SpecInvalid(
-                    {field.name: sentence("must be a list of short names")}
-                )
-            values[field.name] = tuple(value)
-            continue
-        wanted = (int, float) if field.type is float else field.type
-        if not isinstance(wanted, type | tuple):
-            wanted = str
-        if not isinstance(value, wanted) or value in (float("inf"), float("-inf")):
-            raise SpecInvalid(
-                {field.name: sentence("has the wrong type in the stored shape")}
-            )
-    return TransformerShape(**values)
-
-
-def _are_words(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(
-        isinstance(word, str) and len(word) <= 80 for word in value
-    )

@@ -7,16 +7,15 @@ twice. Where the family is known, `shape` says how a block computes; without it
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple, Self
 
 from placement.planner.model.block_shape import (
     TransformerShape,
-    shape_from_json,
     shape_problems,
-    shape_to_json,
 )
 from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.json_value import JsonValue
 from telemetry.protocol.sentences import sentence
 
 Component = Literal[
@@ -137,7 +136,7 @@ class LayerSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(JsonValue):
     """A model: family, layers in order, and, if known, how a block computes."""
 
     family: str
@@ -208,43 +207,32 @@ class ModelSpec:
         return {component: count for component, count in sums.items() if count}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dict that `from_json` reads back to an equal ModelSpec."""
-        return {
-            "version": 1,
-            "family": self.family,
-            "name": self.name,
-            "head": self.head,
-            "dtype": self.dtype,
-            "source": self.source,
-            "tied_groups": [list(group) for group in self.tied_groups],
-            "shape": shape_to_json(self.shape),
-            "layers": [_layer_to_json(layer) for layer in self.layers],
-            "parameter_count": self.parameter_count,
-        } | ({"notes": list(self.notes)} if self.notes else {})
+        """Plain dict that `from_json` reads back; most defaults are left out."""
+        data = JsonValue.to_json(self)
+        for layer in data["layers"]:
+            layer["parts"] = [
+                without_defaults(LayerPart, one) for one in layer["parts"]
+            ]
+        if self.shape is not None:
+            data["shape"] = without_defaults(TransformerShape, data["shape"])
+        if not self.notes:
+            del data["notes"]
+        return data | {"version": 1, "parameter_count": self.parameter_count}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "ModelSpec":
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read back what `to_json` wrote. Raises SpecInvalid for anything else."""
-        try:
-            if data["version"] != 1:
-                raise SpecInvalid({"version": sentence("only version 1 can be read")})
-            spec = cls(
-                family=str(data["family"]),
-                name=str(data["name"]),
-                head=str(data["head"]),
-                dtype=str(data["dtype"]),
-                source=str(data["source"]),
-                tied_groups=tuple(
-                    tuple(map(str, group)) for group in data["tied_groups"]
-                ),
-                shape=shape_from_json(data["shape"]),
-                layers=tuple(_layer_from_json(layer) for layer in data["layers"]),
-                notes=tuple(str(note)[:400] for note in data.get("notes", ())),
-            )
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise SpecInvalid({"spec": f"not a ModelSpec: {error!r}"[:200]}) from error
+        if not isinstance(data, Mapping) or data.get("version") != 1:
+            raise SpecInvalid({"version": sentence("only version 1 can be read")})
+        spec = super(ModelSpec, cls).from_json(data)
         check(spec)
-        return spec
+        return replace(spec, notes=tuple(note[:400] for note in spec.notes))
+
+
+def without_defaults(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a value whose kind has another default for them."""
+    defaults = {field.name: field.default for field in fields(kind)}
+    return {name: one for name, one in data.items() if one != defaults[name]}
 
 
 def check(spec: ModelSpec) -> None:
@@ -366,42 +354,3 @@ _PART_COUNTS = (
     "matrix_parameters",
     "stored_bytes",
 )
-_PART_OPTIONS = {
-    field.name: field.default
-    for field in fields(LayerPart)
-    if field.name not in ("component", *_PART_COUNTS)
-}
-
-
-def _layer_to_json(layer: LayerSpec) -> dict[str, Any]:
-    return {
-        "name": layer.name,
-        "kind": layer.kind,
-        "parts": [_part_to_json(one) for one in layer.parts],
-        "tied_parameters": layer.tied_parameters,
-    }
-
-
-def _part_to_json(one: LayerPart) -> dict[str, Any]:
-    """Plain dict; options at their defaults are left out."""
-    data = asdict(one)
-    data["linears"] = tuple(list(linear) for linear in one.linears)
-    return {
-        name: value
-        for name, value in data.items()
-        if name not in _PART_OPTIONS or value != _PART_OPTIONS[name]
-    }
-
-
-def _layer_from_json(data: Mapping[str, Any]) -> LayerSpec:
-    return LayerSpec(
-        name=str(data["name"]),
-        kind=data["kind"],
-        parts=tuple(_part_from_json(one) for one in data["parts"]),
-        tied_parameters=data["tied_parameters"],
-    )
-
-
-def _part_from_json(data: Mapping[str, Any]) -> LayerPart:
-    linears = tuple(Linear(*one) for one in data.get("linears", ()))
-    return LayerPart(**{**data, "linears": linears})

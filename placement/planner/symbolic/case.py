@@ -5,12 +5,13 @@ config.json. Pure: every field is checked here, before a process is started for 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from placement.planner.model.config_reader import check_size
 from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.json_value import JsonValue
 from placement.planner.values.strategies import DDP
 from placement.planner.values.workload import Workload
 
@@ -59,7 +60,7 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(JsonValue):
     """A checked case. `read` makes it; `to_json` goes to the child and back."""
 
     model: Mapping[str, Any]
@@ -88,23 +89,6 @@ class Case:
     explicitly there, and autograd adds gradients up in new tensors."""
     ignored: tuple[str, ...] = ()
     """Fields of the spec that mean nothing here."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain dict for the child."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Case":
-        """What `to_json` gave."""
-        given = dict(data)
-        if given.get("adapter") is not None:
-            adapter = dict(given["adapter"])
-            given["adapter"] = Adapter(
-                **adapter | {"targets": tuple(adapter["targets"])}
-            )
-        for name in ("frozen", "ignored"):
-            given[name] = tuple(given[name])
-        return cls(**given)
 
 
 def read_case(spec: Mapping[str, Any]) -> Case:

@@ -5,10 +5,11 @@ when the Gpu is booked by others, lost or in maintenance. Placement counts nothi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from placement.planner.values.errors import OffersInvalid
+from placement.planner.values.json_value import JsonValue
 
 PEAK_FLOPS: tuple[tuple[str, float], ...] = (
     ("B200", 2250e12),
@@ -39,8 +40,10 @@ UNKNOWN_PEAK_FLOPS = 60e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuOffer:
+class GpuOffer(JsonValue):
     """One Gpu offered to the planner."""
+
+    refusal: ClassVar = OffersInvalid
 
     uuid: str
     node: str
@@ -102,22 +105,10 @@ class GpuOffer:
         """Utilization for ordering; a card that cannot say counts as half busy."""
         return 50.0 if self.util_pct is None else self.util_pct
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain dict that `from_json` reads back."""
-        return asdict(self)
-
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "GpuOffer":
-        """Read back what `to_json` wrote. Raises OffersInvalid."""
-        known = {field.name for field in fields(cls)}
-        try:
-            plain = {str(key): value for key, value in data.items()}
-            plain["links"] = tuple((a, b) for a, b in plain.get("links", ()))
-            plain["health"] = tuple(plain.get("health", ()))
-            offer = cls(**plain)
-        except (TypeError, ValueError, AttributeError) as error:
-            wrong = f"must have the fields {', '.join(sorted(known))}"
-            raise OffersInvalid({"offer": wrong}) from error
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read back what `to_json` wrote, checked. Raises OffersInvalid."""
+        offer = super(GpuOffer, cls).from_json(data)
         check_offers([offer])
         return offer
 

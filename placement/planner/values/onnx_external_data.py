@@ -10,10 +10,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 from placement.planner.values.errors import SpecInvalid
+from placement.planner.values.json_value import JsonValue
 from telemetry.protocol.sentences import sentence
 
 MOST_PARTS = 512
@@ -22,31 +25,18 @@ MOST_FOLDERS = 8
 OWN_NAME = "model.onnx"
 """What the model's own file is called where it has others beside it."""
 _PIECE = re.compile(r"[^\x00-\x1f\x7f/\\:]{1,255}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFilePart:
+class ModelFilePart(JsonValue):
     """One file of a model that has several; the model's own is the first."""
 
     name: str
-    sha256: str
-    size_bytes: int
+    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    size_bytes: Annotated[int, Meta(ge=0)]
 
-    def to_json(self) -> dict[str, Any]:
-        """For the row of the model."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> "ModelFilePart":
-        """Read one from JSON. Raises SpecInvalid for an invalid field."""
-        name, sha256 = checked_name(said.get("name")), str(said.get("sha256"))
-        size = said.get("size_bytes")
-        if not _SHA256.fullmatch(sha256) or type(size) is not int or size < 0:
-            raise SpecInvalid(
-                {"parts": sentence("{name} has no sum or no size", name=f"{name:.60}")}
-            )
-        return cls(name, sha256, size)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", checked_name(self.name))
 
 
 def checked_name(name: object) -> str:

@@ -1,20 +1,22 @@
 """The planner's answer: a Plan is data. Printable, JSON and back, checked elsewhere.
 
 A Plan says which Gpu runs what, what each Gpu's memory holds, how long a step takes,
-why it looks like this, and how to launch it. A Refusal says which Gpu lacks how many
+why it looks like this, and how to launch it. A RejectedStrategy says which Gpu lacks how many
 bytes and the cheapest change that would fit. `plan_validation.py` checks Plans and
 shares no code with the planner.
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.humanize import gib, seconds
+from placement.planner.values.json_value import JsonValue
 from placement.planner.values.plan_v1 import upgraded
 from placement.planner.values.strategies import HYBRID, TITLES
 from placement.planner.values.workload import Workload
+from telemetry.protocol.codec import read
 
 VERSION = 2
 READABLE = (1, 2)
@@ -73,7 +75,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(JsonValue):
     """One way to run a model on chosen Gpus of one Node."""
 
     strategy: str
@@ -145,15 +147,13 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dict that `from_json` reads back to an equal Plan."""
-        data = asdict(self)
-        data["version"] = VERSION
-        data["workload"] = self.workload.to_json()
-        for shard, plain in zip(self.shards, data["shards"], strict=True):
-            plain["headroom_bytes"] = shard.headroom_bytes
+        data = JsonValue.to_json(self) | {"version": VERSION}
+        for shard, told in zip(self.shards, data["shards"], strict=True):
+            told["headroom_bytes"] = shard.headroom_bytes
         return data
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Plan":
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read back what `to_json` wrote, today or as version 1.
 
         Raises PlanInvalid for anything else.
@@ -161,17 +161,13 @@ class Plan:
         try:
             if data["version"] not in READABLE:
                 raise PlanInvalid([f"only versions 1 to {VERSION} of a Plan are read"])
-            plain = _known(cls, data if data["version"] > 1 else upgraded(data))
-            plain["workload"] = Workload.from_json(plain["workload"])
-            known = TITLES.get(plain["strategy"])
-            if known == plain["title"]:
-                plain["title"] = known
-            plain["shards"] = tuple(_shard(shard) for shard in plain["shards"])
-            for name in ("remedies", "why", "notes", "nodes"):
-                plain[name] = tuple(map(str, plain[name]))
-            return cls(**plain)
+            told = data if data["version"] > 1 else upgraded(data)
+            workload = Workload.from_json(told["workload"])
+            plan = read(cls, {**told, "workload": workload.to_json()})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PlanInvalid([f"not a Plan: {error!r}"[:200]]) from error
+            raise PlanInvalid([f"not a Plan: {error}"[:200]]) from error
+        known = TITLES.get(plan.strategy)
+        return replace(plan, title=known) if known == plan.title else plan
 
     def table(self) -> str:
         """The Plan as text, one line per rank."""
@@ -222,22 +218,6 @@ class Plan:
         return " ".join([layers, *degrees])
 
 
-def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a dataclass that are there; those without a default must be."""
-    plain = {}
-    for one in fields(kind):
-        needed = one.default is MISSING and one.default_factory is MISSING
-        if needed or one.name in data:
-            plain[one.name] = data[one.name]
-    return plain
-
-
-def _shard(data: Mapping[str, Any]) -> Shard:
-    plain = _known(Shard, data)
-    plain["chunks"] = tuple((first, last) for first, last in plain.get("chunks", ()))
-    return Shard(**plain)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedStrategy:
     """A strategy that lost, and why."""
@@ -255,10 +235,6 @@ class RejectedStrategy:
     cheapest_change: str = ""
     """The smallest change with which it would fit."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain dict for pages and the API."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
@@ -270,7 +246,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSet:
+class PlanSet(JsonValue):
     """All that the planner found: Plans, best first, and what lost."""
 
     model: str
@@ -289,31 +265,8 @@ class PlanSet:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dict for pages and the API."""
-        return {
-            "model": self.model,
-            "workload": self.workload.to_json(),
-            "plans": [plan.to_json() for plan in self.plans],
-            "refusals": [refusal.to_json() for refusal in self.refusals],
-            "left_out": [asdict(left) for left in self.left_out],
-            "notes": list(self.notes),
-            "wish": self.wish,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "PlanSet":
-        """Read back what `to_json` wrote. Raises PlanInvalid for anything else."""
-        try:
-            return cls(
-                model=str(data["model"]),
-                workload=Workload.from_json(data["workload"]),
-                plans=tuple(Plan.from_json(one) for one in data["plans"]),
-                refusals=tuple(RejectedStrategy(**one) for one in data["refusals"]),
-                left_out=tuple(LeftOut(**one) for one in data["left_out"]),
-                notes=tuple(map(str, data["notes"])),
-                wish=str(data.get("wish", "")),
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise PlanInvalid([f"not a PlanSet: {error!r}"[:200]]) from error
+        plans = [plan.to_json() for plan in self.plans]
+        return JsonValue.to_json(self) | {"plans": plans}
 
     def table(self) -> str:
         """Every Plan, best first; lost strategies with reasons; omissions."""

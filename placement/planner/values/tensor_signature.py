@@ -1,11 +1,11 @@
 """What a served model takes and gives: its tensors, by the Open Inference Protocol."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from placement.planner.values.errors import SpecInvalid
-from telemetry.protocol.sentences import sentence
+from msgspec import Meta
+
+from placement.planner.values.json_value import JsonValue
 
 DATATYPES = {
     1: "FP32",
@@ -24,64 +24,34 @@ DATATYPES = {
 }
 """onnx.TensorProto.DataType -> the Open Inference Protocol's word."""
 MOST_NAME_BYTES = 512
+MOST_SET_CHARACTERS = 100
 FREE = -1
 """A dimension of any size."""
 
 
+Datatype = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(DATATYPES.values())})\Z")]
+
+
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(JsonValue):
     """One input or output; a free dimension is -1."""
 
     name: str
-    datatype: str
-    shape: tuple[int, ...]
+    datatype: Datatype
+    shape: tuple[Annotated[int, Meta(ge=FREE)], ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """As the protocol's metadata says it."""
-        return {
-            "name": self.name,
-            "datatype": self.datatype,
-            "shape": list(self.shape),
-        }
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name[:MOST_NAME_BYTES])
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(JsonValue):
     """What a model takes and gives."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     operator_sets: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """For the row of the file."""
-        return {
-            "inputs": [one.to_json() for one in self.inputs],
-            "outputs": [one.to_json() for one in self.outputs],
-            "operator_sets": list(self.operator_sets),
-        }
-
-    @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> "Signature":
-        """Read one back, every field checked. Raises SpecInvalid."""
-        try:
-            return cls(
-                inputs=tuple(_read(one) for one in said["inputs"]),
-                outputs=tuple(_read(one) for one in said["outputs"]),
-                operator_sets=tuple(str(one)[:100] for one in said["operator_sets"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise SpecInvalid(
-                {
-                    "signature": sentence(
-                        "cannot be read: {error}", error=f"{error!r:.80}"
-                    )
-                }
-            ) from None
-
-
-def _read(said: Mapping[str, Any]) -> Tensor:
-    shape = tuple(int(size) for size in said["shape"])
-    if said["datatype"] not in DATATYPES.values() or min(shape, default=0) < FREE:
-        raise ValueError(sentence("no tensor"))
-    return Tensor(str(said["name"])[:MOST_NAME_BYTES], said["datatype"], shape)
+    def __post_init__(self) -> None:
+        sets = tuple(one[:MOST_SET_CHARACTERS] for one in self.operator_sets)
+        object.__setattr__(self, "operator_sets", sets)

@@ -6,10 +6,11 @@ accumulation A and N replicas each Gpu runs A microbatches of ceil(batch / (N x 
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from placement.planner.values.errors import WorkloadInvalid
+from placement.planner.values.json_value import JsonValue
 from telemetry.protocol.sentences import sentence
 
 Task = Literal["train", "infer"]
@@ -53,7 +54,7 @@ MASTER_OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(JsonValue):
     """One way to run a model. Raises WorkloadInvalid with every wrong field."""
 
     task: Task = "train"
@@ -122,10 +123,6 @@ class Workload:
     def but(self, **changes: Any) -> "Workload":
         """The same Workload with some fields changed; checked again."""
         return replace(self, **changes)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain dict that `from_json` reads back."""
-        return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Workload":

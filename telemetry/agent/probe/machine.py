@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 import pynvml as nvml
+from msgspec.structs import replace
 
 from telemetry.agent.probe.gpu_probe import NvmlGpu
 from telemetry.agent.probe.nvml_call import DriverGone, GpuLost, quiet, text

@@ -19,13 +19,13 @@ ROOT = Path(__file__).parents[3]
 README = ROOT / "placement" / "planner" / "README.md"
 ALLOWED = ("telemetry", "telemetry.protocol")
 PURE = (
-    "telemetry.protocol.coded_error",
+    *("telemetry.protocol.codec", "telemetry.protocol.coded_error"),
     "telemetry.protocol.sentences",
     "telemetry.protocol.units",
 )
 FORBIDDEN = (
     *("django", "celery", "kombu", "redis", "valkey", "channels", "channels_redis"),
-    *("ninja", "msgspec", "pydantic", "gpuportal", "reservations", "telemetry"),
+    *("ninja", "pydantic", "gpuportal", "reservations", "telemetry"),
 )
 IMPORT_ALL = f"""
 import pkgutil, sys
@@ -57,6 +57,7 @@ def alone(folder):
         "placement/__init__.py",
         "telemetry/__init__.py",
         "telemetry/protocol/__init__.py",
+        "telemetry/protocol/codec.py",
         "telemetry/protocol/coded_error.py",
         "telemetry/protocol/sentences.py",
         "telemetry/protocol/units.py",
