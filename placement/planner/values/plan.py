@@ -1,9 +1,9 @@
 """The planner's answer: a Plan is data. Printable, JSON and back, checked elsewhere.
 
 A Plan says which Gpu runs what, what each Gpu's memory holds, how long a step takes,
-why it looks like this, and how to launch it. A RejectedStrategy says which Gpu lacks how many
-bytes and the cheapest change that would fit. `plan_validation.py` checks Plans and
-shares no code with the planner.
+why it looks like this, and how to launch it. A RejectedStrategy says which Gpu lacks
+how many bytes and the cheapest change that would fit. `plan_validation.py` checks Plans
+and shares no code with the planner.
 """
 
 from collections.abc import Mapping
