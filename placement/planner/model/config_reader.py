@@ -1,7 +1,9 @@
 """Read fields of a config.json with bounds: every problem is found, none is trusted.
 
-A `Fields` reader answers with a harmless value after a problem, so that one reading
-reports all fields that are wrong; `finish()` raises what was found.
+A `ConfigFields` reader answers with a harmless value after a problem, so that one
+reading reports all fields that are wrong; `finish()` raises what was found. It is not
+the codec of `telemetry.protocol`: these files are not ours, have aliases for most
+fields, and their reader tells a person everything that is wrong at once.
 """
 
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ MAX_KEYS = 20_000
 MAX_NUMBER = 2**31
 
 
-class Fields:
+class ConfigFields:
     """Bounded reading of one JSON object. Aliases are tried in order."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:

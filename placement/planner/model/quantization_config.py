@@ -7,7 +7,7 @@ by name: counting its weights as whole ones, or as some other method's, would be
 from collections.abc import Mapping
 from typing import Any
 
-from placement.planner.model.config_reader import Fields
+from placement.planner.model.config_reader import ConfigFields
 from placement.planner.model.quantized_weights import Scheme
 from placement.planner.values.errors import SpecInvalid
 from telemetry.protocol.sentences import sentence
@@ -25,7 +25,7 @@ def read_quantization(config: Mapping[str, Any]) -> Scheme | None:
         return None
     if not isinstance(given, Mapping):
         raise SpecInvalid({_FIELD: sentence("must be an object")})
-    fields = Fields(given)
+    fields = ConfigFields(given)
     method = fields.word("quant_method")
     if not method and (given.get("load_in_4bit") or given.get("load_in_8bit")):
         method = "bitsandbytes"
@@ -44,7 +44,7 @@ def read_quantization(config: Mapping[str, Any]) -> Scheme | None:
     return scheme
 
 
-def _bitsandbytes(fields: Fields) -> Scheme | None:
+def _bitsandbytes(fields: ConfigFields) -> Scheme | None:
     if fields.flag("load_in_4bit") or fields.flag("_load_in_4bit"):
         kind = fields.word("bnb_4bit_quant_type", default="fp4")
         fields.must(
@@ -62,19 +62,19 @@ def _bitsandbytes(fields: Fields) -> Scheme | None:
     return None
 
 
-def _group(fields: Fields, *names: str) -> int:
+def _group(fields: ConfigFields, *names: str) -> int:
     given = fields.whole(*names, default=128, low=-1, high=2**20)
     fields.must(names[0], given != 0, sentence("must be -1 or above 0"))
     return max(0, given)
 
 
-def _gptq(fields: Fields) -> Scheme:
+def _gptq(fields: ConfigFields) -> Scheme:
     bits = fields.whole("bits", default=4, high=8)
     fields.must("bits", bits in (2, 3, 4, 8), sentence("must be 2, 3, 4 or 8"))
     return Scheme("gptq", bits=bits, group=_group(fields, "group_size"))
 
 
-def _awq(fields: Fields) -> Scheme:
+def _awq(fields: ConfigFields) -> Scheme:
     bits = fields.whole("bits", "w_bit", default=4, high=8)
     fields.must("bits", bits in (4, 8), sentence("must be 4 or 8"))
     return Scheme(
@@ -85,7 +85,7 @@ def _awq(fields: Fields) -> Scheme:
     )
 
 
-def _fp8(fields: Fields) -> Scheme:
+def _fp8(fields: ConfigFields) -> Scheme:
     block = fields.peek("weight_block_size")
     square = (
         isinstance(block, list)
@@ -107,7 +107,7 @@ def _fp8(fields: Fields) -> Scheme:
     )
 
 
-def _skipped(fields: Fields, name: str) -> tuple[str, ...]:
+def _skipped(fields: ConfigFields, name: str) -> tuple[str, ...]:
     """Last pieces of the names of layers that stay whole."""
     given = fields.peek(name)
     if given is None:

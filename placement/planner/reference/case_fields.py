@@ -1,4 +1,8 @@
-"""Fields of a JSON object as numbers, every problem collected before one is raised."""
+"""Fields of a JSON object as numbers, every problem collected before one is raised.
+
+The public cases are written by other people. Their reader tells everything that is
+wrong at once, which the codec of `telemetry.protocol` does not do.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

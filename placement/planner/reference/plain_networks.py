@@ -22,7 +22,7 @@ from placement.planner.memory.conv_operators import (
     silu,
 )
 from placement.planner.memory.tape import Op, Tape, Value
-from placement.planner.model.config_reader import Fields
+from placement.planner.model.config_reader import ConfigFields
 from placement.planner.values.errors import SpecInvalid
 from telemetry.protocol.sentences import sentence
 
@@ -101,7 +101,7 @@ def plain_net(
                 )
             }
         )
-    return reader(Fields(args), Fields(given), tape)
+    return reader(ConfigFields(args), ConfigFields(given), tape)
 
 
 def _net(build: _Builder, source: Value, loss: Value, input_bytes: float) -> PlainNet:
@@ -116,7 +116,7 @@ def _net(build: _Builder, source: Value, loss: Value, input_bytes: float) -> Pla
     )
 
 
-def _pixels(tape: Tape, inputs: Fields, channels: int) -> Image:
+def _pixels(tape: Tape, inputs: ConfigFields, channels: int) -> Image:
     batch = inputs.whole("batch", high=2**20)
     size = inputs.whole("size", high=2**14)
     width = 4.0 if tape.autocast else tape.compute_width
@@ -135,7 +135,7 @@ def _cross_entropy(tape: Tape, scores: Value) -> Value:
     return tape.simple([logs], 1, 4.0, kept_bytes=4)
 
 
-def _whole_list(args: Fields, name: str, default: Sequence[int]) -> list[int]:
+def _whole_list(args: ConfigFields, name: str, default: Sequence[int]) -> list[int]:
     given = args.peek(name)
     if given is None:
         return list(default)
@@ -145,7 +145,7 @@ def _whole_list(args: Fields, name: str, default: Sequence[int]) -> list[int]:
     return list(given)
 
 
-def _mlp(args: Fields, inputs: Fields, tape: Tape) -> PlainNet:
+def _mlp(args: ConfigFields, inputs: ConfigFields, tape: Tape) -> PlainNet:
     din = args.whole("din", default=1024, high=2**24)
     dh = args.whole("dh", default=4096, high=2**24)
     depth = args.whole("depth", default=6, high=1024)
@@ -165,7 +165,7 @@ def _mlp(args: Fields, inputs: Fields, tape: Tape) -> PlainNet:
     return _net(build, source, loss, source.size_bytes + 8 * batch)
 
 
-def _char_lstm(args: Fields, inputs: Fields, tape: Tape) -> PlainNet:
+def _char_lstm(args: ConfigFields, inputs: ConfigFields, tape: Tape) -> PlainNet:
     vocab = args.whole("vocab", default=8000, high=2**24)
     emb = args.whole("emb", default=512, high=2**20)
     hidden = args.whole("hidden", default=1024, high=2**20)
@@ -196,7 +196,7 @@ def _char_lstm(args: Fields, inputs: Fields, tape: Tape) -> PlainNet:
     return _net(build, source, loss, 8 * rows)
 
 
-def _resnet(args: Fields, inputs: Fields, tape: Tape) -> PlainNet:
+def _resnet(args: ConfigFields, inputs: ConfigFields, tape: Tape) -> PlainNet:
     counts = _whole_list(args, "layers", (3, 4, 6, 3))
     block = args.word("block", default="bottleneck")
     classes = args.whole("num_classes", default=1000, high=2**24)
@@ -236,7 +236,7 @@ def _residual(build: _Builder, x: Image, mid: int, stride: int, *, deep: bool) -
     return relu_in_place(tape, y.over(tape.add(y.value, short.value)))
 
 
-def _unet(args: Fields, inputs: Fields, tape: Tape) -> PlainNet:
+def _unet(args: ConfigFields, inputs: ConfigFields, tape: Tape) -> PlainNet:
     base = args.whole("c", default=32, high=2**14)
     depth = args.whole("depth", default=4, high=16)
     channels = args.whole("cin", default=3, high=4096)
@@ -268,13 +268,13 @@ def _unet(args: Fields, inputs: Fields, tape: Tape) -> PlainNet:
     return _net(build, source, loss, source.size_bytes + 8 * batch * size**2)
 
 
-def _finish(args: Fields, inputs: Fields) -> None:
+def _finish(args: ConfigFields, inputs: ConfigFields) -> None:
     """Raise the problems that either reader found."""
     args.problems |= {f"input.{name}": why for name, why in inputs.problems.items()}
     args.finish()
 
 
-READERS: dict[str, Callable[[Fields, Fields, Tape], PlainNet]] = {
+READERS: dict[str, Callable[[ConfigFields, ConfigFields, Tape], PlainNet]] = {
     "ResNet": _resnet,
     "MLP": _mlp,
     "CharLSTM": _char_lstm,

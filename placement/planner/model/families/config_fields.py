@@ -6,7 +6,7 @@ from typing import Any
 
 from placement.planner.model.block_layout import Tensors, stack
 from placement.planner.model.block_shape import TransformerShape
-from placement.planner.model.config_reader import Fields
+from placement.planner.model.config_reader import ConfigFields
 from placement.planner.model.spec import (
     LayerSpec,
     Linear,
@@ -58,7 +58,7 @@ class ShapeFields:
     hidden_dropout: Ratio = NO_RATIO
 
 
-def read_shape(fields: Fields, row: ShapeFields, **more: Any) -> TransformerShape:
+def read_shape(fields: ConfigFields, row: ShapeFields, **more: Any) -> TransformerShape:
     """Return the shape of a block with layer norms.
 
     Args:
@@ -92,29 +92,31 @@ def read_shape(fields: Fields, row: ShapeFields, **more: Any) -> TransformerShap
     return TransformerShape(**{**sizes, **more})
 
 
-def _size(fields: Fields, size: Size | None, *, high: int, silent: int = 0) -> int:
+def _size(
+    fields: ConfigFields, size: Size | None, *, high: int, silent: int = 0
+) -> int:
     if size is None:
         return silent
     names, default = size
     return fields.whole(*names, default=default or silent, high=high)
 
 
-def blocks(fields: Fields, *names: str, default: int) -> int:
+def blocks(fields: ConfigFields, *names: str, default: int) -> int:
     """Number of blocks."""
     return fields.whole(*names, default=default, high=MAX_BLOCKS)
 
 
-def vocab(fields: Fields, default: int) -> int:
+def vocab(fields: ConfigFields, default: int) -> int:
     """Rows of the token table."""
     return fields.whole("vocab_size", default=default, high=MAX_VOCAB)
 
 
-def positions(fields: Fields, *names: str, default: int) -> int:
+def positions(fields: ConfigFields, *names: str, default: int) -> int:
     """Longest sequence."""
     return fields.whole(*names, default=default, high=MAX_POSITIONS)
 
 
-def head_size(fields: Fields, hidden: int, heads: int, heads_field: str) -> int:
+def head_size(fields: ConfigFields, hidden: int, heads: int, heads_field: str) -> int:
     """`head_dim` where given, else hidden / heads, which must then divide."""
     given = fields.whole("head_dim", default=0, low=0, high=2**16)
     if given:
@@ -131,13 +133,13 @@ def head_size(fields: Fields, hidden: int, heads: int, heads_field: str) -> int:
     return max(1, hidden // heads)
 
 
-def labels(fields: Fields, config_labels: int = 2) -> int:
+def labels(fields: ConfigFields, config_labels: int = 2) -> int:
     """Number of classes of a classification head."""
     return fields.whole("num_labels", default=config_labels, high=10**6)
 
 
 def tie(
-    fields: Fields,
+    fields: ConfigFields,
     shape: TransformerShape,
     tensors: Tensors,
     *,
@@ -153,7 +155,12 @@ def tie(
 
 
 def windowed(
-    fields: Fields, count: int, *, default: int, flag: str = "", full_every: int = 0
+    fields: ConfigFields,
+    count: int,
+    *,
+    default: int,
+    flag: str = "",
+    full_every: int = 0,
 ) -> tuple[int, int]:
     """(tokens of the sliding window, windowed blocks of `count`); (0, 0) for none.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from placement.planner.model.config_reader import Fields, check_size
+from placement.planner.model.config_reader import ConfigFields, check_size
 from placement.planner.model.families.decoders import (
     bloom,
     falcon,
@@ -36,7 +36,7 @@ from placement.planner.model.spec import DTYPE_BYTES, ModelSpec, check
 from placement.planner.values.errors import UnknownFamily, UnknownHead
 from telemetry.protocol.sentences import sentence
 
-Reader = Callable[[Fields, float], ModelSpec]
+Reader = Callable[[ConfigFields, float], ModelSpec]
 FAMILIES: dict[str, Reader] = {
     "bert": bert,
     "bloom": bloom,
@@ -77,7 +77,7 @@ def parse_config(
     every wrong field otherwise. Linear in the number of layers, which is bounded.
     """
     check_size(config)
-    fields = Fields(config)
+    fields = ConfigFields(config)
     family = fields.word("model_type")
     reader = FAMILIES.get(family)
     if reader is None and not fields.problems:
@@ -125,7 +125,7 @@ _ENCODERS = (
 _SUFFIXES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
-def _check_class(fields: Fields, family: str) -> None:
+def _check_class(fields: ConfigFields, family: str) -> None:
     """Raise UnknownHead where a decoder's config is for another class than its usual
     one (a reward model has no logits). Encoders read their heads themselves."""
     given = fields.peek("architectures")

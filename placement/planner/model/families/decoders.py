@@ -5,7 +5,7 @@ from typing import Any
 
 from placement.planner.model.block_layout import LinearNames, Tensors
 from placement.planner.model.block_shape import TransformerShape
-from placement.planner.model.config_reader import Fields
+from placement.planner.model.config_reader import ConfigFields
 from placement.planner.model.families.config_fields import (
     ShapeFields,
     Size,
@@ -131,7 +131,7 @@ _GPTJ = DecoderFields(
 
 
 def _decoder(
-    fields: Fields,
+    fields: ConfigFields,
     width: float,
     row: DecoderFields,
     shape: TransformerShape,
@@ -161,13 +161,13 @@ def _decoder(
     return finish("causal_lm", shape, made, count, width, groups)
 
 
-def gpt2(fields: Fields, width: float) -> ModelSpec:
+def gpt2(fields: ConfigFields, width: float) -> ModelSpec:
     """GPT-2: learned positions, one fused query/key/value projection, tied head."""
     shape = read_shape(fields, _GPT2, biases=True, fused_qkv=True, softmax_fp32=False)
     return _decoder(fields, width, _GPT2, shape)
 
 
-def opt(fields: Fields, width: float) -> ModelSpec:
+def opt(fields: ConfigFields, width: float) -> ModelSpec:
     """OPT: two extra position rows; the 350M model projects its token table."""
     before = fields.flag("do_layer_norm_before", default=True)
     shape = read_shape(
@@ -207,7 +207,7 @@ def opt(fields: Fields, width: float) -> ModelSpec:
     return finish("causal_lm", shape, tensors, count, width, groups)
 
 
-def bloom(fields: Fields, width: float) -> ModelSpec:
+def bloom(fields: ConfigFields, width: float) -> ModelSpec:
     """BLOOM: ALiBi positions, a norm after the token table, tied head."""
     shape = read_shape(
         fields, _BLOOM, biases=True, alibi=True, embedding_norm=True, fused_qkv=True
@@ -215,7 +215,7 @@ def bloom(fields: Fields, width: float) -> ModelSpec:
     return _decoder(fields, width, _BLOOM, shape)
 
 
-def phi(fields: Fields, width: float) -> ModelSpec:
+def phi(fields: ConfigFields, width: float) -> ModelSpec:
     """Phi 1 to 2: attention and MLP side by side behind one norm."""
     shape = read_shape(
         fields,
@@ -229,7 +229,7 @@ def phi(fields: Fields, width: float) -> ModelSpec:
     return _decoder(fields, width, _PHI, shape, norms=1)
 
 
-def gpt_neox(fields: Fields, width: float) -> ModelSpec:
+def gpt_neox(fields: ConfigFields, width: float) -> ModelSpec:
     """GPT-NeoX and Pythia: side by side with a norm each, a head of its own."""
     shape = read_shape(
         fields,
@@ -242,7 +242,7 @@ def gpt_neox(fields: Fields, width: float) -> ModelSpec:
     return _decoder(fields, width, _GPT_NEOX, shape, mlp_bias=True)
 
 
-def falcon(fields: Fields, width: float) -> ModelSpec:
+def falcon(fields: ConfigFields, width: float) -> ModelSpec:
     """Falcon: one key/value head (7B) or a few (40B), side by side, tied head."""
     new = fields.flag("new_decoder_architecture")
     multi_query = fields.flag("multi_query", default=True)
@@ -269,7 +269,7 @@ def falcon(fields: Fields, width: float) -> ModelSpec:
     return _decoder(fields, width, _FALCON, shape, norms=norms)
 
 
-def gptj(fields: Fields, width: float) -> ModelSpec:
+def gptj(fields: ConfigFields, width: float) -> ModelSpec:
     """GPT-J: side by side behind one norm, part of each head rotated, a biased head."""
     rotated = fields.whole("rotary_dim", default=64, low=0, high=2**16)
     shape = read_shape(fields, _GPTJ, rotary="partial", parallel=True, shared_norm=True)

@@ -10,7 +10,7 @@ from placement.planner.model.block_layout import (
     with_extra,
 )
 from placement.planner.model.block_shape import TransformerShape
-from placement.planner.model.config_reader import Fields
+from placement.planner.model.config_reader import ConfigFields
 from placement.planner.model.families.config_fields import (
     ACTIVATIONS,
     blocks,
@@ -34,13 +34,13 @@ _T5_PLAIN = LinearNames(query="q", key="k", value="v", out="o", up="wi", down="w
 _WHISPER = LinearNames(out="out_proj", up="fc1", down="fc2")
 
 
-def t5(fields: Fields, width: float) -> ModelSpec:
+def t5(fields: ConfigFields, width: float) -> ModelSpec:
     """T5."""
     return _t5_like(fields, width)
 
 
 def _t5_like(
-    fields: Fields,
+    fields: ConfigFields,
     width: float,
     *,
     vocab_default: int = 32128,
@@ -125,7 +125,7 @@ def _t5_layers(
     )
 
 
-def mt5(fields: Fields, width: float) -> ModelSpec:
+def mt5(fields: ConfigFields, width: float) -> ModelSpec:
     """mT5: T5 with a gated MLP and many more tokens."""
     return _t5_like(
         fields,
@@ -138,7 +138,7 @@ def mt5(fields: Fields, width: float) -> ModelSpec:
     )
 
 
-def whisper(fields: Fields, width: float) -> ModelSpec:
+def whisper(fields: ConfigFields, width: float) -> ModelSpec:
     """Whisper: two convolutions over the spectrogram, then encoder and decoder.
 
     The encoder's sinusoidal positions are frozen. Keys have no bias.

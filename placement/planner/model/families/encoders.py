@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from placement.planner.model.block_layout import LinearNames, Shapes, Tensors, linear
 from placement.planner.model.block_shape import TransformerShape
-from placement.planner.model.config_reader import Fields
+from placement.planner.model.config_reader import ConfigFields
 from placement.planner.model.families.config_fields import (
     ShapeFields,
     blocks,
@@ -70,7 +70,7 @@ _IMAGE = replace(
 
 
 def _post_norm_shape(
-    fields: Fields, row: ShapeFields, *, embedding_width: int = 0
+    fields: ConfigFields, row: ShapeFields, *, embedding_width: int = 0
 ) -> TransformerShape:
     return read_shape(
         fields,
@@ -105,7 +105,7 @@ def _dense(tensors: Tensors, name: str, inputs: int, outputs: int) -> None:
 
 
 def _masked_head(
-    fields: Fields, tensors: Tensors, rows: int, columns: int, name: str
+    fields: ConfigFields, tensors: Tensors, rows: int, columns: int, name: str
 ) -> tuple[tuple[str, ...], ...]:
     """Logits over the tokens with a bias of their own, tied to the token table."""
     tensors.head.append((rows,))
@@ -118,7 +118,7 @@ def _masked_head(
 
 
 def _bert_like(
-    fields: Fields, width: float, row: ShapeFields, *, is_roberta: bool
+    fields: ConfigFields, width: float, row: ShapeFields, *, is_roberta: bool
 ) -> ModelSpec:
     shape = _post_norm_shape(fields, row)
     hidden = shape.hidden
@@ -145,22 +145,22 @@ def _bert_like(
     return finish(head, shape, tensors, count, width, groups)
 
 
-def bert(fields: Fields, width: float) -> ModelSpec:
+def bert(fields: ConfigFields, width: float) -> ModelSpec:
     """BERT."""
     return _bert_like(fields, width, _ENCODER, is_roberta=False)
 
 
-def roberta(fields: Fields, width: float) -> ModelSpec:
+def roberta(fields: ConfigFields, width: float) -> ModelSpec:
     """RoBERTa: BERT's blocks, other heads."""
     return _bert_like(fields, width, _ROBERTA, is_roberta=True)
 
 
-def xlm_roberta(fields: Fields, width: float) -> ModelSpec:
+def xlm_roberta(fields: ConfigFields, width: float) -> ModelSpec:
     """XLM-RoBERTa: RoBERTa with many more tokens."""
     return _bert_like(fields, width, _ENCODER, is_roberta=True)
 
 
-def distilbert(fields: Fields, width: float) -> ModelSpec:
+def distilbert(fields: ConfigFields, width: float) -> ModelSpec:
     """DistilBERT: BERT's blocks under other names, no token types, no pooler."""
     shape = _post_norm_shape(fields, _DISTILBERT)
     hidden = shape.hidden
@@ -181,7 +181,7 @@ def distilbert(fields: Fields, width: float) -> ModelSpec:
     return finish(head, shape, tensors, count, width, groups)
 
 
-def electra(fields: Fields, width: float) -> ModelSpec:
+def electra(fields: ConfigFields, width: float) -> ModelSpec:
     """ELECTRA: BERT's blocks, a narrower token table with a projection behind it."""
     narrow = fields.whole("embedding_size", default=128, high=2**18)
     shape = _post_norm_shape(fields, _ELECTRA, embedding_width=narrow)
@@ -211,7 +211,7 @@ def electra(fields: Fields, width: float) -> ModelSpec:
     return finish(head, shape, tensors, count, width, groups)
 
 
-def vit(fields: Fields, width: float) -> ModelSpec:
+def vit(fields: ConfigFields, width: float) -> ModelSpec:
     """ViT: the image becomes a fixed number of tokens, one per patch and one more."""
     image = fields.whole("image_size", default=224, high=2**14)
     patch = fields.whole("patch_size", default=16, high=2**14)
@@ -259,13 +259,13 @@ def vit(fields: Fields, width: float) -> ModelSpec:
     return finish(head, shape, tensors, count, width)
 
 
-def _label_count(fields: Fields, default: int) -> int:
+def _label_count(fields: ConfigFields, default: int) -> int:
     """Classes named in `id2label`, as Hugging Face writes them."""
     names = fields.peek("id2label")
     return len(names) if isinstance(names, dict) and names else default
 
 
-def architecture_head(fields: Fields, default: str) -> str:
+def architecture_head(fields: ConfigFields, default: str) -> str:
     """The head that `architectures[0]` names. Raises UnknownHead for another one."""
     given = fields.peek("architectures")
     name = given[0] if isinstance(given, list) and given else ""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from placement.planner.model.block_layout import Tensors
 from placement.planner.model.block_shape import TransformerShape
-from placement.planner.model.config_reader import Fields
+from placement.planner.model.config_reader import ConfigFields
 from placement.planner.model.families.config_fields import (
     ACTIVATIONS,
     blocks,
@@ -47,12 +47,12 @@ class LlamaFamily:
     """One block of so many is not windowed; 0: all blocks are alike."""
     shape: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the shape in which the family differs from LLaMA."""
-    read: Callable[[Fields], Mapping[str, Any]] = lambda _fields: {}
+    read: Callable[[ConfigFields], Mapping[str, Any]] = lambda _fields: {}
     """Such fields as config.json says them. ``plain_blocks``: in a model with experts,
     the blocks that have none."""
 
 
-def read_llama(fields: Fields, width: float, family: LlamaFamily) -> ModelSpec:
+def read_llama(fields: ConfigFields, width: float, family: LlamaFamily) -> ModelSpec:
     """Return a decoder in LLaMA's manner."""
     extra = {**family.shape, **family.read(fields)}
     plain_blocks = extra.pop("plain_blocks", ())
@@ -86,7 +86,7 @@ def read_llama(fields: Fields, width: float, family: LlamaFamily) -> ModelSpec:
     return finish("causal_lm", shape, tensors, count, width, groups)
 
 
-def _shape(fields: Fields, family: LlamaFamily, **extra: Any) -> TransformerShape:
+def _shape(fields: ConfigFields, family: LlamaFamily, **extra: Any) -> TransformerShape:
     hidden = fields.whole("hidden_size", default=family.hidden, high=2**18)
     heads = fields.whole("num_attention_heads", default=family.heads, high=8192)
     kv_heads = fields.whole(
@@ -132,7 +132,7 @@ def _shape(fields: Fields, family: LlamaFamily, **extra: Any) -> TransformerShap
     )
 
 
-def _phi3(fields: Fields) -> dict[str, Any]:
+def _phi3(fields: ConfigFields) -> dict[str, Any]:
     ratio = fields.ratio("partial_rotary_factor", default=1.0)
     return {
         "rotary": "full" if ratio == 1.0 else "partial",
@@ -142,7 +142,7 @@ def _phi3(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _gemma3(fields: Fields) -> dict[str, Any]:
+def _gemma3(fields: ConfigFields) -> dict[str, Any]:
     return {
         "softcap": fields.peek("attn_logit_softcapping") is not None,
         "final_softcap": fields.peek("final_logit_softcapping") is not None,

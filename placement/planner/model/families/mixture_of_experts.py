@@ -8,7 +8,7 @@ hidden, inner), however the checkpoint stores them.
 from collections.abc import Callable
 from typing import Any
 
-from placement.planner.model.config_reader import Fields
+from placement.planner.model.config_reader import ConfigFields
 from placement.planner.model.families.config_fields import MAX_BLOCKS, blocks
 from placement.planner.model.families.llama import LlamaFamily
 from telemetry.protocol.sentences import sentence
@@ -18,7 +18,7 @@ MAX_EXPERTS = 4096
 
 def _experts(
     *names: str, default: int, chosen: int
-) -> Callable[[Fields], dict[str, Any]]:
+) -> Callable[[ConfigFields], dict[str, Any]]:
     """Return a reader of the number of experts, of which each token takes a few.
 
     Args:
@@ -26,7 +26,7 @@ def _experts(
         chosen: experts per token where config.json is silent.
     """
 
-    def read(fields: Fields) -> dict[str, Any]:
+    def read(fields: ConfigFields) -> dict[str, Any]:
         experts = fields.whole(*names, default=default, high=MAX_EXPERTS)
         taken = fields.whole("num_experts_per_tok", default=chosen, high=MAX_EXPERTS)
         fields.must(
@@ -43,7 +43,7 @@ def _experts(
     return read
 
 
-def _sparse(fields: Fields, count: int) -> list[int]:
+def _sparse(fields: ConfigFields, count: int) -> list[int]:
     """Blocks without experts, as Qwen says it: all but every n-th, and those listed."""
     step = fields.whole("decoder_sparse_step", default=1, high=MAX_BLOCKS)
     given = fields.peek("mlp_only_layers")
@@ -59,7 +59,7 @@ def _sparse(fields: Fields, count: int) -> list[int]:
 
 def _qwen(
     experts: int, chosen: int, inner: int, shared: int = 0
-) -> Callable[[Fields], dict[str, Any]]:
+) -> Callable[[ConfigFields], dict[str, Any]]:
     """Return a reader of Qwen's experts.
 
     Args:
@@ -70,7 +70,7 @@ def _qwen(
         "num_experts", "num_local_experts", default=experts, chosen=chosen
     )
 
-    def read(fields: Fields) -> dict[str, Any]:
+    def read(fields: ConfigFields) -> dict[str, Any]:
         found = routed(fields)
         count = blocks(fields, "num_hidden_layers", default=24)
         found["plain_blocks"] = _sparse(fields, count)
@@ -88,13 +88,13 @@ def _qwen(
 
 
 def _deepseek(
-    routed: Callable[[Fields], dict[str, Any]],
+    routed: Callable[[ConfigFields], dict[str, Any]],
     *,
     shared: int,
     inner: int,
     dense: int,
     count: int,
-) -> Callable[[Fields], dict[str, Any]]:
+) -> Callable[[ConfigFields], dict[str, Any]]:
     """Return a reader of latent attention (arXiv:2405.04434) and of experts.
 
     Args:
@@ -104,7 +104,7 @@ def _deepseek(
         count: blocks.
     """
 
-    def read(fields: Fields) -> dict[str, Any]:
+    def read(fields: ConfigFields) -> dict[str, Any]:
         found = routed(fields)
         rope = fields.whole("qk_rope_head_dim", default=64, high=2**16)
         plain = fields.whole("qk_nope_head_dim", default=128, high=2**16)
