@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from telemetry.alerts.service import acknowledge_alert, close_alert
 from telemetry.history.stored_usage import usage_of
+from telemetry.inventory.roster import COPIED
 from telemetry.inventory.xid_counts import clear_xids
 from telemetry.models import (
     Alert,
@@ -162,24 +163,7 @@ class GpuAdmin(FactsAdmin):
     list_select_related = ["node", "pool"]
     search_fields = ["uuid", "node__name", "serial", "pci_bus_id"]
     actions = [begin_maintenance, end_maintenance]
-    readonly_fields = [
-        "uuid",
-        "index",
-        "name",
-        "memory_total_bytes",
-        "power_limit_watts",
-        "slowdown_celsius",
-        "sm_clock_max_mhz",
-        "compute_capability",
-        "pci_bus_id",
-        "serial",
-        "mig",
-        "mig_parent",
-        "mig_instance",
-        "present",
-        "lost",
-        "replaced_by",
-    ]
+    readonly_fields = ["uuid", *COPIED, "present", "lost", "replaced_by"]
 
     def save_model(
         self, request: HttpRequest, obj: Gpu, form: ModelForm[Gpu], change: bool
