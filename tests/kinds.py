@@ -69,6 +69,7 @@ def _of_scalar(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.booleans()
         case inspect.IntType():
             least = info.ge if info.ge is not None else -(2**53)
+            least = least if info.gt is None else info.gt + 1
             if info.lt is not None:
                 return st.integers(least, info.lt - 1)
             return st.integers(least, info.le if info.le is not None else 2**53)
