@@ -22,9 +22,10 @@ from placement.jobs.nodes.node_channel import (
     refused,
 )
 from placement.models import CarriedCheckpoint, Job, JobPart
-from placement.planner.values.errors import LogConflict, OrderRefused
+from placement.planner.values.errors import LogConflict
 from placement.protocol.rendezvous import LATER, NONE, REFUSED, StartCheckpoint
 from telemetry.models import Node
+from telemetry.protocol.codec import read
 from telemetry.web.error_answers import problem_response
 
 State = CarriedCheckpoint.State
@@ -40,7 +41,7 @@ def about(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
         return refused("not-found", "no checkpoint of such a job was asked for here")
     try:
         size, sha256, why, outcome = _about(request)
-    except (ValueError, OrderRefused) as error:
+    except ValueError as error:
         return refused("invalid", f"not an announcement: {error}")
     if outcome == LATER:
         checkpoint_relay.held_up(Q(pk=row.pk), why)
@@ -63,7 +64,7 @@ def _about(request: HttpRequest) -> tuple[int, str, str, str]:
     """Parse an announcement: size and sum, or the reason why there is no checkpoint.
 
     Raises:
-        ValueError, OrderRefused: it is not a valid announcement.
+        ValueError: it is not a valid announcement.
     """
     if not 0 <= length_of(request) <= MOST_ABOUT_BYTES:
         raise ValueError("its length")
@@ -76,11 +77,7 @@ def _about(request: HttpRequest) -> tuple[int, str, str, str]:
         if outcome not in (NONE, LATER, REFUSED):
             raise ValueError("outcome")
         return 0, "", str(why)[:MOST_PROBLEM].replace("\0", ""), outcome
-    if type(body.get("size_bytes")) is not int or not isinstance(
-        body.get("sha256"), str
-    ):
-        raise ValueError("size_bytes and sha256")
-    checked = StartCheckpoint(0, body["size_bytes"], body["sha256"])
+    checked = read(StartCheckpoint, {**body, "number": 0})
     return checked.size_bytes, checked.sha256, "", ""
 
 
