@@ -8,8 +8,8 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from placement.planner.values.errors import PlacementError
 from telemetry.protocol.codec import Malformed
+from telemetry.protocol.coded_error import CodedError
 
 JSON = st.recursive(
     st.none()
@@ -57,7 +57,7 @@ def _of_fields(info: Any, given: dict[str, Any]) -> st.SearchStrategy[Any]:
 def _made(kind: type, given: dict[str, Any]) -> Any:
     try:
         return kind(**given)
-    except (Malformed, PlacementError):  # a rule between fields
+    except (Malformed, CodedError):  # a rule between fields
         reject()
 
 

@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from placement.agent.process.job_exec import JobStart
 from placement.agent.serving.model_sync import WantedModel
 from placement.planner.symbolic.case import Case
-from placement.planner.values.errors import (
-    FactRefused,
-    OrderRefused,
-    PlacementError,
-)
+from placement.planner.values.errors import FactRefused, OrderRefused
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.onnx_external_data import OWN_NAME, ModelFilePart
 from placement.planner.values.plan import LeftOut, RejectedStrategy, Shard
@@ -42,6 +38,7 @@ from placement.protocol.serving_frames import (
     unpack,
 )
 from telemetry.protocol.codec import Malformed, decode, encode, plain, read
+from telemetry.protocol.coded_error import CodedError
 from tests.kinds import mutations, values_of
 
 pytestmark = pytest.mark.pure
@@ -116,7 +113,7 @@ def test_changed_json_is_a_value_within_bounds_or_malformed(kind, data) -> None:
     changed = data.draw(mutations(json.loads(text)))
     try:
         value = decode(kind, json.dumps(changed))
-    except (Malformed, PlacementError) as error:
+    except (Malformed, CodedError) as error:
         assert len(str(error)) < 300
     else:
         assert decode(kind, encode(value)) == value
