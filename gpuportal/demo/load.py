@@ -88,7 +88,11 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> LoadedLab:
         policy.save()
         modest = {i for i, m in enumerate(members) if m.user.username in LOGINS}
         book = PastBookings(
-            policy.quota_gpu_seconds, policy.gpus_at_once, frozenset(modest)
+            policy.quota_gpu_seconds,
+            policy.gpus_at_once,
+            policy.live_reservations,
+            now,
+            frozenset(modest),
         )
         scenes = _draw(book, gpus, members, now=now, chance=chance)
         rows = _write(book.drafts, members, now=now)

@@ -1,8 +1,8 @@
 """Draw a realistic calendar around "now". Pure: time and randomness are arguments.
 
-No Gpu is drawn twice at one instant, and every student stays inside the site's
-rolling quota and the number of Gpus at once, as if each reservation had been
-booked through the portal.
+No Gpu is drawn twice at one instant, and every student stays inside the site's rolling
+quota, the number of Gpus at once and the number of live reservations, as if each
+reservation had been booked through the portal.
 """
 
 import random
@@ -53,8 +53,11 @@ class PastBookings:
 
     quota_gpu_seconds: int
     gpus_at_once: int
+    live_reservations: int
+    """How many reservations a student may have ahead or running."""
+    now: datetime
     modest: frozenset[int] = frozenset()
-    """Return students who use at most a third of their quota, so that they can book."""
+    """Students who use at most a third of each limit, so that they can book."""
     drafts: list[DraftBooking] = field(default_factory=list)
 
     def free(self, gpu: DemoGpu, start: datetime, end: datetime) -> bool:
@@ -64,7 +67,7 @@ class PastBookings:
         )
 
     def allows(self, draft: DraftBooking) -> bool:
-        """Return whether the student stays within quota and width with it.
+        """Return whether the student stays within quota, width and number with it.
 
         Stricter than the rule, because it sums 7 days on both sides.
         """
@@ -74,10 +77,11 @@ class PastBookings:
         cost = sum(d.cost_gpu_seconds for d in near) + draft.cost_gpu_seconds
         overlap = [d for d in own if d.start < draft.end and d.end > draft.start]
         width = sum(len(d.gpus) for d in overlap) + len(draft.gpus)
-        quota = self.quota_gpu_seconds
+        live = sum(d.end > self.now for d in [*own, draft])
+        quota, most = self.quota_gpu_seconds, self.live_reservations
         if draft.student in self.modest:
-            quota //= 3
-        return cost <= quota and width <= self.gpus_at_once
+            quota, most = quota // 3, most // 3
+        return cost <= quota and width <= self.gpus_at_once and live <= most
 
 
 def draw(

@@ -1,6 +1,8 @@
 """The demo lab's charts, heat map and summaries are not empty, and fit together."""
 
-from datetime import timedelta
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.cache import cache
@@ -9,6 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from gpuportal.demo.load import load
+from gpuportal.demo.past_bookings import DemoGpu, PastBookings, draw
 from placement.models import Job
 from reservations import tick
 from reservations.models import (
@@ -60,3 +63,21 @@ def test_a_first_start_has_a_fortnight_to_look_at(tmp_path, settings, monkeypatc
     job = Job.objects.filter(state="done").first()
     assert job is not None
     assert "Usage" in client.get(f"/jobs/{job.pk}/").content.decode()
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("hour", range(0, 24, 3))
+def test_whoever_signs_in_can_book_at_every_hour_of_the_day(hour):
+    now = datetime(2026, 11, 23, hour, 17, tzinfo=UTC)
+    book = PastBookings(10**9, 8, 6, now, frozenset({0, 1}))
+    draw(
+        book,
+        [DemoGpu(pk, "node-a", pk, 1) for pk in range(12)],
+        students=4,
+        first=now - timedelta(days=1),
+        last=now + timedelta(days=7),
+        tries_per_day=200,
+        chance=random.Random(hour),
+    )
+    live = Counter(draft.student for draft in book.drafts if draft.end > now)
+    assert live == {0: 2, 1: 2, 2: 6, 3: 6}
