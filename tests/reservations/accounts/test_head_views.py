@@ -77,7 +77,7 @@ def test_a_hostile_head_reaches_no_other_group_no_quota_and_no_rights(
     assert (carols.shares, bobs.shares, vision.shares) == (1, 5, 1)
     assert bobs.quota_gpu_seconds is vision.quota_gpu_seconds is None
     assert not bobs.is_head
-    for name in ("collect", "add", "draft/save", "changes/1/undo", "import"):
+    for name in ("collect", "add", "draft", "draft/drop", "changes/1/undo", "import"):
         assert client.post(f"/manage/accounts/{name}/").status_code == 403
     assert client.get("/manage/accounts.csv").status_code == 403
     assert client.post(f"/manage/courses/{vision.pk}/invite/").status_code == 403
