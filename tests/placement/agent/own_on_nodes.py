@@ -10,6 +10,7 @@ from pathlib import Path
 from django.utils import timezone
 
 from placement.agent.job_folder import RESULTS, JobFolder
+from placement.agent.process import process_tree
 from placement.jobs import service as jobs
 from placement.jobs.nodes import log_store
 from placement.models import Job, StoredPlan
@@ -139,5 +140,5 @@ def left_of(lab: TwoNodes, job: Job) -> list[int]:
         item.pid
         for item in process_table()
         if not item.dead
-        and any(nodes.process_tree.environ_holds(item.pid, entry) for entry in own)
+        and any(process_tree.environ_holds(item.pid, entry) for entry in own)
     ]
