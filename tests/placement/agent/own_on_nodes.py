@@ -22,7 +22,6 @@ from placement.protocol.launchers import Launcher
 from reservations.models import Reservation, User
 from telemetry.models import Gpu
 from telemetry.proc_stat import process_table
-from tests.placement import nodes
 from tests.placement.agent.two_nodes import TwoNodes
 from tests.placement.lab import signed_in
 from tests.placement.planner.made import make_offer

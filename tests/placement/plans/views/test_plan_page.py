@@ -190,7 +190,11 @@ def test_somebody_elses_file_cannot_be_chosen(student, carol):
     assert "Choose one of the values in the list" in error_of(html, "model")
 
 
-def test_uploads_are_counted_for_all_processes_together(student, monkeypatch):
+def test_uploads_are_counted_for_all_processes_together(
+    student, monkeypatch, time_machine
+):
+    # Both uploads are in one minute of the clock.
+    time_machine.move_to(timezone.now(), tick=False)
     monkeypatch.setattr(plan_request, "UPLOADS_PER_MINUTE", 1)
     data = {"headers": FRAGMENT}
     student.post("/plan/", file_of("config.json", GPT2_CONFIG), **data)
