@@ -54,6 +54,9 @@ COMPUTING = {
     "all else": ["tests"],
 }
 """Runs of the second queue. Each leaves out what another run takes."""
+KILLS_SERVER = "all else"
+"""Run whose tests kill a process of the PostgreSQL server, which then ends every
+connection. It has a server that no other run uses."""
 ON_POSTGRESQL = "not pure and not browser and not once"
 WAITING_AT_ONCE = 3
 COMPUTING_AT_ONCE = os.cpu_count() or 1
@@ -82,15 +85,20 @@ def main(arguments: Sequence[str]) -> int:
         if binaries is None and CI:
             print("test: CI=true needs PostgreSQL: apt-get install postgresql")
             return 1
-        server = ""
+        servers: list[str] = []
         if binaries is None:
             print(
                 "test: SQLite only; for PostgreSQL too: apt-get install postgresql",
                 flush=True,
             )
         else:
-            server = stack.enter_context(_postgres(binaries))
-        return _chosen(arguments, server) if arguments else _whole(server)
+            servers = [
+                stack.enter_context(_postgres(binaries))
+                for _ in range(1 if arguments else 2)
+            ]
+        if arguments:
+            return _chosen(arguments, servers[0] if servers else "")
+        return _whole(servers)
 
 
 # --- pytest ----------------------------------------------------------------------
@@ -151,8 +159,13 @@ def _chosen(arguments: Sequence[str], server: str) -> int:
     return status
 
 
-def _whole(server: str) -> int:
-    """Run the whole suite."""
+def _whole(servers: Sequence[str]) -> int:
+    """Run the whole suite.
+
+    Args:
+        servers: addresses of no or two PostgreSQL servers. One is for the run of
+            `KILLS_SERVER` alone.
+    """
     began = time.monotonic()
     apart = [path for paths in WAITING.values() for path in paths]
     waiting = [Run(title, paths) for title, paths in WAITING.items()]
@@ -169,17 +182,17 @@ def _whole(server: str) -> int:
         Run(
             f"{title}, once more on PostgreSQL",
             [*paths, "-m", ON_POSTGRESQL],
-            f"{server}/{TEMPLATE}",
+            f"{servers[title == KILLS_SERVER]}/{TEMPLATE}",
             LOW_PRIORITY,
         )
         for title, paths in parts.items()
-        if server
+        if servers
     ]
     with (
         ThreadPoolExecutor(WAITING_AT_ONCE) as first,
         ThreadPoolExecutor(COMPUTING_AT_ONCE) as second,
     ):
-        template = second.submit(_migrate, server) if server else None
+        template = second.submit(_migrate, servers) if servers else None
         on_sqlite = [first.submit(_reported, run, began) for run in waiting]
         on_sqlite += [second.submit(_reported, run, began) for run in computing]
         on_postgresql = [
@@ -248,20 +261,21 @@ def _clock(seconds: float) -> str:
     return f"{minutes}:{seconds:02d}"
 
 
-def _migrate(server: str) -> None:
-    """Make the PostgreSQL database that every run copies."""
-    with tempfile.TemporaryDirectory() as var:
+def _migrate(servers: Sequence[str]) -> None:
+    """Make the PostgreSQL database that every run copies, on each server."""
+    for server in servers:
         url = f"{server}/{TEMPLATE}"
-        for arguments in (
-            ("-c", MAKE_DATABASE, f"{server}/postgres", TEMPLATE),
-            ("manage.py", "migrate", "-v0"),
-        ):
-            subprocess.run(
-                [sys.executable, *arguments],
-                cwd=ROOT,
-                env={**_environ(url), "GPUPORTAL_VAR": var},
-                check=True,
-            )
+        with tempfile.TemporaryDirectory() as var:
+            for arguments in (
+                ("-c", MAKE_DATABASE, f"{server}/postgres", TEMPLATE),
+                ("manage.py", "migrate", "-v0"),
+            ):
+                subprocess.run(
+                    [sys.executable, *arguments],
+                    cwd=ROOT,
+                    env={**_environ(url), "GPUPORTAL_VAR": var},
+                    check=True,
+                )
 
 
 MAKE_DATABASE = """
