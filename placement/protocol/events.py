@@ -144,7 +144,7 @@ def parse_fact(message: Mapping[str, Any]) -> JobFact | Belief | ChannelFact:
     """Read one message of ``facts.<node>``.
 
     Raises:
-        FactRefused: it is none, and which field is wrong.
+        FactRefused: the message is invalid, with its field.
     """
     kind = message.get("kind")
     if message.get("v") != 1:

@@ -36,7 +36,7 @@ class JobState(StrEnum):
 
     @classmethod
     def ending(cls) -> frozenset["JobState"]:
-        """Return the states in which it was told to end and has not."""
+        """Return the states in which a stop was sent and the Job still runs."""
         return frozenset({cls.MOVING, cls.STOPPING})
 
 

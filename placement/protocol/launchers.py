@@ -135,8 +135,8 @@ def why_not_on_nodes(launcher: Launcher, counts: Sequence[int]) -> str:
 def _accelerate(ranks: LaunchPlace) -> list[str]:
     count = len(ranks.gpu_uuids)
     if (meeting := ranks.meeting) is not None:
-        # With a file its own distributed_type says what is run (FSDP, DeepSpeed):
-        # --multi_gpu would be taken instead of it.
+        # The file's distributed_type (FSDP, DeepSpeed) decides. --multi_gpu would
+        # override it.
         known = [f"--config_file={ranks.folder}/{ACCELERATE}"]
         plain = ["--mixed_precision=no", "--dynamo_backend=no", "--multi_gpu"]
         return [
@@ -156,16 +156,17 @@ def _accelerate(ranks: LaunchPlace) -> list[str]:
         return [f"--config_file={ranks.folder}/{ACCELERATE}", *several]
     given = ["--num_machines=1", f"--num_processes={count}"]
     given += ["--mixed_precision=no", "--dynamo_backend=no"]
-    # On simulated Gpus too: told of a CPU accelerate starts several ranks by MPI only.
+    # On simulated Gpus too: with --cpu, accelerate starts several ranks only by MPI.
     return [*given, *(["--multi_gpu", *several] if count > 1 else [])]
 
 
 def _deepspeed(ranks: LaunchPlace) -> list[str]:
-    """The second half of program ``deepspeed``, which starts a node's ranks.
+    """Return the command of ``deepspeed``'s launcher, which starts a node's ranks.
 
-    The first half forgets CUDA_VISIBLE_DEVICES and counts from the machine's first Gpu
-    (``--num_gpus``), which may be somebody else's; it only makes this command. -1 is
-    no Gpu: the ranks of a Job on simulated ones see no real card.
+    The program ``deepspeed`` itself only builds this command. It ignores
+    CUDA_VISIBLE_DEVICES and counts from the machine's first Gpu (``--num_gpus``), which
+    may belong to another person. -1 means no Gpu: the ranks of a Job on simulated ones
+    see no real card.
     """
     gpus = ["-1" for _ in ranks.gpu_uuids] if ranks.simulated else ranks.gpu_uuids
     meeting = ranks.meeting

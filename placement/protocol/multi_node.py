@@ -74,7 +74,7 @@ def lost_peers(log: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PartInfo:
-    """What is known of one part."""
+    """The known facts of one part."""
 
     number: int
     node: str
@@ -98,10 +98,10 @@ class PartInfo:
 
     @property
     def said(self) -> str:
-        """What its launcher said of the rank that failed first there; "": nothing.
+        """Return the launcher's report on the first rank that failed there, or "".
 
-        Our own in one line; torchrun and accelerate in a table whose last entry is the
-        root cause ("torch.distributed.elastic.multiprocessing.errors"); DeepSpeed's
+        Ours writes one line. torchrun and accelerate write a table whose last entry is
+        the root cause ("torch.distributed.elastic.multiprocessing.errors"); DeepSpeed's
         ``launch.py`` does not say which.
         """
         how = ""

@@ -1,10 +1,10 @@
-"""What the web tells a node to do about one process that is an intruder.
+"""The web's orders to a node about the process of an intruder.
 
 Two kinds beside those of Jobs (`commands.py`), signed and sent alike: `warn` writes
 to the terminals of the process's user, `stop_process` ends the process, with TERM
 and after a grace with KILL. An order names the process by pid, uid and start time
-and the Gpu it is on; the node checks all four again just before it acts, and never
-touches root. What came of it returns as one fact of kind `response`.
+and Gpu. The node checks all four again just before it acts, and never touches root. It
+reports the result as one fact of kind `response`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def terminal_text(text: str) -> str:
     return "\n".join(lines)
 
 
-# --- what came of it ------------------------------------------------------------
+# --- the result -----------------------------------------------------------------
 
 
 class ResponseOutcome(StrEnum):

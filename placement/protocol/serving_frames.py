@@ -1,11 +1,11 @@
-"""What goes through the tunnel between the web and a node: calls and answers.
+"""The frames of the tunnel between the web and a node: calls and answers.
 
-A frame is four bytes (big-endian) that say how long its JSON head is, the head, and the
+A frame is four bytes (big-endian) with the length of its JSON head, the head, and the
 body. Heads:
 
     {"kind": "call", "call", "job", "attempt", "method", "path", "headers",
      "within_seconds", "expires_at"}          web -> node, one frame
-    {"kind": "cancel", "call"}                web -> node: nobody waits any more
+    {"kind": "cancel", "call"}                web -> node: the client has left
     {"kind": "answer", "call", "status", "headers", "more"}
                                               node -> web, pieces in order
 
@@ -50,11 +50,11 @@ HeaderValue = Annotated[str, Meta(pattern=r"\A[ -~]*\Z")]
 
 
 class FrameInvalid(Exception):
-    """A message of the tunnel that is none."""
+    """A message of the tunnel is not a valid frame."""
 
 
 def allowed_path(path: str) -> str | None:
-    """The address at the node for what stands after /serve/N/; None: none.
+    """Return the node's address for a path below /serve/N/, or None.
 
     >>> allowed_path("v2/models/mlp/infer")
     '/v2/models/mlp/infer'
@@ -95,7 +95,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """What a node said, as far as it may say it."""
+    """An answer of a node, reduced to its allowed fields."""
 
     status: int
     headers: Mapping[str, str]
@@ -103,10 +103,10 @@ class NodeAnswer:
 
 
 def checked_answer(head: Mapping[str, Any], body: bytes) -> NodeAnswer:
-    """Return an answer with nothing in it but what a client may be told.
+    """Return an answer with only the fields that a client may see.
 
     Raises:
-        FrameInvalid: a status that is no answer (a redirect is none).
+        FrameInvalid: the status is not allowed, such as a redirect.
     """
     status = head.get("status")
     if type(status) is not int or not (200 <= status < 300 or 400 <= status < 600):
@@ -164,7 +164,7 @@ class Call:
 
 
 def checked_call(head: Mapping[str, Any], body: bytes) -> Call:
-    """Read a call back, at the node. Raises FrameInvalid by what is wrong."""
+    """Parse a call at the node. Raises FrameInvalid for an invalid field."""
     given = head.get("headers")
     if isinstance(given, dict):
         given = {name: given[name] for name in REQUEST_HEADERS if name in given}

@@ -1,10 +1,10 @@
-"""How long a served model's runs take: measured at load, then as it goes.
+"""The run times of a served model: measured at load, then updated by each run.
 
-Two figures: the mean of the runs of late, because the times of runs one after another
-add up to so many means; and what 19 of 20 runs did not exceed, for the one that is
-asked about. How much slower slow runs are than usual ones is of all batch sizes
-together: of a rare size one hiccup would stand for long. Times are seconds of one
-monotonic clock that the caller reads.
+There are two figures: the mean of the recent runs, because the times of consecutive
+runs add up to that many means, and the 95th percentile, for a single run. The ratio of
+slow runs to usual ones is taken over all batch sizes together, because one slow run of
+a rare size would count for too long. Times are seconds of one monotonic clock that the
+caller reads.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ FRESH_SECONDS = 0.05
 
 
 class ServingError(Exception):
-    """What the caller asked for cannot be; never a person's request."""
+    """The calling code passed an invalid value. A person's request never does."""
 
 
 def quantile(values: Iterable[float], part: float) -> float:
@@ -95,7 +95,7 @@ class Timing:
         self.forget(now, size)
 
     def forget(self, now: float, size: int | None = None) -> None:
-        """Predict anew from the runs of late."""
+        """Drop old runs, so that only recent runs predict."""
         for one in self.profile if size is None else (size,):
             recent = self._recent[one]
             while recent and recent[0][0] < now - RECENT_SECONDS:
@@ -110,10 +110,10 @@ class Timing:
         self._slow = self._slow_ratio()
 
     def _bounded(self) -> dict[int, float]:
-        """No run takes longer than one of more rows that ran of late.
+        """Bound a run's time by that of a recent run with more rows.
 
-        Small batches are rare where many wait; what they took in a bad moment would
-        stand for long.
+        Small batches are rare under load, so one slow run of theirs would count for too
+        long.
         """
         known, most = {}, float("inf")
         for size in reversed(self.profile):
@@ -140,7 +140,7 @@ def _mean(runs: Sequence[float]) -> float:
 
 
 class Lag:
-    """How long answers take from the end of their run to who waits for them."""
+    """The delay of answers from the end of their run to the waiting caller."""
 
     def __init__(self) -> None:
         self._heard: deque[tuple[float, float]] = deque(maxlen=HEARD)
@@ -151,7 +151,7 @@ class Lag:
         self._heard.append((now, seconds))
 
     def seconds(self, now: float) -> float:
-        """What 19 of 20 answers of late did not exceed; 0.0: there were none."""
+        """The 95th percentile of recent answers; 0.0 without answers."""
         if now - self._known_at > FRESH_SECONDS:
             late = [one for at, one in self._heard if at > now - HEARD_SECONDS]
             self._known = quantile(late, PREDICTED_QUANTILE) if late else 0.0

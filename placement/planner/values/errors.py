@@ -1,4 +1,4 @@
-"""What can go wrong in placement, as data.
+"""The errors of placement.
 
 CodedError
 ├── BadInput               the person can correct it: fields, each with its problem
@@ -31,7 +31,7 @@ class BadInput(FieldsRefused):
     code = "bad-input"
 
     def text(self, zone: tzinfo = UTC) -> str:
-        """Return every wrong field with what is wrong."""
+        """Return every invalid field with its problem."""
         return "; ".join(f"{field}: {detail}" for field, detail in self.fields.items())
 
 
