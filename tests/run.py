@@ -58,7 +58,7 @@ KILLS_SERVER = "all else"
 """Run whose tests kill a process of the PostgreSQL server, which then ends every
 connection. It has a server that no other run uses."""
 ON_POSTGRESQL = "not pure and not browser and not once"
-WAITING_AT_ONCE = 3
+WAITING_AT_ONCE = 2
 COMPUTING_AT_ONCE = os.cpu_count() or 1
 LOW_PRIORITY = ("nice", "-n", "10")
 TEMPLATE = "gpuportal_template"

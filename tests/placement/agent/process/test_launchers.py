@@ -76,7 +76,7 @@ def test_deepspeed_starts_its_ranks_with_its_configuration(node, serve):
     log = folder.log.read_text()
     assert status["exit_code"] == 0, log
     told = sorted(line for line in log.splitlines() if line[:4] in ("0 2 ", "1 2 "))
-    assert len(told) == 2
+    assert len(told) == 2, log
     for rank, line in enumerate(told):
         assert line.startswith(f"{rank} 2 -1,-1 {folder.work}/script")
         assert f"--local_rank={rank}" in line
