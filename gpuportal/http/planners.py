@@ -122,8 +122,8 @@ class Planners:
 
     _child: subprocess.Popen[bytes] | None = None
     _free: list[_Slot] = field(default_factory=list)
-    _waiting: Counter[int] = field(default_factory=Counter)
-    """Requests of each User that wait in this process."""
+    _waiting: list[SlotTicket] = field(default_factory=list)
+    """Requests that wait in this process, in order of arrival."""
     _running: Counter[int] = field(default_factory=Counter)
     _seconds: float = USUAL_SECONDS
     """Average time of requests."""
@@ -163,7 +163,7 @@ class Planners:
         """Wait for a turn. Raises PlannerBusy."""
         user_pk = ticket.user_pk
         until = time.monotonic() + MOST_WAIT_SECONDS
-        self._waiting[user_pk] += 1
+        self._waiting.append(ticket)
         try:
             while True:
                 self._left.clear()
@@ -189,8 +189,7 @@ class Planners:
             await asyncio.shield(self._site.leave(ticket))
             raise
         finally:
-            self._waiting[user_pk] -= 1
-            self._waiting += Counter()
+            self._waiting.remove(ticket)
 
     async def _verdict(self, ticket: SlotTicket) -> tuple[SlotVerdict, int]:
         """Ask the site for a slot or, while the broker is away, this process."""
@@ -204,8 +203,11 @@ class Planners:
             return await self._site.enter(ticket, bounds)
         except OUTAGES:
             own = self._running[ticket.user_pk]
-            waiting = self._waiting.total() - 1
-            if own + self._waiting[ticket.user_pk] > MOST_PER_USER:
+            waiting = len(self._waiting) - 1
+            # Later requests do not count, so a request that waits is never refused.
+            until_this = self._waiting[: self._waiting.index(ticket) + 1]
+            of_user = sum(one.user_pk == ticket.user_pk for one in until_this)
+            if own + of_user > MOST_PER_USER:
                 return SlotVerdict.USER_FULL, own
             if own < MOST_RUNNING_PER_USER and self._running.total() < SLOTS:
                 return SlotVerdict.IN, waiting
