@@ -1,1 +1,1 @@
-"""What the benchmarks run on: databases, processes, loads and rivals."""
+"""Shared parts of the benchmarks: databases, processes, loads and peers."""

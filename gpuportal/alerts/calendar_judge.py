@@ -2,7 +2,7 @@
 
 Three floors meet: telemetry reads, the calendar says who holds, Jobs say whose a
 process is. Judging happens a thousand times a second and never asks the database;
-it looks at a HoldingsPicture that a thread of its own keeps fresh, on every change of
+it reads a HoldingsPicture that a separate thread updates, on every change of
 the calendar and every five seconds.
 """
 

@@ -25,7 +25,7 @@ FRESH_SECONDS = 5.0
 FIGURES = sorted(
     {field.name for field in fields(FrameRow)} - {"state", "memory_used_mib"}
 )
-"""What the API tells in the units of the frame."""
+"""Fields of the frame that the API returns in the units of the frame."""
 NOTHING_KNOWN = FrameRow(state=GpuState.UNKNOWN)
 
 

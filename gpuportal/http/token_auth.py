@@ -114,7 +114,7 @@ def scopes_needed(method: str, route: str, body: Callable[[], Body]) -> tuple[st
     Args:
         method: of HTTP.
         route: as Django resolved it ("api/v1/jobs/<int:job_id>").
-        body: returns the JSON object of the request, empty if there is none. Called
+        body: returns the JSON object of the request, empty without a body. Called
             only if the scopes depend on it.
 
     >>> scopes_needed("GET", "api/v1/jobs", dict)

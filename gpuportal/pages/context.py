@@ -224,7 +224,7 @@ class SiteContext:
 
 
 def frame_age_seconds() -> float | None:
-    """Return seconds since ingest made the newest frame; None if there is none."""
+    """Return the seconds since ingest made the newest frame; None without a frame."""
     frames = read_frames(1)
     if not frames:
         return None

@@ -92,17 +92,27 @@ def _pool_spends(
     longest = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
     held = (
         Allocation.objects.filter(
-            start__lt=high, start__gt=low - longest, end__gt=low,
-            gpu__pool_id__in=pools, reservation__membership_id__in=members,
+            start__lt=high,
+            start__gt=low - longest,
+            end__gt=low,
+            gpu__pool_id__in=pools,
+            reservation__membership_id__in=members,
         )
         .exclude(reservation_id=ignoring or 0)
         .order_by()
         .values_list(
-            "reservation__membership_id", "gpu__pool_id", "start", "end", "weight",
-            "gpu__pool__weight", "reservation__kind", "reservation__state",
-            "reservation__booked_end", "peak",
+            "reservation__membership_id",
+            "gpu__pool_id",
+            "start",
+            "end",
+            "weight",
+            "gpu__pool__weight",
+            "reservation__kind",
+            "reservation__state",
+            "reservation__booked_end",
+            "peak",
         )
-    )  # fmt: skip
+    )
     late = (
         LateReturn.objects.filter(
             membership_id__in=members,

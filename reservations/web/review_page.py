@@ -7,6 +7,7 @@ with its mark and the buttons. ``undo_answer`` takes a saved change back.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -51,7 +52,7 @@ class Review:
     """What the page shows besides."""
 
 
-class ReviewPage:
+class ReviewPage(ABC):
     """One page of the flow. A view calls ``answer``."""
 
     template: ClassVar[str]
@@ -72,18 +73,19 @@ class ReviewPage:
         self.now = timezone.now()
         self.actor = reader(request)
 
+    @abstractmethod
     def form_of(self, data: Any) -> Any:
         """Return the form, bound to the data of a POST; None: as it is now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def review(self, form: Any) -> Review:
         """Return what the values of a valid form would change now.
 
         Raises:
             FieldsInvalid, NotFound.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def save(self, form: Any, *, mark: str, reason: str) -> str:
         """Save what the review showed; return the sentence for the next page.
 
@@ -91,7 +93,6 @@ class ReviewPage:
             PreviewStale: it would do something else by now. Nothing is saved.
             FieldsInvalid, NotFound, CodedError.
         """
-        raise NotImplementedError
 
     def done(self) -> HttpResponseBase:
         """Return where to go after saving."""

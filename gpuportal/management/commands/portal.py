@@ -277,7 +277,7 @@ class Command(BaseCommand):
 
 
 def _free_port(bind: str, taken: int) -> int | None:
-    """Return the next port that can be bound; None if there is none."""
+    """Return the next port that can be bound, or None."""
     for port in range(taken + 1, min(taken + PORTS_TRIED, MOST_PORT) + 1):
         try:
             family, kind, number, _, address = socket.getaddrinfo(

@@ -68,7 +68,7 @@ class WantedModel:
 
 
 class WantedModels(Struct, frozen=True):
-    """What the web answers: the models of one Job."""
+    """The answer of the web: the models of one Job."""
 
     models: tuple[WantedModel, ...]
 

@@ -1,7 +1,7 @@
 """The web's side of checkpoints that travel: up from one node, down to others.
 
 A node may upload only a requested checkpoint. It may download only the checkpoint from
-which one of its own ordered Jobs resumes. The address has the number of that Job, not
+which a Job ordered from it resumes. The address has the number of that Job, not
 of the Job that wrote the checkpoint.
 """
 

@@ -270,5 +270,5 @@ def head_layer(shape: TransformerShape, tensors: Tensors, width: float) -> Layer
 
 
 def with_extra(layer: LayerSpec, extra: LayerPart) -> LayerSpec:
-    """The same layer with one more LayerPart (T5's relative positions in block 0)."""
+    """Return a layer with one more LayerPart (T5's relative positions in block 0)."""
     return replace(layer, parts=(*layer.parts, extra))

@@ -64,7 +64,7 @@ def _qwen(
 
     Args:
         inner: width of an expert.
-        shared: width of the MLP that every token takes; 0: there is none.
+        shared: width of the MLP that every token uses; 0: no such MLP.
     """
     routed = _experts(
         "num_experts", "num_local_experts", default=experts, chosen=chosen
