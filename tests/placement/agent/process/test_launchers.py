@@ -63,7 +63,12 @@ def test_a_launcher_starts_one_rank_per_gpu_with_the_plans_files(node, serve, la
 
 
 def test_deepspeed_starts_its_ranks_with_its_configuration(node, serve):
-    script = "import os, sys; print(*[os.environ[n] for n in sys.argv[2:5]], *sys.argv)"
+    # One write a rank: both write into one log, and DeepSpeed starts them unbuffered.
+    script = (
+        "import os, sys\n"
+        "told = [os.environ[name] for name in sys.argv[2:5]] + sys.argv\n"
+        "os.write(1, (' '.join(told) + '\\n').encode())\n"
+    )
     folder = launched(
         node,
         serve(script),
