@@ -70,11 +70,20 @@ def fill(gpus: int, years: float, minute_days: int, now: Any) -> Any:
 
     def columns(n: int, util: int) -> dict[str, Any]:
         return {
-            "n": n, "util_n": n, "util_sum_pct": n * util, "util_min_pct": util - 5,
-            "util_max_pct": util + 5, "idle_n": 0, "memory_n": n,
-            "memory_sum_bytes": n * 2**35, "memory_max_bytes": 2**35, "power_n": n,
-            "power_sum_watts": n * 250, "process_n": n, "energy_joules": n * 250,
-        }  # fmt: skip
+            "n": n,
+            "util_n": n,
+            "util_sum_pct": n * util,
+            "util_min_pct": util - 5,
+            "util_max_pct": util + 5,
+            "idle_n": 0,
+            "memory_n": n,
+            "memory_sum_bytes": n * 2**35,
+            "memory_max_bytes": 2**35,
+            "power_n": n,
+            "power_sum_watts": n * 250,
+            "process_n": n,
+            "energy_joules": n * 250,
+        }
 
     for card in cards:
         SampleHour.objects.bulk_create(

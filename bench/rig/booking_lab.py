@@ -41,15 +41,25 @@ class Webs:
         self.processes = [
             subprocess.Popen(
                 [
-                    sys.executable, "-m", "uvicorn", "gpuportal.asgi:application",
-                    "--lifespan", "off", "--no-access-log", "--log-level", "error",
-                    "--host", "127.0.0.1", "--port", str(port),
+                    sys.executable,
+                    "-m",
+                    "uvicorn",
+                    "gpuportal.asgi:application",
+                    "--lifespan",
+                    "off",
+                    "--no-access-log",
+                    "--log-level",
+                    "error",
+                    "--host",
+                    "127.0.0.1",
+                    "--port",
+                    str(port),
                 ],
                 cwd=BASE,
                 env=os.environ | there,
             )
             for port in self.ports
-        ]  # fmt: skip
+        ]
         for port in self.ports:
             _wait_for(port)
 
@@ -129,12 +139,24 @@ def start_broker() -> subprocess.Popen[bytes]:
     path.parent.mkdir(parents=True, exist_ok=True)
     server = subprocess.Popen(
         [
-            str(get_binary_path()), "--port", "0", "--unixsocket", str(path),
-            "--unixsocketperm", "700", "--save", "", "--appendonly", "no",
-            "--dir", str(path.parent), "--loglevel", "warning",
+            str(get_binary_path()),
+            "--port",
+            "0",
+            "--unixsocket",
+            str(path),
+            "--unixsocketperm",
+            "700",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            str(path.parent),
+            "--loglevel",
+            "warning",
         ],
         stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     while not path.exists():
         time.sleep(0.02)
     return server

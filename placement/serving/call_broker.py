@@ -103,10 +103,19 @@ class CallBroker:
         call, now = secrets.token_hex(16), time.time()
         try:
             word = await self.redis.eval(  # type: ignore[misc]
-                _TAKE, 1, FLIGHT, now, now + seconds + 2 * GRACE_SECONDS, call,
-                size_bytes, target.job, target.user,
-                MOST_BYTES, MOST_OF_JOB, MOST_OF_USER,
-            )  # fmt: skip
+                _TAKE,
+                1,
+                FLIGHT,
+                now,
+                now + seconds + 2 * GRACE_SECONDS,
+                call,
+                size_bytes,
+                target.job,
+                target.user,
+                MOST_BYTES,
+                MOST_OF_JOB,
+                MOST_OF_USER,
+            )
         except OUTAGES as error:
             raise _away(error) from None
         if word != b"in":

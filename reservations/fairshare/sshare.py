@@ -27,9 +27,15 @@ MOST = 10**18
 NAME_LENGTH = 200
 COLUMNS = "{:<24}{:<18}{:>10}{:>12}{:>16}{:>14}{:>13}{:>11}"
 TITLES = (
-    "Account", "User", "RawShares", "NormShares", "RawUsage", "EffectvUsage",
-    "LevelFS", "FairShare",
-)  # fmt: skip
+    "Account",
+    "User",
+    "RawShares",
+    "NormShares",
+    "RawUsage",
+    "EffectvUsage",
+    "LevelFS",
+    "FairShare",
+)
 
 
 class RowsInvalid(CodedError):

@@ -8,9 +8,18 @@ from datetime import datetime
 from reservations.models import AuditEntry, User
 
 NO_REASON = (
-    "booked", "started", "checked-in", "kept", "idle-warned", "shared", "unshared",
-    "waiting.planned", "waiting.offered", "waiting.expired", "gap-taken",
-)  # fmt: skip
+    "booked",
+    "started",
+    "checked-in",
+    "kept",
+    "idle-warned",
+    "shared",
+    "unshared",
+    "waiting.planned",
+    "waiting.offered",
+    "waiting.expired",
+    "gap-taken",
+)
 """Acts that free nothing; a rank that they move counts at the next look."""
 
 VERB_LENGTH, SUBJECT_LENGTH, REASON_LENGTH = 60, 80, 400

@@ -129,9 +129,23 @@ def _entry(
     now: datetime,
 ) -> dict[str, object]:
     (
-        pk, _gpu, start, end, kind, state, version, purpose,
-        user_pk, shown, login, account_pk, account, hue, booked_end, stays_on,
-    ) = row  # fmt: skip
+        pk,
+        _gpu,
+        start,
+        end,
+        kind,
+        state,
+        version,
+        purpose,
+        user_pk,
+        shown,
+        login,
+        account_pk,
+        account,
+        hue,
+        booked_end,
+        stays_on,
+    ) = row
     mine = user_pk == reader.user_pk
     named = reader.sees_name(user_pk, account_pk)
     live = state in (State.CONFIRMED, State.ACTIVE)

@@ -15,9 +15,16 @@ from telemetry.models import Gpu, GpuQuerySet
 from telemetry.protocol.sentences import sentence
 
 OUT_FIELDS = (
-    "retired", "lost", "foreign", "mig", "new", "maintenance", "node__maintenance",
-    "draining", "node__draining",
-)  # fmt: skip
+    "retired",
+    "lost",
+    "foreign",
+    "mig",
+    "new",
+    "maintenance",
+    "node__maintenance",
+    "draining",
+    "node__draining",
+)
 _OUT_WORDS: tuple[str, ...] = (
     sentence("it is retired"),
     sentence("its driver does not answer"),
@@ -115,11 +122,20 @@ def _named(*, pks: Collection[int]) -> QuerySet[Gpu, Any]:
 
 
 _COLUMNS = (
-    "pk", "node__name", "index", "pool__gpu_class", "memory_total_bytes",
-    "pool__weight", "name", "pool_id",
-    "pool__rule__restricted", "pool__rule__limited", "pool__rule__peak",
-    "present", *OUT_FIELDS,
-)  # fmt: skip
+    "pk",
+    "node__name",
+    "index",
+    "pool__gpu_class",
+    "memory_total_bytes",
+    "pool__weight",
+    "name",
+    "pool_id",
+    "pool__rule__restricted",
+    "pool__rule__limited",
+    "pool__rule__peak",
+    "present",
+    *OUT_FIELDS,
+)
 
 
 def _read(rows: Iterable[Sequence[Any]]) -> list[CalendarGpu]:
@@ -140,10 +156,21 @@ def _read(rows: Iterable[Sequence[Any]]) -> list[CalendarGpu]:
             peak=read_peak(peak or ""),
         )
         for (
-            pk, node, index, gpu_class, memory_bytes, weight, name, pool,
-            restricted, limited, peak, present, *out,
+            pk,
+            node,
+            index,
+            gpu_class,
+            memory_bytes,
+            weight,
+            name,
+            pool,
+            restricted,
+            limited,
+            peak,
+            present,
+            *out,
         ) in rows
-    ]  # fmt: skip
+    ]
 
 
 def barred_pools(gpus: Iterable[CalendarGpu], account_pks: Collection[int]) -> Barred:

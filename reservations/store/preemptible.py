@@ -39,29 +39,50 @@ def takeable(
             ),
         )
         for (
-            pk, member, account, title, name, start, end, cost, booked,
-            shown, login, user, planned, plan_start, plan_end,
+            pk,
+            member,
+            account,
+            title,
+            name,
+            start,
+            end,
+            cost,
+            booked,
+            shown,
+            login,
+            user,
+            planned,
+            plan_start,
+            plan_end,
         ) in rows
-    }  # fmt: skip
+    }
 
 
 def _unfrozen(
     *, pks: Collection[int], frozen: datetime, taker: int
 ) -> QuerySet[Reservation, Any]:
     return (
-        Reservation.objects.filter(
-            pk__in=pks, state=State.CONFIRMED, start__gt=frozen
-        )
+        Reservation.objects.filter(pk__in=pks, state=State.CONFIRMED, start__gt=frozen)
         .exclude(user_id=taker)
         .order_by()
         .values_list(
-            "pk", "membership_id", "membership__account_id",
-            "membership__account__title", "membership__account__name",
-            "start", "end", "cost_gpu_seconds", "created_at",
-            "user__display_name", "user__username", "user_id",
-            "waited__planned", "waited__expected_start", "waited__expected_end",
+            "pk",
+            "membership_id",
+            "membership__account_id",
+            "membership__account__title",
+            "membership__account__name",
+            "start",
+            "end",
+            "cost_gpu_seconds",
+            "created_at",
+            "user__display_name",
+            "user__username",
+            "user_id",
+            "waited__planned",
+            "waited__expected_start",
+            "waited__expected_end",
         )
-    )  # fmt: skip
+    )
 
 
 def _paused(owners: Collection[int], taker: Displacer) -> dict[int, datetime]:

@@ -15,9 +15,16 @@ from reservations.models import (
 from tests.reservations.conftest import HOUR, at
 
 MODELS = (
-    "user", "account", "membership", "sitepolicy", "reservation", "ledgerentry",
-    "latereturn", "auditentry", "apitoken",
-)  # fmt: skip
+    "user",
+    "account",
+    "membership",
+    "sitepolicy",
+    "reservation",
+    "ledgerentry",
+    "latereturn",
+    "auditentry",
+    "apitoken",
+)
 
 
 @pytest.fixture

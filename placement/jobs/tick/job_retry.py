@@ -21,10 +21,25 @@ MOST_ROWS = 100
 HEARD_SECONDS = 30.0
 """A node that was heard within these is there again."""
 SAME = (
-    "reservation", "owner", "plan", "name", "kind", "recipe", "script", "arguments",
-    "started_with", "environment_folder", "recipe_settings", "node", "gpu_count",
-    "array", "array_index", "parameters", "may_move", "restart",
-)  # fmt: skip
+    "reservation",
+    "owner",
+    "plan",
+    "name",
+    "kind",
+    "recipe",
+    "script",
+    "arguments",
+    "started_with",
+    "environment_folder",
+    "recipe_settings",
+    "node",
+    "gpu_count",
+    "array",
+    "array_index",
+    "parameters",
+    "may_move",
+    "restart",
+)
 """What the next one takes over."""
 
 

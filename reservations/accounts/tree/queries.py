@@ -9,13 +9,28 @@ from reservations.models import Account, Membership, User
 def read_tree() -> Tree:
     """Read every Account and every Membership, in two queries."""
     accounts = Account.objects.order_by().values_list(
-        "pk", "name", "title", "parent_id", "shares", "quota_gpu_seconds",
-        "ends_at", "archived_at", "version",
-    )  # fmt: skip
+        "pk",
+        "name",
+        "title",
+        "parent_id",
+        "shares",
+        "quota_gpu_seconds",
+        "ends_at",
+        "archived_at",
+        "version",
+    )
     members = Membership.objects.order_by().values_list(
-        "pk", "user_id", "account_id", "shares", "quota_gpu_seconds", "is_head",
-        "active", "expires_at", "sponsor_id", "version",
-    )  # fmt: skip
+        "pk",
+        "user_id",
+        "account_id",
+        "shares",
+        "quota_gpu_seconds",
+        "is_head",
+        "active",
+        "expires_at",
+        "sponsor_id",
+        "version",
+    )
     return Tree(
         accounts={row[0]: AccountInfo(*row) for row in accounts},
         members={row[0]: MemberInfo(*row) for row in members},

@@ -13,9 +13,16 @@ from tests.factories import make_gpus, make_reservation
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 EMPTY = {
-    "n": 60, "util_n": 0, "util_sum_pct": 0, "idle_n": 0, "memory_n": 0,
-    "memory_sum_bytes": 0, "power_n": 0, "power_sum_watts": 0, "process_n": 0,
-}  # fmt: skip
+    "n": 60,
+    "util_n": 0,
+    "util_sum_pct": 0,
+    "idle_n": 0,
+    "memory_n": 0,
+    "memory_sum_bytes": 0,
+    "power_n": 0,
+    "power_sum_watts": 0,
+    "process_n": 0,
+}
 
 
 @pytest.fixture(autouse=True)

@@ -54,9 +54,20 @@ def test_every_operation_needs_its_scopes_and_no_other(call_with, held):
     assert len(OPERATIONS) >= 75
     for method, path in OPERATIONS:
         address = path
-        for name in ("pk", "user_pk", "job_id", "move_id", "gpu_id", "account_id",
-                     "reservation_id", "array_id", "backfill_id", "file_id",
-                     "plan_id", "name"):  # fmt: skip
+        for name in (
+            "pk",
+            "user_pk",
+            "job_id",
+            "move_id",
+            "gpu_id",
+            "account_id",
+            "reservation_id",
+            "array_id",
+            "backfill_id",
+            "file_id",
+            "plan_id",
+            "name",
+        ):
             address = address.replace(f"{{{name}}}", "987654")
         answer = call(method, address)
         lacks = wanted(method, path) - set(held)

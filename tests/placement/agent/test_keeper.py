@@ -244,10 +244,23 @@ def test_an_accepted_job_that_is_stopped_never_starts(node, keep, redis_client):
 
 def test_the_nodes_broker_user_needs_its_own_keys_only(node, keep, redis_client):
     redis_client.execute_command(
-        "ACL", "SETUSER", "node1", "on", ">pw", "resetkeys", "resetchannels",
-        "-@all", "+xadd", "+hello", "+client", "+ping", "+select",
-        "~facts.node1", "~log.node1", "~raw.node1",
-    )  # fmt: skip
+        "ACL",
+        "SETUSER",
+        "node1",
+        "on",
+        ">pw",
+        "resetkeys",
+        "resetchannels",
+        "-@all",
+        "+xadd",
+        "+hello",
+        "+client",
+        "+ping",
+        "+select",
+        "~facts.node1",
+        "~log.node1",
+        "~raw.node1",
+    )
     path = node.redis_url.removeprefix("unix://").partition("?")[0]
     keep(redis_url=f"unix://node1:pw@{path}?db=0")
     accept(node, make_order(settings={"seconds": 0, "lines_per_second": 1}))

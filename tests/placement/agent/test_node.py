@@ -330,13 +330,28 @@ def test_a_broker_user_limited_to_the_nodes_keys_is_enough(
     worker, send, redis_client, valkey_url
 ):
     redis_client.execute_command(
-        "ACL", "SETUSER", "node1", "on", ">pw", "resetkeys", "resetchannels",
-        "+@all", "-@admin", "-@dangerous", "+info",
-        "~node.node1", "~node.node1\x06*",
-        "~_kombu.binding.node.node1", "~_kombu.binding_permanent.node.node1",
-        "~unacked.node1", "~unacked_index.node1", "~unacked_mutex.node1",
-        "~facts.node1", "~log.node1", "~raw.node1",
-    )  # fmt: skip
+        "ACL",
+        "SETUSER",
+        "node1",
+        "on",
+        ">pw",
+        "resetkeys",
+        "resetchannels",
+        "+@all",
+        "-@admin",
+        "-@dangerous",
+        "+info",
+        "~node.node1",
+        "~node.node1\x06*",
+        "~_kombu.binding.node.node1",
+        "~_kombu.binding_permanent.node.node1",
+        "~unacked.node1",
+        "~unacked_index.node1",
+        "~unacked_mutex.node1",
+        "~facts.node1",
+        "~log.node1",
+        "~raw.node1",
+    )
     path = valkey_url.removeprefix("unix://").partition("?")[0]
     worker(GPUPORTAL_NODE_REDIS_URL=f"unix://node1:pw@{path}?db=0")
     send(make_order(settings={"seconds": 0, "lines_per_second": 1}))

@@ -281,11 +281,20 @@ def test_mine_leaves_others_out(omar, reservation):
 @pytest.mark.parametrize(
     "query",
     [
-        "sort=nonsense", "sort=--made", "page=0", "page=x", "page=99999999999999999999",
-        "state=%00", "whose=yours", "q=%00", "q=" + "x" * 5000, "%ff=%ff",
-        "sort=-ran&state=done&format=csv", "format=pdf",
+        "sort=nonsense",
+        "sort=--made",
+        "page=0",
+        "page=x",
+        "page=99999999999999999999",
+        "state=%00",
+        "whose=yours",
+        "q=%00",
+        "q=" + "x" * 5000,
+        "%ff=%ff",
+        "sort=-ran&state=done&format=csv",
+        "format=pdf",
     ],
-)  # fmt: skip
+)
 def test_a_nonsense_address_is_a_page_and_no_crash(student, job, query):
     assert student.get(f"/jobs/?{query}").status_code == 200
 

@@ -15,9 +15,16 @@ from tests.factories import make_gpus, make_node, make_reservation
 
 pytestmark = pytest.mark.django_db
 WORDS = {
-    "queued", "starting", "running", "moving", "stopping", "done", "failed", "stopped",
+    "queued",
+    "starting",
+    "running",
+    "moving",
+    "stopping",
+    "done",
+    "failed",
+    "stopped",
     "lost",
-}  # fmt: skip
+}
 ROOT = Path(__file__).resolve().parents[3]
 
 

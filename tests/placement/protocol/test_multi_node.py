@@ -127,13 +127,21 @@ def test_an_order_of_several_nodes_reads_back_and_others_stay_of_version_1():
 
 @pytest.mark.parametrize(
     ("changes", "word"),
-    [({"node_rank": 2}, "node_rank"), ({"node_rank": True}, "node_rank"),
-     ({"counts": [1]}, "2 to"), ({"counts": [0, 2]}, "processes"),
-     ({"counts": "12"}, "counts"), ({"address": "-x"}, "address"),
-     ({"address": ""}, "address"), ({"port": 0}, "port"), ({"port": 70_000}, "port"),
-     ({"token": "short"}, "token"), ({"counts": [1, 3]}, "as many Gpus"),
-     ({"more": 1}, "meeting.more: is not a known")],
-)  # fmt: skip
+    [
+        ({"node_rank": 2}, "node_rank"),
+        ({"node_rank": True}, "node_rank"),
+        ({"counts": [1]}, "2 to"),
+        ({"counts": [0, 2]}, "processes"),
+        ({"counts": "12"}, "counts"),
+        ({"address": "-x"}, "address"),
+        ({"address": ""}, "address"),
+        ({"port": 0}, "port"),
+        ({"port": 70_000}, "port"),
+        ({"token": "short"}, "token"),
+        ({"counts": [1, 3]}, "as many Gpus"),
+        ({"more": 1}, "meeting.more: is not a known"),
+    ],
+)
 def test_a_meeting_that_is_none_is_refused_by_field(changes, word):
     body = json.loads(make_order(meeting=SECOND, **TWO).payload())
     body["meeting"] = {**asdict(SECOND), "counts": [1, 2]} | changes

@@ -20,13 +20,33 @@ def test_colours_are_kept():
 @pytest.mark.parametrize(
     "sequence",
     [
-        "\x1b[2J", "\x1b[H", "\x1b[10;20H", "\x1b[?1049h", "\x1b[6n", "\x1b[>c",
-        "\x1b]0;title\x07", "\x1b]8;;http://evil\x1b\\", "\x1b]52;c;aGk=\x07",
-        "\x1bP+q544e\x1b\\", "\x1b_apc\x1b\\", "\x1b^pm\x1b\\", "\x1bc", "\x1b(0",
-        "\x1b7", "\x00", "\x08", "\x7f", "\x9b2J", "\x1b", "\x1b[", "\x0b", "\x0c",
-        "\u202e", "\u2066",
+        "\x1b[2J",
+        "\x1b[H",
+        "\x1b[10;20H",
+        "\x1b[?1049h",
+        "\x1b[6n",
+        "\x1b[>c",
+        "\x1b]0;title\x07",
+        "\x1b]8;;http://evil\x1b\\",
+        "\x1b]52;c;aGk=\x07",
+        "\x1bP+q544e\x1b\\",
+        "\x1b_apc\x1b\\",
+        "\x1b^pm\x1b\\",
+        "\x1bc",
+        "\x1b(0",
+        "\x1b7",
+        "\x00",
+        "\x08",
+        "\x7f",
+        "\x9b2J",
+        "\x1b",
+        "\x1b[",
+        "\x0b",
+        "\x0c",
+        "\u202e",
+        "\u2066",
     ],
-)  # fmt: skip
+)
 def test_every_other_control_sequence_is_dropped(sequence):
     cleaned = clean(f"a{sequence}")
     assert "\x1b" not in cleaned and cleaned.startswith("a")

@@ -142,9 +142,24 @@ def test_no_more_comes_out_of_a_bomb_than_may(monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    ["", "/a", "..", "a/../b", "a//b", "a\\b", "C:a", "a\0", "a\n", "a/" * 9 + "b",
-     "x" * 256, None, 7, ".", "./"],
-)  # fmt: skip
+    [
+        "",
+        "/a",
+        "..",
+        "a/../b",
+        "a//b",
+        "a\\b",
+        "C:a",
+        "a\0",
+        "a\n",
+        "a/" * 9 + "b",
+        "x" * 256,
+        None,
+        7,
+        ".",
+        "./",
+    ],
+)
 def test_names_that_leave_the_folder_are_none(name):
     with pytest.raises(SpecInvalid):
         checked_name(name)

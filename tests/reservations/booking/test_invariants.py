@@ -53,9 +53,24 @@ from tests.reservations.worlds import world
 CLOCKS_CHANGE = datetime(2026, 3, 28, 21, tzinfo=UTC)
 """Four hours before Europe's clocks change, with the night ahead."""
 ACTS = (
-    "book", "book", "book", "book", "book", "book", "cancel", "undo", "change",
-    "release", "tick", "wait", "wait", "stay", "come", "fail", "set_rules",
-)  # fmt: skip
+    "book",
+    "book",
+    "book",
+    "book",
+    "book",
+    "book",
+    "cancel",
+    "undo",
+    "change",
+    "release",
+    "tick",
+    "wait",
+    "wait",
+    "stay",
+    "come",
+    "fail",
+    "set_rules",
+)
 
 BY_SOMEBODY = frozenset(ACTS) - {"tick", "wait", "fail", "set_rules"}
 

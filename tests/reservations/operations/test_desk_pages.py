@@ -27,11 +27,18 @@ PAGES = [
     ("manage-policy-one", ("telemetry",)),
 ]
 POSTS = [
-    ("manage-pool-new", ()), ("manage-pool", (1,)), ("manage-pool-quota", (1,)),
-    ("manage-gpus-act", ()), ("manage-replace-gpu", ()), ("manage-drain", (1,)),
-    ("manage-closure-new", ()), ("manage-closure", (1,)), ("manage-closure-end", (1,)),
-    ("manage-policy-one", ("booking",)), ("manage-policy-undo", ("booking", 1)),
-]  # fmt: skip
+    ("manage-pool-new", ()),
+    ("manage-pool", (1,)),
+    ("manage-pool-quota", (1,)),
+    ("manage-gpus-act", ()),
+    ("manage-replace-gpu", ()),
+    ("manage-drain", (1,)),
+    ("manage-closure-new", ()),
+    ("manage-closure", (1,)),
+    ("manage-closure-end", (1,)),
+    ("manage-policy-one", ("booking",)),
+    ("manage-policy-undo", ("booking", 1)),
+]
 
 
 @pytest.fixture

@@ -219,20 +219,30 @@ def test_what_cannot_be_meant_is_refused_by_field(lab, alice, desk) -> None:
     gpu, other = lab.gpus[:2]
     pool = gpu.pool_id
     for wrong, call in (
-        ("weight", lambda: pools.change_pool(
-            pool_id=pool, edit=PoolEdit(weight=0), **desk)),
-        ("accounts", lambda: pools.change_pool(
-            pool_id=pool, edit=PoolEdit(1, (10**9,)), **desk)),
+        (
+            "weight",
+            lambda: pools.change_pool(pool_id=pool, edit=PoolEdit(weight=0), **desk),
+        ),
+        (
+            "accounts",
+            lambda: pools.change_pool(pool_id=pool, edit=PoolEdit(1, (10**9,)), **desk),
+        ),
         ("name", lambda: pools.add_pool(name=" ", weight=1, **desk)),
         ("name", lambda: pools.add_pool(name="NVIDIA A100 80GB", weight=1, **desk)),
-        ("whose", lambda: pools.set_pool_quota(
-            pool_id=pool, quota_gpu_seconds=1, **desk)),
-        ("quota", lambda: pools.set_pool_quota(
-            pool_id=pool, account_id=lab.root.pk, quota_gpu_seconds=-1, **desk)),
+        (
+            "whose",
+            lambda: pools.set_pool_quota(pool_id=pool, quota_gpu_seconds=1, **desk),
+        ),
+        (
+            "quota",
+            lambda: pools.set_pool_quota(
+                pool_id=pool, account_id=lab.root.pk, quota_gpu_seconds=-1, **desk
+            ),
+        ),
         ("act", lambda: pools.act_on_gpus(act="melt", gpu_ids=[gpu.pk], **desk)),
         ("gpus", lambda: pools.act_on_gpus(act="drain", gpu_ids=[], **desk)),
         ("pool", lambda: pools.act_on_gpus(act="pool", gpu_ids=[gpu.pk], **desk)),
-    ):  # fmt: skip
+    ):
         with pytest.raises(FieldsInvalid) as refused:
             call()
         assert list(refused.value.fields) == [wrong]

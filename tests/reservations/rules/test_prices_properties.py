@@ -203,10 +203,24 @@ def test_what_is_told_of_peak_hours_is_read_as_the_same(mask) -> None:
     assert read_hours(hours_text(mask)) == mask
 
 
-@pytest.mark.parametrize("text", [
-    "Mon", "9-18 Mon", "Mon 9", "Mon 9.5-11", "Mon 24-25", "Mon 9-30", "Mon 9-9",
-    "Mon-Wed-Fri 1-2", "Mo 1-2", "Mon 9-18 Tue 9-18", "¹-2", "x" * 401, "Mon 9:30-11",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Mon",
+        "9-18 Mon",
+        "Mon 9",
+        "Mon 9.5-11",
+        "Mon 24-25",
+        "Mon 9-30",
+        "Mon 9-9",
+        "Mon-Wed-Fri 1-2",
+        "Mo 1-2",
+        "Mon 9-18 Tue 9-18",
+        "¹-2",
+        "x" * 401,
+        "Mon 9:30-11",
+    ],
+)
 def test_a_text_that_names_no_hours_is_refused_in_words(text) -> None:
     with pytest.raises(PeakTextInvalid):
         read_hours(text)

@@ -28,10 +28,26 @@ from tests.reservations.conftest import HOUR, NOW, WEIGHT
 from tests.reservations.worlds import world
 
 ACTS = (
-    "book", "book", "book", "cancel", "change", "release", "wait", "give", "give",
-    "swap", "swap", "answer", "answer", "answer", "part", "part", "repeat", "leave",
+    "book",
+    "book",
+    "book",
+    "cancel",
+    "change",
+    "release",
+    "wait",
+    "give",
+    "give",
+    "swap",
+    "swap",
+    "answer",
+    "answer",
+    "answer",
+    "part",
+    "part",
+    "repeat",
+    "leave",
     "share",
-)  # fmt: skip
+)
 
 
 class Trade(Story):

@@ -39,9 +39,23 @@ from tests.reservations.conftest import HOUR, NOW, WEIGHT
 from tests.reservations.worlds import world
 
 ACTS = (
-    "book", "book", "claim", "claim", "claim", "gap", "gap", "leave", "hold_on", "want",
-    "change", "cancel", "undo", "release", "wait", "wait",
-)  # fmt: skip
+    "book",
+    "book",
+    "claim",
+    "claim",
+    "claim",
+    "gap",
+    "gap",
+    "leave",
+    "hold_on",
+    "want",
+    "change",
+    "cancel",
+    "undo",
+    "release",
+    "wait",
+    "wait",
+)
 
 
 def held_gaps():

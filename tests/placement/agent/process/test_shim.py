@@ -97,11 +97,18 @@ def test_the_environment_holds_nothing_of_ours(node, serve, monkeypatch):
     assert facts["HOME"] == facts["cwd"] == str(folder.work)
     ours = {name for name in facts if name.startswith("GPUPORTAL_")}
     assert ours == {
-        "GPUPORTAL_JOB", "GPUPORTAL_ATTEMPT", "GPUPORTAL_NODE", "GPUPORTAL_USER",
-        "GPUPORTAL_GPUS", "GPUPORTAL_GPU_COUNT", "GPUPORTAL_SIMULATED",
-        "GPUPORTAL_ENDS_AT", "GPUPORTAL_RUN", "GPUPORTAL_RESUMES_JOB",
+        "GPUPORTAL_JOB",
+        "GPUPORTAL_ATTEMPT",
+        "GPUPORTAL_NODE",
+        "GPUPORTAL_USER",
+        "GPUPORTAL_GPUS",
+        "GPUPORTAL_GPU_COUNT",
+        "GPUPORTAL_SIMULATED",
+        "GPUPORTAL_ENDS_AT",
+        "GPUPORTAL_RUN",
+        "GPUPORTAL_RESUMES_JOB",
         "GPUPORTAL_RESULTS",
-    }  # fmt: skip
+    }
 
 
 def test_a_job_on_simulated_gpus_sees_no_real_card(node, serve):

@@ -99,11 +99,22 @@ def test_a_job_begins_inside_its_unit_with_folders_of_its_own(node, serve, enfor
     status = ended(folder)
     assert status["exit_code"] == 0, folder.log.read_text()
     assert folder.log.read_text().split("\n")[:-1] == [
-        str(UID), str(folder.work), odd, "NoNewPrivs:\t1", "mine",
-        f"{UID} 700", f"{UID} 700", "note", "Read-only", "1",
-        f"file size {limits.file_bytes}", "processes 50", "files 99",
-        "/dev/null", "closed",
-    ]  # fmt: skip
+        str(UID),
+        str(folder.work),
+        odd,
+        "NoNewPrivs:\t1",
+        "mine",
+        f"{UID} 700",
+        f"{UID} 700",
+        "note",
+        "Read-only",
+        "1",
+        f"file size {limits.file_bytes}",
+        "processes 50",
+        "files 99",
+        "/dev/null",
+        "closed",
+    ]
     assert (folder.path / "tmp/tmp/note").read_text() == "mine\n"
     assert not Path("/tmp/note").exists()
     programs = node.node_dir.parent / "programs"

@@ -74,11 +74,20 @@ def test_a_job_on_simulated_gpus_opens_no_card_at_all() -> None:
 @pytest.mark.parametrize(
     "device",
     [
-        "/dev/sda", "/dev/nvidia0 rwm", "/dev/nvidia0\n", "/dev/nvidia../sda",
-        "/dev/nvidia-caps/../sda", "char-*", "", "nvidia0", "/dev/nvidia",
-        "/dev/nvidia0\0", "/dev/nvidia-caps/nvidia-cap", "--property=User=root",
+        "/dev/sda",
+        "/dev/nvidia0 rwm",
+        "/dev/nvidia0\n",
+        "/dev/nvidia../sda",
+        "/dev/nvidia-caps/../sda",
+        "char-*",
+        "",
+        "nvidia0",
+        "/dev/nvidia",
+        "/dev/nvidia0\0",
+        "/dev/nvidia-caps/nvidia-cap",
+        "--property=User=root",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_gpus_device_file_is_refused(device) -> None:
     with pytest.raises(UnitInvalid, match="no device file of a GPU"):
         words(devices=(device,))

@@ -63,13 +63,24 @@ def places(stages, replicas, width):
 
 def execution(strategy, *, stages=1, replicas=1, width=1, **changes):
     known = {
-        "strategy": strategy, "places": places(stages, replicas, width),
-        "stages": stages, "replicas": replicas, "tensor_degree": width,
-        "sequence_parallel": False, "zero_stage": 0, "shares": (), "schedule": "",
-        "bounds": WHOLE, "microbatches": 1, "accumulation": 1, "precision": "fp32",
-        "optimizer": "adamw", "optimizer_loop": "foreach", "checkpointing": False,
+        "strategy": strategy,
+        "places": places(stages, replicas, width),
+        "stages": stages,
+        "replicas": replicas,
+        "tensor_degree": width,
+        "sequence_parallel": False,
+        "zero_stage": 0,
+        "shares": (),
+        "schedule": "",
+        "bounds": WHOLE,
+        "microbatches": 1,
+        "accumulation": 1,
+        "precision": "fp32",
+        "optimizer": "adamw",
+        "optimizer_loop": "foreach",
+        "checkpointing": False,
         "offload": False,
-    }  # fmt: skip
+    }
     return Execution(**known | changes)
 
 
@@ -174,17 +185,27 @@ CASES = {"two": TWO, "eight": EIGHT, "deepspeed": BY_DEEPSPEED}
 ALONG = replace(execution("tensor", width=2), microbatches=4)
 CHAINS = {
     "copies": [
-        DDP, TWO["zero1"], TWO["zero1 uneven"], replace(TWO["zero2"], accumulation=1),
-        TWO["zero3"], TWO["zero3 on the drive"], TWO["ddp offloaded"],
-        TWO["zero1 uneven offloaded"], DDP,
+        DDP,
+        TWO["zero1"],
+        TWO["zero1 uneven"],
+        replace(TWO["zero2"], accumulation=1),
+        TWO["zero3"],
+        TWO["zero3 on the drive"],
+        TWO["ddp offloaded"],
+        TWO["zero1 uneven offloaded"],
+        DDP,
     ],
     "momentum": [TWO["ddp momentum"], replace(TWO["zero3"], optimizer="momentum")],
     "scaled": [TWO["ddp autocast fp16"], TWO["zero3 autocast fp16"]],
     "cut": [
-        ALONG, STAGED, TWO["interleaved"], replace(ALONG, sequence_parallel=True),
-        TWO["gpipe"], STAGED,
+        ALONG,
+        STAGED,
+        TWO["interleaved"],
+        replace(ALONG, sequence_parallel=True),
+        TWO["gpipe"],
+        STAGED,
     ],
-}  # fmt: skip
+}
 """Each step by another strategy, going on from the checkpoint of the one before."""
 DEEPSPEED_CHAINS = {
     "copies": [
@@ -269,9 +290,19 @@ MEMORY = {
     "two": {
         name: TWO[name]
         for name in (
-            "ddp", "ddp accumulated", "ddp checkpointed", "ddp autocast bf16",
-            "ddp bf16", "zero1", "zero1 uneven", "zero2", "zero3",
-            "tensor and sequence", "gpipe", "1f1b", "1f1b accumulated",
+            "ddp",
+            "ddp accumulated",
+            "ddp checkpointed",
+            "ddp autocast bf16",
+            "ddp bf16",
+            "zero1",
+            "zero1 uneven",
+            "zero2",
+            "zero3",
+            "tensor and sequence",
+            "gpipe",
+            "1f1b",
+            "1f1b accumulated",
         )
     }
     | {
@@ -285,7 +316,7 @@ MEMORY = {
         "zero3": BY_DEEPSPEED["zero3"],
         "1f1b": BY_DEEPSPEED["1f1b"],
     },
-}  # fmt: skip
+}
 """On the CPU what is offloaded lies beside what is not."""
 
 

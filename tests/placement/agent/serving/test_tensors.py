@@ -204,12 +204,23 @@ def test_an_answer_carries_no_redirect_no_cookie_and_no_header_of_its_own():
 @pytest.mark.parametrize(
     "path",
     [
-        "v2/../stats", "v2/repository/models/m/load", "v2/models/../x", "stats", "",
-        "v2/models/m/infer/x", "v2/models//infer", "v2/models/m/versions/2/infer",
-        "v2/models/" + "m" * 64, "v2/health/other", "//v2", "v2/models/a b/infer",
-        "v2/models/m\n/infer", "v2/models/m/infer\r\nX: y", "v2/models/.m/infer",
+        "v2/../stats",
+        "v2/repository/models/m/load",
+        "v2/models/../x",
+        "stats",
+        "",
+        "v2/models/m/infer/x",
+        "v2/models//infer",
+        "v2/models/m/versions/2/infer",
+        "v2/models/" + "m" * 64,
+        "v2/health/other",
+        "//v2",
+        "v2/models/a b/infer",
+        "v2/models/m\n/infer",
+        "v2/models/m/infer\r\nX: y",
+        "v2/models/.m/infer",
     ],
-)  # fmt: skip
+)
 def test_only_the_protocols_own_addresses_reach_a_node(path):
     assert allowed_path(path) is None
 

@@ -125,9 +125,17 @@ def test_garbage_is_refused(message):
 
 @pytest.mark.parametrize(
     "broken",
-    [{"exit_code": "0"}, {"exit_code": 300}, {"signal": -1}, {"last_lines": "x"},
-     {"at": 1e300}, {"reason": 7}, {"event": "gone"}, {"job": True}],
-)  # fmt: skip
+    [
+        {"exit_code": "0"},
+        {"exit_code": 300},
+        {"signal": -1},
+        {"last_lines": "x"},
+        {"at": 1e300},
+        {"reason": 7},
+        {"event": "gone"},
+        {"job": True},
+    ],
+)
 def test_a_fact_with_a_wrong_field_moves_nothing(running, broken):
     assert not record({**fact(running, "exited", exit_code=0), **broken})
     assert now_is(running) == JobState.RUNNING

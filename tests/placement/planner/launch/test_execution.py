@@ -39,11 +39,19 @@ def planned(strategy, gpus=2, **workload):
 
 @pytest.mark.parametrize(
     ("strategy", "gpus", "grid"),
-    [("single", 1, (1, 1, 1)), ("ddp", 2, (1, 2, 1)), ("zero1", 2, (1, 2, 1)),
-     ("zero2", 2, (1, 2, 1)), ("fsdp", 2, (1, 2, 1)), ("pipeline", 2, (2, 1, 1)),
-     ("gpipe", 2, (2, 1, 1)), ("tensor", 2, (1, 1, 2)), ("hybrid", 8, (1, 4, 2)),
-     ("interleaved", 4, (4, 1, 1))],
-)  # fmt: skip
+    [
+        ("single", 1, (1, 1, 1)),
+        ("ddp", 2, (1, 2, 1)),
+        ("zero1", 2, (1, 2, 1)),
+        ("zero2", 2, (1, 2, 1)),
+        ("fsdp", 2, (1, 2, 1)),
+        ("pipeline", 2, (2, 1, 1)),
+        ("gpipe", 2, (2, 1, 1)),
+        ("tensor", 2, (1, 1, 2)),
+        ("hybrid", 8, (1, 4, 2)),
+        ("interleaved", 4, (4, 1, 1)),
+    ],
+)
 def test_the_planners_own_plans_are_runnable(strategy, gpus, grid):
     made = execution_of(planned(strategy, gpus), GPT2)
     assert (made.stages, made.replicas, made.tensor_degree) == grid

@@ -43,11 +43,22 @@ def student(alice, gpus) -> Client:
 def typed(**changes: object) -> dict[str, object]:
     """Return what a browser sends of the untouched form, with changes."""
     known: dict[str, object] = {
-        "source": "known", "known": "gpt2", "task": "train", "optimizer": "adamw",
-        "precision": "autocast_bf16", "batch": "8", "sequence_length": "512",
-        "checkpointing": "none", "accumulation": "1", "attention": "flash",
-        "hours": "4", "at": "", "max_gpus": "", "model": "", "reservation": "",
-    }  # fmt: skip
+        "source": "known",
+        "known": "gpt2",
+        "task": "train",
+        "optimizer": "adamw",
+        "precision": "autocast_bf16",
+        "batch": "8",
+        "sequence_length": "512",
+        "checkpointing": "none",
+        "accumulation": "1",
+        "attention": "flash",
+        "hours": "4",
+        "at": "",
+        "max_gpus": "",
+        "model": "",
+        "reservation": "",
+    }
     return known | changes
 
 

@@ -87,11 +87,21 @@ def test_the_libraries_read_what_they_are_given(gpt2_large):
         ("accelerate", json.loads(of[1]["accelerate.json"])),
         ("accelerate", json.loads(of[2]["accelerate.json"])),
         ("torchrun", arguments(ddp)),
-        ("device_map", json.loads(maps[0]),
-         {"config": "LlamaConfig", "model": "LlamaForCausalLM", "values": TINY_LLAMA}),
-        ("device_map", json.loads(maps[1]),
-         {"config": "GPT2Config", "model": "GPT2LMHeadModel", "values": TINY_GPT2}),
-    )  # fmt: skip
+        (
+            "device_map",
+            json.loads(maps[0]),
+            {
+                "config": "LlamaConfig",
+                "model": "LlamaForCausalLM",
+                "values": TINY_LLAMA,
+            },
+        ),
+        (
+            "device_map",
+            json.loads(maps[1]),
+            {"config": "GPT2Config", "model": "GPT2LMHeadModel", "values": TINY_GPT2},
+        ),
+    )
     assert [a["stage"] for a in answers[:3]] == [0, 2, 3]
     assert [a["train_batch_size"] for a in answers[:3]] == [8, 8, 4]
     layer = max(layer.parameters for layer in gpt2_large.layers)
