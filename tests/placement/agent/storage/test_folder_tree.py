@@ -39,6 +39,7 @@ from placement.agent.storage import folder_size, folder_tree
 from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import JobLimits
 from telemetry.agent import isolation
+from telemetry.protocol.codec import encode
 from tests.placement import nodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming a user needs root")
@@ -279,7 +280,7 @@ def test_a_unit_of_systemd_follows_no_link_either(race):
         order = nodes.make_order(job=next(numbers), simulated=True)
         done = subprocess.run(
             systemd_unit.command(order),
-            input=begin(race).to_json(),
+            input=encode(begin(race)).decode(),
             env=python,
             capture_output=True,
             text=True,
