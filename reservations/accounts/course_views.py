@@ -1,7 +1,5 @@
 """A term's course: made from a list of students in one step, ending by date."""
 
-import hashlib
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,25 +24,21 @@ from reservations.accounts import invitation_mail, invitations, tasks
 from reservations.accounts.course_csv import COLUMNS, Course, course_edits, students_of
 from reservations.accounts.invitations import UNUSABLE
 from reservations.accounts.logins import people
-from reservations.accounts.tree import service as accounts
 from reservations.accounts.tree.csv_table import SheetInvalid, read_sheet, written
-from reservations.accounts.tree.draft_views import preview_of
-from reservations.accounts.tree.forms import (
-    LastDayField,
-)
-from reservations.accounts.tree.import_views import ERRORS_SHOWN, read_file
+from reservations.accounts.tree.edits_page import EditsPage, EditsRead
+from reservations.accounts.tree.forms import LastDayField, SheetForm
 from reservations.accounts.tree.tree_edits import MOST_SHARES
 from reservations.models import Account, TreeChange, User
 from reservations.store.access import operator_required, reader
 from reservations.web.credit_field import HoursField
-from telemetry.protocol.coded_error import CodedError
+from reservations.web.review_page import Review
+from telemetry.protocol.sentences import sentence
 from telemetry.web.error_answers import message_of
-from telemetry.web.plain_forms import PlainForm
 
 COURSES_PER_PAGE = 25
 
 
-class CourseForm(PlainForm):
+class CourseForm(SheetForm):
     """The settings of a course, and its list of students."""
 
     name = forms.CharField(
@@ -69,16 +63,11 @@ class CourseForm(PlainForm):
         max_length=150, required=False, label=gettext_lazy("Led by (login)")
     )
     ends_at = LastDayField(label=gettext_lazy("Last day"))
-    file = forms.FileField(
-        label=gettext_lazy("File"), required=False, allow_empty_file=True
-    )
-    text = forms.CharField(required=False, strip=False)
-    digest = forms.CharField(required=False, max_length=64)
 
     @property
     def plain(self) -> list[forms.BoundField]:
         """Return the fields that are typed."""
-        return [field for field in self if field.name not in ("file", "text", "digest")]
+        return [field for field in self if field.name not in ("file", "text")]
 
     def clean_ends_at(self) -> datetime:
         """Refuse a day that is over.
@@ -140,71 +129,58 @@ def show(request: HttpRequest) -> HttpResponseBase:
 @operator_required
 def new(request: HttpRequest) -> HttpResponseBase:
     """Read the list, show a preview, then create the course."""
-    if request.method != "POST":
-        return _page(request, CourseForm())
-    form = CourseForm(request.POST, request.FILES)
-    if not form.is_valid():
-        return _page(request, form, status=422)
-    try:
-        text = read_file(form)
-        rows = read_sheet(text, known=COLUMNS, needed=())
-    except SheetInvalid as error:
-        return _page(request, form, status=422, errors=[message_of(error)])
-    found = students_of(rows, people())
-    if found.errors:
-        errors = [str(error) for error in found.errors]
-        return _page(request, form, status=422, errors=errors)
-    edits = course_edits(form.course(), found.students)
-    done = accounts.look(edits, now=timezone.now())
-    if done.problems:
-        return _page(request, form, status=422, errors=accounts.words_of(done))
-    digest = hashlib.sha256(repr((form.course(), found.students)).encode()).hexdigest()
-    more: dict[str, Any] = {"text": text, "found": found, "digest": digest}
-    if form.cleaned_data["digest"] != digest:
-        seen = preview_of(request, done, timezone.now())
-        return _page(request, form, **more, **seen)
-    try:
-        accounts.save(
-            edits=edits,
-            actor=reader(request),
-            reason=f"course {form.cleaned_data['name']}",
-            now=timezone.now(),
-            kind=TreeChange.Kind.COURSE,
-        )
-    except CodedError as error:
-        return _page(request, form, status=409, errors=[message_of(error)], **more)
-    made = len(found.students)
-    messages.success(
-        request,
-        gettext(
-            "Course created: %(made)s students, %(new)s of them new. Give the "
-            "new ones their links below."
-        )
-        % {"made": made, "new": found.new},
-    )
-    return redirect("manage-courses")
+    return CoursePage(request).answer()
 
 
-def _page(
-    request: HttpRequest,
-    form: CourseForm,
-    *,
-    status: int = 200,
-    errors: Sequence[str] = (),
-    **more: Any,
-) -> HttpResponse:
-    page = {
-        "tab": "accounts",
-        "form": form,
-        "errors": list(errors)[:ERRORS_SHOWN],
-        "more_errors": max(len(errors) - ERRORS_SHOWN, 0),
-        "columns": COLUMNS,
-        "names": list(
-            Account.objects.filter(archived_at=None).values_list("name", flat=True)
-        ),
-        **more,
-    }
-    return render(request, "reservations/accounts/course_new.html", page, status=status)
+class CoursePage(EditsPage):
+    """A new course with its students."""
+
+    template = "reservations/accounts/course_new.html"
+    kind = TreeChange.Kind.COURSE
+    problems_title = gettext_lazy("The course was not created.")
+    save_label = gettext_lazy("Create course")
+
+    def form_of(self, data: Any) -> CourseForm:
+        """Return the form with the chosen list."""
+        return CourseForm(data, self.request.FILES if data is not None else None)
+
+    def read(self, form: Any) -> EditsRead:
+        """Return the edits that make the course; find each student's login."""
+        try:
+            rows = read_sheet(form.cleaned_data["text"], known=COLUMNS, needed=())
+        except SheetInvalid as error:
+            return EditsRead(problems=[message_of(error)])
+        found = students_of(rows, people())
+        if found.errors:
+            return EditsRead(problems=[str(error) for error in found.errors])
+        return EditsRead(course_edits(form.course(), found.students), source=found)
+
+    def save(self, form: Any, *, mark: str, reason: str) -> str:
+        """Create the course; its name is the reason."""
+        reason = f"course {form.cleaned_data['name']}"
+        return super().save(form, mark=mark, reason=reason)
+
+    def saved(self, change: TreeChange, found: EditsRead) -> str:
+        """Return how many students it has."""
+        return sentence(
+            "Course created: {made} students, {new} of them new. Give the new ones "
+            "their links below.",
+            made=len(found.source.students),
+            new=found.source.new,
+        )
+
+    def done(self) -> HttpResponseBase:
+        """Return to the courses, where the links are."""
+        return redirect("manage-courses")
+
+    def context(self, form: Any, review: Review | None) -> dict[str, Any]:
+        """Return the columns of a list and the Accounts to choose from as well."""
+        current = Account.objects.filter(archived_at=None)
+        return {
+            "columns": COLUMNS,
+            "names": list(current.values_list("name", flat=True)),
+            **super().context(form, review),
+        }
 
 
 def _uninvited(account: Account) -> QuerySet[User]:

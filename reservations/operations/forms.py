@@ -166,6 +166,17 @@ class ActForm(PlainForm):
     )
     move_booked = forms.BooleanField(label=gettext_lazy("Move booked"), required=False)
 
+    def clean(self) -> dict[str, Any]:
+        """Ask for the Pool of a move.
+
+        Raises:
+            ValidationError: on the Pool.
+        """
+        values = super().clean() or {}
+        if values.get("act") == BulkAct.POOL and values.get("pool") is None:
+            self.add_error("pool", gettext("Choose a pool."))
+        return values
+
 
 class PoolForm(PlainForm):
     """The price of a Pool, its peak hours, and the groups that may book it."""

@@ -18,12 +18,17 @@ from django.views.decorators.http import (
 )
 
 from reservations.operations import gpu_replacement, pools
-from reservations.operations.bulk_acts import ACTS, BulkAct
+from reservations.operations.bulk_acts import ACTS, ActInfo, BulkAct
 from reservations.operations.closure_views import touched, touched_title
-from reservations.operations.forms import ActForm, DrainForm, GpusAsked, ReplaceForm
+from reservations.operations.forms import (
+    REASON_LENGTH,
+    ActForm,
+    DrainForm,
+    GpusAsked,
+    ReplaceForm,
+)
 from reservations.operations.replacement_rules import WORDS, Carry
 from reservations.rules.errors import NotFound
-from reservations.rules.review import FieldsInvalid
 from reservations.store.access import operator_required, reader
 from reservations.store.gpu_rows import OUT_FIELDS, unavailable_reason
 from reservations.web.review_page import Review, ReviewPage
@@ -114,74 +119,102 @@ def _wanted(values: dict[str, Any]) -> QuerySet[Gpu]:
 @require_POST
 @operator_required
 def act(request: HttpRequest) -> HttpResponseBase:
-    """Look at what an act on many Gpus means; with ``sure`` do it."""
+    """Review what an act on many Gpus does; do what was reviewed."""
     form = ActForm(request.POST)
-    if not form.is_valid():
-        return _list(request, form, status=422)
-    values = form.cleaned_data
-    pks = [gpu.pk for gpu in values["gpus"]]
-    if values["act"] == "maintenance":
-        chosen = urlencode([("gpus", pk) for pk in pks])
+    if form.is_valid() and form.cleaned_data["act"] == "maintenance":
+        chosen = urlencode([("gpus", gpu.pk) for gpu in form.cleaned_data["gpus"]])
         return redirect(f"{reverse('manage-closure-new')}?{chosen}")
-    if values["act"] == BulkAct.POOL and values["pool"] is None:
-        form.add_error("pool", gettext("Choose a pool."))
-        return _list(request, form, status=422)
-    if "sure" not in request.POST:
-        return _sure(request, form, pks)
-    if not values["reason"].strip():
-        form.add_error("reason", gettext("Give a reason."))
-        return _sure(request, form, pks, status=422)
-    try:
-        done = pools.act_on_gpus(
-            act=values["act"],
-            gpu_ids=pks,
-            actor=reader(request),
-            now=timezone.now(),
-            reason=values["reason"],
-            pool_id=values["pool"].pk if values["pool"] else None,
-            move_booked=values["move_booked"],
+    return ActPage(request).answer()
+
+
+class ActPage(ReviewPage):
+    """One act on many Gpus, chosen in the list of Gpus."""
+
+    template = "reservations/operations/gpu_act.html"
+    tab = "pools"
+    asks_reason = True
+    reason_length = REASON_LENGTH
+
+    def form_of(self, data: Any) -> ActForm:
+        """Return the form of the list."""
+        return ActForm(data)
+
+    def review(self, form: Any) -> Review:
+        """Return the bookings on the Gpus; a drain can move them."""
+        plan = pools.preview_act(**_chosen(form), now=self.now)
+        rows = touched(plan.reliefs, plan.found)
+        drains = form.cleaned_data["act"] == BulkAct.DRAIN
+        return Review(
+            mark=plan.mark,
+            title=touched_title(len(rows)),
+            touched=rows if drains else (),
+            warning=sentence("They are not changed.") if rows and not drains else "",
         )
-    except FieldsInvalid as invalid:
-        form.add_error(None, invalid.text())
-        return _list(request, form, status=422)
-    changed = sentence(
-        "{act}: {n} GPUs changed.",
-        act=ACTS[BulkAct(values["act"])].label,
-        n=done.changed,
-    )
-    more = (
-        sentence(
+
+    def save(self, form: Any, *, mark: str, reason: str) -> str:
+        """Do it; say how many Gpus changed and how many bookings moved."""
+        done = pools.act_on_gpus(
+            **_chosen(form),
+            actor=self.actor,
+            now=self.now,
+            reason=reason,
+            move_booked=form.cleaned_data["move_booked"],
+            mark=mark,
+        )
+        changed = sentence(
+            "{act}: {n} GPUs changed.", act=_info(form).label, n=done.changed
+        )
+        moved = sentence(
             "{moved} bookings moved, {stay} stay.", moved=done.moved, stay=done.stay
         )
-        if done.moved
-        else ""
-    )
-    messages.success(
-        request,
-        joined([changed, more]),
-    )
-    return redirect("manage-gpus")
+        return joined([changed, moved if done.moved else ""])
+
+    def done(self) -> HttpResponseBase:
+        """Return to the list of Gpus."""
+        return redirect("manage-gpus")
+
+    def page(
+        self,
+        form: Any,
+        review: Review | None = None,
+        *,
+        problem: str = "",
+        status: int = 200,
+    ) -> HttpResponse:
+        """Return the review, or the list with what is wrong in the form."""
+        if review is None:
+            return _list(self.request, form, status=status)
+        return super().page(form, review, problem=problem, status=status)
+
+    def context(self, form: Any, review: Review | None) -> dict[str, Any]:
+        """Return the act, its Gpus and its Pool. The list has the preview's button."""
+        drains = form.cleaned_data["act"] == BulkAct.DRAIN
+        return {
+            "act": _info(form),
+            "drains": drains,
+            "gpus": form.cleaned_data["gpus"].select_related("node", "pool"),
+            "pool": form.cleaned_data["pool"],
+            "hide_preview": True,
+            "save_label": _info(form).label,
+            "reason_hint": sentence(
+                "Everybody sees it on the board and in the calendar."
+            )
+            if drains
+            else "",
+        }
 
 
-def _sure(
-    request: HttpRequest, form: ActForm, pks: list[int], *, status: int = 200
-) -> HttpResponse:
+def _info(form: Any) -> ActInfo:
+    return ACTS[BulkAct(form.cleaned_data["act"])]
+
+
+def _chosen(form: Any) -> dict[str, Any]:
     values = form.cleaned_data
-    leaving, reliefs = pools.drain_preview(gpu_ids=pks, now=timezone.now())
-    rows = touched(reliefs, leaving)
-    context = {
-        "tab": "pools",
-        "form": form,
-        "act": ACTS[BulkAct(values["act"])],
-        "drains": values["act"] == BulkAct.DRAIN,
-        "gpus": values["gpus"].select_related("node", "pool"),
-        "pool": values["pool"],
-        "touched": rows,
-        "touched_title": touched_title(len(rows)),
+    return {
+        "act": values["act"],
+        "gpu_ids": [gpu.pk for gpu in values["gpus"]],
+        "pool_id": values["pool"].pk if values["pool"] else None,
     }
-    return render(
-        request, "reservations/operations/gpu_act.html", context, status=status
-    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

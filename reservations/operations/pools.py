@@ -323,14 +323,17 @@ def act_on_gpus(
     reason: str,
     pool_id: int | None = None,
     move_booked: bool = False,
+    mark: str | None = None,
 ) -> Done:
     """Do one thing to many Gpus: all or none; see ``operations.bulk_acts.ACTS``.
 
     Args:
         move_booked: (drain) move bookings to equal Gpus where possible.
+        mark: of the preview that was looked at; None: nobody looked.
 
     Raises:
         FieldsInvalid: by field.
+        PreviewStale: the Gpus or their bookings changed since. Nothing is written.
     """
     at = whole_second(now)
     fields = _fields(act, gpu_ids, pool_id)
@@ -338,7 +341,11 @@ def act_on_gpus(
     moving = act == BulkAct.DRAIN and move_booked
     with transaction.atomic(durable=True):
         # First: it locks every Gpu of the Pools, in pk order.
-        found = evacuation.read(gpu_ids, at, None, lock=True) if moving else None
+        seen = preview_act(
+            act=act, gpu_ids=gpu_ids, pool_id=pool_id, now=at, lock=moving
+        )
+        if mark is not None and seen.mark != mark:
+            raise PreviewStale
         changed = set_gpus(gpu_ids=gpu_ids, fields=fields)
         for pk, values in changed.items():
             audit_act(
@@ -351,25 +358,52 @@ def act_on_gpus(
                 # Everybody sees why a GPU drains; the form says so.
                 **({"shown": True} if act == BulkAct.DRAIN else {}),
             )
-        if found is None:
+        if not moving:
             return Done(len(changed))
-        reliefs = list(vacate(found.booked, gpu_ids, found.room))
         why = evacuation.EvacuationReason(
             reason=reason, detail={}, actor=actor, now=at, policy=policy
         )
-        for relief in reliefs:
-            evacuation.carry_out(relief, found, why)
-    moved = sum(one.fate is BookingFate.MOVED for one in reliefs)
-    return Done(len(changed), moved, len(reliefs) - moved)
+        for relief in seen.reliefs:
+            evacuation.carry_out(relief, seen.found, why)
+    moved = sum(one.fate is BookingFate.MOVED for one in seen.reliefs)
+    return Done(len(changed), moved, len(seen.reliefs) - moved)
 
 
-def drain_preview(
-    *, gpu_ids: Collection[int], now: datetime
-) -> tuple[evacuation.EvacuatedGpus, list[EvacuationOutcome]]:
-    """Return what stands on Gpus, and what of it could go to equal ones."""
+@dataclass(frozen=True, slots=True)
+class ActPreview:
+    """What a bulk act would do, and the bookings on its Gpus."""
+
+    mark: str
+    found: evacuation.EvacuatedGpus
+    reliefs: list[EvacuationOutcome]
+    """What a drain that moves bookings would do to each; other acts change none."""
+
+
+def preview_act(
+    *,
+    act: str,
+    gpu_ids: Collection[int],
+    pool_id: int | None,
+    now: datetime,
+    lock: bool = False,
+) -> ActPreview:
+    """Return what an act on many Gpus would do now.
+
+    Args:
+        lock: whether it is about to be done.
+
+    Raises:
+        FieldsInvalid: by field.
+    """
+    fields = _fields(act, gpu_ids, pool_id)
     shut = set(gpu_ids)
-    found = evacuation.read(shut, whole_second(now), None)
-    return found, list(vacate(found.booked, shut, found.room))
+    found = evacuation.read(shut, whole_second(now), None, lock=lock)
+    reliefs = list(vacate(found.booked, shut, found.room))
+    states = Gpu.objects.filter(pk__in=shut).order_by("pk").values_list("pk", *fields)
+    moves = [[one.pk, one.fate, one.moves] for one in reliefs]
+    weight = _pool(pool_id).weight if pool_id is not None else None
+    facts = [act, list(states), pool_id, weight, moves if act == BulkAct.DRAIN else []]
+    return ActPreview(mark_of(facts), found, reliefs)
 
 
 def drain_node(

@@ -2,7 +2,9 @@
 
 A page of the flow is a ``ReviewPage``: it makes the form, says what the change does and
 saves it. The templates include ``reservations/_review.html``, which shows the review
-with its mark and the buttons. ``undo_answer`` takes a saved change back.
+with its mark and the buttons. ``undo_answer`` takes a saved change back. An import and
+a new course are undone as a change of the tree of accounts. An act on many GPUs has no
+undo: the list of acts has its opposite.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from telemetry.web.error_answers import add_errors, message_of
 
 REASON_LENGTH = 200
 MARK_MOST = 64
+PROBLEMS_SHOWN = 100
 Line = tuple[str, str, str]
 """(field, before, after) in words."""
 
@@ -46,6 +49,8 @@ class Review:
     touched: Sequence[Any] = ()
     """The bookings that it touches, for ``_touched.html``."""
     warning: str = ""
+    problems: Sequence[str] = ()
+    """Why it cannot be saved as it is, in sentences."""
     changes: bool = True
     """Whether there is anything to save."""
     plan: Any = None
@@ -63,6 +68,7 @@ class ReviewPage(ABC):
     reviews_at_once: ClassVar[bool] = False
     """Whether the page shows the review when it is opened."""
     save_label: ClassVar[Any] = gettext_lazy("Save")
+    problems_title: ClassVar[Any] = ""
     before_hint: ClassVar[Any] = gettext_lazy("Preview the change first. Then save it.")
     after_hint: ClassVar[Any] = gettext_lazy(
         "This is what saving does now. Nothing is saved yet."
@@ -114,7 +120,8 @@ class ReviewPage(ABC):
             return self.page(form, self._shown_at_once(form), status=422)
         try:
             if "save" not in post:
-                return self.page(form, self.review(form))
+                review = self.review(form)
+                return self.page(form, review, status=422 if review.problems else 200)
             reason = post.get("reason", "").strip()[: self.reason_length]
             if self.asks_reason and not reason:
                 why = gettext("Give a reason: it is kept with the change.")
@@ -157,6 +164,11 @@ class ReviewPage(ABC):
             "reason_length": self.reason_length,
             "hide_preview": self.reviews_at_once,
             "save_label": self.save_label,
+            "problems": review.problems[:PROBLEMS_SHOWN] if review else (),
+            "more_problems": max(len(review.problems) - PROBLEMS_SHOWN, 0)
+            if review
+            else 0,
+            "problems_title": self.problems_title,
             "review_hint": self.before_hint if review is None else self.after_hint,
             **self.context(form, review),
         }

@@ -1,18 +1,19 @@
-"""Forms of the tree's pages: new Accounts, new members, reasons."""
+"""Forms of the tree's pages: new Accounts, new members, tables from files, reasons."""
 
 from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.core.files.uploadedfile import UploadedFile
 from django.core.validators import RegexValidator, validate_slug
 from django.utils.translation import gettext_lazy
 
-from reservations.accounts.tree.form_rows import (
-    read_day,
-)
+from reservations.accounts.tree.csv_table import MOST_BYTES, SheetInvalid, decoded
+from reservations.accounts.tree.form_rows import read_day
 from reservations.accounts.tree.tree_edits import LOGIN, MOST_SHARES
 from reservations.web.credit_field import HoursField, Unreadable
 from telemetry.protocol.sentences import sentence
+from telemetry.web.error_answers import message_of
 from telemetry.web.plain_forms import PlainForm
 
 login_valid = RegexValidator(
@@ -93,3 +94,31 @@ class ReasonForm(PlainForm):
     """Why; kept in the history and the audit log."""
 
     reason = forms.CharField(label=gettext_lazy("Reason"), max_length=REASON_LENGTH)
+
+
+class SheetForm(PlainForm):
+    """A table from a file, or the text of a file that was previewed before."""
+
+    file = forms.FileField(
+        label=gettext_lazy("File"), required=False, allow_empty_file=True
+    )
+    text = forms.CharField(required=False, strip=False)
+
+    def clean(self) -> dict[str, Any]:
+        """Read the file into ``text``; a new file replaces the earlier text.
+
+        Raises:
+            ValidationError: on the file, if there is none or it cannot be read.
+        """
+        values = super().clean() or {}
+        file: UploadedFile | None = values.get("file")
+        try:
+            if file is not None:
+                # One byte more than allowed is enough to refuse a larger file.
+                values["text"] = decoded(file.read(MOST_BYTES + 1))
+            elif not values.get("text"):
+                raise SheetInvalid(why=sentence("no file was chosen"))
+        except SheetInvalid as error:
+            values["text"] = ""
+            self.add_error("file", message_of(error))
+        return values

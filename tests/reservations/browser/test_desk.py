@@ -53,6 +53,7 @@ def test_the_desk_by_hand(
     with page_of(browser, live_asgi, omar, color_scheme=theme, viewport=size) as page:
         close_and_reopen(page, booked)
         drain(page)
+        import_and_course(page)
         for path in (
             "pools/",
             f"pools/{gpus[0].pool_id}/",
@@ -89,6 +90,29 @@ def close_and_reopen(page: Page, booked: Reservation) -> None:
     assert Closure.objects.get().cancelled_at is not None
 
 
+def import_and_course(page: Page) -> None:
+    page.goto("/manage/accounts/import/")
+    rows = b"row,account,shares\naccount,vision,5\n"
+    file = {"name": "a.csv", "mimeType": "text/csv", "buffer": rows}
+    page.get_by_label("CSV file").set_input_files(file)
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text("1 row would change, 0 would not.")).to_be_visible()
+    checked(page)
+    page.get_by_label("Reason").fill("new term")
+    page.get_by_role("button", name="Import all").click()
+    expect(page.get_by_text("Imported as change #")).to_be_visible()
+    page.goto("/manage/courses/new/")
+    page.get_by_label("Name, as in").fill("cs-1")
+    page.get_by_label("Last day", exact=True).fill("2099-01-31")
+    rows = b"user;name;mail\nalice;;\nnew;New;new@uni.example\n"
+    page.get_by_label("List of students").set_input_files(file | {"buffer": rows})
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text("2 students, 1 of them get a new account")).to_be_visible()
+    checked(page)
+    page.get_by_role("button", name="Create course").click()
+    expect(page.get_by_text("Course created: 2 students, 1 of them")).to_be_visible()
+
+
 def drain(page: Page) -> None:
     page.goto("/manage/gpus/")
     page.get_by_label("All on this page").check()
@@ -96,7 +120,7 @@ def drain(page: Page) -> None:
     page.get_by_label("With the chosen GPUs").select_option(label="Drain")
     checked(page)
     page.get_by_role("button", name="Preview").click()
-    page.get_by_label("Why", exact=True).fill("moving house")
+    page.get_by_label("Reason").fill("moving house")
     checked(page)
     page.get_by_role("button", name="Drain").click()
     expect(page.get_by_text("Drain: 3 GPUs changed.")).to_be_visible()

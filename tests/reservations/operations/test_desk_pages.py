@@ -53,6 +53,13 @@ def post(client, name, data, *args, status=None):
     return answer, answer.content.decode()
 
 
+def act_on_gpus(client, data) -> None:
+    answer, _ = post(client, "manage-gpus-act", data, status=200)
+    save = data | {"save": 1, "mark": answer.context["review"].mark}
+    answer, _ = post(client, "manage-gpus-act", save, status=200)
+    assert answer.redirect_chain
+
+
 def wall(hours: int) -> str:
     at = timezone.localtime() + timedelta(hours=hours)
     return at.strftime("%Y-%m-%dT%H:00")
@@ -67,7 +74,7 @@ def test_nobody_but_the_operator_reaches_any_of_these_pages(
         assert client.get(reverse(name, args=args)).status_code == 403, name
     before = AuditEntry.objects.count()
     for name, args in POSTS:
-        data = {"act": "drain", "gpus": [1], "sure": 1, "save": 1, "draining": "on"}
+        data = {"act": "drain", "gpus": [1], "save": 1, "draining": "on"}
         assert client.post(reverse(name, args=args), data).status_code == 403, name
     assert AuditEntry.objects.count() == before
     assert not Gpu.objects.filter(draining=True).exists()
@@ -291,18 +298,26 @@ def test_many_gpus_are_drained_moved_and_put_into_a_pool_at_once(
     start = timezone.now() + timedelta(hours=20)
     booked = make_reservation(alice, gpus[:1], start)
     pks = [gpu.pk for gpu in gpus[:2]]
-    _, text = post(desk, "manage-gpus-act", {"act": "drain", "gpus": pks}, status=200)
+    drain = {"act": "drain", "gpus": pks, "move_booked": "on"}
+    answer, text = post(desk, "manage-gpus-act", drain, status=200)
     assert f"#{booked.pk}" in text
     assert not Gpu.objects.filter(draining=True).exists()
-    sure = {"act": "drain", "gpus": pks, "sure": 1, "move_booked": "on"}
-    post(desk, "manage-gpus-act", sure, status=422)
-    _, text = post(desk, "manage-gpus-act", sure | {"reason": "fans"})
-    assert "Drain: 2 GPUs changed. 1 bookings moved, 0 stay." in text
+    save = drain | {"save": 1, "mark": answer.context["review"].mark}
+    _, text = post(desk, "manage-gpus-act", save, status=422)
+    assert "Give a reason" in text
+    save |= {"reason": "fans"}
+    late = make_reservation(alice, gpus[:1], start + timedelta(days=1))
+    answer, text = post(desk, "manage-gpus-act", save, status=409)
+    assert f"#{late.pk}" in text
+    assert not Gpu.objects.filter(draining=True).exists()
+    save |= {"mark": answer.context["review"].mark}
+    _, text = post(desk, "manage-gpus-act", save, status=200)
+    assert "Drain: 2 GPUs changed. 2 bookings moved, 0 stay." in text
     assert booked.allocations.get().gpu == gpus[2]
     _, text = post(desk, "manage-gpus-act", {"act": "pool", "gpus": pks}, status=422)
     assert "Choose a pool" in text
-    data = {"act": "pool", "gpus": pks, "pool": other.pk, "sure": 1, "reason": "r"}
-    post(desk, "manage-gpus-act", data, status=200)
+    data = {"act": "pool", "gpus": pks, "pool": other.pk, "reason": "r"}
+    act_on_gpus(desk, data)
     assert list(other.gpus.values_list("pk", flat=True)) == pks
     answer, _ = post(desk, "manage-gpus-act", {"act": "maintenance", "gpus": pks})
     assert answer.context["form"].initial["gpus"] == pks
@@ -332,8 +347,8 @@ def test_why_a_single_gpu_drains_is_read_by_everybody(desk, alice, gpus) -> None
         verb="gpu.drain", subject=f"gpu:{second.pk}", reason="private"
     )
     Gpu.objects.filter(pk=second.pk).update(draining=True)
-    sure = {"act": "drain", "gpus": [first.pk], "sure": 1, "reason": "loud fan"}
-    post(desk, "manage-gpus-act", sure)
+    drain = {"act": "drain", "gpus": [first.pk], "reason": "loud fan"}
+    act_on_gpus(desk, drain)
     student = Client()
     student.force_login(alice)
     board = student.get("/").content.decode()
@@ -359,8 +374,8 @@ def test_why_a_single_gpu_drains_is_read_by_everybody(desk, alice, gpus) -> None
     page = student.get(reverse("gpu", args=[gpus[2].pk])).content.decode()
     assert "no new bookings: moves" in page
     # A drain that ended and began again has its newest reason.
-    post(desk, "manage-gpus-act", sure | {"act": "drain-ended", "reason": "done"})
-    post(desk, "manage-gpus-act", sure | {"reason": "new cable"})
+    act_on_gpus(desk, drain | {"act": "drain-ended", "reason": "done"})
+    act_on_gpus(desk, drain | {"reason": "new cable"})
     board = student.get("/").content.decode()
     assert "new cable" in board
     assert "loud fan" not in board

@@ -22,8 +22,9 @@ def send(client, text: str | bytes, **more: str):
 
 
 def confirm(client, answer, text: str):
-    digest = answer.context["run"].digest
-    return client.post(URL, {"text": text, "digest": digest, "reason": "term"})
+    mark = answer.context["review"].mark
+    data = {"text": text, "save": "1", "mark": mark, "reason": "term"}
+    return client.post(URL, data)
 
 
 def test_what_is_exported_comes_back_equal_and_runs_in_no_spreadsheet(
@@ -49,7 +50,7 @@ def test_what_is_exported_comes_back_equal_and_runs_in_no_spreadsheet(
     again = send(client, sent.content)
     assert again.status_code == 200
     assert again.context["changes"] == []
-    assert again.context["run"].same == 6
+    assert again.context["source"].same == 6
     before = read_tree()
     # The same file makes the same tree where it was changed meanwhile.
     Account.objects.update(
@@ -153,3 +154,29 @@ def test_an_import_is_refused_where_the_tree_moved_since_the_dry_run(
     answer = confirm(client, looked, text)
     assert answer.status_code == 409
     assert Account.objects.get(name="vision").shares == 1
+
+
+def test_a_file_is_kept_while_the_reason_is_missing_and_another_file_is_previewed_again(
+    client, lab, omar
+) -> None:
+    client.force_login(omar)
+    looked = send(client, "row,account,shares\naccount,vision,5\n")
+    page = looked.content.decode()
+    assert "account,vision,5" in page and "The portal keeps the file" in page
+    data = {
+        "text": looked.context["form"].cleaned_data["text"],
+        "save": "1",
+        "mark": looked.context["review"].mark,
+    }
+    without = client.post(URL, data)
+    assert without.status_code == 422
+    assert "Give a reason" in without.content.decode()
+    assert "account,vision,5" in without.content.decode()
+    # Only what was previewed is saved: the same rows with other values are not.
+    file = SimpleUploadedFile("b.csv", b"row,account,shares\naccount,vision,7\n")
+    other = client.post(URL, data | {"reason": "term", "file": file})
+    assert other.status_code == 409
+    assert "account,vision,7" in other.content.decode()
+    assert Account.objects.get(name="vision").shares == 1
+    assert confirm(client, other, "row,account,shares\naccount,vision,7\n").url
+    assert Account.objects.get(name="vision").shares == 7
