@@ -309,7 +309,12 @@ class PlanForm(PlainForm):
     )
     attention = forms.ChoiceField(
         label=gettext_lazy("Attention"),
-        choices=[("flash", "flash"), ("math", "math"), ("eager", "eager")],
+        choices=[
+            ("flash", "flash"),
+            ("efficient", gettext_lazy("efficient: older cards too")),
+            ("math", "math"),
+            ("eager", "eager"),
+        ],
         initial="flash",
     )
     offload = forms.ChoiceField(

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
+from placement.planner.cli.cards_command import CARDS_COMMAND
 from placement.planner.cli.cli_command import run_command
 from placement.planner.cli.estimate_command import ESTIMATE
 from placement.planner.cli.plan_command import PLAN
@@ -11,7 +12,7 @@ from placement.planner.cli.split_command import SPLIT
 from telemetry.protocol.coded_error import EXIT_REFUSED, one_line
 
 PROGRAM = "python -m placement.planner"
-COMMANDS = (ESTIMATE, PLAN, SPLIT)
+COMMANDS = (ESTIMATE, PLAN, SPLIT, CARDS_COMMAND)
 
 
 class OneLineParser(argparse.ArgumentParser):

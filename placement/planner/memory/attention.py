@@ -93,7 +93,8 @@ def _core(
     cross: bool,
 ) -> Value:
     """softmax(q k) v by the kernel that the Workload chose, if it can run here."""
-    kernel = setting.attention
+    # Both fused kernels save the same tensors (derivatives.yaml).
+    kernel = "flash" if setting.attention == "efficient" else setting.attention
     relative = shape.norm == "rmsnorm_t5" and not cross
     refused = shape.alibi or shape.softcap
     if kernel == "flash" and (refused or setting.broadcast_keys):

@@ -189,7 +189,7 @@ def _notes(
         )
     shape = spec.shape
     no_flash = shape is not None and (shape.softcap or shape.alibi)
-    if no_flash and workload.attention == "flash":
+    if no_flash and workload.attention in ("flash", "efficient"):
         notes.append(
             sentence(
                 "This family's attention has no flash kernel in transformers; the "

@@ -151,6 +151,8 @@ class ModelSpec(JsonValue):
     tied_groups: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
     """What was assumed, left out or not understood, in plain words."""
+    batch_norms: int = 0
+    """Layers whose statistics depend on the batch that they see."""
 
     @property
     def trainable_count(self) -> int:
@@ -217,6 +219,8 @@ class ModelSpec(JsonValue):
             data["shape"] = without_defaults(TransformerShape, data["shape"])
         if not self.notes:
             del data["notes"]
+        if not self.batch_norms:
+            del data["batch_norms"]
         return data | {"version": 1, "parameter_count": self.parameter_count}
 
     @classmethod
@@ -252,6 +256,8 @@ def check(spec: ModelSpec) -> None:
             dtype=spec.dtype[:40],
             dtype2=", ".join(DTYPE_BYTES),
         )
+    if not _is_count(spec.batch_norms):
+        problems["batch_norms"] = sentence("must be a whole number from 0 up")
     if spec.head not in HEADS:
         problems["head"] = sentence(
             "'{head}' is not one of {heads}",

@@ -4,10 +4,12 @@ Runs only in a process of its own (placement.planner.sandbox.config_build,
 placement.planner.sandbox.entry_build): importing it imports torch.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from placement.planner.model.files.tensor_inventory import (
     TensorInfo,
@@ -65,7 +67,7 @@ def spec_of_module(
                 product=products.get(path),
             )
         )
-    return spec_from_inventory(
+    spec = spec_from_inventory(
         tensors,
         name=name,
         source=source,
@@ -74,6 +76,12 @@ def spec_of_module(
         notes=list(notes),
         in_given_order=True,
     )
+    return replace(spec, batch_norms=_batch_norms(module))
+
+
+def _batch_norms(module: nn.Module) -> int:
+    """Modules that norm by the statistics of their batch."""
+    return sum(isinstance(one, BatchNorm) for one in module.modules())
 
 
 def _products(module: nn.Module) -> dict[str, tuple[int, int]]:

@@ -4,8 +4,10 @@ The words are those of `nvidia-smi topo -m`. An all-reduce ring runs at the pace
 slowest hop (NVIDIA NCCL documentation, NCCL_P2P_LEVEL), so the bandwidth of a set of
 Gpus is that of its slowest pair. Gpus that NVLink joins through other Gpus count as
 joined, because a ring only needs neighbours. The rates are priors for one direction of
-an all-reduce: NVLink 3 and 4 boards reach 200 GB/s and more, PCIe 4 x16 about 22 GB/s
-below one switch and half of that through the processor. Cost: the number of pairs.
+an all-reduce: PCIe 4 x16 about 22 GB/s below one switch and half of that through the
+processor. NVLink's is two thirds of what the data sheet gives one direction
+(`telemetry/protocol/gpu_cards.py`), 200 GB/s on an A100; the same where the card is
+unknown. Cost: the number of pairs.
 """
 
 from collections.abc import Sequence
@@ -28,6 +30,9 @@ BYTES_PER_SECOND: dict[str, float] = {
     "sys": 8e9,
 }
 """Best first. A pair that nobody described counts as through the processor."""
+NVLINK_REACHED_RATIO = 2 / 3
+"""Part of one direction's rate that all-reduce reaches (NCCL's tests report 230 of
+300 GB/s on A100 boards for large messages, less for small ones)."""
 LADDER = tuple(BYTES_PER_SECOND)
 WORDS = {
     NVLINK: "NVLink",
@@ -64,11 +69,24 @@ def pair_link(a: GpuOffer, b: GpuOffer) -> SlowestLink:
         speed = min(a.network_bytes_per_second, b.network_bytes_per_second)
         return SlowestLink(NETWORK, speed)
     if a.link_group and a.link_group == b.link_group:
-        return BEST
+        return _nvlink(a, b)
     words = [word for uuid, word in a.links if uuid == b.uuid]
     words += [word for uuid, word in b.links if uuid == a.uuid]
     word = min(words, key=LADDER.index) if words else UNKNOWN
+    if word == NVLINK:
+        return _nvlink(a, b)
     return SlowestLink(word, BYTES_PER_SECOND[word])
+
+
+def _nvlink(a: GpuOffer, b: GpuOffer) -> SlowestLink:
+    """NVLink at the pace of the slower card; the prior where neither row has it."""
+    cards = [one.card for one in (a, b)]
+    rates = [
+        card.nvlink_bytes_per_second / 2 * NVLINK_REACHED_RATIO
+        for card in cards
+        if card is not None and card.nvlink_generation
+    ]
+    return SlowestLink(NVLINK, min(rates)) if rates else BEST
 
 
 def slowest_link(offers: Sequence[GpuOffer]) -> SlowestLink:
@@ -81,7 +99,7 @@ def joined_by_fast_links(offers: Sequence[GpuOffer]) -> bool:
     """True if NVLink joins them all; one alone sends nothing, and is not joined."""
     if len(offers) < 2:
         return bool(offers) and bool(offers[0].link_group)
-    return slowest_link(offers).word == NVLINK
+    return all(pair_link(a, b).word == NVLINK for a, b in combinations(offers, 2))
 
 
 def neighbourhoods(offers: Sequence[GpuOffer]) -> list[tuple[GpuOffer, ...]]:

@@ -32,6 +32,11 @@ from placement.planner.search.candidates.pipeline import pipeline
 from placement.planner.search.candidates.search_context import SearchContext
 from placement.planner.search.candidates.tensor_parallel import tensor
 from placement.planner.search.candidates.uneven_zero import zero1_uneven
+from placement.planner.search.card_support import (
+    supported,
+    unknown_speed_notes,
+    unsupported_notes,
+)
 from placement.planner.search.memory_savings import PlanLimits, Weights
 from placement.planner.search.plan_validation import validate
 from placement.planner.values.calibration import UNCORRECTED, Corrections
@@ -113,6 +118,8 @@ def plan(
         WorkloadInvalid: a strategy of the limits is unknown.
     """
     check_offers(offers)
+    offered = [offer for offer in offers if offer.usable]
+    offers = supported(offers, workload)
     allowed = limits or PlanLimits()
     if max_gpus is not None:
         allowed = replace(allowed, max_gpus=max_gpus)
@@ -135,13 +142,15 @@ def plan(
     if not usable:
         refusals.append(
             refusal(
-                SINGLE.key, sentence("No GPU is free. See why each one is left out.")
+                SINGLE.key,
+                sentence("No GPU can be used. See why each one is left out."),
             )
         )
     plans = _without_twins(sorted(plans, key=lambda one: rank_key(one, wish)))
     for one in plans:
         validate(one, offers, spec)
     left_out = _in_place(offer for offer in offers if not offer.usable)
+    unsupported = {offer.uuid for offer in offered}
     return PlanSet(
         model=spec.name,
         workload=workload,
@@ -152,10 +161,15 @@ def plan(
                 gpu_label=offer.label,
                 gpu_uuid=offer.uuid,
                 reason=offer.reason or sentence("no free memory"),
+                code="unsupported" if offer.uuid in unsupported else "",
             )
             for offer in left_out
         ),
-        notes=_notes(spec, usable),
+        notes=(
+            *_notes(spec, usable),
+            *unsupported_notes(offered, workload),
+            *unknown_speed_notes(usable, learned),
+        ),
         wish=wish or "",
     )
 

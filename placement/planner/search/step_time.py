@@ -26,7 +26,8 @@ from placement.planner.values.workload import Workload
 
 MFU_RATIO = 0.40
 FP32_SLOWDOWN = 8.0
-"""fp32 matrix products run at about an eighth of the 16-bit peak (V100 to H100)."""
+"""fp32 matrix products of a card that the table of cards does not have run at about an
+eighth of the 16-bit peak, as on V100."""
 ROWS_FOR_HALF = 150.0
 """Peak 16-bit operations over memory bytes a second: 76 (3090), 156 (A100), 295
 (H100). At that many rows a smooth roofline is at half its height."""
@@ -121,8 +122,14 @@ def combined(works: Sequence[Work]) -> Work:
 
 def flops_per_second(offer: GpuOffer, workload: Workload) -> float:
     """What one Gpu is expected to do for us."""
-    slow = FP32_SLOWDOWN if widths(workload).compute >= 4 else 1.0
+    slow = _fp32_slowdown(offer) if widths(workload).compute >= 4 else 1.0
     return offer.peak_flops * MFU_RATIO * offer.share_ratio / slow
+
+
+def _fp32_slowdown(offer: GpuOffer) -> float:
+    """How many times slower fp32 is than 16 bits: data sheet's rates, no TF32."""
+    card = offer.card
+    return card.half_flops / card.fp32_flops if card else FP32_SLOWDOWN
 
 
 def layer_flops(cost: LayerCost, workload: Workload) -> float:

@@ -35,7 +35,7 @@ OPTIMIZERS = (
     *("rmsprop", "adagrad"),
 )
 LOOPS = ("foreach", "forloop", "fused")
-KERNELS = ("auto", "flash", "math")
+KERNELS = ("auto", "flash", "efficient", "math")
 READ = frozenset(
     {
         *("id", "model", "input", "precision", "optimizer", "checkpointing"),
@@ -184,7 +184,7 @@ def of_workload(
     }
     if problems:
         raise SpecInvalid(problems)
-    attention = {"eager": "auto", "math": "math", "flash": "flash"}[workload.attention]
+    attention = "auto" if workload.attention == "eager" else workload.attention
     length = workload.sequence_length
     made = {
         "seq": length,

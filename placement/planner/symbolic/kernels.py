@@ -108,7 +108,8 @@ class CudaKernels(TorchFunctionMode):
                 enable_gqa=enable_gqa,
             )
         flash = (
-            attn_mask is None
+            self.attention != "efficient"
+            and attn_mask is None
             and query.dtype in _HALVES
             and query.shape[-1] <= MOST_FLASH_HEAD
         )

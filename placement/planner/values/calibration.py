@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from placement.planner.values.humanize import error_words
+from telemetry.protocol.gpu_cards import card_of
 from telemetry.protocol.sentences import joined, sentence
 
 ENOUGH = 8
@@ -35,6 +36,9 @@ HIGH_MOST = 1.5
 """How far `high` may be widened."""
 STEP_BOUNDS = (0.25, 4.0)
 """Of step times."""
+UNKNOWN_CARD_STEP_BOUNDS = (1 / 64, 64.0)
+"""The same of a card that the table of cards does not have: what was measured here is
+all that is known of its speed."""
 SPREAD_MOST = 3.0
 COUNTS_FROM_SECONDS = 0.005
 ANY = ""
@@ -251,7 +255,7 @@ def corrections_of(outcomes: Iterable[OutcomeInfo]) -> Corrections:
         memory = _memory(rows[:NEWEST])
         if memory is not None:
             by_kind[gpu_class, strategy] = memory
-        step = _step(rows[:NEWEST]) if strategy == ANY else None
+        step = _step(rows[:NEWEST], gpu_class) if strategy == ANY else None
         if step is not None:
             by_class[gpu_class] = step
     return Corrections(by_kind, by_class)
@@ -269,7 +273,7 @@ def _memory(rows: Sequence[OutcomeInfo]) -> MemoryCorrection | None:
     )
 
 
-def _step(rows: Sequence[OutcomeInfo]) -> StepCorrection | None:
+def _step(rows: Sequence[OutcomeInfo], gpu_class: str) -> StepCorrection | None:
     ratios = [
         row.step_ratio
         for row in rows
@@ -279,7 +283,8 @@ def _step(rows: Sequence[OutcomeInfo]) -> StepCorrection | None:
         return None
     if quantile(ratios, 0.9) > SPREAD_MOST * quantile(ratios, 0.1):
         return None
-    return StepCorrection(_within(median(ratios), *STEP_BOUNDS), len(ratios))
+    bounds = STEP_BOUNDS if card_of(gpu_class) else UNKNOWN_CARD_STEP_BOUNDS
+    return StepCorrection(_within(median(ratios), *bounds), len(ratios))
 
 
 def _within(value: float, least: float, most: float) -> float:

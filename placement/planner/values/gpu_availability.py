@@ -10,33 +10,12 @@ from typing import Any, ClassVar, Self
 
 from placement.planner.values.errors import OffersInvalid
 from placement.planner.values.json_value import JsonValue
+from telemetry.protocol.gpu_cards import GpuCard, card_of
 
-PEAK_FLOPS: tuple[tuple[str, float], ...] = (
-    ("B200", 2250e12),
-    ("GB200", 2250e12),
-    ("H200", 989e12),
-    ("H100", 989e12),
-    ("L40S", 362e12),
-    ("A100", 312e12),
-    ("A800", 312e12),
-    ("RTX 6000 Ada", 364e12),
-    ("RTX 4090", 165e12),
-    ("A6000", 155e12),
-    ("A40", 150e12),
-    ("A30", 165e12),
-    ("A10", 125e12),
-    ("V100", 125e12),
-    ("L4", 121e12),
-    ("RTX 4080", 97e12),
-    ("RTX 3090", 71e12),
-    ("T4", 65e12),
-    ("P100", 19e12),
-)
-"""Dense 16-bit peak of NVIDIA's data sheets, by a part of the card's name."""
 DISTANCES = ("nvlink", "pix", "pxb", "phb", "node", "sys")
 """How two Gpus of a node reach each other, best first (`nvidia-smi topo -m`)."""
 UNKNOWN_PEAK_FLOPS = 60e12
-"""A card that the table does not name: between a T4 and a 3090."""
+"""A card that the table of cards does not have: between a T4 and a 3090."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +63,16 @@ class GpuOffer(JsonValue):
         return f"{self.node}:{self.index}"
 
     @property
+    def card(self) -> GpuCard | None:
+        """Its row in the table of cards; None: the table does not have it."""
+        return card_of(self.name)
+
+    @property
+    def speed_is_unknown(self) -> bool:
+        """Whether neither the table of cards nor a person says how fast it is."""
+        return self.card is None and self.peak_flops == UNKNOWN_PEAK_FLOPS
+
+    @property
     def usable(self) -> bool:
         """May a Plan take anything of it?"""
         return self.bookable and self.free_bytes > 0
@@ -119,10 +108,8 @@ def peak_flops_of(name: str) -> float:
     >>> peak_flops_of("NVIDIA A100-SXM4-80GB")
     312000000000000.0
     """
-    for part, flops in sorted(PEAK_FLOPS, key=lambda row: -len(row[0])):
-        if part.lower() in name.lower():
-            return flops
-    return UNKNOWN_PEAK_FLOPS
+    card = card_of(name)
+    return card.half_flops if card else UNKNOWN_PEAK_FLOPS
 
 
 def check_offers(offers: Sequence[GpuOffer]) -> None:

@@ -243,6 +243,8 @@ class LeftOut:
     gpu_label: str
     gpu_uuid: str
     reason: str
+    code: str = ""
+    """unsupported: its card cannot run the workload as it is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

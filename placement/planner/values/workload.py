@@ -25,7 +25,7 @@ Precision = Literal[
 ]
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adam8bit", "adafactor"]
 Checkpointing = Literal["none", "selective", "full"]
-Attention = Literal["eager", "math", "flash"]
+Attention = Literal["eager", "math", "efficient", "flash"]
 OptimizerLoop = Literal["foreach", "forloop", "fused"]
 Offload = Literal["none", "cpu", "nvme"]
 
@@ -68,6 +68,8 @@ class Workload(JsonValue):
     accumulation: int = 1
     """Microbatches per optimizer step on each Gpu."""
     attention: Attention = "flash"
+    """flash: keeps no scores, on Ampere and later. efficient: torch's memory-efficient
+    kernel, which keeps none either and runs on older cards too."""
     loss: Literal["plain", "fused"] = "plain"
     """plain: torch's cross entropy on fp32 logits. fused: a kernel that overwrites the
     16-bit logits with their gradient (flash-attn, Liger, MosaicML's default)."""

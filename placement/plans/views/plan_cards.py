@@ -262,6 +262,8 @@ def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> s
 def _why_later(now: PlanSet) -> str:
     """Return why the answer is not for now."""
     if not now.plans:
+        if _is_unsupported(now):
+            return gettext("No GPU that is free can run it as asked for.")
         short = any(lost.missing_bytes for lost in now.refusals)
         return (
             gettext("Does not fit on what is free now.")
@@ -295,7 +297,16 @@ def gpus_more(more: int) -> str:
     return ngettext("%(n)s GPU fewer", "%(n)s GPUs fewer", -more) % {"n": -more}
 
 
+def _is_unsupported(found: PlanSet) -> bool:
+    """Whether a GPU is left out only because of what its card does not have."""
+    return any(left.code == "unsupported" for left in found.left_out)
+
+
 def _why_none(found: PlanSet) -> str:
+    if _is_unsupported(found):
+        return gettext(
+            "No GPU that is free can run it as asked for. The reasons are listed below."
+        )
     short = [lost for lost in found.refusals if lost.missing_bytes]
     if not short:
         return gettext("No GPU is free then. The reasons are listed below.")

@@ -21,6 +21,7 @@ README = ROOT / "placement" / "planner" / "README.md"
 ALLOWED = ("telemetry", "telemetry.protocol")
 PURE = (
     *("telemetry.protocol.codec", "telemetry.protocol.coded_error"),
+    "telemetry.protocol.gpu_cards",
     "telemetry.protocol.sentences",
     "telemetry.protocol.units",
 )
@@ -66,6 +67,7 @@ def alone(folder):
         "telemetry/protocol/__init__.py",
         "telemetry/protocol/codec.py",
         "telemetry/protocol/coded_error.py",
+        "telemetry/protocol/gpu_cards.py",
         "telemetry/protocol/sentences.py",
         "telemetry/protocol/units.py",
     ):
@@ -163,7 +165,7 @@ def test_the_commands_of_the_readme_answer_what_it_says(tmp_path):
             )
             assert same, f"$ {command}\n{done.stdout}"
             ran += 1
-    assert ran == 5
+    assert ran == 6
 
 
 def test_the_python_of_the_readme_is_true():

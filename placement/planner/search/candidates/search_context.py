@@ -21,6 +21,7 @@ from placement.planner.search.candidates.explanation import (
     learned_notes,
     notes_of,
 )
+from placement.planner.search.card_support import batch_norm_notes
 from placement.planner.search.link_bandwidth import (
     SlowestLink,
     fast_groups,
@@ -372,6 +373,7 @@ class SearchContext:
             notes=(
                 *notes_of(setting, offers, made.values(), comfortable=comfortable),
                 *learned_notes(learned, shards),
+                *batch_norm_notes(self.spec, setting.workload),
             ),
             prior_step_seconds=prior_seconds if learned.ratio != 1 else 0.0,
             activations_are_a_guess=self.spec.activations_are_a_guess,

@@ -72,6 +72,17 @@ def test_split_answers_as_manage_does(capsys, cases, more):
     assert capsys.readouterr().out == by_manage(*words)
 
 
+@pytest.mark.parametrize("more", [(), ("--json",), ("Tesla T4",)])
+def test_cards_answers_as_manage_does(capsys, more):
+    assert main(["cards", *more]) == 0
+    assert capsys.readouterr().out == by_manage("cards", *more)
+
+
+def test_an_unknown_card_is_said_to_be_unknown(capsys):
+    assert main(["cards", "Matrox G200"]) == 2
+    assert "its speed is unknown" in capsys.readouterr().err
+
+
 def test_a_file_is_read_in_a_child_process(capsys, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "gpt2", "n_layer": 3}))

@@ -100,7 +100,7 @@ def test_without_a_usable_gpu_the_answer_says_so():
     made = plan(tiny(), Workload(), [make_offer(0, bookable=False, reason="lost")])
 
     assert made.best is None
-    assert "No GPU is free" in made.refusals[0].reason
+    assert "No GPU can be used" in made.refusals[0].reason
 
 
 def test_every_strategy_is_planned_or_refused():

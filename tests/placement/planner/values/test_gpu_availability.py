@@ -54,7 +54,7 @@ def test_what_is_left_of_a_busy_gpu(processes, util, share):
         ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA A10", 125),
         ("NVIDIA L40S", 362),
-        ("NVIDIA GB200", 2250),
+        ("NVIDIA GB200", 2500),
         ("Matrox G200", 60),
     ],
 )

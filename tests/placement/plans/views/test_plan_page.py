@@ -14,6 +14,7 @@ from placement.models import RegisteredModel, StoredPlan
 from placement.plans.views import plan_page, plan_request
 from reservations.booking.service import book
 from reservations.rules.lifecycle import State
+from telemetry.models import Gpu
 from tests.factories import make_reservation
 from tests.placement.lab import (
     make_lab,
@@ -243,6 +244,16 @@ def test_without_fresh_readings_nothing_is_offered_as_it_is_now(student, redis_c
     html = student.get("/plan/").content.decode()
     assert "no fresh reading" in html
     assert "No GPU is free then" in html
+
+
+def test_cards_without_bf16_are_left_out_with_the_reason(student, gpus):
+    Gpu.objects.update(name="Tesla T4")
+    html = student.post("/plan/", typed(), headers=FRAGMENT).content.decode()
+    assert "No GPU that is free can run it as asked for." in html
+    assert "Left out: Tesla T4, compute capability 7.5: it has no bf16" in html
+    data = typed(precision="autocast_fp16", attention="efficient")
+    html = student.post("/plan/", data, headers=FRAGMENT).content.decode()
+    assert "Fits on one Tesla T4" in html
 
 
 def test_old_readings_are_not_taken_for_fresh(alice, gpus, redis_client):

@@ -1,0 +1,105 @@
+"""What a workload needs that a card does not have: bf16 arithmetic, flash attention.
+
+The table of cards says it (`telemetry/protocol/gpu_cards.py`). A card that the table
+does not have is never refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from placement.planner.model.spec import ModelSpec
+from placement.planner.values.calibration import ENOUGH, Corrections
+from placement.planner.values.gpu_availability import UNKNOWN_PEAK_FLOPS, GpuOffer
+from placement.planner.values.workload import Workload
+from telemetry.protocol.gpu_cards import GpuCard
+from telemetry.protocol.sentences import sentence
+
+BF16_PRECISIONS = ("bf16", "autocast_bf16", "megatron_bf16")
+
+
+def missing_support(card: GpuCard | None, workload: Workload) -> str:
+    """Return why a card cannot run a workload as it is asked for; "" if it can.
+
+    torch emulates bf16 on cards without it (torch/cuda/__init__.py,
+    is_bf16_supported), several times slower than fp32, so such a card is refused.
+    """
+    if card is None or workload.accelerator != "cuda":
+        return ""
+    reasons = []
+    if workload.precision in BF16_PRECISIONS and not card.bf16_flops:
+        reasons.append(
+            sentence("it has no bf16 arithmetic (choose an fp16 precision or fp32)")
+        )
+    if workload.attention == "flash" and not card.has_flash_attention:
+        reasons.append(
+            sentence("flash attention does not run on it (choose efficient attention)")
+        )
+    if not reasons:
+        return ""
+    return sentence(
+        "{name}, compute capability {capability}: {reasons}.",
+        name=card.name,
+        capability=card.compute_capability,
+        reasons=", ".join(reasons),
+    )
+
+
+def supported(offers: Sequence[GpuOffer], workload: Workload) -> list[GpuOffer]:
+    """Return the offers; those whose card cannot run the workload are not bookable."""
+    return [_supported(offer, workload) for offer in offers]
+
+
+def _supported(offer: GpuOffer, workload: Workload) -> GpuOffer:
+    reason = missing_support(offer.card, workload) if offer.usable else ""
+    return replace(offer, bookable=False, reason=reason) if reason else offer
+
+
+def unsupported_notes(
+    offers: Sequence[GpuOffer], workload: Workload
+) -> tuple[str, ...]:
+    """Return a sentence for each kind of card that cannot run the workload."""
+    reasons = dict.fromkeys(missing_support(offer.card, workload) for offer in offers)
+    return tuple(
+        sentence("Left out: {reason}", reason=reason) for reason in reasons if reason
+    )
+
+
+def unknown_speed_notes(
+    offers: Sequence[GpuOffer], learned: Corrections
+) -> tuple[str, ...]:
+    """Return a sentence for each kind of card whose speed the table does not say."""
+    notes = []
+    kinds = {o.name: o.gpu_class for o in offers if o.speed_is_unknown}
+    for name, gpu_class in sorted(kinds.items()):
+        measured = learned.by_class.get(gpu_class)
+        if measured is not None:
+            text = sentence(
+                "{name} is not in the table of cards. Its step times follow the {runs} "
+                "runs measured here.",
+                name=name,
+                runs=measured.runs,
+            )
+        else:
+            text = sentence(
+                "{name} is not in the table of cards, so its speed is unknown. Step "
+                "times count {tera} TFLOPS until {enough} runs have been measured "
+                "here.",
+                name=name,
+                tera=f"{UNKNOWN_PEAK_FLOPS / 1e12:.0f}",
+                enough=ENOUGH,
+            )
+        notes.append(text)
+    return tuple(notes)
+
+
+def batch_norm_notes(spec: ModelSpec, workload: Workload) -> tuple[str, ...]:
+    """Return what accumulation does to a model with batch norms, if it has some."""
+    if not spec.batch_norms or not workload.trains or workload.accumulation < 2:
+        return ()
+    return (
+        sentence(
+            "The model has BatchNorm. With accumulation each microbatch of {size} is "
+            "normed by its own statistics, so the result differs from one batch.",
+            size=workload.microbatch(),
+        ),
+    )
