@@ -8,118 +8,15 @@ from simple_history.models import HistoricalRecords
 
 from placement.models.jobs import Job
 from placement.models.plans import StoredPlan
-from placement.planner.search.move_benefit import HOLD_DOWN_FACTOR, MARGIN_RATIO
-from placement.rules.rebalance_rules import RebalanceAction, RebalancePolicy
+from placement.rules.placement_policy import JobFilePolicy, PlanPolicy
+from placement.rules.rebalance_rules import RebalancePolicy
+from telemetry.models.policy_row import PolicyColumns, PolicyRow
 
 
-class PlacementPolicy(models.Model):
-    """The site's rules for running Jobs. One row; times in seconds."""
+class PlacementPolicy(PolicyRow):
+    """The site's rules for plans and jobs. One row."""
 
-    look_again_seconds = models.PositiveIntegerField(
-        default=60,
-        help_text=gettext_lazy(
-            "Time between two checks of a running job for faster GPUs. In seconds; "
-            "0: never."
-        ),
-    )
-    when_faster = models.CharField(
-        max_length=8,
-        choices=[(a.value, a.label) for a in RebalanceAction],
-        default=RebalanceAction.PROPOSE.value,
-        help_text=gettext_lazy(
-            "What to do when a job would save more time on other GPUs than a move "
-            "costs."
-        ),
-    )
-    when_in_trouble = models.CharField(
-        max_length=8,
-        choices=[(a.value, a.label) for a in RebalanceAction],
-        default=RebalanceAction.PROPOSE.value,
-        help_text=gettext_lazy(
-            "What to do when someone else uses a job's GPU, or the GPU fails."
-        ),
-    )
-    margin_ratio = models.FloatField(
-        default=MARGIN_RATIO,
-        help_text=gettext_lazy(
-            "How much more than its cost a move must save. A ratio; 0.1 is 10 %."
-        ),
-    )
-    hold_down_factor = models.FloatField(
-        default=HOLD_DOWN_FACTOR,
-        help_text=gettext_lazy(
-            "Pause before the next move, as a multiple of the cost of the last one."
-        ),
-    )
-    pause_seconds = models.PositiveIntegerField(
-        default=30,
-        help_text=gettext_lazy(
-            "Time that it takes to stop and restart a job. In seconds."
-        ),
-    )
-
-    network_bytes_per_second = models.PositiveBigIntegerField(
-        default=0,
-        help_text=gettext_lazy(
-            "Network speed between nodes, in bytes per second and one direction (10 "
-            "Gbit/s: 1250000000). 0: unknown, so no plan uses several nodes."
-        ),
-    )
-    offload_memory_bytes = models.PositiveBigIntegerField(
-        null=True,
-        blank=True,
-        help_text=gettext_lazy(
-            "Memory of a node that a plan may use for offloading, in bytes. Empty: "
-            "no limit."
-        ),
-    )
-    learns = models.BooleanField(
-        default=True,
-        help_text=gettext_lazy(
-            "Whether the results of jobs correct later predictions."
-        ),
-    )
-    results_most_files = models.PositiveIntegerField(
-        default=200,
-        help_text=gettext_lazy("Most result files of one job that the portal keeps."),
-    )
-    results_most_bytes = models.PositiveBigIntegerField(
-        default=2 * 2**30,
-        help_text=gettext_lazy("Most bytes of all result files of one job together."),
-    )
-    results_keep_days = models.PositiveIntegerField(
-        default=30,
-        help_text=gettext_lazy(
-            "Results are deleted this many days after the end of their job."
-        ),
-    )
-    results_person_bytes = models.PositiveBigIntegerField(
-        default=50 * 2**30,
-        help_text=gettext_lazy(
-            "Most bytes of results that the portal keeps for one person. 0: no limit."
-        ),
-    )
-    logs_keep_days = models.PositiveIntegerField(
-        default=90,
-        help_text=gettext_lazy(
-            "Logs are deleted this many days after the end of their job. 0: never."
-        ),
-    )
-    logs_person_bytes = models.PositiveBigIntegerField(
-        default=20 * 2**30,
-        help_text=gettext_lazy(
-            "Logs of one person's jobs that are kept at a time; the oldest are "
-            "deleted first; 0: no limit."
-        ),
-    )
-
-    checkpoint_bytes = models.PositiveBigIntegerField(
-        default=8 * 2**30,
-        help_text=gettext_lazy(
-            "Largest checkpoint that may be copied between nodes through the "
-            "portal, in bytes. 0: none."
-        ),
-    )
+    declared = PolicyColumns(RebalancePolicy, PlanPolicy, JobFilePolicy)
 
     history = HistoricalRecords()
 
@@ -134,20 +31,6 @@ class PlacementPolicy(models.Model):
 
     def __str__(self) -> str:
         return gettext("Placement policy")
-
-    def rules(self) -> RebalancePolicy:
-        """Return the rules as the frozen value that decisions take."""
-        return RebalancePolicy(
-            when_faster=RebalanceAction(self.when_faster),
-            when_in_trouble=RebalanceAction(self.when_in_trouble),
-            margin_ratio=self.margin_ratio,
-            hold_down_factor=self.hold_down_factor,
-        )
-
-    @classmethod
-    def current(cls) -> "PlacementPolicy":
-        """Return the one row, made with the defaults where it is missing."""
-        return cls.objects.filter(pk=1).first() or cls.objects.get_or_create(pk=1)[0]
 
 
 class MoveDecision(models.Model):

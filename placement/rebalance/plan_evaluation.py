@@ -27,7 +27,12 @@ from placement.planner.values.workload import Workload
 from placement.plans import service as planning
 from placement.plans.available_gpus import BOOKED
 from placement.rules.nearest_place import moved_bytes, nearest_set, renamed
-from placement.rules.rebalance_rules import GpuTrouble, MoveSnapshot, RestartMode
+from placement.rules.rebalance_rules import (
+    GpuTrouble,
+    MoveSnapshot,
+    RebalancePolicy,
+    RestartMode,
+)
 from reservations.models import Allocation
 from reservations.rules.booking_alerts import INTRUDER, SQUATTER
 from telemetry.live import broadcast
@@ -103,7 +108,7 @@ def weigh(
     elapsed = (now - looked_at).total_seconds() if looked_at else 0.0
     most = MOST_ELAPSED_LOOKS * max(1, policy.look_again_seconds)
     look = MoveSnapshot(
-        rules=policy.rules(),
+        rules=policy.value_of(RebalancePolicy),
         may_move=job.may_move,
         restart=RestartMode(job.restart),
         trouble=trouble,

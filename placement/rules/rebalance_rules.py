@@ -17,6 +17,7 @@ from placement.planner.search.move_benefit import (
     regret_after,
 )
 from telemetry.protocol.sentences import counted, joined, sentence
+from telemetry.rules.policy_declaration import rule
 
 SAME_RATIO = 1e-9
 """Step times that differ by less are the same."""
@@ -58,12 +59,48 @@ class RestartMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalancePolicy:
-    """The site's policy, as a look needs it."""
+    """The site's rules for moving running Jobs. Only the admin shows them."""
 
-    when_faster: RebalanceAction = RebalanceAction.PROPOSE
-    when_in_trouble: RebalanceAction = RebalanceAction.PROPOSE
-    margin_ratio: float = MARGIN_RATIO
-    hold_down_factor: float = HOLD_DOWN_FACTOR
+    look_again_seconds: int = rule(
+        60,
+        "",
+        sentence(
+            "Time between two checks of a running job for faster GPUs. In seconds; "
+            "0: never."
+        ),
+        says_unit=True,
+    )
+    when_faster: RebalanceAction = rule(
+        RebalanceAction.PROPOSE,
+        "",
+        sentence(
+            "What to do when a job would save more time on other GPUs than a move "
+            "costs."
+        ),
+    )
+    when_in_trouble: RebalanceAction = rule(
+        RebalanceAction.PROPOSE,
+        "",
+        sentence("What to do when someone else uses a job's GPU, or the GPU fails."),
+    )
+    margin_ratio: float = rule(
+        MARGIN_RATIO,
+        "",
+        sentence("How much more than its cost a move must save. A ratio; 0.1 is 10 %."),
+    )
+    hold_down_factor: float = rule(
+        HOLD_DOWN_FACTOR,
+        "",
+        sentence(
+            "Pause before the next move, as a multiple of the cost of the last one."
+        ),
+    )
+    pause_seconds: int = rule(
+        30,
+        "",
+        sentence("Time that it takes to stop and restart a job. In seconds."),
+        says_unit=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from telemetry.rules.policy_declaration import (
 
 T = TypeVar("T")
 CODES_LENGTH = 400
+CHOICE_LENGTH = 8
 
 
 def column_of(rule: PolicyRule) -> "models.Field[Any, Any]":
@@ -28,11 +29,20 @@ def column_of(rule: PolicyRule) -> "models.Field[Any, Any]":
         return models.CharField(max_length=CODES_LENGTH, blank=True, **options)
     if rule.kind == "lines":
         return models.TextField(blank=True, **options)
+    if rule.kind == "choice":
+        choices = [(one.value, one.label) for one in type(rule.default)]
+        return models.CharField(max_length=CHOICE_LENGTH, choices=choices, **options)
+    if rule.default is None:
+        options = {"null": True, "blank": True, "help_text": rule.help}
     least, most = rule.row_limits
     made = _number_field(rule)
+    validators: list[Any] = []
     # A count of bytes has the least of its column.
-    ends = [] if made is models.PositiveBigIntegerField else [MinValueValidator(least)]
-    return made(validators=[*ends, MaxValueValidator(most)], **options)
+    if least is not None and made is not models.PositiveBigIntegerField:
+        validators.append(MinValueValidator(least))
+    if most is not None:
+        validators.append(MaxValueValidator(most))
+    return made(validators=validators, **options)
 
 
 def _number_field(rule: PolicyRule) -> Any:
@@ -40,9 +50,9 @@ def _number_field(rule: PolicyRule) -> Any:
         return models.FloatField
     if rule.name.endswith("_gpu_seconds"):
         return models.BigIntegerField
-    if rule.name.endswith("_bytes"):
+    if rule.name.endswith(("_bytes", "_bytes_per_second")):
         return models.PositiveBigIntegerField
-    if rule.name.endswith(("_seconds", "_mib")):
+    if rule.most is None or rule.name.endswith(("_seconds", "_mib")):
         return models.PositiveIntegerField
     return models.PositiveSmallIntegerField
 

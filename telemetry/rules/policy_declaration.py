@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, tzinfo
+from enum import StrEnum
 from typing import Any, TypeVar, cast
 
 from telemetry.protocol.coded_error import FieldsRefused
@@ -54,8 +55,10 @@ class PolicyRule:
     """Name of the dataclass's field."""
     default: Any
     label: str
-    """Name on screen, without the unit beside it."""
+    """Name on screen, without the unit beside it; empty: only the admin shows it."""
     meaning: str
+    says_unit: bool = False
+    """Whether the meaning names the unit, and what 0 means, itself."""
     shown: str = ""
     """The default in words, such as "14 days"."""
     least: float | None = None
@@ -81,11 +84,19 @@ class PolicyRule:
     @property
     def is_converted(self) -> bool:
         """Whether the row keeps it in another form than the dataclass."""
-        return self.column != self.name or self.kind in ("words", "lines")
+        return self.column != self.name or self.kind in ("words", "lines", "choice")
 
     @property
     def kind(self) -> str:
-        """Return "switch", "number", "ratio", "words" (codes) or "lines" (names)."""
+        """Return how the rule is stored.
+
+        "switch", "choice" (of an enumeration), "words" (codes), "lines" (names),
+        "number" or "ratio". A rule whose default is None is a number or empty.
+        """
+        if self.default is None:
+            return "number"
+        if isinstance(self.default, StrEnum):
+            return "choice"
         if isinstance(self.default, tuple):
             return "words" if isinstance(self.default[0], int) else "lines"
         if isinstance(self.default, bool):
@@ -101,6 +112,8 @@ class PolicyRule:
     @property
     def help(self) -> str:
         """Return the meaning with its unit and, where it is declared, the default."""
+        if self.says_unit:
+            return self.meaning
         values = {"meaning": self.meaning, "default": self.default}
         if self.shown and self.shown == f"{self.default} s":
             return sentence("{meaning} In seconds; default {default}.", **values)
@@ -144,7 +157,7 @@ class PolicyRule:
     @property
     def row_limits(self) -> tuple[float | None, float | None]:
         """Return the least and the most that the row takes."""
-        if self.kind in ("words", "lines"):
+        if self.kind in ("words", "lines", "choice"):
             return None, None
         if self.column == self.name:
             return self.least, self.most
@@ -159,6 +172,8 @@ class PolicyRule:
             return " ".join(str(code) for code in value)
         if self.kind == "lines":
             return "\n".join(value)
+        if self.kind == "choice":
+            return value.value
         return value if self.column == self.name else value / PERMILLE
 
     def from_row(self, stored: Any) -> Any:
@@ -171,6 +186,8 @@ class PolicyRule:
             return parse_codes(stored, field=self.name)
         if self.kind == "lines":
             return parse_names(stored)
+        if self.kind == "choice":
+            return type(self.default)(stored)
         if self.column == self.name:
             return stored
         if not math.isfinite(stored):

@@ -9,7 +9,11 @@ from django.utils import timezone
 from placement.jobs import queries as snapshots
 from placement.jobs import service as jobs
 from placement.models import Job, MoveDecision, PlacementPolicy
-from placement.rules.rebalance_rules import RebalanceAction, RestartMode
+from placement.rules.rebalance_rules import (
+    RebalanceAction,
+    RebalancePolicy,
+    RestartMode,
+)
 from reservations.models import AuditEntry
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
@@ -154,7 +158,7 @@ def test_the_operator_edits_the_policy_with_a_reason(omar):
     assert client.post(path, fields).status_code == 200
     got = client.post(path, {**fields, "reason": "exams"})
     assert got.status_code == 302, got.context["adminform"].form.errors
-    rules = PlacementPolicy.current().rules()
+    rules = PlacementPolicy.current().value_of(RebalancePolicy)
     assert (rules.when_faster, rules.when_in_trouble) == (
         RebalanceAction.NEVER,
         RebalanceAction.DO,
