@@ -305,14 +305,14 @@ def live_asgi(transactional_db) -> Iterator[str]:
     """Serve the whole site, websockets included, and yield its address."""
     import uvicorn
     from channels.routing import ProtocolTypeRouter
-    from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 
     from gpuportal.asgi import application
+    from tests.static_door import StaticDoor
 
     parts = application.application_mapping
     served = ProtocolTypeRouter(
         {
-            "http": ASGIStaticFilesHandler(parts["http"]),
+            "http": StaticDoor(parts["http"]),
             "websocket": parts["websocket"],
         }
     )
