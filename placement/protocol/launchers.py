@@ -15,12 +15,16 @@ from placement.protocol.rendezvous import Meeting
 from telemetry.protocol.sentences import sentence
 
 PLAN = "plan.json"
-DEEPSPEED = "deepspeed.json"
+DEEPSPEED = "ds_config.json"
+"""DeepSpeed's configuration in numbers, as DeepSpeed itself reads it."""
+TRAINER = "deepspeed.json"
+"""The same for Hugging Face's Trainer and accelerate, which fill in each "auto"."""
 ACCELERATE = "accelerate.json"
 DEVICE_MAP = "device_map.json"
 FILES = {
     PLAN: "GPUPORTAL_PLAN",
     DEEPSPEED: "GPUPORTAL_DEEPSPEED_CONFIG",
+    TRAINER: "GPUPORTAL_DEEPSPEED_AUTO_CONFIG",
     ACCELERATE: "ACCELERATE_CONFIG_FILE",
     DEVICE_MAP: "GPUPORTAL_DEVICE_MAP",
 }

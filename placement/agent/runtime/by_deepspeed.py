@@ -1,7 +1,7 @@
 """The same training with DeepSpeed: ZeRO 1, 2 and 3, offload, its 1F1B pipeline.
 
 Run with the JSON of ``placement.planner.launch.files.deepspeed``, which is
-deepspeed.json in the Job's folder. Data, log lines and checkpoints are those of the
+ds_config.json in the Job's folder. Data, log lines and checkpoints are those of the
 other strategies: a checkpoint holds whole tensors by their names, which the first rank
 gathers one after another, so torch goes on from DeepSpeed's and DeepSpeed from torch's.
 
@@ -35,7 +35,7 @@ from placement.planner.launch.files.deepspeed import config_to_run
 if TYPE_CHECKING:
     from placement.planner.launch.execution import Execution
 
-CONFIG = Path("deepspeed.json")
+CONFIG = Path("ds_config.json")
 SHARED_MEMORY = "deepspeed_shm_comm"
 """Its operator for exchanges between processes of one machine without Gpus."""
 

@@ -194,7 +194,7 @@ def test_deepspeeds_launchers_start_with_the_plans_configuration(launched):
     assert (broken["exit_code"], failed["exit_code"]) == (1, 3), both.logs()
     for number, log in enumerate(both.logs()):
         assert told(number) in log.splitlines(), log
-        config = f"{both.folders[number].work}/deepspeed.json"
+        config = f"{both.folders[number].work}/ds_config.json"
         assert f"'--deepspeed', '--deepspeed_config', '{config}'" in log
     assert both.reason() == "red: rank 1 ended with exit code 3"
 

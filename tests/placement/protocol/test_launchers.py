@@ -69,8 +69,8 @@ def test_deepspeed_is_shown_exactly_the_reserved_gpus_by_rank():
 
 
 def test_deepspeeds_configuration_is_handed_on_unless_the_arguments_name_one():
-    files = ["deepspeed.json"]
-    given = ["--deepspeed", "--deepspeed_config", "/job/deepspeed.json"]
+    files = ["ds_config.json"]
+    given = ["--deepspeed", "--deepspeed_config", "/job/ds_config.json"]
     assert command(Launcher.DEEPSPEED, "-x", files=files)[-4:] == ["-x", *given]
     own = command(Launcher.DEEPSPEED, "--deepspeed=my.json", files=files)
     assert own[-1] == "--deepspeed=my.json"

@@ -55,16 +55,26 @@ ABOUT_PLAN = sentence(
 MAKERS = (
     _Maker(
         "deepspeed.json",
+        deepspeed.trainer_config,
+        sentence(
+            "DeepSpeed's configuration for Hugging Face's Trainer and accelerate, "
+            "which fill in each “auto”: ZeRO with buckets sized from the model, and "
+            "offload."
+        ),
+        "sh launch.sh train.py --deepspeed deepspeed.json",
+    ),
+    _Maker(
+        "ds_config.json",
         deepspeed.config,
         sentence(
-            "DeepSpeed's configuration: batch sizes, precision, offload, and ZeRO "
-            "with buckets sized from the model."
+            "DeepSpeed's configuration in numbers, for a script that calls "
+            "deepspeed.initialize: batch sizes, precision, offload, ZeRO."
         ),
-        "deepspeed --num_gpus {nproc} train.py --deepspeed_config deepspeed.json",
+        "deepspeed --num_gpus {nproc} train.py --deepspeed_config ds_config.json",
     ),
     _Maker(
         "accelerate.json",
-        lambda plan, _spec: accelerate.config(plan),
+        accelerate.config,
         sentence("accelerate's configuration; it reads JSON like YAML."),
         "accelerate launch --config_file accelerate.json train.py",
     ),

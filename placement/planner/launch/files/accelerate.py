@@ -4,10 +4,13 @@ Fields: huggingface.co/docs/accelerate, "FSDP", "DeepSpeed" and the launcher's
 reference (1.15).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+from placement.planner.launch.files import deepspeed
 from placement.planner.launch.files.launch_file_error import NoSuchLaunch, RenderedFile
 from placement.planner.launch.files.torchrun import PORT, gpus_by_node
+from placement.planner.model.spec import ModelSpec
 from placement.planner.values.plan import Plan
 from placement.planner.values.strategies import Axis, Strategy, strategy_of
 from telemetry.protocol.sentences import sentence
@@ -21,20 +24,23 @@ MIXED = {
     "mixed_fp16": "fp16",
     "megatron_bf16": "bf16",
 }
+LOWER = MIXED | {"bf16": "bf16", "fp16": "fp16"}
+"""What DeepSpeed's bf16 and fp16 are switched on for."""
 BY_ZERO_STAGE = ("MULTI_GPU", "DEEPSPEED", "DEEPSPEED", "FSDP")
 """The `distributed_type` of copies of the model."""
 
 
-def config(plan: Plan) -> RenderedFile:
+def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
     """The configuration of a Plan that keeps the model whole or shares all of it.
 
     Raises:
-        NoSuchLaunch: pipelines, tensor parallelism, hybrids, uneven shares.
+        NoSuchLaunch: pipelines, tensor parallelism, hybrids, uneven shares; a strategy
+            that only DeepSpeed has, where DeepSpeed cannot run the Plan.
     """
     launch = plan.launch
     strategy = strategy_of(launch["strategy"])
     nodes = gpus_by_node(plan)
-    kind = "DEEPSPEED" if launch["offload"] == "nvme" else _distributed_type(strategy)
+    kind = _distributed_type(strategy, launch)
     if not kind:
         raise NoSuchLaunch(
             sentence(
@@ -71,30 +77,50 @@ def config(plan: Plan) -> RenderedFile:
     if kind == "FSDP":
         values["fsdp_config"] = _fsdp(plan)
     if kind == "DEEPSPEED":
+        section = deepspeed.trainer_config(plan, spec).values["zero_optimization"]
         values["deepspeed_config"] = {
             "deepspeed_config_file": "deepspeed.json",
-            "zero3_init_flag": strategy.zero_stage == 3,
+            "zero3_init_flag": section["stage"] == 3,
         }
         if len(nodes) > 1:
             # Started on each node; the default would go to the others by ssh.
             values["deepspeed_config"]["deepspeed_multinode_launcher"] = "standard"
-        # DeepSpeed's own file says the precision.
+        # accelerate takes it beside DeepSpeed's file from the command line only.
         del values["mixed_precision"]
-    if launch["precision"] in ("bf16", "fp16"):
+        if (mixed := LOWER[launch["precision"]]) != "no":
+            notes.append(
+                sentence(
+                    "The Trainer sets the precision in deepspeed.json: start it with "
+                    "--{precision}. A script with an Accelerator of its own says "
+                    "mixed_precision=“{precision}” there.",
+                    precision=mixed,
+                )
+            )
+    elif launch["precision"] in ("bf16", "fp16"):
         notes.append(
             sentence(
-                "The weights themselves are {precision}: load the model so "
-                "(torch_dtype); accelerate's mixed precision is off.",
+                "The weights themselves are {precision}: load the model so (dtype); "
+                "accelerate's mixed precision is off.",
                 precision=launch["precision"],
             )
         )
     return RenderedFile(values, tuple(notes))
 
 
-def _distributed_type(strategy: Strategy) -> str:
-    """What accelerate calls a strategy; "": it has no configuration for it."""
+def _distributed_type(strategy: Strategy, launch: Mapping[str, Any]) -> str:
+    """What accelerate calls a strategy; "": it has no configuration for it.
+
+    FSDP offloads weights, gradients and optimizer state together, and to the node's
+    memory only. DeepSpeed does all else that a Plan offloads.
+    """
     if "accelerate" not in strategy.launchers:
         return ""
+    if launch["task"] == "train":
+        by_fsdp = strategy.zero_stage == 3 and launch["offload"] != "nvme"
+        some = launch["offload_optimizer"] and not launch["offload_parameters"]
+        offloads = launch["offload"] != "none" or launch["offload_optimizer"]
+        if offloads and (some or not by_fsdp):
+            return "DEEPSPEED"
     if strategy.axis is Axis.NONE:
         return "NO"
     return BY_ZERO_STAGE[strategy.zero_stage or 0]

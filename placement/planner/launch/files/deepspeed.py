@@ -1,4 +1,12 @@
-"""DeepSpeed's JSON for a Plan. Its documentation calls this file the ds_config.
+"""DeepSpeed's JSON for a Plan, in two forms.
+
+* ``ds_config.json`` has numbers only. DeepSpeed itself reads it: scripts that call
+  ``deepspeed.initialize``, DeepSpeed's launcher, and the recipes.
+* ``deepspeed.json`` has "auto" where Hugging Face's Trainer (transformers 5.23,
+  ``integrations/deepspeed.py``) or accelerate (1.15) sets the value: batch sizes,
+  accumulation, clipping and precision. The Trainer refuses a number that differs from
+  its own arguments. It has no optimizer: the Trainer makes its own, and an accelerate
+  script may not have a second one.
 
 Fields: deepspeed.ai, "DeepSpeed Configuration JSON" (0.19). Pitfalls:
 
@@ -16,6 +24,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from placement.planner.launch.execution import Execution
+from placement.planner.launch.files.deepspeed_memory import (
+    HELD_AS,
+    HELD_BY_TRAINER,
+    deepspeed_needs,
+    memory_notes,
+)
 from placement.planner.launch.files.launch_file_error import NoSuchLaunch, RenderedFile
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.plan import Plan
@@ -29,6 +43,10 @@ KEPT_WHOLE = 100_000
 be all of it, so it is at most a hundredth of a layer: its norms and biases."""
 NEVER = 2**31 - 1
 """Steps between its own lines in the log; the recipes' workers print theirs."""
+NVME = "/local_nvme"
+"""DeepSpeed's documentation calls a node's drive so."""
+AUTO = "auto"
+"""The Trainer or accelerate fills it in."""
 TORCH_ADAM: dict[str, Any] = {"torch_adam": True}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {
@@ -50,19 +68,50 @@ LOWER: dict[str, dict[str, Any]] = {
 }
 
 
-def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
-    """The configuration of a training Plan.
+def trainer_config(plan: Plan, spec: ModelSpec) -> RenderedFile:
+    """The configuration of a training Plan for Hugging Face's Trainer and accelerate.
 
     Raises:
-        NoSuchLaunch: inference, uneven shares, tensor parallelism, hybrids.
+        NoSuchLaunch: inference, uneven shares, tensor parallelism, hybrids, stages;
+            DeepSpeed needs more memory than a GPU has.
     """
     launch = plan.launch
-    strategy = launch["strategy"]
+    _check(plan)
+    if strategy_of(launch["strategy"]).has_stages:
+        raise NoSuchLaunch(
+            sentence(
+                "Hugging Face's Trainer and accelerate do not run DeepSpeed's "
+                "pipeline: use ds_config.json in a script with PipelineModule."
+            )
+        )
+    section = zero(launch, _bucket(launch, spec))
+    needs = deepspeed_needs(plan, spec, section, HELD_BY_TRAINER)
+    notes = [
+        *memory_notes(plan, needs, "deepspeed.json"),
+        *_offload_notes(section, launch),
+    ]
+    values = {
+        "train_batch_size": AUTO,
+        "train_micro_batch_size_per_gpu": AUTO,
+        "gradient_accumulation_steps": AUTO,
+        "gradient_clipping": AUTO,
+        "bf16": {"enabled": AUTO},
+        "fp16": {"enabled": AUTO, "loss_scale": 0, "initial_scale_power": 16},
+        "zero_allow_untested_optimizer": True,
+        **_with_section(section),
+    }
+    return RenderedFile(values, tuple(notes))
+
+
+def _check(plan: Plan) -> None:
+    """Raise NoSuchLaunch for a Plan that DeepSpeed has no configuration for."""
+    launch = plan.launch
+    strategy = strategy_of(launch["strategy"])
     if launch["task"] != "train":
         raise NoSuchLaunch(
             sentence("DeepSpeed's training configuration is not for inference.")
         )
-    if "deepspeed" not in strategy_of(strategy).launchers:
+    if "deepspeed" not in strategy.launchers:
         raise NoSuchLaunch(
             sentence(
                 "DeepSpeed cannot run “{plan}”: it shares out evenly and cuts "
@@ -70,9 +119,53 @@ def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
                 plan=plan.title,
             )
         )
-    bucket = launch.get("reduce_bucket_size") or largest_layer(spec)
-    values = _values(launch, bucket)
-    notes = []
+    if strategy.has_stages and (
+        launch["offload"] != "none" or launch["offload_optimizer"]
+    ):
+        raise NoSuchLaunch(
+            sentence("DeepSpeed cannot offload in a pipeline: use torchrun.")
+        )
+
+
+def _offload_notes(section: Mapping[str, Any], launch: Mapping[str, Any]) -> list[str]:
+    """What to know of a configuration that offloads."""
+    if "offload_optimizer" not in section:
+        return []
+    notes: list[str] = []
+    if section["stage"] != (strategy_of(launch["strategy"]).zero_stage or 0):
+        notes.append(
+            sentence(
+                "The configuration says ZeRO stage {stage}: DeepSpeed offloads by it.",
+                stage=section["stage"],
+            )
+        )
+    if section["offload_optimizer"]["device"] == "nvme":
+        notes.append(
+            sentence(
+                "Set nvme_path to a folder on the node's own drive; it is {path} now.",
+                path=NVME,
+            )
+        )
+    return notes
+
+
+def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
+    """The configuration of a training Plan for DeepSpeed itself.
+
+    Raises:
+        NoSuchLaunch: inference, uneven shares, tensor parallelism, hybrids; DeepSpeed
+            needs more memory than a GPU has.
+    """
+    launch = plan.launch
+    strategy = launch["strategy"]
+    _check(plan)
+    values = _values(launch, _bucket(launch, spec))
+    section = values["zero_optimization"]
+    needs = deepspeed_needs(plan, spec, section, HELD_AS)
+    notes = [
+        *memory_notes(plan, needs, "ds_config.json"),
+        *_offload_notes(section, launch),
+    ]
     if values["train_batch_size"] != launch["batch"]:
         notes.append(
             sentence(
@@ -83,7 +176,7 @@ def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
             )
         )
     if launch["optimizer"] in OPTIMIZERS:
-        notes.append(sentence("Set your own learning rate in deepspeed.json."))
+        notes.append(sentence("Set your own learning rate in ds_config.json."))
     else:
         notes.append(
             sentence(
@@ -100,10 +193,6 @@ def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
                 pipeline_degree=launch["pipeline_degree"],
                 bounds=launch["bounds"][:-1],
             )
-        )
-    elif launch["engine"] != "deepspeed":
-        notes.append(
-            sentence("This Plan was worked out for torch; buckets differ a little.")
         )
     return RenderedFile(values, tuple(notes))
 
@@ -172,16 +261,38 @@ def _values(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
         values["optimizer"] = OPTIMIZERS[launch["optimizer"]]
     if launch["optimizer"] not in ("adamw", "adam"):
         values["zero_allow_untested_optimizer"] = True
-    values["zero_optimization"] = {"stage": 0} if staged else zero(launch, bucket)
-    if "offload_optimizer" in values["zero_optimization"]:
+    return values | _with_section({"stage": 0} if staged else zero(launch, bucket))
+
+
+def _with_section(section: dict[str, Any]) -> dict[str, Any]:
+    """``zero_optimization``, and what offload needs beside it."""
+    values: dict[str, Any] = {"zero_optimization": section}
+    if "offload_optimizer" in section:
         # torch's own optimizer steps there: DeepSpeed's would have to be compiled.
         values["zero_force_ds_cpu_optimizer"] = False
     return values
 
 
+def _bucket(launch: Mapping[str, Any], spec: ModelSpec) -> int:
+    """Elements of one reduce bucket."""
+    return int(launch.get("reduce_bucket_size") or largest_layer(spec))
+
+
 def zero(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
-    """The section ``zero_optimization``, with buckets sized from the model."""
+    """The section ``zero_optimization``, with buckets sized from the model.
+
+    DeepSpeed offloads the optimizer with ZeRO-1 to 3 only, weights and to a drive with
+    ZeRO-3 only. A Plan of whole copies that offloads gets stage 2, which sends the
+    gradients away as they come.
+    """
     stage = strategy_of(launch["strategy"]).zero_stage or 0
+    device = launch["offload"]
+    if device == "none" and launch["offload_optimizer"]:
+        device = "cpu"
+    if launch["offload_parameters"] or device == "nvme":
+        stage = 3
+    elif device != "none" and not stage:
+        stage = 2
     section: dict[str, Any] = {"stage": stage}
     if stage == 0:
         return section
@@ -199,12 +310,9 @@ def zero(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
             "stage3_max_live_parameters": 2 * bucket,
             "stage3_gather_16bit_weights_on_model_save": True,
         }
-    device = launch["offload"]
-    if device == "none" and launch["offload_optimizer"]:
-        device = "cpu"
     if device != "none":
         section["offload_optimizer"] = _offload(device)
-        if launch["offload_parameters"] and stage == 3:
+        if launch["offload_parameters"]:
             section["offload_param"] = _offload(device)
     return section
 
@@ -217,5 +325,5 @@ def largest_layer(spec: ModelSpec) -> int:
 def _offload(device: str) -> dict[str, Any]:
     section: dict[str, Any] = {"device": device, "pin_memory": True}
     if device == "nvme":
-        section["nvme_path"] = "/local_nvme"
+        section["nvme_path"] = NVME
     return section

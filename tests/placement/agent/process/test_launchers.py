@@ -73,7 +73,7 @@ def test_deepspeed_starts_its_ranks_with_its_configuration(node, serve):
         node,
         serve(script),
         "deepspeed",
-        {"deepspeed.json": "{}"},
+        {"ds_config.json": "{}"},
         argv=("RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES"),
         **TWO,
     )
@@ -85,7 +85,7 @@ def test_deepspeed_starts_its_ranks_with_its_configuration(node, serve):
     for rank, line in enumerate(told):
         assert line.startswith(f"{rank} 2 -1,-1 {folder.work}/script")
         assert f"--local_rank={rank}" in line
-        ending = f"--deepspeed --deepspeed_config {folder.work}/deepspeed.json"
+        ending = f"--deepspeed --deepspeed_config {folder.work}/ds_config.json"
         assert line.endswith(ending)
 
 
@@ -98,14 +98,14 @@ def test_python_runs_with_the_environment_that_its_owner_names(node, serve):
         "        print(name, json.load(open(os.environ[name])))\n"
     )
     files = {
-        name: f'"{name}"' for name in ("plan.json", "deepspeed.json", "accelerate.json")
+        name: f'"{name}"' for name in ("plan.json", "ds_config.json", "accelerate.json")
     }
     folder = launched(node, serve(script), "python", files, argv=("a b",))
     assert ended(folder)["exit_code"] == 0
     assert folder.log.read_text().splitlines() == [
         f"{BIN}/python ['a b']",
         "ACCELERATE_CONFIG_FILE accelerate.json",
-        "GPUPORTAL_DEEPSPEED_CONFIG deepspeed.json",
+        "GPUPORTAL_DEEPSPEED_CONFIG ds_config.json",
         "GPUPORTAL_PLAN plan.json",
     ]
     modes = {p.name: p.stat().st_mode & 0o777 for p in folder.work.iterdir()}

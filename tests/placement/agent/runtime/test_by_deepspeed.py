@@ -132,7 +132,7 @@ def test_somebodys_own_model_is_shared_out_and_saved_when_asked_to_stop(tmp_path
     assert "Traceback" not in seen + rest
     row = numbers_of(seen.splitlines()[-1]) or {}
     assert row["items_per_s"] > 0 and row["step_seconds"] > 0
-    config = json.loads((tmp_path / "deepspeed.json").read_text())
+    config = json.loads((tmp_path / "ds_config.json").read_text())
     assert config["zero_optimization"]["stage"] == 3
     assert config["train_batch_size"] == 16
 

@@ -10,8 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ["DS_ACCELERATOR"] = "cpu"
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+"""Of a Trainer that torchrun starts with one process."""
 
 
 class Replicas:
@@ -30,8 +33,8 @@ def deepspeed(values: dict[str, Any], replicas: int) -> dict[str, Any]:
     from deepspeed.runtime import config
 
     # Without a rank it would take the world to be one process, and ask nobody.
-    config.dist.get_rank = lambda: 0
-    read = config.DeepSpeedConfig(values, mpu=Replicas(replicas))
+    with mock.patch.object(config.dist, "get_rank", return_value=0):
+        read = config.DeepSpeedConfig(values, mpu=Replicas(replicas))
     return {
         "train_batch_size": read.train_batch_size,
         "stage": read.zero_optimization_stage,
@@ -86,7 +89,74 @@ def device_map(values: dict[str, int], family: dict[str, Any]) -> dict[str, Any]
     return {"modules": len(values)}
 
 
-CHECKS = {f.__name__: f for f in (deepspeed, accelerate, torchrun, device_map)}
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 64,
+}
+TRAINED: dict[str, Any] = {
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 2,
+    "max_steps": 1,
+    "learning_rate": 3e-4,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": [],
+    "disable_tqdm": True,
+}
+
+
+def _words(count: int) -> list[dict[str, Any]]:
+    """Sequences of token numbers, as a Trainer takes them."""
+    import torch
+
+    rows = torch.arange(16 * count).reshape(count, 16) % 64
+    return [{"input_ids": row, "labels": row} for row in rows]
+
+
+def trainer(values: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """What a script of the Trainer comes to with DeepSpeed's file: it takes a step."""
+    import deepspeed
+    import torch
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        Trainer,
+        TrainingArguments,
+    )
+
+    os.environ |= ALONE | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    cpu = not torch.cuda.is_available()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "deepspeed.json"
+        path.write_text(json.dumps(values))
+        args = TrainingArguments(
+            output_dir=folder,
+            deepspeed=str(path),
+            use_cpu=cpu,
+            **TRAINED | options,
+        )
+        model = LlamaForCausalLM(LlamaConfig(**TINY))
+        made = Trainer(model=model, args=args, train_dataset=_words(4))
+        loss = made.train().training_loss
+    engine = made.model_wrapped
+    return {
+        "type": type(engine).__name__,
+        "loss": round(loss, 2),
+        "micro": engine.train_micro_batch_size_per_gpu(),
+        "accumulation": engine.gradient_accumulation_steps(),
+        "clipping": engine.gradient_clipping(),
+        "stage": engine.zero_optimization_stage(),
+        "bf16": engine.bfloat16_enabled(),
+        "offload": bool(engine.zero_offload_optimizer()),
+        "offload_param": bool(engine.zero_offload_param()),
+    }
+
+
+CHECKS = {f.__name__: f for f in (deepspeed, accelerate, torchrun, device_map, trainer)}
 
 
 def main() -> None:

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from placement.planner.launch.files import launch_files
+from placement.planner.launch.files.deepspeed_memory import HELD_AS, deepspeed_needs
 from placement.planner.launch.files.torchrun import arguments
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.spec import ModelSpec
@@ -32,7 +34,8 @@ TINY_GPT2 = {"n_embd": 64, "n_layer": 6, "n_head": 4, "vocab_size": 256}
 
 def plan_of(spec: ModelSpec, strategy: str, *free_gib: float, **fields: object) -> Plan:
     """The first Plan of a strategy."""
-    found = plan(spec, Workload(**fields), make_offers(*free_gib))
+    card = {"total_gib": max(24, *free_gib)}
+    found = plan(spec, Workload(**fields), make_offers(*free_gib, **card))
     for one in found.plans:
         if one.strategy == strategy:
             return one
@@ -68,60 +71,136 @@ def gpt2_large() -> ModelSpec:
     return well_known_spec("gpt2-large")
 
 
-def test_the_libraries_read_what_they_are_given(gpt2_large):
-    ddp = plan_of(tiny(), "ddp", 23, 23, batch=8, accumulation=2)
-    zero2 = plan_of(gpt2_large, "zero2", 16, 16, batch=8, sequence_length=256)
-    fsdp = plan_of(gpt2_large, "fsdp", 12, 12, batch=4, sequence_length=128)
-    llama = parse_config({"model_type": "llama", **TINY_LLAMA})
-    gpt2 = parse_config({"model_type": "gpt2", **TINY_GPT2})
-    maps = [
-        texts(plan_of(s, "single", 23), s)["device_map.json"] for s in (llama, gpt2)
-    ]
-    of = [texts(ddp, tiny()), texts(zero2, gpt2_large), texts(fsdp, gpt2_large)]
-    answers = ask(
-        ("deepspeed", json.loads(of[0]["deepspeed.json"]), 2),
-        ("deepspeed", json.loads(of[1]["deepspeed.json"]), 2),
-        ("deepspeed", json.loads(of[2]["deepspeed.json"]), 2),
-        ("deepspeed", json.loads(of[0]["deepspeed.json"]), 3),
-        ("accelerate", json.loads(of[0]["accelerate.json"])),
-        ("accelerate", json.loads(of[1]["accelerate.json"])),
-        ("accelerate", json.loads(of[2]["accelerate.json"])),
-        ("torchrun", arguments(ddp)),
-        (
-            "device_map",
-            json.loads(maps[0]),
-            {
-                "config": "LlamaConfig",
-                "model": "LlamaForCausalLM",
-                "values": TINY_LLAMA,
-            },
-        ),
-        (
-            "device_map",
-            json.loads(maps[1]),
-            {"config": "GPT2Config", "model": "GPT2LMHeadModel", "values": TINY_GPT2},
-        ),
+@pytest.fixture(scope="module")
+def plans(gpt2_large) -> dict[str, tuple[Plan, ModelSpec]]:
+    """A Plan of each strategy that a launcher's file exists for, and of offload."""
+    half = {"batch": 8, "sequence_length": 256}
+    away = {"batch": 4, "sequence_length": 128, "offload": "cpu"}
+    large = {
+        "zero1": plan_of(gpt2_large, "zero1", 18, 18, **half),
+        "zero2": plan_of(gpt2_large, "zero2", 16, 16, **half),
+        "fsdp": plan_of(gpt2_large, "fsdp", 12, 12, batch=4, sequence_length=128),
+        "pipeline": plan_of(gpt2_large, "pipeline", 9, 9, batch=4, sequence_length=256),
+        "offload": plan_of(gpt2_large, "single", 10, **away),
+        "streamed": plan_of(gpt2_large, "single", 10, **away, offload_parameters=True),
+        "fsdp_offload": plan_of(gpt2_large, "fsdp", 12, 12, **away),
+    }
+    small = {
+        "single": plan_of(tiny(), "single", 23, batch=8),
+        "ddp": plan_of(tiny(), "ddp", 23, 23, batch=8, accumulation=2),
+    }
+    return {name: (made, gpt2_large) for name, made in large.items()} | {
+        name: (made, tiny()) for name, made in small.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def made_files(plans) -> dict[str, dict[str, str]]:
+    return {name: texts(*one) for name, one in plans.items()}
+
+
+TRAINED = ("ddp", "zero2", "fsdp", "offload", "streamed")
+"""What a Trainer takes a step by. The other files differ from these in numbers."""
+
+
+@pytest.fixture(scope="module")
+def answers(plans, made_files) -> dict[tuple[str, str], dict]:
+    """What each library understood, by its name and that of the Plan."""
+    questions: dict[tuple[str, str], tuple] = {}
+    for name, files in made_files.items():
+        degree = plans[name][0].launch["data_degree"]
+        questions["deepspeed", name] = (json.loads(files["ds_config.json"]), degree)
+        questions["torchrun", name] = (arguments(plans[name][0]),)
+        if "accelerate.json" in files:
+            questions["accelerate", name] = (json.loads(files["accelerate.json"]),)
+    # The check is a real one: for three GPUs the same file does not add up.
+    questions["deepspeed", "wrong"] = (
+        json.loads(made_files["ddp"]["ds_config.json"]),
+        3,
     )
-    assert [a["stage"] for a in answers[:3]] == [0, 2, 3]
-    assert [a["train_batch_size"] for a in answers[:3]] == [8, 8, 4]
-    layer = max(layer.parameters for layer in gpt2_large.layers)
-    assert answers[1]["bucket"] <= layer
-    # The check is a real one: for three Gpus the same file does not add up.
-    assert "AssertionError" in answers[3]["error"]
-    assert (answers[4]["type"], answers[4]["processes"]) == (
-        "DistributedType.MULTI_GPU",
-        2,
-    )
-    assert answers[5]["use_deepspeed"]
-    assert (answers[6]["use_fsdp"], answers[6]["fsdp_version"]) == (True, 2)
-    assert answers[7] == {"nnodes": "1", "nproc": "2", "rank": 0}
-    assert all("modules" in answer for answer in answers[8:]), answers[8:]
+    for kind, fields in (("Llama", TINY_LLAMA), ("GPT2", TINY_GPT2)):
+        spec = parse_config({"model_type": kind.lower(), **fields})
+        made = texts(plan_of(spec, "single", 23), spec)["device_map.json"]
+        model = "GPT2LMHeadModel" if kind == "GPT2" else f"{kind}ForCausalLM"
+        told = {"config": f"{kind}Config", "model": model, "values": fields}
+        questions["device_map", kind] = (json.loads(made), told)
+    for name in TRAINED:
+        values = json.loads(made_files[name]["deepspeed.json"])
+        questions["trainer", name] = (values, {"bf16": name != "ddp"})
+    found = ask(*((check, *told) for (check, _), told in questions.items()))
+    return dict(zip(questions, found, strict=True))
+
+
+def test_deepspeed_reads_its_file_of_each_strategy(answers, plans):
+    read = {name: one for (check, name), one in answers.items() if check == "deepspeed"}
+    assert "AssertionError" in read.pop("wrong")["error"]
+    assert {name: one["stage"] for name, one in read.items()} == {
+        **{"single": 0, "ddp": 0, "pipeline": 0, "zero1": 1, "zero2": 2, "fsdp": 3},
+        **{"offload": 2, "streamed": 3, "fsdp_offload": 3},
+    }
+    for name, one in read.items():
+        made, spec = plans[name]
+        assert one["train_batch_size"] == made.launch["batch"]
+        layer = max(layer.parameters for layer in spec.layers)
+        assert one["stage"] == 0 or one["bucket"] <= layer
+        assert one["offload"] == (made.launch["offload"] == "cpu")
+
+
+def test_accelerate_and_torchrun_start_as_many_ranks_as_each_plan_has(answers, plans):
+    types = {}
+    for name, (made, _) in plans.items():
+        count = len(made.shards)
+        assert answers["torchrun", name] == {
+            "nnodes": "1",
+            "nproc": str(count),
+            "rank": 0,
+        }
+        if one := answers.get(("accelerate", name)):
+            assert one["processes"] == count
+            types[name] = one["type"].removeprefix("DistributedType.")
+    assert types == {
+        "single": "NO",
+        "ddp": "MULTI_GPU",
+        "fsdp": "FSDP",
+        # Copies and FSDP offload by DeepSpeed where FSDP cannot do it as planned.
+        **dict.fromkeys(("zero1", "zero2", "offload", "streamed"), "DEEPSPEED"),
+        "fsdp_offload": "DEEPSPEED",
+    }
+    fsdp = answers["accelerate", "fsdp"]
+    assert (fsdp["use_fsdp"], fsdp["fsdp_version"]) == (True, 2)
+
+
+def test_transformers_takes_the_device_maps(answers):
+    for kind in ("Llama", "GPT2"):
+        assert "modules" in answers["device_map", kind], answers["device_map", kind]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_trainer_script_runs_with_the_file_and_its_own_arguments(
+    answers, plans, name
+):
+    launch = plans[name][0].launch
+    stage = {"ddp": 0, "zero2": 2, "fsdp": 3, "offload": 2, "streamed": 3}
+    said = answers["trainer", name]
+    assert said == {
+        "type": "DeepSpeedEngine",
+        "loss": said.get("loss"),
+        # These are those of TrainingArguments, whatever the Plan says.
+        "micro": 2,
+        "accumulation": 2,
+        "clipping": 1.0,
+        "bf16": name != "ddp",
+        "stage": stage[name],
+        "offload": launch["offload"] == "cpu",
+        "offload_param": bool(launch["offload_parameters"]),
+    }
+    assert 3.5 < said["loss"] < 5  # ln 64: it begins as a guess among 64 tokens
 
 
 class TestDeepSpeed:
     def test_the_batch_is_gpus_times_micro_times_accumulation(self):
         made = plan_of(tiny(), "ddp", 23, 23, 23, batch=10, accumulation=2)
-        values = json.loads(texts(made, tiny())["deepspeed.json"])
+        values = json.loads(texts(made, tiny())["ds_config.json"])
         count = made.launch["data_degree"]
         assert values["train_batch_size"] == (
             count
@@ -138,7 +217,7 @@ class TestDeepSpeed:
     def test_an_optimizer_it_does_not_have_is_yours(self):
         made = plan_of(tiny(), "single", 23, optimizer="adafactor")
         found = launch_files(made, tiny())
-        values = json.loads(texts(made, tiny())["deepspeed.json"])
+        values = json.loads(texts(made, tiny())["ds_config.json"])
         assert "optimizer" not in values
         assert any("your own adafactor" in note for note in found.notes)
 
@@ -149,7 +228,62 @@ class TestDeepSpeed:
         files = launch_files(inference, tiny())
         assert "not for inference" in files.left_out["deepspeed.json"]
         for made in tensor:
-            assert "deepspeed.json" in launch_files(made, gpt2_large).left_out
+            left_out = launch_files(made, gpt2_large).left_out
+            assert {"deepspeed.json", "ds_config.json"} <= left_out.keys()
+
+    def test_every_number_that_the_trainer_sets_is_auto(self, plans, made_files):
+        for name, (made, _) in plans.items():
+            if made.strategy == "pipeline":
+                why = launch_files(made, plans[name][1]).left_out["deepspeed.json"]
+                assert "do not run DeepSpeed's pipeline" in why
+                continue
+            values = json.loads(made_files[name]["deepspeed.json"])
+            auto = {key for key, value in values.items() if value == "auto"}
+            assert auto == {
+                "train_batch_size",
+                "train_micro_batch_size_per_gpu",
+                "gradient_accumulation_steps",
+                "gradient_clipping",
+            }
+            assert {values[key]["enabled"] for key in ("bf16", "fp16")} == {"auto"}
+            assert not {"optimizer", "scheduler", "torch_autocast"} & values.keys()
+
+    def test_weights_in_bf16_are_offered_only_where_their_fp32_copies_fit(self):
+        llama = well_known_spec("llama-3-8b")
+        question = {"batch": 4, "sequence_length": 512, "precision": "bf16"}
+        made = plan_of(llama, "single", 79, **question)
+        assert made.shards[0].likely_bytes < 79 * 2**30
+        left_out = launch_files(made, llama).left_out
+        for name in ("deepspeed.json", "ds_config.json"):
+            assert "fp32 copies of the weights" in left_out[name]
+            assert "lab-a:0, which has 79.0 GiB free" in left_out[name]
+        assert "accelerate.json" not in left_out
+        zero1 = plan_of(llama, "zero1", 79, 79, 79, 79, **question)
+        # accelerate has nothing but DeepSpeed for ZeRO-1.
+        left_out = launch_files(zero1, llama).left_out
+        assert left_out["accelerate.json"] == left_out["deepspeed.json"]
+
+    def test_it_holds_8_bytes_a_parameter_more_than_torch_of_weights_in_bf16(
+        self, gpt2_large
+    ):
+        fields = {"batch": 2, "sequence_length": 64, "precision": "bf16"}
+        made = plan_of(gpt2_large, "fsdp", 12, 12, **fields)
+        section = {"stage": 3, "reduce_bucket_size": 1}
+        (need, _) = deepspeed_needs(made, gpt2_large, section, HELD_AS)
+        share = gpt2_large.parameter_count / 2
+        # It keeps the gradients between steps, and a step copies them to fp32.
+        more = need.low_bytes - made.shards[0].low_bytes
+        assert 8 * share <= more <= 14.5 * share
+        made_files = launch_files(made, gpt2_large)
+        assert "deepspeed.json" in {file.name for file in made_files.files}
+        notes = [one for one in made_files.notes if one.startswith("With deepspeed")]
+        assert "lab-a:0 holds" in notes[0] and "fp32 moments" in notes[0]
+
+    def test_a_pipeline_that_offloads_has_no_file_that_forgets_it(self, gpt2_large):
+        made = plan_of(gpt2_large, "pipeline", 9, 9, batch=4, sequence_length=256)
+        away = replace(made, launch=made.launch | {"offload": "cpu"})
+        why = launch_files(away, gpt2_large).left_out["ds_config.json"]
+        assert "cannot offload in a pipeline" in why
 
 
 class TestDeviceMap:
