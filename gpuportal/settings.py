@@ -115,6 +115,9 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
         "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;"
         "PRAGMA secure_delete=ON;",
     }
+# The source of the move from SQLite to PostgreSQL: gpuportal/backup/row_transfer.py.
+if _source := env("GPUPORTAL_BACKUP_SQLITE", default=""):
+    DATABASES["backup"] = {"ENGINE": "django.db.backends.sqlite3", "NAME": _source}
 # Seconds a thread keeps its connection (see ``gpuportal/http/handler.py``).
 DATABASES["default"]["CONN_MAX_AGE"] = env.int("CONN_MAX_AGE", default=60)
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True

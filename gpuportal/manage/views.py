@@ -14,6 +14,7 @@ from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.views.decorators.http import require_safe
 
 from gpuportal.alerts.queries import visible_alerts
+from gpuportal.backup import last_backup
 from gpuportal.manage.audit_text import AuditRow, rows_of
 from gpuportal.monitoring import health
 from gpuportal.pages.context import frame_age_seconds
@@ -75,6 +76,7 @@ def home(request: HttpRequest) -> HttpResponse:
         "urgent": sum(need.urgent for need in needs),
         "figures": figures(now),
         "acts": acts,
+        "backup": last_backup.summary(),
     }
     return render(request, "gpuportal/manage/manage_home.html", page)
 

@@ -20,6 +20,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from gpuportal import ticks
+from gpuportal.backup import last_backup
 from gpuportal.monitoring import migrations_due
 
 logger = logging.getLogger(__name__)
@@ -129,6 +130,8 @@ class PortalHealth:
             )
             free = f"{self.disk_free_bytes / GIB:.2f}"
             said.append(words % {"free": free, "folder": settings.VAR_DIR})
+        if backup := last_backup.trouble():
+            said.append(backup)
         if self.waiting:
             words = gettext(
                 "The database waits for an upgrade. Run: gpuportal-manage migrate. "

@@ -28,6 +28,7 @@ from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from redis import Redis, RedisError
 
+from gpuportal.backup import last_backup
 from gpuportal.board.board_snapshot import LiveBooking, load_board
 from gpuportal.http.token_auth import bearer, user_of
 from placement.models import Job
@@ -359,6 +360,19 @@ def _site(frame_at: float | None) -> Iterator[Metric]:
         )
         age.add_sample(age.name, {}, max(0.0, time.time() - frame_at))
         yield age
+    last = last_backup.read_last()
+    for name, words, at in (
+        ("gpuportal_backup_age_seconds", "Age of the last backup.", last.made_at),
+        (
+            "gpuportal_backup_verified_age_seconds",
+            "Time since a backup was last verified.",
+            last.verified_at,
+        ),
+    ):
+        if at is not None:
+            age = Metric(name, words, "gauge")
+            age.add_sample(name, {}, max(0.0, time.time() - at))
+            yield age
     alerts = Metric("gpuportal_alerts_open", "Open alerts by rule.", "gauge")
     counted = Counter(Alert.objects.open().values_list("rule", flat=True))
     for rule, count in sorted(counted.items()):

@@ -17,6 +17,8 @@ from tests import brokers
 from tests.house.walk import ROOT
 
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+BACKUP = "gpuportal-backup"
+"""Started by its timer, not with the portal."""
 
 
 def example(name: str) -> dict[str, str]:
@@ -39,11 +41,15 @@ def test_there_is_a_unit_for_every_process():
     names = {path.stem for path in UNITS}
     assert names == {
         f"gpuportal-{name}"
-        for name in ("check", "web", "worker", "refine", "beat", "ingest", "node")
+        for name in (
+            *("backup", "check", "web", "worker", "refine", "beat", "ingest", "node"),
+        )
     }
     wanted = (ROOT / "deploy" / "systemd" / "gpuportal.target").read_text()
-    for name in names - {"gpuportal-node"}:
+    for name in names - {"gpuportal-node", BACKUP}:
         assert f"{name}.service" in wanted
+    timer = unit(ROOT / "deploy/systemd/gpuportal-backup.timer", "Timer")
+    assert timer["Persistent"] == "true"
 
 
 def test_only_the_node_runs_as_root_and_only_the_control_side_knows_its_secrets():
@@ -63,7 +69,8 @@ def test_settings_and_database_are_checked_once_before_anything_starts():
     assert check["ExecStart"].endswith("check --deploy --database default")
     assert (check["Type"], check["RemainAfterExit"]) == ("oneshot", "yes")
     for path in UNITS:
-        if path.stem in ("gpuportal-check", "gpuportal-node"):
+        # A backup is made also of a site that does not start.
+        if path.stem in ("gpuportal-check", "gpuportal-node", BACKUP):
             continue
         assert "ExecStartPre" not in unit(path)
         for key in ("Requires", "After"):
@@ -100,7 +107,7 @@ def test_the_units_start_what_the_supervisor_starts():
     for path in UNITS:
         words = unit(path)["ExecStart"]
         for part in re.findall(r"gpuportal(?:\.\w+)*(?::\w+)?|manage\.py \w+", words):
-            if part not in ("gpuportal", "gpuportal.node"):
+            if part not in ("gpuportal", "gpuportal.node", "manage.py backup"):
                 assert part.split()[-1] in table, part
 
 

@@ -1,8 +1,6 @@
 """The commands of docs/operations.md are right. deploy/rehearse runs them."""
 
-import os
 import re
-import sqlite3
 import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
@@ -30,17 +28,6 @@ PAGE = (ROOT / "docs" / "operations.md").read_text()
 BLOCKS = rehearse.blocks(PAGE)
 
 
-def run(name: str, cwd, **environ: str) -> None:
-    subprocess.run(
-        ["sh", "-eu"],
-        input=BLOCKS[name],
-        cwd=cwd,
-        env={"PATH": os.environ["PATH"], **environ},
-        text=True,
-        check=True,
-    )
-
-
 @pytest.mark.parametrize("name", BLOCKS)
 def test_every_block_is_plain_shell(name):
     subprocess.run(["sh", "-n"], input=BLOCKS[name], text=True, check=True)
@@ -58,34 +45,6 @@ def test_every_file_and_command_that_the_page_names_is_there():
     commands = get_commands()
     for name in re.findall(r"(?:gpuportal-manage|manage\.py) (\w+)", PAGE):
         assert name in commands, name
-
-
-def test_a_backup_of_sqlite_holds_what_was_written_last(tmp_path):
-    """In write-ahead mode the file itself may lack nearly everything."""
-    (tmp_path / "var" / "media").mkdir(parents=True)
-    (tmp_path / "var" / "media" / "log").write_text("step 1")
-    backup = tmp_path / "backup"
-    backup.mkdir()
-    database = tmp_path / "var" / "db.sqlite3"
-    live = sqlite3.connect(database)
-    live.execute("PRAGMA journal_mode=WAL")
-    live.execute("PRAGMA wal_autocheckpoint=0")
-    live.execute("CREATE TABLE booking (number)")
-    live.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    for number in range(50):
-        live.execute("INSERT INTO booking VALUES (?)", (number,))
-        live.commit()
-    run("sqlite-backup", tmp_path, BACKUP=str(backup))
-    # What is written afterwards is gone with a restore, in the -wal file too.
-    live.execute("INSERT INTO booking VALUES (50)")
-    live.commit()
-    (tmp_path / "var" / "media" / "log").write_text("of later")
-    run("sqlite-restore", tmp_path, BACKUP=str(backup))
-    live.close()
-
-    with sqlite3.connect(database) as restored:
-        assert restored.execute("SELECT count(*) FROM booking").fetchone() == (50,)
-    assert (tmp_path / "var" / "media" / "log").read_text() == "step 1"
 
 
 def test_a_rehearsal_counts_what_a_person_pastes():

@@ -4,27 +4,20 @@
 made again: what a release wrote stays as it was.
 """
 
-import gzip
 import json
-import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from django.conf import settings
 from django.db import connection
-from psycopg import sql
 
 from tests.gpuportal.running import ROOT, environ_for, manage
+from tests.releases.databases import FOLDER, release_database
 from tests.releases.figures import PEOPLE
 
-FOLDER = Path(__file__).resolve().parent
 RELEASES = sorted(path.parent.name for path in FOLDER.glob("*/sqlite.sql.gz"))
 
 
@@ -46,36 +39,8 @@ def recorded(release: str, db) -> dict[str, Any]:
 @pytest.fixture
 def restored(release: str, db, tmp_path: Path) -> Iterator[dict[str, str]]:
     """A database as the release left it; yields the environment that names it."""
-    packed = FOLDER / release / f"{connection.vendor}.sql.gz"
-    text = gzip.decompress(packed.read_bytes()).decode()
-    # A database of its own in the broker: what other tests counted is in the first.
-    broker = {"REDIS_URL": settings.REDIS_URL.replace("db=0", "db=9")}
-    (tmp_path / "static").mkdir()
-    if connection.vendor == "sqlite":
-        with closing(sqlite3.connect(tmp_path / "db.sqlite3")) as database:
-            database.executescript(text)
-        yield broker
-        return
-    given = connection.settings_dict
-    name = sql.Identifier(made := f"upgrade_{os.getpid()}")
-    server: dict[str, Any] = {
-        "host": given["HOST"],
-        "port": given["PORT"] or 5432,
-        "user": given["USER"],
-        "password": given["PASSWORD"],
-    }
-    with psycopg.connect(**server, dbname="postgres", autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        try:
-            with psycopg.connect(**server, dbname=made, autocommit=True) as database:
-                database.execute(text.encode())
-            password = f":{given['PASSWORD']}" if given["PASSWORD"] else ""
-            yield broker | {
-                "DATABASE_URL": f"postgres://{given['USER']}{password}@"
-                f"{given['HOST']}:{server['port']}/{made}"
-            }
-        finally:
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    with release_database(release, tmp_path) as environ:
+        yield environ
 
 
 def measured(var: Path, at: str, **more: str) -> dict[str, Any]:

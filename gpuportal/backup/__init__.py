@@ -1,0 +1,1 @@
+"""Backups that prove themselves: made, verified and restored by ``manage.py``."""

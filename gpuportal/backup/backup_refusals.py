@@ -1,0 +1,33 @@
+"""Why a backup is not made, not restored, or not accepted."""
+
+from telemetry.protocol.coded_error import CodedError
+
+
+class BackupNotMade(CodedError):
+    """No backup could be written. Nothing of it is left."""
+
+    code = "backup-not-made"
+
+
+class BackupDamaged(CodedError):
+    """A file of the backup is missing, cut short or changed."""
+
+    code = "backup-damaged"
+
+
+class BackupUnusable(CodedError):
+    """The backup is whole, but this portal or this database cannot take it."""
+
+    code = "backup-unusable"
+
+
+class BackupKeyWrong(CodedError):
+    """The key is none, or it does not open the secrets of the backup."""
+
+    code = "backup-key-wrong"
+
+
+class SiteNotEmpty(CodedError):
+    """A restore would overwrite data."""
+
+    code = "site-not-empty"

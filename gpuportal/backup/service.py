@@ -1,0 +1,292 @@
+"""Make, verify and restore a backup."""
+
+import errno
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from django.conf import settings
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
+
+from gpuportal.backup import (
+    database_copy,
+    facts,
+    manifest,
+    media_archive,
+    sealed_secrets,
+)
+from gpuportal.backup.backup_refusals import (
+    BackupKeyWrong,
+    BackupNotMade,
+    BackupUnusable,
+    SiteNotEmpty,
+)
+from gpuportal.backup.manifest import Manifest
+from telemetry import paths
+
+MEDIA, SECRETS = "media.tar", "secrets.age"
+PARTIAL = ".partial"
+NAME = "%Y-%m-%dT%H%M%SZ"
+
+
+@dataclass(frozen=True)
+class BackupSummary:
+    """What a command prints of a backup."""
+
+    folder: Path
+    manifest: Manifest
+    files: int
+    """Uploads, results and logs in it."""
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(one.bytes for one in self.manifest.files.values())
+
+
+def make_backup(
+    folder: Path, key: sealed_secrets.Recipient | None, now: datetime
+) -> BackupSummary:
+    """Write a backup into a new folder below ``folder``, named by the instant.
+
+    Until it is whole, the name ends with `.partial`. What fails leaves nothing.
+
+    Args:
+        folder: holds the backups; it is made where it is missing.
+        key: encrypts the secrets; None leaves them out.
+        now: instant of the data.
+
+    Raises:
+        BackupNotMade: the folder cannot be written, the disk is full, pg_dump failed.
+    """
+    target = folder / now.astimezone(UTC).strftime(NAME)
+    partial = target.with_name(target.name + PARTIAL)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if target.exists():
+            raise BackupNotMade(f"{target} exists already.")
+        partial.mkdir(mode=0o700)
+    except OSError as error:
+        raise BackupNotMade(f"{folder}: {error.strerror}") from error
+    try:
+        figures = database_copy.write_copy(partial, now)
+        files = media_archive.write_archive(Path(settings.MEDIA_ROOT), partial / MEDIA)
+        if key is not None:
+            sealed_secrets.write_secrets(secrets_of_site(), partial / SECRETS, key)
+        made = Manifest(
+            format=manifest.FORMAT,
+            version=version(),
+            made_at=now.astimezone(UTC).isoformat(),
+            vendor=connection.vendor,
+            migrations=sorted(MigrationRecorder(connection).applied_migrations()),
+            files={one.name: manifest.file_sum(one) for one in partial.iterdir()},
+            facts=figures,
+        )
+        manifest.write_manifest(partial, made)
+        partial.rename(target)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = "the disk is full" if full else error.strerror or str(error)
+        raise BackupNotMade(f"{folder}: {why}. Nothing was kept.") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return BackupSummary(target, made, files)
+
+
+def version() -> str:
+    """Return the version of this checkout, as pyproject.toml has it."""
+    with (settings.BASE_DIR / "pyproject.toml").open("rb") as file:
+        return str(tomllib.load(file)["project"]["version"])
+
+
+def secrets_of_site() -> dict[str, str]:
+    """Return the texts of ``var/secret`` by name, and Django's key from wherever it is.
+
+    Passwords in the environment of the services are not among them: they lie in
+    ``/etc/gpuportal``, which only root can read whole.
+    """
+    texts = {
+        path.name: path.read_text()
+        for path in sorted((paths.var_dir() / "secret").glob("*"))
+        if path.is_file() and not path.is_symlink()
+    }
+    return texts | {"secret_key": settings.SECRET_KEY}
+
+
+def remove_old(folder: Path, keep: int) -> list[Path]:
+    """Delete all but the newest ``keep`` whole backups of a folder; return them."""
+    whole = sorted(
+        path.parent
+        for path in folder.glob(f"*/{manifest.FILE}")
+        if not path.parent.name.endswith(PARTIAL)
+    )
+    gone = whole[:-keep]
+    for path in gone:
+        shutil.rmtree(path)
+    return gone
+
+
+# --- verify and restore --------------------------------------------------------------
+
+
+def verify_backup(folder: Path) -> list[str]:
+    """Restore a backup into a scratch database and compare it with the original.
+
+    The books are checked too. Nothing of the site is touched.
+
+    Returns:
+        one line for each difference; empty if there is none.
+
+    Raises:
+        BackupDamaged: a file is missing, cut short or changed.
+        BackupUnusable: a newer portal made it.
+        BackupNotMade: PostgreSQL's server programs are not installed.
+    """
+    made = manifest.read_manifest(folder)
+    _refuse_newer(made)
+    with tempfile.TemporaryDirectory(prefix="gpuportal-verify-") as place:
+        scratch = Path(place)
+        scratch.chmod(0o711)
+        media_archive.read_archive(folder / MEDIA, scratch / "media")
+        var = scratch / "var"
+        var.mkdir()
+        copy = folder / database_copy.FILES[made.vendor]
+        # An address of its own: what the settings of this process name is the site.
+        environ = {"GPUPORTAL_VAR": str(var), "DATABASE_URL": ""}
+        with ExitStack() as stack:
+            if made.vendor == "sqlite":
+                database_copy.unpack_sqlite(copy, var / "db.sqlite3")
+            else:
+                url = stack.enter_context(
+                    database_copy.scratch_server(scratch / "server")
+                )
+                server = {"HOST": str(scratch / "server"), **_SCRATCH}
+                database_copy.restore_postgresql(copy, server, roles=False)
+                environ["DATABASE_URL"] = url
+            return _compared(made, environ)
+
+
+_SCRATCH = {"PORT": "", "USER": "gpuportal", "PASSWORD": "", "NAME": "postgres"}
+
+
+def _compared(made: Manifest, environ: dict[str, str]) -> list[str]:
+    """Migrate a restored database, check its books, and compare its figures."""
+    same = sorted(made.migrations) == sorted(_known())
+    if not same:
+        database_copy.run_here("manage.py", "migrate", "-v0", **environ)
+    found, wrong = database_copy.facts_of(made.made_at, **environ)
+    return [*wrong, *facts.differences(made.facts, found, same_schema=same)]
+
+
+def restore_backup(folder: Path, key_file: Path | None) -> list[str]:
+    """Restore a backup into this site, which must be empty.
+
+    A backup of SQLite can be restored into PostgreSQL, too.
+
+    Args:
+        folder: of the backup.
+        key_file: private key of the secrets; None leaves the secrets out.
+
+    Returns:
+        one line for each difference from the original; empty if there is none.
+
+    Raises:
+        SiteNotEmpty: the database has tables, or there are uploads.
+        BackupDamaged, BackupUnusable, BackupKeyWrong: see their sentences.
+    """
+    made = manifest.read_manifest(folder)
+    _refuse_newer(made)
+    media = Path(settings.MEDIA_ROOT)
+    if not database_copy.is_empty():
+        raise SiteNotEmpty(
+            f"The database {connection.settings_dict['NAME']} has tables. Restore into "
+            "an empty one."
+        )
+    if media.exists() and any(media.iterdir()):
+        raise SiteNotEmpty(f"{media} has files. Move them away first.")
+    if made.vendor == "postgresql" and connection.vendor == "sqlite":
+        raise BackupUnusable(
+            "The backup is of a PostgreSQL database. Set DATABASE_URL to an empty one."
+        )
+    secrets: dict[str, str] = {}
+    if key_file is not None:
+        if SECRETS not in made.files:
+            raise BackupKeyWrong(
+                "The backup has no secrets: it was made without a key."
+            )
+        secrets = sealed_secrets.read_secrets(folder / SECRETS, key_file)
+    with _fresh(media) as unpacked:
+        media_archive.read_archive(folder / MEDIA, unpacked)
+        _restore_database(made, folder)
+        if media.exists():
+            media.rmdir()
+        unpacked.rename(media)
+    sealed_secrets.put_secrets(secrets, paths.var_dir() / "secret")
+    return _compared(made, {})
+
+
+def _restore_database(made: Manifest, folder: Path) -> None:
+    copy = folder / database_copy.FILES[made.vendor]
+    target = connection.settings_dict
+    connection.close()
+    if made.vendor == connection.vendor == "postgresql":
+        database_copy.restore_postgresql(copy, target)
+        return
+    if made.vendor == connection.vendor:
+        # The empty file that connecting made, and its companions.
+        name = Path(target["NAME"])
+        for path in (name, *name.parent.glob(f"{name.name}-*")):
+            path.unlink(missing_ok=True)
+        database_copy.unpack_sqlite(copy, name)
+        return
+    if sorted(made.migrations) != sorted(_known()):
+        raise BackupUnusable(
+            f"The backup was made by version {made.version}. To change the database, "
+            "restore it into SQLite with this version first, and back that up."
+        )
+    with tempfile.TemporaryDirectory(dir=settings.VAR_DIR) as place:
+        plain = Path(place) / "backup.sqlite3"
+        database_copy.unpack_sqlite(copy, plain)
+        database_copy.run_here("manage.py", "migrate", "-v0")
+        database_copy.run_here(
+            "-m", "gpuportal.backup.row_transfer", GPUPORTAL_BACKUP_SQLITE=str(plain)
+        )
+
+
+@contextmanager
+def _fresh(media: Path) -> Iterator[Path]:
+    """Yield the path of a new folder beside the media; it is removed if it is left."""
+    path = media.with_name(f"{media.name}.restored")
+    shutil.rmtree(path, ignore_errors=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _known() -> set[tuple[str, str]]:
+    """Return every migration that this version has."""
+    return set(MigrationLoader(None).disk_migrations)
+
+
+def _refuse_newer(made: Manifest) -> None:
+    known = _known()
+    apps = {app for app, _ in known}
+    unknown = [
+        f"{app}.{name}"
+        for app, name in made.migrations
+        if app in apps and (app, name) not in known
+    ]
+    if unknown:
+        raise BackupUnusable(
+            f"The backup was made by version {made.version} of the portal, which is "
+            f"newer than this one ({version()}). It does not know {unknown[0]}. "
+            "Upgrade the portal first."
+        )
