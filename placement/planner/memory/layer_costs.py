@@ -6,6 +6,7 @@ list of tensors) the activations are a guess: every matrix keeps its input and i
 output for each token. The estimate then says so.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement.planner.memory.autograd_replay import LayerReplay
@@ -16,6 +17,7 @@ from placement.planner.memory.parameter_states import (
     expert_elements,
     gradient_bytes,
     layer_elements,
+    muon_part_elements,
     optimizer_bytes,
     parameter_bytes,
     part_elements,
@@ -23,10 +25,12 @@ from placement.planner.memory.parameter_states import (
     widths,
 )
 from placement.planner.memory.trainable_weights import all_frozen
-from placement.planner.model.spec import LayerSpec, ModelSpec
+from placement.planner.model.spec import LayerPart, LayerSpec, ModelSpec
 from placement.planner.values.workload import Workload
 
 __all__ = ["LayerCost", "layer_costs", "new_tape"]
+
+BLOCK_KINDS = ("block", "encoder", "decoder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,12 @@ class LayerCost:
     gradients; 0: the same."""
     logits_bytes: int = 0
     """Of the head: what the model returns, as long as somebody holds it."""
+    backward_flops: float = 0.0
+    """Gradients of its input and of the weights that learn."""
+    muon_elements: int = 0
+    """Those of `trained_elements` that Muon steps; AdamW steps the others."""
+    muon_largest: int = 0
+    """Elements of the largest matrix that Muon steps."""
 
 
 def layer_costs(
@@ -104,7 +114,8 @@ def layer_costs(
         key = (layer.kind, ends, constant, window, layer.parts, layer.tied_parameters)
         if key not in known:
             made = replay_layer(setting, layer, ends=ends, constant=constant)
-            known[key] = _cost(setting, layer, workload, made, window)
+            reached = not (constant and all_frozen(layer))
+            known[key] = _cost(setting, layer, workload, made, window, reached)
         answer.append(_named(known[key], layer.name))
         constant = constant and all_frozen(layer)
     return tuple(answer)
@@ -123,6 +134,7 @@ def _cost(
     workload: Workload,
     replayed: tuple[LayerReplay, float],
     windowed: bool,
+    reached: bool,
 ) -> LayerCost:
     made, copied = replayed
     cut, width = setting.cut, widths(workload)
@@ -160,7 +172,30 @@ def _cost(
         expert_elements=expert_elements(layer, cut),
         first_backward_bytes=int(made.first_backward_bytes),
         logits_bytes=_logits_bytes(setting, layer),
+        backward_flops=_backward_flops(setting, layer, flops) if reached else 0.0,
+        muon_elements=_muon_elements(learns, layer, workload, cut),
+        muon_largest=-(-_largest_matrix(learns, workload) // degree),
     )
+
+
+def _muon_elements(
+    learns: Sequence[LayerPart], layer: LayerSpec, workload: Workload, cut: Cut
+) -> int:
+    """Elements that Muon steps. torch.optim.Muon takes matrices of hidden layers only:
+    no tables, head, norms, biases, and no experts stacked in three dimensions."""
+    if workload.optimizer != "muon":
+        return 0
+    return sum(
+        muon_part_elements(one, part_elements(one, layer, cut)) for one in learns
+    )
+
+
+def _largest_matrix(learns: Sequence[LayerPart], workload: Workload) -> int:
+    if workload.optimizer != "muon":
+        return 0
+    hidden = [one for one in learns if muon_part_elements(one, one.parameters)]
+    sizes = [x.outputs * x.inputs for one in hidden for x in one.linears]
+    return max(sizes, default=0)
 
 
 def _logits_bytes(setting: Replaying, layer: LayerSpec) -> int:
@@ -224,16 +259,47 @@ def _cache_bytes(setting: Replaying, layer: LayerSpec, windowed: bool) -> int:
     return int(per_token * tokens.batch * length)
 
 
-def _forward_flops(setting: Replaying, layer: LayerSpec) -> float:
-    """2 operations per matrix element and token, and 4 s^2 per attention width."""
+def _backward_flops(setting: Replaying, layer: LayerSpec, forward: float) -> float:
+    """Operations of one backward: as many as forward for the gradients of the inputs,
+    attention's scores once more, and as many as forward for each weight that learns.
+
+    A frozen weight has no gradient (derivatives.yaml: mm makes the gradient of the
+    side that asks for it), so LoRA's backward takes about half (arXiv:2106.09685).
+    """
+    if not setting.workload.trains:
+        return 0.0
+    if not any(one.frozen for one in layer.parts):
+        return 2 * forward
+    matrices = _forward_flops(setting, layer, attention=False)
+    learned = _forward_flops(setting, layer, attention=False, learns=True)
+    return forward + (forward - matrices) + learned
+
+
+def _forward_flops(
+    setting: Replaying,
+    layer: LayerSpec,
+    *,
+    attention: bool = True,
+    learns: bool = False,
+) -> float:
+    """2 operations per matrix element and token, and 4 s^2 per attention width.
+
+    Args:
+        attention: count the scores and their product with the values.
+        learns: count only matrices that have a gradient.
+    """
     spec, degree = setting.spec, setting.cut.tensor_degree
     shape = spec.shape
     tokens = setting.tokens(layer.kind)
     if layer.kind == "embedding" and not (shape and shape.image_tokens):
         return 0.0
     matrices = layer.tied_parameters
+    if learns and all_frozen(spec.layers[0]):
+        matrices = 0
     routed = any(one.component == "router" for one in layer.parts)
     for one in layer.parts:
+        if learns and one.frozen:
+            continue
         used = one.matrix_parameters
         if one.component == "mlp" and shape is not None and shape.experts and routed:
             shared = sum(x.outputs * x.inputs * x.copies for x in one.linears)
@@ -243,6 +309,6 @@ def _forward_flops(setting: Replaying, layer: LayerSpec) -> float:
     if shape is not None and shape.image_tokens and layer.kind == "head":
         return 2.0 * matrices * tokens.batch / degree
     flops = 2.0 * matrices * tokens.count
-    if shape is not None and layer.kind in ("block", "encoder", "decoder"):
+    if attention and shape is not None and layer.kind in BLOCK_KINDS:
         flops += 4.0 * tokens.batch * tokens.length**2 * shape.attention_width
     return flops / degree

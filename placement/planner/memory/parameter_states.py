@@ -2,9 +2,10 @@
 
 See docs/design/placement.md#states. Weights and gradients are countable to the byte;
 the optimizers' states follow torch.optim 2.13 (Adam's one 4-byte step per tensor
-included), bitsandbytes for 8-bit Adam, and the ZeRO paper (arXiv:1910.02054) for mixed
-fp16. Frozen parameters are weights only; adapters are fp32 in everything (PEFT);
-quantized weights take the bytes that their source says.
+included), bitsandbytes for those in 8 bits, Lion's paper (arXiv:2302.06675), and the
+ZeRO paper (arXiv:1910.02054) for mixed fp16. Frozen parameters are weights only.
+Adapters are fp32 in everything (PEFT). Quantized weights take the bytes that their
+source says.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,11 @@ from placement.planner.values.workload import Workload
 BITSANDBYTES_BLOCK = 256
 """bitsandbytes keeps one fp32 maximum per block and moment."""
 ADAPTER_WIDTH = 4
+EIGHT_BIT_MOMENTS = {"adam8bit": 2, "adamw8bit": 2, "lion8bit": 1, "rmsprop8bit": 1}
+"""Optimizers of bitsandbytes (optim/adam.py, lion.py, rmsprop.py) and their moments."""
+ONE_MOMENT = ("momentum", "lion", "rmsprop")
+FOREACH_MOMENTS = ("adam", "adamw", "rmsprop", "muon")
+"""Optimizers whose foreach step makes one temporary as large as what it steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +186,43 @@ def _part_optimizer_bytes(
     kind = workload.optimizer
     if kind == "sgd":
         return master
-    if kind == "momentum":
-        return master + int(moment * elements)
+    if kind in ONE_MOMENT:
+        steps = 4 * one.tensors if kind == "rmsprop" else 0
+        return master + int(moment * elements) + steps
+    if kind == "muon":
+        by_muon = muon_part_elements(one, elements)
+        steps = 4 * (one.tensors - (len(one.linears) if by_muon else 0))
+        return (
+            master
+            + int(moment * by_muon)
+            + 2 * int(moment * (elements - by_muon))
+            + steps
+        )
     if kind == "adafactor":
         edges = -(-one.edges // cut.tensor_degree)
         return master + int(moment * edges) + 4 * one.tensors
-    if kind == "adam8bit":
-        return master + 2 * elements + 8 * -(-elements // BITSANDBYTES_BLOCK)
+    moments = EIGHT_BIT_MOMENTS.get(kind)
+    if moments:
+        return master + moments * (elements + 4 * -(-elements // BITSANDBYTES_BLOCK))
     return master + 2 * int(moment * elements) + 4 * one.tensors
+
+
+def muon_part_elements(one: LayerPart, elements: int) -> int:
+    """Of `elements` on one rank those that Muon steps: named matrices of attention and
+    MLP. AdamW steps the rest (torch/optim/_muon.py refuses all but 2D parameters)."""
+    if one.component not in ("attention", "mlp", "adapter") or not one.parameters:
+        return 0
+    named = sum(x.outputs * x.inputs * x.copies for x in one.linears)
+    return elements * min(named, one.parameters) // one.parameters
+
+
+def muon_temporary_bytes(workload: Workload, largest: int) -> int:
+    """Alive while Muon steps its largest matrix of m x n.
+
+    torch/optim/_muon.py: the update in the moments' width, its bf16 copy and the next
+    iterate, and two m x m products in bf16, counted as m x n (a bound).
+    """
+    return int((widths(workload).moment + 2 + 2 + 2 + 2) * largest)
 
 
 def optimizer_temporary_bytes(
@@ -199,16 +234,23 @@ def optimizer_temporary_bytes(
     its quotient (2 x the largest tensor); foreach makes the square roots of all
     tensors at once; fused makes nothing. SGD updates in place. Adafactor steps tensor
     by tensor, making one update at a time (torch/optim/_adafactor.py). Megatron's
-    optimizer is fused (Apex, TransformerEngine).
+    optimizer is fused (Apex, TransformerEngine). RMSprop makes square roots as Adam
+    does (rmsprop.py). Lion steps tensor by tensor: the update and its copy. Those in 8
+    bits step in place in one kernel.
     """
     width = widths(workload).moment
-    if workload.optimizer in ("sgd", "momentum", "adam8bit"):
+    if workload.optimizer in ("sgd", "momentum", *EIGHT_BIT_MOMENTS):
         return 0
     if workload.precision == "megatron_bf16":
         return 0
     if workload.optimizer == "adafactor":
         return int(width * largest)
-    if workload.optimizer_loop == "fused":
+    if workload.optimizer == "lion":
+        return int(2 * width * largest)
+    forloop = workload.optimizer_loop == "forloop"
+    if workload.optimizer == "rmsprop" and forloop:
+        return int(width * largest)
+    if workload.optimizer_loop == "fused" and workload.optimizer != "rmsprop":
         return 0
     if workload.optimizer_loop == "forloop":
         return int(2 * width * largest)

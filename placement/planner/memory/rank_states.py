@@ -57,6 +57,9 @@ class RankTotals:
     step_copies: float = 0.0
     """Flat fp32 gradients that the step makes (DeepSpeed)."""
     moment_width: float = 4.0
+    muon_share: float = 0.0
+    """Part of the stepped elements that Muon steps."""
+    muon_largest: int = 0
     experts: float = 0.0
     """Share of the elements that are experts'."""
 
@@ -114,6 +117,9 @@ def _whole(
     rank.experts = sum(cost.expert_elements for cost in stage)
     rank.experts /= max(1, sum(cost.elements for cost in stage))
     rank.step_elements = rank.elements
+    muon = sum(cost.muon_elements for cost in stage)
+    rank.muon_share = muon / max(1, rank.elements)
+    rank.muon_largest = max(cost.muon_largest for cost in stage)
     several = workload.accumulation > 1 or sharding.microbatches > 1
     rank.held_gradients = several or workload.keeps_gradients
     return rank
@@ -210,7 +216,7 @@ def _offload(rank: RankTotals, workload: Workload, sharding: Sharding) -> None:
     if not (sharding.offload_optimizer or workload.offload != "none"):
         return
     rank.optimizer = rank.step_elements = rank.step_copies = 0.0
-    rank.largest = 0
+    rank.largest = rank.muon_largest = 0
     if workload.trains and sharding.stage >= 2:
         rank.gradient_share = 0.0
         rank.partition = 0.0

@@ -13,7 +13,11 @@ from dataclasses import dataclass, field
 
 from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.memory.parameter_gather import ENDS, Gathers, gathers_of
-from placement.planner.memory.parameter_states import optimizer_temporary_bytes, widths
+from placement.planner.memory.parameter_states import (
+    muon_temporary_bytes,
+    optimizer_temporary_bytes,
+    widths,
+)
 from placement.planner.memory.pipeline_schedule import Beside, besides_of, runs_by_torch
 from placement.planner.memory.rank_states import (
     DEEPSPEED_DEFAULT_BUCKET,
@@ -275,11 +279,13 @@ def _optimizer(rank: RankTotals, workload: Workload) -> dict[str, float]:
     if rank.step_copies and not rank.bucket_stays:
         gradients = 0.0
     parts = _base(rank, gradients, rank.bucket if rank.bucket_stays else 0.0)
-    elements = int(rank.step_elements)
+    elements = int(rank.step_elements * (1 - rank.muon_share))
     temporary = rank.moment_width / widths(workload).moment
     temporary *= optimizer_temporary_bytes(
         workload, elements=elements, largest=rank.largest
     )
+    if rank.muon_largest:
+        temporary = max(temporary, muon_temporary_bytes(workload, rank.muon_largest))
     # The flat copy is made while the gradients are there, and then stepped with.
     flat = rank.step_copies
     partition = rank.partition or rank.gradients * rank.gradient_share

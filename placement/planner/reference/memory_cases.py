@@ -53,6 +53,9 @@ READ = {
     "lora",
     "freeze",
     "set_to_none",
+    "train",
+    "accelerator",
+    "attention",
 }
 
 
@@ -97,7 +100,10 @@ def read_case(spec_object: Mapping[str, Any]) -> MemoryCase:
     """The model and Workload of a case."""
     if not isinstance(spec_object, Mapping):
         raise SpecInvalid({"spec": "must be an object"})
-    for name in ("model", "input", "optimizer"):
+    wanted = ["model", "input"]
+    if spec_object.get("train") is not False or "optimizer" in spec_object:
+        wanted.append("optimizer")
+    for name in wanted:
         if not isinstance(spec_object.get(name), Mapping):
             raise SpecInvalid({name: "must be an object"})
     model, given = spec_object["model"], spec_object["input"]
@@ -167,8 +173,10 @@ def family_of(config_class: str) -> str:
 
 def workload_of(spec_object: Mapping[str, Any], spec: ModelSpec | None) -> Workload:
     """The Workload of a case, as one CPU process runs it."""
-    given, optimizer = spec_object["input"], spec_object["optimizer"]
+    given, optimizer = spec_object["input"], spec_object.get("optimizer", {})
     name = optimizer.get("name")
+    trains = name != "none" and spec_object.get("train") is not False
+    accelerator = spec_object.get("accelerator") or "cpu"
     if name == "sgd" and optimizer.get("momentum"):
         name = "momentum"
     pieces = spec_object.get("grad_accum") or 1
@@ -182,20 +190,35 @@ def workload_of(spec_object: Mapping[str, Any], spec: ModelSpec | None) -> Workl
             "sequence_length": given.get("seq", 1),
             "target_length": given.get("tgt", 0),
             "precision": spec_object.get("precision"),
-            "optimizer": name,
+            "task": "train" if trains else "infer",
+            "optimizer": name if trains else "adamw",
             "checkpointing": "full" if spec_object.get("checkpointing") else "none",
             "attention": _attention(spec_object, spec),
             "keeps_gradients": spec_object.get("set_to_none") is False,
-            "optimizer_loop": "forloop",
-            "accelerator": "cpu",
+            "optimizer_loop": _loop(optimizer, accelerator),
+            "accelerator": accelerator,
         }
     )
+
+
+def _loop(optimizer: Mapping[str, Any], accelerator: object) -> object:
+    """How the optimizer steps; torch's default where the case is silent: foreach on
+    CUDA (torch/optim/optimizer.py, _default_to_fused_or_foreach)."""
+    if optimizer.get("fused"):
+        return "fused"
+    if optimizer.get("foreach") is not None:
+        return "foreach" if optimizer["foreach"] else "forloop"
+    usual = "forloop" if accelerator == "cpu" else "foreach"
+    return optimizer.get("impl") or optimizer.get("loop") or usual
 
 
 def _attention(spec_object: Mapping[str, Any], spec: ModelSpec | None) -> str:
     """SDPA on CPU takes its flash kernel unless dropout is in the way."""
     if spec_object["model"].get("attn") == "eager":
         return "eager"
+    if spec_object.get("accelerator") == "cuda":
+        chosen = spec_object.get("attention") or "auto"
+        return "flash" if chosen == "auto" else str(chosen)
     dropped = spec is not None and spec.shape and spec.shape.attention_dropout_ratio
     return "math" if dropped else "flash"
 
@@ -222,6 +245,16 @@ def _family_answer(case: MemoryCase) -> dict[str, Any]:
     made = estimate(case.spec, case.workload)
     kept = sum(layer.activation_bytes for layer in made.layers)
     states = made.parameter_bytes + made.gradient_bytes + made.optimizer_bytes
+    if not case.workload.trains:
+        forward = made.phase_bytes["forward"]
+        return {
+            "peak_bytes": forward,
+            "param_bytes": made.parameter_bytes,
+            "grad_bytes": 0,
+            "opt_state_bytes": 0,
+            "activation_bytes": kept,
+            "phase_peak_bytes": {"fwd": forward},
+        }
     phases = {
         "fwd": made.phase_bytes["forward"],
         "bwd": made.phase_bytes["backward"],
@@ -354,13 +387,11 @@ def _plain_answer(case: MemoryCase) -> dict[str, Any]:
     )
     cost = net_cost("other", net.shapes, walked, workload)
     made = rank_phases([cost], workload, ONE_RANK)
-    phases = {
-        "fwd": made.phase_bytes["forward"] + fixed,
-        "bwd": made.phase_bytes["backward"] + fixed,
-        "opt": made.phase_bytes["optimizer"] + fixed,
-    }
+    names = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
+    phases = {names[phase]: size + fixed for phase, size in made.phase_bytes.items()}
     states = made.parameter_bytes + made.gradient_bytes + made.optimizer_bytes
-    phases["zero"] = states + fixed
+    if workload.trains:
+        phases["zero"] = states + fixed
     whole = {name: int(size) for name, size in phases.items()}
     return {
         "peak_bytes": max(whole.values()),

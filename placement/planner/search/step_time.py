@@ -133,10 +133,10 @@ def _fp32_slowdown(offer: GpuOffer) -> float:
 
 
 def layer_flops(cost: LayerCost, workload: Workload) -> float:
-    """Forward, backward (twice forward) and recomputation of one microbatch."""
+    """Forward, backward and recomputation of one microbatch."""
     if not workload.trains:
         return cost.forward_flops
-    return 3 * cost.forward_flops + cost.recompute_flops
+    return cost.forward_flops + cost.backward_flops + cost.recompute_flops
 
 
 def exposed_seconds(

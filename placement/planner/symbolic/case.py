@@ -32,8 +32,10 @@ OPTIONAL_INPUT = ("mels", "frames", "channels")
 PRECISIONS = ("fp32", "bf16", "fp16", "autocast_bf16", "autocast_fp16")
 OPTIMIZERS = (
     *("sgd", "momentum", "adam", "adamw", "adam8bit", "adafactor", "adafactor_hf"),
-    *("rmsprop", "adagrad"),
+    *("rmsprop", "adagrad", "lion", "muon", "adamw8bit", "lion8bit", "rmsprop8bit"),
+    "none",
 )
+"""none: inference."""
 LOOPS = ("foreach", "forloop", "fused")
 KERNELS = ("auto", "flash", "efficient", "math")
 READ = frozenset(
@@ -101,8 +103,10 @@ def read_case(spec: Mapping[str, Any]) -> Case:
         raise SpecInvalid({"spec": "must be an object"})
     check_size(spec)
     problems: dict[str, str] = {}
-    optimizer = _object(problems, spec, "optimizer")
-    name = _word(problems, "optimizer.name", optimizer.get("name"), OPTIMIZERS)
+    silent = spec.get("train") is False and "optimizer" not in spec
+    optimizer = {} if silent else _object(problems, spec, "optimizer")
+    named = "none" if silent else optimizer.get("name")
+    name = _word(problems, "optimizer.name", named, OPTIMIZERS)
     momentum = optimizer.get("momentum") or 0.0
     loop = optimizer.get("impl") or optimizer.get("loop") or ""
     if optimizer.get("foreach") is not None:
@@ -129,7 +133,7 @@ def read_case(spec: Mapping[str, Any]) -> Case:
         adapter=_adapter(problems, spec.get("lora")),
         frozen=_names(problems, "freeze", spec.get("freeze") or ()),
         set_to_none=_flag(problems, spec, "set_to_none", True),
-        trains=_flag(problems, spec, "train", True),
+        trains=name != "none" and _flag(problems, spec, "train", True),
         traced=_flag(problems, spec, "traced", is_simulated(spec.get("id"))),
         ranks=_whole(problems, "ranks", spec.get("ranks") or 1, MAX_RANK),
         ignored=tuple(sorted(str(key)[:40] for key in spec if key not in READ)),

@@ -83,7 +83,7 @@ class _Run:
         if not self.trained:
             raise SpecInvalid({"freeze": "leaves no parameter to train"})
         buckets = self.buckets()
-        self.optimizer = optimizer(self.case, self.trained)
+        self.optimizer = optimizer(self.built.model, self.case, self.trained)
         for number in range(STEPS):
             self.tracker.forget_peaks()
             self.step(_part(progress, 0.2 + 0.4 * number, 0.4))

@@ -23,7 +23,20 @@ Precision = Literal[
     "mixed_fp16",
     "megatron_bf16",
 ]
-Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adam8bit", "adafactor"]
+Optimizer = Literal[
+    "sgd",
+    "momentum",
+    "rmsprop",
+    "adam",
+    "adamw",
+    "lion",
+    "muon",
+    "adafactor",
+    "adam8bit",
+    "adamw8bit",
+    "lion8bit",
+    "rmsprop8bit",
+]
 Checkpointing = Literal["none", "selective", "full"]
 Attention = Literal["eager", "math", "efficient", "flash"]
 OptimizerLoop = Literal["foreach", "forloop", "fused"]

@@ -14,7 +14,7 @@ from placement.planner.model.files.tensor_inventory import (
 from placement.planner.model.sharding import Sharding
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.reference.memory_cases import closed_case
-from placement.planner.values.workload import Workload
+from placement.planner.values.workload import CHOICES, Workload
 from tests.placement.planner.made import tiny
 
 pytestmark = pytest.mark.pure
@@ -198,7 +198,7 @@ workloads = st.builds(
     precision=st.sampled_from(
         ["fp32", "bf16", "fp16", "autocast_bf16", "mixed_fp16", "autocast_fp16"]
     ),
-    optimizer=st.sampled_from(["sgd", "momentum", "adam", "adam8bit", "adafactor"]),
+    optimizer=st.sampled_from(CHOICES["optimizer"]),
     checkpointing=st.sampled_from(["none", "selective", "full"]),
     attention=st.sampled_from(["eager", "math", "flash"]),
     loss=st.sampled_from(["plain", "fused"]),

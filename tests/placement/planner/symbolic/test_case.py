@@ -35,7 +35,7 @@ def test_every_row_is_read_and_survives_its_way_to_the_child():
             "input.batch",
         ),
         ({"precision": "fp8"}, "precision"),
-        ({"optimizer": {"name": "lion"}}, "optimizer.name"),
+        ({"optimizer": {"name": "adamx"}}, "optimizer.name"),
         ({"optimizer": {"name": "sgd", "momentum": "much"}}, "optimizer.momentum"),
         ({"grad_accum": 0.5}, "grad_accum"),
         ({"checkpointing": "some"}, "checkpointing"),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.pure
         ({"sequence_length": -1}, "sequence_length"),
         ({"precision": "fp4"}, "precision"),
         ({"precision": ["fp32"]}, "precision"),
-        ({"optimizer": "lion"}, "optimizer"),
+        ({"optimizer": "adamx"}, "optimizer"),
         ({"task": "dream"}, "task"),
         ({"accumulation": 9, "batch": 8}, "accumulation"),
         ({"task": "infer", "accumulation": 2}, "accumulation"),
