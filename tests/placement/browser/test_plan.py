@@ -65,15 +65,20 @@ def test_a_line_runs_while_the_planner_works(
     page: Page, live_asgi, lab, sign_in, alice
 ):
     open_plan(page, live_asgi, sign_in, alice)
+    line = """document.getAnimations().some(
+        (one) => one.animationName === "run" && one.playState === "running")"""
     held = []
     page.route("**/plan/", lambda route: held.append(route))
     page.get_by_label("Infer").check(force=True)
     busy = page.locator("#plan-layout-result[aria-busy=true] .plan-busy-words")
     expect(busy).to_have_css("opacity", "1")
+    assert page.evaluate(line)
     expect(page.get_by_label("Optimizer", exact=True)).to_be_hidden()
     for route in held:
         route.continue_()
     expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    # A line that nobody sees takes no frames either.
+    assert not page.evaluate(line)
 
 
 def test_of_a_large_file_only_the_header_travels(
