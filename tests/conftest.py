@@ -5,6 +5,7 @@ folder, so the settings below point nowhere else.
 """
 
 import gc
+import itertools
 import os
 import shutil
 import signal
@@ -34,6 +35,7 @@ from tests.run import TEMPLATE
 hypothesis.settings.register_profile("portal", deadline=None)
 hypothesis.settings.load_profile("portal")
 
+_test_number = itertools.count(1)
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "live_asgi"}
 
 
@@ -123,11 +125,13 @@ def django_db_setup(
     django_db_blocker: DjangoDbBlocker,
 ) -> Iterator[None]:
     """Make the test database, from one that was migrated before where it can."""
+    # Without pytest's plugin for its cache there is none.
+    cache = getattr(request.config, "cache", None)
+    kept = cache.mkdir("databases") if cache else Path(early.VAR, "databases")
+    kept.mkdir(exist_ok=True)
     with ExitStack() as stack:
         with django_db_blocker.unblock():
-            stack.enter_context(
-                migrated_database(request.config.cache.mkdir("databases"))
-            )
+            stack.enter_context(migrated_database(kept))
         yield
         with django_db_blocker.unblock():
             stack.close()
@@ -174,16 +178,22 @@ def valkey_url() -> Iterator[str]:
     server.wait(10)
 
 
+@pytest.fixture(scope="session")
+def _valkey(valkey_url: str) -> Iterator[redis.Redis]:
+    """The suite's connection: to open one for each test takes half of its setup."""
+    with redis.Redis.from_url(valkey_url) as client:
+        yield client
+
+
 @pytest.fixture(autouse=True)
-def _fresh_valkey(valkey_url: str) -> None:
+def _fresh_valkey(_valkey: redis.Redis) -> None:
     """Start every test with no stream, queue, group or cached frame.
 
     kombu's own bindings stay: its publishers declare a queue only once.
     """
-    with redis.Redis.from_url(valkey_url) as client:
-        stale = [key for key in client.scan_iter() if not key.startswith(b"_kombu")]
-        if stale:
-            client.delete(*stale)
+    stale = [key for key in _valkey.scan_iter() if not key.startswith(b"_kombu")]
+    if stale:
+        _valkey.delete(*stale)
 
 
 @pytest.fixture
@@ -195,9 +205,12 @@ def redis_client(valkey_url: str) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture(autouse=True)
-def _own_media(settings, tmp_path: Path) -> None:
-    """Uploads and job logs of one test are not seen by the next."""
-    settings.MEDIA_ROOT = tmp_path / "media"
+def _own_media(settings) -> None:
+    """Uploads and job logs of one test are not seen by the next.
+
+    The folder is made by the first file, so that most tests need none.
+    """
+    settings.MEDIA_ROOT = Path(early.VAR, "media", str(next(_test_number)))
 
 
 # --- the simulated driver ----------------------------------------------------------
