@@ -46,8 +46,9 @@ forward pass may add its own in another: the last place of a loss near 4 in floa
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
-    return launched(tmp_path_factory.mktemp("deepspeed"), "deepspeed", 2, 360)
+def seen(tmp_path_factory, fork_server):
+    folder = tmp_path_factory.mktemp("deepspeed")
+    return launched(fork_server, folder, "deepspeed", 2, 360)
 
 
 def test_losses_of_three_steps_equal_those_of_one_process(seen):
@@ -88,7 +89,7 @@ def test_what_the_node_must_build_is_refused_in_words_where_it_cannot(seen):
     assert "ninja is not there" in seen["extras"]["no ninja"]
 
 
-def started(folder, plan, **settings):
+def started(server, folder, plan, **settings):
     (folder / "mine.py").write_text(OWN_CODE)
     (folder / "plan.json").write_text(json.dumps(plan))
     given = {
@@ -104,20 +105,27 @@ def started(folder, plan, **settings):
     path = os.path.dirname(sys.executable)  # noqa: PTH120
     return subprocess.Popen(
         recipe_command(
-            "own-model", given, gpu_count=2, python=sys.executable, plan=plan
+            "own-model", given, gpu_count=2, python=str(server.python), plan=plan
         ),
         cwd=folder,
-        env={"PATH": path, "PYTHONPATH": str(CODE), "OMP_NUM_THREADS": "1"},
+        env={
+            "PATH": path,
+            "PYTHONPATH": str(CODE),
+            "OMP_NUM_THREADS": "1",
+            **server.environ,
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
 
 
-def test_somebodys_own_model_is_shared_out_and_saved_when_asked_to_stop(tmp_path):
+def test_somebodys_own_model_is_shared_out_and_saved_when_asked_to_stop(
+    tmp_path, fork_server
+):
     plan = plan_for("fsdp", 2)
     plan["launch"]["precision"] = "fp32"
-    process = started(tmp_path, plan, steps=100_000, seconds_per_step=0.05)
+    process = started(fork_server, tmp_path, plan, steps=100_000, seconds_per_step=0.05)
     assert process.stdout is not None
     seen = ""
     while '"step": ' not in seen:

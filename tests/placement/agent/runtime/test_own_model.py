@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def data():
 """
 
 
-def trained(folder, plan, gpu_count, batch, **changes):
+def trained(server, folder, plan, gpu_count, batch, **changes):
     """Run the recipe; return (exit status, what it printed)."""
     (folder / "mine.py").write_text(OWN_CODE)
     (folder / "plan.json").write_text(json.dumps(plan))
@@ -55,7 +54,11 @@ def trained(folder, plan, gpu_count, batch, **changes):
         **changes,
     }
     argv = recipe_command(
-        "own-model", settings, gpu_count=gpu_count, python=sys.executable, plan=plan
+        "own-model",
+        settings,
+        gpu_count=gpu_count,
+        python=str(server.python),
+        plan=plan,
     )
     done = subprocess.run(
         argv,
@@ -67,6 +70,7 @@ def trained(folder, plan, gpu_count, batch, **changes):
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(CODE),
             "OMP_NUM_THREADS": "1",
+            **server.environ,
         },
     )
     return done.returncode, done.stdout + done.stderr
@@ -76,15 +80,17 @@ def rows_of(text):
     return [row for row in map(numbers_of, text.splitlines()) if row]
 
 
-def test_it_is_shared_out_by_a_plan_and_learns_what_one_process_learns(tmp_path):
+def test_it_is_shared_out_by_a_plan_and_learns_what_one_process_learns(
+    tmp_path, fork_server
+):
     plan = plan_for("fsdp", 2)
     plan["launch"]["precision"] = "fp32"
-    status, text = trained(tmp_path, plan, 2, 8)
+    status, text = trained(fork_server, tmp_path, plan, 2, 8)
     assert status == 0, text
     shared = rows_of(text)
     apart = tmp_path / "apart"
     apart.mkdir()
-    status, text = trained(apart, None, 1, 16)
+    status, text = trained(fork_server, apart, None, 1, 16)
     assert status == 0, text
     alone = rows_of(text)
     both = [{row["step"]: row["loss"] for row in rows} for rows in (shared, alone)]
@@ -98,15 +104,15 @@ def test_it_is_shared_out_by_a_plan_and_learns_what_one_process_learns(tmp_path)
     half, whole = shared[-1]["state_bytes_0"], alone[-1]["state_bytes_0"]
     assert half == pytest.approx(whole / 2, rel=0.1)
     # One process goes on from what two shared out, with the next items of the data.
-    status, text = trained(tmp_path, None, 1, 16, steps=8)
+    status, text = trained(fork_server, tmp_path, None, 1, 16, steps=8)
     assert status == 0 and "resuming after step 5, saved by 2 process(es)" in text, text
     more = rows_of(text)
     assert more[0]["step"] == 6
     assert more[0]["loss"] < alone[0]["loss"]
 
 
-def test_what_is_not_there_is_named(tmp_path):
-    status, text = trained(tmp_path, None, 1, 8, model="mine:Nothing")
+def test_what_is_not_there_is_named(tmp_path, fork_server):
+    status, text = trained(fork_server, tmp_path, None, 1, 8, model="mine:Nothing")
     assert status != 0
     assert "this cannot be run" in text and "mine:Nothing" in text
 

@@ -27,18 +27,24 @@ from placement.rules.log_text import numbers_of
 CODE = Path(__file__).resolve().parents[4]
 
 
-def start(folder, name, gpu_count=1, plan=None, **settings):
+def start(folder, name, gpu_count=1, plan=None, server=None, **settings):
+    """Start a recipe as a node does, or, where a server is given, from its forks."""
     if plan is not None:
         (folder / "plan.json").write_text(json.dumps(plan))
     return subprocess.Popen(
         recipe_command(
-            name, settings, gpu_count=gpu_count, python=sys.executable, plan=plan
+            name,
+            settings,
+            gpu_count=gpu_count,
+            python=str(server.python) if server else sys.executable,
+            plan=plan,
         ),
         cwd=folder,
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(CODE),
             "OMP_NUM_THREADS": "1",
+            **(server.environ if server else {}),
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -76,9 +82,9 @@ def test_two_processes_train_together_and_the_loss_falls(tmp_path):
 
 
 def test_term_saves_a_checkpoint_that_another_number_of_processes_goes_on_from(
-    tmp_path,
+    tmp_path, fork_server
 ):
-    small = {"hidden": 32, "seq": 16, "checkpoint_seconds": 0.5}
+    small = {"server": fork_server, "hidden": 32, "seq": 16, "checkpoint_seconds": 0.5}
     process = start(
         tmp_path,
         "tiny-transformer",
@@ -121,12 +127,15 @@ def test_term_saves_a_checkpoint_that_another_number_of_processes_goes_on_from(
     assert "cannot resume from checkpoint/: " in text and "blocks.2" in text, text
 
 
-def test_term_saves_what_fsdp_shared_out_so_that_one_process_can_read_it(tmp_path):
+def test_term_saves_what_fsdp_shared_out_so_that_one_process_can_read_it(
+    tmp_path, fork_server
+):
     process = start(
         tmp_path,
         "tiny-transformer",
         gpu_count=2,
         plan=plan_for("fsdp", 2),
+        server=fork_server,
         steps=100_000,
         seconds_per_step=0.05,
         hidden=32,
@@ -154,7 +163,9 @@ def test_term_saves_what_fsdp_shared_out_so_that_one_process_can_read_it(tmp_pat
     assert all(not torch.equal(state["model"][name], first[name]) for name in first)
 
 
-def test_a_plan_that_the_model_cannot_follow_ends_with_the_reason(tmp_path):
+def test_a_plan_that_the_model_cannot_follow_ends_with_the_reason(
+    tmp_path, fork_server
+):
     plan = plan_for("pipeline", 2)
     plan["launch"]["bounds"] = [0, 2, 4, 6, 8, 14]
     (tmp_path / "plan.json").write_text(json.dumps(plan))
@@ -162,7 +173,7 @@ def test_a_plan_that_the_model_cannot_follow_ends_with_the_reason(tmp_path):
     # What each rank runs: it is refused before it looks for the others.
     done = subprocess.run(
         [
-            sys.executable,
+            str(fork_server.python),
             "-m",
             "placement.agent.runtime.plan_worker",
             json.dumps(settings),

@@ -1,12 +1,11 @@
-"""Every strategy, really run on processes over gloo, learns what one process learns.
+"""Every strategy, run on processes over gloo, learns what one process learns.
 
-One launch runs them all: importing torch is most of the time.
+One launch runs them all.
 """
 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,11 +52,12 @@ PARAMETER_BYTES = 4 * 55_488
 """fp32, of the model of the check."""
 
 
-def launched(tmp_path, names, ranks, seconds):
+def launched(server, tmp_path, names, ranks, seconds):
     path = tmp_path / "seen.json"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.placement.agent.runtime.strategies_child"),
+            *(str(server.python), "-m"),
+            "tests.placement.agent.runtime.strategies_child",
             *(names, str(path), str(ranks)),
         ],
         cwd=CODE,
@@ -71,8 +71,8 @@ def launched(tmp_path, names, ranks, seconds):
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
-    return launched(tmp_path_factory.mktemp("two"), "two", 2, 360)
+def seen(tmp_path_factory, fork_server):
+    return launched(fork_server, tmp_path_factory.mktemp("two"), "two", 2, 360)
 
 
 def check_losses(seen, tolerances, *, otherwise):
@@ -151,7 +151,9 @@ def test_steps_that_overflow_on_one_stage_are_left_out_on_all(seen):
 
 
 @pytest.mark.slow
-def test_tensor_pipeline_and_copies_on_eight_processes_learn_the_same(tmp_path):
-    seen = launched(tmp_path, "eight", 8, 360)
+def test_tensor_pipeline_and_copies_on_eight_processes_learn_the_same(
+    tmp_path, fork_server
+):
+    seen = launched(fork_server, tmp_path, "eight", 8, 360)
     assert len(seen) == 4
     check_losses(seen, TOLERANCES, otherwise=ROUNDING)

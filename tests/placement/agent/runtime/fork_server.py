@@ -1,0 +1,198 @@
+"""A process that has imported torch, and forks itself for whoever asks.
+
+Importing torch and what the recipes need of it takes longer than most trainings of the
+tests. A `ForkServer` imports it once. Its `python` is a program that takes the place of
+the interpreter: ``python -m module words`` runs the module in a fork of the server,
+with the caller's environment, folder and streams. The program passes signals on, and
+it ends as the fork ends. The fork is killed when the program is.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from gpuportal.supervisor.kernel import die_with_parent
+
+CODE = Path(__file__).resolve().parents[4]
+IMPORTED = (
+    "torch._dynamo",
+    "torch.distributed.run",
+    "placement.agent.runtime.by_deepspeed",
+    "placement.agent.runtime.training_checkpoint",
+    "placement.planner.memory.estimate",
+)
+STREAMS = (0, 1, 2)
+LENGTH = struct.Struct("!q")
+"""What precedes a request, and the exit status that answers it."""
+PROGRAM = """#!{python} -IS
+import json, os, signal, socket, struct, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+socket.send_fds(server, [struct.pack("!q", len(request))], [0, 1, 2])
+server.sendall(request)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, lambda number, _: server.send(bytes([number])))
+answer = server.recv(8, socket.MSG_WAITALL)
+status = struct.unpack("!q", answer)[0] if len(answer) == 8 else 1
+if status < 0:
+    signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+os._exit(status)
+"""
+
+
+class ForkServer:
+    """The server as its parent sees it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start it. The folder is for the program and the server's address."""
+        address = folder / "server"
+        self.python = folder / "python"
+        self.python.write_text(
+            PROGRAM.format(python=sys.executable, address=str(address))
+        )
+        self.python.chmod(0o755)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(address))
+            # Callers wait here until the server has imported everything.
+            listener.listen(64)
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", __spec__.name, str(listener.fileno())],
+                cwd=CODE,
+                env={
+                    "PATH": os.environ["PATH"],
+                    "PYTHONPATH": str(CODE),
+                    "OMP_NUM_THREADS": "1",
+                },
+                stdin=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+                preexec_fn=die_with_parent(signal.SIGKILL),
+            )
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What makes torchrun start its workers from the server too."""
+        return {"PYTHON_EXEC": str(self.python)}
+
+    def close(self) -> None:
+        """End the server."""
+        self.process.kill()
+        self.process.wait()
+
+
+Request = tuple[list[str], str, dict[str, str]]
+"""The interpreter's words, the folder and the environment."""
+
+
+class Forks:
+    """What the server itself knows: its callers and the forks that run for them."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
+        self.callers: dict[int, socket.socket] = {}
+        """By the number of the fork."""
+
+    def serve(self) -> Request:
+        """Fork for every caller; return, in a fork only, what it has to run."""
+        woken, wakes = os.pipe()
+        os.set_blocking(wakes, False)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
+            waiting = [self.listener, woken, *self.callers.values()]
+            ready, _, _ = select.select(waiting, [], [])
+            if woken in ready:
+                os.read(woken, 4096)
+                self._answer()
+            for number, caller in list(self.callers.items()):
+                if caller in ready:
+                    self._pass_on(number, caller)
+            if self.listener in ready and (request := self._accept()):
+                return request
+
+    def _answer(self) -> None:
+        """Say of each fork that has ended how it ended."""
+        while True:
+            try:
+                number, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if number == 0:
+                return
+            # A caller that was killed hears nothing.
+            if caller := self.callers.pop(number, None):
+                with caller, contextlib.suppress(BrokenPipeError):
+                    caller.send(LENGTH.pack(os.waitstatus_to_exitcode(status)))
+
+    def _pass_on(self, number: int, caller: socket.socket) -> None:
+        """Give a fork the signals that its caller got; kill it if that was killed."""
+        for signum in caller.recv(64) or [signal.SIGKILL]:
+            os.kill(number, signum)
+            if signum == signal.SIGKILL:
+                self.callers.pop(number).close()
+
+    def _accept(self) -> Request | None:
+        caller, _ = self.listener.accept()
+        head, streams, _, _ = socket.recv_fds(caller, LENGTH.size, len(STREAMS))
+        (length,) = LENGTH.unpack(head)
+        request: Request = json.loads(caller.recv(length, socket.MSG_WAITALL))
+        dies_with_this = die_with_parent(signal.SIGKILL)
+        number = os.fork()
+        if number:
+            self.callers[number] = caller
+            for stream in streams:
+                os.close(stream)
+            return None
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        dies_with_this()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.setsid()
+        for stream, target in zip(streams, STREAMS, strict=True):
+            os.dup2(stream, target)
+        for own in (self.listener, caller, *self.callers.values()):
+            own.detach()
+        os.closerange(len(STREAMS), 256)
+        return request
+
+
+def run(words: list[str], folder: str, environ: dict[str, str]) -> None:
+    """Do what ``python words`` does in that folder with that environment."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ |= environ
+    given = [word for word in environ.get("PYTHONPATH", "").split(":") if word]
+    sys.path[:] = [folder, *given, *(path for path in sys.path if path not in given)]
+    while words[0] not in ("-m", "-c"):
+        words = words[1:]
+    kind, what, *rest = words
+    sys.argv = [kind, *rest]
+    if kind == "-c":
+        exec(what, {"__name__": "__main__"})
+    else:
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+
+
+def main() -> None:
+    """Import, then fork for every caller."""
+    for name in IMPORTED:
+        import_module(name)
+    gc.collect()
+    gc.freeze()
+    request = Forks(socket.socket(fileno=int(sys.argv[1]))).serve()
+    run(*request)
+
+
+if __name__ == "__main__":
+    main()
