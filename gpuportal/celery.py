@@ -8,6 +8,9 @@ from celery.signals import beat_init, setup_logging, task_success, worker_ready
 from gpuportal import systemd
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuportal.settings")
+# Celery would run Django's checks and ignore what they find. They import every page and
+# the API, which no worker needs. `manage.py portal` and the check unit run them.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 app = Celery("gpuportal")
 # For every thread. Otherwise only this one would send tasks to the right broker.

@@ -1,0 +1,27 @@
+"""What a worker imports when it starts: the portal has five such processes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.gpuportal.running import ROOT, environ_for
+
+STARTED = """
+import sys
+from gpuportal.celery import app
+app.loader.import_default_modules()
+assert "placement.tasks" in sys.modules
+print(*sorted({"gpuportal.urls", "gpuportal.api", "ninja"} & set(sys.modules)))
+"""
+
+
+def test_a_worker_loads_neither_pages_nor_api(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARTED],
+        cwd=ROOT,
+        env=environ_for(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
