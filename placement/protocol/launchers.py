@@ -21,12 +21,18 @@ TRAINER = "deepspeed.json"
 """The same for Hugging Face's Trainer and accelerate, which fill in each "auto"."""
 ACCELERATE = "accelerate.json"
 DEVICE_MAP = "device_map.json"
+ADAPTER = "adapter_config.json"
+QUANTIZATION = "quantization_config.json"
+SFT = "sft.yaml"
 FILES = {
     PLAN: "GPUPORTAL_PLAN",
     DEEPSPEED: "GPUPORTAL_DEEPSPEED_CONFIG",
     TRAINER: "GPUPORTAL_DEEPSPEED_AUTO_CONFIG",
     ACCELERATE: "ACCELERATE_CONFIG_FILE",
     DEVICE_MAP: "GPUPORTAL_DEVICE_MAP",
+    ADAPTER: "GPUPORTAL_ADAPTER_CONFIG",
+    QUANTIZATION: "GPUPORTAL_QUANTIZATION_CONFIG",
+    SFT: "GPUPORTAL_SFT_CONFIG",
 }
 """Files of a Plan in the Job's folder -> what its environment calls their paths."""
 MOST_FILES_BYTES = 2**20

@@ -24,6 +24,7 @@ NAMED = {
     "msgpack": "DeepSpeed imports it",
     "psutil": "DeepSpeed imports it",
     "py-cpuinfo": "DeepSpeed imports it",
+    "bitsandbytes": "transformers loads weights of 4 and 8 bits by it",
 }
 """Requirements that no file of ours imports, and what uses them."""
 

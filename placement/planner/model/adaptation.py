@@ -95,7 +95,7 @@ def with_quantized(spec: ModelSpec, weights: Literal["int8", "nf4"]) -> ModelSpe
                 )
             }
         )
-    return quantized(spec, schemes[weights])
+    return replace(quantized(spec, schemes[weights]), quantized_as=weights)
 
 
 def target_names(spec: ModelSpec) -> tuple[str, ...]:

@@ -153,6 +153,9 @@ class ModelSpec(JsonValue):
     """What was assumed, left out or not understood, in plain words."""
     batch_norms: int = 0
     """Layers whose statistics depend on the batch that they see."""
+    quantized_as: str = ""
+    """int8 or nf4: its weights, which the source has in full, are quantized so when
+    they are loaded. Empty: they are loaded as the source has them."""
 
     @property
     def trainable_count(self) -> int:
@@ -221,6 +224,8 @@ class ModelSpec(JsonValue):
             del data["notes"]
         if not self.batch_norms:
             del data["batch_norms"]
+        if not self.quantized_as:
+            del data["quantized_as"]
         return data | {"version": 1, "parameter_count": self.parameter_count}
 
     @classmethod

@@ -53,8 +53,8 @@ def test_a_script_with_a_plan_gets_its_gpus_by_rank_and_its_files(alice, cards):
     answer = web.get(f"/node/v1/jobs/{job.pk}/files")
     assert hashlib.sha256(answer.content).hexdigest() == order.files_sha256
     files = json.loads(answer.content)
-    known = {"plan.json", "accelerate.json", "deepspeed.json", "ds_config.json"}
-    assert known == set(files)
+    configs = {"accelerate.json", "deepspeed.json", "ds_config.json", "sft.yaml"}
+    assert configs | {"plan.json"} == set(files)
     assert json.loads(files["accelerate.json"])["num_processes"] == len(uuids)
     other = launch(alice, reservation, node="node-a")
     assert start_order(other, now=NOW).files_sha256 == ""

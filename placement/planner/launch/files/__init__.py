@@ -8,8 +8,16 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from placement.planner.launch.files import accelerate, deepspeed, device_map, torchrun
+from placement.planner.launch.files import (
+    accelerate,
+    adaptation_files,
+    deepspeed,
+    device_map,
+    torchrun,
+    trainer_arguments,
+)
 from placement.planner.launch.files.launch_file_error import NoSuchLaunch, RenderedFile
+from placement.planner.launch.files.readme import readme
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.plan import Plan
 from telemetry.protocol.sentences import sentence
@@ -44,7 +52,8 @@ class _Maker:
     """One kind of configuration."""
 
     name: str
-    make: Callable[[Plan, ModelSpec], RenderedFile]
+    make: Callable[[Plan, ModelSpec], RenderedFile | str | None]
+    """A configuration, or a text; None for a Plan that has no need of it."""
     about: str
     command: str = ""
 
@@ -86,7 +95,32 @@ MAKERS = (
             "0 among the GPUs of this Plan."
         ),
     ),
+    _Maker(
+        "adapter_config.json",
+        adaptation_files.adapter_config,
+        sentence(
+            "The LoRA adapters of this Plan, for PEFT's LoraConfig.from_pretrained."
+        ),
+    ),
+    _Maker(
+        "quantization_config.json",
+        adaptation_files.quantization_config,
+        sentence(
+            "How the weights are quantized when they are loaded: transformers' "
+            "BitsAndBytesConfig."
+        ),
+    ),
+    _Maker(
+        "sft.yaml",
+        trainer_arguments.sft_config,
+        sentence(
+            "Fine-tuning by TRL as planned: batch, precision, recomputation, "
+            "optimizer, adapters, quantized weights."
+        ),
+        "trl sft --config sft.yaml --model_name_or_path MODEL --dataset_name DATA",
+    ),
 )
+ABOUT_README = sentence("The Plan in three lines: what, how to load, how to start.")
 
 
 def launch_files(plan: Plan, spec: ModelSpec) -> LaunchFiles:
@@ -111,10 +145,40 @@ def launch_files(plan: Plan, spec: ModelSpec) -> LaunchFiles:
         except NoSuchLaunch as error:
             left_out[maker.name] = str(error)
             continue
-        notes += made.notes
+        if made is None:
+            continue
+        text = made
+        if isinstance(made, RenderedFile):
+            notes += made.notes
+            text = _json(made.values)
         command = maker.command.format(nproc=plan.launch["nproc"])
-        files.append(LaunchFile(maker.name, _json(made.values), maker.about, command))
+        files.append(LaunchFile(maker.name, str(text), maker.about, command))
+    notes += _recomputation_notes(plan)
+    text = readme(plan, spec, {file.name for file in files})
+    files.insert(0, LaunchFile("README.md", text, ABOUT_README))
     return LaunchFiles(tuple(files), left_out, tuple(dict.fromkeys(notes)))
+
+
+def _recomputation_notes(plan: Plan) -> list[str]:
+    """What a script has to do for a Plan that recomputes activations."""
+    how = plan.launch["checkpointing"]
+    if how == "none" or plan.launch["task"] != "train":
+        return []
+    if how == "selective":
+        return [
+            sentence(
+                "This plan recomputes the attention only. The Trainer has no switch "
+                "for it: use torch.utils.checkpoint in your model's code."
+            )
+        ]
+    return [
+        sentence(
+            "This plan recomputes activations. accelerate.json does it for FSDP; else "
+            "the script does: model.gradient_checkpointing_enable(), "
+            "--gradient_checkpointing, or activation_checkpoint_interval=1 of "
+            "PipelineModule."
+        )
+    ]
 
 
 def _json(values: object) -> str:

@@ -8,6 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from placement.planner.launch.files import deepspeed
+from placement.planner.launch.files.adaptation_files import (
+    LOADED,
+    quantization_config,
+    weights_of,
+)
 from placement.planner.launch.files.launch_file_error import NoSuchLaunch, RenderedFile
 from placement.planner.launch.files.torchrun import PORT, gpus_by_node
 from placement.planner.model.spec import ModelSpec
@@ -49,6 +54,8 @@ def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
                 plan=plan.title,
             )
         )
+    # What the ranks would have to share, and cannot.
+    quantization_config(plan, spec)
     cpu = plan.workload.accelerator == "cpu"
     if cpu and kind == "MULTI_GPU":
         kind = "MULTI_CPU"
@@ -96,7 +103,7 @@ def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
                     precision=mixed,
                 )
             )
-    elif launch["precision"] in ("bf16", "fp16"):
+    elif launch["precision"] in LOADED and weights_of(plan, spec) == "full":
         notes.append(
             sentence(
                 "The weights themselves are {precision}: load the model so (dtype); "

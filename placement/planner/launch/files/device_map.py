@@ -82,8 +82,8 @@ def device_map(plan: Plan, spec: ModelSpec) -> RenderedFile:
     """Every module of a model that is cut into contiguous stages, or whole.
 
     Raises:
-        NoSuchLaunch: the strategy copies or cuts layers, or the family's names are
-            not known.
+        NoSuchLaunch: the strategy copies or cuts layers, the weights lie in the node's
+            memory, or the family's names are not known.
     """
     launch = plan.launch
     if "device_map" not in strategy_of(launch["strategy"]).launchers:
@@ -92,6 +92,13 @@ def device_map(plan: Plan, spec: ModelSpec) -> RenderedFile:
                 "A device map is for one process that holds each layer once; "
                 "“{plan}” does not.",
                 plan=plan.title,
+            )
+        )
+    if launch["offload_parameters"]:
+        raise NoSuchLaunch(
+            sentence(
+                "This plan keeps the weights in the node's memory and brings them "
+                "layer by layer: use accelerate.cpu_offload(model)."
             )
         )
     names = NAMES.get(spec.family)

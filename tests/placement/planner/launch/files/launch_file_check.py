@@ -156,7 +156,54 @@ def trainer(values: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-CHECKS = {f.__name__: f for f in (deepspeed, accelerate, torchrun, device_map, trainer)}
+def adapters(lora: dict[str, Any], quantized: dict[str, Any] | None) -> dict[str, Any]:
+    """What PEFT and bitsandbytes make of a tiny Llama: what is trained, how it lies."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import (
+        AutoModelForCausalLM,
+        BitsAndBytesConfig,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
+
+    with tempfile.TemporaryDirectory() as folder:
+        LlamaForCausalLM(LlamaConfig(**TINY)).save_pretrained(f"{folder}/model")
+        Path(folder, "adapter_config.json").write_text(json.dumps(lora))
+        by = BitsAndBytesConfig.from_dict(quantized) if quantized else None
+        model = AutoModelForCausalLM.from_pretrained(
+            f"{folder}/model", dtype=torch.bfloat16, quantization_config=by
+        )
+        model = get_peft_model(model, LoraConfig.from_pretrained(folder))
+    words = torch.arange(16)[None]
+    model(input_ids=words, labels=words).loss.backward()
+    named = dict(model.named_parameters())
+    learned = {name for name, one in named.items() if one.grad is not None}
+    base = named["base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight"]
+    return {
+        "learned": sorted({name.split(".")[-4] for name in learned}),
+        "rank": named[min(learned)].shape[0],
+        "base": type(base).__name__,
+        "base_bytes": base.numel() * base.element_size(),
+    }
+
+
+def arguments(values: dict[str, Any]) -> dict[str, Any]:
+    """What `TrainingArguments` makes of those that a Plan decides."""
+    from transformers import TrainingArguments
+
+    with tempfile.TemporaryDirectory() as folder:
+        read = TrainingArguments(output_dir=folder, use_cpu=True, **values)
+    return {name: str(getattr(read, name)) for name in values}
+
+
+CHECKS = {
+    one.__name__: one
+    for one in (
+        *(deepspeed, accelerate, torchrun, device_map, trainer),
+        *(adapters, arguments),
+    )
+}
 
 
 def main() -> None:

@@ -12,6 +12,8 @@ import pytest
 from placement.planner.launch.files import launch_files
 from placement.planner.launch.files.deepspeed_memory import HELD_AS, deepspeed_needs
 from placement.planner.launch.files.torchrun import arguments
+from placement.planner.launch.files.trainer_arguments import trainer_arguments
+from placement.planner.model.adaptation import adapted
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.spec import ModelSpec
 from placement.planner.model.well_known import well_known_spec
@@ -99,12 +101,29 @@ def made_files(plans) -> dict[str, dict[str, str]]:
     return {name: texts(*one) for name, one in plans.items()}
 
 
+@pytest.fixture(scope="module")
+def lora_plans() -> dict[str, tuple[Plan, ModelSpec]]:
+    """Plans of Llama-3-8B with adapters, whose weights are or are not quantized."""
+    llama = well_known_spec("llama-3-8b")
+    question = {"batch": 16, "sequence_length": 512, "precision": "bf16"}
+    nf4 = adapted(llama, weights="nf4", lora_rank=8)
+    int8 = adapted(llama, weights="int8", lora_rank=8)
+    lora = adapted(llama, lora_rank=4, lora_targets=["all-linear"])
+    full = question | {"checkpointing": "full"}
+    return {
+        "qlora": (plan_of(nf4, "single", 23, **full), nf4),
+        "qlora_fsdp": (plan_of(nf4, "fsdp", 7, 7, **question), nf4),
+        "int8": (plan_of(int8, "single", 23, **question), int8),
+        "lora_fsdp": (plan_of(lora, "fsdp", 15, 15, **full), lora),
+    }
+
+
 TRAINED = ("ddp", "zero2", "fsdp", "offload", "streamed")
 """What a Trainer takes a step by. The other files differ from these in numbers."""
 
 
 @pytest.fixture(scope="module")
-def answers(plans, made_files) -> dict[tuple[str, str], dict]:
+def answers(plans, made_files, lora_plans) -> dict[tuple[str, str], dict]:
     """What each library understood, by its name and that of the Plan."""
     questions: dict[tuple[str, str], tuple] = {}
     for name, files in made_files.items():
@@ -124,6 +143,12 @@ def answers(plans, made_files) -> dict[tuple[str, str], dict]:
         model = "GPT2LMHeadModel" if kind == "GPT2" else f"{kind}ForCausalLM"
         told = {"config": f"{kind}Config", "model": model, "values": fields}
         questions["device_map", kind] = (json.loads(made), told)
+    for name, one in lora_plans.items():
+        files = texts(*one)
+        config = files.get("quantization_config.json", "null")
+        said = json.loads(files["adapter_config.json"])
+        questions["adapters", name] = (said, json.loads(config))
+        questions["arguments", name] = (trainer_arguments(*one),)
     for name in TRAINED:
         values = json.loads(made_files[name]["deepspeed.json"])
         questions["trainer", name] = (values, {"bf16": name != "ddp"})
@@ -195,6 +220,83 @@ def test_a_trainer_script_runs_with_the_file_and_its_own_arguments(
         "offload_param": bool(launch["offload_parameters"]),
     }
     assert 3.5 < said["loss"] < 5  # ln 64: it begins as a guess among 64 tokens
+
+
+def test_peft_and_bitsandbytes_make_the_model_that_was_planned(answers):
+    """A weight of 64 x 64: 4 bits, 8 bits or 16 bits each."""
+    read = {
+        name: {key: one[key] for key in ("rank", "base", "base_bytes")}
+        for (check, name), one in answers.items()
+        if check == "adapters"
+    }
+    assert read == {
+        "qlora": {"rank": 8, "base": "Params4bit", "base_bytes": 2048},
+        "qlora_fsdp": {"rank": 8, "base": "Params4bit", "base_bytes": 2048},
+        "int8": {"rank": 8, "base": "Int8Params", "base_bytes": 4096},
+        "lora_fsdp": {"rank": 4, "base": "Parameter", "base_bytes": 8192},
+    }
+    for name in ("qlora", "qlora_fsdp", "int8"):
+        assert answers["adapters", name]["learned"] == ["q_proj", "v_proj"]
+    assert len(answers["adapters", "lora_fsdp"]["learned"]) == 7
+
+
+def test_fsdp_flattens_weights_of_one_type_so_4_bits_lie_in_the_others(lora_plans):
+    storage = {
+        name: json.loads(texts(*lora_plans[name])["quantization_config.json"]).get(
+            "bnb_4bit_quant_storage"
+        )
+        for name in ("qlora", "qlora_fsdp")
+    }
+    assert storage == {"qlora": None, "qlora_fsdp": "bfloat16"}
+
+
+def test_the_trainer_takes_the_arguments_of_a_plan(answers, lora_plans):
+    for name, (made, _) in lora_plans.items():
+        read = answers["arguments", name]
+        launch = made.launch
+        assert int(read["per_device_train_batch_size"]) == launch["microbatch"]
+        assert int(read["gradient_accumulation_steps"]) == launch["accumulation"]
+    # accelerate.json says it to FSDP, and the Trainer refuses it twice.
+    assert answers["arguments", "qlora"]["gradient_checkpointing"] == "True"
+    assert answers["arguments", "lora_fsdp"]["gradient_checkpointing"] == "False"
+
+
+def test_trl_is_told_all_of_a_plan_and_the_readme_has_three_lines(lora_plans):
+    made, spec = lora_plans["qlora"]
+    files = texts(made, spec)
+    lines = files["sft.yaml"].splitlines()
+    told = {key: json.loads(value) for key, value in (x.split(": ") for x in lines[1:])}
+    assert told["load_in_4bit"] and told["use_bnb_nested_quant"]
+    assert (told["bnb_4bit_quant_type"], told["dtype"]) == ("nf4", "bfloat16")
+    assert (told["use_peft"], told["lora_r"]) == (True, 8)
+    assert told["lora_target_modules"] == ["q_proj", "v_proj"]
+    assert told["gradient_checkpointing"] and told["max_length"] == 512
+    first, load, start = files["README.md"].splitlines()
+    assert "llama-3-8b on lab-a:0" in first and "of 23.0 GiB" in first
+    assert "quantization_config" in load and "LoraConfig" in load
+    assert "--gradient_checkpointing" in start and "trl sft --config sft.yaml" in start
+    yaml = texts(*lora_plans["lora_fsdp"])
+    fsdp = json.loads(yaml["accelerate.json"])["fsdp_config"]
+    assert fsdp["fsdp_activation_checkpointing"]
+    assert "gradient_checkpointing: false" in yaml["sft.yaml"]
+
+
+def test_files_for_adapters_are_not_offered_where_they_would_lie(lora_plans):
+    made, spec = lora_plans["int8"]
+    shared = replace(made, launch=made.launch | {"zero_stage": 3})
+    left_out = launch_files(shared, spec).left_out
+    for name in ("quantization_config.json", "accelerate.json", "sft.yaml"):
+        assert "8 bits cannot be shared out" in left_out[name]
+    plain = launch_files(plan_of(tiny(), "single", 23), tiny())
+    names = {file.name for file in plain.files} | plain.left_out.keys()
+    assert not {"adapter_config.json", "quantization_config.json"} & names
+    assert plain.files[0].name == "README.md"
+    llama = well_known_spec("llama-3-8b")
+    asked = {"task": "infer", "precision": "bf16", "batch": 1, "offload": "cpu"}
+    away = plan_of(llama, "single", 10, **asked, offload_parameters=True)
+    made_files = launch_files(away, llama)
+    assert "cpu_offload(model)" in made_files.left_out["device_map.json"]
+    assert "cpu_offload(model)" in made_files.files[0].text
 
 
 class TestDeepSpeed:
