@@ -30,6 +30,7 @@ from reservations.rules.fairness.quota import Peak, QuotaInfo
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
 from reservations.rules.request import Request, Snapshot
+from telemetry.protocol.coded_error import json_ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,7 @@ class Decision:
             ],
         }
         if self.why_not_firm is not None:
-            stored["why_not_firm"] = {
-                "code": self.why_not_firm.code,
-                **self.why_not_firm.numbers,
-            }
+            stored["why_not_firm"] = json_ready(self.why_not_firm)
         if self.decided_at is not None:
             stored["decided_at"] = self.decided_at.isoformat()
         if self.inputs is not None:

@@ -14,6 +14,7 @@ from reservations.rules.fairness.preemption import Displaced, deciding
 from reservations.rules.lifecycle import Kind
 from reservations.store.calendar_queries import iso
 from reservations.web.rate_limits import check_rate
+from telemetry.protocol.coded_error import error_parts
 from telemetry.protocol.sentences import sentence
 
 PREVIEWS_PER_MINUTE = 300
@@ -104,14 +105,7 @@ def decision_json(decision: Decision) -> dict[str, object]:
             }
             for one in decision.displaced
         ],
-        "refusal": {
-            "code": refusal.code,
-            "title": refusal.title,
-            "detail": refusal.text(zone),
-            "numbers": refusal.numbers,
-        }
-        if refusal
-        else None,
+        "refusal": error_parts(refusal, zone) if refusal else None,
         "next_slot": slot_json(slot) if slot else None,
         # Some of the requested GPUs, at the same time.
         "works_instead": slot_json(refusal.works_instead)

@@ -6,6 +6,7 @@ An error has a stable ``code`` in kebab-case and a sentence made from its own va
 - a form or a page: ``telemetry.web.error_answers``
 - a program or a socket: ``problem_details`` below; the web translates it with
   ``telemetry.web.error_answers.problem_of``
+- a part of an answer that is no refusal itself, as of a preview: ``error_parts`` below
 - a command: ``one_line`` below, with exit status 2
 - the log: ``str(error)``
 
@@ -124,13 +125,26 @@ def problem_details(
     """
     if error.status is None:
         raise LookupError(f"{type(error).__name__} is a crash, not a refusal")
+    return {
+        "type": f"urn:gpuportal:problem:{error.code}",
+        "status": int(error.status),
+        **error_parts(error, zone, words),
+    }
+
+
+def error_parts(
+    error: CodedError, zone: tzinfo = UTC, words: Callable[[str], str] = str
+) -> dict[str, object]:
+    """Return code, title and detail of an error and its members, ready for JSON.
+
+    It is also the part of an answer that tells why something is not possible.
+    """
     members = error.members
     if error.fields:
         members["fields"] = {name: words(text) for name, text in error.fields.items()}
+    phrase = Sentence(HTTPStatus(error.status).phrase) if error.status else ""
     return {
-        "type": f"urn:gpuportal:problem:{error.code}",
-        "title": words(error.title or Sentence(HTTPStatus(error.status).phrase)),
-        "status": int(error.status),
+        "title": words(error.title or phrase),
         "code": error.code,
         "detail": words(error.text(zone)),
         **members,
