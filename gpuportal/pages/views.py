@@ -28,6 +28,7 @@ from reservations.rules.time_zones import zone_names
 from reservations.store.drains import drains, gpu_drain_reasons
 from telemetry.live.broadcast import MINUTE_FRAMES
 from telemetry.models import Gpu, Node
+from telemetry.protocol.frame import ROSTER_ID
 from telemetry.protocol.sentences import sentence
 from telemetry.web.error_answers import problem_response
 from telemetry.web.translation import translated_values
@@ -71,9 +72,14 @@ def board(request: HttpRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def board_minute(request: HttpRequest) -> HttpResponse:
-    """Return the last minute's frames, oldest first, for the first sparklines."""
-    frames = reversed(read_frames(MINUTE_FRAMES))
-    return HttpResponse(b"".join(frames), content_type="application/octet-stream")
+    """Return the last minute's frames, oldest first, for the first sparklines.
+
+    Only those of the newest roster: a page reads all of them by one layout.
+    """
+    frames = read_frames(MINUTE_FRAMES)
+    same = [one for one in frames if one[ROSTER_ID] == frames[0][ROSTER_ID]]
+    minute = b"".join(reversed(same))
+    return HttpResponse(minute, content_type="application/octet-stream")
 
 
 @require_safe

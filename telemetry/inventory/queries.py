@@ -12,7 +12,7 @@ from redis import Redis
 from telemetry.live import broadcast
 from telemetry.live.broadcast import Roster, RosterGpu, RosterNode, RosterXid
 from telemetry.models import Gpu, Node, SampleMinute, TelemetryPolicy, XidCount
-from telemetry.protocol.frame import FrameRow, decode
+from telemetry.protocol.frame import LAYOUT, FrameRow, decode
 from telemetry.rules.chart_series import ChartSeries, series, step_seconds_for
 from telemetry.rules.retention import RAW_MOST_SECONDS
 from telemetry.rules.rollup import MinuteTotals
@@ -138,8 +138,14 @@ def _roster_node(node: Node) -> RosterNode:
 
 
 def _roster(gpus: list[RosterGpu], nodes: list[RosterNode]) -> tuple[int, bytes]:
-    content = json.dumps([gpus, nodes], separators=(",", ":")).encode()
-    roster: Roster = {"roster_id": zlib.crc32(content), "gpus": gpus, "nodes": nodes}
+    # Another layout is another roster: its frames wait until a page has it.
+    content = json.dumps([LAYOUT, gpus, nodes], separators=(",", ":")).encode()
+    roster: Roster = {
+        "roster_id": zlib.crc32(content),
+        "layout": LAYOUT,
+        "gpus": gpus,
+        "nodes": nodes,
+    }
     return roster["roster_id"], json.dumps(roster, separators=(",", ":")).encode()
 
 

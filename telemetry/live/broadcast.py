@@ -23,6 +23,8 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 from redis.client import Pipeline
 
+from telemetry.protocol.frame import FrameLayout
+
 FRAME = "telemetry.frame"
 FRAME_LATEST = "telemetry.frame.latest"
 FRAME_MINUTE = "telemetry.frame.minute"
@@ -94,6 +96,8 @@ class Roster(TypedDict):
     """Names of the rows of frames that carry the same `roster_id`."""
 
     roster_id: int
+    layout: FrameLayout
+    """How to read a row of these frames."""
     gpus: list[RosterGpu]
     nodes: list[RosterNode]
 

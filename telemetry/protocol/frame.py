@@ -1,11 +1,11 @@
 """The live frame: every Gpu of the cluster in one small binary message.
 
-One frame a second goes to every open page, so it is fixed in layout, without
-names (those are in the roster, found by `roster_id`), and 12 bytes a Gpu; JSON
-of the same facts is 16 times larger. No deltas: any frame alone is the whole
+One frame a second goes to every open page, so it has no names (those are in the
+roster, found by `roster_id`) and 12 bytes a Gpu; JSON of the same facts is 16 times
+larger. No deltas: any frame alone is the whole
 truth, so a slow browser may skip as many as it likes.
 
-Layout, little-endian, no padding. `static/js/telemetry/frame.js` mirrors it.
+The header is little-endian, without padding. Its layout never changes:
 
 | offset | bytes | type | field                                               |
 | ------ | ----- | ---- | --------------------------------------------------- |
@@ -14,21 +14,11 @@ Layout, little-endian, no padding. `static/js/telemetry/frame.js` mirrors it.
 | 2      | 4     | u32  | roster_id: row i describes entry i of that roster   |
 | 6      | 8     | f64  | server_at: Unix seconds, the server's clock         |
 | 14     | 2     | u16  | count of rows                                       |
-| 16     | 12 n  |      | rows                                                |
+| 16     |       |      | rows                                                |
 
-A row:
-
-| offset | bytes | type | field               | unknown    | unit and range       |
-| ------ | ----- | ---- | ------------------- | ---------- | -------------------- |
-| 0      | 1     | u8   | state               | 0          | code of `GpuState`   |
-| 1      | 1     | u8   | util_pct            | 255        | 0 to 100             |
-| 2      | 4     | u32  | memory_used_mib     | 0xFFFFFFFF | MiB, rounded down    |
-| 6      | 1     | u8   | temperature_celsius | 255        | 0 to 254             |
-| 7      | 2     | u16  | power_watts         | 0xFFFF     | W, rounded           |
-| 9      | 2     | u16  | sm_clock_mhz        | 0xFFFF     | MHz                  |
-| 11     | 1     | u8   | age                 | 255        | 100 ms; 254: or more |
-
-`age` is the time since the newest sample of that Gpu arrived; 255 = never.
+The fields of `FrameRow` are the layout of a row, in their order. The roster message
+carries it to the pages (`LAYOUT`), so `static/js/telemetry/frame.js` has no copy, and a
+page that is open while the portal restarts reads the frames of the new version.
 """
 
 from __future__ import annotations
@@ -36,25 +26,57 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, Literal, TypedDict
 
 from telemetry.protocol.errors import FrameRefused
 from telemetry.protocol.gpu_state import GpuState, state_of_code
 from telemetry.protocol.reading import GpuReading
-from telemetry.protocol.units import mib
+from telemetry.protocol.units import MIB_BYTES, mib
 
 MAGIC = 0x47
 VERSION = 1
 HEADER = struct.Struct("<BBIdH")
-ROW = struct.Struct("<BBIBHHB")
+ROSTER_ID = slice(2, 6)
+"""Where the header has the roster's id."""
 MAX_ROWS = 65_535
 
 UNKNOWN_U8 = 0xFF
-UNKNOWN_U16 = 0xFFFF
 UNKNOWN_U32 = 0xFFFFFFFF
 AGE_STEP_SECONDS = 0.1
 AGE_MOST = 254
 """Largest age a frame can tell: 25.4 s "or more". 255 means never seen."""
+Width = Literal["Uint8", "Uint16", "Uint32"]
+"""Of a number, as JavaScript's DataView names it."""
+_UNKNOWN: dict[Width, tuple[str, int]] = {
+    "Uint8": ("B", UNKNOWN_U8),
+    "Uint16": ("H", 0xFFFF),
+    "Uint32": ("I", UNKNOWN_U32),
+}
+"""Format of `struct`, and the number that stands for "unknown"."""
+
+
+def figure(
+    width: Width,
+    *,
+    most: int | None = None,
+    page_name: str = "",
+    step: float = 1,
+) -> Any:
+    """Return the field of a row that is a number, or None for unknown.
+
+    Args:
+        most: largest known value, in steps; None: all but the one for unknown.
+        page_name: name on the pages; empty: the same.
+        step: what one step is on the pages.
+    """
+    if most is None:
+        most = _UNKNOWN[width][1] - 1
+    return field(
+        default=None,
+        metadata={"width": width, "most": most, "name": page_name, "step": step},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +84,15 @@ class FrameRow:
     """One Gpu in a frame. `None` means unknown, never zero."""
 
     state: GpuState
-    util_pct: int | None = None
-    memory_used_mib: int | None = None
-    temperature_celsius: int | None = None
-    power_watts: int | None = None
-    sm_clock_mhz: int | None = None
-    age_seconds: float | None = None
-    """Seconds since the newest sample arrived; `None` = never."""
+    util_pct: int | None = figure("Uint8", most=100)
+    memory_used_mib: int | None = figure(
+        "Uint32", page_name="memory_used_bytes", step=MIB_BYTES
+    )
+    temperature_celsius: int | None = figure("Uint8")
+    power_watts: int | None = figure("Uint16")
+    sm_clock_mhz: int | None = figure("Uint16")
+    age_seconds: float | None = figure("Uint8", step=AGE_STEP_SECONDS)
+    """Seconds since the newest sample arrived; `None` = never. The last field."""
 
     @classmethod
     def of(cls, reading: GpuReading, state: GpuState, age_seconds: float) -> FrameRow:
@@ -83,6 +107,41 @@ class FrameRow:
             sm_clock_mhz=reading.sm_clock_mhz,
             age_seconds=age_seconds,
         )
+
+
+_NUMBERS = [one for one in fields(FrameRow) if one.metadata]
+ROW = struct.Struct(
+    "<B" + "".join(_UNKNOWN[one.metadata["width"]][0] for one in _NUMBERS)
+)
+# The age is packed apart: it is rounded down, and it may come from the future.
+_FIGURES = _NUMBERS[:-1]
+_figures_of = attrgetter(*[one.name for one in _FIGURES])
+_MOST = [one.metadata["most"] for one in _FIGURES]
+_NOTHING = [_UNKNOWN[one.metadata["width"]][1] for one in _FIGURES]
+
+
+class FrameLayout(TypedDict):
+    """How to read a row, for the pages."""
+
+    row_bytes: int
+    fields: list[tuple[str, Width, int, int, float]]
+    """Name, width, offset, largest known value and what one step is."""
+
+
+def _layout() -> FrameLayout:
+    told: list[tuple[str, Width, int, int, float]] = [
+        ("state", "Uint8", 0, UNKNOWN_U8, 1)
+    ]
+    offset = 1
+    for one in _NUMBERS:
+        about = one.metadata
+        name, width = about["name"] or one.name, about["width"]
+        told.append((name, width, offset, about["most"], about["step"]))
+        offset += struct.calcsize(_UNKNOWN[width][0])
+    return {"row_bytes": ROW.size, "fields": told}
+
+
+LAYOUT = _layout()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +174,7 @@ def _pack_rows(rows: Iterable[FrameRow]) -> Iterator[bytes]:
     for row in rows:
         yield ROW.pack(
             int(row.state) & 0xFF,
-            _fit(row.util_pct, 100, UNKNOWN_U8),
-            _fit(row.memory_used_mib, UNKNOWN_U32 - 1, UNKNOWN_U32),
-            _fit(row.temperature_celsius, UNKNOWN_U8 - 1, UNKNOWN_U8),
-            _fit(row.power_watts, UNKNOWN_U16 - 1, UNKNOWN_U16),
-            _fit(row.sm_clock_mhz, UNKNOWN_U16 - 1, UNKNOWN_U16),
+            *map(_fit, _figures_of(row), _MOST, _NOTHING),
             _age(row.age_seconds),
         )
 
@@ -143,17 +198,14 @@ def decode(data: bytes) -> Frame:
     return Frame(roster_id=roster_id, server_at=server_at, rows=rows)
 
 
-def _row(fields: tuple[int, ...]) -> FrameRow:
-    state, util, memory, temperature, power, clock, age = fields
-    return FrameRow(
-        state=state_of_code(state),
-        util_pct=None if util > 100 else util,
-        memory_used_mib=_known(memory, UNKNOWN_U32),
-        temperature_celsius=_known(temperature, UNKNOWN_U8),
-        power_watts=_known(power, UNKNOWN_U16),
-        sm_clock_mhz=_known(clock, UNKNOWN_U16),
-        age_seconds=None if age == UNKNOWN_U8 else age * AGE_STEP_SECONDS,
-    )
+def _row(numbers: tuple[int, ...]) -> FrameRow:
+    state, *figures, age = numbers
+    values: list[Any] = [
+        None if value > most else value
+        for value, most in zip(figures, _MOST, strict=True)
+    ]
+    age_seconds = None if age == UNKNOWN_U8 else age * AGE_STEP_SECONDS
+    return FrameRow(*[state_of_code(state), *values, age_seconds])
 
 
 def _fit(value: float | None, most: int, unknown: int) -> int:
@@ -168,7 +220,3 @@ def _age(age_seconds: float | None) -> int:
     if age_seconds is None or math.isnan(age_seconds):
         return UNKNOWN_U8
     return int(min(max(age_seconds, 0.0) / AGE_STEP_SECONDS, AGE_MOST))
-
-
-def _known(value: int, unknown: int) -> int | None:
-    return None if value == unknown else value

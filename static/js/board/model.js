@@ -1,6 +1,6 @@
 // What the board knows: one cell per Gpu, fed by roster, frames, holders, details.
 
-import { decode } from "../telemetry/frame.js";
+import { decode, readLayout, rosterIdOf, split } from "../telemetry/frame.js";
 import { stateOf } from "../telemetry/states.js";
 
 export const HISTORY_SECONDS = 60;
@@ -47,6 +47,7 @@ export class Board {
     this.nodes = new Map();
     this.byNode = new Map();
     this.rosterId = null;
+    this.layout = null; // how to read the frames of this roster
     this.frameAt = null; // performance.now() of the newest frame
     this.holders = {};
     this.spent = {};
@@ -68,6 +69,8 @@ export class Board {
     for (const { node } of roster.gpus) if (!this.nodes.has(node)) this.nodes.set(node, { name: node });
     this.byNode = Map.groupBy(cells, (cell) => cell.info.node);
     this.rosterId = roster.roster_id;
+    // Ingest of an older version sends none: nothing is shown until the next roster.
+    this.layout = roster.layout ? readLayout(roster.layout) : null;
     this.takeHolders(this.holders);
     this.takeEnergy(this.spent);
   }
@@ -90,8 +93,9 @@ export class Board {
 
   /** Takes a frame; returns the cells whose state word changed, or null if it is not ours. */
   takeFrame(buffer) {
-    const frame = decode(buffer);
-    if (frame.rosterId !== this.rosterId || frame.rows.length !== this.cells.length) return null;
+    if (!this.layout || rosterIdOf(buffer) !== this.rosterId) return null;
+    const frame = decode(buffer, this.layout);
+    if (frame.rows.length !== this.cells.length) return null;
     const second = Math.floor(frame.serverAt);
     const changed = [];
     frame.rows.forEach((row, i) => {
@@ -107,10 +111,11 @@ export class Board {
     return changed;
   }
 
-  /** Takes frames from before the page was opened: history only. */
-  takePast(buffers) {
-    for (const frame of buffers.map(decode)) {
-      if (frame.rosterId !== this.rosterId || frame.rows.length !== this.cells.length) continue;
+  /** Takes frames from before the page was opened: history only. They have one roster. */
+  takePast(buffer) {
+    if (!this.layout || rosterIdOf(buffer) !== this.rosterId) return;
+    for (const frame of split(buffer, this.layout).map((one) => decode(one, this.layout))) {
+      if (frame.rows.length !== this.cells.length) continue;
       frame.rows.forEach((row, i) => this.cells[i].note(row, Math.floor(frame.serverAt)));
     }
   }

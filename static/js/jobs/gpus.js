@@ -1,12 +1,12 @@
 // What the Job's Gpus do now: the board's frames, only the rows of this Job.
 
 import { drawStateChip, makeStateChip } from "../board/card.js";
+import { takeMinute } from "../board/minute.js";
 import { Board } from "../board/model.js";
 import { drawSparkline, makeSparkline } from "../board/sparkline.js";
 import { el, setClass, setText, setVars } from "../dom.js";
 import { gibFigure, pct } from "../format.js";
 import { connect } from "../live.js";
-import { split } from "../telemetry/frame.js";
 import { gettext } from "../words.js";
 
 const LATE_SECONDS = 5;
@@ -36,12 +36,6 @@ class GpuRow {
   }
 }
 
-/** Sparklines start with the minute before the page was opened. */
-async function takePast(board) {
-  const answer = await fetch("/board/minute").catch(() => null); // they start empty then
-  if (answer?.ok) board.takePast(split(await answer.arrayBuffer()));
-}
-
 /** Fills the host with the Gpus and keeps them live; returns what close() ends. */
 export function startGpus(host, live, gpus) {
   const board = new Board();
@@ -62,7 +56,7 @@ export function startGpus(host, live, gpus) {
     onJson: (message) => {
       if (message.type !== "roster") return;
       board.takeRoster(message);
-      takePast(board);
+      takeMinute(board, draw);
     },
     onBinary: (buffer) => { board.takeFrame(buffer); draw(); },
   });

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, WebSocketRoute, expect
 
 from reservations.operations.pools import act_on_gpus
 from telemetry.live import broadcast
-from telemetry.protocol.frame import Frame, FrameRow, decode, encode
+from telemetry.protocol.frame import LAYOUT, Frame, FrameRow, decode, encode
 from telemetry.protocol.gpu_state import WORDS, GpuState
 from tests.factories import make_reservation, make_user
 from tests.gpuportal.browser.conftest import GIB, Lab
@@ -362,14 +362,16 @@ def test_the_browser_reads_frames_as_python_does(page, live_asgi, alice, sign_in
     sign_in(alice)
     page.goto(f"{live_asgi}/me/")
     read = page.evaluate(
-        """async (bytes) => {
-          const { decode, split } = await import("/static/js/telemetry/frame.js");
+        """async ([bytes, told]) => {
+          const frame = await import("/static/js/telemetry/frame.js");
+          const { decode, readLayout, split } = frame;
+          const layout = readLayout(told);
           const twice = new Uint8Array([...bytes, ...bytes]).buffer;
-          const frames = split(twice);
+          const frames = split(twice, layout);
           if (frames.length !== 2) throw new Error(`${frames.length} frames`);
-          return decode(frames[1]);
+          return decode(frames[1], layout);
         }""",
-        list(data),
+        [list(data), LAYOUT],
     )
     want = decode(data)
     assert (read["rosterId"], read["serverAt"]) == (want.roster_id, want.server_at)
@@ -382,6 +384,42 @@ def test_the_browser_reads_frames_as_python_does(page, live_asgi, alice, sign_in
         assert got["powerWatts"] == row.power_watts
         assert got["smClockMhz"] == row.sm_clock_mhz
         assert got["ageSeconds"] == pytest.approx(row.age_seconds)
+
+
+def test_an_open_page_reads_the_frames_of_a_portal_with_another_layout(
+    page, live_asgi, alice, sign_in
+):
+    before = encode(Frame(1, 5.0, (FrameRow(GpuState.BUSY, util_pct=93),)))
+    # The next version has a column more, before the age, and so another roster.
+    fan = ["fan_pct", "Uint8", 11, 100, 1]
+    *others, age = LAYOUT["fields"]
+    wider = {"row_bytes": 13, "fields": [*others, fan, [*age[:2], 12, *age[3:]]]}
+    after = before[:2] + b"\2\0\0\0" + before[6:-1] + bytes([44]) + before[-1:]
+    sign_in(alice)
+    page.goto(f"{live_asgi}/me/")
+    read = page.evaluate(
+        """async ([before, layout, after, wider]) => {
+          const { Board } = await import("/static/js/board/model.js");
+          const board = new Board();
+          const gpus = [{ id: 1, uuid: "GPU-1", node: "a", index: 0 }];
+          const rows = [];
+          const take = (bytes) => {
+            board.takeFrame(new Uint8Array(bytes).buffer);
+            rows.push(board.cells[0].row);
+          };
+          board.takeRoster({ roster_id: 1, gpus }); // ingest of an older version
+          take(before);
+          board.takeRoster({ roster_id: 1, layout, gpus });
+          take(before);
+          take(after); // its roster has not come yet
+          board.takeRoster({ roster_id: 2, layout: wider, gpus });
+          take(after);
+          board.takePast(new Uint8Array([...after, ...after]).buffer);
+          return rows.map((row) => row && [row.utilPct, row.fanPct ?? null]);
+        }""",
+        [list(before), LAYOUT, list(after), wider],
+    )
+    assert read == [None, [93, None], [93, None], [93, 44]]
 
 
 @pytest.mark.parametrize("width", [1440, 390])

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from gpuportal.board.wall_consumer import WallConsumer
 from reservations.models import WallLink
 from telemetry.live import broadcast
-from telemetry.protocol.frame import Frame, FrameRow, encode
+from telemetry.protocol.frame import LAYOUT, Frame, FrameRow, encode
 from telemetry.protocol.gpu_state import GpuState
 from tests.factories import make_reservation
 from tests.gpuportal.browser.conftest import GIB
@@ -38,7 +38,7 @@ def publish_site(redis_client, count: int) -> None:
     ]
     row = FrameRow(state=GpuState.BUSY, util_pct=50, age_seconds=0.3)
     with redis_client.pipeline() as pipe:
-        roster = {"roster_id": 9, "gpus": gpus}
+        roster = {"roster_id": 9, "layout": LAYOUT, "gpus": gpus}
         broadcast.publish_roster(pipe, json.dumps(roster).encode())
         broadcast.publish_frame(pipe, encode(Frame(9, time.time(), (row,) * count)))
         pipe.execute()

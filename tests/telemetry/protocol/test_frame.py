@@ -10,6 +10,7 @@ from telemetry.protocol.errors import FrameRefused
 from telemetry.protocol.frame import (
     AGE_MOST,
     HEADER,
+    LAYOUT,
     MAX_ROWS,
     ROW,
     Frame,
@@ -49,6 +50,28 @@ def test_the_layout_is_the_one_that_the_browser_knows() -> None:
         "08"  # 0.8 s
     )
     assert (HEADER.size, ROW.size) == (16, 12)
+
+
+def test_the_layout_that_the_pages_get_reads_the_bytes() -> None:
+    data = encode(Frame(1, 2.0, (BUSY, FrameRow(GpuState.LOST))))
+    formats = {"Uint8": "<B", "Uint16": "<H", "Uint32": "<I"}
+    told = []
+    for start in (HEADER.size, HEADER.size + LAYOUT["row_bytes"]):
+        row = {}
+        for name, width, offset, most, step in LAYOUT["fields"]:
+            (value,) = struct.unpack_from(formats[width], data, start + offset)
+            row[name] = None if value > most else value * step
+        told.append(row)
+    assert told[0] == {
+        "state": GpuState.BUSY,
+        "util_pct": 93,
+        "memory_used_bytes": 61_440 * 2**20,
+        "temperature_celsius": 71,
+        "power_watts": 350,
+        "sm_clock_mhz": 1395,
+        "age_seconds": pytest.approx(0.8),
+    }
+    assert told[1] == dict.fromkeys(told[0]) | {"state": GpuState.LOST}
 
 
 def test_unknown_is_never_zero_on_the_wire() -> None:
