@@ -11,6 +11,7 @@ from datetime import datetime
 from placement.models import Job, StoredPlan
 from placement.planner.launch.execution import why_not
 from placement.planner.model.spec import ModelSpec
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
 from placement.plans.available_gpus import offered
@@ -50,7 +51,12 @@ def plan_for(
         there = offered(
             user=user, at=None, hours=1, now=now, reservation_id=reservation.pk
         )
-        found = make_plans(spec=spec, workload=workload, offers=there.offers)
+        found = make_plans(
+            spec=spec,
+            workload=workload,
+            offers=there.offers,
+            limits=PlanLimits(beaten_too=True),
+        )
         chosen = _nearest_plan(kept, found.plans, kind)
     if chosen is None:
         return None

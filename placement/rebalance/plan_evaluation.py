@@ -218,6 +218,7 @@ def _plans(
             small_optimizer=False,
             offload=False,
             quantization=False,
+            beaten_too=True,
         ),
         wish="fastest",
     )

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from placement.models import StoredPlan
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.values.workload import Workload
 from placement.plans.service import make_plans, offered, save_plan
 from reservations.models import User
@@ -105,6 +106,11 @@ def plan_on(user: User, strategy: str) -> StoredPlan:
     now = timezone.now()
     spec = well_known_spec("gpt2")
     found = offered(user=user, at=None, hours=4, now=now)
-    plans = make_plans(spec=spec, workload=Workload(), offers=found.offers)
+    plans = make_plans(
+        spec=spec,
+        workload=Workload(),
+        offers=found.offers,
+        limits=PlanLimits(strategies=(strategy,)),
+    )
     chosen = next(plan for plan in plans.plans if plan.strategy == strategy)
     return save_plan(user=user, spec=spec, plan=chosen, now=now)

@@ -11,6 +11,7 @@ from placement.jobs import service as jobs
 from placement.jobs.nodes import log_store
 from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.workload import Workload
 from placement.plans.service import make_plans, save_plan
@@ -85,7 +86,10 @@ def plan_on(gpus, strategy="single"):
         for gpu in gpus
     ]
     found = make_plans(
-        spec=well_known_spec("gpt2"), workload=Workload(batch=16), offers=offers
+        spec=well_known_spec("gpt2"),
+        workload=Workload(batch=16),
+        offers=offers,
+        limits=PlanLimits(beaten_too=True),
     )
     return next(
         plan

@@ -37,6 +37,9 @@ class PlanLimits:
     """What offloading may take of a node's memory; None: not known, taken as enough."""
     strategies: tuple[str, ...] = ()
     """Only these; empty: all."""
+    beaten_too: bool = False
+    """Plans that another one beats in time and in cost are shown too, as they are
+    where `strategies` are named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 `plan` asks, Node by Node (a Job runs on one Node), for each strategy: does it fit the
 memory that is really free, what must change for it to fit, how long is a step? What
-loses says why. Where the speed of the network between Nodes is known, copies and stages
-may span Nodes too; such Plans say so. Order of choice,
-docs/design/placement.md#order-of-choice: one Gpu if it fits; copies before cut models;
-pipeline before FSDP where links are slow; mild remedies before harsh ones. A wish
-changes the order (objective.py).
+loses says why. Where the speed of the network between Nodes is known, copies and
+stages may span Nodes too; such Plans say so. Plans that another one beats in time and
+in cost are not shown (trade_off.py). The others are ranked by time x cost, and between
+equals by docs/design/placement.md#order-of-choice. A wish changes the order
+(objective.py).
 
 Keys of `Plan.launch`: engine, strategy, nproc, gpu_uuids, nodes, fast_links, task,
 batch, microbatch, sequence_length, accumulation, precision, optimizer, optimizer_loop,
@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from placement.planner.model.adaptation import with_quantized
 from placement.planner.model.spec import ModelSpec
+from placement.planner.search.advice import advice
 from placement.planner.search.candidates.data_parallel import data_parallel, single
 from placement.planner.search.candidates.explanation import StrategyUnfit, refusal
 from placement.planner.search.candidates.hybrid import hybrid
@@ -39,6 +40,11 @@ from placement.planner.search.card_support import (
 )
 from placement.planner.search.memory_savings import PlanLimits, Weights
 from placement.planner.search.plan_validation import validate
+from placement.planner.search.trade_off import (
+    trade_off,
+    with_consistent_sense,
+    with_trades,
+)
 from placement.planner.values.calibration import UNCORRECTED, Corrections
 from placement.planner.values.errors import SpecInvalid, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, check_offers
@@ -146,16 +152,20 @@ def plan(
                 sentence("No GPU can be used. See why each one is left out."),
             )
         )
-    plans = _without_twins(sorted(plans, key=lambda one: rank_key(one, wish)))
-    for one in plans:
+    plans = with_consistent_sense(plans)
+    ranked = _without_twins(sorted(plans, key=lambda one: rank_key(one, wish)))
+    if not (allowed.beaten_too or allowed.strategies):
+        shown = trade_off(ranked, wish)
+        ranked, refusals = shown.plans, [*refusals, *shown.beaten]
+    for one in ranked:
         validate(one, offers, spec)
     left_out = _in_place(offer for offer in offers if not offer.usable)
     unsupported = {offer.uuid for offer in offered}
     return PlanSet(
         model=spec.name,
         workload=workload,
-        plans=tuple(plans),
-        refusals=_merged(refusals, {one.strategy for one in plans}),
+        plans=with_trades(ranked),
+        refusals=_merged(refusals, {one.strategy for one in ranked}),
         left_out=tuple(
             LeftOut(
                 gpu_label=offer.label,
@@ -171,7 +181,12 @@ def plan(
             *unknown_speed_notes(usable, learned),
         ),
         wish=wish or "",
+        advice=advice(base, usable) if usable and not _sensible(ranked) else "",
     )
+
+
+def _sensible(ranked: Sequence[Plan]) -> bool:
+    return any(not one.absurd for one in ranked)
 
 
 def _everywhere(

@@ -39,6 +39,19 @@ def seconds(value: float) -> str:
     return f"{value:.1f} s"
 
 
+def duration(value: float) -> str:
+    """A long time with a fitting unit, up to days.
+
+    >>> duration(63.6), duration(5400), duration(3 * 86400)
+    ('63.6 s', '1.5 hours', '3.0 days')
+    """
+    if value < 3600:
+        return seconds(value)
+    if value < 2 * 86_400:
+        return sentence("{hours} hours", hours=f"{value / 3600:,.1f}")
+    return sentence("{days} days", days=f"{value / 86_400:,.1f}")
+
+
 def listed(parts: Iterable[str]) -> str:
     """Return texts as one, with "and" between them.
 

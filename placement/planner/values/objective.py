@@ -1,9 +1,10 @@
 """The objective by which Plans are ranked.
 
-Without an objective: docs/design/placement.md#order-of-choice. With one, it comes
-first and the order of choice decides between equals. A tight Plan (one that may run out
-of memory) never comes before a comfortable one. Every key ends with the Gpus' names, so
-the order does not depend on the order in which the Gpus are listed.
+Without an objective: docs/design/placement.md#time-and-cost. With one, it comes first
+and the default order decides between equals. A Plan whose step is absurd comes last. A
+tight Plan (one that may run out of memory) never comes before a comfortable one. Every
+key ends with the Gpus' names, so the order does not depend on the order in which the
+Gpus are listed.
 
 soonest            when its Gpus are free together
 fastest            seconds a step
@@ -12,6 +13,7 @@ least_disturbance  computing processes of others on its Gpus, then how busy thos
 cheapest           quota that a step costs, in weighted GPU-seconds
 """
 
+import math
 from typing import Literal, get_args
 
 from placement.planner.values.plan import Plan
@@ -31,16 +33,25 @@ OBJECTIVE_WORDS: dict[str, str] = {
 }
 """What a wish is called on screen."""
 
+SAME_RATIO = 1.1
+"""Products of time and cost closer than this are equal: the seconds are priors."""
+SHORT_STEP_SECONDS = 0.05
+"""In a shorter step the time to start kernels and to load data decides, which is not
+estimated, so that more Gpus are no gain."""
 Key = tuple[object, ...]
 
 
 def is_recommendable(one: Plan, asked: Workload) -> bool:
     """Return whether a Plan can be the answer without a warning.
 
-    It keeps memory free on every Gpu, is not tight, and moves nothing to the memory of
-    the host or to a drive that was not asked to be there.
+    Its step is sensible. It keeps memory free on every Gpu, is not tight, and moves
+    nothing to the memory of the host or to a drive that was not asked to be there.
     """
-    if one.fit == "tight" or any(shard.headroom_bytes < 0 for shard in one.shards):
+    if (
+        one.absurd
+        or one.fit == "tight"
+        or any(shard.headroom_bytes < 0 for shard in one.shards)
+    ):
         return False
     return asked.offload != "none" or not offloads(one)
 
@@ -53,7 +64,26 @@ def offloads(one: Plan) -> bool:
 def rank_key(one: Plan, wish: Wish | None = None) -> Key:
     """Sorts Plans best first."""
     tight = one.fit == "tight"
-    return (tight, *_wished(one, wish), *_order_of_choice(one))
+    return (bool(one.absurd), tight, *_wished(one, wish), *_order_of_choice(one))
+
+
+def step_cost(one: Plan) -> float:
+    """Return what a step costs: weighted GPU-seconds, or GPU-seconds where all Gpus
+    are free of charge."""
+    return one.quota_gpu_seconds or one.gpu_seconds
+
+
+def concession(one: Plan) -> int:
+    """Return what a Plan gives up to fit, 0 (nothing) to 3.
+
+    1: Adam's state in 8 bits. 2: frozen weights in fewer bits. 3: state outside of the
+    Gpus.
+    """
+    if offloads(one):
+        return 3
+    if one.launch.get("weights", "full") != "full":
+        return 2
+    return int(one.workload.optimizer == "adam8bit")
 
 
 def _wished(one: Plan, wish: Wish | None) -> Key:
@@ -71,19 +101,40 @@ def _wished(one: Plan, wish: Wish | None) -> Key:
 
 
 def _order_of_choice(one: Plan) -> Key:
-    """Mild remedies, clean Gpus, one node, order of strategies, fewer Gpus, faster."""
+    """Few concessions, clean Gpus, time x cost; between equals torch's own engine, the
+    order of strategies, one node, fewer Gpus, faster."""
     return (
-        one.launch.get("weights", "full") != "full",
-        offloads(one),
-        one.workload.optimizer == "adam8bit",
+        concession(one),
         one.disturbance > 0,
         one.troubled > 0,
-        one.spans_nodes,
+        _time_times_cost(one),
         one.launch["engine"] != "torch",
         STRATEGIES[one.strategy].place(fast_links=one.launch["fast_links"]),
+        one.spans_nodes,
         len(one.shards),
         one.workload.checkpointing == "full",
         one.step_seconds,
         one.nodes or (one.node,),
         one.gpu_uuids,
     )
+
+
+def noticed_seconds(one: Plan, wish: Wish | None = None) -> float:
+    """Return the seconds of a step by which Plans are compared.
+
+    Without a wish a step shorter than `SHORT_STEP_SECONDS` counts as that long.
+    """
+    return one.step_seconds if wish else max(one.step_seconds, SHORT_STEP_SECONDS)
+
+
+def noticed_cost(one: Plan, wish: Wish | None = None) -> float:
+    """Return what a step costs that takes `noticed_seconds`."""
+    if not one.step_seconds:
+        return 0.0
+    return step_cost(one) * noticed_seconds(one, wish) / one.step_seconds
+
+
+def _time_times_cost(one: Plan) -> int:
+    """Seconds x cost of a step, in steps of SAME_RATIO: what is nearer is equal."""
+    product = noticed_seconds(one) * noticed_cost(one)
+    return round(math.log(product, SAME_RATIO)) if product > 0 else 0

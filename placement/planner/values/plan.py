@@ -116,6 +116,15 @@ class Plan(JsonValue):
     """After the start that was asked for, when its Gpus are free together."""
     prior_step_seconds: float = 0.0
     """Before the site's measured error moved it; 0: it did not."""
+    absurd: str = ""
+    """Why nobody should wait for its step; "": its step is sensible."""
+    trade: str = ""
+    """Its time and its cost beside those of the Plan ranked first; "": it is alone."""
+
+    @property
+    def gpu_seconds(self) -> float:
+        """GPU-seconds of one step: all its Gpus are held until it ends."""
+        return len(self.shards) * self.step_seconds
 
     @property
     def spans_nodes(self) -> bool:
@@ -175,8 +184,9 @@ class Plan(JsonValue):
         head = (
             f"{self.title}: {self.model}, {gpus} of "
             f"{', '.join(self.nodes or (self.node,))}, {self.step_seconds:.3g} s a "
-            f"step ({self.fit})"
+            f"step ({'not sensible' if self.absurd else self.fit})"
         )
+        head = f"{head}\n{self.trade}" if self.trade else head
         parts = (
             f"compute {seconds(self.compute_seconds)}, bubble "
             f"{seconds(self.bubble_seconds)}, communication "
@@ -199,7 +209,8 @@ class Plan(JsonValue):
                 f"{gib(shard.headroom_bytes):>10}" + "".join(sizes)
             )
         remedies = [f"- {sentence}" for sentence in self.remedies]
-        notes = [f"- {sentence}" for sentence in (*self.why, *self.notes)]
+        said = (*filter(None, [self.absurd]), *self.why, *self.notes)
+        notes = [f"- {sentence}" for sentence in said]
         return "\n".join([*lines, *remedies, *notes])
 
     def _part(self, shard: Shard) -> str:
@@ -258,11 +269,13 @@ class PlanSet(JsonValue):
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...] = ()
     wish: str = ""
-    """What the Plans were ranked by; empty: the order of choice."""
+    """What the Plans were ranked by; empty: time x cost."""
+    advice: str = ""
+    """What to do instead where no Plan is sensible; it comes before all Plans."""
 
     @property
     def best(self) -> Plan | None:
-        """The Plan ranked first."""
+        """The Plan ranked first. Where there is `advice`, that comes before it."""
         return self.plans[0] if self.plans else None
 
     def to_json(self) -> dict[str, Any]:
@@ -272,7 +285,8 @@ class PlanSet(JsonValue):
 
     def table(self) -> str:
         """Every Plan, best first; lost strategies with reasons; omissions."""
-        said = [f"{n}. {one.table()}\n" for n, one in enumerate(self.plans, 1)]
+        said = [f"{self.advice}\n"] if self.advice else []
+        said += [f"{n}. {one.table()}\n" for n, one in enumerate(self.plans, 1)]
         for lost in self.refusals:
             change = f" It would fit with {lost.cheapest_change}."
             ending = change if lost.missing_bytes and lost.cheapest_change else ""

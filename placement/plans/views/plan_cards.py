@@ -21,8 +21,6 @@ from telemetry.web.translation import translated
 
 MOST_CARDS = 6
 IMAGES, TOKENS = "images", "tokens"
-SAME_PACE = 1.05
-"""Steps closer to each other than that are called equal."""
 MENTION_GAIN = 1.15
 """How much faster another Plan must be to stand in the verdict."""
 
@@ -158,19 +156,9 @@ def _against(plan: Plan, found: PlanSet) -> str:
     tight = [gettext("Tight: only the minimum fits.")] if plan.fit == "tight" else []
     if plan is first:
         first_choice = gettext("First choice: %(wish)s.") % {"wish": translated(wish)}
-        return " ".join([*tight, first_choice])
+        trade = [shown(plan.trade)] if plan.trade else []
+        return " ".join([*tight, first_choice, *trade])
     said = []
-    if plan.step_seconds and first.step_seconds:
-        ratio = plan.step_seconds / first.step_seconds
-        if ratio > SAME_PACE:
-            said.append(gettext("%(ratio)s times slower") % {"ratio": f"{ratio:.1f}"})
-        elif ratio < 1 / SAME_PACE:
-            said.append(
-                gettext("%(ratio)s times faster") % {"ratio": f"{1 / ratio:.1f}"}
-            )
-    more = len(plan.shards) - len(first.shards)
-    if more:
-        said.append(gpus_more(more))
     if plan.workload.offload != "none" and first.workload.offload == "none":
         said.append(gettext("offloads"))
     if plan.workload.checkpointing == "full" != first.workload.checkpointing:
@@ -182,9 +170,13 @@ def _against(plan: Plan, found: PlanSet) -> str:
     beside = (
         gettext("Compared with the first: %(said)s.") % {"said": ", ".join(said)}
         if said
+        else ""
+        if plan.trade
         else gettext("As good as the first.")
     )
-    return " ".join([*tight, beside])
+    absurd = [shown(plan.absurd)] if plan.absurd else []
+    trade = [shown(plan.trade)] if plan.trade else []
+    return " ".join(filter(None, [*absurd, *tight, *trade, beside]))
 
 
 def estimate_rows(one: Estimate) -> list[dict[str, object]]:
@@ -222,7 +214,14 @@ def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> s
         ) % {"time": _step(best)}
     where = ", ".join(filter(None, [_where(best), about]))
     said = [] if now is None else [_why_later(now)]
-    if best.fit == "tight":
+    if found.advice:
+        said.append(shown(found.advice))
+    if best.absurd:
+        said.append(
+            gettext("The best plan is not sensible (%(where)s): %(why)s")
+            % {"where": where, "why": shown(best.absurd)}
+        )
+    elif best.fit == "tight":
         said.append(
             gettext("May run out of memory on %(where)s: only the minimum is free.")
             % {"where": where}
@@ -245,7 +244,8 @@ def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> s
         said.append(gettext("Fits on %(where)s.") % {"where": where})
     changes = short_remedies(best)
     said += [f"{text[0].upper()}{text[1:]}." for text in changes]
-    faster = min(found.plans, key=lambda plan: plan.step_seconds)
+    sensible = [one for one in found.plans if not one.absurd] or found.plans
+    faster = min(sensible, key=lambda plan: plan.step_seconds)
     gain = best.step_seconds / faster.step_seconds if faster.step_seconds else 1
     if gain >= MENTION_GAIN:
         said.append(

@@ -15,6 +15,7 @@ from placement.jobs import service as jobs
 from placement.jobs.nodes import log_store
 from placement.models import Job, StoredPlan
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.workload import Workload
 from placement.plans.service import save_plan
@@ -65,7 +66,9 @@ def plan_of_two(user: User) -> StoredPlan:
         for gpu in first
     ]
     spec = well_known_spec("gpt2")
-    plans = make_plans(spec, Workload(precision="fp32"), offers).plans
+    limits = PlanLimits(strategies=("ddp",))
+    asked = Workload(precision="fp32")
+    plans = make_plans(spec, asked, offers, limits=limits).plans
     chosen = next(one for one in plans if one.strategy == "ddp" and one.spans_nodes)
     return save_plan(user=user, spec=spec, plan=chosen, now=timezone.now())
 

@@ -17,6 +17,7 @@ from placement.agent.job_folder import JobFolder
 from placement.agent.local_runner import ask, halt_all
 from placement.planner.launch.files import launch_files
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.workload import Workload
 from placement.protocol.job_lifecycle import JobState
@@ -150,7 +151,9 @@ def plan_files():
         for name in NAMES
     ]
     spec = well_known_spec("gpt2")
-    plans = make_plans(spec, Workload(precision="fp32"), offers).plans
+    limits = PlanLimits(strategies=("ddp",))
+    asked = Workload(precision="fp32")
+    plans = make_plans(spec, asked, offers, limits=limits).plans
     plan = next(one for one in plans if one.strategy == "ddp" and one.spans_nodes)
     return {
         file.name: file.text

@@ -20,6 +20,7 @@ from placement.jobs.nodes.event_intake import record_fact
 from placement.jobs.tick import job_tick
 from placement.models import Job, StoredPlan
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.workload import Workload
 from placement.plans.service import save_plan
@@ -210,7 +211,8 @@ def staged_plan(user: User) -> StoredPlan:
         for gpu in Gpu.objects.select_related("node").order_by("-node__name", "index")
     ]
     spec = well_known_spec("gpt2")
-    made = make_plans(spec, Workload(precision="fp32"), offers)
+    limits = PlanLimits(strategies=("pipeline",))
+    made = make_plans(spec, Workload(precision="fp32"), offers, limits=limits)
     chosen = next(plan for plan in made.plans if len(plan.nodes) == 2)
     assert len(chosen.shards) == 3 and chosen.strategy == "pipeline"
     return save_plan(user=user, spec=spec, plan=chosen, now=timezone.now())

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan
 from placement.planner.values.workload import Workload
 from placement.plans.earliest_start import (
@@ -144,7 +145,8 @@ def test_beyond_the_horizon_there_is_no_start():
 
 def test_the_needs_of_a_plan_name_its_gpus_and_teams():
     offers = make_offers(23, 23, link_group="nv")
-    found = plan(well_known_spec("gpt2"), Workload(batch=4), offers, wish="fastest")
+    limits = PlanLimits(strategies=("ddp", "tensor"))
+    found = plan(well_known_spec("gpt2"), Workload(batch=4), offers, limits=limits)
     speeds = {offer.uuid: offer.peak_flops for offer in offers}
     by_name = {one.strategy: needs_of(one, speeds) for one in found.plans}
 

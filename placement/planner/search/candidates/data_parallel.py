@@ -40,6 +40,7 @@ from placement.planner.search.memory_savings import (
 from placement.planner.search.step_time import StepTime, data_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib, gib_at_least, seconds
+from placement.planner.values.objective import SHORT_STEP_SECONDS
 from placement.planner.values.plan import Plan, RejectedStrategy
 from placement.planner.values.strategies import SINGLE, STRATEGIES
 from placement.planner.values.workload import Workload
@@ -317,14 +318,24 @@ def _time(
 
 
 def _worth_showing(found: Sequence[FoundStrategy], worth: float) -> list[FoundStrategy]:
-    """The fewest Gpus with the mildest remedies, and a much faster one if any."""
+    """The fewest Gpus with the mildest remedies, the least time x cost with remedies as
+    mild, and the fastest if it is much faster."""
     first = min(found, key=lambda one: (one.setting.severity[:4], len(one.chosen)))
-    quick = min(
-        found, key=lambda one: (one.setting.severity[:3], one.time.total_seconds)
+    alike = [
+        one for one in found if one.setting.severity[:3] <= first.setting.severity[:3]
+    ]
+    knee = min(alike, key=_time_times_cost)
+    quick = min(alike, key=lambda one: one.time.total_seconds)
+    shown = [first] if knee is first else [first, knee]
+    limit = worth * min(one.time.total_seconds for one in shown)
+    return (
+        shown if quick.time.total_seconds > limit or quick in shown else [*shown, quick]
     )
-    if quick is first or quick.time.total_seconds > worth * first.time.total_seconds:
-        return [first]
-    return [first, quick]
+
+
+def _time_times_cost(one: FoundStrategy) -> float:
+    weight = sum(offer.weight for offer in one.chosen) or len(one.chosen)
+    return weight * max(one.time.total_seconds, SHORT_STEP_SECONDS) ** 2
 
 
 def _data_plan(

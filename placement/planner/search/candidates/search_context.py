@@ -35,6 +35,7 @@ from placement.planner.search.memory_savings import (
     Weights,
     explain,
 )
+from placement.planner.search.sensible_step import why_absurd
 from placement.planner.search.step_time import (
     HOST_BYTES_PER_ELEMENT,
     StepTime,
@@ -376,6 +377,7 @@ class SearchContext:
                 *batch_norm_notes(self.spec, setting.workload),
             ),
             prior_step_seconds=prior_seconds if learned.ratio != 1 else 0.0,
+            absurd=why_absurd(setting.workload, time),
             activations_are_a_guess=self.spec.activations_are_a_guess,
             bound_by=bound,
             quota_gpu_seconds=sum(offer.weight for offer in offers) * total,

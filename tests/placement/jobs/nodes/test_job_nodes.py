@@ -9,6 +9,7 @@ from placement.jobs import service as jobs
 from placement.jobs.job_usage import spans_of
 from placement.jobs.tick import job_retry, job_tick
 from placement.models import Job, JobPart, StoredPlan
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.commands import OrderKind
 from placement.protocol.job_lifecycle import JobState
@@ -42,7 +43,8 @@ def wide(alice, node):
         for gpu in gpus
     ]
     spec = well_known_spec("gpt2")
-    made = make_plans(spec, Workload(precision="fp32"), offers)
+    limits = PlanLimits(beaten_too=True)
+    made = make_plans(spec, Workload(precision="fp32"), offers, limits=limits)
     plan = next(one for one in made.plans if one.spans_nodes)
     stored = StoredPlan.objects.create(
         owner=alice, title="wide", spec=spec.to_json(), workload={}, plan=plan.to_json()

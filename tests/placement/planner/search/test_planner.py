@@ -1,6 +1,7 @@
 """Plans: ranked, within memory, with reasons; refusals that help."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -206,7 +207,7 @@ def test_unequally_full_gpus_get_unequal_shares_of_the_optimizer():
         well_known_spec("gpt2-medium"),
         Workload(batch=2, sequence_length=64, precision="fp32", optimizer_loop="fused"),
         make_offers(6.6, 4.3),
-        limits=NOTHING,
+        limits=replace(NOTHING, beaten_too=True),
     )
     uneven = next(one for one in made.plans if one.strategy == "zero1_uneven")
 
@@ -221,6 +222,7 @@ def test_pipeline_bounds_are_what_is_launched():
         well_known_spec("llama-3-8b"),
         Workload(batch=16, sequence_length=512),
         make_offers(*[23] * 8),
+        limits=PlanLimits(strategies=("pipeline",)),
     )
     staged = next(one for one in made.plans if one.strategy == "pipeline")
 
@@ -235,7 +237,7 @@ def test_tensor_parallelism_needs_fast_links():
     fast = plan(spec, workload, make_offers(*[79] * 4, total_gib=80, link_group="nv"))
 
     assert "fast links" in refused(slow, "tensor").reason
-    assert "tensor" in strategies(fast)
+    assert refused(fast, "tensor").code == "not-better"
 
 
 def test_tensor_parallelism_needs_heads_that_divide():
@@ -288,8 +290,8 @@ def test_inference_shares_no_optimizer():
         make_offers(12, 12),
     )
 
-    assert strategies(made) == ["pipeline", "single"]
-    assert made.plans[1].remedies
+    assert strategies(made) == ["pipeline"]
+    assert refused(made, "single").code == "not-better"
     assert "Inference" in refused(made, "fsdp").reason
 
 

@@ -29,7 +29,7 @@ def plans_of(name, workload, *, free_gib, only=None) -> dict[str, Plan]:
             for size in free_gib
         ]
     )
-    limits = PlanLimits(strategies=(only,) if only else ())
+    limits = PlanLimits(strategies=(only,) if only else (), beaten_too=True)
     found: dict[str, Plan] = {}
     for one in plan(well_known_spec(name), workload, offers, limits=limits).plans:
         found.setdefault(one.strategy, one)

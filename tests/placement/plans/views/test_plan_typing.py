@@ -139,11 +139,14 @@ def test_a_wish_changes_what_comes_first(student):
 
 
 def test_two_marked_plans_stand_side_by_side_on_the_page(student):
-    data = typed(compare=["single", "ddp"])
+    asked = {"wish": "fewest", "batch": "64"}
+    page = student.post("/plan/", typed(**asked), headers=FRAGMENT)
+    one, other = [card.plan.strategy for card in page.context["cards"]][:2]
+    data = typed(compare=[one, other], **asked)
     html = student.post("/plan/", data, headers=FRAGMENT).content.decode()
     assert 'id="compare"' in html and "times as fast" in html
-    html = student.get("/plan/?compare=single&compare=ddp").content.decode()
-    assert 'id="compare"' in html
+    address = f"/plan/?wish=fewest&batch=64&compare={one}&compare={other}"
+    assert 'id="compare"' in student.get(address).content.decode()
     assert (
         'id="compare"' not in student.get("/plan/?compare=x&compare=y").content.decode()
     )

@@ -17,6 +17,7 @@ from placement.planner.model.adaptation import adapted
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.spec import ModelSpec
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan
 from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
@@ -36,8 +37,9 @@ TINY_GPT2 = {"n_embd": 64, "n_layer": 6, "n_head": 4, "vocab_size": 256}
 
 def plan_of(spec: ModelSpec, strategy: str, *free_gib: float, **fields: object) -> Plan:
     """The first Plan of a strategy."""
-    card = {"total_gib": max(24, *free_gib)}
-    found = plan(spec, Workload(**fields), make_offers(*free_gib, **card))
+    offers = make_offers(*free_gib, total_gib=max(24, *free_gib))
+    limits = PlanLimits(beaten_too=True)
+    found = plan(spec, Workload(**fields), offers, limits=limits)
     for one in found.plans:
         if one.strategy == strategy:
             return one
@@ -324,7 +326,9 @@ class TestDeepSpeed:
         assert any("your own adafactor" in note for note in found.notes)
 
     def test_what_it_cannot_run_has_no_file_and_says_why(self, gpt2_large):
-        found = plan(gpt2_large, Workload(batch=4), make_offers(23, 23))
+        limits = PlanLimits(strategies=("tensor", "zero1_uneven"))
+        offers = make_offers(23, 23, link_group="nv")
+        found = plan(gpt2_large, Workload(batch=4), offers, limits=limits)
         tensor = [p for p in found.plans if p.strategy in ("tensor", "zero1_uneven")]
         inference = plan_of(tiny(), "single", 23, task="infer")
         files = launch_files(inference, tiny())

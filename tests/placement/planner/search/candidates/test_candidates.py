@@ -189,7 +189,10 @@ def test_allowing_a_forbidden_remedy_is_the_cheapest_change():
 
 def test_a_plan_says_what_binds_it_and_what_each_stage_holds():
     found = plan(
-        LLAMA, Workload(batch=16, sequence_length=1024), make_offers(*[23] * 8)
+        LLAMA,
+        Workload(batch=16, sequence_length=1024),
+        make_offers(*[23] * 8),
+        limits=PlanLimits(strategies=("pipeline",)),
     )
     staged = next(one for one in found.plans if one.strategy == "pipeline")
 

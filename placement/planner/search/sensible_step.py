@@ -1,0 +1,45 @@
+"""Whether a step is worth waiting for.
+
+See docs/design/placement.md#sensible-steps. A Plan may fit and still be no answer: its
+step takes so long, or leaves its Gpus idle for so much of it, that no expert would
+start it. Such a Plan says so, and ranks below every other.
+"""
+
+from placement.planner.search.step_time import StepTime
+from placement.planner.values.humanize import duration
+from placement.planner.values.workload import Workload
+from telemetry.protocol.sentences import sentence
+
+SHORT_TRAINING_STEPS = 1_000
+"""Optimizer steps of a short fine-tuning. LIMA (arXiv:2305.11206) took about 500 and
+Stanford Alpaca about 1,200."""
+LONGEST_TRAINING_SECONDS = 7 * 86_400.0
+"""A short fine-tuning that takes longer than a week is not sensible."""
+LEAST_COMPUTE_RATIO = 0.05
+"""A Gpu that computes for less than this part of a step is not used sensibly."""
+NOTICED_SECONDS = 1.0
+"""A step or a call shorter than this is sensible, however much of it is waiting."""
+
+
+def why_absurd(workload: Workload, time: StepTime) -> str:
+    """Return why nobody should wait for such a step, or "" if it is sensible.
+
+    Args:
+        workload: what is run; only training has many steps.
+        time: seconds of one step or one call.
+    """
+    total = time.total_seconds
+    training_seconds = SHORT_TRAINING_STEPS * total
+    if workload.trains and training_seconds > LONGEST_TRAINING_SECONDS:
+        return sentence(
+            "A step takes {step}, so that {steps} steps take {training}.",
+            step=duration(total),
+            steps=f"{SHORT_TRAINING_STEPS:,}",
+            training=duration(training_seconds),
+        )
+    if total > NOTICED_SECONDS and time.compute_seconds < LEAST_COMPUTE_RATIO * total:
+        return sentence(
+            "The GPUs compute for {share} % of the time and wait for data in the rest.",
+            share=f"{100 * time.compute_seconds / total:.1f}",
+        )
+    return ""

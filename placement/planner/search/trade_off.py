@@ -1,0 +1,193 @@
+"""Plans by time and by cost: which ones another Plan beats, and what each one trades.
+
+See docs/design/placement.md#time-and-cost. The cost of a step is its weighted
+GPU-seconds. All Plans of one question do the same work, so costs of steps compare.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from placement.planner.values.humanize import seconds
+from placement.planner.values.objective import (
+    SAME_RATIO,
+    Wish,
+    concession,
+    noticed_cost,
+    noticed_seconds,
+    step_cost,
+)
+from placement.planner.values.plan import Plan, RejectedStrategy
+from telemetry.protocol.sentences import counted, sentence
+
+NEAR_RATIO = SAME_RATIO
+"""A time or a cost at most this many times as large is the same: all are priors."""
+EQUAL_RATIO = 1e-9
+"""Relative difference below which figures that were computed twice are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class TradeOff:
+    """Plans of which no one beats another, best first, and those that lost."""
+
+    plans: list[Plan]
+    beaten: list[RejectedStrategy]
+
+
+def trade_off(ranked: Sequence[Plan], wish: Wish | None = None) -> TradeOff:
+    """Return the Plans that no Plan ranked before them makes needless, in their order.
+
+    Plans that may run out of memory are left out if a Plan without concessions is sure
+    to fit. Cost: the square of the number of Plans.
+
+    Args:
+        ranked: sorted by `rank_key` for the same wish. By it no Plan beats one that is
+            ranked before it by more than `NEAR_RATIO`, so that a Plan that is kept is
+            beaten by no other one that is.
+        wish: what else counts besides time and cost.
+    """
+    kept: list[Plan] = []
+    beaten: list[RejectedStrategy] = []
+    sure = next((one for one in ranked if _is_sure(one)), None)
+    for one in ranked:
+        better = [other for other in kept if makes_needless(other, one, wish)]
+        if one.fit == "tight" and sure is not None:
+            beaten.append(_lost(one, sure))
+        elif better:
+            beaten.append(_lost(one, better[0]))
+        else:
+            kept.append(one)
+    return TradeOff(kept, beaten)
+
+
+def with_consistent_sense(plans: Sequence[Plan]) -> list[Plan]:
+    """Return the Plans; one that is as fast and as cheap as a sensible one is sensible.
+
+    A faster card waits for a larger part of a shorter step.
+    """
+    sensible = [one for one in plans if not one.absurd]
+    return [
+        replace(one, absurd="")
+        if one.absurd
+        and any(
+            one.step_seconds <= other.step_seconds
+            and step_cost(one) <= step_cost(other)
+            for other in sensible
+        )
+        else one
+        for one in plans
+    ]
+
+
+def makes_needless(one: Plan, other: Plan, wish: Wish | None = None) -> bool:
+    """Return whether a Plan is about as fast and as cheap as another one or more so,
+    and gives up no more: memory that is sure, numbers, the quiet of others, health, an
+    early start, and for the wish of the fewest Gpus their number."""
+    mine, theirs = _qualities(one), _qualities(other)
+    if wish == "fewest":
+        mine, theirs = (*mine, len(one.shards)), (*theirs, len(other.shards))
+    if any(a > b for a, b in zip(mine, theirs, strict=True)):
+        return False
+    # A Plan on fewer GPUs is needless only if it really is no cheaper and no faster.
+    fewer = len(other.shards) < len(one.shards)
+    near = 1 + EQUAL_RATIO if fewer else NEAR_RATIO
+    return noticed_seconds(one, wish) <= near * noticed_seconds(
+        other, wish
+    ) and noticed_cost(one, wish) <= near * noticed_cost(other, wish)
+
+
+def with_trades(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Return the Plans, each with its time and cost beside those of the first one.
+
+    The first one is compared with the cheapest other Plan.
+    """
+    if len(plans) < 2:
+        return tuple(plans)
+    first, *others = plans
+    cheapest = min(others, key=lambda one: (step_cost(one), one.step_seconds))
+    return (
+        replace(first, trade=trade_told(first, cheapest)),
+        *(replace(one, trade=trade_told(one, first)) for one in others),
+    )
+
+
+def trade_told(one: Plan, other: Plan) -> str:
+    """Return "4 GPUs: 2.3 times faster than 1 GPU, 1.10 times the GPU-hours.".
+
+    "" where a time or a cost is not known.
+    """
+    costs = step_cost(one), step_cost(other)
+    if min(*costs, one.step_seconds, other.step_seconds) <= 0:
+        return ""
+    ratio = other.step_seconds / one.step_seconds
+    weighted = any(
+        abs(plan.quota_gpu_seconds - plan.gpu_seconds) > EQUAL_RATIO * plan.gpu_seconds
+        for plan in (one, other)
+    )
+    values = {
+        "gpus": counted("{n} GPU", "{n} GPUs", len(one.shards)),
+        "ratio": f"{max(ratio, 1 / ratio):.3g}",
+        "cost": f"{costs[0] / costs[1]:.2f}",
+        "others": counted("{n} GPU", "{n} GPUs", len(other.shards)),
+    }
+    if weighted and ratio >= 1:
+        return sentence(
+            "{gpus}: {ratio} times faster than {others}, {cost} times the credits.",
+            **values,
+        )
+    if weighted:
+        return sentence(
+            "{gpus}: {ratio} times slower than {others}, {cost} times the credits.",
+            **values,
+        )
+    if ratio >= 1:
+        return sentence(
+            "{gpus}: {ratio} times faster than {others}, {cost} times the GPU-hours.",
+            **values,
+        )
+    return sentence(
+        "{gpus}: {ratio} times slower than {others}, {cost} times the GPU-hours.",
+        **values,
+    )
+
+
+def _is_sure(one: Plan) -> bool:
+    return not one.absurd and one.fit != "tight" and not concession(one)
+
+
+def _qualities(one: Plan) -> tuple[float, ...]:
+    """What a Plan may give up besides time and cost; less is better."""
+    return (
+        one.fit == "tight",
+        concession(one),
+        one.disturbance > 0,
+        one.troubled > 0,
+        one.wait_seconds,
+    )
+
+
+def _lost(one: Plan, better: Plan) -> RejectedStrategy:
+    """Return why a Plan that fits is not shown."""
+    values = {
+        "title": better.title,
+        "gpus": counted("{n} GPU", "{n} GPUs", len(better.shards)),
+        "step": seconds(better.step_seconds),
+        "cost": f"{better.gpu_seconds:,.3g}",
+        "mine": seconds(one.step_seconds),
+        "my_cost": f"{one.gpu_seconds:,.3g}",
+    }
+    if one.fit == "tight" and better.fit != "tight":
+        reason = sentence(
+            "It may run out of memory. {title} ({gpus}) is sure to fit and takes "
+            "{step} and {cost} GPU-seconds a step; this one would take {mine} and "
+            "{my_cost}.",
+            **values,
+        )
+    else:
+        reason = sentence(
+            "{title} ({gpus}) takes {step} and {cost} GPU-seconds a step; this one "
+            "would take {mine} and {my_cost}.",
+            **values,
+        )
+    return RejectedStrategy(
+        strategy=one.strategy, title=one.title, code="not-better", reason=reason
+    )

@@ -1,0 +1,180 @@
+"""The first Plan is the knee of time and cost, and no shown Plan beats another."""
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.memory_savings import PlanLimits
+from placement.planner.search.planner import plan
+from placement.planner.search.sensible_step import LEAST_COMPUTE_RATIO, why_absurd
+from placement.planner.search.step_time import StepTime
+from placement.planner.search.trade_off import trade_told
+from placement.planner.values.gpu_list import offers_from_list
+from placement.planner.values.workload import Workload
+
+pytestmark = pytest.mark.pure
+
+
+def cards(count, name="NVIDIA A100 80GB", giga=80, *, per_node=8, nvlink=False):
+    return offers_from_list(
+        [
+            {
+                "name": name,
+                "free_bytes": giga * 10**9,
+                "node": f"n{number // per_node}",
+                "link_group": f"nv{number // per_node}" if nvlink else "",
+                "network_bytes_per_second": 25e9,
+            }
+            for number in range(count)
+        ]
+    )
+
+
+def beaten(found):
+    """Pairs of shown Plans of which the second beats the first in time and cost."""
+    return [
+        (one.title, other.title)
+        for one, other in permutations(found.plans, 2)
+        if (other.step_seconds, other.gpu_seconds)
+        != (one.step_seconds, one.gpu_seconds)
+        and other.step_seconds <= one.step_seconds
+        and other.gpu_seconds <= one.gpu_seconds
+        and (other.fit == "tight") <= (one.fit == "tight")
+        and (other.workload.optimizer == one.workload.optimizer)
+    ]
+
+
+def test_a_large_model_is_shared_out_before_it_waits_in_the_hosts_memory():
+    asked = Workload(batch=16, sequence_length=2048, precision="bf16")
+    found = plan(well_known_spec("llama-3-70b"), asked, cards(4))
+
+    assert (found.best.strategy, len(found.best.shards)) == ("fsdp", 4)
+    alone = next(one for one in found.refusals if one.strategy == "single")
+    assert alone.code == "not-better"
+    assert "4 GPUs" in alone.reason
+    assert not beaten(found)
+
+
+def test_more_gpus_are_taken_while_they_pay():
+    asked = Workload(batch=64, sequence_length=2048)
+    found = plan(well_known_spec("llama-3-8b"), asked, cards(8))
+
+    assert len(found.best.shards) == 8
+    assert not beaten(found)
+    fewer = next(one for one in found.plans if len(one.shards) < 8)
+    assert f"{len(fewer.shards)} GPUs: " in fewer.trade
+    assert "times slower than 8 GPUs" in fewer.trade
+    assert fewer.trade in found.table()
+
+
+def test_a_step_of_milliseconds_is_no_reason_to_take_more_gpus():
+    found = plan(well_known_spec("tiny-gpt"), Workload(), cards(4, nvlink=True))
+
+    assert len(found.best.shards) == 1
+    quick = plan(
+        well_known_spec("tiny-gpt"), Workload(), cards(4, nvlink=True), wish="fastest"
+    )
+    assert len(quick.best.shards) > 1
+
+
+def test_an_absurd_plan_says_so_and_comes_after_the_advice():
+    asked = Workload(batch=64, sequence_length=4096, precision="mixed_fp16")
+    found = plan(well_known_spec("llama-3.1-405b"), asked, cards(2, giga=80))
+
+    assert found.best.absurd
+    assert "does not fit sensibly" in found.advice
+    assert " GPUs like NVIDIA A100 80GB" in found.advice
+    table = found.table()
+    assert table.index(found.advice) < table.index(found.best.title)
+    assert "not sensible" in table
+    sensible = plan(well_known_spec("gpt2"), Workload(), cards(1))
+    assert not sensible.advice
+    assert not sensible.best.absurd
+
+
+def test_the_advice_names_lora_where_it_fits():
+    asked = Workload(batch=8, sequence_length=512)
+    found = plan(well_known_spec("llama-3-8b"), asked, cards(1, "NVIDIA H100", 24))
+
+    assert found.best is None or found.best.absurd
+    assert "LoRA" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("task", "compute", "total", "absurd"),
+    [
+        ("train", 100.0, 604.0, False),
+        ("train", 600.0, 606.0, True),
+        ("train", 10 * LEAST_COMPUTE_RATIO * 0.9, 10.0, True),
+        ("infer", 10 * LEAST_COMPUTE_RATIO * 0.9, 10.0, True),
+        ("infer", 700.0, 700.0, False),
+        ("infer", 0.001, 0.5, False),
+    ],
+)
+def test_a_step_is_absurd_by_its_length_or_its_waiting(task, compute, total, absurd):
+    time = StepTime(compute, total - compute)
+
+    assert bool(why_absurd(Workload(task=task), time)) is absurd
+
+
+def test_the_trade_is_in_credits_where_gpus_weigh_differently():
+    spec, asked = well_known_spec("gpt2-xl"), Workload(batch=16)
+    found = plan(spec, asked, cards(1), wish="fewest")
+    one = found.best
+    double = plan(
+        spec,
+        asked,
+        offers_from_list([{"name": "A100", "free_bytes": 80 * 10**9, "weight": 10}]),
+    ).best
+
+    assert trade_told(one, one) == (
+        "1 GPU: 1 times faster than 1 GPU, 1.00 times the GPU-hours."
+    )
+    assert "10.00 times the credits" in trade_told(double, one)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from(["gpt2", "llama-3.2-1b", "llama-3-8b", "mixtral-8x7b"]),
+    st.sampled_from(["train", "infer"]),
+    st.integers(1, 4),
+    st.lists(
+        st.sampled_from(
+            [("NVIDIA A10", 24), ("NVIDIA GeForce RTX 3090", 24), ("NVIDIA H100", 80)]
+        ),
+        min_size=1,
+        max_size=2,
+    ),
+    st.booleans(),
+    st.sampled_from([1, 7, 16]),
+)
+def test_a_first_plan_is_never_absurd_and_no_shown_plan_beats_another(
+    name, task, count, kinds, nvlink, batch
+):
+    rows = [
+        {
+            "name": card,
+            "free_bytes": giga * 10**9,
+            "node": f"n{place}",
+            "link_group": f"nv{place}" if nvlink else "",
+            "network_bytes_per_second": 10e9,
+        }
+        for place, (card, giga) in enumerate(kinds)
+        for _ in range(count)
+    ]
+    asked = Workload(task=task, batch=batch, sequence_length=512, precision="bf16")
+    limits = PlanLimits(small_optimizer=False, quantization=False)
+    found = plan(well_known_spec(name), asked, offers_from_list(rows), limits=limits)
+
+    if found.best is None or found.best.absurd:
+        assert found.advice
+    else:
+        assert not found.advice
+        assert 1_000 * found.best.step_seconds < 7 * 86_400 or task == "infer"
+    assert not beaten(found)
+    assert [bool(one.absurd) for one in found.plans] == sorted(
+        bool(one.absurd) for one in found.plans
+    )
