@@ -96,7 +96,7 @@ def _core(
     # Both fused kernels save the same tensors (derivatives.yaml).
     kernel = "flash" if setting.attention == "efficient" else setting.attention
     relative = shape.norm == "rmsnorm_t5" and not cross
-    refused = shape.alibi or shape.softcap
+    refused = shape.alibi or shape.softcap or shape.sinks
     if kernel == "flash" and (refused or setting.broadcast_keys):
         kernel = "math" if setting.broadcast_keys else "eager"
     if kernel == "flash" and setting.cpu:
@@ -242,6 +242,11 @@ def _scores(
         scores = tape.simple([bent], count, width)
     elif not math:
         scores = tape.simple([scores], count, width, forward_temp_bytes=count * width)
+    if shape.sinks and not math:
+        # The sinks are put beside the scores, then the largest score is taken off.
+        beside = count + tokens.count * heads.queries
+        scores = tape.simple([scores], beside, width)
+        scores = tape.simple([scores], beside, width)
     wide = math or shape.softmax_fp32 or tape.autocast
     probabilities = tape.simple(
         [scores], count, 4.0 if wide else width, keep_output=True

@@ -188,7 +188,7 @@ def _notes(
             )
         )
     shape = spec.shape
-    no_flash = shape is not None and (shape.softcap or shape.alibi)
+    no_flash = shape is not None and (shape.softcap or shape.alibi or shape.sinks)
     if no_flash and workload.attention in ("flash", "efficient"):
         notes.append(
             sentence(

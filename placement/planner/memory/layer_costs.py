@@ -305,6 +305,8 @@ def _forward_flops(
             shared = sum(x.outputs * x.inputs * x.copies for x in one.linears)
             stacked = max(0, used - shared)
             used = shared + stacked * shape.experts_per_token // shape.experts
+        elif shape is None:
+            used -= int(one.routed_parameters * (1 - spec.routed_ratio))
         matrices += used
     if shape is not None and shape.image_tokens and layer.kind == "head":
         return 2.0 * matrices * tokens.batch / degree

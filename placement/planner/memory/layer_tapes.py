@@ -20,7 +20,7 @@ from placement.planner.memory.tape import Tape, Value
 from placement.planner.memory.trainable_weights import weights_of
 from placement.planner.memory.transformer_block import block
 from placement.planner.model.block_shape import TransformerShape
-from placement.planner.model.spec import LayerSpec, ModelSpec
+from placement.planner.model.spec import LayerPart, LayerSpec, ModelSpec
 from placement.planner.values.workload import Workload
 
 BROADCAST_KEYS = ("falcon", "gpt_bigcode")
@@ -197,11 +197,20 @@ def _walk(setting: Replaying, tape: Tape, source: Value, out: Value) -> LayerRep
     return replay(tape.ops, source, out, accumulates=accumulates)
 
 
+def _edges(part: LayerPart, routed_ratio: float) -> float:
+    """Inputs and outputs of a part's matrices for one token; of stacked experts only
+    those that the router takes."""
+    if part.component == "embedding":
+        return 0.0
+    return part.edges - part.routed_edges * (1 - routed_ratio)
+
+
 def guess(setting: Replaying, layer: LayerSpec) -> LayerReplay:
     """Unknown arithmetic: each matrix keeps input and output for each token."""
     workload = setting.workload
     width = widths(workload).compute
-    edges = sum(part.edges for part in layer.parts if part.component != "embedding")
+    ratio = setting.spec.routed_ratio
+    edges = sum(_edges(part, ratio) for part in layer.parts)
     kept = float(edges * setting.tokens("block").count * width)
     if not workload.trains:
         return LayerReplay(0.0, kept / 4, kept / 4, kept / 2, 0.0, 0.0)

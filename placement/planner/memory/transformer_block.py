@@ -80,7 +80,10 @@ def experts(
     )
     if shape.gated:
         gate, value = tape.split(up, [chosen * inner, chosen * inner])
-        bent = multiply(tape, activation(tape, shape, gate), value)
+        if shape.clamped_gate:
+            bent = _clamped_gate(tape, gate, value)
+        else:
+            bent = multiply(tape, activation(tape, shape, gate), value)
     else:
         bent = activation(tape, shape, up)
     down = linear(
@@ -104,6 +107,19 @@ def experts(
             [shared, weight], shared.elements, shared.width, kept=[shared]
         )
     return tape.add(out, shared)
+
+
+def _clamped_gate(tape: Tape, gate: Value, up: Value) -> Value:
+    """(clamp(up) + 1) x clamp(gate) sigmoid(1.702 clamp(gate)), as transformers'
+    modeling_gpt_oss.py writes it: clamp keeps its input, products both factors."""
+    size, width = gate.elements, gate.width
+    near = tape.simple([gate], size, width, kept=[gate])
+    other = tape.simple([up], size, width, kept=[up])
+    scaled = tape.simple([near], size, width)
+    bent = tape.simple([scaled], size, width, keep_output=True)
+    glu = tape.simple([near, bent], size, width, kept=[near, bent])
+    more = tape.simple([other], size, width)
+    return tape.simple([more, glu], size, width, kept=[more, glu])
 
 
 def block(

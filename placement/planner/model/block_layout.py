@@ -110,6 +110,8 @@ def attention_part(
         shapes += [(query,), (key,)]
     elif shape.qk_norm:
         shapes += [(shape.head_dim,)] * (4 if tensors.norm_bias else 2)
+    if shape.sinks:
+        shapes.append((shape.heads,))
     return part("attention", shapes, element_bytes=width, linears=linears)
 
 
@@ -178,6 +180,9 @@ def _expert_parts(
     inner = shape.expert_intermediate or shape.intermediate
     experts: Shapes = [(count, 2 * inner, hidden), (count, hidden, inner)]
     router: Shapes = [(count, hidden)]
+    if shape.expert_biases:
+        experts += [(count, 2 * inner), (count, hidden)]
+        router.append((count,))
     gates = []
     if shape.shared_gate:
         router.append((1, hidden))

@@ -49,6 +49,8 @@ class TransformerShape:
     softmax_fp32: bool = True
     """Eager attention computes the softmax in fp32 and casts back."""
     alibi: bool = False
+    sinks: bool = False
+    """Attention has one learned score a head beside the keys (gpt-oss)."""
     experts: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
@@ -57,6 +59,10 @@ class TransformerShape:
     """Inner size of the MLP that every token takes beside its experts; 0: none."""
     shared_gate: bool = False
     """A sigmoid of the input weighs that MLP (Qwen 2 MoE)."""
+    expert_biases: bool = False
+    """Experts and their router have biases (gpt-oss)."""
+    clamped_gate: bool = False
+    """Gate and up are clamped, and the gate is x sigmoid(1.702 x) (gpt-oss)."""
     sliding_window: int = 0
     """Tokens that a windowed block looks back; 0: no block is windowed."""
     sliding_blocks: int = 0

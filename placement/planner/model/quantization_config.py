@@ -1,7 +1,7 @@
 """Read `quantization_config` of a config.json: how its weights are quantized.
 
-Known: bitsandbytes (8 and 4 bit), GPTQ, AWQ, block-wise fp8. Another method is refused
-by name: counting its weights as whole ones, or as some other method's, would be wrong.
+Known: bitsandbytes (8 and 4 bit), GPTQ, AWQ, block-wise fp8, MXFP4. Another method is
+refused by name: to count its weights as whole ones would be wrong.
 """
 
 from collections.abc import Mapping
@@ -118,4 +118,14 @@ def _skipped(fields: ConfigFields, name: str) -> tuple[str, ...]:
     return tuple(sorted({one.rsplit(".", 1)[-1][:80] for one in given}))
 
 
-_METHODS = {"bitsandbytes": _bitsandbytes, "gptq": _gptq, "awq": _awq, "fp8": _fp8}
+def _mxfp4(_fields: ConfigFields) -> Scheme:
+    return Scheme("mxfp4")
+
+
+_METHODS = {
+    "bitsandbytes": _bitsandbytes,
+    "gptq": _gptq,
+    "awq": _awq,
+    "fp8": _fp8,
+    "mxfp4": _mxfp4,
+}

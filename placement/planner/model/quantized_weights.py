@@ -12,6 +12,8 @@ AutoGPTQ and AutoAWQ. Only the linear layers that a source names can be quantize
             4 bytes a row
     awq     the same without the 4 bytes a row
     fp8     1 byte, 4 bytes a block of 128 x 128, or 4 bytes a tensor
+    mxfp4   1/2 byte, 1 byte a block of 32 (OCP Microscaling Formats 1.0, section 5);
+            experts that are stacked in one tensor only, as gpt-oss is published
 
 bitsandbytes' code tables (64 bytes, 1 KiB with quantized constants, a tensor) are
 counted too: they are on the Gpu as long as the weight is.
@@ -31,8 +33,11 @@ CONSTANTS_BLOCK = 256
 CODE_BYTES = 16 * 4
 """Sixteen fp32 values of nf4 or fp4."""
 CONSTANTS_CODE_BYTES = 256 * 4
-METHODS = ("bitsandbytes_8bit", "bitsandbytes_4bit", "gptq", "awq", "fp8")
-Method = Literal["bitsandbytes_8bit", "bitsandbytes_4bit", "gptq", "awq", "fp8"]
+METHODS = ("bitsandbytes_8bit", "bitsandbytes_4bit", "gptq", "awq", "fp8", "mxfp4")
+Method = Literal[
+    "bitsandbytes_8bit", "bitsandbytes_4bit", "gptq", "awq", "fp8", "mxfp4"
+]
+MX_BLOCK = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,11 @@ class Scheme:
                 if self.double
                 else sentence("4 bit in blocks of 64")
             )
-        names = {"bitsandbytes_8bit": sentence("8 bit by rows"), "fp8": "fp8"}
+        names = {
+            "bitsandbytes_8bit": sentence("8 bit by rows"),
+            "fp8": "fp8",
+            "mxfp4": sentence("MXFP4, 4 bit in blocks of 32"),
+        }
         groups = (
             sentence("groups of {group}", group=self.group)
             if self.group
@@ -99,6 +108,8 @@ def weight_bytes(scheme: Scheme, outputs: int, inputs: int) -> int:
         offset_bytes = 4
         constants = 4 * -(-blocks // CONSTANTS_BLOCK) + CONSTANTS_CODE_BYTES
         return packed + blocks + constants + offset_bytes
+    if scheme.method == "mxfp4":
+        return -(-elements // 2) + -(-elements // MX_BLOCK)
     if scheme.method == "fp8":
         if not scheme.block:
             return elements + 4
@@ -141,7 +152,9 @@ def quantized(spec: ModelSpec, scheme: Scheme) -> ModelSpec:
 
 def _notes(layers: Iterable[LayerSpec], scheme: Scheme) -> list[str]:
     told: list[str] = [
-        sentence(
+        sentence("experts: {scheme}; the rest as stored", scheme=scheme.title)
+        if scheme.method == "mxfp4"
+        else sentence(
             "linear layers of the blocks: {scheme}; the rest as stored",
             scheme=scheme.title,
         )
@@ -166,6 +179,10 @@ def _notes(layers: Iterable[LayerSpec], scheme: Scheme) -> list[str]:
 def _parts(spec: ModelSpec, layer: LayerSpec, scheme: Scheme) -> Iterable[LayerPart]:
     routed = any(part.component == "router" for part in layer.parts)
     for part in layer.parts:
+        if scheme.method == "mxfp4":
+            stacked = routed and part.component == "mlp" and not part.linears
+            yield _experts(spec, part, scheme) if stacked else part
+            continue
         chosen = [one for one in part.linears if one.name not in scheme.skip]
         if chosen:
             yield from cut(part, chosen, partial(_linear_bytes, scheme))
@@ -180,7 +197,8 @@ def _linear_bytes(scheme: Scheme, one: Linear) -> int:
 
 
 def _experts(spec: ModelSpec, part: LayerPart, scheme: Scheme) -> LayerPart:
-    """Stacked experts in fp8: transformers' FP8Experts, scales for each expert."""
+    """Stacked experts in fp8 or MXFP4, scales for each expert: transformers' FP8Experts
+    and Mxfp4GptOssExperts. Biases stay as they are."""
     if spec.shape is None or not spec.shape.experts:
         return part
     hidden = spec.shape.hidden
@@ -188,7 +206,13 @@ def _experts(spec: ModelSpec, part: LayerPart, scheme: Scheme) -> LayerPart:
     stored_bytes = spec.shape.experts * (
         weight_bytes(scheme, 2 * inner, hidden) + weight_bytes(scheme, hidden, inner)
     )
-    return replace(part, frozen=True, weight_bits=8.0, stored_bytes=stored_bytes)
+    if scheme.method == "fp8":
+        return replace(part, frozen=True, weight_bits=8.0, stored_bytes=stored_bytes)
+    weights = spec.shape.experts * 3 * inner * hidden
+    width = part.stored_bytes / part.parameters
+    stored_bytes += int(width * (part.parameters - weights))
+    bits = round(8 * stored_bytes / part.parameters, 3)
+    return replace(part, frozen=True, weight_bits=bits, stored_bytes=stored_bytes)
 
 
 def cut(

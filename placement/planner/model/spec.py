@@ -101,6 +101,10 @@ class LayerPart:
     weights take on the Gpu, whatever the Workload's precision. None: not quantized."""
     linears: tuple[Linear, ...] = ()
     """The products among its tensors, where the source tells them."""
+    routed_parameters: int = 0
+    """Without a shape: elements of the experts among which a router chooses."""
+    routed_edges: int = 0
+    """Of `edges`, those of these experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,8 @@ class ModelSpec(JsonValue):
     tied_groups: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
     """What was assumed, left out or not understood, in plain words."""
+    routed_ratio: float = 1.0
+    """Without a shape: part of the stacked experts that one token takes."""
     batch_norms: int = 0
     """Layers whose statistics depend on the batch that they see."""
     quantized_as: str = ""
@@ -226,6 +232,8 @@ class ModelSpec(JsonValue):
             del data["batch_norms"]
         if not self.quantized_as:
             del data["quantized_as"]
+        if self.routed_ratio == 1.0:
+            del data["routed_ratio"]
         return data | {"version": 1, "parameter_count": self.parameter_count}
 
     @classmethod
@@ -261,6 +269,8 @@ def check(spec: ModelSpec) -> None:
             dtype=spec.dtype[:40],
             dtype2=", ".join(DTYPE_BYTES),
         )
+    if not 0 < spec.routed_ratio <= 1:  # NaN too
+        problems["routed_ratio"] = sentence("must be above 0 and at most 1")
     if not _is_count(spec.batch_norms):
         problems["batch_norms"] = sentence("must be a whole number from 0 up")
     if spec.head not in HEADS:
@@ -364,4 +374,6 @@ _PART_COUNTS = (
     "edges",
     "matrix_parameters",
     "stored_bytes",
+    "routed_parameters",
+    "routed_edges",
 )

@@ -274,6 +274,20 @@ def _experts() -> None:
             head_dim=128,
             moe_intermediate_size=inner,
         )
+    for name, title, blocks, count in (
+        ("gpt-oss-20b", "gpt-oss 20B, 20.9 B, 32 experts", 24, 32),
+        ("gpt-oss-120b", "gpt-oss 120B, 117 B, 128 experts", 36, 128),
+    ):
+        _decoder(
+            name,
+            title,
+            "gpt_oss",
+            (2880, 2880, blocks, 64, 8, 201088, 131072),
+            head_dim=64,
+            num_local_experts=count,
+            num_experts_per_tok=4,
+            sliding_window=128,
+        )
     _decoder(
         "qwen1.5-moe-a2.7b",
         "Qwen1.5 MoE A2.7B, 14.3 B, 60 experts",

@@ -9,6 +9,8 @@ nothing is allocated; no hub, no code of the model's author. The limits are set 
 the file is read."""
 
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,9 @@ from placement.planner.values.errors import (
 CPU_SECONDS = 30
 ADDRESS_BYTES = 2 * 2**30
 """What torch and transformers map, and modules of a large model."""
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_TAKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k")
+"""What families call their experts, and those that a token takes."""
 
 
 def main(arguments: list[str]) -> int:
@@ -102,8 +107,28 @@ def read(one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
         family=family,
         notes=[note],
     )
+    spec = replace(spec, routed_ratio=routed_ratio(config))
     scheme = read_quantization(config)
     return (spec if scheme is None else quantized(spec, scheme)), config
+
+
+def routed_ratio(config: Mapping[str, Any]) -> float:
+    """Part of the experts that a token takes, as a config.json says it; 1 without.
+
+    The text model of a larger one has its own config inside.
+    """
+    for one in (config, config.get("text_config"), config.get("thinker_config")):
+        if not isinstance(one, Mapping):
+            continue
+        every, taken = (_first_count(one, names) for names in (_EXPERTS, _TAKEN))
+        if every and taken and taken < every:
+            return taken / every
+    return 1.0
+
+
+def _first_count(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    found = [config[name] for name in names if type(config.get(name)) is int]
+    return found[0] if found and found[0] > 0 else 0
 
 
 def _refuse_unknown(family: Any) -> None:

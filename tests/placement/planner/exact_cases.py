@@ -239,6 +239,12 @@ FAMILIES = {
         head_dim=draw.choice([None, 8]),
     ),
     "mistral": lambda draw: llama_like(draw, head_dim=draw.choice([None, 8])),
+    "gpt_oss": lambda draw: llama_like(
+        draw,
+        head_dim=draw.choice([8, 12]),
+        attention_bias=draw.random() < 0.5,
+        **experts(draw, "num_local_experts"),
+    ),
     "mixtral": lambda draw: llama_like(draw, **experts(draw, "num_local_experts")),
     "mt5": t5,
     "olmo2": lambda draw: llama_like(draw, attention_bias=draw.random() < 0.5),

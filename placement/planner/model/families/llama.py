@@ -38,6 +38,8 @@ class LlamaFamily:
     activation: str = "silu"
     tied: bool = False
     qkv_bias: bool = False
+    attention_bias: bool = False
+    """Biases of all four projections where config.json is silent."""
     norm: Literal["rmsnorm", "rmsnorm_gemma"] = "rmsnorm"
     window: int = 0
     """Sliding window where config.json is silent."""
@@ -56,7 +58,7 @@ def read_llama(fields: ConfigFields, width: float, family: LlamaFamily) -> Model
     """Return a decoder in LLaMA's manner."""
     extra = {**family.shape, **family.read(fields)}
     plain_blocks = extra.pop("plain_blocks", ())
-    attention_bias = fields.flag("attention_bias", default=False)
+    attention_bias = fields.flag("attention_bias", default=family.attention_bias)
     qkv_bias = fields.flag("qkv_bias", default=family.qkv_bias) or attention_bias
     count = blocks(fields, "num_hidden_layers", default=family.blocks)
     window, sliding = windowed(

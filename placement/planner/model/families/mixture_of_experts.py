@@ -1,4 +1,4 @@
-"""Readers for decoders with experts: Mixtral, Qwen MoE, OLMoE, DeepSeek 2 and 3.
+"""Readers for decoders with experts: Mixtral, Qwen MoE, OLMoE, DeepSeek, gpt-oss.
 
 Each token runs through a few experts; all of them are in memory. Since transformers 5
 the experts of a block are two tensors, (experts, 2 x inner, hidden) and (experts,
@@ -157,6 +157,27 @@ EXPERT_FAMILIES: dict[str, LlamaFamily] = {
             dense=3,
             count=61,
         ),
+    ),
+    # gpt-oss: learned sinks in attention, biased experts behind a clamped gate.
+    "gpt_oss": LlamaFamily(
+        vocab=201088,
+        hidden=2880,
+        intermediate=2880,
+        blocks=36,
+        heads=64,
+        kv_heads=8,
+        head_dim=64,
+        positions=131072,
+        attention_bias=True,
+        window=128,
+        full_every=2,
+        shape={
+            "sinks": True,
+            "expert_biases": True,
+            "clamped_gate": True,
+            "softmax_fp32": False,
+        },
+        read=_experts("num_local_experts", "num_experts", default=128, chosen=4),
     ),
     # Mistral with experts.
     "mixtral": LlamaFamily(

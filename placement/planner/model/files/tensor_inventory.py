@@ -241,16 +241,27 @@ def _parts(tensors: Sequence[TensorInfo]) -> tuple[LayerPart, ...]:
     )
 
 
+_ROUTED = re.compile(r"(^|[./])experts[./]")
+"""Tensors of experts: those that a router chooses among, stacked or one by one."""
+
+
 def _part(component: Component, tensors: Sequence[TensorInfo]) -> LayerPart:
-    edges = matrices = 0
+    edges = matrices = routed_edges = routed = 0
     linears: dict[tuple[str, int, int], int] = {}
     for tensor in tensors:
         shape = tensor.shape
-        if len(shape) < 2 or not tensor.elements:
+        before = edges
+        if len(shape) == 3 and _ROUTED.search(tensor.name):
+            edges += shape[0] * (shape[1] + shape[2])
+            matrices += tensor.elements
+        elif len(shape) < 2 or not tensor.elements:
             edges += tensor.elements
         else:
             edges += shape[0] + tensor.elements // shape[0]
             matrices += tensor.elements
+        if _ROUTED.search(tensor.name) and len(shape) > 1:
+            routed_edges += edges - before
+            routed += tensor.elements
         if tensor.product is not None:
             key = (_product_name(tensor.name), *tensor.product)
             linears[key] = linears.get(key, 0) + 1
@@ -270,6 +281,8 @@ def _part(component: Component, tensors: Sequence[TensorInfo]) -> LayerPart:
         if quantized
         else None,
         linears=tuple(Linear(*key, copies) for key, copies in linears.items()),
+        routed_parameters=routed,
+        routed_edges=routed_edges,
     )
 
 
