@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from placement.backfill import service as backfill
+from placement.device_gate import service as device_gate
 from placement.jobs.tick import job_tick, progress_tick
 from placement.plans import outcome_tick
 from placement.rebalance import rebalance_tick
@@ -11,9 +12,13 @@ from placement.waitlist import service as waitlist
 
 
 def tick(now: datetime) -> dict[str, int]:
-    """Start and stop Jobs that are due; return how many rows each step moved."""
+    """Start and stop Jobs that are due, and tell the device gates; return how many rows
+    each step moved."""
     return {
         "brought": waitlist.settle(now),
+        # Before the Jobs: a node reads that a Job may open its GPUs before it starts
+        # the Job.
+        **device_gate.send_due(now),
         **job_tick.tick(now),
         **backfill.step(now),
     }

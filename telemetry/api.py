@@ -29,6 +29,7 @@ def nodes(request: HttpRequest) -> dict[str, list[dict[str, Any]]]:
                 "maintenance": node.maintenance,
                 "draining": node.draining,
                 "isolation": node.isolation,
+                "gate": node.gate,
                 "driver_version": node.driver_version,
                 "cuda_version": node.cuda_version,
                 "last_seen_at": node.last_seen_at,

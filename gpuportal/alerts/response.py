@@ -21,9 +21,11 @@ from gpuportal.alerts.calendar_judge import (
     HoldingsPicture,
     IntruderScene,
 )
+from placement.device_gate import service as device_gate
 from placement.jobs.nodes import event_intake
 from placement.jobs.nodes.command_queue import new_nonce, send_process_order
 from placement.planner.values.errors import FactRefused, OrderRefused
+from placement.protocol.device_grants import is_gate_fact
 from placement.protocol.process_commands import (
     ProcessOrder,
     ProcessOrderKind,
@@ -259,7 +261,10 @@ def _audit(row: Response, word: str, *, now: datetime, **more: Any) -> None:
 
 
 def record_fact(node_name: str, fact: dict[str, Any], now: datetime) -> bool:
-    """Process one message of ``facts.<node_name>``. Placement handles those of Jobs."""
+    """Process one message of ``facts.<node_name>``. Placement handles those of Jobs
+    and of the device gate."""
+    if is_gate_fact(fact):
+        return device_gate.record_fact(node_name, fact, now)
     if not is_process_fact(fact):
         return event_intake.record_fact(node_name, fact, now)
     try:

@@ -21,6 +21,8 @@ WORDS = frozenset(
         *(noop("critical"), noop("warning"), noop("info")),
         # Of a node without job isolation; the other levels are names.
         noop("none"),
+        # Of a node's device gate.
+        *(noop("gated"), noop("watch"), noop("pending"), noop("unavailable")),
     }
 )
 

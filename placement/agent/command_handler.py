@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from placement.agent.gate import grant_file
 from placement.agent.job_folder import JobFolder, NodeView
 from placement.agent.local_runner import LocalRunner
 from placement.agent.process import previous_attempt, unix_user
@@ -27,6 +28,7 @@ from placement.planner.launch.recipes import KNOWN_RECIPES, SERVE, checked_setti
 from placement.planner.values.errors import LaunchInvalid, OrderRefused
 from placement.protocol import signing
 from placement.protocol.commands import Order, OrderKind, check_order, parse_order
+from placement.protocol.device_grants import is_gate_order, parse_gate_order
 from placement.protocol.process_commands import (
     ProcessFact,
     ResponseOutcome,
@@ -103,6 +105,10 @@ class OrderDesk:
             if kind_of(payload) is not None:
                 self._refuse_process(payload, refusal, now)
                 return False
+            if is_gate_order(payload):
+                # The gate's own report says which order it follows.
+                logger.warning("gate order refused (%s): %s", refusal.code, refusal)
+                return False
             named = _named(payload)
             logger.warning(
                 "order for job %s refused (%s): %s", named["job"], refusal.code, refusal
@@ -132,6 +138,9 @@ class OrderDesk:
         except ValueError as error:
             raise OrderRefused("no-key", str(error)) from error
         signing.verify(payload, signature, public_pem)
+        if is_gate_order(payload):
+            self._take_gate(payload, now)
+            return
         if kind_of(payload) is not None:
             self._take_process(payload, now)
             return
@@ -181,6 +190,12 @@ class OrderDesk:
         if not self.nonces.use(order.nonce, expires_at=order.expires_at, now=now):
             raise OrderRefused("replayed", "this order was received before")
         self.enforcer.accept(order, payload)
+
+    def _take_gate(self, payload: str, now: float) -> None:
+        """Keep the wanted state of the device gate, for the gate's thread."""
+        order = parse_gate_order(payload)
+        check_order(order, node=self.node.name, now=now)
+        grant_file.keep_order(self.node.node_dir, order, payload)
 
     def _refuse_process(self, payload: str, refusal: OrderRefused, now: float) -> None:
         logger.warning("order refused (%s): %s", refusal.code, refusal)

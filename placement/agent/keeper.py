@@ -12,9 +12,9 @@ Threads in the node worker's main process. The first, each 0.2 s:
 
 Others upload logs and results to the web, carry out orders against intruders'
 processes (enforcement.py), carry calls to Jobs that serve models
-(placement/agent/serving/tunnel.py), check the channel to the portal, carry checkpoints
-and measure the folders (disk_quota.py). All state is in the folders, so a restarted
-worker finds its Jobs again.
+(placement/agent/serving/tunnel.py), check the channel to the portal, carry checkpoints,
+keep the device gate (placement/agent/gate/) and measure the folders (disk_quota.py).
+All state is in the folders, so a restarted worker finds its Jobs again.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 import redis
 
 from placement.agent.channel_check import ChannelWatch
+from placement.agent.gate.gate_keeper import GateKeeper
 from placement.agent.job_folder import ENDS, JobFolder, NodeView, job_folders
 from placement.agent.local_runner import LocalRunner
 from placement.agent.process.enforcement import Enforcer
@@ -105,6 +106,7 @@ class JobKeeper:
         self.node = node
         self.runner = LocalRunner(node)
         self.enforcer = Enforcer(node)
+        self.gate = GateKeeper(node, self.enforcer)
         self.redis = connect(node.redis_url)
         self.uploader = Uploader(node)
         self.carrier = CheckpointTransfer(node)
@@ -128,6 +130,7 @@ class JobKeeper:
             ("channel", lambda: self.channel.run(self._stop, self._tell)),
             ("checkpoints", lambda: self.carrier.run(self._stop)),
             ("sizes", lambda: sizes.run(self._stop)),
+            ("gate", lambda: self.gate.run(self._stop, self._tell)),
         ]
         for name, loop in loops:
             thread = threading.Thread(target=loop, name=f"keeper-{name}", daemon=True)
@@ -201,6 +204,8 @@ class JobKeeper:
             return
         if time.monotonic() - kept.started_at < START_WAIT_SECONDS:
             return
+        if not self.gate.follows():
+            return  # a moment: the order with the job's grant came before the job's
         if kept.starts >= MOST_STARTS:
             self._bury(kept, "lost", "the process that keeps the job does not start")
             return

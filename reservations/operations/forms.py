@@ -300,6 +300,14 @@ class ReplaceForm(PlainForm):
     )
 
 
+class GateForm(PlainForm):
+    """Set the mode of a Node's device gate."""
+
+    mode = forms.ChoiceField(
+        label=gettext_lazy("Device gate"), choices=Node.GateMode.choices
+    )
+
+
 class DrainForm(PlainForm):
     """Let a Node take no new bookings, or take them again."""
 

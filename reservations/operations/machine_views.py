@@ -24,6 +24,7 @@ from reservations.operations.forms import (
     REASON_LENGTH,
     ActForm,
     DrainForm,
+    GateForm,
     GpusAsked,
     ReplaceForm,
 )
@@ -284,6 +285,32 @@ class ReplacePage(ReviewPage):
 def _pair(form: Any) -> dict[str, int]:
     values = form.cleaned_data
     return {"old_id": values["old"].pk, "new_id": values["new"].pk}
+
+
+@require_POST
+@operator_required
+def gate(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """Set the mode of a Node's device gate."""
+    form = GateForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, gettext("Choose a mode from the list."))
+        return redirect("manage-pools")
+    try:
+        changed = pools.set_gate(
+            node_id=pk,
+            mode=form.cleaned_data["mode"],
+            actor=reader(request),
+            now=timezone.now(),
+        )
+    except NotFound as missing:
+        raise Http404 from missing
+    messages.success(
+        request,
+        gettext("Saved. The node’s page shows when its gate has changed.")
+        if changed
+        else gettext("Nothing was changed."),
+    )
+    return redirect("manage-pools")
 
 
 @require_POST

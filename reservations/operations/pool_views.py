@@ -58,6 +58,7 @@ def _list(
         "pools": _pools(),
         "nodes": _nodes(),
         "form": form,
+        "gate_modes": Node.GateMode.choices,
     }
     return render(
         request, "reservations/operations/pool_list.html", context, status=status

@@ -43,6 +43,7 @@ from telemetry.inventory.operator_actions import (
     make_pool,
     set_gpus,
     set_node_draining,
+    set_node_gate,
     set_weight,
 )
 from telemetry.models import Gpu, Node, Pool
@@ -427,6 +428,28 @@ def drain_node(
                 reason=reason,
             )
     return changed
+
+
+def set_gate(*, node_id: int, mode: str, actor: User, now: datetime) -> bool:
+    """Set the mode of a Node's device gate. Return False if it was so.
+
+    Raises:
+        NotFound: no node in service has this number.
+    """
+    with transaction.atomic(durable=True):
+        if not Node.objects.in_service().filter(pk=node_id).exists():
+            raise NotFound(what=sentence("node under this number"))
+        before = set_node_gate(node_id=node_id, mode=mode)
+        if before == mode:
+            return False
+        audit_act(
+            verb=f"node.gate-{mode}",
+            subject=f"node:{node_id}",
+            actor=actor,
+            now=now,
+            before=before,
+        )
+    return True
 
 
 def _fields(

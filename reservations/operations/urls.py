@@ -23,6 +23,7 @@ urlpatterns = [
     path("manage/gpus/act/", machine_views.act, name="manage-gpus-act"),
     path("manage/gpus/replace/", machine_views.replace, name="manage-replace-gpu"),
     path("manage/nodes/<int:pk>/drain/", machine_views.drain, name="manage-drain"),
+    path("manage/nodes/<int:pk>/gate/", machine_views.gate, name="manage-gate"),
     path("manage/closures/", closure_views.listed, name="manage-closures"),
     path("manage/closures/new/", closure_views.one, name="manage-closure-new"),
     path("manage/closures/<int:pk>/", closure_views.one, name="manage-closure"),

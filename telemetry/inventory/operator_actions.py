@@ -44,6 +44,21 @@ def set_node_draining(*, node_id: int, draining: bool) -> bool:
     return rows.update(draining=draining) == 1
 
 
+def set_node_gate(*, node_id: int, mode: str) -> str:
+    """Set the mode of a Node's device gate. Return the previous one.
+
+    The next tick of placement sends it to the node.
+
+    Raises:
+        ValueError: there is no such mode.
+    """
+    before = Node.objects.select_for_update().get(pk=node_id).gate_mode
+    if mode not in Node.GateMode.values:
+        raise ValueError(f"{mode!r} is no mode of a device gate")
+    Node.objects.filter(pk=node_id).update(gate_mode=mode)
+    return before
+
+
 def set_weight(*, pool_id: int, weight: int) -> int:
     """Set what a second of a Pool's Gpu costs from now on. Return the previous
     weight."""

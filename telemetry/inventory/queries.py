@@ -134,6 +134,7 @@ def _roster_node(node: Node) -> RosterNode:
         "driver_version": node.driver_version,
         "cuda_version": node.cuda_version,
         "isolation": node.isolation,
+        "gate": node.gate,
     }
 
 

@@ -95,9 +95,19 @@ def node_show(request: HttpRequest, name: str) -> HttpResponse:
             "links": link_matrix(node, gpus),
             "alerts": alerts.order_by("-opened_at")[:ALERTS_SHOWN],
             "refused": _refusal(alerts.filter(rule=REFUSED).first()),
+            "gate": _gate_report(request, node),
             "page": {"node": node.name},
         },
     )
+
+
+def _gate_report(request: HttpRequest, node: Node) -> dict[str, object] | None:
+    """Return what a node reports of its device gate; None: it has none, or the reader
+    is no admin. The names of the people in it are the admin's to know."""
+    if node.gate == Node.GateMode.OPEN:
+        return None
+    sees_all = bool(getattr(request.user, "is_operator", False))
+    return {"refusals": [], **node.gate_report} if sees_all else None
 
 
 def _refusal(alert: Alert | None) -> dict[str, object] | None:

@@ -90,6 +90,7 @@ class RosterNode(TypedDict):
     driver_version: str
     cuda_version: str
     isolation: str
+    gate: str
 
 
 class Roster(TypedDict):

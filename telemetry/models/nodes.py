@@ -35,6 +35,22 @@ class Node(models.Model):
         TOKEN = "token", lazy("its token file cannot be read")
         ORDER_KEY = "order_key", lazy("its order key is missing or not the portal's")
 
+    class GateMode(models.TextChoices):
+        """What the operator wants of a node's device gate."""
+
+        OPEN = "open", lazy("open: no gate")
+        WATCH = "watch", lazy("watch: count, refuse nobody")
+        GATED = "gated", lazy("gated: only holders open a GPU")
+
+    class GateState(models.TextChoices):
+        """What a node reports of its device gate."""
+
+        OPEN = "open", lazy("open")
+        WATCH = "watch", lazy("watches")
+        GATED = "gated", lazy("gated")
+        FAILED = "failed", lazy("failed")
+        UNAVAILABLE = "unavailable", lazy("not available")
+
     name = models.SlugField(max_length=63, unique=True)
     token_hash = models.CharField(max_length=64, editable=False)
     simulated = models.BooleanField(default=False)
@@ -115,6 +131,27 @@ class Node(models.Model):
     )
     channel_detail = models.CharField(max_length=200, blank=True, editable=False)
 
+    gate_mode = models.CharField(
+        lazy("device gate"), max_length=10, choices=GateMode, default=GateMode.OPEN
+    )
+    gate_state = models.CharField(
+        max_length=12, choices=GateState, blank=True, editable=False
+    )
+    gate_reason = models.CharField(max_length=300, blank=True, editable=False)
+    gate_report = models.JSONField(
+        default=dict,
+        blank=True,
+        editable=False,
+        help_text="refusals: [uid, user, count]; uncovered, unknown: names.",
+    )
+    gate_sequence = models.BigIntegerField(
+        default=0, editable=False, help_text="Number of the last order to the gate."
+    )
+    gate_digest = models.CharField(
+        max_length=64, blank=True, editable=False, help_text="Of that order's grants."
+    )
+    gate_sent_at = models.DateTimeField(null=True, blank=True, editable=False)
+
     objects = NodeQuerySet.as_manager()
 
     class Meta:
@@ -122,6 +159,16 @@ class Node(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def gate(self) -> str:
+        """Return the device gate as pages show it: a mode, ``failed``,
+        ``unavailable``, or ``pending`` until the node has reported the mode."""
+        trouble = (self.GateState.FAILED, self.GateState.UNAVAILABLE)
+        if self.gate_state in trouble:
+            return self.gate_state
+        current = self.gate_state or self.GateState.OPEN
+        return self.gate_mode if current == self.gate_mode else "pending"
 
     @staticmethod
     def hash_token(token: str) -> str:

@@ -26,6 +26,11 @@ MOST_GPUS = 64
 MOST_EXTRAS = 16
 MOST_INDEX = 1023
 MOST_LINKS = MOST_GPUS * (MOST_GPUS - 1) // 2
+MOST_MAJOR = 2**12 - 1
+MOST_MINOR = 2**20 - 1
+"""The kernel's device numbers have 12 and 20 bits (``include/linux/kdev_t.h``)."""
+MOST_DEVICES = 8
+"""Device files of one Gpu."""
 MOST_MEMORY_BYTES = 4 * TIB_BYTES
 MOST_WATTS = 10_000.0
 MOST_CELSIUS = 200.0
@@ -38,6 +43,10 @@ Name = Annotated[Line, Meta(max_length=NAME_LENGTH)]
 Watts = Annotated[float, Meta(ge=0, le=MOST_WATTS)]
 Megahertz = Annotated[int, Meta(ge=0, le=MOST_MHZ)]
 MemoryBytes = Annotated[int, Meta(ge=0, le=MOST_MEMORY_BYTES)]
+DeviceNumber = tuple[
+    Annotated[int, Meta(ge=0, le=MOST_MAJOR)], Annotated[int, Meta(ge=0, le=MOST_MINOR)]
+]
+"""Major and minor number of a device file."""
 Pairs = Annotated[tuple[tuple[str, str], ...], Meta(max_length=MOST_LINKS)]
 """UUIDs of two Gpus each."""
 
@@ -129,6 +138,10 @@ class GpuInfo(Struct, frozen=True):
     """Whether the card is split; then it cannot be booked as a whole."""
     lost: bool = False
     """The driver does not find it (any more)."""
+    device_numbers: Annotated[
+        tuple[DeviceNumber, ...], Meta(max_length=MOST_DEVICES)
+    ] = ()
+    """The device files that its processes open; (): unknown."""
 
 
 class NodeInfo(Struct, frozen=True):

@@ -444,3 +444,34 @@ NEW_GPU = declare(
         told_once=True,
     )
 )
+GATE = declare(
+    AlertRule(
+        "gate failed",
+        sentence("device gate failed"),
+        sentence(
+            "The node’s device gate does not do what is set: users without a booking "
+            "may be able to open its GPUs."
+        ),
+        Severity.CRITICAL,
+        found_in="telemetry.inventory.gate_report.record_gate",
+        advice=sentence("The reason is on the node’s page."),
+        told_once=True,
+    )
+)
+GATE_BYPASS = declare(
+    AlertRule(
+        "gate does not cover everybody",
+        sentence("device gate does not cover everybody"),
+        sentence(
+            "The node has a device gate, and these users can become root and go past "
+            "it."
+        ),
+        Severity.WARNING,
+        found_in="telemetry.inventory.gate_report.record_gate",
+        advice=sentence(
+            "Remove them from the groups docker, sudo and wheel of the node, or "
+            "acknowledge this alert."
+        ),
+        told_once=True,
+    )
+)

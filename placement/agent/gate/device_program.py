@@ -20,6 +20,7 @@ Numbers come from the kernel's ``include/uapi/linux/bpf.h``; those of devices fr
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from placement.agent.gate.bpf_instructions import (
@@ -36,6 +37,7 @@ from placement.agent.gate.bpf_instructions import (
     Register,
 )
 from placement.protocol.process_commands import LOWEST_UID
+from telemetry.agent.device_files import NVIDIA_MAJOR
 
 MAP_LOOKUP = 1
 MAP_UPDATE = 2
@@ -62,7 +64,6 @@ REFUSAL_KEY = struct.Struct("<I")
 """Uid."""
 REFUSAL_COUNT = struct.Struct("<Q")
 
-NVIDIA_MAJOR = 195
 NVIDIA_CONTROL_MINORS = frozenset({254, 255})
 """``/dev/nvidia-modeset`` and ``/dev/nvidiactl``."""
 MIG_CONTROL_MINORS = frozenset({1, 2})
@@ -77,6 +78,28 @@ class GatedMajor:
     major: int
     open_minors: frozenset[int] = frozenset()
     """Control devices, which everybody may open."""
+    only_minors: frozenset[int] | None = None
+    """The only devices that are judged; None: all but the control devices. Other
+    devices share the major number of AMD's render nodes."""
+
+
+def gated_majors(
+    numbers: Collection[tuple[int, int]], capabilities_major: int | None
+) -> tuple[GatedMajor, ...]:
+    """Return what the gate judges on a machine with these devices of GPUs.
+
+    All cards of NVIDIA's major number are judged, those that no GPU is known for too.
+    """
+    found = []
+    for major in sorted({major for major, _ in numbers}):
+        if major == NVIDIA_MAJOR:
+            found.append(GatedMajor(major, NVIDIA_CONTROL_MINORS))
+        elif major == capabilities_major:
+            found.append(GatedMajor(major, MIG_CONTROL_MINORS))
+        else:
+            own = frozenset(minor for other, minor in numbers if other == major)
+            found.append(GatedMajor(major, only_minors=own))
+    return tuple(found)
 
 
 def device_number(major: int, minor: int) -> int:
@@ -145,7 +168,12 @@ def _judge_only_devices(code: Assembly, majors: tuple[GatedMajor, ...]) -> None:
         code.go_if(NOT_EQUAL, Register.R7, one.major, other)
         for minor in sorted(one.open_minors):
             code.go_if(EQUAL, Register.R8, minor, "allow")
-        code.go("judge")
+        if one.only_minors is None:
+            code.go("judge")
+        else:
+            for minor in sorted(one.only_minors - one.open_minors):
+                code.go_if(EQUAL, Register.R8, minor, "judge")
+            code.go("allow")
         code.label(other)
     code.go("allow")
 

@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from placement.agent.job_folder import NodeView, read_json, write_json
+from placement.agent.process.device_holders import holders_of
 from placement.agent.process.terminals import write_to_user
+from placement.planner.values.errors import OrderRefused
 from placement.protocol.process_commands import (
     LOWEST_UID,
     NOBODY_UID,
@@ -63,22 +65,31 @@ class Differs(Exception):
         super().__init__(reason)
 
 
-def pids_on(node: NodeView, gpu_uuid: str) -> set[int]:
-    """Return the processes on a Gpu, read from the driver in a killable child.
+def read_gpus(node: NodeView) -> list[bytes]:
+    """Return the roster and one Sample, read from the driver in a killable child.
 
     Raises:
-        Differs: no answer, or no such Gpu.
+        OSError, subprocess.SubprocessError: no answer.
     """
     command = [sys.executable, "-m", "telemetry.agent.sampler", "--once"]
     command += ["--node", node.name, "--backend", node.backend]
     if node.sim_dir is not None:
         command += ["--state-dir", str(node.sim_dir)]
+    done = subprocess.run(
+        command, cwd=BASE_DIR, capture_output=True, timeout=LOOK_SECONDS, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def pids_on(node: NodeView, gpu_uuid: str) -> set[int]:
+    """Return the processes on a Gpu, as the driver tells them.
+
+    Raises:
+        Differs: no answer, or no such Gpu.
+    """
     try:
-        done = subprocess.run(
-            command, cwd=BASE_DIR, capture_output=True, timeout=LOOK_SECONDS, check=True
-        )
         # The roster comes first, the Sample last.
-        sample = json.loads(done.stdout.splitlines()[-1])
+        sample = json.loads(read_gpus(node)[-1])
         gpus = {gpu["uuid"]: gpu for gpu in sample["gpus"]}
         # Left out: the card cannot say, which is no "it is there".
         return {int(process["pid"]) for process in gpus[gpu_uuid]["processes"]}
@@ -104,16 +115,47 @@ class Enforcer:
         *,
         look: Callable[[NodeView, str], set[int]] = pids_on,
         write: Callable[[int, str], int] = write_to_user,
+        holders: Callable[[int, int], set[int]] = holders_of,
     ) -> None:
         self.node = node
         self.folder = node.node_dir / "responses"
+        self._holders = holders
         self._look = look
         self._write = write
+        self._lock = threading.Lock()
+        """The gate's thread drops orders while another one executes them."""
 
     def accept(self, order: ProcessOrder, payload: str) -> None:
         """Keep an order that the desk has checked."""
+        self._keep(order, {"payload": payload, "phase": "new"})
+
+    def accept_from_gate(self, order: ProcessOrder, device: int) -> None:
+        """Keep an order of this node's own gate: the grant of the process's user has
+        ended. It is not reported, because the web did not send it.
+
+        Args:
+            device: number of the device file that the process holds.
+        """
+        if self._file(order.nonce).exists():
+            return  # it was ordered before a restart, and goes on
+        payload = order.payload()
+        self._keep(order, {"payload": payload, "phase": "new", "device": device})
+
+    def withdraw(self, uid: int, device: int) -> int:
+        """Drop the gate's orders against a user who may open the device again. Return
+        how many there were."""
+        dropped = 0
+        with self._lock:
+            for path in self.folder.glob("*.json"):
+                state = read_json(path)
+                if state.get("device") == device and _uid_in(state) == uid:
+                    path.unlink(missing_ok=True)
+                    dropped += 1
+        return dropped
+
+    def _keep(self, order: ProcessOrder, state: dict[str, Any]) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_json(self._file(order.nonce), {"payload": payload, "phase": "new"})
+        write_json(self._file(order.nonce), state)
 
     def run(self, stop: threading.Event, tell: Tell) -> None:
         """Execute orders until `stop` is set."""
@@ -128,7 +170,8 @@ class Enforcer:
         """Look once at every order; one bad file never blocks the rest."""
         for path in sorted(self.folder.glob("*.json")):
             try:
-                self._advance(path, now, tell)
+                with self._lock:
+                    self._advance(path, now, tell)
             except (OSError, ValueError, KeyError) as error:
                 logger.error("response %s dropped: %s", path.name, error)
                 path.unlink(missing_ok=True)
@@ -149,7 +192,7 @@ class Enforcer:
             logger.warning("%s pid %s: %s", order.kind, order.pid, fact.outcome)
             state["fact"] = fact.message()
             write_json(path, state)
-        if tell(state["fact"]):
+        if "device" in state or tell(state["fact"]):
             path.unlink(missing_ok=True)
 
     def _act(
@@ -186,7 +229,7 @@ class Enforcer:
             if phase == "killing":
                 why = f"it still runs {KILL_SECONDS:.0f} s after SIGKILL"
                 return ProcessFact(order.nonce, ResponseOutcome.FAILED, now, why)
-            self._check_gpu(order)
+            self._check_gpu(order, state.get("device"))
             # The look took its time: once more, with the process held.
             self._check_identity(order)
             if order.kind is ProcessOrderKind.WARN:
@@ -227,9 +270,21 @@ class Enforcer:
         if registry.job_of(order.pid, found) is not None:
             raise Differs(ResponseOutcome.REFUSED, "it is a job of the portal")
 
-    def _check_gpu(self, order: ProcessOrder) -> None:
+    def _check_gpu(self, order: ProcessOrder, device: int | None) -> None:
+        if device is not None:
+            if order.pid not in self._holders(order.uid, device):
+                raise Differs(ResponseOutcome.GONE, "it no longer holds the GPU")
+            return
         if order.pid not in self._look(self.node, order.gpu_uuid):
             raise Differs(ResponseOutcome.GONE, "it no longer uses the GPU")
+
+
+def _uid_in(state: dict[str, Any]) -> int | None:
+    """Return the uid that a kept order names; None: it is none."""
+    try:
+        return parse_process_order(str(state.get("payload"))).uid
+    except OrderRefused:
+        return None
 
 
 def _hold(pid: int) -> int:

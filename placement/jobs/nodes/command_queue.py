@@ -18,6 +18,7 @@ from placement.models import CarriedCheckpoint, Job, JobPart, PlacementPolicy
 from placement.planner.launch.recipes import KNOWN_RECIPES, claim_bytes, runs_by_plan
 from placement.protocol import signing
 from placement.protocol.commands import Addressed, JobLimits, Order, OrderKind
+from placement.protocol.device_grants import GateOrder
 from placement.protocol.events import Running
 from placement.protocol.launchers import Launcher
 from placement.protocol.multi_node import gpus_by_node
@@ -166,6 +167,11 @@ def send(order: Order, *, now: datetime) -> bool:
 def send_process_order(order: ProcessOrder, *, now: datetime) -> bool:
     """The same for an order against an intruder's process."""
     return _send(order, order.payload(), about=sentence("process {pid}", pid=order.pid))
+
+
+def send_gate_order(order: GateOrder) -> bool:
+    """The same for the state of a node's device gate."""
+    return _send(order, order.payload(), about="the device gate")
 
 
 def _send(order: Addressed, payload: str, *, about: str) -> bool:

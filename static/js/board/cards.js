@@ -10,6 +10,15 @@ import { gettext } from "../words.js";
 // So few are painted all, seen or not: scrolling and printing show no blanks.
 const PAINT_ALL = 64;
 
+// The device gate of a node beside its isolation; nothing for a node without one.
+const GATES = {
+  watch: () => gettext("device gate watches"),
+  gated: () => gettext("device gate on"),
+  pending: () => gettext("device gate pending"),
+  failed: () => gettext("device gate failed"),
+  unavailable: () => gettext("device gate not available"),
+};
+
 export class CardsView {
   constructor(root, board) {
     Object.assign(this, { root, board });
@@ -63,6 +72,7 @@ export class CardsView {
     const facts = [...counts].map(([gpuClass, some]) => `${some.length} × ${gpuClass}`);
     if (node.driver_version) facts.push(gettext("driver {version}", { version: node.driver_version }));
     if (node.isolation) facts.push(node.isolation === "none" ? gettext("no job isolation") : gettext("job isolation: {isolation}", { isolation: node.isolation }));
+    if (GATES[node.gate]) facts.push(GATES[node.gate]());
     if (node.load1 !== null && node.load1 !== undefined) facts.push(gettext("load {load}", { load: node.load1.toFixed(1) }));
     if (node.maintenance) facts.push(gettext("out of service"));
     if (node.draining) facts.push(drainWords(name));

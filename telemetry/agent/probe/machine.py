@@ -11,6 +11,7 @@ from typing import Any
 import pynvml as nvml
 from msgspec.structs import replace
 
+from telemetry.agent import device_files
 from telemetry.agent.probe.gpu_probe import NvmlGpu
 from telemetry.agent.probe.nvml_call import DriverGone, GpuLost, quiet, text
 from telemetry.agent.probe.slow_facts import describe
@@ -73,13 +74,19 @@ def _cards_at(index: int) -> list[NvmlGpu] | None:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         found = [NvmlGpu(describe(index, handle), handle)]
-        parent = found[0].info.uuid
+        parent = found[0].info
         for part in instances(found[0]):
+            number = quiet(nvml.nvmlDeviceGetGpuInstanceId, part)
             info = replace(
                 describe(index, part),
                 mig=False,
-                mig_parent=parent,
-                mig_instance=quiet(nvml.nvmlDeviceGetGpuInstanceId, part),
+                mig_parent=parent.uuid,
+                mig_instance=number,
+                device_numbers=device_files.instance_numbers(
+                    parent.device_numbers[0][1] if parent.device_numbers else None,
+                    number,
+                    quiet(nvml.nvmlDeviceGetComputeInstanceId, part),
+                ),
             )
             found.append(NvmlGpu(info, part))
     except (nvml.NVMLError, GpuLost, DriverGone):

@@ -6,12 +6,13 @@ from typing import Any
 
 import pynvml as nvml
 
+from telemetry.agent import device_files
 from telemetry.agent.probe import plausible
 from telemetry.agent.probe.gpu_probe import NvmlGpu
 from telemetry.agent.probe.nvml_call import text
 from telemetry.agent.process_owners import printable
 from telemetry.protocol import hardware
-from telemetry.protocol.hardware import GpuInfo
+from telemetry.protocol.hardware import MOST_MINOR, GpuInfo
 from telemetry.protocol.sample import MOST_COUNT, MOST_RETIRED_PAGES
 
 _MOST_GEN, _MOST_WIDTH = 10, 64
@@ -52,6 +53,9 @@ def describe(index: int, handle: Any) -> GpuInfo:
         serial=(text(nvml.nvmlDeviceGetSerial, handle) or "")[:40],
         compute_capability="{}.{}".format(*major_minor) if major_minor else "",
         mig=bool(split(card)),
+        device_numbers=device_files.card_numbers(
+            plausible.whole(card.ask(nvml.nvmlDeviceGetMinorNumber), MOST_MINOR)
+        ),
     )
 
 

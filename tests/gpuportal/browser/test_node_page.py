@@ -12,6 +12,7 @@ from telemetry.protocol.gpu_state import GpuState
 from tests.factories import make_gpus, make_node
 from tests.gpuportal.browser.conftest import GIB, Lab
 from tests.gpuportal.browser.test_axe import DESKTOP, PHONE, fits
+from tests.pages import violations
 from tests.telemetry.messages import process
 
 SILENT = {"processes": None, "throttle": None, "memory_reserved_bytes": None}
@@ -131,3 +132,23 @@ def test_a_table_of_many_gpus_holds_only_the_rows_near_the_screen(
     expect(rows.last).to_contain_text("rack-11:23")
     expect(rows.last).to_have_attribute("aria-rowindex", "295")
     assert rows.count() < 80
+
+
+def test_the_device_gate_is_shown_beside_the_isolation(
+    page: Page, lab: Lab, live_asgi: str, omar, sign_in
+):
+    node = lab.gpus[0].node
+    node.gate_mode, node.gate_state = "gated", "failed"
+    node.gate_reason = "an ordinary user could open /dev/nvidia0"
+    node.gate_report = {"refusals": [[1001, "eve", 7]], "uncovered": ["bob (sudo)"]}
+    node.save()
+    lab.send_roster()
+    sign_in(omar)
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    page.goto(f"{live_asgi}/nodes/node-a/")
+    expect(page.locator(".node-head")).to_contain_text("device gate failed")
+    gate = page.get_by_role("region", name="Device gate")
+    expect(gate).to_contain_text("an ordinary user could open /dev/nvidia0")
+    expect(gate).to_contain_text("Not covered: root, bob (sudo).")
+    assert violations(page) == []
+    fits(page)

@@ -33,6 +33,7 @@ POSTS = [
     ("manage-gpus-act", ()),
     ("manage-replace-gpu", ()),
     ("manage-drain", (1,)),
+    ("manage-gate", (1,)),
     ("manage-closure-new", ()),
     ("manage-closure", (1,)),
     ("manage-closure-end", (1,)),
@@ -493,3 +494,41 @@ def test_no_threshold_of_telemetry_can_be_set_to_nothing(desk) -> None:
     entry = AuditEntry.objects.get(subject="policy:telemetry")
     post(desk, "manage-policy-undo", {}, "telemetry", entry.pk, status=200)
     assert TelemetryPolicy.current().silent_after_seconds == 600
+
+
+def test_an_admin_sets_the_device_gate_of_a_node(desk, gpus) -> None:
+    node = gpus[0].node
+    _, text = post(desk, "manage-gate", {"mode": "watch"}, node.pk, status=200)
+    assert "Saved. The node’s page shows when its gate has changed." in text
+    assert f"/nodes/{node.name}/#device-gate" in text and "Pending" in text
+    node.refresh_from_db()
+    assert node.gate_mode == "watch"
+    assert AuditEntry.objects.filter(verb="node.gate-watch").count() == 1
+    _, text = post(desk, "manage-gate", {"mode": "watch"}, node.pk, status=200)
+    assert "Nothing was changed." in text
+    for wrong in ({}, {"mode": "shut"}):
+        _, text = post(desk, "manage-gate", wrong, node.pk, status=200)
+        assert "Choose a mode from the list." in text
+    post(desk, "manage-gate", {"mode": "open"}, 0, status=404)
+
+
+def test_the_names_in_a_gate_report_are_for_admins(desk, alice, gpus) -> None:
+    node = gpus[0].node
+    page = reverse("node", args=[node.name])
+    assert "device-gate" not in desk.get(page).content.decode()
+    node.gate_mode, node.gate_state = "gated", "failed"
+    node.gate_reason = "an ordinary user could open <b>it</b>"
+    node.gate_report = {
+        "refusals": [[1001, "eve<i>", 7]],
+        "uncovered": ["mallory (docker)"],
+        "unknown": ["zoe"],
+    }
+    node.save()
+    text = desk.get(page).content.decode()
+    for words in ("could open &lt;b&gt;it", "eve&lt;i&gt;", "mallory (docker)", "zoe"):
+        assert words in text
+    desk.force_login(alice)
+    text = desk.get(page).content.decode()
+    assert "<dt>Device gate</dt><dd>failed</dd>" in text
+    for words in ("eve", "mallory", "zoe", "could open"):
+        assert words not in text

@@ -14,6 +14,8 @@ class GateModel:
 
     majors: dict[int, frozenset[int]]
     """Minors of control devices by major number."""
+    render_nodes: frozenset[tuple[int, int]]
+    """Devices that are judged one by one."""
     refuse: bool
     ends: dict[tuple[int, int, int], int] = field(default_factory=dict)
     """Nanoseconds of the boot clock by (uid, major, minor)."""
@@ -32,7 +34,8 @@ class GateModel:
         major, minor = device
         if kind != "character" or not set(access) & {"r", "w"}:
             return True
-        if major not in self.majors or minor in self.majors[major]:
+        known = major in self.majors and minor not in self.majors[major]
+        if not known and device not in self.render_nodes:
             return True
         if uid < LOWEST_UID:
             return True

@@ -9,15 +9,14 @@ from placement.agent.gate.device_program import (
     CONTEXT,
     GRANT_END,
     GRANT_KEY,
-    MIG_CONTROL_MINORS,
-    NVIDIA_CONTROL_MINORS,
-    NVIDIA_MAJOR,
     REFUSAL_COUNT,
     REFUSAL_KEY,
     GatedMajor,
     device_number,
     device_program,
+    gated_majors,
 )
+from telemetry.agent.device_files import NVIDIA_MAJOR
 from tests.placement.agent.gate.bpf_interpreter import Machine
 from tests.placement.agent.gate.gate_model import GateModel
 
@@ -25,10 +24,8 @@ pytestmark = pytest.mark.pure
 
 GRANTS, REFUSALS = 4, 5
 MIG_MAJOR = 237
-MAJORS = (
-    GatedMajor(NVIDIA_MAJOR, NVIDIA_CONTROL_MINORS),
-    GatedMajor(MIG_MAJOR, MIG_CONTROL_MINORS),
-)
+RENDER_NODE = (226, 128)
+MAJORS = gated_majors([(NVIDIA_MAJOR, 0), (MIG_MAJOR, 3), RENDER_NODE], MIG_MAJOR)
 PROGRAMS = {
     refuse: device_program(MAJORS, grants=GRANTS, refusals=REFUSALS, refuse=refuse)
     for refuse in (False, True)
@@ -41,8 +38,8 @@ DEVICES = (
     (MIG_MAJOR, 1),
     (MIG_MAJOR, 3),
     (1, 3),
-    (MIG_MAJOR, 2**20 - 1),
-    (NVIDIA_MAJOR, 254),
+    (226, 129),
+    RENDER_NODE,
 )
 ACCESSES = ("rw", "r", "w", "", "m", "rwm", "rm", "wm")
 BITS = {"m": 1, "r": 2, "w": 4}
@@ -60,8 +57,8 @@ class World:
             key_bytes={GRANTS: GRANT_KEY.size, REFUSALS: REFUSAL_KEY.size},
             value_bytes={GRANTS: GRANT_END.size, REFUSALS: REFUSAL_COUNT.size},
         )
-        majors = {one.major: one.open_minors for one in MAJORS}
-        self.model = GateModel(majors, refuse)
+        majors = {NVIDIA_MAJOR: frozenset({254, 255}), MIG_MAJOR: frozenset({1, 2})}
+        self.model = GateModel(majors, frozenset({RENDER_NODE}), refuse)
         self.now_ns = 100
 
     def grant(self, uid: int, device: tuple[int, int], end_ns: int) -> None:
@@ -152,6 +149,7 @@ def test_system_accounts_and_control_devices_are_never_refused() -> None:
     assert world.opens(999, (NVIDIA_MAJOR, 0))
     assert world.opens(1000, (NVIDIA_MAJOR, 255))
     assert world.opens(1000, (MIG_MAJOR, 2))
+    assert world.opens(1000, (226, 0)), "another card's display"
     assert world.counted() == {}
 
 
