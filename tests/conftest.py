@@ -27,7 +27,7 @@ from django.db.backends.sqlite3.base import DatabaseOperations
 from pytest_django.plugin import DjangoDbBlocker
 
 from tests import early
-from tests.database import migrated_database
+from tests.database import copy_migrated, migrated_database
 from tests.nvml_sim.nvmlsim import NoCompiler, Sim
 from tests.run import TEMPLATE
 
@@ -135,6 +135,13 @@ def django_db_setup(
         yield
         with django_db_blocker.unblock():
             stack.close()
+
+
+@pytest.fixture(scope="session")
+def make_database(request: pytest.FixtureRequest) -> Callable[[Path], None]:
+    """Make the SQLite file of a portal whose first start is not tested."""
+    cache = request.config.cache.mkdir("databases")
+    return lambda path: copy_migrated(cache, path)
 
 
 # --- broker and channel layer ---------------------------------------------------

@@ -9,6 +9,9 @@ import hashlib
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +35,35 @@ def schema_key() -> str:
     return read.hexdigest()[:16]
 
 
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def copy_migrated(cache: Path, to: Path) -> None:
+    """Make an SQLite file with the schema and no row, for a portal of a test.
+
+    The copy is of the file that the test database is copied from. Where the cache
+    folder has none of these migrations, ``manage.py migrate`` makes one.
+    """
+    kept = cache / f"{schema_key()}.sqlite3"
+    to.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        shutil.copyfile(kept, to)
+    except FileNotFoundError:
+        with tempfile.TemporaryDirectory() as var:
+            known = {"PATH": os.environ["PATH"], "GPUPORTAL_VAR": var}
+            subprocess.run(
+                [sys.executable, "manage.py", "migrate", "-v0"],
+                cwd=ROOT,
+                env=known,
+                check=True,
+            )
+            with contextlib.closing(sqlite3.connect(f"{var}/db.sqlite3")) as made:
+                _keep(made, kept)
+        shutil.copyfile(kept, to)
+    # As `manage.py migrate` leaves it.
+    to.chmod(0o600)
+
+
 @contextlib.contextmanager
 def migrated_database(cache: Path) -> Iterator[None]:
     """Have a test database while the context is open.
@@ -49,17 +81,17 @@ def migrated_database(cache: Path) -> Iterator[None]:
             copied = True
     made = setup_databases(verbosity=0, interactive=False, keepdb=copied)
     if sqlite and not copied:
-        _keep(kept)
+        connection.ensure_connection()
+        _keep(connection.connection, kept)
     yield
     teardown_databases(made, verbosity=0)
 
 
-def _keep(kept: Path) -> None:
-    """Copy the SQLite database into the cache, in place of those from before."""
+def _keep(made: sqlite3.Connection, kept: Path) -> None:
+    """Copy an SQLite database into the cache, in place of those from before."""
     draft = kept.with_suffix(f".{os.getpid()}")
-    connection.ensure_connection()
     with contextlib.closing(sqlite3.connect(draft)) as into:
-        connection.connection.backup(into)
+        made.backup(into)
     for path in kept.parent.glob("*.sqlite3"):
         path.unlink(missing_ok=True)
     draft.replace(kept)

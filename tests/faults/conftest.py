@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -45,9 +45,10 @@ sys.exit(shim.main(["shim", sys.argv[1]]))
 
 
 @pytest.fixture(scope="package")
-def lab() -> Iterator[Lab]:
+def lab(make_database: Callable[[Path], None]) -> Iterator[Lab]:
     """One running portal for all that kills a part of it."""
     with tempfile.TemporaryDirectory(prefix="gpf-") as folder:
+        make_database(Path(folder) / "db.sqlite3")
         made = Lab(Path(folder))
         yield made
         made.close()

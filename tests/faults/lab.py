@@ -25,8 +25,6 @@ import json
 from datetime import timedelta
 import django
 django.setup()
-from django.core.management import call_command
-call_command("migrate", verbosity=0)
 from django.utils import timezone
 from reservations.rules.lifecycle import State
 from reservations.models import SitePolicy
@@ -86,6 +84,7 @@ class Lab:
     """A portal with one simulated node and Alice, who holds its Gpus now and later."""
 
     def __init__(self, var: Path) -> None:
+        """Start it in a folder that has a migrated database."""
         self.var = var
         parts = {"grace": GRACE_SECONDS, "gpus": GPUS, "script": ON_AND_ON}
         self.worker = subprocess.Popen(

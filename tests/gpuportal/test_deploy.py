@@ -197,7 +197,7 @@ def test_manage_says_in_one_line_what_is_wrong(manage, tmp_path):
 
 
 @pytest.fixture
-def enroll(manage, tmp_path):
+def enroll(manage, tmp_path, make_database):
     """deploy/enroll on a portal with a broker of its own."""
     with brokers.running("redis", tmp_path, nodes=[]) as broker:
         # Any name of this machine that is not spelt as itself.
@@ -206,6 +206,7 @@ def enroll(manage, tmp_path):
         text = re.sub(r"^REDIS_URL=.*$", "", settings.read_text(), flags=re.MULTILINE)
         settings.write_text(f"{text}REDIS_URL='{url}'\nGPUPORTAL_BROKER_PLAIN='1'\n")
         (tmp_path / "admin").write_text(brokers.ADMIN_PASSWORD + "\n")
+        make_database(tmp_path / "db.sqlite3")
         done = manage("migrate", "-v0")
         assert done.returncode == 0, done.stderr
         environ = {

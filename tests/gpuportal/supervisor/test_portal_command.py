@@ -21,11 +21,10 @@ SECRETS = {"SECRET_KEY": "x" * 50, "EMAIL_HOST_PASSWORD": "hush"}
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory) -> Path:
+def prepared(tmp_path_factory, make_database) -> Path:
     """A folder with a simulated node, whose path is too long for a Unix socket."""
     var = tmp_path_factory.mktemp("long") / ("v" * 110)
-    var.mkdir()
-    assert manage(var, "migrate", "-v0").returncode == 0
+    make_database(var / "db.sqlite3")
     simulate(var, "sim-a")
     return var
 
@@ -178,8 +177,8 @@ def test_a_broker_that_does_not_answer_is_one_line(tmp_path):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_database_from_before_the_first_release_is_one_line(tmp_path):
-    assert manage(tmp_path, "migrate", "-v0").returncode == 0
+def test_a_database_from_before_the_first_release_is_one_line(tmp_path, make_database):
+    make_database(tmp_path / "db.sqlite3")
     with contextlib.closing(sqlite3.connect(tmp_path / "db.sqlite3")) as database:
         database.execute(
             "INSERT INTO django_migrations (app, name, applied) "
