@@ -3,10 +3,12 @@
 Brings what is missing and may be brought (Chromium; under CI=true also
 PostgreSQL, Redis and a C compiler). With arguments, which go to pytest, the two
 databases go side by side. Without them the suite is cut into runs of pytest by folder,
-so that no file is read twice for SQLite, and two queues of runs go side by side:
+so that no file is read twice for SQLite, and three queues of runs go side by side:
 
-- Runs that mostly wait, for processes, clocks and pages. Their tests measure seconds,
-  so they go before the others.
+- A run that sleeps most of its time, until clocks and deadlines have passed. It takes
+  a tenth of a core.
+- Runs that mostly wait, for processes and pages. Their tests measure seconds, so they
+  go before those that compute.
 - Runs that only compute, with low priority: they take what is left of the cores.
   SQLite comes first.
 
@@ -31,29 +33,30 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CI = os.environ.get("CI") == "true"
+SLEEPING = {"telemetry": ["tests/telemetry"]}
+"""Runs of the first queue."""
 WAITING = {
-    "stories in the browser": ["tests/flows"],
-    "the calendar in the browser": ["tests/reservations/browser"],
-    "telemetry": ["tests/telemetry"],
     "agents of nodes": ["tests/placement/agent", "tests/placement/serving"],
+    "stories in the browser": ["tests/flows"],
     "other pages in the browser": [
         "tests/gpuportal/browser",
         "tests/placement/browser",
     ],
+    "the calendar in the browser": ["tests/reservations/browser"],
     "whole portals": [
         "tests/faults",
         "tests/gpuportal/supervisor",
         "tests/gpuportal/test_deploy.py",
     ],
 }
-"""Runs of the first queue, the longest first."""
+"""Runs of the second queue, the longest first."""
 COMPUTING = {
-    "reservations": ["tests/reservations"],
     "gpuportal": ["tests/gpuportal"],
     "placement": ["tests/placement"],
+    "reservations": ["tests/reservations"],
     "all else": ["tests"],
 }
-"""Runs of the second queue. Each leaves out what another run takes."""
+"""Runs of the third queue, the longest first. Each leaves to others what is theirs."""
 KILLS_SERVER = "all else"
 """Run whose tests kill a process of the PostgreSQL server, which then ends every
 connection. It has a server that no other run uses."""
@@ -167,7 +170,8 @@ def _whole(servers: Sequence[str]) -> int:
             `KILLS_SERVER` alone.
     """
     began = time.monotonic()
-    apart = [path for paths in WAITING.values() for path in paths]
+    apart = [path for paths in (SLEEPING | WAITING).values() for path in paths]
+    sleeping = [Run(title, paths) for title, paths in SLEEPING.items()]
     waiting = [Run(title, paths) for title, paths in WAITING.items()]
     parts = {
         title: [*paths, *_left_out(paths, COMPUTING)]
@@ -189,22 +193,22 @@ def _whole(servers: Sequence[str]) -> int:
         if servers
     ]
     with (
-        ThreadPoolExecutor(WAITING_AT_ONCE) as first,
-        ThreadPoolExecutor(COMPUTING_AT_ONCE) as second,
+        ThreadPoolExecutor(len(SLEEPING)) as first,
+        ThreadPoolExecutor(WAITING_AT_ONCE) as second,
+        ThreadPoolExecutor(COMPUTING_AT_ONCE) as third,
     ):
-        template = second.submit(_migrate, servers) if servers else None
-        on_sqlite = [first.submit(_reported, run, began) for run in waiting]
-        on_sqlite += [second.submit(_reported, run, began) for run in computing]
-        on_postgresql = [
-            second.submit(_reported, run, began, template) for run in again
-        ]
+        template = third.submit(_migrate, servers) if servers else None
+        on_sqlite = [first.submit(_reported, run, began) for run in sleeping]
+        on_sqlite += [second.submit(_reported, run, began) for run in waiting]
+        on_sqlite += [third.submit(_reported, run, began) for run in computing]
+        on_postgresql = [third.submit(_reported, run, began, template) for run in again]
         try:
             done = [one.result() for one in on_sqlite]
             sqlite_seconds = time.monotonic() - began
             done += [one.result() for one in on_postgresql]
         except BaseException:
             # After Ctrl-C nothing begins that has not begun.
-            for pool in (first, second):
+            for pool in (first, second, third):
                 pool.shutdown(wait=False, cancel_futures=True)
             raise
     seconds = time.monotonic() - began
