@@ -236,7 +236,10 @@ def _cache_bytes(setting: Replaying, layer: LayerSpec, windowed: bool) -> int:
     """2 x kv_heads x head_dim per token and block (docs/design/placement.md#inference).
 
     A windowed block keeps its window only; a paged cache comes in whole blocks of
-    tokens. A decoder also keeps keys and values of the encoder's output.
+    tokens. A decoder also keeps keys and values of the encoder's output. Latent
+    attention keeps one latent and its rotated key for all heads, on every tensor rank
+    (DeepSeek-V2, arXiv:2405.04434, table 1); transformers' own cache keeps what is made
+    of them.
     """
     shape, workload = setting.spec.shape, setting.workload
     if workload.trains or shape is None or layer.kind not in ("block", "decoder"):
@@ -246,7 +249,7 @@ def _cache_bytes(setting: Replaying, layer: LayerSpec, windowed: bool) -> int:
     degree = setting.cut.tensor_degree
     keys = 2 * shape.kv_width
     if shape.latent_kv:
-        keys = shape.heads * (shape.head_dim + (shape.value_dim or shape.head_dim))
+        keys = degree * (shape.latent_kv + shape.rope_dim)
     tokens = setting.tokens(layer.kind)
     length = tokens.length
     if windowed and shape.sliding_window:

@@ -93,23 +93,18 @@ def ladder(spec: ModelSpec, workload: Workload, gpu: GpuOffer) -> Ladder:
 
 def _steps(spec: ModelSpec, asked: Workload, quantizable: bool) -> Iterator[Step]:
     at = Setting(asked)
-    for words, change in _remedies(asked):
-        changed = change(at.workload)
-        if changed is not None and changed != at.workload:
-            at = replace(at, workload=changed)
+    remedies: list[tuple[str, Callable[[Setting], Setting]]] = [
+        (words, _on_workload(change)) for words, change in _remedies(asked)
+    ]
+    # The last remedy has the weights in the node's memory, from which inference reads
+    # them for every token: it takes fewer bits first.
+    place = len(remedies) if asked.trains else len(remedies) - 1
+    remedies[place:place] = _fewer_bits() if quantizable else []
+    for words, change in remedies:
+        changed = change(at)
+        if changed != at:
+            at = changed
             yield words, at, False
-    if quantizable:
-        for bits, weights in ((8, "int8"), (4, "nf4")):
-            at = Setting(at.workload, weights)  # type: ignore[arg-type]
-            yield (
-                sentence(
-                    "keep the frozen weights in {bits} bits ({weights})",
-                    bits=bits,
-                    weights=weights,
-                ),
-                at,
-                False,
-            )
     if asked.trains and asked.precision in ("fp32", "autocast_bf16", "mixed_fp16"):
         at = replace(at, workload=at.workload.but(precision="bf16"))
         yield (
@@ -126,6 +121,27 @@ def _steps(spec: ModelSpec, asked: Workload, quantizable: bool) -> Iterator[Step
         length = at.workload.sequence_length // 2
         at = replace(at, workload=at.workload.but(sequence_length=length))
         yield sentence("a sequence length of {length}", length=length), at, True
+
+
+def _on_workload(
+    change: Callable[[Workload], Workload | None],
+) -> Callable[[Setting], Setting]:
+    """Return a remedy that changes the workload of a Setting, where it applies."""
+    return lambda at: replace(at, workload=change(at.workload) or at.workload)
+
+
+def _fewer_bits() -> list[tuple[str, Callable[[Setting], Setting]]]:
+    """Return the remedies that keep weights in 8 and in 4 bits."""
+    return [
+        (
+            sentence("keep the frozen weights in 8 bits (int8)"),
+            lambda at: replace(at, weights="int8"),
+        ),
+        (
+            sentence("keep the frozen weights in 4 bits (nf4)"),
+            lambda at: replace(at, weights="nf4"),
+        ),
+    ]
 
 
 Change = Callable[[Workload], Workload | None]

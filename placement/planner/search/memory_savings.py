@@ -4,8 +4,9 @@ Order of docs/design/placement.md#order-of-choice: a fused optimizer step (free)
 batch in pieces (free but for smaller matrix products), activations recomputed (a third
 more time), 8-bit Adam (other numbers), then the optimizer and the weights in the node's
 memory (slow) or on its drive where that memory is too small (slower), last weights in 8
-or 4 bits (other numbers; inference and LoRA only). Each change states the bytes
-that it saves.
+or 4 bits (other numbers; inference and LoRA only). Inference takes fewer bits before
+the node's memory, from which the weights would come for every token. Each change states
+the bytes that it saves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -57,9 +58,11 @@ class Setting:
     @property
     def severity(self) -> tuple[bool, bool, bool, bool, int]:
         """For ranking: what hurts most, first."""
+        changes = (self.weights != "full", self.offload)
+        worse, bad = changes if self.workload.trains else changes[::-1]
         return (
-            self.weights != "full",
-            self.offload,
+            worse,
+            bad,
             self.workload.optimizer == "adam8bit",
             self.workload.checkpointing == "full",
             self.workload.accumulation,
@@ -104,10 +107,14 @@ def stages(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]:
         eight = workload.precision not in ("bf16", "megatron_bf16")
         if limits.small_optimizer and adam and eight:
             yield Setting(recomputed.but(optimizer="adam8bit"))
-    yield from _offloads(recomputed, freedom)
+    if workload.trains:
+        yield from _offloads(recomputed, freedom)
     if freedom.quantizable and limits.quantization:
         yield Setting(recomputed, "int8")
         yield Setting(recomputed, "nf4")
+    if not workload.trains:
+        # Weights that come from the host for every token are the last resort.
+        yield from _offloads(recomputed, freedom)
 
 
 def _offloads(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]:

@@ -217,7 +217,10 @@ def _share_problems(plan: Plan) -> list[str]:
 
 
 def _link_problems(plan: Plan, by_uuid: Mapping[str, GpuOffer]) -> list[str]:
-    """Ranks that cut one layer are joined by fast links, directly or round."""
+    """Ranks that cut one layer are joined by fast links, directly or round. Inference
+    sends little, so there they are of one node at least."""
+    if not plan.workload.trains and len(plan.nodes) == 1:
+        return []
     teams: dict[tuple[int, int], list[GpuOffer]] = {}
     for shard in plan.shards:
         offer = by_uuid.get(shard.gpu_uuid)

@@ -114,6 +114,10 @@ class Plan(JsonValue):
     """How many of its Gpus have something wrong with them; the notes say what."""
     wait_seconds: float = 0.0
     """After the start that was asked for, when its Gpus are free together."""
+    decode_seconds: float = 0.0
+    """Inference of a model that generates: one more token of every sequence."""
+    decode_tokens_per_second: float = 0.0
+    """The same, tokens of all sequences together."""
     prior_step_seconds: float = 0.0
     """Before the site's measured error moved it; 0: it did not."""
     absurd: str = ""

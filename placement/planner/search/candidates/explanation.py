@@ -7,13 +7,15 @@ from typing import Any
 
 from placement.planner.memory.estimate import Estimate
 from placement.planner.model.sharding import Sharding
+from placement.planner.search.decode_time import DecodeTime
 from placement.planner.search.link_bandwidth import joined_by_fast_links
 from placement.planner.search.memory_savings import Setting
 from placement.planner.values.calibration import StepCorrection
 from placement.planner.values.gpu_availability import GpuOffer
-from placement.planner.values.humanize import gib
+from placement.planner.values.humanize import gib, seconds
 from placement.planner.values.plan import RejectedStrategy, Shard
 from placement.planner.values.strategies import STRATEGIES, TITLES
+from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, sentence
 
 WORDS = {
@@ -83,6 +85,27 @@ def notes_of(
             sentence("Only the trainable parameters are stepped in full precision.")
         )
     return tuple(dict.fromkeys(notes))
+
+
+def decode_words(
+    decode: DecodeTime | None, workload: Workload, prefill_seconds: float
+) -> tuple[str, ...]:
+    """Return how long the prompt takes, and each token after it."""
+    if decode is None:
+        return ()
+    return (
+        sentence(
+            "Reading {batch} prompts of {length} tokens takes {prefill}. Each further "
+            "token takes {decode}: {rate} tokens a second for the batch, {each} for "
+            "one sequence.",
+            batch=workload.batch,
+            length=workload.sequence_length,
+            prefill=seconds(prefill_seconds),
+            decode=seconds(decode.seconds),
+            rate=f"{decode.tokens_per_second:,.3g}",
+            each=f"{1 / decode.seconds:,.3g}",
+        ),
+    )
 
 
 def learned_notes(step: StepCorrection, shards: Sequence[Shard]) -> tuple[str, ...]:

@@ -12,16 +12,22 @@ from placement.planner.memory.estimate import (
     tape_workload,
 )
 from placement.planner.memory.layer_costs import LayerCost
-from placement.planner.memory.step_phases import rank_phases
+from placement.planner.memory.step_phases import rank_phases, stage_layers
 from placement.planner.model.sharding import Sharding
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.candidates.explanation import (
     bound_by,
+    decode_words,
     launch_of,
     learned_notes,
     notes_of,
 )
 from placement.planner.search.card_support import batch_norm_notes
+from placement.planner.search.decode_time import (
+    DecodeTime,
+    is_generated,
+    rank_seconds,
+)
 from placement.planner.search.link_bandwidth import (
     SlowestLink,
     fast_groups,
@@ -354,6 +360,8 @@ class SearchContext:
         comfortable = all(shard.headroom_bytes >= 0 for shard in shards)
         bound = bound_by(shards)
         total = time.total_seconds
+        decode = self._decode(setting, seats, learned.ratio)
+        told = (*why, *decode_words(decode, setting.workload, total))
         return Plan(
             strategy=strategy,
             title=title or TITLES[strategy],
@@ -370,7 +378,9 @@ class SearchContext:
             **asdict(time),
             # Tensors without a matrix product (a bare embedding) take no known time.
             units_per_second=self.units(setting.workload) / total if total else 0.0,
-            why=(*why, sentence("Limited by {bound}.", bound=bound)),
+            why=(*told, sentence("Limited by {bound}.", bound=bound)),
+            decode_seconds=decode.seconds if decode else 0.0,
+            decode_tokens_per_second=decode.tokens_per_second if decode else 0.0,
             notes=(
                 *notes_of(setting, offers, made.values(), comfortable=comfortable),
                 *learned_notes(learned, shards),
@@ -391,6 +401,30 @@ class SearchContext:
                 strategy, setting, [(s.offer, s.sharding) for s in seats], launch
             ),
         )
+
+    def _decode(
+        self, setting: Setting, seats: Sequence[RankPlacement], slower: float
+    ) -> DecodeTime | None:
+        """One more token: every stage in turn, the slowest replica of the slowest."""
+        workload = setting.workload
+        if not is_generated(self.spec, workload):
+            return None
+        link = self.link([seat.offer for seat in seats])
+        spec = self.spec_of(setting)
+        stages: dict[int, float] = {}
+        for seat in seats:
+            costs = self.costs(setting, seat.sharding)
+            taken = rank_seconds(
+                stage_layers(costs, seat.sharding),
+                spec,
+                workload,
+                seat.sharding,
+                seat.offer,
+                link,
+            )
+            stages[seat.stage] = max(taken, stages.get(seat.stage, 0.0))
+        spent = sum(stages.values()) * slower
+        return DecodeTime(spent, workload.batch / spent) if spent else None
 
     def _remedies(
         self,

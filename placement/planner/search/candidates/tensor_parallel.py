@@ -30,7 +30,8 @@ NO_FAST_LINKS = sentence(
 
 
 def tensor(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
-    """Every layer cut over t Gpus with fast links, t dividing heads and kv heads."""
+    """Every layer cut over t Gpus, t dividing heads and kv heads. Training needs fast
+    links between them."""
     if hunt.most_gpus < 2:
         return refusal(TENSOR.key, sentence("It needs at least two GPUs of one node."))
     shape = hunt.spec.shape
@@ -43,6 +44,10 @@ def tensor(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
             ),
         )
     groups = hunt.fast()
+    if not hunt.asked.trains:
+        # Decoding sends little, so slow links are priced. No node is left.
+        near = [g for g in hunt.near() if len({offer.node for offer in g}) == 1]
+        groups = [*groups, *(g for g in near if g not in groups)]
     widest = min(max((len(group) for group in groups), default=0), hunt.most_gpus)
     if widest < 2:
         return refusal(TENSOR.key, NO_FAST_LINKS)
@@ -134,9 +139,10 @@ def _tensor_plan(
     sharding = sharding_of(setting)
     why = [
         sentence(
-            "Every layer is cut over {degree} GPUs joined by fast links; each holds "
+            "Every layer is cut over {degree} GPUs joined by {link}. Each holds "
             "1/{degree} of the large matrices.",
             degree=degree,
+            link=hunt.link(chosen).words,
         ),
         sentence(
             "Activations are summed between the GPUs several times in every layer."

@@ -290,8 +290,9 @@ def test_inference_shares_no_optimizer():
         make_offers(12, 12),
     )
 
-    assert strategies(made) == ["pipeline"]
-    assert refused(made, "single").code == "not-better"
+    assert strategies(made) == ["tensor", "single"]
+    assert made.plans[1].launch["weights"] == "int8"
+    assert refused(made, "pipeline").code == "not-better"
     assert "Inference" in refused(made, "fsdp").reason
 
 

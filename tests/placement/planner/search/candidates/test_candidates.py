@@ -115,7 +115,7 @@ class TestInterleaved:
 class TestQuantization:
     SMALL = make_offers(12)
 
-    def test_inference_takes_fewer_bits_only_where_nothing_milder_fits(self):
+    def test_inference_takes_fewer_bits_only_where_full_ones_do_not_fit(self):
         asked = Workload(task="infer", batch=1, precision="bf16")
         wide = plan(LLAMA, asked, make_offers(23)).best
         tight = plan(LLAMA, asked, self.SMALL, limits=PlanLimits(offload=False)).best
