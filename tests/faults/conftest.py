@@ -22,7 +22,7 @@ from placement.protocol.commands import Order
 from reservations.booking.service import book
 from reservations.models import Reservation
 from tests.factories import make_gpus, make_node
-from tests.faults.lab import Lab
+from tests.faults.running_portal import RunningPortal
 from tests.placement import nodes
 from tests.placement.conftest import (  # noqa: F401  (fixtures, by name)
     marker,
@@ -45,11 +45,11 @@ sys.exit(shim.main(["shim", sys.argv[1]]))
 
 
 @pytest.fixture(scope="package")
-def lab(make_database: Callable[[Path], None]) -> Iterator[Lab]:
+def running_portal(make_database: Callable[[Path], None]) -> Iterator[RunningPortal]:
     """One running portal for all that kills a part of it."""
     with tempfile.TemporaryDirectory(prefix="gpf-") as folder:
         make_database(Path(folder) / "db.sqlite3")
-        made = Lab(Path(folder))
+        made = RunningPortal(Path(folder))
         yield made
         made.close()
 

@@ -20,7 +20,7 @@ from placement.protocol import signing
 from placement.protocol.commands import OrderKind
 from reservations.rules.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
-from tests.faults.lab import Ended
+from tests.faults.running_portal import Ended
 from tests.placement import nodes
 from tests.placement.lab import onnx_bytes, signed_in
 from tests.placement.nodes import ended, living, make_order, script_order, until

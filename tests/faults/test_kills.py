@@ -13,7 +13,7 @@ import uuid
 
 import pytest
 
-from tests.faults.lab import ON_AND_ON, STUBBORN, Lab
+from tests.faults.running_portal import ON_AND_ON, STUBBORN, RunningPortal
 from tests.placement.nodes import until
 
 ROWS = {
@@ -29,76 +29,93 @@ ROWS = {
 class Round:
     """Four Jobs, one in each state that a kill may meet."""
 
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
+    def __init__(self, running_portal: RunningPortal) -> None:
+        self.portal = running_portal
         self.marks = {
             name: f"mark-{uuid.uuid4().hex}"
             for name in ("queued", "starting", "running", "moving", "stopping")
         }
-        later = {"reservation": lab.known["later"]}
+        later = {"reservation": running_portal.known["later"]}
         self.queued = self.launch("queued", ON_AND_ON, **later)
         self.running = self.launch("running", ON_AND_ON)
         self.moving = self.launch("moving", STUBBORN)
         self.stopping = self.launch("stopping", STUBBORN)
         for number in (self.running, self.moving, self.stopping):
-            lab.reaches(number, "running")
-            until(lambda n=number: lab.log_of(n), what="its trap to be set")
+            running_portal.reaches(number, "running")
+            until(lambda n=number: running_portal.log_of(n), what="its trap to be set")
         (self.process,) = self.leader(self.running)
         self.starting = self.launch("starting", ON_AND_ON)
-        lab.stop(self.stopping)
-        self.next = lab.move(self.moving)
-        until(lambda: lab.folder(self.starting).exists(), 30, "the order to be taken")
+        running_portal.stop(self.stopping)
+        self.next = running_portal.move(self.moving)
+        until(
+            lambda: running_portal.folder(self.starting).exists(),
+            30,
+            "the order to be taken",
+        )
 
     def launch(self, name: str, script: str, **more: int) -> int:
         """Launch one whose processes are known by a mark."""
         mark = self.marks[name]
-        return self.lab.launch(script, arguments=[mark], name=name, **more)
+        return self.portal.launch(script, arguments=[mark], name=name, **more)
 
     def leader(self, number: int) -> set[int]:
         """The first process of a Job."""
-        script = self.lab.folder(number) / "work" / "script"
-        return self.lab.pids(str(script))
+        script = self.portal.folder(number) / "work" / "script"
+        return self.portal.pids(str(script))
 
     def is_right_afterwards(self) -> None:
         """What was promised holds, and nothing else runs."""
-        lab = self.lab
-        assert lab.reaches(self.stopping, "stopped")["reason"] == "the test is over"
+        running_portal = self.portal
+        assert (
+            running_portal.reaches(self.stopping, "stopped")["reason"]
+            == "the test is over"
+        )
         assert self.leader(self.stopping) == set()
-        left = lab.reaches(self.moving, "stopped")
+        left = running_portal.reaches(self.moving, "stopped")
         assert left["reason"] == "moves to sim-a:7"
-        goes_on = lab.reaches(self.next, "running")
+        goes_on = running_portal.reaches(self.next, "running")
         assert goes_on["started_at"] >= left["ended_at"]
         assert (self.leader(self.moving), len(self.leader(self.next))) == (set(), 1)
-        begun = lab.reaches(self.starting, "running")
+        begun = running_portal.reaches(self.starting, "running")
         assert begun["attempt"] == 1
         assert len(self.leader(self.starting)) == 1
-        assert lab.job(self.running)["state"] == "running"
+        assert running_portal.job(self.running)["state"] == "running"
         assert self.leader(self.running) == {self.process}
-        waits = lab.job(self.queued)
+        waits = running_portal.job(self.queued)
         assert (waits["state"], waits["attempt"]) == ("queued", 0)
         # It went on all the while, and goes on being heard.
-        size = len(lab.log_of(self.running))
-        until(lambda: len(lab.log_of(self.running)) > size, what="more of its log")
+        size = len(running_portal.log_of(self.running))
+        until(
+            lambda: len(running_portal.log_of(self.running)) > size,
+            what="more of its log",
+        )
 
     def ends(self) -> None:
         """Every line is there, once and in order; nothing is left."""
-        lab = self.lab
+        running_portal = self.portal
         for number in (self.starting, self.running, self.next, self.queued):
-            lab.stop(number)
+            running_portal.stop(number)
         for number in (self.starting, self.running, self.next):
-            assert lab.reaches(number, "stopped")["exit_signal"] == signal.SIGTERM
-            log = (lab.folder(number) / "log").read_bytes()
-            until(lambda n=number, whole=log: lab.log_of(n) == whole, 20, "the log")
+            assert (
+                running_portal.reaches(number, "stopped")["exit_signal"]
+                == signal.SIGTERM
+            )
+            log = (running_portal.folder(number) / "log").read_bytes()
+            until(
+                lambda n=number, whole=log: running_portal.log_of(n) == whole,
+                20,
+                "the log",
+            )
             lines = re.findall(rb"line (\d+)", log)
             assert [int(line) for line in lines] == list(range(1, len(lines) + 1))
-        assert lab.job(self.queued)["state"] == "stopped"
-        assert not any(lab.pids(mark) for mark in self.marks.values())
+        assert running_portal.job(self.queued)["state"] == "stopped"
+        assert not any(running_portal.pids(mark) for mark in self.marks.values())
 
 
 @pytest.mark.parametrize("victim", ROWS)
-def test_what_was_promised_holds_after_a_kill_of(lab, victim):
-    jobs = Round(lab)
-    doomed = {pid for part in ROWS[victim] for pid in lab.pids(part)}
+def test_what_was_promised_holds_after_a_kill_of(running_portal, victim):
+    jobs = Round(running_portal)
+    doomed = {pid for part in ROWS[victim] for pid in running_portal.pids(part)}
     assert doomed
     for pid in doomed:
         os.kill(pid, signal.SIGKILL)

@@ -16,7 +16,7 @@ from placement.jobs.nodes import log_store
 from placement.models import Job
 from reservations.rules.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
-from tests.faults.lab import Ended
+from tests.faults.running_portal import Ended
 from tests.placement.lab import signed_in
 
 LOG_BYTES = 64 * 2**20

@@ -117,23 +117,29 @@ BINARY = (
 )
 
 
-def test_odd_names_odd_words_and_a_log_of_bytes(lab):
-    number = lab.launch(BINARY, name=NAME, arguments=WORDS)
-    job = lab.reaches(number, "done", "failed")
+def test_odd_names_odd_words_and_a_log_of_bytes(running_portal):
+    number = running_portal.launch(BINARY, name=NAME, arguments=WORDS)
+    job = running_portal.reaches(number, "done", "failed")
     assert (job["state"], job["name"]) == ("done", NAME)
-    whole = (lab.folder(number) / "log").read_bytes()
+    whole = (running_portal.folder(number) / "log").read_bytes()
     assert whole.startswith("".join(f"{word}|" for word in WORDS).encode())
-    until(lambda: lab.log_of(number) == whole, 20, "every byte at the portal")
+    until(
+        lambda: running_portal.log_of(number) == whole, 20, "every byte at the portal"
+    )
     shown, offset = "", 0
     while offset < len(whole):
-        piece = lab.ask("GET", f"jobs/{number}/log?offset={offset}&length=100000")
+        piece = running_portal.ask(
+            "GET", f"jobs/{number}/log?offset={offset}&length=100000"
+        )
         assert piece["size"] == len(whole)
         shown, offset = shown + piece["data"], offset + piece["bytes"]
     assert offset == len(whole)
     assert not {"\0", "\x07", "\x9b"} & set(shown)
     assert "\x1b]" not in shown and "\x1b[2J" not in shown
-    assert "last line" in lab.job(number)["last_lines"][-1]
-    (row,) = lab.ask("GET", f"jobs/{number}/numbers")["rows"]
+    assert "last line" in running_portal.job(number)["last_lines"][-1]
+    (row,) = running_portal.ask("GET", f"jobs/{number}/numbers")["rows"]
     assert row["loss"] == 0.5
-    found = lab.ask("GET", f"jobs?{urllib.parse.urlencode({'state': 'done'})}")
+    found = running_portal.ask(
+        "GET", f"jobs?{urllib.parse.urlencode({'state': 'done'})}"
+    )
     assert number in [item["id"] for item in found["jobs"]]

@@ -19,7 +19,7 @@ SOON_MS = 20_000
 
 
 @pytest.fixture
-def lab(
+def demo_portal(
     tmp_path: Path, make_database: Callable[[Path], None]
 ) -> Iterator[tuple[str, dict[str, str], Path]]:
     """A running portal with the demo lab: address, logins, its folder."""
@@ -125,9 +125,9 @@ def give_back(page: Page, address: str, reservation: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_student_plans_books_trains_and_is_charged(
-    lab: tuple[str, dict[str, str], Path], page: Page
+    demo_portal: tuple[str, dict[str, str], Path], page: Page
 ) -> None:
-    address, logins, var = lab
+    address, logins, var = demo_portal
     wrong = watch_for_errors(page)
     sign_in(page, address, "bob", logins["bob"])
     page.get_by_role("link", name="Board", exact=True).first.click()

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def lab(
+def demo_portal(
     tmp_path_factory: pytest.TempPathFactory, make_database: Callable[[Path], None]
 ) -> Iterator[tuple[str, dict]]:
     """A running portal with the demo lab: its address and its logins."""
@@ -165,13 +165,13 @@ class Story:
 
 @pytest.fixture(params=LOOKS)
 def story(
-    request: pytest.FixtureRequest, browser: Browser, lab: tuple[str, dict]
+    request: pytest.FixtureRequest, browser: Browser, demo_portal: tuple[str, dict]
 ) -> Iterator[Story]:
     """A browser of its own, on a desk or in a hand."""
     expect.set_options(timeout=STATE_MS)
     context = browser.new_context(locale="en-GB", **LOOKS[request.param])
     context.set_default_timeout(STATE_MS)
-    yield Story(context.new_page(), lab[0])
+    yield Story(context.new_page(), demo_portal[0])
     context.close()
     expect.set_options(timeout=5_000)
 
@@ -412,9 +412,9 @@ def read(story: Story) -> None:
     story.look("the other theme")
 
 
-def test_a_student_s_week(story: Story, lab, request) -> None:
+def test_a_student_s_week(story: Story, demo_portal, request) -> None:
     me, friend = FRIENDS[request.node.callspec.params["story"]]
-    story.sign_in(me, lab[1][me])
+    story.sign_in(me, demo_portal[1][me])
     story.go("Board")
     expect(story.page.get_by_text(re.compile(r"^live, \d"))).to_be_visible()
     story.look("board")
@@ -434,8 +434,8 @@ def test_a_student_s_week(story: Story, lab, request) -> None:
 # --- the admin ----------------------------------------------------------------------
 
 
-def test_an_admin_s_week(story: Story, lab) -> None:
-    story.sign_in("omar", lab[1]["omar"])
+def test_an_admin_s_week(story: Story, demo_portal) -> None:
+    story.sign_in("omar", demo_portal[1]["omar"])
     story.go("Manage")
     story.heading("What needs you today")
     story.look("manage")

@@ -21,7 +21,7 @@ from tests.pages import violations
 GIB = 2**30
 
 
-class Lab:
+class LiveCluster:
     """Two nodes whose frames come twice a second, as ingest would send them."""
 
     beat_seconds = 0.5
@@ -87,14 +87,14 @@ class Lab:
 
 
 @pytest.fixture
-def lab(live_asgi: str, redis_client: redis.Redis) -> Iterator[Lab]:
-    """The lab with its roster and live frames."""
-    lab = Lab(redis_client)
-    lab.send_roster()
-    lab.send_frame()
-    lab.start()
-    yield lab
-    lab.stop()
+def live_cluster(live_asgi: str, redis_client: redis.Redis) -> Iterator[LiveCluster]:
+    """The nodes with their roster and live frames."""
+    live_cluster = LiveCluster(redis_client)
+    live_cluster.send_roster()
+    live_cluster.send_frame()
+    live_cluster.start()
+    yield live_cluster
+    live_cluster.stop()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from reservations.accounts.api_tokens import create_token
 from telemetry.models import Alert
 from telemetry.protocol.gpu_state import GpuState
 from tests.factories import make_reservation
-from tests.gpuportal.browser.conftest import Lab
+from tests.gpuportal.browser.conftest import LiveCluster
 from tests.pages import fits
 
 DESKTOP = (1280, 900)
@@ -22,7 +22,7 @@ looks = pytest.mark.parametrize(
 )
 
 
-def show_every_state(lab: Lab, alice, bob) -> None:
+def show_every_state(live_cluster: LiveCluster, alice, bob) -> None:
     """One Gpu in each kind of trouble, somebody's bookings, an open alert."""
     now = timezone.now()
     states = [
@@ -34,19 +34,21 @@ def show_every_state(lab: Lab, alice, bob) -> None:
         GpuState.LOST,
     ]
     for i, state in enumerate(states):
-        lab.set(i, state=state, util_pct=97 - 15 * i)
-    make_reservation(alice, lab.gpus[:1], now, now + timedelta(hours=2), state="active")
+        live_cluster.set(i, state=state, util_pct=97 - 15 * i)
+    make_reservation(
+        alice, live_cluster.gpus[:1], now, now + timedelta(hours=2), state="active"
+    )
     held = make_reservation(
-        bob, lab.gpus[1:2], now, now + timedelta(hours=30), state="active"
+        bob, live_cluster.gpus[1:2], now, now + timedelta(hours=30), state="active"
     )
     Alert.objects.create(
         rule="intruder",
-        gpu=lab.gpus[1],
+        gpu=live_cluster.gpus[1],
         reservation_id=held.pk,
         opened_at=now,
         last_seen_at=now,
     )
-    lab.send_frame()
+    live_cluster.send_frame()
 
 
 @looks
@@ -63,7 +65,7 @@ def test_the_login_page(page: Page, live_asgi: str, console, axe, theme, size):
 def test_the_board(
     page: Page,
     live_asgi: str,
-    lab: Lab,
+    live_cluster: LiveCluster,
     alice,
     bob,
     sign_in: Callable[..., None],
@@ -72,7 +74,7 @@ def test_the_board(
     size,
     view,
 ):
-    show_every_state(lab, alice, bob)
+    show_every_state(live_cluster, alice, bob)
     sign_in(alice, theme)
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.goto(f"{live_asgi}/?view={view}")
@@ -86,9 +88,17 @@ def test_the_board(
 
 @looks
 def test_the_menus_of_the_top_bar(
-    page: Page, live_asgi: str, lab: Lab, alice, bob, sign_in, axe, theme, size
+    page: Page,
+    live_asgi: str,
+    live_cluster: LiveCluster,
+    alice,
+    bob,
+    sign_in,
+    axe,
+    theme,
+    size,
 ):
-    show_every_state(lab, alice, bob)
+    show_every_state(live_cluster, alice, bob)
     sign_in(bob, theme)
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.goto(f"{live_asgi}/me/")
@@ -121,7 +131,7 @@ def test_settings_with_tokens(page, live_asgi, alice, sign_in, axe, theme, size)
 
 @looks
 def test_search_and_a_wrong_address(
-    page, live_asgi, lab, alice, sign_in, theme, size, axe
+    page, live_asgi, live_cluster, alice, sign_in, theme, size, axe
 ):
     sign_in(alice, theme)
     page.set_viewport_size({"width": size[0], "height": size[1]})

@@ -16,12 +16,14 @@ from telemetry.live import broadcast
 from telemetry.protocol.frame import LAYOUT, Frame, FrameRow, decode, encode
 from telemetry.protocol.gpu_state import WORDS, GpuState
 from tests.factories import make_reservation, make_user
-from tests.gpuportal.browser.conftest import GIB, Lab
+from tests.gpuportal.browser.conftest import GIB, LiveCluster
 from tests.telemetry.messages import process
 
 
 @pytest.fixture
-def board(page: Page, live_asgi: str, lab: Lab, alice, sign_in) -> Page:
+def board(
+    page: Page, live_asgi: str, live_cluster: LiveCluster, alice, sign_in
+) -> Page:
     """Alice looks at the board, and it is live."""
     sign_in(alice)
     page.goto(live_asgi)
@@ -29,12 +31,12 @@ def board(page: Page, live_asgi: str, lab: Lab, alice, sign_in) -> Page:
     return page
 
 
-def card(page: Page, lab: Lab, index: int):
-    return page.locator(f"#gpu-{lab.gpus[index].pk}")
+def card(page: Page, live_cluster: LiveCluster, index: int):
+    return page.locator(f"#gpu-{live_cluster.gpus[index].pk}")
 
 
-def test_figures_move_without_a_reload(board: Page, lab: Lab):
-    lab.set(
+def test_figures_move_without_a_reload(board: Page, live_cluster: LiveCluster):
+    live_cluster.set(
         0,
         state=GpuState.BUSY,
         util_pct=73,
@@ -43,7 +45,7 @@ def test_figures_move_without_a_reload(board: Page, lab: Lab):
         power_watts=287,
         sm_clock_mhz=1410,
     )
-    shown = card(board, lab, 0)
+    shown = card(board, live_cluster, 0)
     expect(shown.locator(".gpu-util")).to_have_text("73")
     expect(shown.locator(".mem-used")).to_have_text("61 / 80 GiB")
     expect(shown).to_contain_text("64 °C")
@@ -52,9 +54,11 @@ def test_figures_move_without_a_reload(board: Page, lab: Lab):
     expect(shown.locator(".state")).to_have_text("busy")
 
 
-def test_what_the_card_cannot_say_is_a_dash_and_not_a_zero(board: Page, lab: Lab):
-    lab.set(1, util_pct=None, temperature_celsius=None, power_watts=None)
-    shown = card(board, lab, 1)
+def test_what_the_card_cannot_say_is_a_dash_and_not_a_zero(
+    board: Page, live_cluster: LiveCluster
+):
+    live_cluster.set(1, util_pct=None, temperature_celsius=None, power_watts=None)
+    shown = card(board, live_cluster, 1)
     expect(shown.locator(".gpu-util")).to_have_text("–")
     expect(shown.locator(".fig-value").nth(0)).to_have_text("–")
 
@@ -70,91 +74,103 @@ SHOWN = {
 """Words of the board where they are not the API's."""
 
 
-def test_counters_and_cards_have_one_word_for_each_state(board: Page, lab: Lab):
-    lab.beat_seconds = 0.1
+def test_counters_and_cards_have_one_word_for_each_state(
+    board: Page, live_cluster: LiveCluster
+):
+    live_cluster.beat_seconds = 0.1
     for state in (GpuState.IDLE, GpuState.SQUATTER, GpuState.LOST, GpuState.THROTTLED):
-        lab.set(2, state=state)
-        word = card(board, lab, 2).locator(".state").inner_text
-        expect(card(board, lab, 2).locator(".state")).to_have_text(
+        live_cluster.set(2, state=state)
+        word = card(board, live_cluster, 2).locator(".state").inner_text
+        expect(card(board, live_cluster, 2).locator(".state")).to_have_text(
             SHOWN.get(state, WORDS[state])
         )
         expect(board.get_by_role("button", name=f"1 {word()}")).to_be_visible()
 
 
-def test_every_state_has_its_word_and_its_icon(board: Page, lab: Lab):
-    lab.beat_seconds = 0.1
-    chip = card(board, lab, 2).locator(".state")
+def test_every_state_has_its_word_and_its_icon(board: Page, live_cluster: LiveCluster):
+    live_cluster.beat_seconds = 0.1
+    chip = card(board, live_cluster, 2).locator(".state")
     for state in GpuState:
-        lab.set(2, state=state)
+        live_cluster.set(2, state=state)
         expect(chip).to_have_text(SHOWN.get(state, WORDS[state]))
         key = WORDS[state].lower()
         expect(chip.locator("use")).to_have_attribute("href", re.compile(f"#{key}$"))
 
 
-def test_a_stale_gpu_says_when_it_was_last_seen(board: Page, lab: Lab):
-    lab.set(0, state=GpuState.STALE, age_seconds=12.0)
-    expect(card(board, lab, 0)).to_contain_text(re.compile(r"last seen 1\d s ago"))
+def test_a_stale_gpu_says_when_it_was_last_seen(board: Page, live_cluster: LiveCluster):
+    live_cluster.set(0, state=GpuState.STALE, age_seconds=12.0)
+    expect(card(board, live_cluster, 0)).to_contain_text(
+        re.compile(r"last seen 1\d s ago")
+    )
     expect(board.get_by_role("button", name="1 no data")).to_be_visible()
 
 
-def test_late_data_is_said_when_frames_stop(board: Page, lab: Lab):
-    lab.stop()
+def test_late_data_is_said_when_frames_stop(board: Page, live_cluster: LiveCluster):
+    live_cluster.stop()
     expect(board.locator("#live")).to_have_text(
         re.compile(r"^late, \d s$"), timeout=9000
     )
     expect(board.locator("#live-banner")).to_contain_text(
         "Live data is late: the newest reading is", timeout=9000
     )
-    lab.start()
+    live_cluster.start()
     expect(board.locator("#live")).to_have_text(re.compile(r"^live"), timeout=5000)
     expect(board.locator("#live-banner")).to_be_hidden()
 
 
-def test_changes_of_state_are_announced_and_samples_are_not(board: Page, lab: Lab):
+def test_changes_of_state_are_announced_and_samples_are_not(
+    board: Page, live_cluster: LiveCluster
+):
     announcer = board.locator("#announcer")
-    lab.set(0, util_pct=55)
-    expect(card(board, lab, 0).locator(".gpu-util")).to_have_text("55")
+    live_cluster.set(0, util_pct=55)
+    expect(card(board, live_cluster, 0).locator(".gpu-util")).to_have_text("55")
     expect(announcer).to_have_text("")
-    lab.set(0, state=GpuState.INTRUDER)
+    live_cluster.set(0, state=GpuState.INTRUDER)
     expect(announcer).to_have_text("node-a:0: someone else’s process.")
 
 
 def test_a_new_holder_appears_by_itself(
-    board: Page, lab: Lab, alice, bob, redis_client
+    board: Page, live_cluster: LiveCluster, alice, bob, redis_client
 ):
     now = timezone.now()
     end = now + timedelta(hours=2)
-    make_reservation(alice, lab.gpus[:1], now, end, state="active")
-    make_reservation(bob, lab.gpus[1:2], now, end, state="active")
+    make_reservation(alice, live_cluster.gpus[:1], now, end, state="active")
+    make_reservation(bob, live_cluster.gpus[1:2], now, end, state="active")
     redis_client.publish(broadcast.CALENDAR_CHANGED, "{}")
-    expect(card(board, lab, 0)).to_contain_text("You, Vision", timeout=10_000)
-    expect(card(board, lab, 0)).to_have_class(re.compile("is-mine"))
-    expect(card(board, lab, 1)).to_contain_text(re.compile(r"Bobuntil|Bob, Vision"))
+    expect(card(board, live_cluster, 0)).to_contain_text("You, Vision", timeout=10_000)
+    expect(card(board, live_cluster, 0)).to_have_class(re.compile("is-mine"))
+    expect(card(board, live_cluster, 1)).to_contain_text(
+        re.compile(r"Bobuntil|Bob, Vision")
+    )
     board.get_by_role("button", name="Mine").click()
     expect(board.locator(".gpu")).to_have_count(1)
 
 
 def test_a_held_gpu_is_booked_from_when_it_comes_free(
-    board: Page, lab: Lab, bob, redis_client
+    board: Page, live_cluster: LiveCluster, bob, redis_client
 ):
     now = timezone.now()
     end = (now + timedelta(hours=3)).replace(minute=0, second=0, microsecond=0)
-    make_reservation(bob, lab.gpus[:1], now, end, state="active")
+    make_reservation(bob, live_cluster.gpus[:1], now, end, state="active")
     redis_client.publish(broadcast.CALENDAR_CHANGED, "{}")
     wall = timezone.localtime(end)
-    link = card(board, lab, 0).get_by_role("link", name=re.compile("^Book from"))
-    expect(link).to_have_text(f"Book from {wall:%H:%M}", timeout=10_000)
-    expect(card(board, lab, 1).get_by_role("link", name="Book node")).to_have_text(
-        "Book"
+    link = card(board, live_cluster, 0).get_by_role(
+        "link", name=re.compile("^Book from")
     )
+    expect(link).to_have_text(f"Book from {wall:%H:%M}", timeout=10_000)
+    expect(
+        card(board, live_cluster, 1).get_by_role("link", name="Book node")
+    ).to_have_text("Book")
     link.click()
     expect(board.locator("#start")).to_have_value(f"{wall:%Y-%m-%dT%H:%M}")
     expect(board.locator("#gpu-count")).to_have_text("1 GPU")
 
 
-def test_processes_and_their_owners_split_the_memory_bar(board, lab, redis_client):
-    gpu = lab.gpus[0]
-    lab.set(0, memory_used_mib=60 * 1024)
+def test_processes_and_their_owners_split_the_memory_bar(
+    board, live_cluster, redis_client
+):
+    gpu = live_cluster.gpus[0]
+    live_cluster.set(0, memory_used_mib=60 * 1024)
     processes = [
         process(
             pid=11, user="<b>eve</b>", command="<img src=x>", memory_bytes=40 * GIB
@@ -176,7 +192,7 @@ def test_processes_and_their_owners_split_the_memory_bar(board, lab, redis_clien
     with redis_client.pipeline() as pipe:
         broadcast.publish_detail(pipe, "node-a", json.dumps(detail).encode())
         pipe.execute()
-    shown = card(board, lab, 0)
+    shown = card(board, live_cluster, 0)
     expect(shown.locator(".gpu-procs")).to_contain_text("<b>eve</b>")
     expect(shown.locator(".gpu-procs")).to_contain_text("and 1 more")
     expect(shown.locator(".mem-owners")).to_have_text("<b>eve</b> 40 · zoe 19.5")
@@ -186,29 +202,29 @@ def test_processes_and_their_owners_split_the_memory_bar(board, lab, redis_clien
         "(parts) => parts.map((p) => Number(p.style.getPropertyValue('--part')))"
     )
     assert widths == pytest.approx([40 / 80, 19.5 / 80, 0.5 / 80, 2 / 80], abs=1e-3)
-    lab.set(0, state=GpuState.BUSY)
+    live_cluster.set(0, state=GpuState.BUSY)
     expect(shown).to_contain_text("throttled: power limit")
     expect(board.get_by_text("load 0.4")).to_be_visible()
 
 
 def test_a_sparkline_starts_with_the_minute_before(
-    page, live_asgi, lab, alice, sign_in
+    page, live_asgi, live_cluster, alice, sign_in
 ):
     now = time.time()
-    lab.set(0, util_pct=40)
+    live_cluster.set(0, util_pct=40)
     for ago in range(50, 0, -1):
-        lab.send_frame(now - ago)
+        live_cluster.send_frame(now - ago)
     sign_in(alice)
     page.goto(live_asgi)
-    line = card(page, lab, 0).locator(".spark-line")
+    line = card(page, live_cluster, 0).locator(".spark-line")
     expect(line).to_have_attribute("d", re.compile(r"(\d+ 60L){40,}"))
 
 
 # --- filters and views ------------------------------------------------------------
 
 
-def test_the_filter_is_kept_in_the_address(board: Page, lab: Lab):
-    lab.set(3, state=GpuState.IDLE)
+def test_the_filter_is_kept_in_the_address(board: Page, live_cluster: LiveCluster):
+    live_cluster.set(3, state=GpuState.IDLE)
     board.get_by_role("button", name="1 booked but idle").click()
     expect(board.locator(".gpu")).to_have_count(1)
     assert "state=idle" in board.url
@@ -230,9 +246,9 @@ def test_class_and_text_filter_together(board: Page):
     expect(board.locator(".gpu")).to_have_count(6)
 
 
-def test_the_table_sorts_by_a_click_on_its_head(board: Page, lab: Lab):
+def test_the_table_sorts_by_a_click_on_its_head(board: Page, live_cluster: LiveCluster):
     for i in range(6):
-        lab.set(i, util_pct=10 * i)
+        live_cluster.set(i, util_pct=10 * i)
     board.get_by_role("button", name="Table").click()
     board.get_by_role("button", name="Utilization").click()
     board.get_by_role("button", name="Utilization").click()
@@ -246,7 +262,9 @@ def test_the_table_sorts_by_a_click_on_its_head(board: Page, lab: Lab):
     expect(names.last).to_have_text("node-a:0")
 
 
-def test_the_wall_shows_every_gpu_large_and_without_scrolling(board: Page, lab: Lab):
+def test_the_wall_shows_every_gpu_large_and_without_scrolling(
+    board: Page, live_cluster: LiveCluster
+):
     board.set_viewport_size({"width": 1920, "height": 1080})
     board.get_by_role("button", name="Wall").click()
     expect(board.locator(".tile")).to_have_count(6)
@@ -266,7 +284,7 @@ def test_the_wall_shows_every_gpu_large_and_without_scrolling(board: Page, lab: 
 
 
 def test_the_page_says_that_it_is_cut_off_and_comes_back(
-    page: Page, live_asgi: str, lab: Lab, alice, sign_in, console
+    page: Page, live_asgi: str, live_cluster: LiveCluster, alice, sign_in, console
 ):
     seen: list[WebSocketRoute] = []
 
@@ -289,7 +307,7 @@ def test_the_page_says_that_it_is_cut_off_and_comes_back(
     assert len(seen) == 5
 
 
-def test_try_now_does_not_wait(page, live_asgi, lab, alice, sign_in):
+def test_try_now_does_not_wait(page, live_asgi, live_cluster, alice, sign_in):
     tries: list[WebSocketRoute] = []
 
     def route(socket: WebSocketRoute) -> None:
@@ -310,7 +328,7 @@ def test_try_now_does_not_wait(page, live_asgi, lab, alice, sign_in):
 
 
 def test_who_is_signed_out_is_led_to_the_login_page(
-    page, live_asgi, lab, alice, sign_in
+    page, live_asgi, live_cluster, alice, sign_in
 ):
     opened: list[WebSocketRoute] = []
 
@@ -424,28 +442,28 @@ def test_an_open_page_reads_the_frames_of_a_portal_with_another_layout(
 
 @pytest.mark.parametrize("width", [1440, 390])
 def test_a_card_says_why_its_gpu_takes_no_bookings(
-    page, live_asgi, sign_in, lab, width
+    page, live_asgi, sign_in, live_cluster, width
 ):
     omar = make_user("omar", is_staff=True, is_superuser=True)
     act_on_gpus(
         act="drain",
-        gpu_ids=[lab.gpus[1].pk],
+        gpu_ids=[live_cluster.gpus[1].pk],
         actor=omar,
         now=timezone.now(),
         reason="loud fan",
     )
-    lab.send_roster()
+    live_cluster.send_roster()
     sign_in(make_user("alice"))
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(live_asgi + "/")
-    card = page.locator(f"#gpu-{lab.gpus[1].pk}")
+    card = page.locator(f"#gpu-{live_cluster.gpus[1].pk}")
     expect(card).to_contain_text("no new bookings: loud fan")
     page.goto(live_asgi + "/?view=table")
     expect(page.get_by_text("no new bookings: loud fan")).to_be_visible()
 
 
 def test_nothing_moves_without_end_on_cards_off_the_screen(
-    page, live_asgi, sign_in, lab
+    page, live_asgi, sign_in, live_cluster
 ):
     sign_in(make_user("alice"), "dark")
     page.set_viewport_size({"width": 360, "height": 640})
@@ -458,9 +476,9 @@ def test_nothing_moves_without_end_on_cards_off_the_screen(
         void (style.borderColor + style.backgroundColor + style.width);
       }
     }"""
-    last = lab.gpus[-1].pk
+    last = live_cluster.gpus[-1].pk
     for state in (GpuState.IDLE, GpuState.BUSY, GpuState.LOST):
-        lab.set(len(lab.gpus) - 1, state=state, memory_used_mib=9000)
+        live_cluster.set(len(live_cluster.gpus) - 1, state=state, memory_used_mib=9000)
         look = re.compile(f"is-{state.name.lower()}")
         expect(page.locator(f"#gpu-{last}")).to_have_class(look)
         page.evaluate(read)

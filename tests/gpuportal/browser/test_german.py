@@ -29,7 +29,7 @@ def german(alice, sign_in):
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_has_no_english_sentence_left(
-    page: Page, live_asgi, german, lab, console, path
+    page: Page, live_asgi, german, live_cluster, console, path
 ):
     page.goto(f"{live_asgi}{path}")
     expect(page.locator("html")).to_have_attribute("lang", "de")
@@ -43,7 +43,7 @@ def test_a_page_has_no_english_sentence_left(
 
 @pytest.mark.parametrize("path", MANAGED)
 def test_manage_has_no_english_sentence_left(
-    page: Page, live_asgi, german, lab, console, path
+    page: Page, live_asgi, german, live_cluster, console, path
 ):
     german.is_superuser = german.is_staff = True
     german.save()
@@ -51,8 +51,10 @@ def test_manage_has_no_english_sentence_left(
     assert left_in_english(page) == []
 
 
-def test_the_page_of_a_gpu_is_german(page: Page, live_asgi, german, lab, console):
-    page.goto(f"{live_asgi}/gpus/{lab.gpus[0].pk}/")
+def test_the_page_of_a_gpu_is_german(
+    page: Page, live_asgi, german, live_cluster, console
+):
+    page.goto(f"{live_asgi}/gpus/{live_cluster.gpus[0].pk}/")
     expect(page.locator("#gpu-live")).to_contain_text("live")
     assert left_in_english(page) == []
 

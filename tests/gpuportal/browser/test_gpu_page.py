@@ -16,7 +16,7 @@ from telemetry.live.broadcast import Detail
 from telemetry.protocol.gpu_state import GpuState
 from telemetry.rules.rollup import MinuteTotals
 from tests.factories import make_reservation
-from tests.gpuportal.browser.conftest import GIB, Lab
+from tests.gpuportal.browser.conftest import GIB, LiveCluster
 from tests.gpuportal.browser.test_axe import fits, looks
 from tests.telemetry.messages import process
 
@@ -45,45 +45,49 @@ def store_day(gpu_id: int) -> None:
     record_minutes(totals=totals)
 
 
-def publish_detail(lab: Lab, *processes: dict) -> None:
+def publish_detail(live_cluster: LiveCluster, *processes: dict) -> None:
     detail: Detail = {
         "node": "node-a",
         "at": time.time(),
         "load1": 0.5,
         "gpus": {
-            lab.gpus[0].uuid: {
+            live_cluster.gpus[0].uuid: {
                 "processes": list(processes),  # type: ignore[typeddict-item]
                 "throttle": ["sw_power_cap"],
                 "memory_reserved_bytes": GIB // 2,
             }
         },
     }
-    with lab.client.pipeline() as pipe:
+    with live_cluster.client.pipeline() as pipe:
         broadcast.publish_detail(pipe, "node-a", json.dumps(detail).encode())
         pipe.execute()
 
 
 @pytest.fixture
-def opened(page: Page, live_asgi: str, lab: Lab, alice, sign_in):
+def opened(page: Page, live_asgi: str, live_cluster: LiveCluster, alice, sign_in):
     """Alice holds the first Gpu and looks at it."""
-    gpu = lab.gpus[0]
+    gpu = live_cluster.gpus[0]
     now = timezone.now()
     began = now - timedelta(hours=3)
     make_reservation(alice, [gpu], began, now + timedelta(hours=2), state="active")
     open_alert(rule="intruder", gpu_id=gpu.pk, now=now)
     store_day(gpu.pk)
-    lab.set(0, state=GpuState.BUSY, util_pct=93, memory_used_mib=31 * 1024)
+    live_cluster.set(0, state=GpuState.BUSY, util_pct=93, memory_used_mib=31 * 1024)
 
     def go(theme: str = "") -> None:
         sign_in(alice, theme)
-        publish_detail(lab, process(), process(4300, user="bob", command="x --key a"))
+        publish_detail(
+            live_cluster, process(), process(4300, user="bob", command="x --key a")
+        )
         page.goto(f"{live_asgi}/gpus/{gpu.pk}/")
         expect(page.locator("#gpu-state")).to_have_text("busy")
 
     return go
 
 
-def test_it_shows_now_processes_and_the_last_day(page: Page, lab: Lab, opened):
+def test_it_shows_now_processes_and_the_last_day(
+    page: Page, live_cluster: LiveCluster, opened
+):
     opened()
     expect(page.locator(".gpu-util")).to_have_text("93")
     expect(page.locator("#gpu-holder")).to_contain_text("You, Vision until")
@@ -96,9 +100,9 @@ def test_it_shows_now_processes_and_the_last_day(page: Page, lab: Lab, opened):
     booking = page.locator("#gpu-booking")
     expect(booking).to_contain_text("Energy of this booking")
     expect(booking).to_contain_text("Mean utilization")
-    lab.set(0, util_pct=12)
+    live_cluster.set(0, util_pct=12)
     expect(page.locator(".gpu-util")).to_have_text("12")
-    publish_detail(lab)
+    publish_detail(live_cluster)
     expect(page.locator("#gpu-no-process")).to_be_visible()
     expect(rows).to_have_count(0)
 

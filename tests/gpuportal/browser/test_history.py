@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from reservations import tick
 from telemetry.history.hourly_rollup import roll_hours
 from tests.factories import make_reservation
-from tests.gpuportal.browser.conftest import Lab
+from tests.gpuportal.browser.conftest import LiveCluster
 from tests.gpuportal.browser.test_axe import DESKTOP, PHONE, fits
 from tests.gpuportal.browser.test_gpu_page import store_day
 
@@ -19,9 +19,9 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def held(page: Page, live_asgi: str, lab: Lab, alice, sign_in):
+def held(page: Page, live_asgi: str, live_cluster: LiveCluster, alice, sign_in):
     """Alice held the first Gpu for three hours, which are over."""
-    gpu = lab.gpus[0]
+    gpu = live_cluster.gpus[0]
     store_day(gpu.pk)
     now = timezone.now()
     end = now.replace(minute=0, second=0, microsecond=0) - HOUR
@@ -105,16 +105,20 @@ def test_it_is_accessible_and_fits(page: Page, held, axe, theme, size):
     fits(page)
 
 
-def test_a_node_is_drawn_with_one_line_per_gpu(page: Page, lab: Lab, held, axe):
-    for gpu in lab.gpus[1:]:
+def test_a_node_is_drawn_with_one_line_per_gpu(
+    page: Page, live_cluster: LiveCluster, held, axe
+):
+    for gpu in live_cluster.gpus[1:]:
         store_day(gpu.pk)
     held("/nodes/node-a/history/")
     legend = page.locator(".history-chart").first.locator(".u-legend")
     expect(legend).to_contain_text("mean")
-    with page.expect_response(re.compile(rf"/gpus/{lab.gpus[1].pk}/history\?from=")):
+    with page.expect_response(
+        re.compile(rf"/gpus/{live_cluster.gpus[1].pk}/history\?from=")
+    ):
         page.get_by_label("One line per GPU").check()
-    for gpu in lab.gpus:
-        if gpu.node == lab.gpus[0].node:
+    for gpu in live_cluster.gpus:
+        if gpu.node == live_cluster.gpus[0].node:
             expect(legend).to_contain_text(f"GPU {gpu.index}")
     expect(legend).not_to_contain_text("mean")
     axe()

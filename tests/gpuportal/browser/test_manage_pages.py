@@ -11,7 +11,7 @@ from reservations.models import User
 from reservations.store.audit_log import audit_act
 from telemetry.models import Alert
 from tests.factories import make_account, make_user
-from tests.gpuportal.browser.conftest import Lab
+from tests.gpuportal.browser.conftest import LiveCluster
 from tests.gpuportal.browser.test_axe import fits
 
 LOOKS = [("light", (1440, 900)), ("dark", (390, 844))]
@@ -20,14 +20,16 @@ looks = pytest.mark.parametrize(
 )
 
 
-def busy_site(lab: Lab, omar: User) -> User:
+def busy_site(live_cluster: LiveCluster, omar: User) -> User:
     """Several things that want the operator, and a few acts of the past."""
     now = timezone.now()
-    Alert.objects.create(rule="lost", gpu=lab.gpus[0], opened_at=now, last_seen_at=now)
+    Alert.objects.create(
+        rule="lost", gpu=live_cluster.gpus[0], opened_at=now, last_seen_at=now
+    )
     nora = make_user("nora")
     User.objects.create(username="fresh", password="!x")
     for verb, subject in (
-        ("node.drain", f"node:{lab.gpus[0].node_id}"),
+        ("node.drain", f"node:{live_cluster.gpus[0].node_id}"),
         ("people.changed", f"user:{nora.pk}"),
         ("alert.acknowledged", "alert:1"),
     ):
@@ -43,9 +45,16 @@ def busy_site(lab: Lab, omar: User) -> User:
 
 @looks
 def test_the_pages_of_the_operator(
-    page: Page, live_asgi: str, lab: Lab, omar, sign_in, axe, theme, size
+    page: Page,
+    live_asgi: str,
+    live_cluster: LiveCluster,
+    omar,
+    sign_in,
+    axe,
+    theme,
+    size,
 ):
-    nora = busy_site(lab, omar)
+    nora = busy_site(live_cluster, omar)
     sign_in(omar, theme)
     page.set_viewport_size({"width": size[0], "height": size[1]})
     for path in (
@@ -62,9 +71,9 @@ def test_the_pages_of_the_operator(
 
 
 def test_a_password_link_is_made_and_copied(
-    page: Page, live_asgi: str, lab: Lab, omar, sign_in
+    page: Page, live_asgi: str, live_cluster: LiveCluster, omar, sign_in
 ):
-    nora = busy_site(lab, omar)
+    nora = busy_site(live_cluster, omar)
     sign_in(omar)
     page.goto(f"{live_asgi}/manage/")
     page.get_by_role("link", name="See people: 2 people in no group").click()
@@ -78,7 +87,7 @@ def test_a_password_link_is_made_and_copied(
 
 
 def test_the_tree_of_accounts_folds_and_stays_folded(
-    page: Page, live_asgi: str, lab: Lab, omar, sign_in, axe
+    page: Page, live_asgi: str, live_cluster: LiveCluster, omar, sign_in, axe
 ):
     top = make_account("institute")
     vision = make_account("vision", parent=top)

@@ -10,7 +10,7 @@ from telemetry.live import broadcast
 from telemetry.protocol.broker_keys import WATCHED
 from telemetry.protocol.gpu_state import GpuState
 from tests.factories import make_gpus, make_node
-from tests.gpuportal.browser.conftest import GIB, Lab
+from tests.gpuportal.browser.conftest import GIB, LiveCluster
 from tests.gpuportal.browser.test_axe import DESKTOP, PHONE, fits
 from tests.pages import violations
 from tests.telemetry.messages import process
@@ -18,9 +18,11 @@ from tests.telemetry.messages import process
 SILENT = {"processes": None, "throttle": None, "memory_reserved_bytes": None}
 
 
-def tell(lab: Lab, trouble: dict | None = None, **figures: object) -> None:
+def tell(
+    live_cluster: LiveCluster, trouble: dict | None = None, **figures: object
+) -> None:
     """Details of node-a: two processes on its first Gpu."""
-    first, *others = lab.gpus[:4]
+    first, *others = live_cluster.gpus[:4]
     gpus = {gpu.uuid: SILENT for gpu in others}
     gpus[first.uuid] = {
         "processes": [process(), process(4300, user="bob")],
@@ -31,30 +33,32 @@ def tell(lab: Lab, trouble: dict | None = None, **figures: object) -> None:
     detail = {"node": "node-a", "at": time.time(), "load1": 1.25, "gpus": gpus}
     if trouble:
         detail["trouble"] = trouble
-    with lab.client.pipeline() as pipe:
+    with live_cluster.client.pipeline() as pipe:
         broadcast.publish_detail(pipe, "node-a", json.dumps(detail).encode())
         pipe.execute()
 
 
 @pytest.fixture
-def node_page(page: Page, live_asgi: str, lab: Lab, alice, sign_in):
+def node_page(page: Page, live_asgi: str, live_cluster: LiveCluster, alice, sign_in):
     """Alice looks at node-a, whose first two Gpus are joined."""
-    node = lab.gpus[0].node
-    node.fast_links = [[lab.gpus[0].uuid, lab.gpus[1].uuid]]
-    node.links = [[lab.gpus[0].uuid, lab.gpus[2].uuid, "sys"]]
+    node = live_cluster.gpus[0].node
+    node.fast_links = [[live_cluster.gpus[0].uuid, live_cluster.gpus[1].uuid]]
+    node.links = [[live_cluster.gpus[0].uuid, live_cluster.gpus[2].uuid, "sys"]]
     node.save()
-    lab.set(0, state=GpuState.BUSY, util_pct=88)
+    live_cluster.set(0, state=GpuState.BUSY, util_pct=88)
 
     def go(theme: str = "") -> None:
         sign_in(alice, theme)
-        tell(lab)
+        tell(live_cluster)
         page.goto(f"{live_asgi}/nodes/node-a/")
         expect(page.locator(".gpu-util").first).to_have_text("88")
 
     return go
 
 
-def test_a_node_shows_its_own_gpus_processes_and_links(page: Page, lab: Lab, node_page):
+def test_a_node_shows_its_own_gpus_processes_and_links(
+    page: Page, live_cluster: LiveCluster, node_page
+):
     node_page()
     expect(page.locator("article.gpu")).to_have_count(4)
     rows = page.locator("#node-processes tr")
@@ -64,7 +68,7 @@ def test_a_node_shows_its_own_gpus_processes_and_links(page: Page, lab: Lab, nod
     links = page.get_by_role("region", name="Links between the GPUs")
     expect(links.locator("tbody tr").first).to_have_text("0·NVSYS–")
     expect(page.locator("#node-trouble")).to_be_hidden()
-    tell(lab, trouble={"state": "wedged", "reason": "nvmlInit, 40 s", "at": 0})
+    tell(live_cluster, trouble={"state": "wedged", "reason": "nvmlInit, 40 s", "at": 0})
     expect(page.locator("#node-trouble")).to_contain_text("needs a restart")
     expect(page.locator("#node-trouble")).to_contain_text("nvmlInit, 40 s")
 
@@ -77,7 +81,9 @@ def test_a_node_page_is_accessible_and_fits(page: Page, node_page, axe, theme, s
     fits(page)
 
 
-def test_a_board_leads_to_the_node(page: Page, live_asgi, lab: Lab, alice, sign_in):
+def test_a_board_leads_to_the_node(
+    page: Page, live_asgi, live_cluster: LiveCluster, alice, sign_in
+):
     sign_in(alice)
     page.goto(live_asgi)
     page.get_by_role("link", name="node-b", exact=True).click()
@@ -86,11 +92,16 @@ def test_a_board_leads_to_the_node(page: Page, live_asgi, lab: Lab, alice, sign_
 
 
 def test_a_gpus_page_tells_all_it_says_and_asks_for_what_is_dear(
-    page: Page, live_asgi, lab: Lab, alice, sign_in
+    page: Page, live_asgi, live_cluster: LiveCluster, alice, sign_in
 ):
-    gpu = lab.gpus[0]
+    gpu = live_cluster.gpus[0]
     sign_in(alice)
-    tell(lab, fan_pct=42, energy_joules=7.2e6, pcie_tx_bytes_per_second=3 * 2**20)
+    tell(
+        live_cluster,
+        fan_pct=42,
+        energy_joules=7.2e6,
+        pcie_tx_bytes_per_second=3 * 2**20,
+    )
     page.goto(f"{live_asgi}/gpus/{gpu.pk}/")
 
     def figure(label: str):
@@ -106,22 +117,25 @@ def test_a_gpus_page_tells_all_it_says_and_asks_for_what_is_dear(
         "title", "This GPU does not report it."
     )
     deadline = time.monotonic() + 5
-    while not lab.client.exists(WATCHED + gpu.uuid) and time.monotonic() < deadline:
+    while (
+        not live_cluster.client.exists(WATCHED + gpu.uuid)
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
-    assert 0 < lab.client.ttl(WATCHED + gpu.uuid) <= 10
-    assert not lab.client.exists(WATCHED + lab.gpus[1].uuid)
+    assert 0 < live_cluster.client.ttl(WATCHED + gpu.uuid) <= 10
+    assert not live_cluster.client.exists(WATCHED + live_cluster.gpus[1].uuid)
 
 
 def test_a_table_of_many_gpus_holds_only_the_rows_near_the_screen(
-    page: Page, live_asgi, lab: Lab, alice, sign_in
+    page: Page, live_asgi, live_cluster: LiveCluster, alice, sign_in
 ):
-    lab.stop()
+    live_cluster.stop()
     for number in range(12):
         make_gpus(24, make_node(f"rack-{number:02}"))
-    lab.rows += lab.rows[:1] * 288
-    lab.send_roster()
-    lab.send_frame()
-    lab.start()
+    live_cluster.rows += live_cluster.rows[:1] * 288
+    live_cluster.send_roster()
+    live_cluster.send_frame()
+    live_cluster.start()
     sign_in(alice)
     page.goto(f"{live_asgi}/?view=table")
     rows = page.locator(".board-table tbody tr:not(.spacer)")

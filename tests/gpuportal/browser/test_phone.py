@@ -33,7 +33,7 @@ def picture(page: Page, name: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_menu_leads_to_every_page_and_names_the_one_that_is_open(
-    page, live_asgi, sign_in, lab, axe, theme
+    page, live_asgi, sign_in, live_cluster, axe, theme
 ):
     sign_in(make_user("omar", is_staff=True, is_superuser=True), theme)
     page.set_viewport_size(PHONE)
@@ -71,7 +71,9 @@ def test_the_menu_leads_to_every_page_and_names_the_one_that_is_open(
 
 
 @pytest.mark.parametrize("width", [641, 800, 1440])
-def test_on_wider_screens_every_entry_is_in_sight(page, live_asgi, sign_in, lab, width):
+def test_on_wider_screens_every_entry_is_in_sight(
+    page, live_asgi, sign_in, live_cluster, width
+):
     sign_in(make_user("omar", is_staff=True, is_superuser=True))
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(live_asgi + "/manage/audit/")
@@ -87,7 +89,9 @@ def test_on_wider_screens_every_entry_is_in_sight(page, live_asgi, sign_in, lab,
     fits(page)
 
 
-def test_a_menu_left_open_folds_when_the_window_grows(page, live_asgi, sign_in, lab):
+def test_a_menu_left_open_folds_when_the_window_grows(
+    page, live_asgi, sign_in, live_cluster
+):
     sign_in(make_user("alice"))
     page.set_viewport_size(PHONE)
     page.goto(live_asgi + "/help/")
@@ -99,7 +103,7 @@ def test_a_menu_left_open_folds_when_the_window_grows(page, live_asgi, sign_in, 
 
 
 def test_messages_take_one_line_until_they_are_opened(
-    page, live_asgi, sign_in, lab, axe
+    page, live_asgi, sign_in, live_cluster, axe
 ):
     Node.objects.update(simulated=True, isolation=Node.Isolation.NONE)
     sign_in(make_user("alice"))
@@ -127,21 +131,21 @@ def test_messages_take_one_line_until_they_are_opened(
 
 @pytest.mark.parametrize("name", ["Past reservations", "Jobs"])
 def test_a_list_of_what_is_over_needs_no_scrolling_sideways(
-    page, live_asgi, sign_in, lab, name
+    page, live_asgi, sign_in, live_cluster, name
 ):
     alice = make_user("alice")
     make_membership(alice, make_account("vision"))
     end = timezone.now() - timedelta(days=2, minutes=7)
     for purpose, state in (("", State.CANCELLED), ("a second run", State.RELEASED)):
         row = make_reservation(
-            alice, lab.gpus[4:], end - timedelta(hours=90), end, state=state
+            alice, live_cluster.gpus[4:], end - timedelta(hours=90), end, state=state
         )
         row.purpose = purpose
         row.save()
         Job.objects.create(
             reservation=row,
             owner=alice,
-            node=lab.gpus[4].node,
+            node=live_cluster.gpus[4].node,
             name="pre-training, stage 2",
             kind="recipe",
             recipe="burn-in",
@@ -161,7 +165,9 @@ def test_a_list_of_what_is_over_needs_no_scrolling_sideways(
     expect(page.get_by_role("button", name="Compare")).to_be_hidden()
 
 
-def test_the_tour_s_card_keeps_its_sentence_readable(page, live_asgi, sign_in, lab):
+def test_the_tour_s_card_keeps_its_sentence_readable(
+    page, live_asgi, sign_in, live_cluster
+):
     sign_in(make_user("alice"))
     page.set_viewport_size(PHONE)
     page.goto(live_asgi + "/mine/")
@@ -173,7 +179,7 @@ def test_the_tour_s_card_keeps_its_sentence_readable(page, live_asgi, sign_in, l
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_first_gpu_is_in_sight_and_the_filters_open(
-    page, live_asgi, sign_in, lab, axe, theme
+    page, live_asgi, sign_in, live_cluster, axe, theme
 ):
     Node.objects.update(simulated=True, isolation=Node.Isolation.NONE)
     sign_in(make_user("alice"), theme)
@@ -181,7 +187,7 @@ def test_the_first_gpu_is_in_sight_and_the_filters_open(
     page.goto(live_asgi + "/")
     states = ("BUSY", "IDLE", "INTRUDER", "SQUATTER", "LOST")
     for number, state in enumerate(states):
-        lab.set(number, state=GpuState[state])
+        live_cluster.set(number, state=GpuState[state])
     words = page.locator(".count.state-squatter")
     expect(words).to_be_visible()
     expect(words).to_have_accessible_name(re.compile("without a booking"))

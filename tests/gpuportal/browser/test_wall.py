@@ -92,7 +92,7 @@ def test_tiles_fill_the_box_and_pages_hold_what_is_legible(
 def test_a_screen_shows_the_wall_by_a_link_until_it_is_revoked(
     page: Page,
     live_asgi: str,
-    lab,
+    live_cluster,
     alice,
     bob,
     omar,
@@ -103,8 +103,10 @@ def test_a_screen_shows_the_wall_by_a_link_until_it_is_revoked(
 ):
     monkeypatch.setattr(WallConsumer, "recheck_seconds", 0.5)
     now = timezone.now()
-    make_reservation(alice, lab.gpus[:1], now, now + timedelta(hours=2), state="active")
-    lab.set(0, state=GpuState.BUSY, util_pct=97)
+    make_reservation(
+        alice, live_cluster.gpus[:1], now, now + timedelta(hours=2), state="active"
+    )
+    live_cluster.set(0, state=GpuState.BUSY, util_pct=97)
     sign_in(omar)
     page.goto(f"{live_asgi}/manage/walls/")
     page.get_by_label("Where the screen hangs").fill("corridor")

@@ -19,7 +19,7 @@ from tests.factories import make_reservation
 from tests.gpuportal.browser.conftest import (  # noqa: F401  (fixtures, by their names)
     axe,
     console,
-    lab,
+    live_cluster,
     sign_in,
 )
 
@@ -63,11 +63,11 @@ class Voice:
 
 
 @pytest.fixture
-def running(lab, alice) -> Job:  # noqa: F811
+def running(live_cluster, alice) -> Job:  # noqa: F811
     """A Job of Alice's that runs on two Gpus of node-a."""
     now = timezone.now()
     held = make_reservation(
-        alice, lab.gpus[:2], now, now + timedelta(hours=3), state=State.ACTIVE
+        alice, live_cluster.gpus[:2], now, now + timedelta(hours=3), state=State.ACTIVE
     )
     job = Job.objects.create(
         reservation=held,
@@ -76,7 +76,7 @@ def running(lab, alice) -> Job:  # noqa: F811
         kind=Job.Kind.RECIPE,
         recipe="burn-in",
         recipe_settings={"seconds": 60.0},
-        node=lab.gpus[0].node,
+        node=live_cluster.gpus[0].node,
         state=JobState.RUNNING,
         attempt=1,
         started_at=now,

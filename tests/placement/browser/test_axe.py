@@ -16,7 +16,7 @@ from tests.pages import fits
 
 @looks
 def test_the_planning_page(
-    page: Page, live_asgi, lab, alice, sign_in, axe, theme, size
+    page: Page, live_asgi, live_cluster, alice, sign_in, axe, theme, size
 ):
     sign_in(alice, theme)
     page.set_viewport_size({"width": size[0], "height": size[1]})

@@ -17,7 +17,7 @@ LOOKS = [("light", 1440), ("dark", 390)]
 
 
 @pytest.fixture(params=LOOKS, ids=["desk", "phone"])
-def german(request, page: Page, live_asgi, lab, alice, sign_in):
+def german(request, page: Page, live_asgi, live_cluster, alice, sign_in):
     """Return what opens a page as Alice, who reads German."""
     theme, width = request.param
     alice.language = "de"
@@ -135,12 +135,12 @@ def test_why_a_job_failed_is_read_in_german(
 
 
 def test_served_models_are_read_in_german(
-    page: Page, german, looked_at, running, alice, lab, console
+    page: Page, german, looked_at, running, alice, live_cluster, console
 ):
     def served() -> None:
         Job.objects.filter(pk=running.pk).update(kind="serve", recipe="serve")
         endpoint = Endpoint.objects.create(
-            job=running, gpu=lab.gpus[0], memory_bytes=2**33
+            job=running, gpu=live_cluster.gpus[0], memory_bytes=2**33
         )
         file = ModelFile.objects.create(
             owner=alice,

@@ -125,9 +125,9 @@ def test_numbers_in_the_log_become_curves(
 
 
 def test_the_gpus_of_the_job_are_live(
-    page: Page, live_asgi, lab, sign_in, alice, running
+    page: Page, live_asgi, live_cluster, sign_in, alice, running
 ):
-    lab.set(0, util_pct=77)
+    live_cluster.set(0, util_pct=77)
     open_job(page, live_asgi, running, sign_in, alice)
     expect(page.locator("#job-gpus")).to_contain_text("77 % utilization")
     expect(page.locator("#gpu-live")).to_have_text("live")

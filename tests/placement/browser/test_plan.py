@@ -30,7 +30,7 @@ def write_safetensors(path: Path) -> int:
 
 
 def test_from_a_workload_to_a_booking_to_a_job(
-    page: Page, live_asgi, lab, sign_in, alice
+    page: Page, live_asgi, live_cluster, sign_in, alice
 ):
     open_plan(page, live_asgi, sign_in, alice)
     before = page.locator(".card-head .muted strong").inner_text()
@@ -62,7 +62,7 @@ def test_from_a_workload_to_a_booking_to_a_job(
 
 
 def test_a_line_runs_while_the_planner_works(
-    page: Page, live_asgi, lab, sign_in, alice
+    page: Page, live_asgi, live_cluster, sign_in, alice
 ):
     open_plan(page, live_asgi, sign_in, alice)
     line = """document.getAnimations().some(
@@ -82,7 +82,7 @@ def test_a_line_runs_while_the_planner_works(
 
 
 def test_of_a_large_file_only_the_header_travels(
-    page: Page, live_asgi, lab, sign_in, alice, tmp_path
+    page: Page, live_asgi, live_cluster, sign_in, alice, tmp_path
 ):
     path = tmp_path / "large.safetensors"
     header = write_safetensors(path)
@@ -108,7 +108,7 @@ def test_of_a_large_file_only_the_header_travels(
 
 
 def test_a_bad_file_is_named_at_its_field_and_what_was_typed_stays(
-    page: Page, live_asgi, lab, sign_in, alice, tmp_path
+    page: Page, live_asgi, live_cluster, sign_in, alice, tmp_path
 ):
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "nosuch"}')
@@ -123,7 +123,7 @@ def test_a_bad_file_is_named_at_its_field_and_what_was_typed_stays(
 
 
 def test_a_sharded_models_files_go_together_as_headers(
-    page: Page, live_asgi, lab, sign_in, alice, tmp_path
+    page: Page, live_asgi, live_cluster, sign_in, alice, tmp_path
 ):
     shards = []
     for number in (0, 1):
@@ -147,7 +147,7 @@ def test_a_sharded_models_files_go_together_as_headers(
 
 
 def test_the_top_card_follows_the_file_that_was_chosen(
-    page: Page, live_asgi, lab, sign_in, alice, tmp_path
+    page: Page, live_asgi, live_cluster, sign_in, alice, tmp_path
 ):
     """Never figures of the model before, while the new one is read."""
     open_plan(page, live_asgi, sign_in, alice)
@@ -175,7 +175,7 @@ def test_the_top_card_follows_the_file_that_was_chosen(
 
 
 def test_a_plan_that_has_to_wait_says_so_and_comes_by_itself(
-    page: Page, live_asgi, lab, sign_in, alice, settings, monkeypatch, console
+    page: Page, live_asgi, live_cluster, sign_in, alice, settings, monkeypatch, console
 ):
     """The planner refuses the first question; the page shows why, and asks again."""
     settings.PLANNER_PROCESS = True

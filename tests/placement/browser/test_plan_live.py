@@ -42,7 +42,7 @@ def asked_for(page: Page, *, length: int) -> None:
 
 
 def test_figures_come_while_typing_and_refined_ones_over_the_socket(
-    page: Page, live_asgi, lab, sign_in, alice
+    page: Page, live_asgi, live_cluster, sign_in, alice
 ):
     sign_in(alice)
     page.goto(f"{live_asgi}/plan/")
@@ -86,7 +86,7 @@ def test_figures_come_while_typing_and_refined_ones_over_the_socket(
 
 
 def test_the_start_is_typed_as_a_day_and_a_time_in_24_hours(
-    page: Page, live_asgi, lab, sign_in, alice
+    page: Page, live_asgi, live_cluster, sign_in, alice
 ):
     sign_in(alice)
     page.goto(f"{live_asgi}/plan/")
@@ -104,7 +104,7 @@ def test_the_start_is_typed_as_a_day_and_a_time_in_24_hours(
 
 
 def test_two_plans_are_compared_and_one_is_booked_from_the_earliest_start(
-    page: Page, live_asgi, lab, sign_in, alice, bob
+    page: Page, live_asgi, live_cluster, sign_in, alice, bob
 ):
     sign_in(alice)
     page.goto(f"{live_asgi}/plan/?batch=64")
@@ -120,7 +120,7 @@ def test_two_plans_are_compared_and_one_is_booked_from_the_earliest_start(
     end = now + timedelta(hours=3)
 
     def take() -> None:
-        make_reservation(bob, lab.gpus, now, end, state=State.ACTIVE)
+        make_reservation(bob, live_cluster.gpus, now, end, state=State.ACTIVE)
 
     elsewhere(take)
     page.reload()
@@ -139,7 +139,7 @@ def test_two_plans_are_compared_and_one_is_booked_from_the_earliest_start(
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 360)])
 def test_axe_finds_nothing_on_a_kept_plan_and_a_comparison(
-    page: Page, live_asgi, lab, sign_in, alice, axe, theme, width
+    page: Page, live_asgi, live_cluster, sign_in, alice, axe, theme, width
 ):
     sign_in(alice, theme)
     page.set_viewport_size({"width": width, "height": 800})

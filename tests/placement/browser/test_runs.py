@@ -126,7 +126,16 @@ def test_runs_are_chosen_in_the_list_and_laid_over_each_other(
 @pytest.mark.parametrize(("theme", "width"), LOOKS)
 @pytest.mark.parametrize("where", ["/jobs/new/", "/serve/", "/serve/new/", "/plan/"])
 def test_the_forms_use_the_width_that_there_is(
-    page: Page, live_asgi, lab, sign_in, alice, running, axe, theme, width, where
+    page: Page,
+    live_asgi,
+    live_cluster,
+    sign_in,
+    alice,
+    running,
+    axe,
+    theme,
+    width,
+    where,
 ):
     page.emulate_media(color_scheme=theme)
     page.set_viewport_size({"width": width, "height": 900})

@@ -80,7 +80,7 @@ ON_AND_ON = 'n=0; while :; do n=$((n+1)); echo "line $n"; sleep 0.05; done\n'
 STUBBORN = "trap '' TERM INT HUP\necho up\nwhile :; do sleep 0.1; done\n"
 
 
-class Lab:
+class RunningPortal:
     """A portal with one simulated node and Alice, who holds its Gpus now and later."""
 
     def __init__(self, var: Path) -> None:
