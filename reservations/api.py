@@ -17,11 +17,11 @@ from ninja import Query, Router, Status
 from reservations.booking import booking_change, booking_undo
 from reservations.booking import release as giving
 from reservations.booking import service as booking
-from reservations.booking.overstay_api import rights_json
 from reservations.booking.overstay_api import router as rules_router
 from reservations.booking.release import UNDO_SECONDS, undo_cancel
 from reservations.booking.slot_search import find_slots
 from reservations.fairshare import service as standing_service
+from reservations.fairshare.rights_text import rights_json
 from reservations.fairshare.service import MembershipStanding, QuotaStanding
 from reservations.models import Reservation, User
 from reservations.notifications.api import router as notices_router

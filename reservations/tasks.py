@@ -8,13 +8,14 @@ from django.utils import timezone
 from reservations import tick as tick_service
 from reservations.accounts.tasks import invite
 from reservations.booking import refusals
-from reservations.notifications import delivery, live
+from reservations.notifications import delivery
 from reservations.reports import service as reports
 from reservations.reports.replay.tasks import replay_past
 from reservations.rules.window import whole_second
 from reservations.store import usage
 from reservations.store.booking_facts import site_policy
 from reservations.waitlist import scheduler
+from telemetry.live.broker_client import broker_client
 
 # Celery finds the tasks of this module; those of capabilities are among them.
 __all__ = [
@@ -51,7 +52,7 @@ def place() -> dict[str, int]:
     The database orders the placements. The mark in the broker only keeps the other
     process free for the ticks.
     """
-    broker = live.client()
+    broker = broker_client()
     if not broker.set(PLACING, "1", nx=True, ex=PLACING_SECONDS):
         return {}
     begun = time.monotonic()
@@ -70,7 +71,7 @@ def deliver() -> dict[str, int]:
     Others' servers are slow, and the ticks need the other process. Rows are claimed in
     the database: the mark in the broker only keeps the way free for the ticks.
     """
-    broker = live.client()
+    broker = broker_client()
     if not broker.set(DELIVERING, "1", nx=True, ex=DELIVERING_SECONDS):
         return {}
     try:

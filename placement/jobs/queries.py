@@ -12,11 +12,14 @@ from placement.models import Job, JobEvent, MoveDecision, ResultFile, StoredPlan
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
 from placement.protocol.job_lifecycle import JobState
-from placement.rules.rebalance_rules import RestartMode
+from placement.rules.rebalance_rules import GpuTrouble, RestartMode
 from reservations.models import Reservation
+from reservations.rules.booking_alerts import INTRUDER
 from reservations.rules.figures import time_text
+from telemetry.models import Alert
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import format_duration
+from telemetry.rules.alert_rules import SILENT, breaking_rules
 
 SILENT_SECONDS = 15.0
 _PATH = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
@@ -291,3 +294,23 @@ def reservation_label(reservation: Reservation) -> str:
 def iso(at: datetime | None) -> str | None:
     """Return an instant in UTC with a Z."""
     return at.isoformat().replace("+00:00", "Z") if at else None
+
+
+def gpu_troubles() -> dict[str, list[tuple[GpuTrouble, datetime]]]:
+    """Return the problems of each Gpu. A finding of a Node counts for all its Gpus."""
+    found: dict[str, list[tuple[GpuTrouble, datetime]]] = {}
+    breaks = breaking_rules()
+    alerts = Alert.objects.open().filter(rule__in=[INTRUDER, *breaks])
+    for alert in alerts.select_related("gpu__node", "node").order_by("opened_at", "pk"):
+        gpus = [alert.gpu] if alert.gpu else []
+        if alert.gpu is None and alert.node is not None:
+            gpus = list(alert.node.gpus.filter(retired=False).select_related("node"))
+        for gpu in gpus:
+            trouble = GpuTrouble(
+                rule=alert.rule,
+                gpu_label=str(gpu),
+                breaks=alert.rule in breaks,
+                unheard=alert.rule == SILENT,
+            )
+            found.setdefault(gpu.uuid, []).append((trouble, alert.opened_at))
+    return found

@@ -21,6 +21,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from placement.jobs import job_broadcast
+from placement.jobs.queries import gpu_troubles
 from placement.jobs.tick.job_progress import measure
 from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.protocol.job_lifecycle import JobState
@@ -31,11 +32,8 @@ from placement.rules.rebalance_rules import (
     decide_rebalance,
 )
 from reservations.models import Allocation
-from reservations.rules.booking_alerts import INTRUDER
 from reservations.rules.lifecycle import State
-from telemetry.models import Alert
 from telemetry.protocol.sentences import sentence
-from telemetry.rules.alert_rules import SILENT, breaking_rules
 from telemetry.rules.isolated_steps import RowSteps, isolated
 
 TROUBLE_SECONDS = 60
@@ -72,7 +70,7 @@ def rebalance_jobs(now: datetime) -> dict[str, int]:
 
 def _troubles() -> dict[int, tuple[GpuTrouble, datetime]]:
     """Return by Job the worst that is wrong with a Gpu of its Plan, and since when."""
-    by_uuid = alerts_by_uuid()
+    by_uuid = gpu_troubles()
     if not by_uuid:
         return {}
     found = {}
@@ -90,26 +88,6 @@ def _troubles() -> dict[int, tuple[GpuTrouble, datetime]]:
         if own:
             worst = min(own, key=lambda one: (not one[0].breaks, one[0].unheard))
             found[job.pk] = (worst[0], max(opened_at for _, opened_at in own))
-    return found
-
-
-def alerts_by_uuid() -> dict[str, list[tuple[GpuTrouble, datetime]]]:
-    """Return the problems of each Gpu. A finding of a Node counts for all its Gpus."""
-    found: dict[str, list[tuple[GpuTrouble, datetime]]] = {}
-    breaks = breaking_rules()
-    alerts = Alert.objects.open().filter(rule__in=[INTRUDER, *breaks])
-    for alert in alerts.select_related("gpu__node", "node").order_by("opened_at", "pk"):
-        gpus = [alert.gpu] if alert.gpu else []
-        if alert.gpu is None and alert.node is not None:
-            gpus = list(alert.node.gpus.filter(retired=False).select_related("node"))
-        for gpu in gpus:
-            trouble = GpuTrouble(
-                rule=alert.rule,
-                gpu_label=str(gpu),
-                breaks=alert.rule in breaks,
-                unheard=alert.rule == SILENT,
-            )
-            found.setdefault(gpu.uuid, []).append((trouble, alert.opened_at))
     return found
 
 

@@ -25,9 +25,9 @@ from django.db.models import Q
 from placement.jobs import job_broadcast
 from placement.jobs.job_notices import notify_model_owners
 from placement.jobs.job_transitions import move
+from placement.jobs.queries import gpu_troubles
 from placement.models import Endpoint, Job, ServedModel
 from placement.protocol.job_lifecycle import JobState
-from placement.rebalance.rebalance_tick import alerts_by_uuid
 from placement.rules.rebalance_rules import GpuTrouble
 from placement.serving import model_states
 from placement.serving.endpoint_places import (
@@ -66,7 +66,7 @@ _each = RowSteps(logger, "endpoint")
 
 def tick(now: datetime) -> dict[str, int]:
     """Run every step once; how many endpoints each one moved on."""
-    troubles = alerts_by_uuid()
+    troubles = gpu_troubles()
     moved = {
         "serves_begun": _each(
             _troubled(set(troubles), now),

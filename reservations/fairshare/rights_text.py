@@ -8,6 +8,7 @@ from django.utils import timezone
 from reservations.fairshare.service import FairshareStatus
 from reservations.rules.figures import time_text
 from reservations.rules.policy import Policy
+from reservations.store.calendar_queries import iso
 from reservations.store.vouchers import expires_at
 from telemetry.protocol.sentences import counted, known, sentence
 from telemetry.protocol.units import format_duration
@@ -79,3 +80,30 @@ def rights_of(
         sentence=words,
         struck=strike is not None,
     )
+
+
+def rights_json(found: FairshareStatus) -> dict[str, object]:
+    """Return the Tokens that can be spent, and the strike in force."""
+    strike = found.strike
+    return {
+        "tokens": [
+            {
+                "id": token.pk,
+                "membership": token.membership_id,
+                "account": token.membership.account.name,
+                "reason": token.reason,
+                "given_for": token.given_for_id,
+                "given_at": iso(token.given_at),
+                "expires_at": iso(expires_at(token)),
+            }
+            for token in found.tokens
+        ],
+        "no_shows": [iso(at) for at in found.no_shows],
+        "strike": {
+            "no_shows": [iso(at) for at in strike.no_shows],
+            "until": iso(strike.until),
+            "horizon_hours": strike.horizon_seconds / 3600,
+        }
+        if strike
+        else None,
+    }

@@ -4,6 +4,7 @@ import csv
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django import forms
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
@@ -28,7 +29,7 @@ from reservations.rules.policy import Policy
 from reservations.store.access import reader, steered_accounts
 from reservations.store.booking_facts import site_policy
 from reservations.store.membership_rights import paid_by
-from reservations.web.forms import LedgerForm
+from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
 from telemetry.web.spreadsheet import tame
 
@@ -37,6 +38,18 @@ REFUSED = 8
 """Refused requests that are shown; some more are kept."""
 CSV_ROWS = 100_000
 """More than anybody reads; an answer is built in memory."""
+
+
+class LedgerForm(PlainForm):
+    """Which rows of the ledger, and which page of them."""
+
+    account = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    membership = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    kind = forms.ChoiceField(
+        required=False,
+        choices=[(word, word) for word in ("", "hold", "release", "charge")],
+    )
+    page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
 
 
 @dataclass(frozen=True)

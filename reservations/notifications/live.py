@@ -10,13 +10,11 @@ reconnect, and ingest reads the calendar every few seconds.
 
 import json
 import logging
-import threading
 from typing import Literal, TypedDict
 
 import redis
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
-from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
@@ -24,6 +22,7 @@ from reservations.models import Reservation
 from reservations.notifications.queries import NoticeInfo
 from reservations.rules.policy import Policy
 from reservations.store.calendar_queries import Reader, calendar_entry
+from telemetry.live.broker_client import broker_client
 
 NAMED = "reservations.calendar.named"
 PLAIN = "reservations.calendar.plain"
@@ -66,25 +65,6 @@ class ClosuresChanged(TypedDict):
 def user_group(user_pk: int) -> str:
     """Return the group of one User's own pages."""
     return f"reservations.user.{user_pk}"
-
-
-_client: redis.Redis | None = None
-_client_lock = threading.Lock()
-
-
-def client() -> redis.Redis:
-    """Return this process's connection pool to the broker.
-
-    Made once, under a lock: a second one that is dropped again closes, when it
-    is collected, connections that other threads are reading from.
-    """
-    global _client
-    with _client_lock:
-        if _client is None:
-            _client = redis.Redis.from_url(
-                settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2
-            )
-        return _client
 
 
 def publish_reservation(
@@ -152,7 +132,7 @@ def _tell(message: NoticeTold, user_pk: int) -> None:
 def _send(named: ReservationChanged, plain: ReservationChanged) -> None:
     pk = named["reservation"]["id"]
     try:
-        client().publish(CHANGED, json.dumps({"id": pk}))
+        broker_client().publish(CHANGED, json.dumps({"id": pk}))
         _send_to_groups(named, plain)
     except _OUTAGES as error:
         log.warning("reservation %s changed, but nobody was told: %s", pk, error)

@@ -58,18 +58,6 @@ def _plausible(at: datetime | None) -> datetime | None:
     return at
 
 
-class LedgerForm(PlainForm):
-    """Which rows of the ledger, and which page of them."""
-
-    account = forms.IntegerField(required=False, min_value=1, max_value=2**62)
-    membership = forms.IntegerField(required=False, min_value=1, max_value=2**62)
-    kind = forms.ChoiceField(
-        required=False,
-        choices=[(word, word) for word in ("", "hold", "release", "charge")],
-    )
-    page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
-
-
 def wall(at: datetime | None) -> str:
     """Return an instant as the site's clock shows it, to the minute; "" for None."""
     return timezone.localtime(at).strftime(WALL) if at else ""

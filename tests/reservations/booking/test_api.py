@@ -250,8 +250,8 @@ def test_a_broker_that_is_away_costs_no_booking(
     def away() -> None:
         raise redis_module.ConnectionError("away")
 
-    monkeypatch.setattr(live, "client", away)
-    monkeypatch.setattr("reservations.web.rate_limits.client", away)
+    monkeypatch.setattr(live, "broker_client", away)
+    monkeypatch.setattr("reservations.web.rate_limits.broker_client", away)
     with django_capture_on_commit_callbacks(execute=True):
         made = Caller(alice)("POST", "/reservations", wish(gpus[:1], hour))
     assert made.status_code == 201
