@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.paginator import Page, Paginator
-from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -165,21 +164,7 @@ def _past(user: User, asked: dict[str, Any], now: datetime) -> "Page[Reservation
 
 def _offers(user: User, eyes: Reader) -> list[dict[str, Any]]:
     """Return open Offers to and from a User, the first to expire first."""
-    rows = (
-        Offer.objects.filter(Q(taker__user=user) | Q(made_by=user))
-        .filter(state=Offer.State.OPEN)
-        .select_related(
-            "made_by",
-            "taker__user",
-            "taker__account",
-            "reservation__user",
-            "reservation__membership__account",
-            "wanted__user",
-            "wanted__membership__account",
-        )
-        .prefetch_related(
-            "reservation__allocations__gpu__node", "wanted__allocations__gpu__node"
-        )
-        .order_by("expires_at")[:OFFERS_SHOWN]
-    )
-    return [offer_row(row, user, eyes) for row in rows]
+    rows = Offer.objects.of(user).filter(state=Offer.State.OPEN)
+    return [
+        offer_row(row, user, eyes) for row in rows.order_by("expires_at")[:OFFERS_SHOWN]
+    ]

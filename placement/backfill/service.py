@@ -15,7 +15,7 @@ from django.db import transaction
 from placement.backfill import gap_claims
 from placement.jobs import service as jobs
 from placement.jobs.backfill_transitions import move_gap_job
-from placement.jobs.job_transitions import move
+from placement.jobs.job_transitions import PORTAL, move
 from placement.models import Backfill, Job, StoredPlan
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.job_lifecycle import JobState
@@ -43,7 +43,6 @@ from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import GIB_BYTES, format_duration
 
-PORTAL = "portal"
 MOST_ROWS = 200
 LEAST_SECONDS = 60
 """A stretch is asked for in minutes; of the time wanted in all, less is nothing."""

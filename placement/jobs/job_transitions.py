@@ -9,7 +9,10 @@ from placement.jobs.job_notices import notify_of_move
 from placement.jobs.job_usage import ask_summary
 from placement.models import Job, JobEvent
 from placement.protocol.job_lifecycle import NEXT, JobState
+from telemetry.protocol.sentences import sentence
 
+PORTAL = "portal"
+"""The actor of what no person did."""
 MOST_REASON = 400
 BEHIND_SECONDS = 60.0
 
@@ -61,3 +64,19 @@ def instant(unix: float | None, *, earliest: datetime, now: datetime) -> datetim
     if at < earliest - timedelta(seconds=BEHIND_SECONDS):
         return now
     return min(max(at, earliest), now)
+
+
+def end_before_start(job: Job, why: str, *, now: datetime) -> bool:
+    """Stop a Job that never began; False: another worker was first.
+
+    Args:
+        why: a sentence without its full stop.
+    """
+    return move(
+        job,
+        JobState.STOPPED,
+        now=now,
+        actor=PORTAL,
+        reason=sentence("never began: {why}", why=why),
+        fields={"ended_at": now},
+    )

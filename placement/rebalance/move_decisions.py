@@ -17,7 +17,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from placement.jobs import job_broadcast
-from placement.jobs.job_transitions import move
+from placement.jobs.job_transitions import PORTAL, move
 from placement.jobs.nodes import checkpoint_relay
 from placement.jobs.service import launch_in
 from placement.models import Job, MoveDecision, StoredPlan
@@ -35,7 +35,6 @@ from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import joined, sentence
 
 State = MoveDecision.State
-PORTAL = "portal"
 DECLINED_SECONDS = 3600
 """The same proposal is not made again for so long after a no."""
 FAILED_SECONDS = 600

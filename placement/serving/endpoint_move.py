@@ -24,7 +24,7 @@ from django.db.models import Q
 
 from placement.jobs import job_broadcast
 from placement.jobs.job_notices import notify_model_owners
-from placement.jobs.job_transitions import move
+from placement.jobs.job_transitions import PORTAL, move
 from placement.jobs.queries import gpu_troubles
 from placement.models import Endpoint, Job, ServedModel
 from placement.protocol.job_lifecycle import JobState
@@ -48,7 +48,6 @@ from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.rules.isolated_steps import RowSteps
 
-PORTAL = "portal"
 LEAVE_SECONDS = 5.0
 """From the switch to the old server's end: what was asked before is answered."""
 AGAIN_SECONDS = 600.0

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from placement.jobs import job_broadcast
 from placement.jobs import service as jobs
-from placement.jobs.job_transitions import move
+from placement.jobs.job_transitions import PORTAL, end_before_start
 from placement.jobs.launch_checks import checked_form
 from placement.jobs.nodes import checkpoint_relay
 from placement.models import Job, JobEvent, StoredPlan, WaitingLaunch
@@ -33,7 +33,6 @@ from telemetry.protocol.sentences import sentence
 from telemetry.rules.isolated_steps import isolated
 from telemetry.web.field_errors import field_sentences
 
-PORTAL = "portal"
 MOST_ROWS = 200
 MOST_PLANS = 30
 WAITING, PLACED, *_ = WaitingRequest.State
@@ -203,17 +202,15 @@ def _bring(job: Job, now: datetime) -> None:
     if waits is None or job.state != JobState.QUEUED:
         return
     if waits.state != PLACED or waits.reservation_id is None:
-        _end(job, sentence("its waiting request ended without a booking"), now)
+        why = sentence("its waiting request ended without a booking")
+        end_before_start(job, why, now=now)
         return
     try:
         with transaction.atomic():
             _place_in(job, waits.reservation_id, now)
     except CodedError as refusal:
-        _end(
-            job,
-            sentence("not where its reservation went: {refusal}", refusal=refusal),
-            now,
-        )
+        why = sentence("not where its reservation went: {refusal}", refusal=refusal)
+        end_before_start(job, why, now=now)
         _notify_refused(job.owner, job.name, waits.reservation, refusal, now)
 
 
@@ -248,17 +245,6 @@ def _place_in(job: Job, reservation_id: int, now: datetime) -> None:
             ),
         )
         job_broadcast.publish_job(job.pk)
-
-
-def _end(job: Job, why: str, now: datetime) -> None:
-    move(
-        job,
-        JobState.STOPPED,
-        now=now,
-        actor=PORTAL,
-        reason=sentence("never began: {why}", why=why),
-        fields={"ended_at": now},
-    )
 
 
 def _notify_refused(

@@ -57,6 +57,26 @@ class CoUser(models.Model):
         return f"{self.user} in #{self.reservation_id}"
 
 
+class OfferQuerySet(models.QuerySet["Offer"]):
+    """Offers, by what pages show of them."""
+
+    def of(self, user: User) -> "OfferQuerySet":
+        """Return the Offers to and from a User, with all that a row of them shows."""
+        found = self.filter(models.Q(taker__user=user) | models.Q(made_by=user))
+        rows = found.select_related(
+            "made_by",
+            "taker__user",
+            "taker__account",
+            "reservation__user",
+            "reservation__membership__account",
+            "wanted__user",
+            "wanted__membership__account",
+        )
+        return rows.prefetch_related(
+            "reservation__allocations__gpu__node", "wanted__allocations__gpu__node"
+        )
+
+
 class Offer(models.Model):
     """A Reservation offered to another Membership, as a gift or in a swap.
 
@@ -115,6 +135,8 @@ class Offer(models.Model):
         related_name="given_back_by",
         help_text="The maker's, once a swap is accepted.",
     )
+
+    objects = OfferQuerySet.as_manager()
 
     class Meta:
         ordering = ["-made_at", "-pk"]

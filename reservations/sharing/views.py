@@ -350,23 +350,11 @@ def offer_list(request: HttpRequest) -> HttpResponse:
     """List the Offers to and from the User, open ones first."""
     user = reader(request)
     asked = read_filters(OfferFilterForm, request.GET)
-    rows = Offer.objects.filter(Q(taker__user=user) | Q(made_by=user))
+    rows = Offer.objects.of(user)
     state = asked.values.get("state") or "open"
     if state != "all":
         rows = rows.filter(state=state)
-    rows = rows.select_related(
-        "made_by",
-        "taker__user",
-        "taker__account",
-        "reservation__user",
-        "reservation__membership__account",
-        "wanted__user",
-        "wanted__membership__account",
-        "given",
-        "given_back",
-    ).prefetch_related(
-        "reservation__allocations__gpu__node", "wanted__allocations__gpu__node"
-    )
+    rows = rows.select_related("given", "given_back")
     page = Paginator(rows, PAGE_ROWS).get_page(asked.values.get("page") or 1)
     eyes = Reader.of(user, site_policy())
     return render(

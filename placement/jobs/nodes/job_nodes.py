@@ -15,7 +15,7 @@ from django.db.models import Q
 from django.utils.crypto import salted_hmac
 
 from placement.jobs import job_broadcast
-from placement.jobs.job_transitions import MOST_REASON, instant, move
+from placement.jobs.job_transitions import MOST_REASON, PORTAL, instant, move
 from placement.models import Job, JobEvent, JobPart, StoredPlan
 from placement.planner.launch.recipes import BY_TORCHRUN, runs_by_plan
 from placement.protocol.events import Belief, JobEventKind, JobFact, Running
@@ -35,7 +35,6 @@ from telemetry.models import Gpu, Node
 from telemetry.protocol.sentences import sentence
 
 ABSENT_SECONDS = 15.0
-PORTAL = "portal"
 OF_NODES = tuple(Launcher)[1:]
 """All but the script that starts itself: that one begins on one node."""
 ON_NODE = (JobState.STARTING, JobState.RUNNING)

@@ -26,7 +26,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
-from placement.jobs.job_transitions import move
+from placement.jobs.job_transitions import PORTAL, end_before_start, move
 from placement.jobs.nodes import checkpoint_relay, command_queue, job_nodes
 from placement.jobs.tick import (
     end_warnings,
@@ -41,7 +41,6 @@ from reservations.rules.lifecycle import State
 from telemetry.protocol.sentences import sentence
 from telemetry.rules.isolated_steps import RowSteps
 
-PORTAL = "portal"
 AGAIN_SECONDS = 20.0
 STOP_AGAIN_SECONDS = 5.0
 GIVE_UP_SECONDS = 60.0
@@ -264,14 +263,7 @@ def _stop(job: Job, now: datetime) -> bool:
     why = _WORDS.get(state, usual)
     with transaction.atomic():
         if job.state == JobState.QUEUED:
-            return move(
-                job,
-                JobState.STOPPED,
-                now=now,
-                actor=PORTAL,
-                reason=sentence("never began: {why}", why=why),
-                fields={"ended_at": now},
-            )
+            return end_before_start(job, why, now=now)
         return move(
             job,
             JobState.STOPPING,
