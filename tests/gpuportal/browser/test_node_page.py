@@ -149,14 +149,14 @@ def test_a_table_of_many_gpus_holds_only_the_rows_near_the_screen(
 
 
 def test_the_device_gate_is_shown_beside_the_isolation(
-    page: Page, lab: Lab, live_asgi: str, omar, sign_in
+    page: Page, live_cluster: LiveCluster, live_asgi: str, omar, sign_in
 ):
-    node = lab.gpus[0].node
+    node = live_cluster.gpus[0].node
     node.gate_mode, node.gate_state = "gated", "failed"
     node.gate_reason = "an ordinary user could open /dev/nvidia0"
     node.gate_report = {"refusals": [[1001, "eve", 7]], "uncovered": ["bob (sudo)"]}
     node.save()
-    lab.send_roster()
+    live_cluster.send_roster()
     sign_in(omar)
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
     page.goto(f"{live_asgi}/nodes/node-a/")
