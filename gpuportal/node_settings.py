@@ -53,6 +53,9 @@ class NodeSettings:
     """Process of ``manage.py portal``; jobs end with it. None in production."""
     allow_scripts: bool = False
     """Whether scripts may run if jobs have no separate Unix users."""
+    own_ids: bool = False
+    """Whether people without a Unix user get an id of their own on this node. Only
+    under ``manage.py portal``, where the portal and its one node are one machine."""
     isolation: str = "auto"
     """How far jobs are kept apart: ``watched``, ``enforced`` (then nothing starts
     where that is not possible), or ``auto``: the best that this node can."""
@@ -125,6 +128,7 @@ class NodeSettings:
             sim_dir=Path(sim_dir) if sim_dir else None,
             supervisor_pid=_pid(env.get("GPUPORTAL_SUPERVISOR_PID", "")),
             allow_scripts=_flag(env, "GPUPORTAL_ALLOW_SCRIPTS"),
+            own_ids=_flag(env, "GPUPORTAL_OWN_IDS"),
             isolation=isolation,
         )
 

@@ -364,6 +364,10 @@ if WEBHOOK_LOOPBACK_HTTP and PRODUCTION:
 ALLOW_SIMULATED_GPUS = env.bool("ALLOW_SIMULATED_GPUS", default=not PRODUCTION)
 # Whether students' scripts may run if jobs have no separate Unix users.
 ALLOW_UNISOLATED_SCRIPTS = env.bool("ALLOW_UNISOLATED_SCRIPTS", default=False)
+# Whether people without a Unix user get an id for their jobs (make run as root).
+OWN_IDS = env.bool("GPUPORTAL_OWN_IDS", default=False)
+if OWN_IDS and PRODUCTION:
+    raise ImproperlyConfigured("GPUPORTAL_OWN_IDS is for make run, not for production")
 # Requests a minute of one person that change the calendar.
 BOOK_RATE_PER_MINUTE = env.int("BOOK_RATE_PER_MINUTE", default=60)
 # Plans in a process beside each web process, so that no page waits for them.

@@ -126,9 +126,16 @@ class SiteContext:
         """Whether some Gpus are simulated."""
         return any(simulated for _, simulated, _ in self.nodes)
 
+    @property
+    def own_ids(self) -> bool:
+        """Whether Jobs of people without a Unix user get an id of their own."""
+        return bool(settings.OWN_IDS)
+
     @cached_property
     def not_isolated(self) -> list[str]:
-        """Names of the Nodes where Jobs have no Unix user of their own."""
+        """Names of the Nodes where own scripts are off: no Unix user for Jobs."""
+        if settings.ALLOW_UNISOLATED_SCRIPTS:
+            return []
         return [
             name
             for name, _, isolation in self.nodes

@@ -185,8 +185,12 @@ def node(process: NodeProcess, *, web_url: str) -> ProcessSpec:
             "GPUPORTAL_SIM_DIR": str(paths.var_dir() / "sim"),
             "GPUPORTAL_SUPERVISOR_PID": str(os.getpid()),
             "GPUPORTAL_ALLOW_SCRIPTS": str(int(settings.ALLOW_UNISOLATED_SCRIPTS)),
+            "GPUPORTAL_OWN_IDS": str(int(settings.OWN_IDS)),
         }
     )
+    if settings.OWN_IDS:
+        # An id without an account is not one that systemd can start a unit as.
+        environ["GPUPORTAL_ISOLATION"] = "watched"
     return ProcessSpec(
         f"node-{process.name}",
         [

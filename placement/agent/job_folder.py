@@ -80,6 +80,10 @@ class NodeView(Protocol):
         """The process that Jobs end with."""
 
     @property
+    def own_ids(self) -> bool:
+        """Whether people without a Unix user get an id of their own on this node."""
+
+    @property
     def allow_scripts(self) -> bool:
         """Whether scripts may run without a Unix user of their own."""
 

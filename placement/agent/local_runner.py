@@ -34,6 +34,7 @@ SHIM_VARIABLES = (
     "GPUPORTAL_SIM_DIR",
     "GPUPORTAL_SUPERVISOR_PID",
     "GPUPORTAL_ALLOW_SCRIPTS",
+    "GPUPORTAL_OWN_IDS",
     "GPUPORTAL_MEETING_PORTS",
 )
 # Under `make run` the supervisor leaves this long after it asked; it then waits.
@@ -111,6 +112,7 @@ class LocalRunner:
             "GPUPORTAL_SIM_DIR": str(self.node.sim_dir or ""),
             "GPUPORTAL_SUPERVISOR_PID": str(self.node.supervisor_pid or ""),
             "GPUPORTAL_ALLOW_SCRIPTS": "1" if self.node.allow_scripts else "0",
+            "GPUPORTAL_OWN_IDS": "1" if self.node.own_ids else "0",
             systemd_unit.VARIABLE: isolation_of(self.node).value,
         }
         with (folder.path / "shim.log").open("ab") as diary:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 
@@ -311,7 +312,8 @@ def _settings(said: Mapping[str, Any]) -> dict[str, Any]:
 def _check_user(user: User, node: Node) -> None:
     """Where Jobs have users of their own, nothing is served by root. Raises
     NothingServedFor."""
-    if node.isolation != Node.Isolation.NONE and not user.unix_user:
+    has_user = user.unix_user or settings.OWN_IDS
+    if node.isolation != Node.Isolation.NONE and not has_user:
         raise NothingServedFor(node=node.name)
 
 

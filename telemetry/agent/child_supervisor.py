@@ -103,6 +103,10 @@ class SamplingSettings(Protocol):
         """Process of `manage.py portal`; None in production."""
 
     @property
+    def own_ids(self) -> bool:
+        """Whether each person's jobs have a Unix user id that the node gives."""
+
+    @property
     def allow_scripts(self) -> bool:
         """Whether scripts may run without a Unix user of their own."""
 

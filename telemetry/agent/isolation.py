@@ -35,6 +35,10 @@ class IsolationSettings(Protocol):
         """Whether scripts may run without a Unix user of their own."""
 
     @property
+    def own_ids(self) -> bool:
+        """Whether each person's jobs have a Unix user id that the node gives."""
+
+    @property
     def isolation(self) -> str:
         """The wanted level: `auto`, `watched` or `enforced`."""
 
@@ -43,7 +47,8 @@ def isolation_of(facts: IsolationSettings) -> Isolation:
     """Return how far this node keeps jobs apart.
 
     Separate Unix users need a worker that runs as root and a setting that lets no job
-    run without a user. A worker under `make run` has only the users of a laptop.
+    run without a user. A worker under `make run` has only the users of a laptop, unless
+    it gives each person an id of its own.
     """
     if why_not_watched(facts):
         return Isolation.NONE
@@ -69,7 +74,7 @@ def why_not_watched(facts: IsolationSettings) -> str:
     """Return why jobs have no separate Unix users here; "" if they have."""
     if os.geteuid() != 0:
         return "this node's worker is not root"
-    if facts.supervisor_pid is not None:
+    if facts.supervisor_pid is not None and not facts.own_ids:
         return "this node runs under manage.py portal"
     if facts.allow_scripts:
         return "GPUPORTAL_ALLOW_SCRIPTS lets jobs run without a Unix user of their own"

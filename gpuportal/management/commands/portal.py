@@ -1,6 +1,7 @@
 """``manage.py portal``: the whole site on one machine, under one command."""
 
 import argparse
+import getpass
 import http.client
 import os
 import shutil
@@ -19,7 +20,13 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 
 from gpuportal.monitoring import migrations_due
-from gpuportal.supervisor import AlreadyRunning, Supervisor, process_table, take_lock
+from gpuportal.supervisor import (
+    AlreadyRunning,
+    Supervisor,
+    own_scripts,
+    process_table,
+    take_lock,
+)
 from gpuportal.supervisor.kernel import write_lock
 from gpuportal.supervisor.starter import Starter
 from telemetry import paths
@@ -51,6 +58,13 @@ class Command(BaseCommand):
             action="store_true",
             help="do not load the demo lab into an empty portal (always so in "
             "production)",
+        )
+        parser.add_argument(
+            "--own-scripts",
+            choices=own_scripts.ANSWERS,
+            default="ask",
+            help="whether own scripts run where jobs cannot have Unix users of their "
+            "own; ask asks once at the terminal",
         )
         parser.add_argument(
             "--with-starter",
@@ -153,6 +167,7 @@ class Command(BaseCommand):
             self._need_broker()
         self._migrate()
         self._keep_private()
+        self._own_scripts(str(options["own_scripts"]))
         # All checks in production, where a mistake hurts others; elsewhere only
         # whether the front-end packages are there: each second counts.
         self.check(
@@ -234,6 +249,27 @@ class Command(BaseCommand):
                 path = Path(f"{database.settings_dict['NAME']}{tail}")
                 if path.exists():
                     path.chmod(0o600)
+
+    def _own_scripts(self, said: str) -> None:
+        """Settle whether own scripts run, for this process and those it starts."""
+        if settings.PRODUCTION or settings.ALLOW_UNISOLATED_SCRIPTS:
+            return
+        node_dir = paths.var_dir() / "node"
+        node_dir.mkdir(exist_ok=True)
+        found, line = own_scripts.choice(
+            said,
+            needed=(
+                *(node_dir.parent, settings.BASE_DIR),
+                *(Path(sys.prefix), Path(sys.base_prefix)),
+            ),
+            kept=paths.var_dir() / "own-scripts",
+            ask=own_scripts.at_terminal(),
+            user=getpass.getuser(),
+        )
+        os.environ.update(own_scripts.VARIABLES[found])
+        settings.OWN_IDS = found is own_scripts.OwnScripts.OWN_IDS
+        settings.ALLOW_UNISOLATED_SCRIPTS = found is own_scripts.OwnScripts.SHARED
+        self.say(line)
 
     def _demo(self, unwanted: bool) -> bool:
         """Load the demo lab into an empty portal. Return True if logins were

@@ -4,6 +4,9 @@ Each student's own account, set by the operator, of uid 1000 or more; never a
 shared one, never a system account. Where the node worker is not root, or the
 student has no account, there is no separate user: then ready recipes only,
 unless the operator allows scripts by ``GPUPORTAL_ALLOW_SCRIPTS=1``.
+
+With ``GPUPORTAL_OWN_IDS=1`` (``make run`` as root) a student without an account gets
+a user id that no account has: 2^30 plus the CRC-32 of the login, modulo 2^29.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import os
 import pwd
 import resource
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +25,9 @@ from placement.protocol.commands import JobLimits, Order
 LOWEST_UID = 1000
 # "nobody" of every distribution: an account that others share.
 NOBODY_UID = 65_534
+FIRST_OWN_ID = 2**30
+"""Above the ids of accounts, containers and systemd (systemd.io/UIDS-GIDS)."""
+OWN_IDS = 2**29
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +49,11 @@ def identity_of(order: Order, *, allow_scripts: bool) -> UnixIdentity | None:
             ``isolation`` (a script, a recipe that runs its owner's code, or models
             served by root, without a user of its own).
     """
-    if os.geteuid() == 0 and order.unix_user:
-        return _lookup(order.unix_user)
     root = os.geteuid() == 0
+    if root and order.unix_user:
+        return _lookup(order.unix_user)
+    if root and order.user and os.environ.get("GPUPORTAL_OWN_IDS") == "1":
+        return own_identity(order.user)
     if order.recipe == SERVE.name and root and not (allow_scripts or _on_a_laptop()):
         # Its models are anybody's files: root reads none of them.
         raise OrderRefused(
@@ -65,6 +74,14 @@ def identity_of(order: Order, *, allow_scripts: bool) -> UnixIdentity | None:
             f"{why}, so Jobs are not isolated and only ready recipes run here",
         )
     return None
+
+
+def own_identity(login: str) -> UnixIdentity:
+    """Return the Unix user of a login that has no account: an id and no home."""
+    number = FIRST_OWN_ID + zlib.crc32(login.encode()) % OWN_IDS
+    return UnixIdentity(
+        name=login, uid=number, gid=number, groups=(number,), home=Path("/nonexistent")
+    )
 
 
 def _on_a_laptop() -> bool:

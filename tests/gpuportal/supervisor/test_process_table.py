@@ -87,6 +87,12 @@ def test_a_node_worker_is_told_where_everything_is(settings):
     assert spec.env["GPUPORTAL_BACKEND"] == "simulated"
     assert spec.env["GPUPORTAL_WEB_URL"] == "http://127.0.0.1:8010"
     assert spec.env["GPUPORTAL_ALLOW_SCRIPTS"] == "0"
+    assert spec.env["GPUPORTAL_OWN_IDS"] == "0"
+    assert "GPUPORTAL_ISOLATION" not in spec.env
+    settings.OWN_IDS = True
+    spec = process_table.node(NodeProcess("sim-a", simulated=True), web_url="http://x")
+    assert spec.env["GPUPORTAL_OWN_IDS"] == "1"
+    assert spec.env["GPUPORTAL_ISOLATION"] == "watched"
     assert paths.read_secret("order_key.pub").startswith("-----BEGIN PUBLIC KEY")
     assert not spec.essential
 

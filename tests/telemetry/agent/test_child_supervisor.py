@@ -38,6 +38,7 @@ class Facts:
     sim_dir: Path | None = None
     supervisor_pid: int | None = 1
     allow_scripts: bool = False
+    own_ids: bool = False
     isolation: str = "watched"
 
 
@@ -281,6 +282,15 @@ def test_jobs_are_apart_only_where_each_has_a_user_of_its_own(
     facts = Facts(tmp_path, supervisor_pid=supervisor_pid, allow_scripts=allow_scripts)
     assert isolation_of(facts) == level
     assert bool(levels.why_not(facts)) == (level == "none")
+
+
+@pytest.mark.parametrize(("euid", "level"), [(0, "watched"), (1000, "none")])
+def test_a_portal_of_root_keeps_jobs_apart_by_ids_that_it_gives(
+    tmp_path, monkeypatch, euid, level
+) -> None:
+    monkeypatch.setattr(levels.os, "geteuid", lambda: euid)
+    facts = Facts(tmp_path, supervisor_pid=77, own_ids=True)
+    assert isolation_of(facts) == level
 
 
 def test_units_are_used_where_systemd_runs_a_machine_of_cgroup_v2(

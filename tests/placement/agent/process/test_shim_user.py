@@ -74,6 +74,25 @@ def test_a_script_runs_as_the_students_own_user(node, serve):
     assert work == f"{UID} 700"
 
 
+def test_a_student_without_an_account_gets_an_id_of_its_own(node, serve):
+    """As the node of `make run` does it where root started the portal."""
+    web = serve("id -u; id -G; echo $USER $HOME; stat -c '%u %a' .\n")
+    settings = replace(node, web_url=web.url, own_ids=True)
+    found = []
+    for login in ("ada", "grace"):
+        order = script_order(web, user=login, job=len(found) + 1)
+        folder = LocalRunner(settings).accept(order, order.payload())
+        LocalRunner(settings).start(folder)
+        assert ended(folder)["exit_code"] == 0, folder.log.read_text()
+        uid, groups, told, work = folder.log.read_text().splitlines()
+        assert uid == groups == str(unix_user.own_identity(login).uid)
+        assert told == f"{login} {folder.work}"
+        assert work == f"{uid} 700"
+        found.append(uid)
+    assert len(set(found)) == 2
+    assert min(map(int, found)) >= 2**30
+
+
 def test_root_cannot_be_had_back(node, serve):
     web = serve("#!/bin/sh\ngrep -E '^(Uid|Gid|NoNewPrivs|CapEff)' /proc/self/status\n")
     folder = run(node, web)
