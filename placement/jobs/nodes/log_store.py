@@ -11,7 +11,7 @@ import logging
 import os
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from django.utils.formats import date_format
 
 from placement.models import Job, LogDropped, PlacementPolicy
 from placement.planner.values.errors import LogConflict, LogTooLarge
-from placement.rules.log_text import clean, numbers_of
+from placement.rules.log_text import clean
+from placement.rules.training_output import TrainingOutput
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import format_bytes
 
@@ -305,20 +306,23 @@ def numbers(job: Job) -> list[dict[str, float]]:
     state = _state(kept)
     total = size(job)
     if state["offset"] > total:
-        state = {"offset": 0, "stride": 1, "seen": 0, "rows": []}
+        state = _fresh()
     if state["offset"] < total:
         until = min(total, state["offset"] + SCAN_BYTES)
+        output = TrainingOutput(**state["output"])
         while state["offset"] < until:
             data = _bytes(job, state["offset"], BLOCK_BYTES)
             whole = len(data) if len(data) == BLOCK_BYTES else 0
-            end = data.rfind(b"\n") + 1 or whole
+            # Bars are redrawn after a carriage return.
+            end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1 or whole
             if end == 0:  # half a line waits for its rest
                 break
             for line in data[:end].decode(errors="replace").splitlines():
-                found = numbers_of(line)
+                found = output.read(line if line.isprintable() else clean(line))
                 if found is not None:
                     _keep(state, found)
             state["offset"] += end
+        state["output"] = asdict(output)
         _put_by(kept, state)
     rows: list[dict[str, float]] = state["rows"]
     return rows
@@ -387,8 +391,13 @@ def _keep(state: dict[str, Any], row: dict[str, float]) -> None:
         state["stride"] *= 2
 
 
+def _fresh() -> dict[str, Any]:
+    output = asdict(TrainingOutput())
+    return {"offset": 0, "stride": 1, "seen": 0, "rows": [], "output": output}
+
+
 def _state(path: Path) -> dict[str, Any]:
-    fresh = {"offset": 0, "stride": 1, "seen": 0, "rows": []}
+    fresh = _fresh()
     try:
         state = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):

@@ -79,6 +79,13 @@ def test_numbers_are_read_on_as_the_log_grows(job):
     assert len(log_store.numbers(job)) == 2
 
 
+def test_what_a_library_tells_before_its_numbers_is_kept_between_two_looks(job):
+    write(job, b"Epoch 2/3\n")
+    assert log_store.numbers(job) == []
+    write(job, b"1/8 [.....] - ETA: 0s - loss: 0.9\r8/8 [=====] - 1s - loss: 0.5\n")
+    assert log_store.numbers(job) == [{"step": 16, "loss": 0.5}]
+
+
 def test_a_million_lines_become_a_chart_that_a_browser_can_draw(job):
     lines = b"".join(b"step=%d loss=1.0\n" % n for n in range(1_000_000))
     for start in range(0, len(lines), 2**20):
