@@ -95,10 +95,12 @@ class GateKeeper:
         *,
         find_cgroup: Callable[[], Path] = root_cgroup,
         uid_of: Callable[[str], int | None] | None = None,
+        look: Callable[[NodeView], list[bytes]] = read_gpus,
     ) -> None:
         self.node = node
         self._enforcer = enforcer
         self._find_cgroup = find_cgroup
+        self._look = look
         self._uid_of = uid_of or UnixUids().uid
         self._cgroup = Path()
         self._gate: DeviceGate | None = None
@@ -254,7 +256,7 @@ class GateKeeper:
         if age_seconds >= pause:
             self._asked_at = time.monotonic()
             try:
-                roster = NodeInfo.from_message(read_gpus(self.node)[0])
+                roster = NodeInfo.from_message(self._look(self.node)[0])
             except (
                 OSError,
                 subprocess.SubprocessError,
@@ -321,7 +323,7 @@ class GateKeeper:
             return
         try:
             holders = holders_of(key.uid, key.device)
-        except OSError as error:
+        except TimeoutError as error:
             logger.error("%s; it looks again", error)
             return
         if not holders:

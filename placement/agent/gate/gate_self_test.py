@@ -14,7 +14,7 @@ from pathlib import Path
 
 from placement.protocol.process_commands import NOBODY_UID
 
-SECONDS = 10.0
+SECONDS = 20.0
 CHILD = """
 import errno, os, sys
 path, cgroup, uid = sys.argv[1], sys.argv[2], int(sys.argv[3])

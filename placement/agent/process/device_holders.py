@@ -32,7 +32,7 @@ def holders_of(uid: int, device: int) -> set[int]:
         device: the kernel's number, ``major << 20 | minor``.
 
     Raises:
-        OSError: the look took too long, or failed.
+        TimeoutError: the look took too long, or failed.
     """
     command = [sys.executable, "-m", "placement.agent.process.device_holders"]
     try:
@@ -44,7 +44,7 @@ def holders_of(uid: int, device: int) -> set[int]:
             check=True,
         )
     except subprocess.SubprocessError as error:
-        raise OSError(f"who holds the device cannot be read: {error}") from error
+        raise TimeoutError(f"who holds the device cannot be read: {error}") from error
     return {int(word) for word in done.stdout.split()}
 
 

@@ -207,6 +207,8 @@ class Enforcer:
                 ended = state["phase"] == "killing"
                 outcome = ResponseOutcome.KILLED if ended else ResponseOutcome.STOPPED
             return ProcessFact(order.nonce, outcome, now, found.reason)
+        except TimeoutError:
+            return None  # who holds the device was not found out: look again
         except PermissionError:
             why = "this node's worker may not signal processes of other users"
             return ProcessFact(order.nonce, ResponseOutcome.REFUSED, now, why)

@@ -16,8 +16,9 @@ from placement.agent.gate.device_gate import DeviceGate
 from placement.agent.gate.gate_keeper import GateKeeper
 from placement.agent.gate.gate_self_test import Verdict, try_card
 from placement.agent.gate.grant_file import keep_order, read_order
+from placement.agent.job_folder import NodeView
 from placement.agent.process.device_holders import find_holders, holders_of
-from placement.agent.process.enforcement import Enforcer
+from placement.agent.process.enforcement import Enforcer, read_gpus
 from placement.planner.values.errors import OrderRefused
 from placement.protocol.device_grants import (
     GateMode,
@@ -26,6 +27,7 @@ from placement.protocol.device_grants import (
     HolderGrant,
     parse_gate_fact,
 )
+from telemetry.agent.simulated_probe import SimulatedProbe
 from tests.placement.agent.gate.own_cgroup import (
     CARD,
     CARD_MINOR,
@@ -79,6 +81,16 @@ def stand_in_node(folder: Path) -> NodeSettings:
     )
 
 
+def roster_of(node: NodeView) -> list[bytes]:
+    """Return what the sampling child prints first, without a process of its own."""
+    assert node.sim_dir is not None
+    probe = SimulatedProbe(node.sim_dir, node.name)
+    try:
+        return [probe.open().to_message(at=time.time())]
+    finally:
+        probe.close()
+
+
 class GatedNode:
     """A node's gate at the test's control group, with the orders that it takes."""
 
@@ -97,6 +109,7 @@ class GatedNode:
             self.enforcer,
             find_cgroup=lambda: self.cgroup,
             uid_of=UIDS.get,
+            look=roster_of,
         )
 
     def order(
@@ -127,6 +140,11 @@ class GatedNode:
     def _tell(self, fact: dict[str, Any]) -> bool:
         self.told.append(fact)
         return True
+
+    def ordered(self) -> list[Path]:
+        """Look once more; return the gate's orders to end processes."""
+        self.look()
+        return list(self.enforcer.folder.glob("gate*.json"))
 
     @property
     def state(self) -> GateState:
@@ -205,7 +223,8 @@ def test_a_process_that_holds_the_card_is_ended(atlas: GatedNode, cgroup: Path) 
         assert find_holders(OTHER_STUDENT, device) == set()
         atlas.order(GateMode.GATED, grants[1])
         assert not stays.opens(CARD)
-        files = list(atlas.enforcer.folder.glob("gate*.json"))
+        until(atlas.ordered)
+        files = atlas.ordered()
         assert [json.loads(one.read_text())["device"] for one in files] == [device]
         told: list[dict[str, Any]] = []
 
@@ -225,6 +244,23 @@ def test_a_process_that_holds_the_card_is_ended(atlas: GatedNode, cgroup: Path) 
     }
 
 
+def test_an_order_waits_while_nobody_can_tell_who_holds_the_card(
+    atlas: GatedNode, cgroup: Path
+) -> None:
+    def unknown(_uid: int, _device: int) -> set[int]:
+        raise TimeoutError("a file server is away")
+
+    atlas.order(GateMode.GATED, (("ada",), "GPU-full", 600))
+    with Student(cgroup) as ada:
+        assert ada.holds(CARD)
+        atlas.order(GateMode.GATED)
+        until(atlas.ordered)
+        Enforcer(atlas.node, holders=unknown).step(time.time(), lambda _: True)
+        (kept,) = atlas.enforcer.folder.glob("gate*.json")
+        assert json.loads(kept.read_text())["phase"] == "new"
+        atlas.enforcer.withdraw(STUDENT, MEMORY_MAJOR << 20 | CARD_MINOR)
+
+
 def test_a_process_is_spared_when_its_user_gets_the_card_again(
     atlas: GatedNode, cgroup: Path
 ) -> None:
@@ -232,16 +268,17 @@ def test_a_process_is_spared_when_its_user_gets_the_card_again(
     with Student(cgroup) as ada:
         assert ada.holds(CARD)
         atlas.order(GateMode.GATED)
-        assert list(atlas.enforcer.folder.glob("gate*.json"))
+        until(atlas.ordered)
         atlas.order(GateMode.GATED, (("ada",), "GPU-full", 600))
-        assert not list(atlas.enforcer.folder.glob("gate*.json"))
+        assert not atlas.ordered()
         atlas.enforcer.step(time.time(), lambda _: True)
         assert ada.opens(CARD)
 
 
 def test_an_ended_grant_waits_a_moment_for_its_extension(
-    atlas: GatedNode, cgroup: Path
+    atlas: GatedNode, cgroup: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gate_keeper, "SETTLE_NS", 3_600 * 10**9)
     atlas.order(GateMode.GATED, (("ada",), "GPU-full", 0.1))
     with Student(cgroup) as ada:
         until(lambda: not ada.opens(CARD))
@@ -324,7 +361,15 @@ def test_the_self_test_opens_a_card_as_an_ordinary_user(
     assert verdict is Verdict.UNKNOWN and "E" in why
     atlas.order(GateMode.GATED)
     assert try_card(CARD, cgroup) == (Verdict.REFUSED, "")
-    # A file that its permissions close already: root's rights, an ordinary real uid.
+
+
+def test_the_self_test_goes_past_the_permissions_of_the_file(
+    atlas: GatedNode, cgroup: Path, tmp_path: Path
+) -> None:
+    """Root's rights, and the real uid of an ordinary user."""
+    if os.statvfs(tmp_path).f_flag & os.ST_NODEV:
+        pytest.skip("no device files can be opened in the temporary folder")
+    atlas.order(GateMode.GATED)
     closed = tmp_path / "card"
     os.mknod(closed, 0o20600, os.makedev(MEMORY_MAJOR, CARD_MINOR))
     assert try_card(closed, cgroup)[0] is Verdict.REFUSED
@@ -339,6 +384,10 @@ def test_a_node_without_device_files_is_as_without_a_gate(
     for gpu in known["gpus"]:
         del gpu["device_numbers"]
     script.write_text(json.dumps(known))
+    # As in the worker: the sampling child is asked.
+    atlas.keeper = GateKeeper(
+        atlas.node, atlas.enforcer, find_cgroup=lambda: cgroup, look=read_gpus
+    )
     atlas.order(GateMode.GATED)
     assert atlas.state is GateState.UNAVAILABLE
     assert atlas.told[-1]["reason"] == "the driver tells no device file of any GPU"
