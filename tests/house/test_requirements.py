@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import cache
 from importlib.metadata import packages_distributions
 
 from tests.house.walk import APPS, ROOT, imports, python_files
@@ -47,6 +48,7 @@ def imported(*under: str) -> set[str]:
     return set().union(*(imports(path) for path in python_files(*under)))
 
 
+@cache
 def modules_of(name: str) -> set[str]:
     """Return the top modules that a requirement provides."""
     return {
