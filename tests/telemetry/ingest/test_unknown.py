@@ -303,10 +303,18 @@ def test_a_new_roster_and_its_frame_come_together(redis_client, valkey_url):
     publish(ingest, one)
     thread = threading.Thread(target=read)
     thread.start()
-    for number in range(600):
-        publish(ingest, two if number % 2 else one)
-    stop.set()
-    thread.join()
+    deadline = time.monotonic() + 120
+    number = 0
+    try:
+        # On a busy machine the reader may get few turns in 600 rounds.
+        while number < 600 or reads <= 100:
+            assert thread.is_alive(), "the reader failed"
+            assert time.monotonic() < deadline, "the reader gets no turn"
+            publish(ingest, two if number % 2 else one)
+            number += 1
+    finally:
+        stop.set()
+        thread.join()
     assert reads > 100
     assert empty == []
 
