@@ -19,9 +19,11 @@ from placement.planner.cli.workload_options import add_workload_options, workloa
 from placement.planner.launch.files import launch_files
 from placement.planner.model.adaptation import adapted
 from placement.planner.model.spec import ModelSpec
-from placement.planner.sandbox.model_source import read_model
+from placement.planner.sandbox.model_source import find
 from placement.planner.search import planner
 from placement.planner.search.memory_savings import PlanLimits
+from placement.planner.symbolic.followed_model import followed
+from placement.planner.symbolic.torch_check import torch_installed
 from placement.planner.values.errors import BadInput
 from placement.planner.values.gpu_list import offers_from_list
 from placement.planner.values.objective import WISHES
@@ -156,8 +158,13 @@ def question_of(options: Mapping[str, Any]) -> Question:
     Raises:
         BadInput: by field.
     """
+    source = find(options["source"])
+    spec = source.closed_spec()
+    plain = not options["lora"] and (options["weights"] or "full") == "full"
+    if source.model is not None and plain and torch_installed():
+        spec = followed(spec, source.model, workload_of(options), path=str(Path.cwd()))
     spec = adapted(
-        read_model(options["source"]),
+        spec,
         weights=options["weights"] or "full",
         lora_rank=options["lora"],
         lora_targets=options["lora_targets"],

@@ -212,6 +212,7 @@ def guess(setting: Replaying, layer: LayerSpec) -> LayerReplay:
     ratio = setting.spec.routed_ratio
     edges = sum(_edges(part, ratio) for part in layer.parts)
     kept = float(edges * setting.tokens("block").count * width)
+    kept *= setting.spec.activation_ratio
     if not workload.trains:
         return LayerReplay(0.0, kept / 4, kept / 4, kept / 2, 0.0, 0.0)
     grads = trained_elements(layer) * widths(workload).gradient

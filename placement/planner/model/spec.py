@@ -61,6 +61,7 @@ DTYPE_BYTES: dict[str, float] = {
 }
 
 MAX_LAYERS = 4096
+MOST_ACTIVATION_RATIO = 1e6
 MAX_PARAMETERS = 10**14
 """100 trillion: no model is larger, so a larger number is a typing mistake."""
 
@@ -157,6 +158,9 @@ class ModelSpec(JsonValue):
     """What was assumed, left out or not understood, in plain words."""
     routed_ratio: float = 1.0
     """Without a shape: part of the stacked experts that one token takes."""
+    activation_ratio: float = 1.0
+    """Without a shape: what the guessed activations are multiplied by, where the
+    model's own code was followed."""
     batch_norms: int = 0
     """Layers whose statistics depend on the batch that they see."""
     quantized_as: str = ""
@@ -204,8 +208,9 @@ class ModelSpec(JsonValue):
 
     @property
     def activations_are_a_guess(self) -> bool:
-        """True where the layers' arithmetic is unknown, as in a bare tensor list."""
-        return self.shape is None
+        """True where the layers' arithmetic is unknown, as in a bare tensor list, and
+        the model's own code was not followed."""
+        return self.shape is None and self.activation_ratio == 1.0
 
     def component_parameters(self) -> dict[str, int]:
         """Elements by component, in the order of COMPONENTS, zeros left out."""
@@ -232,8 +237,9 @@ class ModelSpec(JsonValue):
             del data["batch_norms"]
         if not self.quantized_as:
             del data["quantized_as"]
-        if self.routed_ratio == 1.0:
-            del data["routed_ratio"]
+        for name in ("routed_ratio", "activation_ratio"):
+            if data[name] == 1.0:
+                del data[name]
         return data | {"version": 1, "parameter_count": self.parameter_count}
 
     @classmethod
@@ -271,6 +277,8 @@ def check(spec: ModelSpec) -> None:
         )
     if not 0 < spec.routed_ratio <= 1:  # NaN too
         problems["routed_ratio"] = sentence("must be above 0 and at most 1")
+    if not 0 < spec.activation_ratio <= MOST_ACTIVATION_RATIO:
+        problems["activation_ratio"] = sentence("must be above 0")
     if not _is_count(spec.batch_norms):
         problems["batch_norms"] = sentence("must be a whole number from 0 up")
     if spec.head not in HEADS:

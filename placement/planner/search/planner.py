@@ -357,6 +357,15 @@ def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
                 slowest=f"{slowest / 1e9:.3g}",
             )
         )
+    if spec.activation_ratio != 1.0:
+        notes.append(
+            sentence(
+                "The model's own code was followed on one GPU (symbolic estimate). The "
+                "closed form differs by more than a tenth, so its activations count "
+                "{ratio} times.",
+                ratio=f"{spec.activation_ratio:.3g}",
+            )
+        )
     if spec.activations_are_a_guess:
         notes.append(
             sentence(

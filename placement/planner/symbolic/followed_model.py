@@ -1,0 +1,90 @@
+"""Activations of a model whose arithmetic the closed form only guesses.
+
+A config.json of a family that the planner does not know, or a user's own module, has
+exact states, but its activations are a guess. The symbolic form follows the model's own
+code. Where the two peaks differ by more than a tenth, the guess is scaled until they
+agree, so that every plan of the model uses the symbolic figure.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from placement.planner.memory.estimate import estimate
+from placement.planner.model.spec import ModelSpec
+from placement.planner.symbolic.case import Case, of_workload
+from placement.planner.symbolic.child_process import run
+from placement.planner.values.humanize import gib
+from placement.planner.values.workload import Workload
+from telemetry.protocol.coded_error import CodedError
+from telemetry.protocol.sentences import sentence
+
+AGREES_RATIO = 0.1
+"""Peaks that differ by no more than this part are taken as equal."""
+MOST_RATIO = 1024.0
+HALVINGS = 40
+
+
+def followed(
+    spec: ModelSpec,
+    model: Mapping[str, Any],
+    workload: Workload,
+    *,
+    path: str = "",
+    follow: Callable[[Case], Mapping[str, Any]] | None = None,
+) -> ModelSpec:
+    """Return the model with the activations that its own code has; with a note.
+
+    The model comes back as it was if its arithmetic is known, or if both peaks agree.
+    If it cannot be followed, a note says why.
+
+    Args:
+        spec: of the same model.
+        model: the model of a Case.
+        workload: followed on one GPU.
+        path: folder of an entry point's module.
+        follow: makes the symbolic answer of a Case; None: in a child process.
+    """
+    if not spec.activations_are_a_guess:
+        return spec
+    try:
+        case = of_workload(model, {}, workload)
+        told = follow(case) if follow else _in_child(case, path)
+    except CodedError as error:
+        why = sentence(
+            "the model's own code could not be followed: {error}", error=error
+        )
+        return replace(spec, notes=(*spec.notes, why))
+    return scaled(spec, workload, int(told["peak_bytes"]))
+
+
+def _in_child(case: Case, path: str) -> Mapping[str, Any]:
+    answer = run([case], path=path).answers[0]
+    if isinstance(answer, CodedError):
+        raise answer
+    return answer
+
+
+def scaled(spec: ModelSpec, workload: Workload, peak_bytes: int) -> ModelSpec:
+    """Return the model with its guess scaled until one GPU's peak is `peak_bytes`.
+
+    The peak never falls when the activations grow, so the scale is found by bisection.
+    """
+    guessed = estimate(spec, workload).peak_bytes
+    if abs(guessed / peak_bytes - 1) <= AGREES_RATIO:
+        return spec
+    low, high = 1 / MOST_RATIO, MOST_RATIO
+    for _ in range(HALVINGS):
+        middle = (low * high) ** 0.5
+        tried = replace(spec, activation_ratio=middle)
+        if estimate(tried, workload).peak_bytes < peak_bytes:
+            low = middle
+        else:
+            high = middle
+    note = sentence(
+        "the closed form guesses a peak of {guessed} on one GPU, the model's own code "
+        "needs {peak}",
+        peak=gib(peak_bytes),
+        guessed=gib(guessed),
+    )
+    return replace(spec, activation_ratio=high, notes=(*spec.notes, note))
