@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.spec import ModelSpec
+from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.planner import plan
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.workload import Workload
@@ -82,6 +83,54 @@ def cases() -> list[Case]:
                     f"{', NVLink' if nvlink else ''}"
                 )
                 made.append(Case(name, lambda c=cards: plan(spec, workload, c)))  # type: ignore[misc]
+    return made + cluster_cases()
+
+
+def cluster(count: int) -> list[GpuOffer]:
+    """Nodes of eight Gpus, of four kinds in turn, with a network between them."""
+    kinds = (("NVIDIA H100", 989e12, 80), ("NVIDIA A100", 312e12, 80))
+    kinds += (("NVIDIA A100", 312e12, 40), ("NVIDIA L40S", 362e12, 48))
+    made = []
+    for number in range(count):
+        node = number // 8
+        name, flops, total = kinds[node % 4]
+        made.append(
+            GpuOffer(
+                uuid=f"GPU-{number}",
+                node=f"n{node:03}",
+                index=number % 8,
+                name=name,
+                gpu_class=f"{name}-{total}",
+                memory_total_bytes=total * 10**9,
+                used_bytes=0,
+                free_bytes=total * 10**9,
+                peak_flops=flops,
+                link_group="" if node % 4 == 3 else f"nv{node}",
+                network_bytes_per_second=50e9,
+            )
+        )
+    return made
+
+
+def cluster_cases() -> list[Case]:
+    """64 and 1,024 Gpus of four kinds."""
+    made = []
+    for count, target in ((64, 300.0), (1024, 2000.0)):
+        gpus = cluster(count)
+        for name, batch in (
+            ("llama-3-8b", 256),
+            ("llama-3-70b", 1024),
+            ("mixtral-8x7b", 512),
+        ):
+            asked = Workload(batch=batch, sequence_length=4096, precision="mixed_fp16")
+            spec = well_known_spec(name)
+            made.append(
+                Case(
+                    f"{name} x {count} GPUs of 4 kinds",
+                    lambda s=spec, w=asked, g=gpus: plan(s, w, g),  # type: ignore[misc]
+                    target,
+                )
+            )
     return made
 
 

@@ -99,7 +99,11 @@ def interval(
 
 
 def tape_workload(workload: Workload, sharding: Sharding) -> Workload:
-    """The Workload as a rank runs it: pipelines accumulate over microbatches."""
+    """The Workload as a rank runs it: pipelines accumulate over microbatches, and
+    context ranks have a part of each sequence."""
+    if sharding.context_degree > 1:
+        share = -(-workload.sequence_length // sharding.context_degree)
+        workload = workload.but(sequence_length=share)
     if sharding.microbatches > 1:
         pieces = workload.accumulation * sharding.microbatches
         return workload.but(accumulation=min(pieces, workload.batch))

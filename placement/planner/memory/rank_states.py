@@ -74,7 +74,7 @@ def rank_of(
     rank = _whole(stage, costs, workload, sharding)
     if not workload.trains:
         if sharding.stage == 3:
-            rank.parameters /= sharding.data_degree
+            rank.parameters /= sharding.shard_degree
             rank.gather = _gather(sharding)
     elif sharding.buffers_of == "deepspeed" and sharding.stage:
         _deepspeed(rank, stage, workload, sharding)
@@ -131,7 +131,7 @@ def _gather(sharding: Sharding) -> str:
 
 def _torch(rank: RankTotals, sharding: Sharding) -> None:
     """DDP, ZeroRedundancyOptimizer, FSDP2."""
-    degree = sharding.data_degree
+    degree = sharding.shard_degree
     if sharding.stage == 3:
         rank.parameters /= degree
         rank.optimizer /= degree
@@ -163,15 +163,15 @@ def _megatron(rank: RankTotals, sharding: Sharding) -> None:
     rank.held_gradients = True
     if sharding.stage:
         experts = rank.experts
-        share = (1 - experts) / sharding.data_degree
+        share = (1 - experts) / sharding.shard_degree
         share += experts / sharding.expert_replicas
         rank.optimizer *= share
         rank.step_elements *= share
     if sharding.stage == 3:
-        rank.parameters /= sharding.data_degree
+        rank.parameters /= sharding.shard_degree
         rank.gather = "fsdp"
     if sharding.stage >= 2:
-        rank.gradient_share = 1 / sharding.data_degree
+        rank.gradient_share = 1 / sharding.shard_degree
         rank.held_gradients = True
 
 
@@ -179,7 +179,7 @@ def _deepspeed(
     rank: RankTotals, stage: Sequence[LayerCost], workload: Workload, sharding: Sharding
 ) -> None:
     width = widths(workload)
-    degree = sharding.data_degree
+    degree = sharding.shard_degree
     whole = float(rank.elements)
     if not width.master:
         rank.optimizer *= MASTER_BYTES / width.moment

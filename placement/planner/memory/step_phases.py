@@ -86,7 +86,7 @@ def rank_phases(
     stage = stage_layers(costs, sharding)
     rank = rank_of(stage, costs, workload, sharding)
     gloo = workload.accelerator == "cpu"
-    moving = gathers_of(stage, rank.gather, sharding.data_degree, gloo=gloo)
+    moving = gathers_of(stage, rank.gather, sharding.shard_degree, gloo=gloo)
     if runs_by_torch(sharding):
         besides = besides_of(stage, costs, rank, workload, sharding)
     else:

@@ -63,6 +63,10 @@ class Sharding:
     """Experts of a mixture are spread over this many of the replicas."""
     expert_tensor_degree: int | None = None
     """Ranks that share one expert; None: as many as share a layer."""
+    context_degree: int = 1
+    """Ranks that share each sequence, a part of its tokens each."""
+    replicate_degree: int = 1
+    """hsdp: groups of replicas that each hold the whole model."""
     engine: Engine = "auto"
     """Whose buffers are counted. auto: DeepSpeed for zero2 and zero3, else torch."""
     overlap: bool = False
@@ -82,6 +86,11 @@ class Sharding:
         """The ZeRO stage that the strategy corresponds to: 0 to 3."""
         known = STRATEGIES[self.strategy].zero_stage
         return self.zero_stage if known is None else known
+
+    @property
+    def shard_degree(self) -> int:
+        """Ranks that share out what the ZeRO stage shares."""
+        return self.data_degree * self.context_degree // self.replicate_degree
 
     @property
     def expert_replicas(self) -> int:
@@ -125,6 +134,8 @@ def _check_numbers(one: Sharding, problems: dict[str, str]) -> None:
         "tensor_degree",
         "pipeline_degree",
         "expert_degree",
+        "context_degree",
+        "replicate_degree",
         "virtual_stages",
         "in_flight",
         "microbatches",
@@ -153,6 +164,10 @@ def _check_together(one: Sharding, problems: dict[str, str]) -> None:
         problems["zero_stage"] = (
             "2 and 3 do not go with a pipeline: each microbatch would reduce and "
             "gather again"
+        )
+    if one.data_degree * one.context_degree % one.replicate_degree:
+        problems["replicate_degree"] = (
+            f"{one.replicate_degree} groups do not divide {one.data_degree} replicas"
         )
     ranks = one.data_degree * one.tensor_degree
     each = one.expert_degree * (one.expert_tensor_degree or one.tensor_degree)

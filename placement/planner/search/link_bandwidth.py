@@ -91,7 +91,15 @@ def _nvlink(a: GpuOffer, b: GpuOffer) -> SlowestLink:
 
 def slowest_link(offers: Sequence[GpuOffer]) -> SlowestLink:
     """The slowest hop among some Gpus; the best there is for one alone."""
-    pairs = (pair_link(a, b) for a, b in combinations(offers, 2))
+    pairs: list[SlowestLink] = []
+    by_node: dict[str, list[GpuOffer]] = {}
+    for offer in offers:
+        by_node.setdefault(offer.node, []).append(offer)
+    if len(by_node) > 1:
+        rate = min(offer.network_bytes_per_second for offer in offers)
+        pairs.append(SlowestLink(NETWORK, rate))
+    for near in by_node.values():
+        pairs += (pair_link(a, b) for a, b in combinations(near, 2))
     return min(pairs, key=lambda link: link.bytes_per_second, default=BEST)
 
 
@@ -99,6 +107,8 @@ def joined_by_fast_links(offers: Sequence[GpuOffer]) -> bool:
     """True if NVLink joins them all; one alone sends nothing, and is not joined."""
     if len(offers) < 2:
         return bool(offers) and bool(offers[0].link_group)
+    if len({offer.node for offer in offers}) > 1:
+        return False
     return all(pair_link(a, b).word == NVLINK for a, b in combinations(offers, 2))
 
 

@@ -7,6 +7,7 @@ each processed exactly once, parts that add up. It shares no code with the plann
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Any
@@ -42,7 +43,7 @@ def plan_problems(
     by_uuid = {offer.uuid: offer for offer in offers}
     problems = []
     uuids = [shard.gpu_uuid for shard in plan.shards]
-    for uuid in sorted({uuid for uuid in uuids if uuids.count(uuid) > 1}):
+    for uuid in sorted(uuid for uuid, times in Counter(uuids).items() if times > 1):
         problems.append(f"two ranks on {uuid}: NCCL refuses that")
     if [shard.rank for shard in plan.shards] != list(range(len(plan.shards))):
         problems.append("ranks are not numbered from 0 in order")
@@ -88,7 +89,12 @@ def _degrees(plan: Plan) -> tuple[int, int, int]:
     """(tensor, pipeline, data) as they are launched."""
     keys = ("tensor_degree", "pipeline_degree", "data_degree")
     tensor, stages, copies = (int(plan.launch.get(key, 0)) for key in keys)
-    return tensor, stages, copies
+    return tensor, stages, copies * _context(plan)
+
+
+def _context(plan: Plan) -> int:
+    """Ranks that share each sequence: copies of the weights, not of the batch."""
+    return int(plan.launch.get("context_degree", 1))
 
 
 def _launch_problems(plan: Plan) -> list[str]:
@@ -117,7 +123,11 @@ def _launch_problems(plan: Plan) -> list[str]:
     }
     if degrees != wanted.get(known.axis, degrees):
         problems.append(f"these are not the degrees of {plan.strategy}")
-    if known.axis is Axis.SEVERAL and sum(degree > 1 for degree in degrees) < 2:
+    experts = int(launch.get("expert_degree", 1))
+    several = sum(degree > 1 for degree in (*degrees, experts))
+    if experts < 1 or copies % experts:
+        problems.append(f"{experts} groups of experts do not divide {copies} copies")
+    if known.axis is Axis.SEVERAL and several < 2:
         problems.append("a hybrid needs two degrees above 1")
     zero = launch.get("zero_stage")
     if known.zero_stage is not None and zero != known.zero_stage:
@@ -258,7 +268,7 @@ def _batch_problems(plan: Plan) -> list[str]:
     if not plan.workload.trains:
         return []
     runs = max(plan.launch.get("microbatches", 1), plan.workload.accumulation)
-    copies = _degrees(plan)[2]
+    copies = _degrees(plan)[2] // _context(plan)
     size = plan.launch.get("microbatch", 0)
     batch = plan.workload.batch
     if size * runs * copies < batch:

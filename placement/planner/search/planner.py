@@ -25,12 +25,16 @@ from dataclasses import replace
 from placement.planner.model.adaptation import with_quantized
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.advice import advice
+from placement.planner.search.candidates.cluster_grid import cluster_grids
 from placement.planner.search.candidates.data_parallel import data_parallel, single
 from placement.planner.search.candidates.explanation import StrategyUnfit, refusal
 from placement.planner.search.candidates.hybrid import hybrid
 from placement.planner.search.candidates.other_schedules import gpipe_note, interleaved
 from placement.planner.search.candidates.pipeline import pipeline
-from placement.planner.search.candidates.search_context import SearchContext
+from placement.planner.search.candidates.search_context import (
+    CLASS_ROUNDING_BYTES,
+    SearchContext,
+)
 from placement.planner.search.candidates.tensor_parallel import tensor
 from placement.planner.search.candidates.uneven_zero import zero1_uneven
 from placement.planner.search.card_support import (
@@ -71,8 +75,10 @@ from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, sentence
 
 MOST_OFFERS = 1024
-MOST_ACROSS = 16
-"""Gpus of several Nodes that are searched together: the fastest with most room."""
+FEW_ACROSS = 16
+"""Up to so many Gpus of several Nodes stages of unequal length are searched too."""
+MOST_NODES = 8
+"""Unlike Nodes that are searched one by one."""
 Quantize = Callable[[ModelSpec, Weights], ModelSpec]
 Found = list[Plan] | RejectedStrategy | StrategyUnfit
 Rival = Plan | RejectedStrategy | None
@@ -195,9 +201,11 @@ def _everywhere(
     """Every Node by itself, in the subsets that the wish is about; then across."""
     plans: list[Plan] = []
     refusals: list[RejectedStrategy] = []
-    nodes = list(dict.fromkeys(offer.node for offer in usable))
-    for node in nodes:
-        here = tuple(offer for offer in usable if offer.node == node)
+    by_node: dict[str, list[GpuOffer]] = {}
+    for offer in usable:
+        by_node.setdefault(offer.node, []).append(offer)
+    nodes = list(by_node)
+    for here in _unlike_nodes(by_node.values()):
         for subset in _subsets(here, base.wish):
             made, lost = plan_among(
                 replace(base, offers=subset, links={}), search_order()
@@ -205,26 +213,55 @@ def _everywhere(
             plans += made
             refusals += lost if subset == here else []
     if len(nodes) > 1 and all(offer.network_bytes_per_second for offer in usable):
-        made, _ = plan_among(
-            replace(base, offers=_best(usable), links={}),
-            search_order(across_nodes=True),
-        )
-        plans += [one for one in made if one.spans_nodes]
+        if len(usable) <= FEW_ACROSS:
+            made, _ = plan_among(
+                replace(base, offers=tuple(_in_place(usable)), links={}),
+                search_order(across_nodes=True),
+            )
+            plans += [one for one in made if one.spans_nodes]
+        plans += cluster_grids(replace(base, offers=tuple(usable), links={}))
     return plans, refusals
 
 
-def _best(usable: Sequence[GpuOffer]) -> tuple[GpuOffer, ...]:
+def _unlike_nodes(
+    nodes: Iterable[Sequence[GpuOffer]],
+) -> list[tuple[GpuOffer, ...]]:
+    """The first node of each kind, as long as there are not too many kinds: of more
+    than `MOST_NODES` those with the most arithmetic. Plans of equal nodes are equal."""
+    kinds: dict[object, tuple[GpuOffer, ...]] = {}
+    for here in nodes:
+        groups = list(dict.fromkeys(offer.link_group for offer in here))
+        kind = tuple((*_kind(one), groups.index(one.link_group)) for one in here)
+        kinds.setdefault(kind, tuple(here))
+    found = list(kinds.values())
+    if len(found) <= MOST_NODES:
+        return found
     ranked = sorted(
-        usable,
-        key=lambda o: (
-            -o.peak_flops * o.share_ratio,
-            -o.free_bytes,
-            o.node,
-            o.index,
-            o.uuid,
+        found,
+        key=lambda here: (
+            -sum(offer.peak_flops * offer.share_ratio for offer in here),
+            -sum(offer.free_bytes for offer in here),
+            here[0].node,
         ),
     )
-    return tuple(_in_place(ranked[:MOST_ACROSS]))
+    return ranked[:MOST_NODES]
+
+
+def _kind(offer: GpuOffer) -> tuple[object, ...]:
+    """All that makes a difference to a Plan of one node but names."""
+    return (
+        offer.name,
+        offer.gpu_class,
+        offer.free_bytes // CLASS_ROUNDING_BYTES,
+        offer.memory_total_bytes,
+        offer.peak_flops * offer.share_ratio,
+        offer.weight,
+        offer.compute_processes,
+        round(offer.busy_pct / 5),
+        bool(offer.health),
+        bool(offer.link_group),
+        tuple(word for _, word in offer.links),
+    )
 
 
 def _in_place(offers: Iterable[GpuOffer]) -> list[GpuOffer]:

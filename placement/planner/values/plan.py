@@ -19,6 +19,10 @@ from placement.planner.values.workload import Workload
 from telemetry.protocol.codec import read
 
 VERSION = 2
+MOST_ROWS = 32
+"""Ranks of one Plan that its table lists."""
+MOST_NAMED = 4
+"""Nodes of one Plan that its table names."""
 READABLE = (1, 2)
 """Version 1 knew no stages, replicas, wishes or several Nodes; it is read as such."""
 
@@ -187,7 +191,7 @@ class Plan(JsonValue):
         gpus = f"{len(self.shards)} GPU{'s' if len(self.shards) > 1 else ''}"
         head = (
             f"{self.title}: {self.model}, {gpus} of "
-            f"{', '.join(self.nodes or (self.node,))}, {self.step_seconds:.3g} s a "
+            f"{self._nodes_told()}, {self.step_seconds:.3g} s a "
             f"step ({'not sensible' if self.absurd else self.fit})"
         )
         head = f"{head}\n{self.trade}" if self.trade else head
@@ -205,17 +209,27 @@ class Plan(JsonValue):
             f"{'rank':>4}  {'gpu':<16}{'part':<18}{'need':>10}{'free':>10}{'left':>10}"
             + "".join(titles),
         ]
-        for shard in self.shards:
+        for shard in self.shards[:MOST_ROWS]:
             sizes = [f"{gib(shard.components.get(key, 0)):>13}" for key in keys]
             lines.append(
                 f"{shard.rank:>4}  {shard.gpu_label:<16}{self._part(shard):<18}"
                 f"{gib(shard.likely_bytes):>10}{gib(shard.free_bytes):>10}"
                 f"{gib(shard.headroom_bytes):>10}" + "".join(sizes)
             )
+        more = len(self.shards) - MOST_ROWS
+        if more > 0:
+            lines.append(f"     and {more:,} more ranks")
         remedies = [f"- {sentence}" for sentence in self.remedies]
         said = (*filter(None, [self.absurd]), *self.why, *self.notes)
         notes = [f"- {sentence}" for sentence in said]
         return "\n".join([*lines, *remedies, *notes])
+
+    def _nodes_told(self) -> str:
+        """Its nodes by name, or how many there are."""
+        nodes = self.nodes or (self.node,)
+        if len(nodes) <= MOST_NAMED:
+            return ", ".join(nodes)
+        return f"{nodes[0]} to {nodes[-1]} ({len(nodes)} nodes)"
 
     def _part(self, shard: Shard) -> str:
         """Which part of the model a rank has, in few words."""

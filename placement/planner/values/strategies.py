@@ -75,6 +75,8 @@ class Strategy:
     """It is searched only if the question names it."""
     across_nodes: bool = False
     """It is searched over GPUs of several nodes too."""
+    only_across_nodes: bool = False
+    """It is searched over GPUs of several nodes only (`candidates/cluster_grid.py`)."""
     launchers: frozenset[Launcher] = frozenset()
     """The launchers that can express it."""
     backends: frozenset[Backend] = _TORCH
@@ -196,6 +198,21 @@ FSDP = Strategy(
     launchers=frozenset({"accelerate", "deepspeed"}),
     backends=_BOTH,
 )
+HSDP = Strategy(
+    key="hsdp",
+    axis=Axis.REPLICA,
+    title=sentence("Sharded inside a node, copied across nodes (HSDP)"),
+    why=sentence(
+        "The GPUs of a node share out everything and fetch a layer's weights over the "
+        "node's own links; between nodes only gradients are averaged."
+    ),
+    zero_stage=3,
+    slow_link_place=95,
+    fast_link_place=65,
+    across_nodes=True,
+    only_across_nodes=True,
+    backends=frozenset(),
+)
 PIPELINE = Strategy(
     key="pipeline",
     axis=Axis.STAGE,
@@ -244,13 +261,39 @@ HYBRID = Strategy(
     fast_link_place=110,
     across_nodes=True,
 )
+CONTEXT = Strategy(
+    key="context_parallel",
+    axis=Axis.SEVERAL,
+    title=sentence("Long sequences cut over GPUs, with other degrees (hybrid)"),
+    zero_stage=None,
+    rank_rules="hybrid",
+    slow_link_place=120,
+    fast_link_place=120,
+    across_nodes=True,
+    only_across_nodes=True,
+    backends=frozenset(),
+)
+"""Context parallelism: each rank has a part of every sequence (arXiv:2310.01889)."""
+EXPERT = Strategy(
+    key="expert_parallel",
+    axis=Axis.SEVERAL,
+    title=sentence("Experts spread over GPUs, with other degrees (hybrid)"),
+    zero_stage=None,
+    rank_rules="hybrid",
+    slow_link_place=115,
+    fast_link_place=115,
+    across_nodes=True,
+    only_across_nodes=True,
+    backends=frozenset(),
+)
+"""Expert parallelism: each rank has some of a mixture's experts (arXiv:2006.16668)."""
 
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
     {
         one.key: one
         for one in (
-            *(SINGLE, DDP, ZERO1, ZERO1_UNEVEN, ZERO2, ZERO3, FSDP),
-            *(PIPELINE, GPIPE, INTERLEAVED, TENSOR, HYBRID),
+            *(SINGLE, DDP, ZERO1, ZERO1_UNEVEN, ZERO2, ZERO3, FSDP, HSDP),
+            *(PIPELINE, GPIPE, INTERLEAVED, TENSOR, HYBRID, CONTEXT, EXPERT),
         )
     }
 )
@@ -270,7 +313,9 @@ def search_order(*, across_nodes: bool = False) -> tuple[str, ...]:
     wanted = [
         one
         for one in STRATEGIES.values()
-        if one.is_planned and (one.across_nodes or not across_nodes)
+        if one.is_planned
+        and (one.across_nodes or not across_nodes)
+        and not one.only_across_nodes
     ]
     wanted.sort(key=lambda one: (one.on_request, one.slow_link_place))
     return tuple(one.key for one in wanted)

@@ -13,7 +13,7 @@ from placement.planner.search.memory_savings import Setting
 from placement.planner.values.calibration import StepCorrection
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib, seconds
-from placement.planner.values.plan import RejectedStrategy, Shard
+from placement.planner.values.plan import MOST_NAMED, RejectedStrategy, Shard
 from placement.planner.values.strategies import STRATEGIES, TITLES
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, sentence
@@ -72,7 +72,17 @@ def notes_of(
         f"{offer.label}: {trouble}." for offer in offers for trouble in offer.health
     ]
     nodes = list(dict.fromkeys(offer.node for offer in offers))
-    if len(nodes) > 1:
+    if len(nodes) > MOST_NAMED:
+        notes.append(
+            sentence(
+                "It spans {count} nodes, {first} to {last}: a job starts a launcher on "
+                "each of them, which meet at the first.",
+                count=len(nodes),
+                first=nodes[0],
+                last=nodes[-1],
+            )
+        )
+    elif len(nodes) > 1:
         notes.append(
             sentence(
                 "It spans {nodes}: a job starts a launcher on each of them, which "
@@ -171,6 +181,9 @@ def launch_of(
         "tensor_degree": width,
         "pipeline_degree": first.pipeline_degree,
         "data_degree": first.data_degree,
+        "context_degree": first.context_degree,
+        "expert_degree": first.expert_degree,
+        "shard_degree": first.shard_degree if first.stage else 1,
         "zero_stage": first.stage,
         "sequence_parallel": first.sequence_parallel,
         "schedule": first.pipeline_schedule if first.is_staged else "",

@@ -193,6 +193,7 @@ class SearchContext:
             sharding.zero_stage,
             sharding.sequence_parallel,
             sharding.expert_degree,
+            sharding.context_degree,
             sharding.engine,
         )
         key = self.caches.keys.get(degrees)
@@ -213,6 +214,7 @@ class SearchContext:
             sharding.sequence_parallel,
             sharding.buffers_of,
             sharding.expert_degree,
+            sharding.context_degree,
             *(getattr(workload, name) for name in _KEYED),
         )
 
@@ -282,7 +284,7 @@ class SearchContext:
                 sum(cost.optimizer_bytes for cost in costs),
             )
         workload, stage = setting.workload, sharding.stage
-        parts = [part / sharding.data_degree for part in sums]
+        parts = [part / sharding.shard_degree for part in sums]
         parameters = parts[0] if stage == 3 else sums[0]
         gradients = parts[1] if stage >= 2 else sums[1]
         optimizer = parts[2] if stage else sums[2]

@@ -8,6 +8,7 @@ import pytest
 
 from placement.planner.launch.execution import RUNNABLE_STRATEGIES
 from placement.planner.launch.recipes import WITHOUT_PLAN
+from placement.planner.search.candidates.cluster_grid import GRIDS
 from placement.planner.search.planner import SEARCHES
 from placement.planner.values.strategies import (
     RANK_STRATEGIES,
@@ -26,16 +27,17 @@ def keys(wanted):
     return [one.key for one in PLANNED if wanted(one)]
 
 
-def test_a_plan_has_one_of_eleven_strategies():
+def test_a_plan_has_one_of_fourteen_strategies():
     assert list(TITLES) == [
-        *("single", "ddp", "zero1", "zero1_uneven", "zero2", "fsdp"),
+        *("single", "ddp", "zero1", "zero1_uneven", "zero2", "fsdp", "hsdp"),
         *("pipeline", "gpipe", "interleaved", "tensor", "hybrid"),
+        *("context_parallel", "expert_parallel"),
     ]
 
 
-def test_a_rank_is_estimated_by_one_of_ten():
+def test_a_rank_is_estimated_by_one_of_eleven():
     assert list(RANK_STRATEGIES) == [
-        *("single", "ddp", "zero1", "zero2", "zero3", "fsdp"),
+        *("single", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"),
         *("pipeline", "gpipe", "tensor", "hybrid"),
     ]
 
@@ -44,7 +46,7 @@ def test_zero_stages_are_those_of_the_paper():
     stages = {one.key: one.zero_stage for one in STRATEGIES.values() if one.zero_stage}
     assert stages == {
         **{"zero1": 1, "zero1_uneven": 1, "zero2": 2},
-        **{"zero3": 3, "fsdp": 3},
+        **{"zero3": 3, "fsdp": 3, "hsdp": 3},
     }
     assert STRATEGIES["hybrid"].zero_stage is None
 
@@ -52,13 +54,15 @@ def test_zero_stages_are_those_of_the_paper():
 def test_ranks_differ_by_stage_copy_or_part_of_a_layer():
     assert keys(lambda one: one.axis is Axis.NONE) == ["single"]
     assert keys(lambda one: one.axis is Axis.REPLICA) == [
-        *("ddp", "zero1", "zero1_uneven", "zero2", "fsdp")
+        *("ddp", "zero1", "zero1_uneven", "zero2", "fsdp", "hsdp")
     ]
     assert keys(lambda one: one.axis is Axis.STAGE) == [
         *("pipeline", "gpipe", "interleaved")
     ]
     assert keys(lambda one: one.axis is Axis.TENSOR) == ["tensor"]
-    assert keys(lambda one: one.axis is Axis.SEVERAL) == ["hybrid"]
+    assert keys(lambda one: one.axis is Axis.SEVERAL) == [
+        *("hybrid", "context_parallel", "expert_parallel")
+    ]
     schedules = {one.key: one.schedule for one in PLANNED if one.schedule}
     assert schedules == {
         "pipeline": "1f1b",
@@ -73,12 +77,12 @@ def test_ranks_differ_by_stage_copy_or_part_of_a_layer():
         (
             False,
             "single ddp zero1 zero1_uneven pipeline interleaved gpipe zero2 fsdp "
-            "tensor hybrid",
+            "hsdp tensor hybrid expert_parallel context_parallel",
         ),
         (
             True,
-            "single ddp zero1 zero1_uneven zero2 fsdp tensor pipeline interleaved "
-            "gpipe hybrid",
+            "single ddp zero1 zero1_uneven zero2 fsdp hsdp tensor pipeline "
+            "interleaved gpipe hybrid expert_parallel context_parallel",
         ),
     ],
 )
@@ -89,7 +93,8 @@ def test_a_pipeline_comes_before_fsdp_where_links_are_slow(fast_links, order):
 
 
 def test_every_strategy_of_a_plan_is_searched():
-    assert {one.key for one in SEARCHES} == set(TITLES) == set(search_order())
+    assert {one.key for one in SEARCHES} == set(search_order())
+    assert {one.key for one in (*SEARCHES, *GRIDS)} == set(TITLES)
     assert search_order()[-1] == "gpipe"
     assert search_order(across_nodes=True) == (
         *("ddp", "zero1", "pipeline", "hybrid", "gpipe"),
@@ -109,7 +114,8 @@ def test_launchers_and_libraries_run_what_they_can():
     assert keys(lambda one: "deepspeed" in one.backends) == [
         *("zero1", "zero2", "fsdp", "pipeline")
     ]
-    assert tuple(TITLES) == RUNNABLE_STRATEGIES
+    unlike = {"hsdp", "context_parallel", "expert_parallel"}
+    assert set(TITLES) - unlike == set(RUNNABLE_STRATEGIES)
     assert WITHOUT_PLAN == ("single", "ddp")
 
 

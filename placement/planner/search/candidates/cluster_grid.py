@@ -1,0 +1,759 @@
+"""Many equal nodes: tensor x context x pipeline x data, experts, and sharded replicas.
+
+The lecture's order for 1,024 Gpus: tensor parallel inside a node, pipeline across
+nodes, copies of that over the rest (Narayanan et al., SC 2021, arXiv:2104.04473,
+section 3). Nodes of one kind are equal here, so a grid is four degrees and not a choice
+of Gpus, and thousands of grids are compared by arithmetic. Only the shortest ones are
+checked against the memory of their ranks.
+
+Ranks are ordered as Megatron-LM orders them: tensor ranks next to each other, then
+context ranks, then copies, then stages. Traffic between nodes shares a node's network:
+what all Gpus of a node send in a step is divided by `network_bytes_per_second`.
+
+Cost: about (numbers of nodes) x (divisors of the Gpus) ^ 2 sums; see
+docs/design/placement.md#many-nodes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate, combinations, pairwise
+from typing import Any
+
+from placement.planner.model.sharding import Sharding
+from placement.planner.search.candidates.search_context import (
+    RankPlacement,
+    SearchContext,
+)
+from placement.planner.search.candidates.tensor_parallel import tensor_degrees
+from placement.planner.search.link_bandwidth import (
+    NETWORK,
+    SlowestLink,
+    joined_by_fast_links,
+    slowest_link,
+)
+from placement.planner.search.memory_savings import Setting, in_runs, stages
+from placement.planner.search.step_time import (
+    StepTime,
+    Work,
+    all_reduce_bytes,
+    exposed_seconds,
+    host_seconds,
+    layer_flops,
+    tensor_seconds,
+)
+from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.humanize import gib
+from placement.planner.values.objective import SHORT_STEP_SECONDS
+from placement.planner.values.plan import Plan
+from placement.planner.values.strategies import (
+    CONTEXT,
+    DDP,
+    EXPERT,
+    FSDP,
+    HSDP,
+    HYBRID,
+    ZERO1,
+    ZERO2,
+    Strategy,
+)
+from telemetry.protocol.sentences import counted, sentence
+
+GRIDS = (DDP, ZERO1, ZERO2, FSDP, HSDP, HYBRID, CONTEXT, EXPERT)
+"""The strategies that a grid of many nodes can have."""
+MOST_KINDS = 4
+"""Kinds of Gpus that one search looks at: those with the most arithmetic."""
+ROOM_CLASS_BYTES = 4 * 2**30
+"""Gpus whose free memory is within this are of one kind."""
+MICROBATCHES = (1, 2, 4, 8)
+"""Sequences of one microbatch that are tried."""
+MOST_STAGES = 64
+CONTEXT_DEGREES = (1, 2, 4, 8, 16)
+LEAST_CONTEXT_TOKENS = 4096
+"""Tokens that a context rank has at least: fewer do not pay for passing keys on."""
+MOST_CHECKS = 400
+"""Grids of one number of nodes whose memory is counted, the shortest steps first."""
+EXPERT_TRIPS = 4
+"""Times that tokens travel to experts and back in one layer: forward and backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class EqualNodes:
+    """Nodes that are used alike: the same number of Gpus of each."""
+
+    nodes: tuple[tuple[GpuOffer, ...], ...]
+    each: int
+    fast: SlowestLink
+    """The slowest hop inside one of its nodes."""
+    joined: bool
+    """Fast links join the Gpus of each node, so that a layer can be cut over them."""
+    network: float
+    """Bytes a second of the slowest node to others."""
+
+    def first(self, count: int) -> "EqualNodes":
+        """Return the same of fewer nodes."""
+        return replace(self, nodes=self.nodes[:count])
+
+    @property
+    def offers(self) -> tuple[GpuOffer, ...]:
+        """Its Gpus, node by node."""
+        return tuple(offer for node in self.nodes for offer in node)
+
+    @property
+    def size(self) -> int:
+        """Its number of Gpus."""
+        return len(self.nodes) * self.each
+
+    @property
+    def free_bytes(self) -> int:
+        """What each of its Gpus has at least."""
+        return min(offer.free_bytes for node in self.nodes for offer in node)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The degrees of one way to use a pool, and how long a step takes with them."""
+
+    strategy: Strategy
+    setting: Setting
+    tensor: int
+    context: int
+    pipeline: int
+    data: int
+    expert: int
+    zero_stage: int
+    copies: int
+    """HSDP: groups of ranks that hold the whole model each; else 1."""
+    runs: int
+    """Microbatches of one copy of the model in one step."""
+    time: StepTime
+
+    @property
+    def size(self) -> int:
+        """Its number of Gpus."""
+        return self.tensor * self.context * self.pipeline * self.data
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """The shorter step first; then the simpler grid."""
+        return (
+            round(self.time.total_seconds, 9),
+            self.setting.severity,
+            self.pipeline,
+            self.tensor,
+            self.context,
+            self.expert,
+            self.zero_stage,
+            self.copies,
+        )
+
+    def sharding(self) -> Sharding:
+        """Return what all its ranks share."""
+        return _sharding(
+            strategy=self.strategy.rank_rules or self.strategy.key,
+            data_degree=self.data,
+            tensor_degree=self.tensor,
+            context_degree=self.context,
+            expert_degree=self.expert,
+            replicate_degree=self.copies,
+            zero_stage=self.zero_stage if self.strategy.zero_stage is None else 0,
+            offload_optimizer=self.setting.offload,
+            sequence_parallel=self.tensor > 1 and self.setting.workload.trains,
+            microbatches=self.runs if self.pipeline > 1 else 1,
+            pipeline_degree=self.pipeline,
+        )
+
+    def whole(self) -> Sharding:
+        """Return the same of ranks that run all layers and whole sequences."""
+        return _sharding(
+            strategy=self.strategy.rank_rules or self.strategy.key,
+            data_degree=self.data,
+            tensor_degree=self.tensor,
+            expert_degree=self.expert,
+            zero_stage=self.zero_stage if self.strategy.zero_stage is None else 0,
+            sequence_parallel=self.tensor > 1,
+            microbatches=self.runs if self.pipeline > 1 else 1,
+        )
+
+
+@lru_cache(maxsize=8192)
+def _sharding(**fields: Any) -> Sharding:
+    """A Sharding, checked once."""
+    return Sharding(**fields)
+
+
+def cluster_grids(hunt: SearchContext) -> list[Plan]:
+    """Return the Plans over several nodes that no other such Plan beats."""
+    if not hunt.asked.trains:
+        return []
+    pools = _pools(hunt)
+    found, unfit = _fitting(_GridSearch(hunt), pools)
+    if hunt.limits.offload:
+        found += _fitting(_GridSearch(hunt, offload=True), unfit)[0]
+    if not found:
+        # Nothing is sure to fit: by the least possible need.
+        found = _fitting(_GridSearch(replace(hunt, tight=True)), pools)[0]
+    plans: list[Plan] = []
+    for offloads in (False, True):
+        alike = [one for one in found if one[1].setting.offload is offloads]
+        shown = _front([(grid, pool) for _, grid, pool in alike])
+        kept = {id(grid) for grid, _ in shown}
+        plans += [
+            search.plan(grid, pool) for search, grid, pool in alike if id(grid) in kept
+        ]
+    return plans
+
+
+def _fitting(
+    search: "_GridSearch", pools: Sequence[EqualNodes]
+) -> tuple[list[tuple["_GridSearch", Grid, EqualNodes]], list[EqualNodes]]:
+    """The best grid of each pool, and the pools that have none."""
+    found, unfit = [], []
+    for pool in pools:
+        grid = search.best(pool)
+        if grid is None:
+            unfit.append(pool)
+        else:
+            found.append((search, grid, pool))
+    return found, unfit
+
+
+def _front(found: Sequence[tuple[Grid, EqualNodes]]) -> list[tuple[Grid, EqualNodes]]:
+    """Those that no other one beats in time and cost."""
+
+    def figures(one: tuple[Grid, EqualNodes]) -> tuple[float, float]:
+        grid, pool = one
+        seconds = max(grid.time.total_seconds, SHORT_STEP_SECONDS)
+        weights = [offer.weight for offer in pool.offers[: grid.size]]
+        return seconds, seconds * (sum(weights) or len(weights))
+
+    kept: list[tuple[Grid, EqualNodes]] = []
+    costs: list[float] = []
+    for one in sorted(found, key=lambda one: (*figures(one), one[0].size)):
+        cost = figures(one)[1]
+        if all(cost < other for other in costs):
+            kept.append(one)
+            costs.append(cost)
+    return kept
+
+
+def _node_counts(nodes: int, most: int, *, alike: bool) -> list[int]:
+    """Numbers of nodes to try: powers of two, and all; of unlike ones half and all."""
+    most = min(nodes, most)
+    if most < 2:
+        return []
+    if not alike:
+        return sorted({max(2, most // 2), most})
+    return sorted({2**power for power in range(1, most.bit_length())} | {most})
+
+
+def _pools(hunt: SearchContext) -> list[EqualNodes]:
+    """Each kind of Gpu alone, every two kinds together, and all of them, each in the
+    numbers of nodes that are tried."""
+    by_node: dict[tuple[float, int, str, str], list[GpuOffer]] = {}
+    for offer in hunt.offers:
+        pace = offer.peak_flops * offer.share_ratio
+        room = offer.free_bytes // ROOM_CLASS_BYTES
+        key = (pace, room, offer.gpu_class, offer.node)
+        by_node.setdefault(key, []).append(offer)
+    kinds: dict[tuple[float, int, str], list[tuple[GpuOffer, ...]]] = {}
+    for (pace, room, name, _), gpus in by_node.items():
+        kinds.setdefault((pace, room, name), []).append(tuple(gpus))
+    ranked = sorted(
+        kinds,
+        key=lambda kind: (-kind[0] * sum(map(len, kinds[kind])), -kind[1], kind[2]),
+    )[:MOST_KINDS]
+    sets: list[tuple[tuple[float, int, str], ...]] = [(kind,) for kind in ranked]
+    sets += combinations(ranked, 2)
+    if len(ranked) > 2:
+        sets.append(tuple(ranked))
+    made: list[EqualNodes] = []
+    for chosen in sets:
+        groups = [
+            group for kind in sorted(chosen, reverse=True) for group in kinds[kind]
+        ]
+        pool = _pool(groups)
+        if pool is None:
+            continue
+        most = hunt.most_gpus // pool.each
+        counts = _node_counts(len(pool.nodes), most, alike=len(chosen) == 1)
+        made += [pool.first(count) for count in counts]
+    return made
+
+
+def _pool(groups: Sequence[tuple[GpuOffer, ...]]) -> EqualNodes | None:
+    """As many Gpus of each node as use the most Gpus; one group of a node only."""
+    by_node: dict[str, tuple[GpuOffer, ...]] = {}
+    for group in groups:
+        known = by_node.get(group[0].node, ())
+        if len(group) > len(known):
+            by_node[group[0].node] = group
+    sizes = sorted({len(group) for group in by_node.values()})
+    if len(by_node) < 2:
+        return None
+    each = max(
+        sizes, key=lambda size: size * sum(len(g) >= size for g in by_node.values())
+    )
+    nodes = tuple(group[:each] for group in by_node.values() if len(group) >= each)
+    if len(nodes) < 2:
+        return None
+    links = [slowest_link(node) for node in nodes]
+    return EqualNodes(
+        nodes=nodes,
+        each=each,
+        fast=min(links, key=lambda link: link.bytes_per_second),
+        joined=each > 1 and all(joined_by_fast_links(node) for node in nodes),
+        network=min(offer.network_bytes_per_second for node in nodes for offer in node),
+    )
+
+
+class _GridSearch:
+    """One search: what the grids of all pools share."""
+
+    def __init__(self, hunt: SearchContext, *, offload: bool = False) -> None:
+        """Take the question. With `offload` only what FSDP keeps off the Gpus."""
+        self.hunt = hunt
+        self.shape = hunt.spec.shape
+        freedom = replace(
+            hunt.freedom(parameters=True),
+            limits=replace(
+                hunt.limits,
+                small_optimizer=False,
+                quantization=False,
+                offload=offload,
+            ),
+        )
+        self.settings = [
+            one for one in stages(hunt.asked, freedom) if one.offload or not offload
+        ]
+        self.works: dict[object, tuple[Work, tuple[float, ...]]] = {}
+        self.routers = sum(
+            any(part.component == "router" for part in layer.parts)
+            for layer in hunt.spec.layers
+        ) or len(hunt.spec.layers)
+        only = hunt.limits.strategies
+        self.allowed = {
+            one.key
+            for one in ((FSDP, HSDP) if offload else GRIDS)
+            if not only or one.key in only
+        }
+
+    def best(self, pool: EqualNodes) -> Grid | None:
+        """Return the grid with the shortest step that fits, or None."""
+        hunt = self.hunt
+        if not self.settings:
+            return None
+        speed = min(hunt.speed((offer,), self.settings[0]) for offer in pool.offers)
+        grids = sorted(self._grids(pool, speed), key=lambda grid: grid.order)
+        room = pool.free_bytes
+        checks = 0
+        for grid in grids:
+            sharding = grid.sharding()
+            least = hunt.state_bytes(grid.setting, sharding) / grid.pipeline
+            if least > room:
+                continue
+            checks += 1
+            if checks > MOST_CHECKS:
+                return None
+            if self._need(grid) <= room:
+                return grid
+        return None
+
+    def _grids(self, pool: EqualNodes, speed: float) -> Iterator[Grid]:
+        hunt, batch = self.hunt, self.hunt.asked.batch
+        length = hunt.asked.sequence_length
+        layers = len(hunt.spec.layers)
+        wide = [1]
+        if pool.joined:
+            wide += [
+                t for t in tensor_degrees(hunt.spec, pool.each) if not pool.each % t
+            ]
+        for tensor in wide:
+            for context in CONTEXT_DEGREES:
+                if context > 1 and (
+                    self.shape is None
+                    or hunt.fixed_length
+                    or length // context < LEAST_CONTEXT_TOKENS
+                ):
+                    continue
+                cells = pool.size // (tensor * context)
+                for pipeline in divisors(cells):
+                    if pipeline > min(layers, MOST_STAGES):
+                        break
+                    data = largest_divisor(batch, cells // pipeline)
+                    yield from self._with_degrees(
+                        pool, speed, tensor, context, pipeline, data
+                    )
+
+    def _with_degrees(
+        self,
+        pool: EqualNodes,
+        speed: float,
+        tensor: int,
+        context: int,
+        pipeline: int,
+        data: int,
+    ) -> Iterator[Grid]:
+        batch = self.hunt.asked.batch
+        plain = tensor == context == pipeline == 1
+        if not plain and data * context * tensor * pipeline < 2:
+            return
+        cells = max(1, pool.each // (tensor * context))
+        kinds: list[tuple[Strategy, int, int]] = []
+        if plain:
+            kinds = [(DDP, 0, 1), (ZERO1, 1, 1), (ZERO2, 2, 1), (FSDP, 3, 1)]
+            if data > cells > 1 and not data % cells:
+                kinds.append((HSDP, 3, data // cells))
+        else:
+            several = CONTEXT if context > 1 else HYBRID
+            kinds = [(several, 1 if self._stateful and data * context > 1 else 0, 1)]
+            if pipeline == 1 and data > 1:
+                kinds.append((several, 3, 1))
+        experts = self.shape.experts if self.shape else 0
+        spread = [1]
+        if experts:
+            spread += [e for e in divisors(data) if e > 1 and not experts % e]
+        for strategy, zero, copies in kinds:
+            for expert in spread:
+                one = EXPERT if expert > 1 else strategy
+                if one.key not in self.allowed or (expert > 1 and zero > 1):
+                    continue
+                if expert > 1:
+                    zero = 1 if self._stateful else 0
+                if one.axis.value == "several" and (
+                    sum(n > 1 for n in (tensor, context, pipeline, data)) < 2
+                    and expert == 1
+                ):
+                    continue
+                for micro in MICROBATCHES:
+                    runs = batch // data // micro
+                    if runs * micro * data != batch:
+                        continue
+                    for stage in self.settings:
+                        setting = in_runs(stage, 1 if pipeline > 1 else runs)
+                        blank = Grid(
+                            one,
+                            setting,
+                            tensor,
+                            context,
+                            pipeline,
+                            data,
+                            expert,
+                            zero,
+                            copies,
+                            runs,
+                            StepTime(0.0),
+                        )
+                        time = self._time(pool, speed, blank)
+                        yield replace(blank, time=time)
+
+    @property
+    def _stateful(self) -> bool:
+        return self.hunt.asked.optimizer != "sgd"
+
+    def _time(self, pool: EqualNodes, speed: float, grid: Grid) -> StepTime:
+        """Seconds of one step; see docs/design/placement.md#many-nodes."""
+        workload = grid.setting.workload
+        work = self._work(grid)[0]
+        widest, _ = self._widest(grid)
+        share, runs = widest, grid.runs
+        flops = work.flops / grid.context
+        busy = runs * share * flops / speed
+        bubble = (1 - share) * flops / speed
+        sent = 0.0
+        if grid.tensor > 1:
+            link = pool.fast
+            sent += (
+                runs
+                * share
+                * tensor_seconds(work, workload, degree=grid.tensor, link=link)
+                / grid.context
+            )
+        network = SlowestLink(NETWORK, pool.network)
+        cells = max(1, pool.each // grid.tensor)
+        if grid.pipeline > 1:
+            border = self._tokens(grid) * self._width * cells / grid.context
+            sent += 2 * (runs + grid.pipeline - 1) * border / pool.network
+        sent += self._averaging(pool, grid, work, share, busy, network)
+        if grid.expert > 1:
+            sent += self._experts(pool, grid, share)
+        if grid.context > 1:
+            sent += self._context(pool, grid, busy)
+        sent += host_seconds(
+            work, workload, share_ratio=1 / grid.sharding().shard_degree
+        )
+        return StepTime(busy, sent, bubble)
+
+    def _averaging(
+        self,
+        pool: EqualNodes,
+        grid: Grid,
+        work: Work,
+        share: float,
+        busy: float,
+        network: SlowestLink,
+    ) -> float:
+        """Gradients between copies, and the weights that FSDP gathers."""
+        copies = grid.data * grid.context
+        if copies < 2:
+            return 0.0
+        nodes = max(1, -(-copies * grid.tensor // pool.each))
+        gradient = share * work.gradient_bytes
+        weights = share * work.weight_bytes
+        within = all_reduce_bytes(gradient, copies)
+        outside = 2 * gradient * grid.tensor * (nodes - 1) / nodes
+        if grid.zero_stage == 3:
+            gathers = 2 * grid.runs * weights
+            within += gathers - gradient
+            if grid.copies == 1:
+                outside = (gathers + gradient) * grid.tensor * (nodes - 1) / nodes
+        spent = exposed_seconds(within, pool.fast, busy)
+        if nodes > 1:
+            spent = max(spent, exposed_seconds(outside, network, busy))
+        return spent
+
+    def _experts(self, pool: EqualNodes, grid: Grid, share: float) -> float:
+        """Tokens to their experts and back: all-to-all, which nothing hides."""
+        assert self.shape is not None
+        moved = (
+            EXPERT_TRIPS
+            * self.routers
+            * share
+            * grid.runs
+            * self._tokens(grid)
+            / (grid.tensor * grid.context)
+            * self.shape.experts_per_token
+            * self._width
+            * (grid.expert - 1)
+            / grid.expert
+        )
+        inside = grid.expert * grid.tensor * grid.context <= pool.each
+        rate = pool.fast.bytes_per_second if inside else pool.network / pool.each
+        return moved / rate
+
+    def _context(self, pool: EqualNodes, grid: Grid, busy: float) -> float:
+        """Keys and values that pass round the context ranks (arXiv:2310.01889)."""
+        assert self.shape is not None
+        row = 2 * self.shape.kv_heads * self.shape.head_dim * 2 / grid.tensor
+        tokens = self._tokens(grid) * (grid.context - 1) / grid.context
+        layers = len(self.hunt.spec.layers) / grid.pipeline
+        moved = 3 * layers * grid.runs * tokens * row
+        if grid.tensor * grid.context <= pool.each:
+            return exposed_seconds(moved, pool.fast, busy)
+        shared = SlowestLink(NETWORK, pool.network / pool.each)
+        return exposed_seconds(moved, shared, busy)
+
+    def _tokens(self, grid: Grid) -> float:
+        """Tokens of one microbatch, before context ranks share them."""
+        batch = self.hunt.asked.batch
+        length = 1 if self.hunt.fixed_length else self.hunt.asked.sequence_length
+        if self.shape is not None and self.shape.image_tokens:
+            length = self.shape.image_tokens
+        return batch / (grid.data * grid.runs) * length
+
+    @property
+    def _width(self) -> float:
+        """Bytes of one token between blocks, in 16 bits."""
+        return 2.0 * (self.shape.hidden if self.shape else 4096)
+
+    def _widest(self, grid: Grid) -> tuple[float, tuple[int, ...]]:
+        """The largest stage's part of the operations, and where stages begin."""
+        return even_stages(self._work(grid)[1], grid.pipeline)
+
+    def _work(self, grid: Grid) -> tuple[Work, tuple[float, ...]]:
+        """What one microbatch asks of a rank with all layers, and of each layer."""
+        workload = grid.setting.workload
+        key = (
+            grid.data * grid.runs,
+            grid.tensor,
+            grid.expert,
+            grid.zero_stage == 3,
+            workload.checkpointing,
+            workload.accumulation,
+            workload.offload_parameters,
+        )
+        if key not in self.works:
+            whole = grid.whole()
+            costs = self.hunt.costs(grid.setting, whole)
+            flops = tuple(layer_flops(cost, workload) for cost in costs)
+            self.works[key] = (self.hunt.work(grid.setting, whole), flops)
+        return self.works[key]
+
+    def _stages(self, grid: Grid) -> list[Sharding]:
+        """What the ranks of each stage have."""
+        base = grid.sharding()
+        _, bounds = self._widest(grid)
+        if grid.pipeline == 1:
+            return [replace(base, last_layer=len(self.hunt.spec.layers))]
+        return [
+            replace(
+                base,
+                first_layer=first,
+                last_layer=last,
+                in_flight=min(grid.runs, grid.pipeline - stage),
+            )
+            for stage, (first, last) in enumerate(pairwise(bounds))
+        ]
+
+    def _need(self, grid: Grid) -> int:
+        """Bytes of the fullest rank: of the first stages, a middle one, the last."""
+        made = self._stages(grid)
+        looked = {0, 1, len(made) // 2, len(made) - 1}
+        return max(
+            self.hunt.need_bytes(grid.setting, made[stage])
+            for stage in looked
+            if stage < len(made)
+        )
+
+    def plan(self, grid: Grid, pool: EqualNodes) -> Plan:
+        """Return a grid as a Plan, its ranks stage by stage, copy by copy."""
+        made = self._stages(grid)
+        offers = pool.offers[: grid.size]
+        each = grid.size // len(made)
+        busy = grid.time.compute_seconds
+        seats = [
+            RankPlacement(
+                offer,
+                made[rank // each],
+                rank // each,
+                rank % each // grid.tensor,
+                rank % grid.tensor,
+                busy,
+            )
+            for rank, offer in enumerate(offers)
+        ]
+        workload = grid.setting.workload
+        _, bounds = self._widest(grid)
+        launch: dict[str, object] = {
+            "microbatch": workload.batch // (grid.data * grid.runs)
+        }
+        if grid.pipeline > 1:
+            launch["bounds"] = list(bounds)
+        elif grid.strategy.has_stages:
+            launch["bounds"] = [0, len(self.hunt.spec.layers)]
+        if grid.strategy.keeps_model_whole:
+            launch["gradient_as_bucket_view"] = True
+        if grid.strategy.engine == "deepspeed":
+            costs = self.hunt.costs(grid.setting, made[0])
+            launch["reduce_bucket_size"] = max(cost.elements for cost in costs)
+        return self.hunt.plan(
+            grid.strategy.key,
+            grid.setting,
+            seats,
+            grid.time,
+            why=self._why(grid, pool),
+            launch=launch,
+            title=self._title(grid),
+        )
+
+    def _title(self, grid: Grid) -> str:
+        if grid.strategy.keeps_model_whole:
+            return ""
+        parts = [
+            f"tensor {grid.tensor}" if grid.tensor > 1 else "",
+            f"context {grid.context}" if grid.context > 1 else "",
+            f"pipeline {grid.pipeline}" if grid.pipeline > 1 else "",
+            f"data {grid.data}" if grid.data > 1 else "",
+            f"expert {grid.expert}" if grid.expert > 1 else "",
+        ]
+        told = " × ".join(filter(None, parts))
+        return sentence("Hybrid: {told}", told=told)
+
+    def _why(self, grid: Grid, pool: EqualNodes) -> list[str]:
+        """The arithmetic of the degrees."""
+        time = grid.time
+        why = [grid.strategy.why] if grid.strategy.why else []
+        why.append(
+            sentence(
+                "Tensor {tensor} × context {context} × pipeline {pipeline} × data "
+                "{data} = {size} GPUs of {nodes}, {each} on each.",
+                tensor=grid.tensor,
+                context=grid.context,
+                pipeline=grid.pipeline,
+                data=grid.data,
+                size=f"{grid.size:,}",
+                nodes=counted("{n} node", "{n} nodes", len(pool.nodes)),
+                each=pool.each,
+            )
+        )
+        state = self.hunt.state_bytes(grid.setting, grid.sharding()) / grid.pipeline
+        why.append(
+            sentence(
+                "{parameters} parameters over {cut} GPUs, with gradients and optimizer "
+                "state: about {state} a GPU.",
+                parameters=f"{self.hunt.spec.parameter_count:,}",
+                cut=grid.tensor * grid.pipeline,
+                state=gib(state),
+            )
+        )
+        why.append(
+            sentence(
+                "The batch of {batch} is {data} × {runs} microbatches of {micro}.",
+                batch=grid.setting.workload.batch,
+                data=grid.data,
+                runs=grid.runs,
+                micro=grid.setting.workload.batch // (grid.data * grid.runs),
+            )
+        )
+        if grid.tensor > 1:
+            why.append(
+                sentence(
+                    "Tensor parallelism stays inside a node, because it sends in every "
+                    "layer."
+                )
+            )
+        if grid.pipeline > 1:
+            why.append(
+                sentence(
+                    "The pipeline idles for ({pipeline} − 1) of {slots} slots: {share} "
+                    "% of the step.",
+                    pipeline=grid.pipeline,
+                    slots=grid.runs + grid.pipeline - 1,
+                    share=f"{100 * time.bubble_seconds / time.total_seconds:.1f}",
+                )
+            )
+        return why
+
+
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of a number, the smallest first.
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    return tuple(n for n in range(1, number + 1) if not number % n)
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """Return the largest divisor of a number that is at most `most`.
+
+    >>> largest_divisor(12, 5), largest_divisor(7, 4)
+    (4, 1)
+    """
+    return max(n for n in divisors(number) if n <= most)
+
+
+@lru_cache(maxsize=1024)
+def even_stages(flops: tuple[float, ...], count: int) -> tuple[float, tuple[int, ...]]:
+    """Cut layers into stages of about equal work, none of them empty.
+
+    Returns:
+        The largest stage's part of all operations, and the first layer of each stage
+        and the end.
+
+    >>> even_stages((1.0, 1.0, 1.0, 1.0), 2)
+    (0.5, (0, 2, 4))
+    """
+    sums = [0.0, *accumulate(flops)]
+    total = sums[-1] or 1.0
+    bounds = [0]
+    for stage in range(1, count):
+        left = count - stage + 1
+        aim = sums[bounds[-1]] + (total - sums[bounds[-1]]) / left
+        low, high = bounds[-1] + 1, len(flops) - (count - stage)
+        nearest = min(range(low, high + 1), key=lambda cut: abs(sums[cut] - aim))
+        bounds.append(nearest)
+    bounds.append(len(flops))
+    widest = max(sums[last] - sums[first] for first, last in pairwise(bounds))
+    return widest / total, tuple(bounds)
