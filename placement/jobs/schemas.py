@@ -39,7 +39,8 @@ class NewJob(Schema):
     launcher: str = ""
     """Of a script: python, torchrun, accelerate or deepspeed; "": it starts itself."""
     environment_folder: str = ""
-    """First on the job's PATH: the bin folder of one's own environment, absolute."""
+    """Of a virtual or conda environment on the node, absolute, or its bin folder: first
+    on the job's PATH."""
     plan: int | None = None
     node: str = ""
     gpus: int | None = None

@@ -8,7 +8,8 @@ page "Me" with the scopes read, book and job, then:
     gp.py find --gpus 2 --hours 8               the first slots that fit
     gp.py book --gpus 2 --hours 8 --for "thesis, run 3"
     gp.py mine                                  own reservations
-    gp.py run train.sh --reservation 17 --follow -- --epochs 3
+    gp.py run train.py --reservation 17 --follow -- --epochs 3
+    gp.py run train.py --reservation 17 --env /home/you/venv --launcher torchrun
     gp.py run --recipe burn-in --set seconds=60 --reservation 17
     gp.py jobs | log 5 --follow | stop 5
     gp.py files 5 | files 5 --get --to results/
@@ -42,6 +43,7 @@ PATIENCE_SECONDS = 1800
 """How long a followed log waits for a portal that is away."""
 LONGEST_WAIT_SECONDS = 15
 UTC = timezone.utc  # noqa: UP017 (datetime.UTC is of Python 3.11)
+LAUNCHERS = ("none", "python", "torchrun", "accelerate", "deepspeed")
 LIVE = ("queued", "starting", "running", "moving", "stopping")
 
 
@@ -255,12 +257,22 @@ def what_runs(args):
         if args.set:
             raise Refused("--set is for --recipe", 2)
         script = Path(args.script)
+        text = script.read_text()
+        launcher = args.launcher
+        if launcher is None:
+            # A #! line says what starts the script.
+            typed = script.suffix == ".py" and not text.startswith("#!")
+            launcher = "python" if typed else "none"
         return {
             "name": args.name or script.name,
             "kind": "script",
-            "script": script.read_text(),
+            "script": text,
             "arguments": args.arguments,
+            "launcher": "" if launcher == "none" else launcher,
+            "environment_folder": args.env,
         }
+    if args.env or args.launcher is not None:
+        raise Refused("--env and --launcher are for a script", 2)
     if args.arguments:
         raise Refused("a recipe has no arguments; use --set NAME=VALUE", 2)
     return {
@@ -293,6 +305,7 @@ def run(args):
         "reservation": args.reservation,
         "gpus": args.gpus,
         "retries": args.retries,
+        "plan": args.plan,
     }
     if args.gaps:
         wish = {
@@ -483,6 +496,16 @@ def parser():
         name={"default": ""},
         gpus={"type": int},
         retries={"type": int, "default": 0},
+        launcher={
+            "choices": LAUNCHERS,
+            "help": "what starts the script (default: python for .py)",
+        },
+        env={
+            "default": "",
+            "metavar": "FOLDER",
+            "help": "a virtual or conda environment on the node",
+        },
+        plan={"type": int, "metavar": "NUMBER", "help": "a saved plan"},
         follow={"action": "store_true"},
         gaps={"action": "store_true", "help": "while GPUs are unbooked"},
         shortest={"type": float, "default": 30, "help": "minutes (--gaps)"},

@@ -73,6 +73,7 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     assert status == 0, text
     job = Job.objects.get()
     assert job.arguments == ["-x", "a b"], text
+    _python_as_typed(tmp_path, made)
     assert f"{job.pk}  queued" in gp(tmp_path, "jobs")[1]
     log_store.append(job, attempt=0, offset=0, data="one\nzwei ✓\n".encode())
     assert gp(tmp_path, "log", job.pk) == (0, "one\nzwei ✓\n")
@@ -96,6 +97,36 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     assert (status, text) == (2, f"gp.py: {script} is not a text file\n")
     _bad_input_is_told(tmp_path, live_server.url, token)
     assert json.loads(kept.read_text())["token"] == token
+
+
+def _python_as_typed(tmp_path, made):
+    """A .py file starts by python, another way only if a person says so."""
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n")
+    here = ("--reservation", made.pk)
+    venv = ("--env", "/home/alice/venv")
+
+    def launched(*words):
+        status, text = gp(tmp_path, "run", *words)
+        assert status == 0, text
+        job = Job.objects.latest("pk")
+        return job.started_with, job.environment_folder
+
+    assert launched(script, *here) == ("python", "")
+    assert launched(script, *here, *venv, "--launcher", "torchrun") == (
+        "torchrun",
+        "/home/alice/venv",
+    )
+    assert launched(script, *here, "--launcher", "none") == ("", "")
+    script.write_text("#!/usr/bin/env python3\nprint(1)\n")
+    assert launched(script, *here) == ("", "")
+    status, text = gp(tmp_path, "run", script, *here, "--plan", 99)
+    assert status == 1 and "plan #99" in text, text
+    recipe = ("run", "--recipe", "burn-in", *here, *venv)
+    assert gp(tmp_path, *recipe) == (
+        2,
+        "gp.py: --env and --launcher are for a script\n",
+    )
 
 
 def _files_come_back(tmp_path, job):

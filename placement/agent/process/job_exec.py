@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from placement.agent.process import private_mounts, process_tree, unix_user
-from placement.agent.process.program_lookup import checked_argv
+from placement.agent.process.program_lookup import (
+    checked_argv,
+    program_folder,
+    search_path,
+)
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import folder_tree
 from placement.protocol.commands import JobLimits
@@ -59,13 +63,12 @@ class JobStart:
             unix_user.limit(self.limits, self.identity)
             unix_user.become(self.identity)
             process_tree.die_with_parent(self.shim_pid)
-            argv = checked_argv(
-                argv, programs(Launcher(self.launcher)), self.environment_folder
-            )
+            folder = program_folder(self.environment_folder)
+            argv = checked_argv(argv, programs(Launcher(self.launcher)), folder)
             self._check_reach(argv)
             if self.resume is not None and not self._take_over(self.resume):
                 os._exit(CANNOT_START)
-            os.execve(argv[0], argv, self.env)
+            os.execve(argv[0], argv, self.env | {"PATH": search_path(folder)})
         except OSError as error:
             say(f"gpuportal: {argv[0]} cannot start: {error}\n")
         except BaseException:

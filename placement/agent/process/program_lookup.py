@@ -18,6 +18,16 @@ OTHER_NAMES = {"python": ("python", "python3")}
 """Systems that have no ``python`` call it ``python3``."""
 
 
+def program_folder(environment: str) -> str:
+    """Return the folder of an environment's programs; "" for "".
+
+    A virtual environment and a conda environment keep them in ``bin``. Its owner may
+    name either folder. Call it as the Job's user: perhaps no other user can see it.
+    """
+    inner = Path(environment, "bin")
+    return str(inner) if environment and inner.is_dir() else environment
+
+
 def search_path(environment_folder: str) -> str:
     """Return the Job's PATH."""
     return f"{environment_folder}:{SYSTEM_PATH}" if environment_folder else SYSTEM_PATH
@@ -29,7 +39,10 @@ def checked_argv(
     """Return argv with its program's whole path.
 
     Args:
-        needed: further programs that must be there.
+        argv: the command line.
+        needed: programs of a launcher. Where an environment is named they must be in
+            it: the system's would run without its packages.
+        environment_folder: of the environment's programs; "": there is none.
 
     Raises:
         OSError: a program is not installed, or its folder is not to be trusted.
@@ -38,8 +51,9 @@ def checked_argv(
         _check_folder(Path(environment_folder))
     path = search_path(environment_folder)
     for name in needed:
-        _found(name, path)
-    program = argv[0] if "/" in argv[0] else _found(argv[0], path)
+        _found(name, environment_folder or path)
+    within = environment_folder if environment_folder and needed else path
+    program = argv[0] if "/" in argv[0] else _found(argv[0], within)
     if environment_folder and program.startswith(f"{environment_folder}/"):
         _check_closed(Path(program))
     return [program, *argv[1:]]

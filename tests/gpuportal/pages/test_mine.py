@@ -98,7 +98,7 @@ def test_the_steps_name_node_gpus_and_ssh_only_where_the_site_allows_it(
     node.save()
     page = page_for(client, alice)
     assert "you need a Unix account" in page
-    assert f"gp.py run train.sh --reservation {made.pk}" in page
+    assert f"gp.py run train.py --reservation {made.pk}" in page
     alice.unix_user = "alice"
     alice.save()
     for path in ("/mine/", f"/reservations/{made.pk}/"):

@@ -112,6 +112,33 @@ def test_python_runs_with_the_environment_that_its_owner_names(node, serve):
     assert modes == {"script": 0o700, "results": 0o700, **dict.fromkeys(files, 0o600)}
 
 
+def test_an_environment_is_named_by_its_folder_too(node, serve, tmp_path):
+    """It comes first on the PATH of all that the script starts."""
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "bin").symlink_to(BIN)
+    named = tmp_path / "venv"
+    script = "import os, sys\nprint(sys.executable, os.environ['PATH'])\n"
+    folder = launched(node, serve(script), "python", environment_folder=str(named))
+    assert ended(folder)["exit_code"] == 0, folder.log.read_text()
+    program, path = folder.log.read_text().split()
+    assert program == f"{named}/bin/python"
+    assert path.split(":")[0] == f"{named}/bin"
+
+
+def test_an_environment_without_the_launcher_does_not_run_the_systems(
+    node, serve, tmp_path
+):
+    """The system's Python would run, and say only that torch is not there."""
+    empty = tmp_path / "venv" / "bin"
+    empty.mkdir(parents=True)
+    folder = launched(
+        node, serve("print('never')"), "python", environment_folder=str(empty.parent)
+    )
+    assert ended(folder)["exit_code"] == 126
+    (line,) = folder.log.read_text().splitlines()
+    assert f"python is not installed: it is not in {empty}" in line
+
+
 def test_what_is_missing_or_open_to_everybody_is_said_in_one_line(
     node, serve, tmp_path
 ):
@@ -123,7 +150,7 @@ def test_what_is_missing_or_open_to_everybody_is_said_in_one_line(
     web = serve("print('never')")
     for number, (launcher, folder, words) in enumerate(
         [
-            ("deepspeed", own, f"deepspeed is not installed: it is not in {own}:"),
+            ("deepspeed", own, f"deepspeed is not installed: it is not in {own}"),
             ("python", shared, f"everybody may write {shared}: it is not used"),
             ("python", tmp_path / "none", "cannot be entered"),
         ]
