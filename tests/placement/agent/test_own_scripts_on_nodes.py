@@ -21,7 +21,7 @@ from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.workload import Workload
 from placement.protocol.job_lifecycle import JobState
-from placement.protocol.launchers import Launcher
+from placement.protocol.launchers import FILES, Launcher
 from placement.protocol.multi_node import LOST_PEERS, PartInfo, culprit, reason_of
 from placement.protocol.rendezvous import Meeting
 from tests.placement.nodes import Web, ended, make_settings, script_order, start, until
@@ -158,7 +158,7 @@ def plan_files():
     return {
         file.name: file.text
         for file in launch_files(plan, spec).files
-        if file.name != "launch.sh"
+        if file.name in FILES
     }
 
 
