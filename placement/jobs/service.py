@@ -51,8 +51,8 @@ from placement.rules.job_refusals import (
 )
 from reservations.models import Reservation, User
 from reservations.rules.errors import NotAllowed, NotFound
-from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import State
+from reservations.rules.overstay_terms import is_gap
 from reservations.store.co_users import usable_by
 from telemetry.models import Node
 from telemetry.protocol.sentences import sentence

@@ -25,12 +25,12 @@ from reservations.rules.gaps import (
     NEAR_SECONDS,
     GapGone,
     crowded_from,
-    is_gap,
     latest_end,
     open_until,
     seconds_left,
 )
 from reservations.rules.lifecycle import Kind, State
+from reservations.rules.overstay_terms import is_gap
 from reservations.rules.policy import Policy
 from reservations.rules.prices import cost_gpu_seconds, together
 from reservations.rules.window import Window, whole_second

@@ -22,9 +22,9 @@ from reservations.notifications import live
 from reservations.notifications.service import notify
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.errors import NotChangeable
-from reservations.rules.gaps import gap_notice_seconds, is_gap
+from reservations.rules.gaps import gap_notice_seconds
 from reservations.rules.lifecycle import State
-from reservations.rules.overstay_terms import latest_end, notice_end, tail_end
+from reservations.rules.overstay_terms import is_gap, latest_end, notice_end, tail_end
 from reservations.rules.policy import Policy
 from reservations.rules.prices import cost_gpu_seconds
 from reservations.rules.window import Window, instant, whole_second

@@ -13,8 +13,8 @@ from reservations.models import Allocation, Reservation, Token
 from reservations.notifications import live
 from reservations.notifications.service import notify
 from reservations.rules.charges import Settlement
-from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import State
+from reservations.rules.overstay_terms import is_gap
 from reservations.rules.policy import Policy
 from reservations.rules.prices import cost_gpu_seconds, together
 from reservations.rules.window import Window

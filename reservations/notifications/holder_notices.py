@@ -12,7 +12,7 @@ from django.db.models import F
 
 from reservations.models import Notice, Reservation, User
 from reservations.notifications.service import notify
-from reservations.rules.gaps import is_gap
+from reservations.rules.overstay_terms import is_gap
 from reservations.rules.policy import Policy
 from reservations.store import attached_jobs
 from telemetry.rules.isolated_steps import isolated

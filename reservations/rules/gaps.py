@@ -57,11 +57,6 @@ class OpenGpu:
     until: datetime
 
 
-def is_gap(start: datetime, booked_end: datetime) -> bool:
-    """Say whether a Reservation holds a gap: none of its time was booked."""
-    return booked_end <= start
-
-
 def gap_notice_seconds(policy: Policy, grace_seconds: float) -> int:
     """Return how long before its claimed start a gap is left.
 

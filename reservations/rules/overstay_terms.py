@@ -78,6 +78,11 @@ def occupied_until(
     return max(booked_end, min(end, leave_at))
 
 
+def is_gap(start: datetime, booked_end: datetime) -> bool:
+    """Return whether a Reservation holds a gap: it is an overstay from the start."""
+    return booked_end <= start
+
+
 def notice_end(now: datetime, policy: Policy) -> datetime:
     """Return the end of an overstay that is claimed now."""
     return now + timedelta(seconds=policy.overstay_notice_seconds)

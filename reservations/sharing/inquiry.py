@@ -9,8 +9,8 @@ from reservations.models import Notice, Reservation, User
 from reservations.notifications.service import notify
 from reservations.notifications.text.sharing_text import CannotAsk
 from reservations.rules.errors import NotAllowed, NotFound
-from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import State
+from reservations.rules.overstay_terms import is_gap
 from reservations.rules.window import unix, whole_second
 from telemetry.protocol.sentences import sentence
 

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponseBase
 
 from reservations.models import Account, Membership, Reservation, User
 from reservations.rules.errors import NotAllowed, NotChangeable, ReasonNeeded
-from reservations.rules.gaps import is_gap
+from reservations.rules.overstay_terms import is_gap
 from reservations.store.account_tree import headed_accounts
 from telemetry.protocol.sentences import sentence
 

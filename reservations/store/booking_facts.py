@@ -31,8 +31,8 @@ from reservations.rules.fairness.early_returns import WINDOW_SECONDS, EarlyRetur
 from reservations.rules.fairness.no_shows import Strike, relevant_seconds, strike_of
 from reservations.rules.fairness.preemption import Displacer
 from reservations.rules.fairness.quota import PERMILLE, QuotaInfo, Spend, spends_at
-from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import Kind, State
+from reservations.rules.overstay_terms import is_gap
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.rules.prices import Tariff, read_peak
 from reservations.rules.request import Holding

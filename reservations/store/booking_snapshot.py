@@ -15,9 +15,8 @@ from reservations.rules.fairness.early_returns import EarlyReturns
 from reservations.rules.fairness.no_shows import Strike
 from reservations.rules.fairness.preemption import Displacer
 from reservations.rules.fairness.quota import QuotaInfo, Spend
-from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import Kind
-from reservations.rules.overstay_terms import occupied_until
+from reservations.rules.overstay_terms import is_gap, occupied_until
 from reservations.rules.policy import Policy
 from reservations.rules.request import Snapshot
 from reservations.rules.window import WEEK_SECONDS, Window, instant, unix

@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from reservations.models import Allocation, Reservation, User
 from reservations.rules.calendar import CalendarGpu
-from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import Kind, State
+from reservations.rules.overstay_terms import is_gap
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.store.account_tree import headed_accounts
 from reservations.store.announced_closures import closures_page

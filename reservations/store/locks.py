@@ -31,7 +31,6 @@ from reservations.rules.errors import MembershipNeeded, NotAllowed, NotFound
 from reservations.store.booking_facts import is_in_force
 from reservations.store.booking_snapshot import account_path
 from reservations.store.gpu_rows import gpus_named
-from reservations.store.membership_rights import rights_of
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
 
@@ -40,6 +39,8 @@ _WITH_QUOTA = Q(quota_gpu_seconds__isnull=False) | Exists(
     PoolQuota.objects.filter(account=OuterRef("pk"))
 )
 """Accounts whose members must not decide at the same moment."""
+MOST_RIGHTS = 20
+"""Of one person; who has more names the one that pays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,19 @@ class LockedRows:
     gpus: tuple[CalendarGpu, ...]
 
 
+def _rights_of(user: User, membership_pk: int | None = None) -> list[Membership]:
+    """Return a User's Memberships that are in force, or the one that is named."""
+    rows = Membership.objects.filter(
+        active=True, account__archived_at=None, user_id=user.pk
+    )
+    if membership_pk is not None:
+        rows = rows.filter(pk=membership_pk)
+    found = list(rows.select_related("account__parent")[:MOST_RIGHTS])
+    for membership in found:
+        membership.user = user
+    return found
+
+
 def choose_membership(user: User, membership: Membership | None) -> Membership:
     """Return the right that pays; with exactly one it need not be named.
 
@@ -60,7 +74,7 @@ def choose_membership(user: User, membership: Membership | None) -> Membership:
     """
     if not user.is_active:
         raise NotAllowed(act=sentence("book: the login is switched off"))
-    found = rights_of(user, membership.pk if membership is not None else None)
+    found = _rights_of(user, membership.pk if membership is not None else None)
     if membership is not None and not found:
         raise NotAllowed(
             act=sentence("book under {account}", account=membership.account)

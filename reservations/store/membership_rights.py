@@ -1,26 +1,10 @@
-"""The rights of one person to book, each with its Account and the one above it."""
+"""Which of a person's Memberships pays."""
 
 from collections.abc import Sequence
 
 from django.db.models import Q
 
 from reservations.models import Membership, Reservation, User
-
-MOST_RIGHTS = 20
-"""Of one person; who has more names the one that pays."""
-
-
-def rights_of(user: User, membership_pk: int | None = None) -> list[Membership]:
-    """Return a User's Memberships that are in force, or the one that is named."""
-    rows = Membership.objects.filter(
-        active=True, account__archived_at=None, user_id=user.pk
-    )
-    if membership_pk is not None:
-        rows = rows.filter(pk=membership_pk)
-    found = list(rows.select_related("account__parent")[:MOST_RIGHTS])
-    for membership in found:
-        membership.user = user
-    return found
 
 
 def paid_by(own: Sequence[int]) -> Q:

@@ -22,8 +22,8 @@ from reservations.models import (
 )
 from reservations.rules.fairness.preemption import Displacer
 from reservations.rules.fairness.quota import PERMILLE, Spend
-from reservations.rules.gaps import is_gap
 from reservations.rules.lifecycle import Kind, State
+from reservations.rules.overstay_terms import is_gap
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window, unix
 from reservations.store import booking_facts
