@@ -12,6 +12,7 @@ the bytes that it saves.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import isqrt
 from typing import Literal
 
 from placement.planner.values.gpu_availability import GpuOffer
@@ -135,14 +136,29 @@ def _offloads(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]
         yield Setting(moved)
 
 
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of a number, the smallest first.
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    small = [n for n in range(1, isqrt(number) + 1) if not number % n]
+    large = [number // n for n in reversed(small) if n * n != number]
+    return (*small, *large)
+
+
 def accumulations(workload: Workload, replicas: int, limits: PlanLimits) -> list[int]:
-    """Numbers of microbatches from the asked one up to one sequence each."""
+    """Numbers of equal microbatches from the asked one up to one sequence each."""
     most = -(-workload.batch // replicas)
-    counts = [min(workload.accumulation, most)]
+    asked = min(workload.accumulation, most)
     if not workload.trains or not limits.accumulation:
-        return counts
-    while counts[-1] < most:
-        counts.append(min(most, counts[-1] * 2))
+        return [asked]
+    whole = [count for count in divisors(most) if count >= asked]
+    counts = whole[:1]
+    for count in whole:
+        if count >= 2 * counts[-1] or count == most != counts[-1]:
+            counts.append(count)
     return counts
 
 

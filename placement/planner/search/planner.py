@@ -42,7 +42,7 @@ from placement.planner.search.card_support import (
     unknown_speed_notes,
     unsupported_notes,
 )
-from placement.planner.search.memory_savings import PlanLimits, Weights
+from placement.planner.search.memory_savings import PlanLimits, Weights, divisors
 from placement.planner.search.plan_validation import validate
 from placement.planner.search.trade_off import (
     trade_off,
@@ -52,6 +52,7 @@ from placement.planner.search.trade_off import (
 from placement.planner.values.calibration import UNCORRECTED, Corrections
 from placement.planner.values.errors import SpecInvalid, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, check_offers
+from placement.planner.values.humanize import either
 from placement.planner.values.objective import Wish, rank_key
 from placement.planner.values.plan import LeftOut, Plan, PlanSet, RejectedStrategy
 from placement.planner.values.strategies import (
@@ -158,6 +159,7 @@ def plan(
                 sentence("No GPU can be used. See why each one is left out."),
             )
         )
+    most_gpus = min(len(usable), allowed.max_gpus or len(usable))
     plans = with_consistent_sense(plans)
     ranked = _without_twins(sorted(plans, key=lambda one: rank_key(one, wish)))
     if not (allowed.beaten_too or allowed.strategies):
@@ -181,8 +183,10 @@ def plan(
             )
             for offer in left_out
         ),
+        batch_choices=even_batches(workload, most_gpus),
         notes=(
             *_notes(spec, usable),
+            *_batch_notes(workload, most_gpus),
             *unsupported_notes(offered, workload),
             *unknown_speed_notes(usable, learned),
         ),
@@ -373,6 +377,36 @@ def quantizer_of(spec: ModelSpec, workload: Workload) -> Quantize | None:
     except SpecInvalid:
         return None
     return quantize
+
+
+def even_batches(workload: Workload, gpus: int) -> tuple[int, ...]:
+    """Return the nearest batches that go round all Gpus, the smaller one first.
+
+    (): what was asked for goes round more than half of them evenly.
+    """
+    batch = workload.batch
+    if not workload.trains or gpus < 2:
+        return ()
+    if 2 * max(n for n in divisors(batch) if n <= gpus) > gpus:
+        return ()
+    below = batch // gpus * gpus
+    return tuple(one for one in (below, below + gpus) if one)
+
+
+def _batch_notes(workload: Workload, gpus: int) -> tuple[str, ...]:
+    choices = even_batches(workload, gpus)
+    if not choices:
+        return ()
+    return (
+        sentence(
+            "A batch of {batch} goes round {even} of {gpus} GPUs evenly, and it is "
+            "kept. You can choose another one: {choices} would go round all of them.",
+            batch=workload.batch,
+            even=max(n for n in divisors(workload.batch) if n <= gpus),
+            gpus=gpus,
+            choices=either(str(one) for one in choices),
+        ),
+    )
 
 
 def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:

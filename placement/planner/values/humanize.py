@@ -65,6 +65,19 @@ def listed(parts: Iterable[str]) -> str:
     return text
 
 
+def either(parts: Iterable[str]) -> str:
+    """Return texts as one, with "or" between them.
+
+    >>> either(["4", "8"])
+    '4 or 8'
+    """
+    said = list(parts)
+    text = said[0] if said else ""
+    for part in said[1:]:
+        text = sentence("{first} or {second}", first=text, second=part)
+    return text
+
+
 def ranges_told(ranges: Iterable[tuple[int, int]]) -> str:
     """Return ranges of layers in words; the last of each is left out.
 

@@ -291,6 +291,9 @@ class PlanSet(JsonValue):
     advice: str = ""
     """What to do instead where no Plan is sensible; it comes before all Plans."""
 
+    batch_choices: tuple[int, ...] = ()
+    """The nearest batches that more GPUs share evenly; (): the one asked for is."""
+
     @property
     def best(self) -> Plan | None:
         """The Plan ranked first. Where there is `advice`, that comes before it."""

@@ -32,7 +32,7 @@ from placement.planner.search.link_bandwidth import (
     joined_by_fast_links,
     slowest_link,
 )
-from placement.planner.search.memory_savings import Setting, in_runs, stages
+from placement.planner.search.memory_savings import Setting, divisors, in_runs, stages
 from placement.planner.search.step_time import (
     StepTime,
     Work,
@@ -713,16 +713,6 @@ class _GridSearch:
                 )
             )
         return why
-
-
-@lru_cache(maxsize=4096)
-def divisors(number: int) -> tuple[int, ...]:
-    """Return the divisors of a number, the smallest first.
-
-    >>> divisors(12)
-    (1, 2, 3, 4, 6, 12)
-    """
-    return tuple(n for n in range(1, number + 1) if not number % n)
 
 
 def largest_divisor(number: int, most: int) -> int:

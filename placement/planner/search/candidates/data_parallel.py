@@ -33,6 +33,7 @@ from placement.planner.search.memory_savings import (
     Setting,
     allowed_again,
     as_mild,
+    divisors,
     first_or_none,
     search,
     smaller_asks,
@@ -148,10 +149,9 @@ def data_parallel(
     unfit = not_applicable(hunt, strategy)
     if unfit is not None:
         return unfit
-    most = min(hunt.most_gpus, hunt.asked.batch)
     found: list[FoundStrategy] = []
     nearest: tuple[int, MemoryFit] | None = None
-    for count in counts_of(hunt, most):
+    for count in even_counts(hunt):
         sharding = Sharding(strategy=strategy, data_degree=count)
         one, fit = _equal_ranks(hunt, sharding)
         if one is not None:
@@ -190,6 +190,19 @@ def counts_of(hunt: SearchContext, most: int) -> list[int]:
     return sorted(found)
 
 
+def even_counts(hunt: SearchContext) -> list[int]:
+    """Numbers of replicas to try that share the batch out evenly.
+
+    What inference runs at once need not be equal; it has no step that all wait for.
+    """
+    batch = hunt.asked.batch
+    most = min(hunt.most_gpus, batch)
+    if not hunt.asked.trains:
+        return counts_of(hunt, most)
+    tried = {*counts_of(hunt, most), *divisors(batch)}
+    return sorted(n for n in tried if 2 <= n <= most and not batch % n)
+
+
 def _free_class(offer: GpuOffer) -> float:
     return float(offer.free_bytes // CLASS_ROUNDING_BYTES)
 
@@ -214,6 +227,15 @@ def not_applicable(hunt: SearchContext, strategy: str) -> RejectedStrategy | Non
     if zero_stage == 1 and hunt.asked.optimizer == "sgd":
         return refusal(
             strategy, sentence("Plain SGD keeps no optimizer state to share out.")
+        )
+    if not even_counts(hunt):
+        return refusal(
+            strategy,
+            sentence(
+                "A batch of {batch} cannot be shared out evenly over 2 to {most} GPUs.",
+                batch=hunt.asked.batch,
+                most=min(hunt.most_gpus, hunt.asked.batch),
+            ),
         )
     return None
 

@@ -115,6 +115,8 @@ def _degrees(hunt: SearchContext, offers: Sequence[GpuOffer]) -> Iterator[Degree
             kept = cells[: hunt.most_gpus // tensor]
             most = min(len(kept), hunt.asked.batch if hunt.asked.trains else 1)
             for data in (count for count in COPIES if count <= most):
+                if hunt.asked.trains and hunt.asked.batch % data:
+                    continue
                 shape = Degrees(tensor, data, kept)
                 if (tensor > 1) + (data > 1) == 0:
                     continue

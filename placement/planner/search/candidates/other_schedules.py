@@ -27,7 +27,7 @@ from placement.planner.search.candidates.stage_blocks import (
 )
 from placement.planner.search.chain_split import ChainProblem, split_fixed_order
 from placement.planner.search.gpu_selection import fastest
-from placement.planner.search.memory_savings import MemoryFit, Setting, stages
+from placement.planner.search.memory_savings import MemoryFit, Setting, divisors, stages
 from placement.planner.search.step_time import efficiency_ratio, layer_flops
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib, gib_at_least, ranges_told, seconds
@@ -207,7 +207,10 @@ def _cuts(
         setting, tried = in_pieces(stage, hunt.limits, replicas=1, most_stages=count)
         if rival is not None:
             tried = [rival.launch["microbatches"]]
-        for pieces in sorted({number // count * count for number in tried} - {0}):
+        rounds = {number // count * count for number in tried} - {0}
+        batch = hunt.asked.batch
+        rounds |= {n for n in divisors(batch) if not n % count and n >= min(tried)}
+        for pieces in sorted(n for n in rounds if not batch % n):
             for virtual in PIECES:
                 if virtual * count <= layers:
                     for chosen in _orders(hunt, offers, count):

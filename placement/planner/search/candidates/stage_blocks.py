@@ -23,7 +23,12 @@ from placement.planner.search.candidates.search_context import (
     RankPlacement,
     SearchContext,
 )
-from placement.planner.search.memory_savings import PlanLimits, Setting, in_runs
+from placement.planner.search.memory_savings import (
+    PlanLimits,
+    Setting,
+    divisors,
+    in_runs,
+)
 from placement.planner.search.pipeline_partition import (
     FRONT_BUDGET,
     PipelineProblem,
@@ -119,7 +124,8 @@ def in_pieces(
     whole = in_runs(stage, 1)
     most = -(-workload.batch // replicas)
     aim = max(workload.accumulation, PIECES_PER_STAGE * most_stages)
-    counts = sorted({min(most, aim), most})
+    fitting = next(count for count in divisors(most) if count >= min(most, aim))
+    counts = sorted({fitting, most})
     return whole, counts if limits.accumulation else counts[:1]
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.data_parallel import (
-    counts_of,
+    even_counts,
     fits_equally,
     not_applicable,
     room,
@@ -49,7 +49,7 @@ def zero1_uneven(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
         hunt.offers,
         key=lambda offer: (-offer.free_bytes, offer.node, offer.index, offer.uuid),
     )
-    for count in counts_of(hunt, min(hunt.most_gpus, hunt.asked.batch)):
+    for count in even_counts(hunt):
         even = Sharding(strategy=ZERO1.key, data_degree=count)
         equal, _ = search(
             hunt.asked,
