@@ -32,6 +32,7 @@ def test_a_roster_says_what_there_is(make_probe) -> None:
     assert (first.power_limit_watts, first.sm_clock_max_mhz) == (400.0, 1410)
     assert first.slowdown_celsius and first.pci_bus_id and first.serial
     assert (first.compute_capability, first.mig) == ("8.0", False)
+    assert [gpu.device_numbers for gpu in info.gpus] == [((195, 0),), ((195, 1),)]
     assert info.fast_links == ((first.uuid, info.gpus[1].uuid),)
     assert (info.driver_version, info.cuda_version) == ("570.124.06", "12.8")
     assert info.boot_id
