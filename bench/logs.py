@@ -32,7 +32,8 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from bench.recovery import log_in
-from tests.faults.lab import Lab
+from tests.faults.running_portal import RunningPortal
+from tests.gpuportal.running import manage
 
 PARTS = {
     "node worker": "-Q node.sim-a",
@@ -81,7 +82,7 @@ class Watch(threading.Thread):
 class Memory(Watch):
     """The largest resident set of each part, its children added up."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: RunningPortal) -> None:
         super().__init__(0.5)
         self.pids = {name: lab.pids(part) for name, part in PARTS.items()}
         self.first = self.now()
@@ -110,7 +111,7 @@ def _resident_bytes(pid: int) -> int:
 class Frames(Watch):
     """When the board's frames come."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: RunningPortal) -> None:
         super().__init__(0.0)
         path = str(lab.var / "run" / "valkey.sock")
         self.link = redis.Redis(unix_socket_path=path).pubsub()
@@ -130,7 +131,7 @@ class Frames(Watch):
 class Page(Watch):
     """How long the web takes to answer about the job."""
 
-    def __init__(self, lab: Lab, job: int) -> None:
+    def __init__(self, lab: RunningPortal, job: int) -> None:
         super().__init__(0.25)
         self.lab, self.job, self.took = lab, job, list[float]()
 
@@ -195,7 +196,7 @@ def sum_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def search(lab: Lab, job: int, wanted: str) -> tuple[float, int]:
+def search(lab: RunningPortal, job: int, wanted: str) -> tuple[float, int]:
     """(seconds, lines) of a search through the whole log."""
     began, offset, hits = time.monotonic(), 0, 0
     while offset is not None:
@@ -205,7 +206,7 @@ def search(lab: Lab, job: int, wanted: str) -> tuple[float, int]:
     return time.monotonic() - began, hits
 
 
-def download(lab: Lab, cookie: str, job: int) -> tuple[float, str]:
+def download(lab: RunningPortal, cookie: str, job: int) -> tuple[float, str]:
     """(seconds, sha256) of the whole log as a browser fetches it."""
     asked = urllib.request.Request(f"{lab.address}/jobs/{job}/log.txt")
     asked.add_header("Cookie", cookie)
@@ -228,7 +229,8 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=100, help="MB/s")
     options = parser.parse_args()
     var = Path(tempfile.mkdtemp(prefix="logs-"))
-    lab = Lab(var)
+    manage(var, "migrate", "--verbosity", "0")
+    lab = RunningPortal(var)
     try:
         measure(lab, options.megabytes * MB, options.rate * MB)
     finally:
@@ -236,7 +238,7 @@ def main() -> None:
         shutil.rmtree(var, ignore_errors=True)
 
 
-def measure(lab: Lab, total: int, rate: int) -> None:
+def measure(lab: RunningPortal, total: int, rate: int) -> None:
     """One job; its rows."""
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     cookie = log_in(lab.address, "alice", PASSWORD)
@@ -287,7 +289,7 @@ def measure(lab: Lab, total: int, rate: int) -> None:
         row(f"memory of {name}: before, most, after", f"{mib} MiB")
 
 
-def len_of(lab: Lab, job: int) -> int:
+def len_of(lab: RunningPortal, job: int) -> int:
     """Bytes of the log at the portal."""
     path = lab.var / "media" / "logs" / f"{job}-1.log"
     return path.stat().st_size if path.exists() else 0
