@@ -225,7 +225,7 @@ def _malformed(request: HttpRequest, error: Exception) -> HttpResponse:
 
 
 @api.exception_handler(Exception)
-def _other(request: HttpRequest, error: Exception) -> HttpResponse:
+def _unexpected_problem(request: HttpRequest, error: Exception) -> HttpResponse:
     """A refusal or an outage as a problem; a crash is logged and says little."""
     refused = problems.refusal_of(error, request)
     if refused is None:

@@ -53,7 +53,7 @@ def verified_url(url: str, *, ca_file: str = "") -> str:
     return urlunsplit(parts._replace(query=urlencode(options)))
 
 
-def in_the_open(url: str) -> bool:
+def is_unencrypted(url: str) -> bool:
     """Return whether password and messages go to another machine without TLS.
 
     >>> in_the_open("redis://:x@gpu.example.org/0"), in_the_open("redis://localhost/0")

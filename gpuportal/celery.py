@@ -47,6 +47,6 @@ def say_ready(sender: object = None, **_kwargs: object) -> None:
 
 
 @beat_init.connect(weak=False)
-def say_beating(**_kwargs: object) -> None:
+def notify_beat_ready(**_kwargs: object) -> None:
     """Tell systemd that tasks are sent."""
     systemd.ready()

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DatabaseError
 
-from gpuportal.broker import in_the_open
+from gpuportal.broker import is_unencrypted
 from gpuportal.monitoring import migrations_due
 from telemetry import paths
 from telemetry.models import Node
@@ -55,7 +55,7 @@ def production_is_meant(**_kwargs: Any) -> list[CheckMessage]:
                 id="gpuportal.W001",
             )
         )
-    if in_the_open(settings.REDIS_URL):
+    if is_unencrypted(settings.REDIS_URL):
         found.append(
             Warning(
                 "REDIS_URL sends the broker's password over the network in the open",

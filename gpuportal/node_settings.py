@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuportal.broker import BrokerUrlInvalid, in_the_open, verified_url
+from gpuportal.broker import BrokerUrlInvalid, is_unencrypted, verified_url
 from telemetry import paths
 
 BACKENDS = ("auto", "nvml", "simulated")
@@ -94,7 +94,7 @@ class NodeSettings:
             NodeSettingsError: names the variable and what is wrong with it.
         """
         env = os.environ if environ is None else environ
-        name = _need(env, "GPUPORTAL_NODE")
+        name = _required(env, "GPUPORTAL_NODE")
         if not _NAME.fullmatch(name):
             raise NodeSettingsError(
                 variable="GPUPORTAL_NODE",
@@ -120,10 +120,10 @@ class NodeSettings:
         return cls(
             name=name,
             redis_url=_broker(env),
-            web_url=_need(env, "GPUPORTAL_WEB_URL").rstrip("/"),
-            token_file=Path(_need(env, "GPUPORTAL_NODE_TOKEN_FILE")),
-            order_key_file=Path(_need(env, "GPUPORTAL_ORDER_KEY_FILE")),
-            node_dir=Path(_need(env, "GPUPORTAL_NODE_DIR")),
+            web_url=_required(env, "GPUPORTAL_WEB_URL").rstrip("/"),
+            token_file=Path(_required(env, "GPUPORTAL_NODE_TOKEN_FILE")),
+            order_key_file=Path(_required(env, "GPUPORTAL_ORDER_KEY_FILE")),
+            node_dir=Path(_required(env, "GPUPORTAL_NODE_DIR")),
             backend=backend,
             sim_dir=Path(sim_dir) if sim_dir else None,
             supervisor_pid=_pid(env.get("GPUPORTAL_SUPERVISOR_PID", "")),
@@ -134,14 +134,14 @@ class NodeSettings:
 
 
 def _broker(env: Mapping[str, str]) -> str:
-    url = _need(env, "GPUPORTAL_NODE_REDIS_URL")
+    url = _required(env, "GPUPORTAL_NODE_REDIS_URL")
     try:
         url = verified_url(url, ca_file=env.get("GPUPORTAL_BROKER_CA_FILE", ""))
     except BrokerUrlInvalid as error:
         raise NodeSettingsError(
             variable="GPUPORTAL_NODE_REDIS_URL", why=str(error)
         ) from error
-    if in_the_open(url) and not _flag(env, "GPUPORTAL_BROKER_PLAIN"):
+    if is_unencrypted(url) and not _flag(env, "GPUPORTAL_BROKER_PLAIN"):
         raise NodeSettingsError(
             variable="GPUPORTAL_NODE_REDIS_URL",
             why="begins with redis://, which sends the password in the open: use "
@@ -150,7 +150,7 @@ def _broker(env: Mapping[str, str]) -> str:
     return url
 
 
-def _need(env: Mapping[str, str], variable: str) -> str:
+def _required(env: Mapping[str, str], variable: str) -> str:
     value = env.get(variable, "").strip()
     if not value:
         raise NodeSettingsError(variable=variable, why="is not set")

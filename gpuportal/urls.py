@@ -16,7 +16,7 @@ from gpuportal.monitoring.health import healthz, readyz
 from gpuportal.monitoring.metrics import metrics
 from gpuportal.pages import views
 from gpuportal.pages.help_pages import help_page, help_terms
-from gpuportal.pages.mine import mine
+from gpuportal.pages.mine import my_reservations_page
 from gpuportal.pages.reservation_page import reservation
 
 urlpatterns = [
@@ -26,7 +26,7 @@ urlpatterns = [
     path("board/minute", views.board_minute, name="board-minute"),
     path("board/energy", views.board_energy, name="board-energy"),
     path("free/", free_hours, name="free-hours"),
-    path("mine/", mine, name="mine"),
+    path("mine/", my_reservations_page, name="mine"),
     path("reservations/<int:pk>/", reservation, name="reservation"),
     path("help/", help_page, name="help"),
     path("help/terms.json", help_terms, name="help-terms"),

@@ -58,7 +58,7 @@ def job_list(
 @router.get("/jobs/{int:job_id}")
 def job_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
     """One Job with its moves and its last lines."""
-    job = _one(request, job_id)
+    job = _visible_job(request, job_id)
     return snapshots.job_facts(job) | {
         "parts": snapshots.job_parts(job),
         "events": snapshots.job_events(job),
@@ -70,7 +70,7 @@ def job_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
 @router.get("/jobs/{int:job_id}/usage")
 def job_summary(request: HttpRequest, job_id: int) -> dict[str, Any]:
     """What a Job came to, so far where it runs; null: it has not begun."""
-    job = _one(request, job_id)
+    job = _visible_job(request, job_id)
     usage = job_usage(job, now=timezone.now())
     return {"job": job.pk, "usage": usage and usage_entry(usage)}
 
@@ -88,7 +88,7 @@ def job_log(
     Of a Job over several nodes `part` says which node's, as `parts` numbers them.
     `note` says why the log was deleted or cut; it is empty where it was not.
     """
-    job = _one(request, job_id)
+    job = _visible_job(request, job_id)
     piece = log_store.read(job, offset=offset, length=length, part=part)
     return {
         "offset": piece.offset,
@@ -108,13 +108,15 @@ def job_log_search(
     part: int = Query(0, ge=0, le=MOST_NODES),
 ) -> dict[str, Any]:
     """Lines of the whole stored log that hold a text, from a byte offset on."""
-    return asdict(log_store.search(_one(request, job_id), q, offset=offset, part=part))
+    return asdict(
+        log_store.search(_visible_job(request, job_id), q, offset=offset, part=part)
+    )
 
 
 @router.get("/jobs/{int:job_id}/numbers")
 def job_numbers(request: HttpRequest, job_id: int) -> dict[str, Any]:
     """The numbers that the log carries, thinned for a chart."""
-    return {"rows": log_store.numbers(_one(request, job_id))}
+    return {"rows": log_store.numbers(_visible_job(request, job_id))}
 
 
 @router.post("/jobs", response={201: dict[str, Any]})
@@ -123,7 +125,7 @@ def job_launch(request: HttpRequest, body: NewJob) -> Status[dict[str, Any]]:
     if body.backfill is not None and body.reservation is None:
         return Status(201, gap_create(_user(request), body))
     job = jobs.launch(user=_user(request), now=timezone.now(), **body.wanted())
-    return Status(201, snapshots.job_facts(_one(request, job.pk)))
+    return Status(201, snapshots.job_facts(_visible_job(request, job.pk)))
 
 
 @router.post("/jobs/{int:job_id}/stop")
@@ -151,7 +153,7 @@ def _visible(request: HttpRequest):  # type: ignore[no-untyped-def]
     )
 
 
-def _one(request: HttpRequest, job_id: int) -> Job:
+def _visible_job(request: HttpRequest, job_id: int) -> Job:
     job: Job | None = _visible(request).filter(pk=job_id).first()
     if job is None:
         raise NotFound(what=sentence("job #{job_id}", job_id=job_id))

@@ -26,7 +26,7 @@ def look_again() -> dict[str, int]:
 @shared_task(name="placement.tasks.follow")
 def follow() -> dict[str, int]:
     """Follow running Jobs: progress, and the outcomes of Plans."""
-    return steps.follow(timezone.now())
+    return steps.run_progress_tick(timezone.now())
 
 
 @shared_task(name="placement.tasks.limit_logs")

@@ -15,7 +15,7 @@ def tick(now: datetime) -> dict[str, int]:
     """Start and stop Jobs that are due, and tell the device gates; return how many rows
     each step moved."""
     return {
-        "brought": waitlist.settle(now),
+        "brought": waitlist.settle_waiting_jobs(now),
         # Before the Jobs: a node reads that a Job may open its GPUs before it starts
         # the Job.
         **device_gate.send_due(now),
@@ -29,6 +29,6 @@ def rebalance(now: datetime) -> dict[str, int]:
     return rebalance_tick.rebalance_jobs(now) | endpoint_move.tick(now)
 
 
-def follow(now: datetime) -> dict[str, int]:
+def run_progress_tick(now: datetime) -> dict[str, int]:
     """Follow running Jobs: their progress, and what comes of their Plans."""
-    return progress_tick.follow(now) | outcome_tick.measure(now)
+    return progress_tick.run_steps(now) | outcome_tick.measure(now)

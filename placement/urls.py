@@ -65,7 +65,7 @@ urlpatterns = [
     ),
     path(
         "node/v1/jobs/<int:pk>/checkpoint/about",
-        checkpoint_channel.about,
+        checkpoint_channel.announce_checkpoint,
         name="node-checkpoint-about",
     ),
     path(

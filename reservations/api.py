@@ -45,7 +45,7 @@ from reservations.store.membership_rights import payers
 from reservations.waitlist.api import calendar_extras, preview_chance
 from reservations.waitlist.api import router as waiting_router
 from reservations.web.api_parts import (
-    counted_now,
+    count_request,
     decision_json,
     hours_of,
     own_membership,
@@ -146,7 +146,7 @@ def _json(request: HttpRequest, content: object) -> HttpResponse:
 def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
     """Book; 409 with the rule, its numbers and the next slot where refused."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     made = booking.book(
         user=user,
         membership=own_membership(user, wish.membership),
@@ -167,7 +167,7 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
 def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
     """Say what booking (or changing ``ignoring``) would do; writes nothing."""
     user = signed_in(request)
-    now = counted_now(user, writes=False)
+    now = count_request(user, writes=False)
     decision = booking.preview(
         user=user,
         membership=own_membership(user, wish.membership),
@@ -188,7 +188,7 @@ def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
 def change(request: HttpRequest, pk: int, wish: ChangeIn) -> dict[str, object]:
     """Move, lengthen or shorten it, change its GPUs or its purpose."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     changed = booking_change.change(
         reservation_id=pk,
         user=user,
@@ -209,7 +209,7 @@ def cancel(
 ) -> dict[str, object]:
     """Give back before the start; can be undone for ten seconds."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     gone = giving.cancel(
         reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
     )
@@ -221,7 +221,7 @@ def cancel(
 def undo(request: HttpRequest, pk: int) -> dict[str, object]:
     """Take the cancel back, if nobody took the time meanwhile."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     back = undo_cancel(reservation_id=pk, user=user, now=now)
     return _entry(user, back, now)
 
@@ -230,7 +230,7 @@ def undo(request: HttpRequest, pk: int) -> dict[str, object]:
 def undo_booking(request: HttpRequest, pk: int) -> dict[str, object]:
     """Take a new booking back at no cost, within ten seconds of making it."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     gone = booking_undo.undo_booking(reservation_id=pk, user=user, now=now)
     return _entry(user, gone, now)
 
@@ -241,7 +241,7 @@ def release(
 ) -> dict[str, object]:
     """Give back what runs, now."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     gone = giving.release(
         reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
     )
@@ -254,7 +254,7 @@ def keep(
 ) -> dict[str, object]:
     """Keep an idle one: once."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     kept = check_in.keep_idle(
         reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
     )
@@ -265,7 +265,7 @@ def keep(
 def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
     """First slots for N Gpus of at least X GiB for H hours."""
     user = signed_in(request)
-    now = counted_now(user, writes=False)
+    now = count_request(user, writes=False)
     membership = own_membership(user, wish.membership)
     if membership is None:
         # A search works with any membership. A booking names the one that pays.
@@ -294,7 +294,7 @@ def standing(request: HttpRequest) -> dict[str, object]:
     found = standing_service.standing(user=signed_in(request), now=timezone.now())
     return {
         "now": iso(found.now),
-        "memberships": [_standing(own) for own in found.memberships],
+        "memberships": [_standing_json(own) for own in found.memberships],
         **rights_json(found),
         "ledger": [
             {
@@ -310,7 +310,7 @@ def standing(request: HttpRequest) -> dict[str, object]:
     }
 
 
-def _standing(own: MembershipStanding) -> dict[str, object]:
+def _standing_json(own: MembershipStanding) -> dict[str, object]:
     return {
         "id": own.membership.pk,
         "account": own.membership.account.name,

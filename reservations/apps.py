@@ -16,7 +16,7 @@ class ReservationsConfig(AppConfig):
         from reservations.rules import booking_alerts
 
         # Importing them registers them.
-        assert checks.guards_are_there and booking_alerts.INTRUDER
+        assert checks.check_database_guards and booking_alerts.INTRUDER
 
         # After every migrate: SQLite drops triggers when it rebuilds a table.
         post_migrate.connect(triggers.install, sender=self)

@@ -9,7 +9,9 @@ from reservations.models.triggers import missing
 
 
 @register("database")
-def guards_are_there(databases: Sequence[str] | None = None, **_: Any) -> list[Error]:
+def check_database_guards(
+    databases: Sequence[str] | None = None, **_: Any
+) -> list[Error]:
     """Check that the database itself refuses overlaps and changed ledgers.
 
     Runs with ``manage.py check --database default`` and before ``migrate`` has

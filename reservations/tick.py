@@ -64,22 +64,26 @@ def tick(now: datetime, *, waitlist: bool = True) -> dict[str, int]:
     at = whole_second(now)
     policy = site_policy()
     done = {
-        "started": _each(
+        "started": _run_for_each(
             lifecycle_steps.due_to_start(at), lifecycle_steps.start, at, policy
         ),
-        "stayed_on": _each(overstay.due(at), overstay.extend_past_end, at, policy),
-        "lost": _each(
+        "stayed_on": _run_for_each(
+            overstay.due(at), overstay.extend_past_end, at, policy
+        ),
+        "lost": _run_for_each(
             lifecycle_steps.with_lost_gpus(at), lifecycle_steps.watch_lost, at, policy
         ),
     }
     done |= absence.check(at, policy)
-    done["ended"] = _each(
+    done["ended"] = _run_for_each(
         lifecycle_steps.due_to_end(at), lifecycle_steps.end, at, policy
     )
-    done["unclean"] = _each(
+    done["unclean"] = _run_for_each(
         unclean_start.due(at, policy), lifecycle_steps.mend_unclean, at, policy
     )
-    done["charged_late"] = _each(late_charges.due(at), late_charges.charge, at, policy)
+    done["charged_late"] = _run_for_each(
+        late_charges.due(at), late_charges.charge, at, policy
+    )
     done |= closures.due(at, policy)
     done |= gpu_replacement.due(at, policy)
     done |= courses.end_due(at, policy)
@@ -92,7 +96,7 @@ def tick(now: datetime, *, waitlist: bool = True) -> dict[str, int]:
     return done
 
 
-def _each(
+def _run_for_each(
     pks: Iterable[int],
     step: Callable[[int, datetime, Policy], bool],
     now: datetime,

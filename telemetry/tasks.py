@@ -68,7 +68,7 @@ def tick() -> dict[str, int]:
     close_old_connections()
     done: dict[str, int] = {}
     steps: list[tuple[str, Callable[[datetime], int]]] = [
-        ("hours_rolled", _roll),
+        ("hours_rolled", _roll_up),
         ("summaries_filled", _fill),
         ("minutes_deleted", _prune),
         ("hours_deleted", _prune_hours),
@@ -117,7 +117,7 @@ def _prune(now: datetime) -> int:
     return prune_minutes(now=now, keep_days=kept.keep_minute_days)
 
 
-def _roll(now: datetime) -> int:
+def _roll_up(now: datetime) -> int:
     return roll_hours(now=now)
 
 

@@ -55,7 +55,7 @@ def facts_of(alert: Alert, *, people: str) -> list[tuple[str, str]]:
             (
                 f"XID {xid['code']}",
                 gettext("%(times)s, last %(when)s")
-                % {"times": times, "when": _when(xid["last_at"])},
+                % {"times": times, "when": local_instant_text(xid["last_at"])},
             )
         )
     if detail.get("causes"):
@@ -63,9 +63,11 @@ def facts_of(alert: Alert, *, people: str) -> list[tuple[str, str]]:
     if detail.get("reservations"):
         found.append((gettext("Reservations"), str(detail["reservations"])))
     if detail.get("next_start"):
-        found.append((gettext("First booking"), _when(detail["next_start"])))
+        found.append(
+            (gettext("First booking"), local_instant_text(detail["next_start"]))
+        )
     if detail.get("last_seen_at"):
-        found.append((gettext("Last data"), _when(detail["last_seen_at"])))
+        found.append((gettext("Last data"), local_instant_text(detail["last_seen_at"])))
     if detail.get("claimed_by"):
         found.append((gettext("Claimed by"), str(detail["claimed_by"])))
     if detail.get("reason"):
@@ -80,7 +82,9 @@ def facts_of(alert: Alert, *, people: str) -> list[tuple[str, str]]:
     if detail.get("refused"):
         why, used = str(detail["refused"]), str(detail.get("used", ""))
         found.append((gettext("Cause"), broker_refusals.cause(why, used)))
-        found.append((gettext("Last refused"), _when(detail["refused_at"])))
+        found.append(
+            (gettext("Last refused"), local_instant_text(detail["refused_at"]))
+        )
         if detail.get("address"):
             found.append((gettext("From"), str(detail["address"])))
         remedy = broker_refusals.remedy(why, str(alert.place))
@@ -102,7 +106,7 @@ def _times(count: int) -> str:
     return gettext("%(n)s times") % {"n": count}
 
 
-def _when(iso: str) -> str:
+def local_instant_text(iso: str) -> str:
     at = timezone.localtime(datetime.fromisoformat(iso))
     return date_format(at, "DAY_AND_TIME_FORMAT")
 

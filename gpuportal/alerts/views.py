@@ -34,7 +34,7 @@ from telemetry.alerts.service import LONGEST_SNOOZE
 from telemetry.models import AlertQuerySet, Gpu, Node
 from telemetry.rules.alert_rules import alert_rules
 from telemetry.web.plain_forms import PlainForm
-from telemetry.web.spreadsheet import tame
+from telemetry.web.spreadsheet import escape_formula
 
 PAGE_ROWS = 25
 CSV_ROWS = 10_000
@@ -146,7 +146,7 @@ def _csv(rows: list[AlertRow]) -> HttpResponse:
             *(opened, seen, closed, alert.openings),
             *(row.booking.pk if row.booking else "", alert.acknowledged_by, facts),
         )
-        sheet.writerow([tame(cell) for cell in cells])
+        sheet.writerow([escape_formula(cell) for cell in cells])
     return answer
 
 

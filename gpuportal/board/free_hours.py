@@ -31,7 +31,7 @@ from telemetry.rules.week_pattern import (
 )
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
-from telemetry.web.spreadsheet import tame
+from telemetry.web.spreadsheet import escape_formula
 
 WEEKS = (4, 8, 26)
 STRETCH_HOURS = 4
@@ -188,5 +188,5 @@ def _csv(week: list[WeekHour]) -> HttpResponse:
     for one in week:
         ratio = "" if one.free_ratio is None else round(one.free_ratio, 4)
         cells = (DAY_NAMES[one.day], f"{one.hour:02}:00", ratio, one.weeks)
-        sheet.writerow(tame(cell) for cell in cells)
+        sheet.writerow(escape_formula(cell) for cell in cells)
     return answer

@@ -53,10 +53,10 @@ def working() -> list[WallLink]:
     A former admin has seen the addresses, so they end with the role.
     """
     rows = WallLink.objects.filter(revoked_at=None).select_related("made_by")
-    return [link for link in rows if _works(link)]
+    return [link for link in rows if _made_by_operator(link)]
 
 
-def _works(link: WallLink) -> bool:
+def _made_by_operator(link: WallLink) -> bool:
     return link.made_by is not None and link.made_by.is_operator
 
 
@@ -64,7 +64,7 @@ def link_of(text: str) -> WallLink | None:
     """Return the link that a text stands for; None: unknown, or it does not work."""
     rows = WallLink.objects.select_related("made_by")
     link = rows.filter(link_hash=ApiToken.hash_token(text), revoked_at=None).first()
-    return link if link is not None and _works(link) else None
+    return link if link is not None and _made_by_operator(link) else None
 
 
 def viewer_of_link(text: str) -> Viewer | None:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from gpuportal.demo.lab import LOST
 from gpuportal.demo.minutes import MINUTES_SPAN
 from gpuportal.demo.past_bookings import DraftBooking
-from gpuportal.demo.sample_totals import columns, stretch
+from gpuportal.demo.sample_totals import columns, sample_totals
 from placement.models import Job
 from reservations.models import Reservation
 from reservations.rules.lifecycle import State
@@ -50,7 +50,9 @@ def write_hours(
         while hour < last:
             own = parts.get((gpu.pk, hour), [])
             rest = 3600 - sum(part.seconds for part in own)
-            totals = merge_all([*(p.totals for p in own), stretch(gpu, None, rest)])
+            totals = merge_all(
+                [*(p.totals for p in own), sample_totals(gpu, None, rest)]
+            )
             rows.append(SampleHour(gpu=gpu, hour_at=hour, **columns(totals)))
             for part in own:
                 key = (part.account, gpu.pool_id, hour)
@@ -89,7 +91,7 @@ def _parts(
             for held in draft.gpus:
                 util = draft.util_pct if draft.came else 0.0
                 shown = min(100.0, max(0.0, util + chance.gauss(0, 3) if util else 0.0))
-                totals = stretch(gpus[held.pk], shown, seconds)
+                totals = sample_totals(gpus[held.pk], shown, seconds)
                 account = row.membership.account_id
                 found[held.pk, hour].append(HourPart(account, totals, seconds))
     return found
@@ -135,7 +137,7 @@ def _summary(
 ) -> Iterator[UsageSummary]:
     seconds = int((end - start).total_seconds())
     util = draft.util_pct if draft.came else None
-    single = {g.pk: stretch(gpus[g.pk], util, seconds) for g in draft.gpus}
+    single = {g.pk: sample_totals(gpus[g.pk], util, seconds) for g in draft.gpus}
     for gpu_id, totals in [*single.items(), (None, merge_all(single.values()))]:
         yield UsageSummary(
             kind="reservation" if job_id is None else "job",

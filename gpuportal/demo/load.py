@@ -94,7 +94,7 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> LoadedLab:
             now,
             frozenset(modest),
         )
-        scenes = _draw(book, gpus, members, now=now, chance=chance)
+        scenes = _draw_bookings(book, gpus, members, now=now, chance=chance)
         rows = _write(book.drafts, members, now=now)
         write_taken(members, gpus, now=now, chance=random.Random(seed))
         booked = list(zip(book.drafts, rows, strict=True))
@@ -209,7 +209,7 @@ def _enroll(name: str, now: datetime) -> Node:
     return row
 
 
-def _draw(
+def _draw_bookings(
     book: PastBookings,
     gpus: list[DemoGpu],
     members: list[Membership],

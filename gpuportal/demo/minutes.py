@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from gpuportal.demo.lab import LOST
 from gpuportal.demo.past_bookings import DraftBooking
-from gpuportal.demo.sample_totals import columns, stretch
+from gpuportal.demo.sample_totals import columns, sample_totals
 from reservations.models import Reservation
 from telemetry.models import Gpu, SampleMinute
 
@@ -42,6 +42,6 @@ def write_minutes(
                 continue
             base = next((u for s, e, u in spans if s <= at < e), None)
             util = base and min(100.0, max(0.0, base + chance.gauss(0, 4)))
-            said = columns(stretch(gpu, util, 60))
+            said = columns(sample_totals(gpu, util, 60))
             rows.append(SampleMinute(gpu=gpu, minute_at=at, **said))
     SampleMinute.objects.bulk_create(rows, batch_size=2000)

@@ -11,7 +11,7 @@ _NAMES = tuple(MinuteTotals.__dataclass_fields__)
 _LIMITS = {node.name: node.power_limit_watts for node in NODES}
 
 
-def stretch(gpu: Gpu, util: float | None, seconds: int) -> MinuteTotals:
+def sample_totals(gpu: Gpu, util: float | None, seconds: int) -> MinuteTotals:
     """Return a Gpu's totals for so many seconds at one utilization; None: no
     process."""
     if seconds <= 0:

@@ -165,9 +165,9 @@ async def admitted(
     small = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     large = chunked or (declared or 0) > small
     if not (large and credentials and scope["path"] in UPLOAD_PATHS):
-        yield bounded(receive, _within(declared, small))
+        yield bounded(receive, _allowed_bytes(declared, small))
         return
-    most_bytes = _within(declared, MOST_UPLOAD_BYTES + FORM_BYTES)
+    most_bytes = _allowed_bytes(declared, MOST_UPLOAD_BYTES + FORM_BYTES)
     user_pk = await sender(scope)
     if user_pk is None:
         raise RequestRefused(
@@ -192,7 +192,7 @@ def _declared_body(scope: Scope) -> tuple[int | None, bool, bool]:
     return declared, chunked, credentials
 
 
-def _within(declared: int | None, most_bytes: int) -> int:
+def _allowed_bytes(declared: int | None, most_bytes: int) -> int:
     """Return the limit. Raises RequestRefused if more is declared."""
     if declared is not None and declared > most_bytes:
         raise problems.too_large(most_bytes)

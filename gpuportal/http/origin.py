@@ -44,7 +44,9 @@ class SameOrigin:
             for name, value in scope.get("headers", [])
         ]
         origins = [value for name, value in headers if name == "origin"]
-        if len(origins) == 1 and _ours(origins[0], _request_of(scope, dict(headers))):
+        if len(origins) == 1 and _is_same_origin(
+            origins[0], _request_of(scope, dict(headers))
+        ):
             await self.application(scope, receive, send)
         else:
             await WebsocketDenier()(scope, receive, send)
@@ -62,7 +64,7 @@ def _request_of(scope: Scope, headers: dict[str, str]) -> HttpRequest:
     return request
 
 
-def _ours(origin: str, request: HttpRequest) -> bool:
+def _is_same_origin(origin: str, request: HttpRequest) -> bool:
     try:
         host = request.get_host()
         wanted = (str(request.scheme), *_host_and_port(f"{request.scheme}://{host}"))

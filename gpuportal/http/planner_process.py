@@ -90,7 +90,7 @@ def fork_workers(descriptors: Sequence[int], serve: Serve) -> None:
                         key.fileobj.close()
                         continue
                     own = tempfile.mkdtemp(dir=folder)
-                    pid = _fork(key.fileobj, socks, events, serve, own)
+                    pid = _fork_worker(key.fileobj, socks, events, serve, own)
                     ended, of = os.pidfd_open(pid), (pid, key.fileobj, own)
                     events.register(ended, selectors.EVENT_READ, of)
                 else:
@@ -123,7 +123,7 @@ def _closed(sock: socket.socket) -> bool:
         return True
 
 
-def _fork(
+def _fork_worker(
     sock: socket.socket,
     socks: Sequence[socket.socket],
     events: selectors.BaseSelector,
@@ -193,7 +193,7 @@ def serve(sock: socket.socket, handler: Any) -> None:
             head = json.load(about)
             try:
                 with ended_after(head.pop("seconds")):
-                    _answer(handler, head, body, answer)
+                    _answer_request(handler, head, body, answer)
             except Exception:
                 # The worker goes on, because it has loaded what the next request needs.
                 log.exception("a request could not be answered")
@@ -224,7 +224,7 @@ def ended_after(seconds: float | None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _answer(
+def _answer_request(
     handler: Any, head: dict[str, Any], body: IO[bytes], answer: IO[bytes]
 ) -> None:
     """Run Django's chain for one request and write what it answers."""

@@ -76,7 +76,7 @@ def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
     """Authenticate and resolve a request, without its body."""
     try:
         path = "/stats" if rest == "stats" else allowed_path(rest)
-        user = _asker(request, pk)
+        user = _authenticated_user(request, pk)
         if path is None:
             raise CallRefused("not-found", "There is no such address.")
         if request.method not in ("GET", "HEAD", "POST"):
@@ -97,7 +97,7 @@ def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
         return refusal(error)
 
 
-def _asker(request: HttpRequest, job_id: int) -> User:
+def _authenticated_user(request: HttpRequest, job_id: int) -> User:
     """Return the User of the token, or of the session with its CSRF token.
 
     Raises:
@@ -323,7 +323,7 @@ async def _body(receive: Receive, most_bytes: int) -> bytes | None:
 async def _unless_gone(receive: Receive, asking: Any) -> NodeAnswer | None:
     """Wait for an answer as long as the client waits."""
     asked = asyncio.ensure_future(asking)
-    gone = asyncio.ensure_future(_left(receive))
+    gone = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
         await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
         return await asked if asked.done() else None
@@ -333,6 +333,6 @@ async def _unless_gone(receive: Receive, asking: Any) -> NodeAnswer | None:
         await asyncio.gather(asked, gone, return_exceptions=True)
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         continue

@@ -229,7 +229,7 @@ def sentence_of(verb: str, what: str) -> str:
     return f"{area}: {act.replace('-', ' ') or 'changed'} ({what})"
 
 
-def subject_words(subject: str, names: dict[str, str]) -> str:
+def subject_text(subject: str, names: dict[str, str]) -> str:
     """Return a subject as people call it.
 
     Args:
@@ -330,7 +330,7 @@ def rows_of(entries: Iterable[AuditEntry]) -> list[AuditRow]:
         AuditRow(
             entry=entry,
             actor=str(entry.actor) if entry.actor is not None else gettext(PORTAL),
-            sentence=sentence_of(entry.verb, subject_words(entry.subject, names)),
+            sentence=sentence_of(entry.verb, subject_text(entry.subject, names)),
             url=subject_url(entry.subject),
         )
         for entry in entries

@@ -17,7 +17,7 @@ from reservations.models import AuditEntry
 from reservations.store.access import operator_required
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
-from telemetry.web.spreadsheet import tame
+from telemetry.web.spreadsheet import escape_formula
 
 PAGE_ROWS = 50
 CSV_ROWS = 50_000
@@ -121,5 +121,5 @@ def _csv(rows: list[AuditRow]) -> HttpResponse:
         login = entry.actor.username if entry.actor is not None else ""
         at = entry.at.astimezone(UTC).isoformat(timespec="seconds")
         cells = (at, row.actor, login, entry.verb, entry.subject, row.sentence)
-        sheet.writerow([tame(cell) for cell in (*cells, entry.reason)])
+        sheet.writerow([escape_formula(cell) for cell in (*cells, entry.reason)])
     return answer

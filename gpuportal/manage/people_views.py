@@ -80,7 +80,7 @@ def people(request: HttpRequest) -> HttpResponseBase:
             | Q(email__icontains=q)
             | Q(unix_user=q)
         )
-    rows = _of_kind(rows, values.get("kind") or "")
+    rows = _people_of_kind(rows, values.get("kind") or "")
     rows = rows.order_by(SORTS[values.get("sort") or "name"], "pk")
     query = request.GET.copy()
     query.pop("page", None)
@@ -96,7 +96,7 @@ def people(request: HttpRequest) -> HttpResponseBase:
     return render(request, "gpuportal/manage/people.html", found)
 
 
-def _of_kind(rows: QuerySet[User], kind: str) -> QuerySet[User]:
+def _people_of_kind(rows: QuerySet[User], kind: str) -> QuerySet[User]:
     """Return the people of one kind."""
     own = Membership.objects.filter(user=OuterRef("pk"), active=True)
     if kind == "off":

@@ -127,7 +127,7 @@ def needs_of(now: datetime, *, alerts: int) -> Iterator[OperatorTask]:
             urgent=True,
         )
     yield from _machines(now)
-    yield from _strangers()
+    yield from _unknown_broker_users()
     yield from _requests(now)
     yield from _people()
     yield from _oversold()
@@ -151,7 +151,7 @@ def _machines(now: datetime) -> Iterator[OperatorTask]:
             ngettext("%(n)s node not live", "%(n)s nodes not live", len(silent))
             % {"n": len(silent)},
             gettext("No data arrives from %(names)s. Is the worker running there?")
-            % {"names": _some(silent)},
+            % {"names": _first_names(silent)},
             f"{reverse('alerts')}?{urlencode({'node': silent[0]})}",
             gettext("See alerts"),
             urgent=True,
@@ -188,14 +188,14 @@ def _machines(now: datetime) -> Iterator[OperatorTask]:
             )
             % {"n": len(gone)},
             gettext("%(gpus)s: restart the node, replace the GPU or retire it.")
-            % {"gpus": _some(gone)},
+            % {"gpus": _first_names(gone)},
             f"{reverse('manage-gpus')}?state=missing",
             gettext("See GPUs"),
             urgent=True,
         )
 
 
-def _strangers() -> Iterator[OperatorTask]:
+def _unknown_broker_users() -> Iterator[OperatorTask]:
     """Names that the broker refuses and that are no node in service: a renamed
     machine, one that was never enrolled, one that was retired. Enrolled nodes have an
     Alert."""
@@ -302,7 +302,7 @@ def _people() -> Iterator[OperatorTask]:
             yield OperatorTask(
                 "users",
                 what % {"n": count},
-                f"{_some(names, count)}. {why}",
+                f"{_first_names(names, count)}. {why}",
                 f"{reverse('manage-people')}?kind={kind}",
                 gettext("See people"),
             )
@@ -326,7 +326,7 @@ def _oversold() -> Iterator[OperatorTask]:
                 "%(pools)s: if everybody books their whole quota, some will "
                 "find no free time."
             )
-            % {"pools": _some(oversold)},
+            % {"pools": _first_names(oversold)},
             reverse("manage-accounts"),
             gettext("See quotas"),
         )
@@ -371,7 +371,7 @@ def _deliveries(now: datetime) -> Iterator[OperatorTask]:
         )
 
 
-def _some(names: list[str], count: int = 0) -> str:
+def _first_names(names: list[str], count: int = 0) -> str:
     """Return the first few names, and how many more there are."""
     more = max(count, len(names)) - min(len(names), NAMES_SHOWN)
     shown = ", ".join(names[:NAMES_SHOWN])

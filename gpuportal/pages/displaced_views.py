@@ -41,13 +41,13 @@ def displaced(
     )
     return {
         "told": notices_with_text(rows, user),
-        "sides": _sides(rows[0].detail) if rows else [],
+        "sides": _comparison_bars(rows[0].detail) if rows else [],
         "waits_again": found.waits_again.filter(user=user).first(),
         "next": _next(found, [one.gpu_id for one in allocations], now),
     }
 
 
-def _sides(detail: dict[str, Any]) -> list[ComparisonBar]:
+def _comparison_bars(detail: dict[str, Any]) -> list[ComparisonBar]:
     """Return both sides of docs/design/fair-booking.md#rule-2.
 
     Firm within a quota compares nobody.
@@ -58,12 +58,12 @@ def _sides(detail: dict[str, Any]) -> list[ComparisonBar]:
     if detail.get("of_group"):
         own = gettext("Your group, without it")
     return [
-        _side(own, detail.get("own_level_fs")),
-        _side(other, detail.get("other_level_fs")),
+        _comparison_bar(own, detail.get("own_level_fs")),
+        _comparison_bar(other, detail.get("other_level_fs")),
     ]
 
 
-def _side(who: str, level_fs: float | None) -> ComparisonBar:
+def _comparison_bar(who: str, level_fs: float | None) -> ComparisonBar:
     left, width, behind = bar_of(level_fs)
     return ComparisonBar(who, f"{used_ratio(level_fs):.1f}×", left, width, behind)
 

@@ -64,13 +64,15 @@ class OwnBooking:
 
 
 @require_safe
-def mine(request: HttpRequest) -> HttpResponse:
+def my_reservations_page(request: HttpRequest) -> HttpResponse:
     """Show the user's Reservations, Jobs, quota, waiting requests, Offers and
     Series."""
     user = reader(request)
     now, policy = timezone.now(), site_policy()
     asked = read_filters(PastFilterForm, request.GET)
-    live = list(_own(user).live().filter(end__gt=now).order_by("start", "pk"))
+    live = list(
+        _own_reservations(user).live().filter(end__gt=now).order_by("start", "pk")
+    )
     jobs = list(
         Job.objects.filter(owner=user)
         .live()
@@ -80,7 +82,7 @@ def mine(request: HttpRequest) -> HttpResponse:
     bookings = [_booking(row, jobs, user, now, policy) for row in live]
     running = [one for one in bookings if one.row.state == State.ACTIVE]
     ahead = [one for one in bookings if one.row.state != State.ACTIVE]
-    past = _past(user, asked.values, now)
+    past = _past_page(user, asked.values, now)
     seen_by = Reader.of(user, policy)
     offers = _offers(user, seen_by)
     waits = list(own_rows(user).filter(state=WaitingRequest.State.WAITING))
@@ -100,7 +102,7 @@ def mine(request: HttpRequest) -> HttpResponse:
         "offers": offers,
         "series": [(row, rule_of(row).words) for row in _series(user)],
         "past": past,
-        "past_rows": [(row, _title(row), _span(row)) for row in past],
+        "past_rows": [(row, _title(row), _span_text(row)) for row in past],
         "state": asked.values.get("state") or "",
         "states": OVER,
         "notices": asked.notices,
@@ -116,7 +118,7 @@ def _series(user: User) -> list[Series]:
     return list(running.order_by("-pk")[:SERIES_SHOWN])
 
 
-def _own(user: User) -> ReservationQuerySet:
+def _own_reservations(user: User) -> ReservationQuerySet:
     """Return a User's Reservations with their GPUs, in as many queries as tables."""
     return (
         Reservation.objects.filter(user=user)
@@ -133,7 +135,7 @@ def _booking(
     return OwnBooking(
         row=row,
         title=_title(row),
-        span=_span(row),
+        span=_span_text(row),
         price_sum=price_of(row, held),
         frozen=row.kind == Kind.FLEX and now >= freezes_at,
         nodes=node_access(held, user),
@@ -149,13 +151,13 @@ def _title(row: Reservation) -> str:
     return gpus_title([(one.gpu.pool.gpu_class, one.gpu.node.name) for one in held])
 
 
-def _span(row: Reservation) -> str:
+def _span_text(row: Reservation) -> str:
     return span_text(row.start, row.end, timezone.get_current_timezone())
 
 
-def _past(user: User, asked: dict[str, Any], now: datetime) -> "Page[Reservation]":
+def _past_page(user: User, asked: dict[str, Any], now: datetime) -> "Page[Reservation]":
     """Return a page of past Reservations, the newest first."""
-    rows = _own(user).exclude(state__in=State.live(), end__gt=now)
+    rows = _own_reservations(user).exclude(state__in=State.live(), end__gt=now)
     if asked.get("state"):
         rows = rows.filter(state=asked["state"])
     rows = rows.order_by("-start", "-pk")

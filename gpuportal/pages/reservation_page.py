@@ -62,7 +62,7 @@ def _quota_sentence(quota: dict[str, Any], whose: str) -> str:
     )
 
 
-def _of(name: str) -> str:
+def _possessive(name: str) -> str:
     return sentence("{name}’s", name=name)
 
 
@@ -73,7 +73,7 @@ def decision_text(reservation: Reservation, *, own: bool) -> list[str]:
     """
     decision = reservation.decision or {}
     rule = str(decision.get("rule", ""))
-    owner = sentence("your") if own else _of(str(reservation.user))
+    owner = sentence("your") if own else _possessive(str(reservation.user))
     words: list[str] = []
     if rule.startswith("1"):
         words.append(
@@ -98,7 +98,7 @@ def decision_text(reservation: Reservation, *, own: bool) -> list[str]:
             )
         )
     for number, quota in enumerate(decision.get("quotas", [])):
-        whose = _of(str(quota.get("account", ""))) if number else owner
+        whose = _possessive(str(quota.get("account", ""))) if number else owner
         words.append(_quota_sentence(quota, whose))
     gone = decision.get("displaced", [])
     if gone:
@@ -166,7 +166,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             "length_seconds": int((found.end - found.start).total_seconds()),
             "frozen": found.kind == "flex" and now.timestamp() >= freezes_at,
             "freezes_at": datetime.fromtimestamp(freezes_at, tz=UTC),
-            **_past(found, allocations, now),
+            **_past_context(found, allocations, now),
             **people,
             **displaced(found, allocations, user, now),
             "repeat": _repeat(found),
@@ -187,7 +187,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
     )
 
 
-def _past(
+def _past_context(
     found: Reservation, allocations: list[Allocation], now: datetime
 ) -> dict[str, Any]:
     """Return what it came to and its charts, where it has begun."""

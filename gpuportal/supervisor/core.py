@@ -163,7 +163,7 @@ class Supervisor:
         if self._stopping:
             return
         wait_seconds = child.deaths.failed()
-        name, how = child.spec.name, _how(exit_code)
+        name, how = child.spec.name, _exit_text(exit_code)
         if child.spec.essential and child.deaths.failures >= QUICK_DEATHS_MAX:
             self._say(
                 f"{name} {how} {child.deaths.failures} times in a row; giving up."
@@ -224,7 +224,7 @@ class Supervisor:
         self._reap()
 
 
-def _how(exit_code: int) -> str:
+def _exit_text(exit_code: int) -> str:
     """Return in words how a process ended."""
     if exit_code >= 0:
         return f"ended with exit status {exit_code}"

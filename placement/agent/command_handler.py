@@ -100,7 +100,9 @@ class OrderDesk:
             try:
                 self._take(payload, signature, now)
             except OSError as error:
-                raise OrderRefused("storage", disk_space.why(error)) from error
+                raise OrderRefused(
+                    "storage", disk_space.folder_problem(error)
+                ) from error
         except OrderRefused as refusal:
             if kind_of(payload) is not None:
                 self._refuse_process(payload, refusal, now)

@@ -198,7 +198,7 @@ def ask(folder: JobFolder, why: Mapping[str, object]) -> bool:
     # that has not registered yet reads the word when it begins.
     word = {"at": time.time(), **why}
     try:
-        disk_space.put_down(folder.path, "stop", word)
+        disk_space.write_with_reserve(folder.path, "stop", word)
     except OSError:
         # A full disk is no reason to go on; the word of before is as good.
         if not folder.read("stop"):

@@ -103,7 +103,7 @@ def take_all(now: datetime) -> int:
     }
     Backfill.objects.filter(pk__in=rows).update(looked_at=now)
     if not gap_booking.waitlist_rests():
-        _say(
+        _store_reason(
             rows.values(),
             sentence("waits until everybody on the waitlist was looked at"),
         )
@@ -170,10 +170,10 @@ def _serve(row: Backfill, look: GapSnapshot) -> bool:
         move_gap_job(row, GapState.STOPPED, reason=why, ended_at=look.now)
         return False
     except CodedError as refusal:
-        _say([row], sentence("waits: {refusal}", refusal=refusal).rstrip("."))
+        _store_reason([row], sentence("waits: {refusal}", refusal=refusal).rstrip("."))
         return False
     if gap is None:
-        _say([row], why_waits(look.free, wants, now=look.now))
+        _store_reason([row], why_waits(look.free, wants, now=look.now))
         _expect(row, wants, look)
         return False
     look.take(gap)
@@ -281,7 +281,7 @@ def _notify_started(row: Backfill, job: Job, now: datetime) -> None:
     )
 
 
-def _say(rows: Iterable[Backfill], reason: str) -> None:
+def _store_reason(rows: Iterable[Backfill], reason: str) -> None:
     """Write why they wait, where it is news."""
     pks = [row.pk for row in rows]
     found = Backfill.objects.filter(pk__in=pks, state=GapState.QUEUED)

@@ -143,7 +143,7 @@ def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) ->
         )
     elif plan is not None and len({s["node"] for s in plan.plan["shards"]}) > 1:
         wrong["plan"] = sentence("is for several nodes: a gap has the GPUs of one")
-    elif not wrong and not _possible(row):
+    elif not wrong and not _is_possible(row):
         wrong["gpus"] = sentence(
             "no node that you may book has {words}", words=wants_of(row, 1).words()
         )
@@ -151,7 +151,7 @@ def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) ->
         raise LaunchInvalid(wrong)
 
 
-def _possible(row: Backfill) -> bool:
+def _is_possible(row: Backfill) -> bool:
     gpus = calendar_gpus(Gpu.objects.bookable().order_by("pk"))
     uuids = dict(Gpu.objects.values_list("pk", "uuid"))
     path = locks.read(row.membership, ()).path
@@ -234,7 +234,7 @@ def due(now: datetime) -> Iterable[Backfill]:
     return rows.select_related("owner", "membership__user").order_by("pk")[:MOST_ROWS]
 
 
-def follow(row: Backfill, now: datetime) -> bool:
+def advance_backfill(row: Backfill, now: datetime) -> bool:
     """Leave a gap in time; settle what a stretch that ended came to."""
     stretch = last_stretch(row)
     if stretch is None:
@@ -259,7 +259,7 @@ def _leave_in_time(row: Backfill, stretch: Job, now: datetime) -> bool:
     rested = row.looked_at is None or now - row.looked_at >= again
     if near and rested:
         Backfill.objects.filter(pk=row.pk).update(looked_at=now)
-        end = max(end, _hold_on(row, stretch, grace, now))
+        end = max(end, _extend_gap(row, stretch, grace, now))
     if not must_leave(end, now, grace):
         return False
     with transaction.atomic(durable=True):
@@ -273,7 +273,7 @@ def _leave_in_time(row: Backfill, stretch: Job, now: datetime) -> bool:
         )
 
 
-def _hold_on(row: Backfill, stretch: Job, grace: float, now: datetime) -> datetime:
+def _extend_gap(row: Backfill, stretch: Job, grace: float, now: datetime) -> datetime:
     """Extend the gap, unless another Job waits for one."""
     end = stretch.reservation.end
     others = Backfill.objects.filter(state=GapState.QUEUED)
@@ -370,6 +370,6 @@ def _notify_ended(row: Backfill, stretch: Job, why: str, now: datetime) -> None:
 def step(now: datetime) -> dict[str, int]:
     """Follow the Jobs in gaps, then give free gaps to waiting Jobs."""
     return {
-        "gaps_followed": gap_claims.each_gap_job(due(now), follow, now),
+        "gaps_followed": gap_claims.each_gap_job(due(now), advance_backfill, now),
         "gaps_taken": gap_claims.take_all(now),
     }

@@ -27,7 +27,7 @@ from placement.models import Job, JobArray, JobQuerySet, MoveDecision
 from placement.protocol.job_lifecycle import JobState
 from placement.rules.job_refusals import JobOver
 from reservations.models import User
-from telemetry.web.spreadsheet import tame
+from telemetry.web.spreadsheet import escape_formula
 
 PAGE_ROWS = 50
 CSV_ROWS = 10_000
@@ -188,9 +188,9 @@ def _csv(rows: JobQuerySet) -> HttpResponse:
         sheet.writerow(
             [
                 job.pk,
-                tame(job.name),
+                escape_formula(job.name),
                 job.state,
-                tame(job.owner.username),
+                escape_formula(job.owner.username),
                 job.node.name,
                 *(at.isoformat() if at else "" for at in times),
                 "" if job.exit_code is None else job.exit_code,

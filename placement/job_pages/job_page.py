@@ -25,7 +25,7 @@ from placement.planner.values.plan import Plan
 from placement.plans.views import plan_cards
 from placement.plans.views.outcome_panel import measured_of
 from placement.protocol.job_lifecycle import JobState
-from placement.protocol.multi_node import culprit
+from placement.protocol.multi_node import first_failed_part
 from placement.rules.rebalance_rules import RestartMode
 from reservations.models import Allocation, SitePolicy, User
 from telemetry.inventory.queries import load_history
@@ -85,7 +85,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
             "part": part,
             "log_size": size,
             "only_lines": ended and not size and bool(lines),
-            "empty_words": _empty_words(ended, lines),
+            "empty_words": _empty_log_text(ended, lines),
             "settings": sorted(job.recipe_settings.items()),
             "usage": job_usage(job, now=timezone.now()),
             "usage_so_far": not ended,
@@ -146,7 +146,7 @@ def _part(request: HttpRequest, parts: Iterable[JobPart]) -> int:
 
 def _failed_part(job: Job) -> int:
     """Return the part that a Job over several nodes failed by; 0 for all others."""
-    bad = culprit([row.info() for row in job.parts.all()])
+    bad = first_failed_part([row.info() for row in job.parts.all()])
     return bad.number if bad else 0
 
 
@@ -195,7 +195,7 @@ def _grace_seconds() -> int:
     return int(policy.stop_grace_seconds)
 
 
-def _empty_words(ended: bool, lines: list[str]) -> str:
+def _empty_log_text(ended: bool, lines: list[str]) -> str:
     if not ended:
         return gettext("Nothing printed yet. Lines appear here as the job writes them.")
     if lines:

@@ -49,7 +49,7 @@ def job_new(request: HttpRequest) -> HttpResponse:
     posted = request.method == "POST"
     form = LaunchForm(
         request.POST if posted else None,
-        initial=_first_words(request, mine, plan, again) | _words_of(again),
+        initial=_initial_values(request, mine, plan, again) | _words_of(again),
         reservations=[(row.pk, row.label) for row in mine],
         nodes=nodes,
         first_settings=again.recipe_settings if again else _settings_of(plan, mine),
@@ -181,7 +181,7 @@ def _settings_of(
     simulated = any(row.simulated and node in row.nodes for row in rows)
     shape = plan.spec.get("shape") or {}
     if simulated and plan.plan.get("parameter_count", 0) > SMALL_PARAMETERS:
-        return found | _cuttable(plan.plan.get("launch", {}))
+        return found | _small_model_sizes(plan.plan.get("launch", {}))
     wanted = {
         "layers": sum(
             layer["kind"] not in ("embedding", "head") for layer in plan.spec["layers"]
@@ -199,7 +199,7 @@ def _settings_of(
     return found | wanted if fits else found
 
 
-def _cuttable(launch: Mapping[str, Any]) -> dict[str, object]:
+def _small_model_sizes(launch: Mapping[str, Any]) -> dict[str, object]:
     """Return the sizes of a small model that can be cut as a Plan says."""
     width = launch.get("tensor_degree", 1)
     heads = width * -(-4 // width)
@@ -207,7 +207,7 @@ def _cuttable(launch: Mapping[str, Any]) -> dict[str, object]:
     return {"layers": max(2, pieces - 2), "heads": heads, "hidden": 16 * heads}
 
 
-def _soonest(rows: Sequence[OwnReservation]) -> OwnReservation | None:
+def _first_reservation(rows: Sequence[OwnReservation]) -> OwnReservation | None:
     """Return the Reservation in which a Job can start first, or None.
 
     A Reservation with a Job counts as busy until its end.
@@ -221,7 +221,7 @@ def _soonest(rows: Sequence[OwnReservation]) -> OwnReservation | None:
     return min(rows, key=begins, default=None)
 
 
-def _first_words(
+def _initial_values(
     request: HttpRequest,
     rows: Sequence[OwnReservation],
     plan: StoredPlan | None,
@@ -231,7 +231,7 @@ def _first_words(
     if again is not None and not asked:
         asked = str(again.reservation_id)
     named = next((row for row in rows if str(row.pk) == asked), None)
-    chosen = named or _soonest(rows)
+    chosen = named or _first_reservation(rows)
     name = plan.title if plan else (chosen.purpose if chosen else "")
     node = str(plan.plan.get("node", "")) if plan else ""
     first = next(iter(RECIPES)) if plan is None or not why_not(plan.plan) else SCRIPT
@@ -256,14 +256,14 @@ def _launch(
     if plan is None and data["plan"]:
         form.add_error(None, PLAN_GONE)
         return None
-    missing = _not_held(plan, data["reservation"], rows)
+    missing = _missing_gpus_text(plan, data["reservation"], rows)
     if missing:
         form.add_error("reservation", missing)
         return None
     wanted = {
         "user": reader(request),
         "reservation_id": data["reservation"],
-        **_what(form),
+        **_launch_values(form),
         "plan_id": plan.pk if plan else None,
         "node": data["node"],
         "gpu_count": data["gpu_count"],
@@ -298,7 +298,7 @@ def _continued(request: HttpRequest, form: LaunchForm) -> int | None:
     return number if same else None
 
 
-def _what(form: LaunchForm) -> dict[str, Any]:
+def _launch_values(form: LaunchForm) -> dict[str, Any]:
     """Return what a valid form wants run, under which name."""
     data = form.cleaned_data
     script = data["what"] == SCRIPT
@@ -322,7 +322,7 @@ def _ask_for_gaps(
     if plan is None and data["plan"]:
         form.add_error(None, PLAN_GONE)
         return False
-    job = _what(form) | {
+    job = _launch_values(form) | {
         "plan": plan.pk if plan else None,
         "gpus": None if plan else data["gpu_count"],
         "retries": data["retries"] or 0,
@@ -352,7 +352,7 @@ def _payers(user: User) -> list[tuple[int, str]]:
     return [(row.pk, str(row.account)) for row in open_ones]
 
 
-def _not_held(
+def _missing_gpus_text(
     plan: StoredPlan | None, reservation_id: int, rows: Sequence[OwnReservation]
 ) -> str:
     """Return which Gpus of a Plan a Reservation does not hold, in words; or ""."""

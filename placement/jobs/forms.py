@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy
 
 from placement.jobs.gap_fields import GapFields
-from placement.jobs.number_fields import whole
+from placement.jobs.number_fields import whole_number_field
 from placement.planner.launch.recipes import (
     RECIPES,
     Recipe,
@@ -94,10 +94,10 @@ class LaunchForm(GapFields):
     )
     node = forms.ChoiceField(required=False)
     plan = forms.IntegerField(required=False, min_value=1, max_value=2**62)
-    gpu_count = whole(1, 1024, required=False)
+    gpu_count = whole_number_field(1, 1024, required=False)
     sweep = forms.CharField(required=False, max_length=4000)
     resume_from = forms.IntegerField(required=False, min_value=1, max_value=2**62)
-    retries = whole(0, MOST_RETRIES, required=False, initial=0)
+    retries = whole_number_field(0, MOST_RETRIES, required=False, initial=0)
     may_move = forms.BooleanField(required=False)
     restart = forms.ChoiceField(
         required=False, choices=[(way.value, way.label) for way in RestartMode]

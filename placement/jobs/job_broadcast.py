@@ -237,8 +237,14 @@ class LogGate:
     def publish(self, node: str, message: dict[str, Any]) -> bool:
         """Send one message of ``log.<node>`` to the Job's pages; False: refused."""
         try:
-            job, attempt = _whole(message, "job"), _whole(message, "attempt")
-            offset, size = _whole(message, "offset"), _whole(message, "bytes")
+            job, attempt = (
+                _natural_number(message, "job"),
+                _natural_number(message, "attempt"),
+            )
+            offset, size = (
+                _natural_number(message, "offset"),
+                _natural_number(message, "bytes"),
+            )
             data = message["data"]
             if not isinstance(data, str) or size > MOST_LOG_BYTES:
                 raise ValueError("data")
@@ -293,7 +299,7 @@ def publish_log(node: str, message: dict[str, Any]) -> bool:
     return _gate.publish(node, message)
 
 
-def _whole(message: dict[str, Any], name: str) -> int:
+def _natural_number(message: dict[str, Any], name: str) -> int:
     value = message[name]
     if type(value) is not int or not 0 <= value < 2**53:
         raise ValueError(name)

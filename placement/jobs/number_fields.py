@@ -7,13 +7,13 @@ from django import forms
 from telemetry.protocol.sentences import sentence
 
 
-def whole(least: int, most: int, **more: Any) -> forms.IntegerField:
+def whole_number_field(least: int, most: int, **more: Any) -> forms.IntegerField:
     """Return a field for a whole number.
 
     >>> whole(1, 5).error_messages["max_value"]
     'must be a whole number from 1 to 5'
     """
-    says = _same(
+    says = _error_messages(
         sentence(
             "must be a whole number from {least} to {most}",
             least=f"{least:,}",
@@ -47,9 +47,9 @@ def number(
     else:
         says = sentence("must be a number from {least} to {most}", **ends)
     return forms.FloatField(
-        min_value=least, max_value=most, error_messages=_same(says), **more
+        min_value=least, max_value=most, error_messages=_error_messages(says), **more
     )
 
 
-def _same(text: str) -> dict[str, str]:
+def _error_messages(text: str) -> dict[str, str]:
     return dict.fromkeys(("invalid", "min_value", "max_value"), text)

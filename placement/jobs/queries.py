@@ -210,12 +210,12 @@ def _move_facts(row: MoveDecision) -> dict[str, object]:
         "realised_cost_seconds": row.realised_cost_seconds,
         "automatic": row.automatic,
         "by": row.decided_by.username if row.decided_by else None,
-        "predicted": _net_words(row.gain_seconds, row.cost_seconds),
+        "predicted": _net_gain_text(row.gain_seconds, row.cost_seconds),
         "realised": _signed(realised),
     }
 
 
-def _net_words(gain_seconds: float | None, cost_seconds: float | None) -> str:
+def _net_gain_text(gain_seconds: float | None, cost_seconds: float | None) -> str:
     if gain_seconds is None:
         return ""
     return sentence(

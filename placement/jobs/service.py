@@ -104,9 +104,11 @@ def launch_in(
     """
     words = (name, kind, recipe, recipe_settings or {}, script, arguments)
     checked = checked_form(*words, restart, launcher, environment_folder)
-    reservation = _usable(user, reservation_id, now, for_gap="backfill" in marks)
+    reservation = _lock_usable_reservation(
+        user, reservation_id, now, for_gap="backfill" in marks
+    )
     plan = _plan_of(user, plan_id, kind, launcher)
-    where = _place(reservation, plan, node)
+    where = _node_of_job(reservation, plan, node)
     _check_counts(reservation, where, gpu_count, retries)
     _check_rights(user, reservation, where, checked, may_move=may_move)
     if kind == Job.Kind.RECIPE and recipe in BY_TORCHRUN:
@@ -120,7 +122,7 @@ def launch_in(
         may_move=may_move,
         gpu_count=None if plan is not None else gpu_count,
         retries=retries,
-        resume_from=checkpoint_relay.before(
+        resume_from=checkpoint_relay.lock_previous_job(
             user, resume_from, where, kind=kind, recipe=recipe
         ),
         created_at=now,
@@ -213,7 +215,9 @@ def locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
     return reservation
 
 
-def _usable(user: User, pk: int, now: datetime, *, for_gap: bool) -> Reservation:
+def _lock_usable_reservation(
+    user: User, pk: int, now: datetime, *, for_gap: bool
+) -> Reservation:
     """Return a locked Reservation with room; one that fills a gap is for that Job."""
     reservation = locked_reservation(user, pk, now)
     if is_gap(reservation.start, reservation.booked_end) and not for_gap:
@@ -275,7 +279,7 @@ def _check_rights(
         _check_isolation(node, user)
 
 
-def _place(reservation: Reservation, plan: StoredPlan | None, node: str) -> Node:
+def _node_of_job(reservation: Reservation, plan: StoredPlan | None, node: str) -> Node:
     """Return the node, the Plan's where nothing is said, with all the Plan needs."""
     if plan is None:
         return _node_of(reservation, node)

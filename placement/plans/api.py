@@ -24,7 +24,7 @@ from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
 from placement.plans import service as planning
 from placement.plans.model_registry import chosen_spec, parse_model
-from placement.plans.saved_plans import visible_plan, zipped
+from placement.plans.saved_plans import plan_archive, visible_plan
 from placement.plans.service import make_plans, save_plan, soonest_plans
 from reservations.models import User
 from reservations.rules.errors import NotFound
@@ -189,7 +189,7 @@ def plan_files(
     row = _visible_plan(request, plan_id, key)
     made = launch_files(Plan.from_json(row.plan), ModelSpec.from_json(row.spec))
     if form == "zip":
-        answer = HttpResponse(zipped(made), content_type="application/zip")
+        answer = HttpResponse(plan_archive(made), content_type="application/zip")
         answer["Content-Disposition"] = f'attachment; filename="plan-{row.pk}.zip"'
         return answer
     return {

@@ -88,7 +88,9 @@ def offered(
                 )
             }
         )
-    held = None if reservation_id is None else _held(user, reservation_id, now)
+    held = (
+        None if reservation_id is None else _own_reservation(user, reservation_id, now)
+    )
     window = _window(at, hours, now) if held is None else _rest_of(held, now)
     if until is not None:
         window = Window(now, max(until, now + timedelta(seconds=1)))
@@ -111,7 +113,7 @@ def offered(
         mine = [a for a in booked[gpu.pk] if a.reservation.user_id == pk]
         if mine and mine[0].start <= window.start and mine[0].end >= window.end:
             own[gpu.uuid] = mine[0].reservation_id
-        words = _booked_words(
+        words = _booked_text(
             booked[gpu.pk], pk, window, names=names, held=gpu.uuid in own
         )
         closed = "" if gpu.uuid in own else shut.get(gpu.pk, "")
@@ -137,7 +139,9 @@ def _window(at: datetime | None, hours: float, now: datetime) -> Window:
     )
 
 
-def _held(user: User | None, reservation_id: int, now: datetime) -> Reservation:
+def _own_reservation(
+    user: User | None, reservation_id: int, now: datetime
+) -> Reservation:
     found = None
     if user is not None:
         rows = Reservation.objects.live().filter(usable_by(user), end__gt=now)
@@ -200,7 +204,7 @@ def _offer(gpu: Gpu, looked: _GpuFacts, booked: str) -> GpuOffer:
     """Return one Gpu; ``booked``: its holder, or ""."""
     seen = looked.seen.get(gpu.uuid)
     health = looked.health(gpu)
-    reason = _reason(gpu, seen, later=looked.later) or health.unusable or booked
+    reason = _closed_reason(gpu, seen, later=looked.later) or health.unusable or booked
     total = gpu.memory_total_bytes
     used = 0 if seen is None else seen.used_bytes
     return GpuOffer(
@@ -239,10 +243,13 @@ def _live(now: datetime) -> dict[str, _OccupiedGpu]:
     told: dict[str, Mapping[str, Any]] = {}
     for text in details:  # type: ignore[union-attr]
         told |= json.loads(text)["gpus"] if text else {}
-    return {row.tag["uuid"]: _seen(row, told.get(row.tag["uuid"], {})) for row in rows}
+    return {
+        row.tag["uuid"]: _occupied_gpu(row, told.get(row.tag["uuid"], {}))
+        for row in rows
+    }
 
 
-def _seen(row: LiveGpu, told: Mapping[str, Any]) -> _OccupiedGpu:
+def _occupied_gpu(row: LiveGpu, told: Mapping[str, Any]) -> _OccupiedGpu:
     mib = row.row.memory_used_mib
     reserved = told.get("memory_reserved_bytes") or 0
     return _OccupiedGpu(
@@ -271,7 +278,7 @@ def _booked(window: Window) -> dict[int, list[Allocation]]:
     return found
 
 
-def _reason(gpu: Gpu, seen: _OccupiedGpu | None, *, later: bool) -> str:
+def _closed_reason(gpu: Gpu, seen: _OccupiedGpu | None, *, later: bool) -> str:
     """Return why nobody may use a Gpu, or ""."""
     if gpu.lost:
         return sentence("the driver lost it")
@@ -284,7 +291,7 @@ def _reason(gpu: Gpu, seen: _OccupiedGpu | None, *, later: bool) -> str:
     return ""
 
 
-def _booked_words(
+def _booked_text(
     rows: Sequence[Allocation],
     user_pk: int | None,
     window: Window,

@@ -183,7 +183,7 @@ def _match(
     """Kuhn's augmenting paths; each rank tries its own Gpu first."""
     if len(free) < len(needs):
         return None
-    options = [_suitable(need, free) for need in needs]
+    options = [_suitable_gpus(need, free) for need in needs]
     holder: dict[int, int] = {}
 
     def place(rank: int, seen: set[int]) -> bool:
@@ -202,7 +202,7 @@ def _match(
     return [free[spots[rank]] for rank in range(len(needs))]
 
 
-def _suitable(need: RankRequirement, free: Sequence[Candidate]) -> list[int]:
+def _suitable_gpus(need: RankRequirement, free: Sequence[Candidate]) -> list[int]:
     """Gpus that a rank may have, the best first."""
     enough = [
         spot

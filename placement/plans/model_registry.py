@@ -146,7 +146,7 @@ def parse_model(
                 parser_place=_parsers.taken,
                 builder_place=_builders.taken,
             )
-    return _kept(user, name, digest.hexdigest(), understood, now)
+    return _register(user, name, digest.hexdigest(), understood, now)
 
 
 def _title(name: str) -> str:
@@ -190,7 +190,7 @@ def _check_sizes(uploads: Sequence[UploadedFile]) -> None:
         )
 
 
-def _kept(
+def _register(
     user: User, name: str, digest: str, understood: ParsedModel, now: datetime
 ) -> RegisteredModel:
     spec = understood.spec

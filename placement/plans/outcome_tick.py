@@ -42,8 +42,8 @@ def measure(now: datetime) -> dict[str, int]:
             lambda job, at: _measure(job, held.get(job.pk, {}), at),
             now,
         ),
-        "missed": each_job(_missed(now), _begin, now),
-        "settled": each_job(plan_outcome.due(now), plan_outcome.settle, now),
+        "missed": each_job(_missed(now), _begin_outcome, now),
+        "settled": each_job(plan_outcome.due(now), plan_outcome.settle_outcome, now),
     }
 
 
@@ -102,7 +102,7 @@ def _missed(now: datetime) -> Iterable[Job]:
     )
 
 
-def _begin(job: Job, now: datetime) -> bool:
+def _begin_outcome(job: Job, now: datetime) -> bool:
     return plan_outcome.begin(job, now=now) is not None
 
 

@@ -153,7 +153,7 @@ def due(now: datetime) -> Iterable[PlanOutcome]:
     )
 
 
-def settle(outcome: PlanOutcome, now: datetime) -> bool:
+def settle_outcome(outcome: PlanOutcome, now: datetime) -> bool:
     """Settle one row if all that it needs has come; else wait for it."""
     job = outcome.job
     ended = job.ended_at or now

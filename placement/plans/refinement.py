@@ -105,7 +105,7 @@ def refine(
     return row, True
 
 
-def follow(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
+def compute_refinement(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
     """Compute one waiting Refinement in a child process; return its final state.
 
     `clock`: aware UTC, read at the start and at the end. Progress is stored and sent to
@@ -130,9 +130,9 @@ def follow(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
             cancelled=lambda: not running.exists(),
             seconds=LIMIT_SECONDS,
         )
-        ended = _ended(outcome.answers[0])
+        ended = _ended_fields(outcome.answers[0])
     except CodedError as error:
-        ended = _ended(error)
+        ended = _ended_fields(error)
     running.update(ended_at=clock(), doing="", **ended)
     job_broadcast.publish_refinement(refinement_id)
     return Refinement.objects.values_list("state", flat=True).get(pk=refinement_id)
@@ -146,7 +146,9 @@ def make_next_refinement(*, refinement_id: int, clock: Callable[[], datetime]) -
     """
     state = str(State.RUNNING)
     for _ in range(MOST_OPEN_PER_USER):
-        state = follow(refinement_id=next_refinement(refinement_id), clock=clock)
+        state = compute_refinement(
+            refinement_id=next_refinement(refinement_id), clock=clock
+        )
         if state != State.RUNNING:
             break
     return state
@@ -239,7 +241,7 @@ def _must_be_asked_again(row: Refinement, now: datetime) -> bool:
     return row.state == State.CANCELLED
 
 
-def _ended(answer: dict[str, Any] | CodedError) -> dict[str, Any]:
+def _ended_fields(answer: dict[str, Any] | CodedError) -> dict[str, Any]:
     """Return the fields of a Refinement that has ended."""
     if isinstance(answer, CodedError):
         return {"state": State.FAILED, "problem": str(answer)[:500]}

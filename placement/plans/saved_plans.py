@@ -137,7 +137,7 @@ def book_plan(
     )
 
 
-def zipped(made: LaunchFiles) -> bytes:
+def plan_archive(made: LaunchFiles) -> bytes:
     """Return the archive; the same Plan gives the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

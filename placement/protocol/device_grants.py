@@ -25,7 +25,7 @@ from placement.protocol.commands import (
     read_order,
 )
 from placement.protocol.process_commands import Instant
-from telemetry.protocol.codec import Malformed, decode, plain, read
+from telemetry.protocol.codec import Malformed, decode, read, to_plain
 from telemetry.protocol.hardware import MOST_GPUS, GpuUuid
 
 FACT_KIND = "gate"
@@ -159,7 +159,7 @@ class GateFact:
 
     def message(self, at: float) -> dict[str, Any]:
         """Return the message of ``facts.<node>``; ``at`` is Unix time."""
-        return {"v": 1, "kind": FACT_KIND, "at": at, **plain(self)}
+        return {"v": 1, "kind": FACT_KIND, "at": at, **to_plain(self)}
 
 
 def is_gate_fact(message: Mapping[str, Any]) -> bool:

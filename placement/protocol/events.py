@@ -15,7 +15,7 @@ from msgspec import Meta
 from placement.planner.values.errors import FactRefused
 from placement.protocol.commands import JobKey
 from placement.protocol.rendezvous import address_problem
-from telemetry.protocol.codec import Malformed, plain, read
+from telemetry.protocol.codec import Malformed, read, to_plain
 
 MOST_TEXT = 400
 MOST_DETAIL = 200
@@ -130,7 +130,7 @@ class ChannelFact:
 
     def message(self, at: float) -> dict[str, Any]:
         """Return the message of ``facts.<node>``; ``at`` is Unix time."""
-        return {"v": 1, "kind": "channel", "at": at, **plain(self)}
+        return {"v": 1, "kind": "channel", "at": at, **to_plain(self)}
 
 
 KINDS: Mapping[str, type[JobFact | Belief | ChannelFact]] = {

@@ -118,7 +118,7 @@ class PartInfo:
         return ""
 
 
-def ended_as(states: Collection[JobState]) -> JobState | None:
+def final_state(states: Collection[JobState]) -> JobState | None:
     """Return how the whole ended; None: a part has not.
 
     >>> ended_as([JobState.DONE, JobState.DONE]).value
@@ -131,7 +131,7 @@ def ended_as(states: Collection[JobState]) -> JobState | None:
     return next(state for state in ENDS if state in states)
 
 
-def culprit(parts: Sequence[PartInfo]) -> PartInfo | None:
+def first_failed_part(parts: Sequence[PartInfo]) -> PartInfo | None:
     """Return the part that the others went down with; None: none failed.
 
     One that was lost; else one whose rank was ended by a signal; else one that did not

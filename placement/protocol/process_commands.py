@@ -26,7 +26,7 @@ from placement.protocol.commands import (
     order_body,
     read_order,
 )
-from telemetry.protocol.codec import Malformed, decode, plain, read
+from telemetry.protocol.codec import Malformed, decode, read, to_plain
 
 LOWEST_UID = 1000
 """Accounts of people begin here (Debian policy manual, 9.2.2)."""
@@ -162,7 +162,7 @@ class ProcessFact:
 
     def message(self) -> dict[str, Any]:
         """Return it as a message of ``facts.<node>``."""
-        return {"v": 1, "kind": "response", **plain(self)}
+        return {"v": 1, "kind": "response", **to_plain(self)}
 
 
 def is_process_fact(message: Mapping[str, Any]) -> bool:

@@ -57,17 +57,19 @@ class Meeting:
     def __post_init__(self) -> None:
         first = self.node_rank == 0
         if not 2 <= len(self.counts) <= MOST_NODES:
-            raise _wrong("counts", f"must name 2 to {MOST_NODES} nodes")
+            raise _malformed("counts", f"must name 2 to {MOST_NODES} nodes")
         if not all(1 <= count <= MOST_PROCESSES for count in self.counts):
-            raise _wrong("counts", f"must be 1 to {MOST_PROCESSES} processes a node")
+            raise _malformed(
+                "counts", f"must be 1 to {MOST_PROCESSES} processes a node"
+            )
         if not 0 <= self.node_rank < len(self.counts):
-            raise _wrong("node_rank", "is none of them")
+            raise _malformed("node_rank", "is none of them")
         if not (first and not self.address) and address_problem(self.address):
-            raise _wrong("address", address_problem(self.address))
+            raise _malformed("address", address_problem(self.address))
         if not (first and self.port == 0) and not 1 <= self.port < 2**16:
-            raise _wrong("port", "is none")
+            raise _malformed("port", "is none")
         if not _TOKEN.fullmatch(self.token):
-            raise _wrong("token", "is none")
+            raise _malformed("token", "is none")
 
     @property
     def first_rank(self) -> int:
@@ -89,5 +91,5 @@ class StartCheckpoint:
     sha256: Sha256
 
 
-def _wrong(name: str, why: str) -> OrderRefused:
+def _malformed(name: str, why: str) -> OrderRefused:
     return OrderRefused("malformed", f"meeting.{name} {why}")

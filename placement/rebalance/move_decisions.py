@@ -1,9 +1,9 @@
 """The life of a decision to move: stored, accepted, carried out, measured.
 
 A move is one transaction: the Reservation's rest is booked on the new Gpus and the
-others are returned (`reservations.booking.relocation.move_rest`), a stop is sent to the
-Job, and a new Job with the same settings waits in the new Reservation until the old one
-has left. As its owner chose, it starts from scratch or resumes from the old Job's
+others are returned (`reservations.booking.relocation.relocate_rest`), a stop is sent to
+the Job, and a new Job with the same settings waits in the new Reservation until the old
+one has left. As its owner chose, it starts from scratch or resumes from the old Job's
 checkpoint, which is transferred even to another node (`jobs.nodes.checkpoint_relay`). A
 recipe handles TERM at its next step.
 """
@@ -27,7 +27,7 @@ from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import plan_evaluation
 from placement.rules.job_refusals import MoveGone, RestartNotAllowed
 from placement.rules.rebalance_rules import MoveVerdict, RebalanceAction, RestartMode
-from reservations.booking.relocation import move_rest
+from reservations.booking.relocation import relocate_rest
 from reservations.models import User
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State as Booked
@@ -181,7 +181,7 @@ def allow_moves(
         ValueError: no such way to start again.
         LaunchInvalid: it runs over several nodes, and stays where it is.
     """
-    job = _own(job_id, user, act=sentence("say how to move"))
+    job = _own_job(job_id, user, act=sentence("say how to move"))
     if may_move and job.parts.exists():
         raise LaunchInvalid(
             {"may_move": sentence("a job on several nodes cannot move")}
@@ -203,7 +203,7 @@ def decide(
         RestartNotAllowed: the Job has not said how it may be started again.
         NotFound, NotAllowed.
     """
-    job = _own(job_id, user, act=sentence("decide about a move of"))
+    job = _own_job(job_id, user, act=sentence("decide about a move of"))
     row = job.moves.filter(pk=move_id).first()
     if row is None:
         raise NotFound(
@@ -224,7 +224,7 @@ def decide(
     return row
 
 
-def _own(job_id: int, user: User, *, act: str) -> Job:
+def _own_job(job_id: int, user: User, *, act: str) -> Job:
     job: Job | None = (
         Job.objects.visible_to(user).select_related("owner").filter(pk=job_id).first()
     )
@@ -285,7 +285,7 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
     _check_still_free(job, plan, now)
     actor = row.decided_by
     places = ", ".join(row.to_gpus)
-    made = move_rest(
+    made = relocate_rest(
         reservation_id=job.reservation_id,
         gpu_ids=row.gpu_ids,
         actor=actor,
@@ -383,7 +383,7 @@ def in_flight() -> Iterable[MoveDecision]:
     return MoveDecision.objects.filter(state=State.MOVING).select_related("next_job")
 
 
-def follow(row: MoveDecision, now: datetime) -> bool:
+def advance_move(row: MoveDecision, now: datetime) -> bool:
     """Land a move when its Job has begun, or give it up."""
     job = row.next_job
     if job is not None and job.started_at is not None:

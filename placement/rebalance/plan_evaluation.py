@@ -94,8 +94,8 @@ def weigh(
     current = Plan.from_json(job.plan.plan)
     workload = Workload.from_json(job.plan.workload)
     offers = offers_for(job, now)
-    own = _on_own(spec, workload, current, offers)
-    best, why_none = _elsewhere(spec, workload, current, offers, trouble)
+    own = _seconds_on_own_gpus(spec, workload, current, offers)
+    best, why_none = _best_other_plan(spec, workload, current, offers, trouble)
     pace = 1.0
     step_now = own
     if job.step_seconds is not None and own:
@@ -119,9 +119,9 @@ def weigh(
         steps_left=progress.left,
         window_seconds=(job.reservation.end - now).total_seconds(),
         cost_seconds=_cost(job, current, best, step_new, progress.done, policy),
-        regret_seconds=_regret(job),
+        regret_seconds=_last_regret_seconds(job),
         elapsed_seconds=min(elapsed, float(most)),
-        seconds_since_last_move=_since(last, now),
+        seconds_since_last_move=_seconds_since_move(last, now),
         last_move_cost_seconds=_last_cost(last),
         dearer=dearer,
         companions=job.reservation.jobs.live().exclude(pk=job.pk).count(),
@@ -140,7 +140,7 @@ def offers_for(job: Job, now: datetime) -> dict[str, GpuOffer]:
     found = planning.offered(
         user=job.owner, at=None, hours=1, now=now, until=job.reservation.end
     )
-    uses = _own_use(job)
+    uses = _job_gpu_use(job)
     made = {}
     for offer in found.offers:
         other = found.own.get(offer.uuid)
@@ -160,7 +160,7 @@ class _GpuUse:
     others_util_pct: float | None
 
 
-def _own_use(job: Job) -> dict[str, _GpuUse]:
+def _job_gpu_use(job: Job) -> dict[str, _GpuUse]:
     """Return ingest's last readings of the Job's processes, by UUID."""
     with Redis.from_url(settings.REDIS_URL) as client:
         text = client.get(broadcast.DETAIL + job.node.name)
@@ -232,7 +232,7 @@ def _plans(
     return sorted(alike, key=lambda plan: (plan.step_seconds, plan.gpu_uuids))
 
 
-def _on_own(
+def _seconds_on_own_gpus(
     spec: ModelSpec,
     workload: Workload,
     current: Plan,
@@ -253,7 +253,7 @@ def _on_own(
     return current.step_seconds / slowest if fits else None
 
 
-def _elsewhere(
+def _best_other_plan(
     spec: ModelSpec,
     workload: Workload,
     current: Plan,
@@ -261,7 +261,7 @@ def _elsewhere(
     trouble: GpuTrouble | None,
 ) -> tuple[Plan | None, str]:
     """The best Plan that is not where the Job is, nearest first; or why none."""
-    shunned = _shunned()
+    shunned = _troubled_gpus()
     open_to = {
         uuid: offer
         for uuid, offer in offers.items()
@@ -271,7 +271,7 @@ def _elsewhere(
     }
     plans = _plans(spec, workload, current, list(open_to.values()))
     if not plans:
-        return None, _why_none(current, offers, open_to, shunned)
+        return None, _no_place_reason(current, offers, open_to, shunned)
     best = plans[0]
     near = nearest_set(best.gpu_uuids, current.gpu_uuids, open_to)
     if set(near) != set(best.gpu_uuids):
@@ -283,7 +283,7 @@ def _elsewhere(
     return renamed(best, current, open_to), ""
 
 
-def _shunned() -> dict[str, str]:
+def _troubled_gpus() -> dict[str, str]:
     """Return by UUID the problems of Gpus that no Job should move to."""
     rules = [INTRUDER, SQUATTER, *breaking_rules()]
     found = Alert.objects.open().filter(rule__in=rules).rules_by_gpu()
@@ -291,7 +291,7 @@ def _shunned() -> dict[str, str]:
     return {uuid: min(found[pk]) for pk, uuid in uuids}
 
 
-def _why_none(
+def _no_place_reason(
     current: Plan,
     offers: Mapping[str, GpuOffer],
     open_to: Mapping[str, GpuOffer],
@@ -387,12 +387,12 @@ def _cost(
     )
 
 
-def _regret(job: Job) -> float:
+def _last_regret_seconds(job: Job) -> float:
     last = job.moves.first()
     return last.regret_seconds if last is not None else 0.0
 
 
-def _since(last: Any, now: datetime) -> float | None:
+def _seconds_since_move(last: Any, now: datetime) -> float | None:
     if last is None or last.moved_at is None:
         return None
     return float((now - last.moved_at).total_seconds())

@@ -53,13 +53,13 @@ def rebalance_jobs(now: datetime) -> dict[str, int]:
     policy = PlacementPolicy.current()
     troubles = _troubles()
     return {
-        "followed": _each(move_decisions.in_flight(), move_decisions.follow, now),
+        "followed": _each(move_decisions.in_flight(), move_decisions.advance_move, now),
         "carried_out": _each(
             move_decisions.next_accepted(), move_decisions.carry_out, now
         ),
         "looked": sum(
             _judge_job(job, troubles.get(job.pk), policy, now)
-            for job in _due(policy, troubles, now)
+            for job in _jobs_to_evaluate(policy, troubles, now)
         ),
         "withdrawn": _each(_of_ended_jobs(now), _withdraw_ended, now),
     }
@@ -101,7 +101,7 @@ def _planned():  # type: ignore[no-untyped-def]
     )
 
 
-def _due(
+def _jobs_to_evaluate(
     policy: PlacementPolicy,
     troubles: dict[int, tuple[GpuTrouble, datetime]],
     now: datetime,
@@ -118,7 +118,7 @@ def _due(
         new = job.looked_at is None or job.looked_at <= max(
             again, min(now, troubles[job.pk][1])
         )
-        alive = job.state == JobState.RUNNING or _may_live_again(job, now)
+        alive = job.state == JobState.RUNNING or _may_restart(job, now)
         if new and alive:
             due[job.pk] = job
     return list(due.values())[:MOST_LOOKS]
@@ -131,7 +131,7 @@ def _unmeasured() -> Q:
     )
 
 
-def _may_live_again(job: Job, now: datetime) -> bool:
+def _may_restart(job: Job, now: datetime) -> bool:
     """Whether a Job that has ended badly just now has not been moved already."""
     if job.ended_at is None or now - job.ended_at > timedelta(seconds=REVIVE_SECONDS):
         return False

@@ -73,29 +73,29 @@ def read_progress(lines: Iterable[str]) -> ProgressCount | None:
         for text in reversed(line.rsplit("\r", 8)):
             if len(text) > LONGEST_NUMBER_LINE:
                 continue
-            said = _in_words(text)
+            said = _progress_in_text(text)
             if said is not None:
                 return said
             bar = bar or _by_bar(text)
     return bar
 
 
-def _in_words(text: str) -> ProgressCount | None:
+def _progress_in_text(text: str) -> ProgressCount | None:
     numbers = numbers_of(text)
     if numbers and "step" in numbers:
         total = next((numbers[name] for name in TOTALS if name in numbers), None)
         if total is not None:
-            return _told(numbers["step"], total)
+            return _progress_count(numbers["step"], total)
     found = None if "%|" in text else _OF_WORD.search(text)
-    return _told(float(found[1]), float(found[2])) if found else None
+    return _progress_count(float(found[1]), float(found[2])) if found else None
 
 
 def _by_bar(text: str) -> ProgressCount | None:
     found = _BAR.search(text)
-    return _told(float(found[1]), float(found[2])) if found else None
+    return _progress_count(float(found[1]), float(found[2])) if found else None
 
 
-def _told(done: float, total: float) -> ProgressCount | None:
+def _progress_count(done: float, total: float) -> ProgressCount | None:
     if not (0 <= done <= MOST and 0 < total <= MOST):
         return None
     return ProgressCount(min(done, total), total)

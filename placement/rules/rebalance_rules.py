@@ -175,30 +175,30 @@ def decide_rebalance(look: MoveSnapshot) -> MoveVerdict:
     if look.trouble is not None:
         return _in_trouble(look, look.trouble)
     if not look.may_move:
-        return _stay(sentence("the job does not ask to be moved"))
+        return _stay_verdict(sentence("the job does not ask to be moved"))
     if look.companions:
         jobs = counted("{n} other job", "{n} other jobs", look.companions)
-        return _stay(
+        return _stay_verdict(
             sentence("{jobs} of the same reservation would end with a move", jobs=jobs)
         )
     now, new = look.step_seconds_now, look.step_seconds_new
     if now is None:
-        return _stay(sentence("what its plan would take now is not known"))
+        return _stay_verdict(sentence("what its plan would take now is not known"))
     if new is None or new >= now * (1 - SAME_RATIO):
         why = look.no_plan if new is None else sentence("no other plan is faster")
-        return _stay(
+        return _stay_verdict(
             sentence("{why}: {now} s a step where it is", why=why, now=f"{now:.3g}")
         )
-    return _if_it_pays(look, now, new)
+    return _move_if_worthwhile(look, now, new)
 
 
-def _stay(reason: str) -> MoveVerdict:
+def _stay_verdict(reason: str) -> MoveVerdict:
     return MoveVerdict(
         act=RebalanceAction.NEVER, reason=sentence("Stays: {reason}.", reason=reason)
     )
 
 
-def _if_it_pays(look: MoveSnapshot, now: float, new: float) -> MoveVerdict:
+def _move_if_worthwhile(look: MoveSnapshot, now: float, new: float) -> MoveVerdict:
     """The rule of section 4, for a better Plan."""
     regret = regret_after(
         look.regret_seconds,

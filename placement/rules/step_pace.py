@@ -78,12 +78,14 @@ def pace_of(rows: Sequence[Row], marks: Sequence[Mark] = ()) -> Pace:
     Pace(step_seconds=2.0, units_per_second=None, steps=6, source='log')
     """
     rows = [row for row in rows if "step" in row]
-    steady = [row for row in rows if row["step"] > _warm(r["step"] for r in rows)]
+    steady = [
+        row for row in rows if row["step"] > _last_warm_up_step(r["step"] for r in rows)
+    ]
     units = [one for row in steady if (one := _first(row, UNITS_A_SECOND))]
     told = [one for row in steady if (one := step_seconds_of(row))]
     speed = median(units) if len(units) >= LEAST_ROWS else None
     if len(told) >= LEAST_ROWS:
-        begun = _warm(row["step"] for row in rows)
+        begun = _last_warm_up_step(row["step"] for row in rows)
         last = max(row["step"] for row in steady)
         return Pace(float(median(told)), speed, int(last - begun), "log")
     timed, steps = _timed(marks)
@@ -121,7 +123,7 @@ def marked(marks: Sequence[Mark], mark: Mark) -> list[Mark]:
 
 
 def _timed(marks: Sequence[Mark]) -> tuple[float | None, int]:
-    begun = _warm(step for _, step in marks)
+    begun = _last_warm_up_step(step for _, step in marks)
     steady = [mark for mark in marks if mark[1] >= begun]
     paces = [
         (b[0] - a[0]) / (b[1] - a[1])
@@ -133,7 +135,7 @@ def _timed(marks: Sequence[Mark]) -> tuple[float | None, int]:
     return float(median(paces)), int(steady[-1][1] - steady[0][1])
 
 
-def _warm(steps: Iterable[float]) -> float:
+def _last_warm_up_step(steps: Iterable[float]) -> float:
     """The last step of the warm-up."""
     seen = list(steps)
     if not seen:

@@ -39,13 +39,13 @@ def read_sweep(text: str) -> Sweep:
         name, equals, values = line.partition("=")
         name = name.strip()
         if not equals:
-            raise _wrong(
+            raise _invalid(
                 sentence(
                     "line {number} has no '=': write name = value, value", number=number
                 )
             )
         if name in found:
-            raise _wrong(
+            raise _invalid(
                 sentence(
                     "line {number} names {name} again", number=number, name=name[:40]
                 )
@@ -62,7 +62,7 @@ def checked_sweep(given: Mapping[str, object]) -> Sweep:
     """
     sweep: Sweep = {}
     if len(given) > MOST_PARAMETERS:
-        raise _wrong(
+        raise _invalid(
             sentence(
                 "has {given} parameters; at most {most_parameters}",
                 given=len(given),
@@ -72,20 +72,20 @@ def checked_sweep(given: Mapping[str, object]) -> Sweep:
     tasks = 1
     for name, values in given.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise _wrong(
+            raise _invalid(
                 sentence(
                     "'{name}' is not a valid name. Use a-z, 0-9 and _",
                     name=str(name)[:40],
                 )
             )
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-            raise _wrong(sentence("{name} has no values", name=name))
+            raise _invalid(sentence("{name} has no values", name=name))
         sweep[name] = [_checked(name, value) for value in values]
         if len(set(map(repr, sweep[name]))) < len(values):
-            raise _wrong(sentence("{name} has a value twice", name=name))
+            raise _invalid(sentence("{name} has a value twice", name=name))
         tasks *= len(values)
         if tasks > MOST_TASKS:
-            raise _wrong(
+            raise _invalid(
                 sentence("comes to more than {most_tasks} jobs", most_tasks=MOST_TASKS)
             )
     return sweep
@@ -134,7 +134,7 @@ def title_of(values: Mapping[str, Value]) -> str:
     return " ".join(f"{name}={value}" for name, value in values.items())
 
 
-def _wrong(why: str) -> LaunchInvalid:
+def _invalid(why: str) -> LaunchInvalid:
     return LaunchInvalid({"sweep": why})
 
 
@@ -149,14 +149,16 @@ def _number(text: str) -> Value:
 
 def _checked(name: str, value: object) -> Value:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise _wrong(sentence("{name}: a value must be a number or a word", name=name))
+        raise _invalid(
+            sentence("{name}: a value must be a number or a word", name=name)
+        )
     if isinstance(value, float) and not abs(value) < float("inf"):
-        raise _wrong(
+        raise _invalid(
             sentence("{name}: {value} is not a number", name=name, value=value)
         )
     text = str(value)
     if not text or len(text) > MOST_VALUE_CHARACTERS or not text.isprintable():
-        raise _wrong(
+        raise _invalid(
             sentence(
                 "{name}: a value is 1 to {most_value_characters} printable characters",
                 name=name,

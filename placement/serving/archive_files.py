@@ -57,7 +57,7 @@ def unpack(archive: Path, folder: Path) -> dict[str, Path]:
             child.kill()
             child.wait()
         if not whole:
-            raise SpecInvalid({"upload": _said(words)})
+            raise SpecInvalid({"upload": _child_error(words)})
     return found
 
 
@@ -85,7 +85,7 @@ def _written(pipe: IO[bytes], folder: Path) -> tuple[dict[str, Path], bool]:
     return found, False
 
 
-def _said(words: IO[bytes]) -> str:
+def _child_error(words: IO[bytes]) -> str:
     words.seek(0)
     try:
         return str(json.loads(words.read(MOST_LINE_BYTES))["detail"])[:400]

@@ -37,7 +37,7 @@ def call_target(user: User, job_id: int, model: str | None) -> CallTarget:
         CallRefused: it has not begun, or it is over.
     """
     endpoint = _endpoint(job_id)
-    if endpoint is None or not _asks(user, endpoint, model):
+    if endpoint is None or not _owns_or_brought(user, endpoint, model):
         raise NotFound(what=sentence("served model at job #{job_id}", job_id=job_id))
     return _target(endpoint.job, user)
 
@@ -71,7 +71,7 @@ def _endpoint(job_id: int) -> Endpoint | None:
     return found
 
 
-def _asks(user: User, endpoint: Endpoint, model: str | None) -> bool:
+def _owns_or_brought(user: User, endpoint: Endpoint, model: str | None) -> bool:
     if endpoint.job.owner_id == user.pk:
         return True
     brought = ServedModel.objects.filter(

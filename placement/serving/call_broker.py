@@ -117,9 +117,9 @@ class CallBroker:
                 MOST_OF_USER,
             )
         except OUTAGES as error:
-            raise _away(error) from None
+            raise _broker_unavailable(error) from None
         if word != b"in":
-            raise _full(word.decode())
+            raise _too_many_requests(word.decode())
         try:
             yield call
         finally:
@@ -149,7 +149,7 @@ class CallBroker:
             await asyncio.shield(self._cancel(target.node, call.call))
             raise
         except OUTAGES as error:
-            raise _away(error) from None
+            raise _broker_unavailable(error) from None
         finally:
             self._waiting.pop(call.call, None)
 
@@ -212,7 +212,7 @@ def _call_of(data: bytes) -> str:
         return ""
 
 
-def _away(error: BaseException) -> CallRefused:
+def _broker_unavailable(error: BaseException) -> CallRefused:
     logger.warning("served models cannot be reached: %s", error)
     return CallRefused(
         "unavailable",
@@ -220,7 +220,7 @@ def _away(error: BaseException) -> CallRefused:
     )
 
 
-def _full(word: str) -> CallRefused:
+def _too_many_requests(word: str) -> CallRefused:
     if word == "user":
         detail = sentence(
             "You have {most_of_user} open requests. Wait until one is answered.",

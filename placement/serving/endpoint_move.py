@@ -68,12 +68,12 @@ def tick(now: datetime) -> dict[str, int]:
     troubles = gpu_troubles()
     moved = {
         "serves_begun": _each(
-            _troubled(set(troubles), now),
-            lambda one, at: _begin(one, troubles[one.gpu.uuid][-1][0], at),
+            _troubled_endpoints(set(troubles), now),
+            lambda one, at: _begin_move(one, troubles[one.gpu.uuid][-1][0], at),
             now,
         ),
-        "serves_switched": _each(_arriving(), _follow, now),
-        "serves_left": _each(_left(now), _leave, now),
+        "serves_switched": _each(_arriving(), _switch_calls, now),
+        "serves_left": _each(_places_to_stop(now), _stop_old_place, now),
     }
     told = _each(model_states.silent(now), model_states.notify_of_silence, now)
     return moved | {"serves_silent": told}
@@ -105,7 +105,7 @@ def move_now(*, user: User, job_id: int, now: datetime) -> Job:
         raise NotFound(
             what=sentence("endpoint of job #{job_id} of yours", job_id=job_id)
         )
-    made = _move(
+    made = _start_successor(
         endpoint,
         sentence("asked by {username}", username=user.username),
         now,
@@ -115,7 +115,7 @@ def move_now(*, user: User, job_id: int, now: datetime) -> Job:
     return made.job
 
 
-def _troubled(uuids: set[str], now: datetime) -> Iterable[Endpoint]:
+def _troubled_endpoints(uuids: set[str], now: datetime) -> Iterable[Endpoint]:
     """Endpoints on Gpus that something is wrong with, which may move and do not yet."""
     lately = now - timedelta(seconds=AGAIN_SECONDS)
     revived = now - timedelta(seconds=REVIVE_SECONDS)
@@ -133,9 +133,11 @@ def _troubled(uuids: set[str], now: datetime) -> Iterable[Endpoint]:
     )
 
 
-def _begin(endpoint: Endpoint, trouble: GpuTrouble, now: datetime) -> bool:
+def _begin_move(endpoint: Endpoint, trouble: GpuTrouble, now: datetime) -> bool:
     try:
-        _move(endpoint, trouble.words, now, actor=None, broken=trouble.breaks)
+        _start_successor(
+            endpoint, trouble.words, now, actor=None, broken=trouble.breaks
+        )
     except (CannotMove, FitsNowhere, CodedError) as refused:
         why = refused.text()
         with transaction.atomic():
@@ -154,7 +156,7 @@ def _begin(endpoint: Endpoint, trouble: GpuTrouble, now: datetime) -> bool:
     return True
 
 
-def _move(
+def _start_successor(
     endpoint: Endpoint, why: str, now: datetime, *, actor: User | None, broken: bool
 ) -> Endpoint:
     """Begin at another place. Raises as ``move_now``."""
@@ -166,12 +168,12 @@ def _move(
         )
     if (job.reservation.end - now).total_seconds() < LEAST_LEFT_SECONDS:
         raise CannotMove(job=job.pk, why=sentence("its reservation ends at once"))
-    if _on_its_way(endpoint):
+    if _has_live_successor(endpoint):
         raise CannotMove(job=job.pk, why=sentence("it is moving, or has moved"))
     place = find_place(endpoint, now)
     if place.own:
         with transaction.atomic(durable=True):
-            return _put(endpoint, job.reservation, place, why, now, actor)
+            return _create_successor(endpoint, job.reservation, place, why, now, actor)
     try:
         # A broken Gpu's Reservation is of no use beside another.
         beside = None if broken else book_beside(job, place, now=now, actor=actor)
@@ -180,10 +182,10 @@ def _move(
         beside = None
     with transaction.atomic(durable=True):
         reservation = beside or rest_of(endpoint, place, now=now, actor=actor, why=why)
-        return _put(endpoint, reservation, place, why, now, actor)
+        return _create_successor(endpoint, reservation, place, why, now, actor)
 
 
-def _on_its_way(endpoint: Endpoint) -> bool:
+def _has_live_successor(endpoint: Endpoint) -> bool:
     live_ones = Q(took_over_at__isnull=False) | Q(job__state__in=list(JobState.live()))
     return endpoint.successors.filter(live_ones).exists()
 
@@ -193,7 +195,7 @@ def _models(endpoint: Endpoint) -> Sequence[ServedModel]:
     return list(rows.select_related("added_by", "file"))
 
 
-def _put(
+def _create_successor(
     endpoint: Endpoint,
     reservation: Reservation,
     place: EndpointPlace,
@@ -207,7 +209,7 @@ def _put(
         Reservation.objects.select_for_update().get(pk=reservation.pk)
         # The row of the old endpoint is the lock: it moves once at a time.
         Endpoint.objects.select_for_update().get(pk=endpoint.pk)
-        if _on_its_way(endpoint):
+        if _has_live_successor(endpoint):
             raise CannotMove(job=job.pk, why=sentence("it is moving already"))
         gpu = Gpu.objects.select_related("node").get(pk=place.gpu_id)
         check_alone(reservation, gpu)
@@ -257,7 +259,7 @@ def _arriving() -> Iterable[Endpoint]:
     )[:MOST_ROWS]
 
 
-def _follow(endpoint: Endpoint, now: datetime) -> bool:
+def _switch_calls(endpoint: Endpoint, now: datetime) -> bool:
     """Send the calls there as soon as that is better than where they go now."""
     before = endpoint.follows
     assert before is not None
@@ -294,7 +296,7 @@ def _follow(endpoint: Endpoint, now: datetime) -> bool:
 # --- 3. leave ---------------------------------------------------------------------
 
 
-def _left(now: datetime) -> Iterable[Endpoint]:
+def _places_to_stop(now: datetime) -> Iterable[Endpoint]:
     """Old places that calls have not come to for some seconds, and which still run."""
     since = now - timedelta(seconds=LEAVE_SECONDS)
     return (
@@ -305,7 +307,7 @@ def _left(now: datetime) -> Iterable[Endpoint]:
     )
 
 
-def _leave(endpoint: Endpoint, now: datetime) -> bool:
+def _stop_old_place(endpoint: Endpoint, now: datetime) -> bool:
     job = endpoint.job
     after = endpoint.successors.filter(took_over_at__isnull=False).latest(
         "took_over_at"

@@ -8,7 +8,7 @@ from placement.planner.values.gpu_availability import GpuOffer
 from placement.plans.available_gpus import AvailableGpus, offered
 from placement.serving.rules import best_offer
 from placement.serving.serving_refusals import CannotMove, FitsNowhere
-from reservations.booking.relocation import move_rest
+from reservations.booking.relocation import relocate_rest
 from reservations.booking.service import book
 from reservations.models import Reservation, User
 from telemetry.protocol.sentences import sentence
@@ -106,7 +106,7 @@ def rest_of(
         )
     held = before.allocations.filter(live=True).values_list("gpu_id", flat=True)
     kept = [pk for pk in held if pk != endpoint.gpu_id]
-    return move_rest(
+    return relocate_rest(
         reservation_id=before.pk,
         gpu_ids=[*kept, place.gpu_id],
         actor=actor,

@@ -8,7 +8,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.http import QueryDict
 from django.utils.translation import gettext_lazy
 
-from placement.jobs.number_fields import number, whole
+from placement.jobs.number_fields import number, whole_number_field
 from placement.models import Admits
 from placement.protocol.serving_frames import MODEL_NAME, NAME_RULE
 from telemetry.protocol.sentences import sentence
@@ -67,8 +67,8 @@ class ServeForm(PlainForm):
     place = forms.ChoiceField()
     hours = number(0.25, 336, unit=sentence("hours"), required=False, initial=2)
     membership = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
-    most_batch = whole(1, 256, initial=8)
-    deadline_ms = whole(1, 600_000, initial=10_000)
+    most_batch = whole_number_field(1, 256, initial=8)
+    deadline_ms = whole_number_field(1, 600_000, initial=10_000)
     admits = forms.ChoiceField(choices=ADMITS, initial=Admits.OWNER)
     may_move = forms.BooleanField(required=False, initial=True)
 

@@ -77,7 +77,7 @@ def store_file(
         with transaction.atomic(durable=True):
             # The row of the person is the lock: the count below is a promise.
             User.objects.select_for_update().get(pk=user.pk)
-            same = _kept(user).filter(sha256=digest).first()
+            same = _stored_files(user).filter(sha256=digest).first()
             if same is not None:
                 return same
             _check_space(user, size_bytes)
@@ -99,7 +99,7 @@ def store_file(
                 now=now,
                 sha256=digest,
             )
-            _put(row, files, model, parts)
+            _store_files(row, files, model, parts)
     return row
 
 
@@ -237,7 +237,7 @@ def _parts(
     ]
 
 
-def _put(
+def _store_files(
     row: ModelFile,
     files: Mapping[str, Path],
     model: str,
@@ -262,7 +262,7 @@ def drop_file(*, user: User, file_id: int, now: datetime) -> None:
         FileServed: a Job that lives serves it.
     """
     with transaction.atomic(durable=True):
-        row = _kept(user).select_for_update().filter(pk=file_id).first()
+        row = _stored_files(user).select_for_update().filter(pk=file_id).first()
         if row is None:
             raise NotFound(
                 what=sentence("model file #{file_id} of yours", file_id=file_id)
@@ -279,16 +279,16 @@ def drop_file(*, user: User, file_id: int, now: datetime) -> None:
 
 def own_files(user: User) -> list[ModelFile]:
     """Return the files that a User keeps, newest first."""
-    return list(_kept(user))
+    return list(_stored_files(user))
 
 
-def _kept(user: User):  # type: ignore[no-untyped-def]
+def _stored_files(user: User):  # type: ignore[no-untyped-def]
     return ModelFile.objects.filter(owner=user, dropped_at=None)
 
 
 def _check_space(user: User, size_bytes: int) -> None:
     """Raises FilesFull."""
-    found = _kept(user).aggregate(files=Count("pk"), total=Sum("size_bytes"))
+    found = _stored_files(user).aggregate(files=Count("pk"), total=Sum("size_bytes"))
     files, total = found["files"], found["total"] or 0
     if files >= MOST_FILES or total + size_bytes > MOST_BYTES:
         raise FilesFull(

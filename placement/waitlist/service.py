@@ -89,7 +89,7 @@ def attach(row: WaitingRequest, launch: dict[str, Any]) -> None:
     WaitingLaunch.objects.create(waiting=row, launch=launch, created_at=row.created_at)
 
 
-def follow(displaced: Reservation, again: WaitingRequest) -> bool:
+def queue_jobs_again(displaced: Reservation, again: WaitingRequest) -> bool:
     """Have Jobs queued in a displaced Reservation wait with it."""
     queued = Job.objects.filter(state=JobState.QUEUED).exclude(kind=Job.Kind.SERVE)
     queued.filter(reservation=displaced).update(
@@ -126,14 +126,14 @@ def starts(row: Reservation) -> bool:
 
 
 CARRIER = WaitingJobHooks(
-    check=check, attach=attach, follow=follow, choices=choices, starts=starts
+    check=check, attach=attach, follow=queue_jobs_again, choices=choices, starts=starts
 )
 
 
 # --- the tick ------------------------------------------------------------------------
 
 
-def settle(now: datetime) -> int:
+def settle_waiting_jobs(now: datetime) -> int:
     """Bring Jobs into where their requests were placed; end what waits in vain."""
     done = 0
     rows = WaitingLaunch.objects.exclude(waiting__state=WAITING)
@@ -216,7 +216,7 @@ def _bring(job: Job, now: datetime) -> None:
 
 def _place_in(job: Job, reservation_id: int, now: datetime) -> None:
     reservation = jobs.locked_reservation(job.owner, reservation_id, now)
-    node = jobs._place(reservation, job.plan, "")
+    node = jobs._node_of_job(reservation, job.plan, "")
     jobs._check_counts(reservation, node, job.gpu_count, job.retries)
     facts = {"kind": job.kind, "recipe": job.recipe}
     jobs._check_rights(job.owner, reservation, node, facts, may_move=False)

@@ -34,7 +34,7 @@ def create_token(
         user=user,
         label=label,
         token_hash=ApiToken.hash_token(text),
-        scopes=sorted(set(scopes), key=_place),
+        scopes=sorted(set(scopes), key=_scope_sort_key),
         created_at=now,
         expires_at=now + timedelta(days=days),
     )
@@ -57,6 +57,6 @@ def revoke_token(*, token_id: int, user: User, now: datetime) -> bool:
     return revoked == 1
 
 
-def _place(scope: str) -> tuple[int, str]:
+def _scope_sort_key(scope: str) -> tuple[int, str]:
     """Where a scope stands in a token's list."""
     return (ApiToken.SCOPES.index(scope.partition(":")[0]), scope)

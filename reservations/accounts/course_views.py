@@ -183,7 +183,7 @@ class CoursePage(EditsPage):
         }
 
 
-def _uninvited(account: Account) -> QuerySet[User]:
+def _members_without_password(account: Account) -> QuerySet[User]:
     """Return the active members who never chose a password."""
     return User.objects.filter(
         memberships__account=account,
@@ -199,7 +199,7 @@ def _uninvited(account: Account) -> QuerySet[User]:
 def invite(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Hand out fresh links for an Account's new people: as CSV, or by mail."""
     account = get_object_or_404(Account, pk=pk)
-    user_ids = list(_uninvited(account).values_list("pk", flat=True))
+    user_ids = list(_members_without_password(account).values_list("pk", flat=True))
     user = reader(request)
     if not user_ids:
         messages.info(request, gettext("Everybody in it has chosen a password."))

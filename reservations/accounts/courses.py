@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 def end_due(at: datetime, policy: Policy) -> dict[str, int]:
     """Warn about near ends, then end what is due; return the numbers of both."""
-    if not _anything(at):
+    if not _has_work(at):
         return dict.fromkeys(("endings_told", "courses_ended", "guests_ended"), 0)
     return {
         "endings_told": _safely(_notify_members, at, policy)
@@ -50,13 +50,13 @@ def end_due(at: datetime, policy: Policy) -> dict[str, int]:
     }
 
 
-def _anything(at: datetime) -> bool:
+def _has_work(at: datetime) -> bool:
     """Say in one query whether any step finds something: mostly none does."""
     queries: list[QuerySet[Any, Any]] = [
         Account.objects.filter(archived_at=None, ends_at__lte=at + SOON),
         Membership.objects.filter(active=True, expires_at__lte=at + SOON),
-        _stray(),
-        _left(),
+        _memberships_with_stray_gpus(),
+        _ended_memberships(),
     ]
     first, *others = (rows.order_by().values_list("pk") for rows in queries)
     return bool(first.union(*others, all=True)[:1])
@@ -93,7 +93,7 @@ def _notify_members(at: datetime, policy: Policy) -> int:
             "account": str(course),
             "ends_at": course.ends_at.isoformat(),
         }
-        told += _notify_of_end(_untold(people, key), key, detail, at)
+        told += _notify_of_end(_not_yet_notified(people, key), key, detail, at)
     return told
 
 
@@ -109,15 +109,17 @@ def _notify_guests(at: datetime, policy: Policy) -> int:
         key = f"guest:{guest.pk}:{guest.expires_at.isoformat()}:{days}"
         same = {"account": str(guest.account), "ends_at": guest.expires_at.isoformat()}
         own = User.objects.filter(pk=guest.user_id)
-        told += _notify_of_end(_untold(own, key), key, same | {"what": "member"}, at)
+        told += _notify_of_end(
+            _not_yet_notified(own, key), key, same | {"what": "member"}, at
+        )
         if guest.sponsor_id is not None:
             sponsor = User.objects.filter(pk=guest.sponsor_id)
             about = same | {"what": "guest", "person": guest.user_id}
-            told += _notify_of_end(_untold(sponsor, key), key, about, at)
+            told += _notify_of_end(_not_yet_notified(sponsor, key), key, about, at)
     return told
 
 
-def _untold(people: QuerySet[User], key: str) -> QuerySet[User]:
+def _not_yet_notified(people: QuerySet[User], key: str) -> QuerySet[User]:
     before = Notice.objects.filter(
         user=OuterRef("pk"), kind=Notice.Kind.COURSE_ENDING, key=key
     )
@@ -162,26 +164,26 @@ def _end_courses(at: datetime, policy: Policy) -> int:
             edit = Edit("account", course.pk, course.version, {"archived": True})
             ended += _change([edit], TreeChange.Kind.ARCHIVE, reason, at)
     # A booking made at the same moment as the account was archived.
-    stray = _stray()
+    stray = _memberships_with_stray_gpus()
     if stray.exists():
         offboarding.wind_down(
             stray, at=at, policy=policy, reason=sentence("the account has ended")
         )
     # Who left an Account waits and repeats no more; what they are owed stays theirs.
-    left = _left()
+    left = _ended_memberships()
     if left.exists():
         offboarding.end_wishes(left, at=at, reason=sentence("left it"), owed=False)
     return ended
 
 
-def _stray() -> QuerySet[Membership]:
+def _memberships_with_stray_gpus() -> QuerySet[Membership]:
     """Return the holders of Gpus through an archived Account."""
     return Membership.objects.filter(account__archived_at__isnull=False).filter(
         reservations__state__in=offboarding.LIVE
     )
 
 
-def _left() -> QuerySet[Membership]:
+def _ended_memberships() -> QuerySet[Membership]:
     """Who left an Account, and still waits or repeats in it."""
     return Membership.objects.filter(active=False).filter(
         Q(waiting__state=WaitingRequest.State.WAITING)

@@ -150,7 +150,7 @@ def erase(
     for model, fields in NAMING:
         rewrite(model, fields, names)
     _rewrite_titles(names)
-    _strike(names)
+    _strike_names(names)
     _blank(user, names, now)
     audit_act(verb="person.erased", subject=f"user:{user.pk}", actor=actor, now=now)
     return names
@@ -238,7 +238,7 @@ def _rewrite_titles(names: PersonNames) -> None:
         row.save(update_fields=["before", "after"])
 
 
-def _strike(names: PersonNames) -> None:
+def _strike_names(names: PersonNames) -> None:
     """Strike texts of the ledger and the audit log that name the person."""
     for entry in list(_naming(LedgerEntry, ("reason",), names)):
         if names.inside(entry.reason):

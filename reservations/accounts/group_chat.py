@@ -40,7 +40,7 @@ def set_chat(
         NotAllowed: not theirs to choose.
         WebhookRefused: the portal does not call that address.
     """
-    account = _own(user, account_id)
+    account = _account_with_chat_right(user, account_id)
     webhook.check(url)
     nonce = secrets.token_hex(16)
     with transaction.atomic(durable=True):
@@ -68,7 +68,7 @@ def enable_chat(*, user: User, account_id: int, now: datetime) -> None:
         NotAllowed: the User does not head the group.
         NotFound: the group has no chat.
     """
-    account = _own(user, account_id)
+    account = _account_with_chat_right(user, account_id)
     own = GroupChat.objects.filter(account=account)
     if not own.update(webhook_failures=0, webhook_disabled_at=None):
         raise NotFound(what=f"chat of {account}")
@@ -82,7 +82,7 @@ def drop_chat(*, user: User, account_id: int, now: datetime) -> None:
     Raises:
         NotAllowed: not theirs to choose.
     """
-    account = _own(user, account_id)
+    account = _account_with_chat_right(user, account_id)
     if GroupChat.objects.filter(account=account).delete()[0]:
         _audit("group.chat-dropped", account, user, now)
 
@@ -95,7 +95,7 @@ def try_chat(*, user: User, account_id: int, now: datetime) -> bool:
         NotAllowed: the User does not head the group.
         NotFound: the group has no active chat.
     """
-    account = _own(user, account_id)
+    account = _account_with_chat_right(user, account_id)
     if not GroupChat.objects.filter(account=account, webhook_disabled_at=None).exists():
         raise NotFound(what=f"chat of {account}")
     told = notify(
@@ -108,7 +108,7 @@ def try_chat(*, user: User, account_id: int, now: datetime) -> bool:
     return told is not None
 
 
-def _own(user: User, account_id: int) -> Account:
+def _account_with_chat_right(user: User, account_id: int) -> Account:
     account = Account.objects.filter(pk=account_id).first()
     if account is None or not may_set_chat(user, account):
         raise NotAllowed(act=sentence("choose the chat of this group"))

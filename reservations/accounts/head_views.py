@@ -103,7 +103,7 @@ class HeadRow:
 def show(request: HttpRequest) -> HttpResponseBase:
     """Show a group to its head; change its members, links and shares."""
     user = reader(request)
-    steered = _steered(user)
+    steered = _groups_to_choose(user)
     if not steered:
         raise PermissionDenied
     asked = read_filters(GroupForm, request.GET)
@@ -222,7 +222,7 @@ def _chat(
     return redirect(request.get_full_path())
 
 
-def _steered(user: User) -> list[Account]:
+def _groups_to_choose(user: User) -> list[Account]:
     """Return the groups to choose from: those one heads come first."""
     rows = Account.objects.filter(archived_at=None).select_related("parent")
     if user.is_operator:
@@ -254,7 +254,7 @@ def _take(
             edits = head_shares.share_edits(
                 user=user, account_id=account.pk, shares=shares
             )
-            moved = _moved(edits, now)
+            moved = _rank_changes(edits, now)
             return _page(request, user, now, more, typed=typed, moved=moved)
         head_shares.set_shares(user=user, account_id=account.pk, shares=shares, now=now)
     except CodedError as error:
@@ -287,10 +287,10 @@ def _typed(
     return typed, shares, errors
 
 
-def _moved(edits: list[Edit], now: datetime) -> dict[int, Moved]:
+def _rank_changes(edits: list[Edit], now: datetime) -> dict[int, Moved]:
     """Return members' places before and after."""
-    done = accounts.look(edits, now=now)
-    accounts.refuse(done)
+    done = accounts.preview_edits(edits, now=now)
+    accounts.raise_problems(done)
     usage = usage_by_membership(now, site_policy())
     rows = compare(done.before, done.after, usage)
     return {row.pk: row for row in rows if row.table == "member"}

@@ -44,7 +44,7 @@ class HeldUse:
         )
 
 
-def added(uses: Iterable[HeldUse]) -> HeldUse:
+def sum_of_uses(uses: Iterable[HeldUse]) -> HeldUse:
     """Add up holdings."""
     total = HeldUse()
     for use in uses:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from reservations.accounts.low_use import HeldUse, added
+from reservations.accounts.low_use import HeldUse, sum_of_uses
 from reservations.models import Reservation
 from reservations.store.gpu_history import HELD
 from telemetry.models import UsageSummary
@@ -57,4 +57,4 @@ def by_member(held: Collection[HeldReservation]) -> dict[int, HeldUse]:
     uses: dict[int, list[HeldUse]] = defaultdict(list)
     for one in held:
         uses[one.reservation.membership_id].append(one.use)
-    return {pk: added(some) for pk, some in uses.items()}
+    return {pk: sum_of_uses(some) for pk, some in uses.items()}

@@ -13,7 +13,11 @@ urlpatterns = [
     path("manage/accounts/draft/", draft_views.show, name="manage-draft"),
     path("manage/accounts/draft/drop/", draft_views.drop, name="manage-drop"),
     path("manage/accounts/changes/", change_views.show, name="manage-changes"),
-    path("manage/accounts/changes/<int:pk>/", change_views.one, name="manage-change"),
+    path(
+        "manage/accounts/changes/<int:pk>/",
+        change_views.change_page,
+        name="manage-change",
+    ),
     path(
         "manage/accounts/changes/<int:pk>/undo/", change_views.undo, name="manage-undo"
     ),

@@ -32,7 +32,7 @@ from reservations.rules.errors import (
 from reservations.rules.fairness.limits import check_gpus, check_window
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
-from reservations.rules.prices import Tariff, together
+from reservations.rules.prices import Tariff, combined_tariff
 from reservations.rules.request import Request
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger, locks
@@ -100,7 +100,7 @@ def change(
             if purpose is not None:
                 row.purpose = purpose
             request = _request(row, locked, window, held, now=now, policy=policy)
-            decision = _judge(row, request, locked, policy, held)
+            decision = _judge_added_part(row, request, locked, policy, held)
             _apply(row, request, decision, user=user, reason=reason, policy=policy)
             return row
     except IntegrityError as error:
@@ -245,7 +245,7 @@ def _minute(at: datetime) -> datetime:
     return at.replace(second=0, microsecond=0)
 
 
-def _judge(
+def _judge_added_part(
     row: Reservation,
     request: Request,
     locked: locks.LockedRows,
@@ -376,4 +376,4 @@ def _reallocate(
         )
         for gpu in sorted(asked.values(), key=lambda gpu: gpu.pk)
     )
-    return rate + together(gpu.tariff for gpu in asked.values())
+    return rate + combined_tariff(gpu.tariff for gpu in asked.values())

@@ -32,7 +32,7 @@ from reservations.rules.gaps import (
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.overstay_terms import is_gap
 from reservations.rules.policy import Policy
-from reservations.rules.prices import cost_gpu_seconds, together
+from reservations.rules.prices import combined_tariff, cost_gpu_seconds
 from reservations.rules.window import Window, whole_second
 from reservations.store import ledger, locks
 from reservations.store.audit_log import something_new
@@ -132,7 +132,7 @@ def take(
 def _hold(locked: locks.LockedRows, window: Window, purpose: str) -> Reservation:
     """Write the Reservation that holds a gap: without booked time, and begun."""
     chosen, at = locked.membership, window.start
-    rate = together(gpu.tariff for gpu in locked.gpus)
+    rate = combined_tariff(gpu.tariff for gpu in locked.gpus)
     return Reservation.objects.create(
         user=chosen.user,
         membership=chosen,

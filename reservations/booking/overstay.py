@@ -220,7 +220,9 @@ def shorten_overstays(
         held = set(row.allocations.values_list("gpu_id", flat=True))
         if row.booked_end >= window.end:
             continue
-        if not held & asked and not _crowded(row, made, held, asked, window, policy):
+        if not held & asked and not _exceeds_gpu_limit(
+            row, made, held, asked, window, policy
+        ):
             continue
         leave_at = max(window.start, row.booked_end, now)
         if leave_at >= row.end:
@@ -258,7 +260,7 @@ def clear_gaps(gpu_ids: Iterable[int], start: datetime, *, now: datetime) -> Non
             publish(row, policy)
 
 
-def _crowded(
+def _exceeds_gpu_limit(
     row: Reservation,
     made: Reservation,
     held: set[int],

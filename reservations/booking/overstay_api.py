@@ -6,7 +6,7 @@ from ninja import Router
 from reservations.booking.overstay import set_overstay
 from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader, calendar_entry
-from reservations.web.api_parts import counted_now, signed_in
+from reservations.web.api_parts import count_request, signed_in
 from reservations.web.schemas import OverstayIn
 
 router = Router(tags=["calendar"])
@@ -18,7 +18,7 @@ def overstay(
 ) -> dict[str, object]:
     """Stay on past the end while nobody claims the GPUs, or no longer."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     row = set_overstay(
         reservation_id=pk,
         user=user,

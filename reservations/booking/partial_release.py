@@ -67,7 +67,9 @@ def price(
     policy = site_policy()
     row = locks.load_reservation(reservation_id)
     check_may_change(user, row, act=sentence("give back"), reason="a look at the price")
-    kept, end = _kept(row, gpu_ids, last_seconds, policy=policy, at=at)
+    kept, end = _remaining_gpus_and_end(
+        row, gpu_ids, last_seconds, policy=policy, at=at
+    )
     return _price(row, kept, end, policy=policy, at=at)
 
 
@@ -93,8 +95,10 @@ def give_back_part(
     policy = site_policy()
     before = locks.load_reservation(reservation_id)
     check_may_change(user, before, act=sentence("give back"), reason=reason)
-    kept, end = _kept(before, gpu_ids, last_seconds, policy=policy, at=at)
-    gone = set(_held(before)) - set(kept)
+    kept, end = _remaining_gpus_and_end(
+        before, gpu_ids, last_seconds, policy=policy, at=at
+    )
+    gone = set(_live_gpu_ids(before)) - set(kept)
     if before.state == State.ACTIVE and gone:
         version = _split_off(
             before, frozenset(gone), user=user, version=version, at=at, reason=reason
@@ -112,12 +116,12 @@ def give_back_part(
     )
 
 
-def _held(row: Reservation) -> list[int]:
+def _live_gpu_ids(row: Reservation) -> list[int]:
     rows = row.allocations.filter(live=True).order_by("gpu_id")
     return list(rows.values_list("gpu_id", flat=True))
 
 
-def _kept(
+def _remaining_gpus_and_end(
     row: Reservation,
     gpu_ids: Sequence[int],
     last_seconds: int,
@@ -135,7 +139,7 @@ def _kept(
         raise NotChangeable(state=state, act=sentence("given back"))
     # Staying on past it is given back by leaving.
     row.end = min(row.end, row.booked_end)
-    held = _held(row)
+    held = _live_gpu_ids(row)
     strange = set(gpu_ids) - set(held)
     if strange:
         raise NotFound(
@@ -197,7 +201,7 @@ def _split_off(
     with transaction.atomic(durable=True):
         row = locks.load_reservation(before.pk, lock=True)
         _check_row(row, version)
-        if row.state != State.ACTIVE or row.end <= at or gone - set(_held(row)):
+        if row.state != State.ACTIVE or row.end <= at or gone - set(_live_gpu_ids(row)):
             raise NotChangeable(state=row.state, act=sentence("given back in part"))
         for gate in GATES:
             gate(row, gone)
@@ -220,7 +224,7 @@ def _split_off(
             policy=policy,
         )
         row.refresh_from_db()
-        live.publish_reservation(row, gpu_ids=_held(row), policy=policy)
+        live.publish_reservation(row, gpu_ids=_live_gpu_ids(row), policy=policy)
     return row.version
 
 

@@ -16,7 +16,7 @@ from reservations.rules.charges import Settlement
 from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import is_gap
 from reservations.rules.policy import Policy
-from reservations.rules.prices import cost_gpu_seconds, together
+from reservations.rules.prices import combined_tariff, cost_gpu_seconds
 from reservations.rules.window import Window
 from reservations.store import ledger
 from reservations.store.booking_facts import site_policy
@@ -45,7 +45,7 @@ def refund(
     over = min(max(now, row.start), row.end)
     held = ledger.held_gpu_seconds(row)
     used = Window(row.start, over) if over > row.start else None
-    rate = rate_of(row) - together(ledger.tariff_of(one) for one in never_had)
+    rate = rate_of(row) - combined_tariff(ledger.tariff_of(one) for one in never_had)
     site = cost_gpu_seconds(used, rate=rate) if used else 0
     moved = Reservation.objects.move(
         row.pk,

@@ -118,7 +118,7 @@ def keep_refusal(
     if refusal.code in NO_DEMAND:
         return
     try:
-        _keep(membership, gpu_ids, (start, end), refusal, now)
+        _store_refusal(membership, gpu_ids, (start, end), refusal, now)
     except DatabaseError:
         log.exception("a refusal of membership %s is not kept", membership.pk)
 
@@ -129,7 +129,7 @@ def forget_old(now: datetime) -> int:
     return old.delete()[0]
 
 
-def _keep(
+def _store_refusal(
     membership: Membership,
     gpu_ids: Collection[int],
     asked: tuple[datetime, datetime],

@@ -33,7 +33,7 @@ from reservations.store.booking_snapshot import load_membership
 from telemetry.protocol.sentences import sentence
 
 
-def move_rest(
+def relocate_rest(
     *,
     reservation_id: int,
     gpu_ids: Sequence[int],
@@ -66,7 +66,7 @@ def move_rest(
         both = locks.lock(membership, sorted(wanted | old))
         locked = replace(both, gpus=tuple(g for g in both.gpus if g.pk in wanted))
         row = locks.load_reservation(reservation_id, lock=True)
-        made = _go_on(row, locked, actor=actor, at=at, reason=reason)
+        made = _rebook_rest(row, locked, actor=actor, at=at, reason=reason)
         ledger.audit(
             "moved-on",
             row,
@@ -80,7 +80,7 @@ def move_rest(
     return made
 
 
-def _go_on(
+def _rebook_rest(
     row: Reservation,
     locked: locks.LockedRows,
     *,

@@ -50,7 +50,7 @@ def requeue_displaced(
         again.version += 1
     again.displaced_from = row
     again.save()
-    if again.has_job != (has_job := attached_jobs.follow(row, again)):
+    if again.has_job != (has_job := attached_jobs.transfer_jobs(row, again)):
         again.has_job = has_job
         again.save(update_fields=["has_job"])
     audit_act(

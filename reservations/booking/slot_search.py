@@ -276,7 +276,7 @@ def next_equal(
     policy = site_policy()
     gpus = calendar_gpus()
     seconds = int((row.booked_end - row.start).total_seconds())
-    wish = _like(gpus, gpu_ids, seconds, policy)
+    wish = _similar_wish(gpus, gpu_ids, seconds, policy)
     if wish is None:
         return None
     found = _search(
@@ -292,7 +292,7 @@ def next_equal(
     return found[0] if found else None
 
 
-def _like(
+def _similar_wish(
     gpus: Sequence[CalendarGpu],
     gpu_ids: Sequence[int],
     seconds: int,
@@ -379,7 +379,7 @@ def add_next_slot(
         refusal.works_instead = fewer[0] if fewer else None
     if isinstance(refusal, OverBeforeFree):
         begin = refusal.now
-    wish = _like(gpus, gpu_ids, seconds, policy)
+    wish = _similar_wish(gpus, gpu_ids, seconds, policy)
     if wish is None:
         return
     if isinstance(refusal, PoolNotYours):

@@ -65,7 +65,7 @@ def reassign_or_refund(
     moved: dict[str, str] = {}
     for allocation in dirty:
         old, new = allocation.gpu, _equal(allocation, row)
-        if new is None or not _move(allocation, new, now):
+        if new is None or not _move_allocation(allocation, new, now):
             paid = [a for a in dirty if overrun.charge(a, row, now=now)]
             refund(row, now=now, reason=REASON, policy=policy, never_had=paid)
             return True
@@ -107,7 +107,7 @@ def _equal(allocation: Allocation, row: Reservation) -> Gpu | None:
     return rows.select_for_update(no_key=True, of=("self",)).first()
 
 
-def _move(allocation: Allocation, gpu: Gpu, now: datetime) -> bool:
+def _move_allocation(allocation: Allocation, gpu: Gpu, now: datetime) -> bool:
     """Put an Allocation on another Gpu; False: another booking was first."""
     try:
         with transaction.atomic():

@@ -9,7 +9,7 @@ from reservations.rules.window import unix
 from reservations.store.usage import past_usage, pending_late_gpu_seconds, rank_with
 
 
-def ranking_then(now: datetime, then: datetime, policy: Policy) -> Ranking | None:
+def projected_ranking(now: datetime, then: datetime, policy: Policy) -> Ranking | None:
     """Return the ranking at a later instant if no further booking were made.
 
     Past usage decays equally for all and so changes no rank. A booking counts in full

@@ -115,7 +115,7 @@ def rank_rows(rows: Sequence[Mapping[str, Any]]) -> list[ShareRow]:
             people.add((row.account, row.user))
     ranking = _rank(checked, accounts)
     _check_sums(checked, accounts)
-    return [_answer(row, ranking, checked, accounts) for row in checked]
+    return [_share_row(row, ranking, checked, accounts) for row in checked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def _check_sums(rows: Sequence[_Row], accounts: Mapping[str, int]) -> None:
             row.refuse_if(wrong, f"raw_usage is not {together}, the sum of its users'")
 
 
-def _answer(
+def _share_row(
     row: _Row, ranking: Ranking, rows: Sequence[_Row], accounts: Mapping[str, int]
 ) -> ShareRow:
     fairshare = None

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from reservations.fairshare.projection import ranking_then
+from reservations.fairshare.projection import projected_ranking
 from reservations.fairshare.service import MembershipStanding
 from reservations.models import Membership, Reservation
 from reservations.rules.fairness.fair_tree import Ranking, decayed_gpu_seconds
@@ -55,7 +55,7 @@ def advice(shown: MembershipStanding, policy: Policy, *, own: bool) -> list[str]
     if shown.place == 1:
         told.append(sentence("Nobody is served before you.") if own else "")
     else:
-        told.append(_rival_words(shown.membership, ranks, policy, own=own))
+        told.append(_rival_text(shown.membership, ranks, policy, own=own))
         told += _giving_back(pk, shown.place, tree, now)
     told.append(_waiting(pk, shown.place, shown.of, now, policy, own=own))
     return [words for words in told if words]
@@ -99,7 +99,7 @@ def _waiting(
     pk: int, place: int, of: int, now: datetime, policy: Policy, *, own: bool
 ) -> str:
     """Say what fades, and the place in a week if nobody books anything more."""
-    then = ranking_then(now, now + LOOK_AHEAD, policy)
+    then = projected_ranking(now, now + LOOK_AHEAD, policy)
     days = policy.half_life_seconds / 86_400
     fades = sentence("Past use counts half after {days} days.", days=f"{days:g}")
     if then is None or pk not in then.ranks:
@@ -131,7 +131,7 @@ def _waiting(
     return joined([fades, moves])
 
 
-def _rival_words(
+def _rival_text(
     member: Membership, ranks: Ranking, policy: Policy, *, own: bool
 ) -> str:
     """Compare with the next member ahead, on the level where the paths part."""

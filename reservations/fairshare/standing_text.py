@@ -52,7 +52,7 @@ def times(level: PathLevel) -> str:
     return f"{ratio:.1f}×" if ratio >= 0.05 or ratio == 0 else sentence("under 0.1×")
 
 
-def _upper(text: str) -> str:
+def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
@@ -76,7 +76,7 @@ def first_sentence(shown: MembershipStanding, *, own: bool) -> str:
     parts: list[str] = [
         sentence(
             "{title} has used {times} its share",
-            title=level.title if number else _upper(level.title),
+            title=level.title if number else _capitalized(level.title),
             times=times(level),
         )
         for number, level in enumerate(groups)
@@ -92,7 +92,7 @@ def first_sentence(shown: MembershipStanding, *, own: bool) -> str:
         elif own:
             part = sentence("You have used {times} of yours", **values)
         else:
-            values["name"] = _upper(str(shown.membership.user))
+            values["name"] = _capitalized(str(shown.membership.user))
             part = sentence("{name} has used {times} of theirs", **values)
         parts.append(part)
     if not parts:

@@ -31,7 +31,7 @@ from reservations.store.booking_facts import site_policy
 from reservations.store.membership_rights import paid_by
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
-from telemetry.web.spreadsheet import tame
+from telemetry.web.spreadsheet import escape_formula
 
 ROWS_PER_PAGE = 25
 REFUSED = 8
@@ -64,7 +64,7 @@ class StandingRequest:
     page: int
 
 
-def _asked(request: HttpRequest) -> StandingRequest:
+def _read_standing_request(request: HttpRequest) -> StandingRequest:
     """Read the address, and check the reader's right to see it.
 
     Raises:
@@ -169,7 +169,7 @@ def _refused(shown: MembershipStanding | None) -> list[RefusedRow]:
 def standing(request: HttpRequest) -> HttpResponse:
     """Show how one stands; heads and the operator may choose whose."""
     user = reader(request)
-    asked = _asked(request)
+    asked = _read_standing_request(request)
     group = group_of(asked.account) if asked.account else None
     whole, shown, choices = (None, None, ()) if group else _chosen(asked, user)
     below = set(group.account_pks) if group else set()
@@ -216,7 +216,7 @@ def standing(request: HttpRequest) -> HttpResponse:
 def ledger_csv(request: HttpRequest) -> HttpResponse:
     """Send the same rows as the page, the newest `CSV_ROWS` of them, as CSV."""
     user = reader(request)
-    asked = _asked(request)
+    asked = _read_standing_request(request)
     below = set(group_of(asked.account).account_pks) if asked.account else set()
     rows = _rows(asked, user, below).select_related(
         "membership__user", "membership__account"
@@ -230,7 +230,7 @@ def ledger_csv(request: HttpRequest) -> HttpResponse:
     for row in rows[:CSV_ROWS].iterator(chunk_size=2000):
         member = row.membership
         writer.writerow(
-            tame(cell)
+            escape_formula(cell)
             for cell in (
                 row.at.isoformat(timespec="seconds"),
                 row.kind,

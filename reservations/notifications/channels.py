@@ -38,7 +38,7 @@ def muted(how: NoticeSettings, at: datetime) -> bool:
     return how.muted_until is not None and how.muted_until > at
 
 
-def wanted(kind: str, how: NoticeSettings) -> tuple[str, ...]:
+def wanted_channels(kind: str, how: NoticeSettings) -> tuple[str, ...]:
     """Return by which channels a kind is wanted beside the page."""
     return channels_of(kind, how.chosen)
 
@@ -74,7 +74,7 @@ def queue(notice: Notice, *, now: datetime) -> None:
     how = settings_of(notice.user)
     if muted(how, now):
         return
-    chosen = set(wanted(notice.kind, how)) & open_channels(notice.user, how)
+    chosen = set(wanted_channels(notice.kind, how)) & open_channels(notice.user, how)
     at = after_quiet(how, now)
     Delivery.objects.bulk_create(
         Delivery(notice=notice, channel=channel, next_at=at)

@@ -116,11 +116,11 @@ def _mattermost(lines: Sequence[ChatLine]) -> ChatMessage:
 
 def _markdown_line(line: ChatLine) -> str:
     """Return a line of Markdown in which nothing of the text is markup or a mention."""
-    text = _unmentioned(_MARKUP.sub(r"\\\1", line.text))
+    text = _without_mentions(_MARKUP.sub(r"\\\1", line.text))
     return f"{text} [{line.link}]({line.url})" if line.url else text
 
 
-def _unmentioned(text: str) -> str:
+def _without_mentions(text: str) -> str:
     """Return a text whose @ names nobody: a space of no width follows it."""
     return text.replace("@", "@\u200b")
 
@@ -151,7 +151,7 @@ def _teams(lines: Sequence[ChatLine]) -> ChatMessage:
 
 def _matrix(lines: Sequence[ChatLine]) -> ChatMessage:
     # "@room" in the plain text would notify everybody in the room.
-    lines = [ChatLine(_unmentioned(line.text), line.url) for line in lines]
+    lines = [ChatLine(_without_mentions(line.text), line.url) for line in lines]
     plain = "\n".join(f"{line.text} {line.url}".strip() for line in lines)
     rich = "<br>".join(_html_line(line) for line in lines)
     return _json({"username": NAME, "text": plain, "html": rich})

@@ -36,9 +36,9 @@ from reservations.notifications.channels import (
     muted,
     open_channels,
     settings_of,
-    wanted,
+    wanted_channels,
 )
-from reservations.notifications.delivery_rules import MOST_TRIES, next_try, stale
+from reservations.notifications.delivery_rules import MOST_TRIES, is_stale, next_try
 from reservations.notifications.service import notify
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ def _send_to_group(batch: Batch, now: datetime) -> tuple[str, int]:
     kept = [
         row
         for row in here
-        if not stale(row.notice.kind, told_at=row.notice.told_at, now=now)
+        if not is_stale(row.notice.kind, told_at=row.notice.told_at, now=now)
     ]
     gone = [row.pk for row in here if row not in kept]
     _finish(gone, State.DROPPED, now, error="unwanted or stale by then")
@@ -219,8 +219,8 @@ def _still_wanted(
     return tuple(
         row
         for row in batch.rows
-        if batch.channel in wanted(row.notice.kind, how)
-        and not stale(row.notice.kind, told_at=row.notice.told_at, now=now)
+        if batch.channel in wanted_channels(row.notice.kind, how)
+        and not is_stale(row.notice.kind, told_at=row.notice.told_at, now=now)
     )
 
 

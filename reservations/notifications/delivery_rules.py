@@ -69,7 +69,7 @@ def next_try(at: datetime, *, tries: int) -> datetime | None:
     return at + timedelta(seconds=pause_after(RETRY_SECONDS, tries))
 
 
-def stale(kind: str, *, told_at: datetime, now: datetime) -> bool:
+def is_stale(kind: str, *, told_at: datetime, now: datetime) -> bool:
     """Say whether a Notice would only confuse by now."""
     limit = form_of(kind).stale_seconds
     return limit is not None and now - told_at > timedelta(seconds=limit)

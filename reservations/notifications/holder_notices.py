@@ -48,7 +48,7 @@ def released(
             "reason": reason,
             "charged_gpu_seconds": charged_gpu_seconds,
             "late_gpu_seconds": late_gpu_seconds,
-            **_person(by),
+            **_person_detail(by),
         },
         now=now,
     )
@@ -58,7 +58,7 @@ def cancelled(row: Reservation, *, by: User, reason: str, now: datetime) -> None
     """Notify the holder of a cancellation by another person."""
     if by.pk == row.user_id:
         return
-    detail = {"reason": reason, "cancelled": True, **_person(by)}
+    detail = {"reason": reason, "cancelled": True, **_person_detail(by)}
     notify(user=row.user, kind=Kind.RELEASED, reservation=row, detail=detail, now=now)
 
 
@@ -152,5 +152,5 @@ def _notify_of_end(row: Reservation, key: str, at: datetime) -> bool:
     return told is not None
 
 
-def _person(by: User | None) -> dict[str, int]:
+def _person_detail(by: User | None) -> dict[str, int]:
     return {} if by is None else {"person": by.pk}

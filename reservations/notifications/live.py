@@ -119,10 +119,10 @@ def publish_notice(notice: NoticeInfo, *, user_pk: int) -> None:
             "icon": notice.icon,
         },
     )
-    transaction.on_commit(lambda: _tell(message, user_pk), robust=True)
+    transaction.on_commit(lambda: _send_live(message, user_pk), robust=True)
 
 
-def _tell(message: NoticeTold, user_pk: int) -> None:
+def _send_live(message: NoticeTold, user_pk: int) -> None:
     try:
         async_to_sync(get_channel_layer().group_send)(user_group(user_pk), message)
     except _OUTAGES as error:

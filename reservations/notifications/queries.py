@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from reservations.models import Notice, Reservation, User
 from reservations.notifications.reader_language import with_language_of
-from reservations.notifications.text.notice_text import form_of, words
+from reservations.notifications.text.notice_text import form_of, notice_sentence
 from reservations.rules.notice_values import NoticeValues
 from reservations.rules.time_zones import zone_of
 from reservations.store.booking_facts import site_policy
@@ -61,7 +61,9 @@ def notices_with_text(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
             kind=row.kind,
             title=Notice.Kind(row.kind).label,
             icon=form_of(row.kind).symbol,
-            text=_text(row, booked.get(row.reservation_id or 0), whose.name(row), zone),
+            text=_notice_sentence(
+                row, booked.get(row.reservation_id or 0), whose.name(row), zone
+            ),
             reservation_pk=row.reservation_id,
             url=_url(row),
             told_at=row.told_at,
@@ -83,7 +85,9 @@ def notices_to_send(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
         ]
 
 
-def _text(row: Notice, about: Reservation | None, who: str, zone: tzinfo) -> str:
+def _notice_sentence(
+    row: Notice, about: Reservation | None, who: str, zone: tzinfo
+) -> str:
     gpus = sorted(str(a.gpu) for a in about.allocations.all()) if about else []
     told = NoticeValues(
         row.detail,
@@ -95,7 +99,7 @@ def _text(row: Notice, about: Reservation | None, who: str, zone: tzinfo) -> str
     )
     title = Notice.Kind(row.kind).label
     try:
-        return words(row.kind, title, told)
+        return notice_sentence(row.kind, title, told)
     except (LookupError, TypeError, ValueError):
         # One row that lost its numbers must not take every page of its User down.
         log.exception("notice %s has no words", row.pk)

@@ -137,7 +137,7 @@ def post(url: str, data: bytes, headers: Mapping[str, str]) -> None:
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         raise WebhookFailed(
-            sentence("no answer: {error}", error=_words(error))
+            sentence("no answer: {error}", error=_error_text(error))
         ) from error
     finally:
         hang_up.cancel()
@@ -164,5 +164,5 @@ def _hang_up(connection: http.client.HTTPConnection) -> None:
             sock.close()
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return (str(error) or type(error).__name__)[:120]

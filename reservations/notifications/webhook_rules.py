@@ -113,7 +113,7 @@ def allowed(address: str, *, networks: Iterable[Network] = ()) -> bool:
     True
     """
     try:
-        found = _carried(ip_address(address.partition("%")[0]))
+        found = _embedded_ipv4(ip_address(address.partition("%")[0]))
     except ValueError:
         return False
     if any(found.version == net.version and found in net for net in networks):
@@ -128,7 +128,7 @@ def allowed(address: str, *, networks: Iterable[Network] = ()) -> bool:
     )
 
 
-def _carried(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+def _embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped

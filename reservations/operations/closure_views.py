@@ -59,7 +59,7 @@ class Touched:
     token: bool
 
 
-def touched(
+def bookings_touched(
     reliefs: tuple[EvacuationOutcome, ...] | list[EvacuationOutcome],
     found: EvacuatedGpus,
 ) -> list[Touched]:
@@ -94,7 +94,7 @@ def touched(
 
 @require_safe
 @operator_required
-def listed(request: HttpRequest) -> HttpResponseBase:
+def closure_list(request: HttpRequest) -> HttpResponseBase:
     """List closures: the present and coming ones by default."""
     now = timezone.now()
     asked = read_filters(ClosuresAsked, request.GET)
@@ -135,7 +135,7 @@ def _wanted(values: dict[str, Any], now: datetime) -> QuerySet[Closure]:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
-def one(request: HttpRequest, pk: int | None = None) -> HttpResponseBase:
+def closure_form(request: HttpRequest, pk: int | None = None) -> HttpResponseBase:
     """Show the form of a closure; review whom it touches; save what was reviewed."""
     return ClosurePage(request, pk).answer()
 
@@ -153,7 +153,7 @@ class ClosurePage(ReviewPage):
     def __init__(self, request: HttpRequest, pk: int | None) -> None:
         super().__init__(request)
         self.pk = pk
-        self.row = _standing(pk) if pk is not None else None
+        self.row = _open_closure_or_404(pk) if pk is not None else None
 
     def form_of(self, data: Any) -> ClosureForm:
         """Return the form with the closure as it is."""
@@ -166,7 +166,7 @@ class ClosurePage(ReviewPage):
         plan = closures.preview(
             draft=_draft(form.cleaned_data), now=self.now, pk=self.pk
         )
-        rows = touched(plan.reliefs, plan.leaving)
+        rows = bookings_touched(plan.reliefs, plan.leaving)
         return Review(
             mark=plan.mark,
             title=touched_title(len(rows)),
@@ -185,7 +185,7 @@ class ClosurePage(ReviewPage):
             pk=self.pk,
             version=form.cleaned_data["version"] if self.pk is not None else None,
         )
-        return _said(kept, done)
+        return _saved_message(kept, done)
 
     def done(self) -> HttpResponseBase:
         """Return to the list."""
@@ -218,7 +218,7 @@ _COUNTED = {
 }
 
 
-def _said(kept: Closure, done: Preview) -> str:
+def _saved_message(kept: Closure, done: Preview) -> str:
     counts = {fate: sum(r.fate is fate for r in done.reliefs) for fate in BookingFate}
     told = [
         sentence(template, n=counts[fate])
@@ -273,7 +273,7 @@ def _draft(values: dict[str, Any]) -> ClosureDraft:
     )
 
 
-def _standing(pk: int) -> Closure:
+def _open_closure_or_404(pk: int) -> Closure:
     row = Closure.objects.filter(pk=pk, cancelled_at=None).first()
     if row is None or row.end <= timezone.now():
         raise Http404

@@ -121,7 +121,7 @@ def save(
         plan = _plan(draft.to_info(pk or 0), now=at, lock=True)
         if plan.mark != mark:
             raise PreviewStale
-        before = _said(row) if row is not None else {}
+        before = _closure_detail(row) if row is not None else {}
         kept = _write(row, draft, actor=actor, now=at)
         _clear(kept, plan, actor=actor, now=at, policy=policy)
         audit_act(
@@ -131,7 +131,7 @@ def save(
             now=at,
             reason=kept.reason,
             before=before,
-            after=_said(kept),
+            after=_closure_detail(kept),
             touched=len(plan.reliefs),
         )
         live.publish_closures()
@@ -147,7 +147,7 @@ def cancel(*, pk: int, version: int, actor: User, now: datetime) -> Closure:
     at = whole_second(now)
     with transaction.atomic(durable=True):
         row = _locked(pk, version, at)
-        before = _said(row)
+        before = _closure_detail(row)
         if row.start >= at:
             row.cancelled_at = at
         else:
@@ -161,7 +161,7 @@ def cancel(*, pk: int, version: int, actor: User, now: datetime) -> Closure:
             now=at,
             reason=row.reason,
             before=before,
-            after=_said(row),
+            after=_closure_detail(row),
         )
         live.publish_closures()
     return row
@@ -307,7 +307,7 @@ def _write(
     return kept
 
 
-def _said(row: Closure) -> dict[str, object]:
+def _closure_detail(row: Closure) -> dict[str, object]:
     return {
         "kind": row.kind,
         "scope": row.scope,

@@ -113,7 +113,9 @@ def read(
                 accounts=path,
             )
         )
-    return EvacuatedGpus(tuple(booked), rows, known, _room(known, booked, closures))
+    return EvacuatedGpus(
+        tuple(booked), rows, known, _gpu_timetable(known, booked, closures)
+    )
 
 
 def _rows(
@@ -140,7 +142,7 @@ def _allocations(pks: Collection[int]) -> list[Allocation]:
     )
 
 
-def _room(
+def _gpu_timetable(
     known: Mapping[int, CalendarGpu],
     booked: Sequence[EvacuatedBooking],
     closures: Sequence[ClosureInfo],

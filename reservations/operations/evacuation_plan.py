@@ -110,7 +110,7 @@ def by_right(booked: Iterable[EvacuatedBooking]) -> list[EvacuatedBooking]:
     return sorted(booked, key=lambda b: (not b.firm, b.window.start, b.pk))
 
 
-def elsewhere(
+def equal_gpus_elsewhere(
     one: EvacuatedBooking, shut: Collection[int], room: GpuTimetable
 ) -> tuple[tuple[int, int], ...] | None:
     """Return which equal Gpu takes the place of which; None: there are too few."""
@@ -169,7 +169,10 @@ def relieve(
     """Yield what becomes of each booking when these Gpus close."""
     for one in by_right(booked):
         start, end = one.window.start, one.window.end
-        if not one.running and (moves := elsewhere(one, shut, room)) is not None:
+        if (
+            not one.running
+            and (moves := equal_gpus_elsewhere(one, shut, room)) is not None
+        ):
             room.take(moves, one.window)
             yield EvacuationOutcome(one.pk, BookingFate.MOVED, moves=moves)
             continue
@@ -188,7 +191,7 @@ def vacate(
 ) -> Iterator[EvacuationOutcome]:
     """Yield the bookings that can leave draining Gpus. Running ones stay."""
     for one in by_right(booked):
-        moves = None if one.running else elsewhere(one, shut, room)
+        moves = None if one.running else equal_gpus_elsewhere(one, shut, room)
         if moves is None:
             yield EvacuationOutcome(one.pk, BookingFate.STAYS)
             continue

@@ -82,7 +82,9 @@ def replace(
                 raise PreviewStale
             for one in plan.carried:
                 if one.what is Carry.CARRIED:
-                    _carry(one, plan, actor=actor, now=at, reason=reason, policy=policy)
+                    _move_booking(
+                        one, plan, actor=actor, now=at, reason=reason, policy=policy
+                    )
             set_replaced(gpu_id=old_id, by_id=new_id)
             audit_act(
                 verb="gpu.replaced",
@@ -180,7 +182,7 @@ def _check(old_id: int, new_id: int) -> None:
         raise FieldsInvalid({"new": sentence("This GPU has been replaced itself.")})
 
 
-def _carry(
+def _move_booking(
     one: ReplacedBooking,
     plan: Replacement,
     *,

@@ -19,7 +19,7 @@ from django.views.decorators.http import (
 
 from reservations.operations import gpu_replacement, pools
 from reservations.operations.bulk_acts import ACTS, ActInfo, BulkAct
-from reservations.operations.closure_views import touched, touched_title
+from reservations.operations.closure_views import bookings_touched, touched_title
 from reservations.operations.forms import (
     REASON_LENGTH,
     ActForm,
@@ -143,7 +143,7 @@ class ActPage(ReviewPage):
     def review(self, form: Any) -> Review:
         """Return the bookings on the Gpus; a drain can move them."""
         plan = pools.preview_act(**_chosen(form), now=self.now)
-        rows = touched(plan.reliefs, plan.found)
+        rows = bookings_touched(plan.reliefs, plan.found)
         drains = form.cleaned_data["act"] == BulkAct.DRAIN
         return Review(
             mark=plan.mark,

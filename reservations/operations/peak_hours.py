@@ -64,7 +64,7 @@ def read_hours(text: str) -> int:
             )
         for day in _days(found["days"]):
             for span in found["hours"].replace(":00", "").split(","):
-                mask |= _span(day, span)
+                mask |= _hours_of_span(day, span)
     return mask
 
 
@@ -83,7 +83,7 @@ def _days(text: str | None) -> list[int]:
     return found
 
 
-def _span(day: int, text: str) -> int:
+def _hours_of_span(day: int, text: str) -> int:
     first, last = (int(number) for number in text.split("-"))
     if first > 23 or last > 24:
         raise PeakTextInvalid(
@@ -126,7 +126,7 @@ def _spans_of(hours: int) -> str:
     return ", ".join(f"{first}-{last}" for first, last in found)
 
 
-def peak_words(peak: PeakHours | None) -> str:
+def peak_text(peak: PeakHours | None) -> str:
     """Say when a Pool costs more.
 
     >>> peak_words(PeakHours(2, read_hours("Sat 10-14"), "Europe/Berlin"))
@@ -145,8 +145,8 @@ def peak_words(peak: PeakHours | None) -> str:
 _WORDS = re.compile(r"(\d+) times in (.+) \([^()]*\)")
 
 
-def read_peak_words(text: str) -> tuple[int, str]:
-    """Return the factor and the hours of what ``peak_words`` wrote to the audit log.
+def read_peak_text(text: str) -> tuple[int, str]:
+    """Return the factor and the hours of what ``peak_text`` wrote to the audit log.
 
     >>> read_peak_words("2 times in Sat 10-14 (Europe/Berlin)"), read_peak_words("none")
     ((2, 'Sat 10-14'), (1, ''))

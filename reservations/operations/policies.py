@@ -57,7 +57,7 @@ def fields_of(which: str) -> list[PolicyField]:
     return [PolicyField(rule, getattr(row, rule.column)) for rule in row.declared.rules]
 
 
-def look(*, which: str, values: Mapping[str, object]) -> PolicyPreview:
+def preview(*, which: str, values: Mapping[str, object]) -> PolicyPreview:
     """Return what these values would change, judged field by field and together.
 
     Raises:
@@ -65,10 +65,10 @@ def look(*, which: str, values: Mapping[str, object]) -> PolicyPreview:
         NotFound: there is no such policy.
     """
     row = _current(which)
-    return _look(row, values)
+    return _preview(row, values)
 
 
-def _look(row: PolicyRow, values: Mapping[str, object]) -> PolicyPreview:
+def _preview(row: PolicyRow, values: Mapping[str, object]) -> PolicyPreview:
     known = {rule.column for rule in row.declared.rules}
     changes: dict[str, tuple[object, object]] = {}
     for name, value in values.items():
@@ -108,7 +108,7 @@ def save(
     with transaction.atomic(durable=True):
         _current(which)
         row = MODELS[which]._default_manager.select_for_update().get(pk=1)
-        found = _look(row, values)
+        found = _preview(row, values)
         if found.mark != mark:
             raise PreviewStale(CHANGED_SINCE)
         if not found.changes:
@@ -143,7 +143,7 @@ def history(which: str) -> models.QuerySet[AuditEntry]:
     )
 
 
-def undo_look(*, which: str, entry_id: int) -> tuple[AuditEntry, PolicyPreview]:
+def undo_preview(*, which: str, entry_id: int) -> tuple[AuditEntry, PolicyPreview]:
     """Return what undoing a change would do: its fields go back to what was before.
 
     Raises:
@@ -158,7 +158,7 @@ def undo_look(*, which: str, entry_id: int) -> tuple[AuditEntry, PolicyPreview]:
     after = entry.detail["after"]
     if any(getattr(row, name) != value for name, value in after.items()):
         raise PreviewStale(CHANGED_SINCE)
-    return entry, _look(row, entry.detail["before"])
+    return entry, _preview(row, entry.detail["before"])
 
 
 def undo(
@@ -169,7 +169,7 @@ def undo(
     Raises:
         NotFound, PreviewStale, FieldsInvalid.
     """
-    entry, found = undo_look(which=which, entry_id=entry_id)
+    entry, found = undo_preview(which=which, entry_id=entry_id)
     return save(
         which=which,
         values=entry.detail["before"],

@@ -13,7 +13,7 @@ from telemetry.protocol.sentences import sentence
 KEPT = sentence("they do not change")
 
 
-def effects(changes: Changes, now: datetime) -> list[str]:
+def effect_sentences(changes: Changes, now: datetime) -> list[str]:
     """Return sentences about the effects of a change.
 
     A change of the rules never takes a booking away

@@ -24,7 +24,7 @@ from reservations.operations.policy_fields import (
     exact_duration,
     read_duration,
 )
-from reservations.operations.policy_impact import effects
+from reservations.operations.policy_impact import effect_sentences
 from reservations.rules.errors import NotFound
 from reservations.store.access import operator_required, reader
 from reservations.web.credit_field import HoursField, hours
@@ -120,7 +120,7 @@ def home(request: HttpRequest) -> HttpResponseBase:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
-def one(request: HttpRequest, which: str) -> HttpResponseBase:
+def policy_page(request: HttpRequest, which: str) -> HttpResponseBase:
     """Show a policy; review a change; save what was reviewed."""
     return PolicyPage(request, which).answer()
 
@@ -143,7 +143,7 @@ class PolicyPage(ReviewPage):
 
     def review(self, form: Any) -> Review:
         """Return the rules that change, and what that does to bookings."""
-        found = policies.look(which=self.which, values=self._values(form))
+        found = policies.preview(which=self.which, values=self._values(form))
         booking = self.which == "booking"
         return Review(
             mark=found.mark,
@@ -151,7 +151,7 @@ class PolicyPage(ReviewPage):
             if found.changes
             else sentence("Nothing changes"),
             lines=policies.lines_of(found.changes),
-            effects=effects(found.changes, self.now) if booking else [],
+            effects=effect_sentences(found.changes, self.now) if booking else [],
             changes=bool(found.changes),
             plan=found,
         )
@@ -181,7 +181,7 @@ class PolicyPage(ReviewPage):
             "title": TITLES[self.which],
             "groups": _grouped(self.rules, form),
             "past": past,
-            "history": [_past(self.which, entry) for entry in past],
+            "history": [_past_change(self.which, entry) for entry in past],
             "query": "",
         }
 
@@ -243,7 +243,7 @@ def _widget(rule: PolicyRule) -> forms.Widget:
     )
 
 
-def _past(which: str, entry: AuditEntry) -> Past:
+def _past_change(which: str, entry: AuditEntry) -> Past:
     before, after = entry.detail.get("before"), entry.detail.get("after")
     if not isinstance(before, dict) or not isinstance(after, dict):
         names = entry.detail.get("fields", [])

@@ -45,7 +45,7 @@ class PoolChange:
 
 @require_safe
 @operator_required
-def listed(request: HttpRequest) -> HttpResponseBase:
+def pool_list(request: HttpRequest) -> HttpResponseBase:
     """List the pools, and the nodes that can be drained."""
     return _list(request, NewPoolForm())
 
@@ -126,7 +126,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
-def one(request: HttpRequest, pk: int) -> HttpResponseBase:
+def pool_page(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Show a pool; review and set its price and who may book it."""
     return PoolPage(request, pk).answer()
 
@@ -304,7 +304,9 @@ def changes_of(pool: Pool) -> list[PoolChange]:
     newest = list(entries.order_by("-at", "-pk")[:CHANGES_SHOWN])
     names, state = _account_names(), pools.state_of(pool)
     return [
-        PoolChange(entry, _lines(entry, names), pools.can_be_undone(entry, state))
+        PoolChange(
+            entry, _change_lines(entry, names), pools.can_be_undone(entry, state)
+        )
         for entry in newest
     ]
 
@@ -313,7 +315,9 @@ def _account_names() -> dict[int, str]:
     return {account.pk: str(account) for account in Account.objects.all()}
 
 
-def _lines(entry: AuditEntry, names: dict[int, str]) -> list[tuple[str, str, str]]:
+def _change_lines(
+    entry: AuditEntry, names: dict[int, str]
+) -> list[tuple[str, str, str]]:
     before, after = entry.detail.get("before"), entry.detail.get("after")
     if entry.verb == "pool.quota":
         whose = names.get(entry.detail.get("account") or 0, "")
@@ -335,7 +339,11 @@ def changed_lines(
 ) -> list[tuple[str, str, str]]:
     """Return (field, before, after) of a Pool in words, of what differs."""
     return [
-        (_WORDS.get(key, key), _said(before.get(key), names), _said(value, names))
+        (
+            _WORDS.get(key, key),
+            _value_text(before.get(key), names),
+            _value_text(value, names),
+        )
         for key, value in after.items()
         if before.get(key) != value
     ]
@@ -345,7 +353,7 @@ def _hours(seconds: int | None) -> str:
     return gettext("no limit") if seconds is None else credits_text(seconds)
 
 
-def _said(value: object, names: dict[int, str]) -> str:
+def _value_text(value: object, names: dict[int, str]) -> str:
     if isinstance(value, list):
         return ", ".join(names.get(pk, f"#{pk}") for pk in value) or "everybody"
     return "–" if value is None else str(value)

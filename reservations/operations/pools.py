@@ -29,9 +29,9 @@ from reservations.operations.evacuation_plan import (
 )
 from reservations.operations.peak_hours import (
     PeakTextInvalid,
-    peak_words,
+    peak_text,
     read_hours,
-    read_peak_words,
+    read_peak_text,
 )
 from reservations.rules.errors import NotFound
 from reservations.rules.prices import MOST_FACTOR, PeakHours, read_peak
@@ -133,7 +133,7 @@ def preview_pool(*, pool_id: int, edit: PoolEdit) -> PoolPreview:
         after={
             "weight": edit.weight,
             "accounts": sorted(known),
-            "peak": peak_words(peak),
+            "peak": peak_text(peak),
         },
     )
 
@@ -144,7 +144,7 @@ def state_of(pool: Pool) -> dict[str, object]:
     return {
         "weight": pool.weight,
         "accounts": sorted(rule.accounts.values_list("pk", flat=True)) if rule else [],
-        "peak": peak_words(read_peak(rule.peak) if rule else None),
+        "peak": peak_text(read_peak(rule.peak) if rule else None),
     }
 
 
@@ -212,7 +212,7 @@ def undo_pool(
     if entry is None:
         raise NotFound(what=sentence("change of this pool under that number"))
     before = entry.detail["before"]
-    factor, hours = read_peak_words(before["peak"])
+    factor, hours = read_peak_text(before["peak"])
     edit = PoolEdit(before["weight"], tuple(before["accounts"]), factor, hours)
     if not can_be_undone(entry, state_of(_pool(pool_id))):
         raise PreviewStale(CHANGED_SINCE)

@@ -10,9 +10,9 @@ from reservations.operations import (
 )
 
 urlpatterns = [
-    path("manage/pools/", pool_views.listed, name="manage-pools"),
+    path("manage/pools/", pool_views.pool_list, name="manage-pools"),
     path("manage/pools/new/", pool_views.new, name="manage-pool-new"),
-    path("manage/pools/<int:pk>/", pool_views.one, name="manage-pool"),
+    path("manage/pools/<int:pk>/", pool_views.pool_page, name="manage-pool"),
     path(
         "manage/pools/<int:pk>/undo/<int:entry>/",
         pool_views.undo,
@@ -24,12 +24,18 @@ urlpatterns = [
     path("manage/gpus/replace/", machine_views.replace, name="manage-replace-gpu"),
     path("manage/nodes/<int:pk>/drain/", machine_views.drain, name="manage-drain"),
     path("manage/nodes/<int:pk>/gate/", machine_views.gate, name="manage-gate"),
-    path("manage/closures/", closure_views.listed, name="manage-closures"),
-    path("manage/closures/new/", closure_views.one, name="manage-closure-new"),
-    path("manage/closures/<int:pk>/", closure_views.one, name="manage-closure"),
+    path("manage/closures/", closure_views.closure_list, name="manage-closures"),
+    path("manage/closures/new/", closure_views.closure_form, name="manage-closure-new"),
+    path(
+        "manage/closures/<int:pk>/", closure_views.closure_form, name="manage-closure"
+    ),
     path("manage/closures/<int:pk>/end/", closure_views.end, name="manage-closure-end"),
     path("manage/policy/", policy_views.home, name="manage-policy"),
-    path("manage/policy/<slug:which>/", policy_views.one, name="manage-policy-one"),
+    path(
+        "manage/policy/<slug:which>/",
+        policy_views.policy_page,
+        name="manage-policy-one",
+    ),
     path(
         "manage/policy/<slug:which>/undo/<int:pk>/",
         policy_views.undo,

@@ -4,7 +4,7 @@ from django.http import HttpRequest
 from ninja import Router
 
 from reservations.presence.check_in import check_in_by_click
-from reservations.web.api_parts import counted_now, signed_in
+from reservations.web.api_parts import count_request, signed_in
 
 router = Router(tags=["calendar"])
 
@@ -13,6 +13,6 @@ router = Router(tags=["calendar"])
 def check_in(request: HttpRequest, pk: int) -> dict[str, object]:
     """Check in by a click; a process or a job on the GPU does it by itself."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     row = check_in_by_click(reservation_id=pk, user=user, now=now)
     return {"id": row.pk, "checked_in": True, "version": row.version}

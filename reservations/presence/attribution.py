@@ -81,11 +81,11 @@ class OwnerLookup:
         if held_bytes is None or held_bytes > self.whitelist_bytes:
             return False
         program = process.command.split(" ", 1)[0].rpartition("/")[2]
-        return bool(program) and _listed(program, self.whitelist)
+        return bool(program) and _matches_any(program, self.whitelist)
 
 
 @lru_cache(maxsize=4096)
-def _listed(program: str, names: tuple[str, ...]) -> bool:
+def _matches_any(program: str, names: tuple[str, ...]) -> bool:
     return any(fnmatchcase(program, name) for name in names)
 
 

@@ -92,7 +92,7 @@ class EscalationCase:
     """The operator acknowledged or snoozed the Alert."""
 
 
-def why_never(
+def exemption_of_case(
     case: EscalationCase, *, owners: OwnerLookup, policy: JudgePolicy
 ) -> EscalationExemption | None:
     """Return what forbids any step; None: nothing does."""
@@ -115,7 +115,7 @@ def why_never(
             EscalationExemption.SYSTEM,
         ),
         (
-            case.holding is not None and _of_holder(case.holding, suspect),
+            case.holding is not None and _may_be_the_holders(case.holding, suspect),
             EscalationExemption.HOLDER,
         ),
         (process.job is not None, EscalationExemption.JOB),
@@ -126,7 +126,7 @@ def why_never(
     return next((why for holds, why in forbidden if holds), None)
 
 
-def _of_holder(holding: HoldingInfo, suspect: Suspect) -> bool:
+def _may_be_the_holders(holding: HoldingInfo, suspect: Suspect) -> bool:
     """The holder's or a co-user's by any sign: where two differ, nothing is done."""
     signs = (suspect.owner, suspect.process.user)
     return any(holding.is_of(sign) or holding.shared_with(sign) for sign in signs)
@@ -150,7 +150,7 @@ def next_step(
     notified and warned, and had the policy's time after the warning. A process that
     started later than the Alert has its own time.
     """
-    if why_never(case, owners=owners, policy=policy) is not None:
+    if exemption_of_case(case, owners=owners, policy=policy) is not None:
         return None
     stood_seconds = min(case.stood_seconds, case.suspect.seconds)
     before: EscalationStep | None = None

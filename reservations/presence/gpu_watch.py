@@ -264,7 +264,7 @@ def _booked(look: _GpuCheck, holding: HoldingInfo) -> GpuVerdict:
         # Who held it until a moment ago still has the time to stop.
         _late, strangers = _split(strangers, look.before)
     came = holding.checked_in or seen.holder
-    suspects = _suspects(look, strangers)
+    suspects = _suspects_on_gpu(look, strangers)
     use = GpuUse(
         booked=True,
         came=came,
@@ -311,7 +311,7 @@ def _split(
     return tuple(last), tuple(others)
 
 
-def _suspects(
+def _suspects_on_gpu(
     look: _GpuCheck, strangers: Iterable[ForeignProcess]
 ) -> tuple[Suspect, ...]:
     """Each stranger's process, with how long this very process was seen."""

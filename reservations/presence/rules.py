@@ -61,7 +61,9 @@ def observed_use(
     by_minute = _by_minute(minutes, start=start, now=now)
     came = any(info.process_n for infos in by_minute.values() for info in infos)
     seen = {at: by_minute[at] for at in sorted(by_minute)}
-    seen = {at: infos for at, infos in seen.items() if _seen(infos, gpu_pks)}
+    seen = {
+        at: infos for at, infos in seen.items() if _all_gpus_sampled(infos, gpu_pks)
+    }
     absent = [
         at + MINUTE_SECONDS
         for at, infos in seen.items()
@@ -99,7 +101,7 @@ def idle_seconds(
         infos = by_minute[minute]
         if any(_busy(info, below_pct) for info in infos):
             break
-        if _seen(infos, gpu_pks):
+        if _all_gpus_sampled(infos, gpu_pks):
             if any(info.util_n < SEEN_SAMPLES for info in infos):
                 break
             idle += MINUTE_SECONDS
@@ -110,7 +112,7 @@ def _busy(info: MinuteInfo, below_pct: float) -> bool:
     return info.util_n > 0 and info.util_sum_pct >= below_pct * info.util_n
 
 
-def _seen(infos: Collection[MinuteInfo], gpu_pks: Collection[int]) -> bool:
+def _all_gpus_sampled(infos: Collection[MinuteInfo], gpu_pks: Collection[int]) -> bool:
     enough = {info.gpu_pk for info in infos if info.n >= SEEN_SAMPLES}
     return enough.issuperset(gpu_pks)
 

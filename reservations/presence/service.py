@@ -101,7 +101,7 @@ def _idle(
     )
     if row.idle_warned_at is not None:
         if idle < policy.idle_seconds:
-            _unwarn(row, gpu_ids, now, policy)
+            _clear_warnings(row, gpu_ids, now, policy)
             return ""
         _warn(row, gpu_ids, now, policy)
         after = idle_seconds(
@@ -144,7 +144,7 @@ def _warn(
         )
 
 
-def _unwarn(
+def _clear_warnings(
     row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
 ) -> None:
     Reservation.objects.filter(pk=row.pk).update(idle_warned_at=None)

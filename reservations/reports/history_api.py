@@ -37,7 +37,9 @@ def account_history(
     account = get_object_or_404(Account, pk=account_id, pk__in=seen)
     now = timezone.now()
     asked = requested_range(wish, now=now)
-    subject = of_account(account, start=_at(asked.start), end=_at(asked.end))
+    subject = of_account(
+        account, start=_utc_instant(asked.start), end=_utc_instant(asked.end)
+    )
     return answer_history(subject, wish, now=now)
 
 
@@ -64,5 +66,5 @@ def _reservation(request: HttpRequest, pk: int) -> Reservation:
     return get_object_or_404(seen, pk=pk)
 
 
-def _at(seconds: int) -> datetime:
+def _utc_instant(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)

@@ -111,13 +111,13 @@ def _booking(
         membership_pk=membership,
         state=State(state),
         no_show=no_show,
-        pieces=tuple(_piece(row, measured) for row in rows),
+        pieces=tuple(_reported_gpu(row, measured) for row in rows),
         charged_gpu_seconds=charged[0],
         site_gpu_seconds=charged[1],
     )
 
 
-def _piece(row: Row, measured: Measured) -> ReportedGpu:
+def _reported_gpu(row: Row, measured: Measured) -> ReportedGpu:
     pk, gpu, start, end, weight, weight_now, _member, state, _gone, *times, peak = row
     over, booked = times
     util, seen, joules = measured.get((pk, gpu), (None, 0.0, 0.0))

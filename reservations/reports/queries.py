@@ -77,7 +77,7 @@ class Report:
 
 def report(asked: ReportFilter, by: By) -> Report:
     """Sum the months by one dimension, in at most five queries."""
-    sums = _sums(asked, by)
+    sums = _sums_by(asked, by)
     refused = _refused(asked, by)
     names = _names(by, {key for key in (*sums, *refused) if key is not None})
     rows = tuple(
@@ -105,7 +105,7 @@ def _total(rows: tuple[ReportRow, ...]) -> ReportRow:
     )
 
 
-def _sums(asked: ReportFilter, by: By) -> dict[Any, ReportSums]:
+def _sums_by(asked: ReportFilter, by: By) -> dict[Any, ReportSums]:
     rows = MonthUse.objects.filter(month__gte=asked.first, month__lte=asked.last)
     rows = rows.filter(**_scope_filters(asked, pool="gpu__pool_id"))
     fields = list(ReportSums.__dataclass_fields__)

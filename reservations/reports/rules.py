@@ -129,7 +129,7 @@ def month_sums(
         own = _charges(booking.pieces, booking.charged_gpu_seconds, start, end)
         site = _charges(booking.pieces, booking.site_gpu_seconds, start, end)
         for number, piece in enumerate(booking.pieces):
-            sums = _sums(
+            sums = _gpu_sums(
                 booking, piece, first=number == 0, start=start, end=end, now=now
             )
             sums += ReportSums(cost_gpu_seconds=own[number])
@@ -143,7 +143,7 @@ def month_sums(
 _NOTHING = ReportSums()
 
 
-def _sums(
+def _gpu_sums(
     booking: ReportedBooking,
     piece: ReportedGpu,
     *,

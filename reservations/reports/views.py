@@ -38,7 +38,7 @@ from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import HOUR_SECONDS
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import QueryFilters, read_filters
-from telemetry.web.spreadsheet import tame
+from telemetry.web.spreadsheet import escape_formula
 
 PAGE_ROWS = 50
 BARS = 12
@@ -145,7 +145,7 @@ class MonthField(forms.Field):
         return month
 
 
-def _choice(words: Sequence[str]) -> forms.ChoiceField:
+def _choice_field(words: Sequence[str]) -> forms.ChoiceField:
     return forms.ChoiceField(required=False, choices=[(word, word) for word in words])
 
 
@@ -154,22 +154,24 @@ class ReportForm(PlainForm):
 
     since = MonthField(required=False)
     until = MonthField(required=False)
-    by = _choice(list(BY_WORDS))
+    by = _choice_field(list(BY_WORDS))
     group = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     user = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     gpu_class = forms.IntegerField(required=False, min_value=1, max_value=2**62)
-    sort = _choice(
+    sort = _choice_field(
         [m + name for name in ("name", *(c.name for c in COLUMNS)) for m in ("", "-")]
     )
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
-    format = _choice(["csv"])
+    format = _choice_field(["csv"])
 
 
 @require_safe
 @operator_required
 def site(request: HttpRequest) -> HttpResponseBase:
     """Report on the whole site."""
-    return _answer(request, read_filters(ReportForm, request.GET), account=None)
+    return _report_response(
+        request, read_filters(ReportForm, request.GET), account=None
+    )
 
 
 @require_safe
@@ -177,10 +179,12 @@ def group(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Report on a group that the reader heads, and on what lies below it."""
     steered = steered_accounts(reader(request))
     account = get_object_or_404(Account, pk=pk, pk__in=steered)
-    return _answer(request, read_filters(ReportForm, request.GET), account=account)
+    return _report_response(
+        request, read_filters(ReportForm, request.GET), account=account
+    )
 
 
-def _answer(
+def _report_response(
     request: HttpRequest, asked: QueryFilters, *, account: Account | None
 ) -> HttpResponseBase:
     values = asked.values
@@ -218,7 +222,7 @@ def _answer(
             "rows": [(row, cells_of(row, columns)) for row in page],
             "total": cells_of(found.total, columns),
             "page": page,
-            "bars": bars(found, rows),
+            "bars": report_bars(found, rows),
             "groups": Account.objects.filter(
                 **({} if scope is None else {"pk__in": scope})
             ),
@@ -325,7 +329,7 @@ class ReportBar:
     row: ReportRow
 
 
-def bars(found: Report, rows: Sequence[ReportRow]) -> list[ReportBar]:
+def report_bars(found: Report, rows: Sequence[ReportRow]) -> list[ReportBar]:
     """Return the picture: months in order, of other things those with most booked."""
     shown = [row for row in rows if row.sums.booked_gpu_seconds]
     if found.by == "month":
@@ -376,5 +380,5 @@ def _csv(
             cells.append("" if value is None else round(value, 4))
         if found.by in REFUSED_COLUMN:
             cells.append(row.refused_requests)
-        sheet.writerow(tame(cell) for cell in cells)
+        sheet.writerow(escape_formula(cell) for cell in cells)
     return answer

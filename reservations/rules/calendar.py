@@ -321,7 +321,9 @@ class Calendar:
         """Return when some Gpu becomes free, in Unix seconds, on the grid, in order."""
         if grid_seconds not in self._changes:
             ends = {end for own in self._ends.values() for end in own}
-            self._changes[grid_seconds] = sorted({_ceil(e, grid_seconds) for e in ends})
+            self._changes[grid_seconds] = sorted(
+                {_ceil_to_grid(e, grid_seconds) for e in ends}
+            )
         return self._changes[grid_seconds]
 
 
@@ -403,7 +405,7 @@ def starts(calendar: Calendar, search: SlotSearch) -> Iterator[datetime]:
     grid = search.grid_seconds
     first, last = unix(search.earliest), unix(search.latest)
     stride = max(search.step_seconds // grid, 1) * grid
-    seconds = set(range(_ceil(first, grid), last + 1, stride))
+    seconds = set(range(_ceil_to_grid(first, grid), last + 1, stride))
     seconds |= {at for at in calendar.changes(grid) if first < at <= last}
     if search.earliest <= search.latest:
         yield search.earliest
@@ -411,7 +413,7 @@ def starts(calendar: Calendar, search: SlotSearch) -> Iterator[datetime]:
         yield instant(second)
 
 
-def _ceil(second: int, grid_seconds: int) -> int:
+def _ceil_to_grid(second: int, grid_seconds: int) -> int:
     return -(-second // grid_seconds) * grid_seconds
 
 

@@ -23,8 +23,8 @@ from reservations.rules.fairness.preemption import (
     Displaced,
     check_above,
     check_plans,
+    displaced_by,
     flex_to_displace,
-    yielding,
 )
 from reservations.rules.fairness.quota import Peak, QuotaInfo
 from reservations.rules.lifecycle import Kind
@@ -110,7 +110,7 @@ def decide(request: Request, snapshot: Snapshot) -> Decision:
         check_limits(request, snapshot)
         flex = flex_to_displace(request.gpus, request.window, snapshot.calendar)
         peaks = check_quotas(request, snapshot)
-        displaced = _yielding(request, snapshot, flex)
+        displaced = _displaced_flex(request, snapshot, flex)
     except QuotaExceeded as refusal:
         return _flex(request, snapshot, flex, refusal)
     except Refusal as refusal:
@@ -129,15 +129,15 @@ def decide(request: Request, snapshot: Snapshot) -> Decision:
     )
 
 
-def _yielding(
+def _displaced_flex(
     request: Request, snapshot: Snapshot, flex: tuple[FlexInfo, ...]
 ) -> tuple[Displaced, ...]:
-    """Return the flex in the way with both sides' standing; see ``yielding``."""
+    """Return the flex in the way with both sides' standing; see ``displaced_by``."""
     if not flex:
         return ()
     if snapshot.tree is None:
         raise ValueError("flex is in the way, and there is no tree to judge it by")
-    return yielding(
+    return displaced_by(
         flex,
         member_pk=snapshot.membership_pk,
         more_gpu_seconds=request.cost_gpu_seconds - snapshot.freed_gpu_seconds,
@@ -164,7 +164,7 @@ def _flex(
     if ahead >= policy.future_flex:
         refusal = TooManyFlex(live=ahead, most=policy.future_flex, why_not_firm=why)
         return Decision(None, cost, refusal=refusal, why_not_firm=why)
-    displaced = _yielding(request, snapshot, flex)
+    displaced = _displaced_flex(request, snapshot, flex)
     on = {
         span.flex.reservation_pk: gpu.label
         for gpu in request.gpus

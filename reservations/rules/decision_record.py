@@ -97,9 +97,9 @@ def inputs_of(request: Request, snapshot: Snapshot) -> dict[str, object]:
             for pk, s in spans
         ],
         "flex": [_flex(one) for one in flex.values()],
-        "strike": _strike(snapshot.strike),
+        "strike": _strike_json(snapshot.strike),
         "returns": _returns(snapshot.returns),
-        "right": _right(snapshot.right),
+        "right": _right_json(snapshot.right),
     }
     if flex and snapshot.tree is not None:
         owners = {one.membership_pk for one in flex.values()}
@@ -225,14 +225,14 @@ def _read_returns(kept: Sequence[int] | None) -> EarlyReturns | None:
     return None if kept is None else EarlyReturns(*kept)
 
 
-def _strike(strike: Strike | None) -> list[int] | None:
+def _strike_json(strike: Strike | None) -> list[int] | None:
     if strike is None:
         return None
     times = [unix(at) for at in strike.no_shows]
     return [strike.horizon_seconds, unix(strike.until), *times]
 
 
-def _right(right: Right | None) -> list[object] | None:
+def _right_json(right: Right | None) -> list[object] | None:
     return None if right is None else [right.account, unix(right.until)]
 
 

@@ -106,7 +106,7 @@ def tail_end(
     return max(min([latest, *taken]), booked_end)
 
 
-def claimed_words(told: NoticeValues) -> str:
+def claimed_text(told: NoticeValues) -> str:
     """Say until when the Gpus have to be left. detail: leave_at."""
     return sentence(
         "Someone needs the GPUs on which you stayed after your booking. "

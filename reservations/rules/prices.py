@@ -187,7 +187,7 @@ Rate = int | Tariff
 """Weighted Gpus: what a second costs, the same at any time or by the hour."""
 
 
-def together(tariffs: Iterable[Tariff]) -> Tariff:
+def combined_tariff(tariffs: Iterable[Tariff]) -> Tariff:
     """Return what several Gpus cost together."""
     found = list(tariffs)
     if not any(one.extras for one in found):

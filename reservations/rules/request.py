@@ -14,7 +14,7 @@ from reservations.rules.fairness.preemption import FairTree
 from reservations.rules.fairness.quota import QuotaInfo
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
-from reservations.rules.prices import Tariff, cost_gpu_seconds, together
+from reservations.rules.prices import Tariff, combined_tariff, cost_gpu_seconds
 from reservations.rules.window import Window
 
 
@@ -46,7 +46,7 @@ class Request:
     @property
     def rate(self) -> Tariff:
         """Weighted Gpus: the cost of one second, by the hour of the week."""
-        return together(gpu.tariff for gpu in self.gpus)
+        return combined_tariff(gpu.tariff for gpu in self.gpus)
 
     @property
     def rates(self) -> dict[int, Tariff]:

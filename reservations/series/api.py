@@ -15,7 +15,7 @@ from reservations.series.recurrence import MOST_TIMES, Rule, rule_from
 from reservations.series.series_days import JudgedDay, SeriesWish, rule_of
 from reservations.store.calendar_queries import iso
 from reservations.web.api_parts import (
-    counted_now,
+    count_request,
     decision_json,
     hours_of,
     own_membership,
@@ -69,7 +69,7 @@ def _wish(request: HttpRequest, what: SeriesPreviewIn, *, writes: bool) -> Serie
         gpu_ids=what.gpu_ids,
         rule=_rule(what),
         purpose=what.purpose,
-        now=counted_now(user, writes=writes),
+        now=count_request(user, writes=writes),
     )
 
 
@@ -77,7 +77,7 @@ def _wish(request: HttpRequest, what: SeriesPreviewIn, *, writes: bool) -> Serie
 def preview(request: HttpRequest, what: SeriesPreviewIn) -> dict[str, object]:
     """Say for each day what saving would do; writes nothing."""
     wanted = _wish(request, what, writes=False)
-    now = counted_now(signed_in(request), writes=False)
+    now = count_request(signed_in(request), writes=False)
     looked = series.rehearse(wanted, now=now)
     return {
         "words": wanted.rule.words,
@@ -97,7 +97,7 @@ def create(request: HttpRequest, what: SeriesIn) -> Status[dict[str, object]]:
         wanted,
         skip_refused=what.skip_refused,
         skip=what.skip,
-        now=counted_now(signed_in(request), writes=False),
+        now=count_request(signed_in(request), writes=False),
     )
     days = [_day(one) for one in looked]
     return Status(201, {**_series(made), "days": days})
@@ -111,7 +111,10 @@ def listed(request: HttpRequest) -> dict[str, object]:
     )
     return {
         "series": [
-            {**_series(row), "days": [_kept(day) for day in row.occurrences.all()]}
+            {
+                **_series(row),
+                "days": [_series_json(day) for day in row.occurrences.all()],
+            }
             for row in rows[:MOST_LISTED]
         ]
     }
@@ -121,7 +124,7 @@ def listed(request: HttpRequest) -> dict[str, object]:
 def end(request: HttpRequest, pk: int) -> dict[str, object]:
     """Book no further day. Booked days stay."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     return _series(series_end.end(series_id=pk, user=user, now=now))
 
 
@@ -129,16 +132,16 @@ def end(request: HttpRequest, pk: int) -> dict[str, object]:
 def skip(request: HttpRequest, pk: int, which: DayIn) -> dict[str, object]:
     """Leave one day out; where it is booked, it is cancelled."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     found = series_end.skip_day(series_id=pk, user=user, day=which.day, now=now)
-    return _kept(found)
+    return _series_json(found)
 
 
 @router.post("/series/{int:pk}/cancel-from")
 def cancel_from(request: HttpRequest, pk: int, which: DayIn) -> dict[str, object]:
     """Cancel a day and all that follow."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     cancelled = series_end.cancel_from(series_id=pk, user=user, day=which.day, now=now)
     return {"id": pk, "cancelled": cancelled}
 
@@ -184,7 +187,7 @@ def _day(one: JudgedDay) -> dict[str, object]:
     return told
 
 
-def _kept(row: Occurrence) -> dict[str, object]:
+def _series_json(row: Occurrence) -> dict[str, object]:
     return {
         "day": row.day.isoformat(),
         "state": row.state,

@@ -133,10 +133,10 @@ def create(
         if refused and (not skip_refused or len(refused) == len(looked)):
             raise _conflict(refused, len(looked), wanted.rule.zone)
         made = _save_series(wanted, skip_refused=skip_refused, at=at)
-        _note(made, looked, at)
+        _store_day_results(made, looked, at)
         for day in set(wanted.rule.days()) & set(skip):
             Occurrence.objects.create(series=made, day=day, state=SKIPPED, looked_at=at)
-        _plan_next_look(made, wanted.rule, policy, at)
+        _schedule_next_run(made, wanted.rule, policy, at)
         audit_act(verb="series.made", subject=f"series:{made.pk}", actor=user, now=at)
     return made, looked
 
@@ -184,7 +184,7 @@ def _save_series(wanted: SeriesWish, *, skip_refused: bool, at: datetime) -> Ser
     return made
 
 
-def _note(row: Series, looked: Iterable[JudgedDay], at: datetime) -> None:
+def _store_day_results(row: Series, looked: Iterable[JudgedDay], at: datetime) -> None:
     """Store the result of each day. The result of a day that waited is replaced."""
     zone = ZoneInfo(row.zone)
     for one in looked:
@@ -228,9 +228,9 @@ def _extend(pk: int, at: datetime, policy: Policy) -> list[JudgedDay]:
         wanted = SeriesWish(chosen, gpu_ids, rule, row.purpose)
         looked = book_days(wanted, days, policy, at)
         looked += _missed(rule, known, at)
-        _note(row, looked, at)
+        _store_day_results(row, looked, at)
         _notify_of_conflicts(row, looked, at)
-        _plan_next_look(row, rule, policy, at)
+        _schedule_next_run(row, rule, policy, at)
     return looked
 
 
@@ -270,7 +270,7 @@ def _notify_owner(
     )
 
 
-def _plan_next_look(row: Series, rule: Rule, policy: Policy, at: datetime) -> None:
+def _schedule_next_run(row: Series, rule: Rule, policy: Policy, at: datetime) -> None:
     """Store when the series is due again; end it when no day is left."""
     states = dict(row.occurrences.values_list("day", "state"))
     horizon = timedelta(seconds=policy.firm_horizon_seconds)

@@ -24,7 +24,7 @@ from reservations.store.access import reader
 from reservations.store.booking_facts import site_policy
 from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.membership_rights import payers
-from reservations.web.api_parts import counted_now
+from reservations.web.api_parts import count_request
 from reservations.web.forms import read_draft
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import counted, joined, sentence
@@ -160,7 +160,7 @@ def _act(request: HttpRequest, pk: int, act: str) -> HttpResponse:
     """Do it; a refusal is said on the Series' page."""
     user = reader(request)
     try:
-        now = counted_now(user, writes=True)
+        now = count_request(user, writes=True)
         if act == "end":
             series_ending.end(series_id=pk, user=user, now=now)
             messages.success(

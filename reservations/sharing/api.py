@@ -14,7 +14,7 @@ from reservations.sharing import co_use, inquiry, offers
 from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader, iso
 from reservations.store.co_users import taker_name
-from reservations.web.api_parts import counted_now, decision_json, hours_of, signed_in
+from reservations.web.api_parts import count_request, decision_json, hours_of, signed_in
 from reservations.web.schemas import GpuIds, Key, Line, _Strict
 
 router = Router(tags=["people"])
@@ -47,7 +47,7 @@ class AcceptIn(_Strict):
 def share(request: HttpRequest, pk: int, who: ShareIn) -> Status[dict[str, object]]:
     """Let a member of the same account use one's reservation."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     made = co_use.share(reservation_id=pk, user=user, username=who.user, now=now)
     return Status(201, {"id": made.user.pk, "user": str(made.user)})
 
@@ -56,7 +56,7 @@ def share(request: HttpRequest, pk: int, who: ShareIn) -> Status[dict[str, objec
 def unshare(request: HttpRequest, pk: int, user_pk: int) -> dict[str, object]:
     """Remove a co-user, or leave a Reservation that is shared with the caller."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     removed = co_use.unshare(reservation_id=pk, user=user, co_user_id=user_pk, now=now)
     return {"id": user_pk, "removed": removed}
 
@@ -90,7 +90,7 @@ class StarIn(_Strict):
 def star(request: HttpRequest, what: StarIn) -> dict[str, object]:
     """Star a GPU or a class: listed first, and taken first where equally good."""
     user = signed_in(request)
-    counted_now(user, writes=True)
+    count_request(user, writes=True)
     if what.gpu is not None:
         favourites.star_gpu(user=user, gpu_id=what.gpu, wanted=what.wanted)
     else:
@@ -108,7 +108,7 @@ class AskIn(_Strict):
 def ask(request: HttpRequest, pk: int, what: AskIn) -> Status[dict[str, object]]:
     """Send the holder of a reservation a message, as a notice."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     inquiry.ask_holder(reservation_id=pk, user=user, message=what.message, now=now)
     return Status(201, {"reservation": pk})
 
@@ -124,7 +124,7 @@ def make(request: HttpRequest, what: OfferIn) -> Status[dict[str, object]]:
         account=what.account,
         wanted_id=what.wanted,
         message=what.message,
-        now=counted_now(user, writes=True),
+        now=count_request(user, writes=True),
     )
     return Status(201, _offer(made, user))
 
@@ -133,7 +133,9 @@ def make(request: HttpRequest, what: OfferIn) -> Status[dict[str, object]]:
 def preview(request: HttpRequest, pk: int) -> dict[str, object]:
     """Say what accepting would be for oneself; writes nothing."""
     user = signed_in(request)
-    sides = offers.outlook(offer_id=pk, user=user, now=counted_now(user, writes=False))
+    sides = offers.outlook(
+        offer_id=pk, user=user, now=count_request(user, writes=False)
+    )
     taker = Offer.objects.filter(pk=pk, taker__user=user).exists()
     own = sides.taker if taker else sides.maker
     # The other side's numbers are theirs.
@@ -150,7 +152,7 @@ def accept(
         offer_id=pk,
         user=user,
         kind=shown.kind if shown else "",
-        now=counted_now(user, writes=True),
+        now=count_request(user, writes=True),
     )
     return _offer(done, user)
 
@@ -159,7 +161,7 @@ def accept(
 def decline(request: HttpRequest, pk: int) -> dict[str, object]:
     """Decline an offer to the caller, or withdraw the caller's offer."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     return _offer(offers.decline(offer_id=pk, user=user, now=now), user)
 
 
@@ -209,7 +211,7 @@ def price(request: HttpRequest, pk: int, part: PartIn) -> dict[str, object]:
         user=user,
         gpu_ids=part.gpu_ids,
         last_seconds=int(part.hours * 3600),
-        now=counted_now(user, writes=False),
+        now=count_request(user, writes=False),
     )
     return {
         "end": iso(found.end),
@@ -229,7 +231,7 @@ def give_back(request: HttpRequest, pk: int, part: GiveBackIn) -> dict[str, obje
         gpu_ids=part.gpu_ids,
         last_seconds=int(part.hours * 3600),
         version=part.version,
-        now=counted_now(user, writes=True),
+        now=count_request(user, writes=True),
         reason=part.reason,
     )
     return {"id": left.pk, "end": iso(left.end), "version": left.version}

@@ -32,7 +32,9 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
         NotAllowed, NotFound: not the owner; no such member of the Account.
     """
     at = whole_second(now)
-    row = _own(reservation_id, user, act=sentence("share someone else's reservation"))
+    row = _lock_shared_reservation(
+        reservation_id, user, act=sentence("share someone else's reservation")
+    )
     if row.state not in State.live() or row.end <= at:
         raise NotChangeable(state=_state(row), act=sentence("shared"))
     other = _member(row, username.strip())
@@ -85,7 +87,7 @@ def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) 
         NotFound: no such Reservation.
     """
     at = whole_second(now)
-    row = _own(
+    row = _lock_shared_reservation(
         reservation_id,
         user,
         act=sentence("unshare someone else's reservation"),
@@ -108,7 +110,9 @@ def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) 
     return True
 
 
-def _own(pk: int, user: User, *, act: str, besides: int | None = None) -> Reservation:
+def _lock_shared_reservation(
+    pk: int, user: User, *, act: str, besides: int | None = None
+) -> Reservation:
     """Return the locked Reservation, if this User shares it.
 
     The owner is locked first, as for every booking.

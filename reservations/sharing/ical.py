@@ -19,7 +19,7 @@ def calendar_text(events: Iterable[Event], *, name: str) -> bytes:
     calendar.add("version", "2.0")
     calendar.add("prodid", "-//GPU Portal//calendar//EN")
     calendar.add("method", "PUBLISH")
-    calendar.add("x-wr-calname", _printable(name))
+    calendar.add("x-wr-calname", _without_control_characters(name))
     calendar.add("refresh-interval", REFRESH_EVERY, {"VALUE": "DURATION"})
     for event in events:
         calendar.add_component(event)
@@ -46,18 +46,18 @@ def event_of(
         tentative: another booking may still take the GPUs.
     """
     event = Event()
-    event.add("uid", _printable(uid))
+    event.add("uid", _without_control_characters(uid))
     event.add("dtstamp", changed_at.astimezone(UTC))
     event.add("dtstart", start.astimezone(UTC))
     event.add("dtend", end.astimezone(UTC))
     event.add("sequence", sequence)
-    event.add("summary", _printable(summary))
-    event.add("location", _printable(location))
+    event.add("summary", _without_control_characters(summary))
+    event.add("location", _without_control_characters(location))
     event.add("status", "TENTATIVE" if tentative else "CONFIRMED")
     event.add("transp", "TRANSPARENT")
     return event
 
 
-def _printable(value: str) -> str:
+def _without_control_characters(value: str) -> str:
     """Leave control characters out, which a TEXT value must not have (3.3.11)."""
     return "".join(c for c in value if c == "\n" or c.isprintable())

@@ -69,7 +69,7 @@ def offer(
     """
     at = whole_second(now)
     policy = site_policy()
-    row = _own(reservation_id, user)
+    row = _lock_own_reservation(reservation_id, user)
     wanted = _wanted(wanted_id, user) if wanted_id is not None else None
     _check_can_be_offered(row, at, swapped=wanted is not None)
     made_today = Offer.objects.filter(made_by=user, made_at__gt=at - timedelta(days=1))
@@ -85,14 +85,14 @@ def offer(
         made_by=user,
         message=message,
         terms={
-            "given": _terms(row),
-            "wanted": _terms(wanted) if wanted else None,
+            "given": _terms_json(row),
+            "wanted": _terms_json(wanted) if wanted else None,
         },
         made_at=at,
         expires_at=_expires_at(row, wanted),
     )
     if wanted is not None:
-        _look_ahead(made, policy, at)
+        _check_makers_side(made, policy, at)
     try:
         with transaction.atomic(durable=True):
             made.save()
@@ -136,7 +136,7 @@ def accept(*, offer_id: int, user: User, kind: str = "", now: datetime) -> Offer
     except IntegrityError as error:
         if OVERLAP not in str(error):
             raise
-        given = swap.terms(found.terms["given"], at)
+        given = swap.read_terms(found.terms["given"], at)
         gpu = locks.read(found.taker, given.gpu_ids).gpus[0]
         raise overlap_refusal(gpu, given.window) from error
     found.refresh_from_db()
@@ -192,7 +192,7 @@ def _expire(row: Offer, at: datetime) -> bool:
 # --- parts ------------------------------------------------------------------------
 
 
-def _own(pk: int, user: User) -> Reservation:
+def _lock_own_reservation(pk: int, user: User) -> Reservation:
     row = locks.load_reservation(pk)
     if row.user_id != user.pk:
         raise NotAllowed(act=sentence("offer someone else's reservation"))
@@ -250,7 +250,7 @@ def _taker(
     return found[0] if len(found) == 1 else same[0]
 
 
-def _terms(row: Reservation) -> dict[str, Any]:
+def _terms_json(row: Reservation) -> dict[str, Any]:
     gpus = list(row.allocations.filter(live=True).values_list("gpu_id", flat=True))
     running = row.state == State.ACTIVE
     return terms_of(gpus, row.start, row.end, running=running)
@@ -263,7 +263,7 @@ def _expires_at(row: Reservation, wanted: Reservation | None) -> datetime:
     return min(row.start, wanted.start) if wanted else row.start
 
 
-def _look_ahead(made: Offer, policy: Policy, at: datetime) -> None:
+def _check_makers_side(made: Offer, policy: Policy, at: datetime) -> None:
     """Refuse a swap whose maker would not be allowed what they ask for."""
     back: Decision | None = swap.rehearse(made, policy=policy, at=at).maker
     assert back is not None

@@ -61,7 +61,7 @@ class OfferTerms:
     running: bool
 
 
-def terms(kept: Mapping[str, Any], at: datetime) -> OfferTerms:
+def read_terms(kept: Mapping[str, Any], at: datetime) -> OfferTerms:
     """Read kept terms; what runs is given from now on.
 
     Raises:
@@ -96,7 +96,7 @@ def exchange(
         raise OfferOver(state=Offer.State.EXPIRED)
     _end_both(offer, locked, actor=actor, policy=policy, at=at)
     given, wanted = offer.terms["given"], offer.terms["wanted"]
-    taker = _judge(offer.reservation_id, given, locked, offer.taker_id, policy, at)
+    taker = _judge_part(offer.reservation_id, given, locked, offer.taker_id, policy, at)
     decision = taker[1]
     if decision.refusal is not None:
         raise decision.refusal
@@ -106,7 +106,7 @@ def exchange(
     _hand_on(locked.rows[offer.reservation_id], offer.given)
     if offer.wanted is not None:
         maker_id = offer.reservation.membership_id
-        back = _judge(offer.wanted.pk, wanted, locked, maker_id, policy, at)
+        back = _judge_part(offer.wanted.pk, wanted, locked, maker_id, policy, at)
         _check_other_side(offer, back[1])
         maker = locked.of(offer.reservation.membership_id)
         offer.given_back = _write(back, maker, actor, policy)
@@ -124,13 +124,15 @@ def rehearse(offer: Offer, *, policy: Policy, at: datetime) -> SwapSides:
         locked = _lock(offer)
         _end_both(offer, locked, actor=offer.made_by, policy=policy, at=at)
         given, wanted = offer.terms["given"], offer.terms["wanted"]
-        taker = _judge(offer.reservation_id, given, locked, offer.taker_id, policy, at)
+        taker = _judge_part(
+            offer.reservation_id, given, locked, offer.taker_id, policy, at
+        )
         back: Decision | None = None
         if offer.wanted is not None:
             if taker[1].kind is not None:
                 _write(taker, locked.of(offer.taker_id), offer.made_by, policy)
             maker_id = offer.reservation.membership_id
-            back = _judge(offer.wanted.pk, wanted, locked, maker_id, policy, at)[1]
+            back = _judge_part(offer.wanted.pk, wanted, locked, maker_id, policy, at)[1]
         transaction.set_rollback(True)
     return SwapSides(taker[1], back)
 
@@ -214,7 +216,7 @@ def _end_both(
         pairs.append((offer.wanted_id, offer.terms["wanted"]))
     for pk, kept in pairs:
         row = locked.rows[pk]
-        allocations = _check_unchanged(row, terms(kept, at))
+        allocations = _check_unchanged(row, read_terms(kept, at))
         if row.state == State.ACTIVE:
             # Offering it was the owner's word; the taker only said yes.
             _release(
@@ -268,7 +270,7 @@ def _end(
     live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=True)
 
 
-def _judge(
+def _judge_part(
     old_pk: int,
     kept: Mapping[str, Any],
     locked: _LockedSides,
@@ -281,7 +283,7 @@ def _judge(
     Time that displaced flex cannot pass to a person who could not have displaced it:
     firm may displace all flex, and for flex the ranks are not compared again.
     """
-    wanted = terms(kept, at)
+    wanted = read_terms(kept, at)
     gpus = locked.only(wanted.gpu_ids)
     request = request_of(gpus, wanted.window.start, wanted.window.end, now=at)
     side = locked.of(membership_pk)

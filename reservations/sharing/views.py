@@ -37,7 +37,7 @@ from reservations.store.access import reader
 from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader
 from reservations.store.co_users import taker_name
-from reservations.web.api_parts import counted_now
+from reservations.web.api_parts import count_request
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import known, sentence
 from telemetry.web.error_answers import message_of
@@ -70,33 +70,33 @@ def run_act(view: View) -> View:
             text = message_of(error)
             part = request.path.rstrip("/").rpartition("/")[2]
             if part in PARTS:
-                _keep(request, pk, part, {"": [text]})
+                _store_form(request, pk, part, {"": [text]})
             else:
                 messages.error(request, text)
-        return redirect(_back(request, pk))
+        return redirect(_reservation_url(request, pk))
 
     return guarded
 
 
-def _back(request: HttpRequest, pk: int) -> str:
+def _reservation_url(request: HttpRequest, pk: int) -> str:
     return "/offers/" if request.path.startswith("/offers/") else f"/reservations/{pk}/"
 
 
 def _act(request: HttpRequest) -> tuple[User, datetime]:
     user = reader(request)
-    return user, counted_now(user, writes=True)
+    return user, count_request(user, writes=True)
 
 
-def _wrong(request: HttpRequest, pk: int, part: str, form: Any) -> bool:
+def _store_form_errors(request: HttpRequest, pk: int, part: str, form: Any) -> bool:
     """Keep a form with errors for the page that comes next; False: it has none."""
     if form.errors:
-        _keep(
+        _store_form(
             request, pk, part, {name: list(said) for name, said in form.errors.items()}
         )
     return bool(form.errors)
 
 
-def _keep(
+def _store_form(
     request: HttpRequest, pk: int, part: str, errors: dict[str, list[str]]
 ) -> None:
     """Keep the typed values and their errors until the page is shown again."""
@@ -140,7 +140,7 @@ def share(request: HttpRequest, pk: int) -> HttpResponse:
     """Share one's Reservation with a member of the same Account."""
     user, now = _act(request)
     form = ShareForm(request.POST)
-    if not _wrong(request, pk, "share", form):
+    if not _store_form_errors(request, pk, "share", form):
         name = form.cleaned_data["user"]
         made = co_use.share(reservation_id=pk, user=user, username=name, now=now)
         messages.success(
@@ -171,7 +171,7 @@ def offer(request: HttpRequest, pk: int) -> HttpResponse:
     """Offer one's Reservation: given away, or against another's."""
     user, now = _act(request)
     form = OfferForm(request.POST)
-    if _wrong(request, pk, "offer", form):
+    if _store_form_errors(request, pk, "offer", form):
         return redirect("reservation", pk)
     data = form.cleaned_data
     made = offers.offer(
@@ -195,7 +195,7 @@ def give_back(request: HttpRequest, pk: int) -> HttpResponse:
     """Give back some GPUs or the last hours."""
     user, now = _act(request)
     form = GiveBackForm(request.POST)
-    if _wrong(request, pk, "give-back", form):
+    if _store_form_errors(request, pk, "give-back", form):
         return redirect("reservation", pk)
     data = form.cleaned_data
     partial_release.give_back_part(
@@ -254,9 +254,9 @@ def people_context(row: Reservation, user: User, now: datetime) -> dict[str, Any
         policy = site_policy()
         found |= {
             "may_share": True,
-            **_near(row, co_users),
+            **_people_of_own_groups(row, co_users),
             **_open_offer(row, user, policy),
-            "swappable": _swappable(row, user, policy, now),
+            "swappable": _swap_choices(row, user, policy, now),
         }
     return {"people": found}
 
@@ -274,7 +274,7 @@ def _was_handed_on(row: Reservation) -> bool:
     return done.filter(Q(reservation=row) | Q(wanted=row)).exists()
 
 
-def _near(row: Reservation, co_users: list[CoUser]) -> dict[str, Any]:
+def _people_of_own_groups(row: Reservation, co_users: list[CoUser]) -> dict[str, Any]:
     """Return people of the owner's own groups: to share with, and to offer to."""
     near = row.user.memberships.filter(active=True).order_by().values("account_id")
     rows = (
@@ -298,7 +298,7 @@ def _near(row: Reservation, co_users: list[CoUser]) -> dict[str, Any]:
     }
 
 
-def _swappable(
+def _swap_choices(
     row: Reservation, user: User, policy: Policy, now: datetime
 ) -> list[tuple[int, str, str]]:
     """Return others' Reservations ahead: key, words, and whose they are."""

@@ -72,14 +72,14 @@ def near_maintenance(now: datetime) -> list[NearMaintenance]:
             start=row.start,
             end=row.end,
             reason=row.reason,
-            where=_where(row),
+            where=_place_text(row),
             runs=row.start <= now,
         )
         for row in rows
     ]
 
 
-def _where(row: Closure) -> str:
+def _place_text(row: Closure) -> str:
     if row.scope == Closure.Scope.SITE:
         return sentence("all GPUs")
     if row.scope == Closure.Scope.NODE:

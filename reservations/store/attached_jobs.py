@@ -66,7 +66,7 @@ def attach(row: WaitingRequest, launch: Launch) -> None:
     CARRIERS[0].attach(row, launch)
 
 
-def follow(displaced: Reservation, again: WaitingRequest) -> bool:
+def transfer_jobs(displaced: Reservation, again: WaitingRequest) -> bool:
     """Carry Jobs over; say whether any waits with the request now."""
     return any([carrier.follow(displaced, again) for carrier in CARRIERS])
 

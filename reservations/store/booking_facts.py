@@ -69,13 +69,13 @@ def _rows(sql: str, *parameters: object) -> list[Row]:
         return cursor.fetchall()
 
 
-def _at(value: datetime) -> datetime:
+def _with_utc(value: datetime) -> datetime:
     """Return an instant of a row: SQLite keeps it in UTC, without the zone."""
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
 def _window(start: datetime, end: datetime) -> Window:
-    return Window(_at(start), _at(end))
+    return Window(_with_utc(start), _with_utc(end))
 
 
 # --- the rules of the site ---------------------------------------------------------
@@ -162,13 +162,13 @@ def holdings_of(
     )
     held: dict[int, dict[int, tuple[Window, Kind, set[int], bool]]] = {}
     for user, pk, begin, over, booked_end, kind, gpu, shared in rows:
-        start, booked = _at(begin), _at(booked_end)
+        start, booked = _with_utc(begin), _with_utc(booked_end)
         if is_gap(start, booked):
             continue
         own = held.setdefault(user, {})
         if pk not in own:
             # A holder who stays on yields to their own next booking too.
-            window = Window(start, min(_at(over), booked))
+            window = Window(start, min(_with_utc(over), booked))
             own[pk] = (window, Kind(kind), set(), bool(shared))
         own[pk][2].add(gpu)
     return {
@@ -200,7 +200,7 @@ def no_shows_of(
     )
     found: dict[int, list[datetime]] = defaultdict(list)
     for user, at in rows:
-        found[user].append(_at(at))
+        found[user].append(_with_utc(at))
     return {user: tuple(times) for user, times in found.items()}
 
 
@@ -335,7 +335,7 @@ def spends_of(
         *(members, high, low, ignoring_late or 0),
     )
     found = [
-        (pk, group, Spend(unix(_at(begin)), unix(_at(over)), weight * part))
+        (pk, group, Spend(unix(_with_utc(begin)), unix(_with_utc(over)), weight * part))
         for pk, group, begin, over, weight, part in late
     ]
     held = _rows(
@@ -351,7 +351,7 @@ def spends_of(
     )
     by_the_hour: dict[int, tuple[int, int]] = {}
     for pk, group, begin, over, booked, cost, kind, state, peaked, own in held:
-        first, last = unix(_at(begin)), unix(_at(over))
+        first, last = unix(_with_utc(begin)), unix(_with_utc(over))
         # Here and not in SQL: without statistics SQLite would search by state.
         if last <= first or kind != Kind.FIRM or state not in HOLDING:
             continue
@@ -359,7 +359,9 @@ def spends_of(
             by_the_hour[own] = (pk, group)
         else:
             rate = cost * PERMILLE // (last - first)
-            found.append((pk, group, Spend(first, min(last, unix(_at(booked))), rate)))
+            found.append(
+                (pk, group, Spend(first, min(last, unix(_with_utc(booked))), rate))
+            )
     found += [(*by_the_hour[own], one) for own, one in _by_the_hour(by_the_hour)]
     return found
 
@@ -470,7 +472,15 @@ def held_between(
         *(gpu_pks, end, start, ignoring or 0),
     )
     return [
-        Held(gpu, _at(begin), _at(over), shown or login, pk, kind, _at(booked))
+        Held(
+            gpu,
+            _with_utc(begin),
+            _with_utc(over),
+            shown or login,
+            pk,
+            kind,
+            _with_utc(booked),
+        )
         for gpu, begin, over, shown, login, pk, kind, booked in rows
     ]
 
@@ -518,7 +528,10 @@ def plans_between(
     )
     return tuple(
         PlannedStart(
-            pk, user, frozenset(json.loads(gpus)), Window(_at(begin), _at(over))
+            pk,
+            user,
+            frozenset(json.loads(gpus)),
+            Window(_with_utc(begin), _with_utc(over)),
         )
         for pk, user, gpus, begin, over, state in rows
         # Those that were placed are on the calendar.
@@ -555,8 +568,8 @@ def _closure_info(row: Row, gpu_pks: Collection[int]) -> ClosureInfo:
         pk=pk,
         kind=kind,
         reason=reason,
-        start=_at(start),
-        end=_at(end),
+        start=_with_utc(start),
+        end=_with_utc(end),
         scope=scope,
         gpu_pks=frozenset(gpu_pks),
         node=node or "",

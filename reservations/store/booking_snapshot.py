@@ -31,7 +31,7 @@ from reservations.store.booking_facts import (
 )
 from reservations.store.gpu_rows import barred_pools
 from reservations.store.pool_quotas import pool_quota_infos
-from reservations.store.preemptible import takeable
+from reservations.store.preemptible import takeable_flex
 from reservations.store.usage import fair_tree, usage_by_membership
 
 WEEK = timedelta(seconds=WEEK_SECONDS)
@@ -66,7 +66,7 @@ def calendar_of(
     flex: dict[int, FlexInfo] = {}
     if taker is not None:
         pks = {one.reservation_pk for one in rows if one.kind == Kind.FLEX}
-        flex = takeable(pks, taker, names=names) if pks else {}
+        flex = takeable_flex(pks, taker, names=names) if pks else {}
     paused = {pk: one.paused_until for pk, one in flex.items()}
     busy = [
         BusySpan(

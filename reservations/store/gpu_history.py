@@ -40,15 +40,15 @@ def held_minutes(**of: Any) -> TotalsQuerySet:
     Args:
         of: conditions on the Allocation, such as `reservation=7`.
     """
-    return SampleMinute.objects.filter(_held("minute_at"), _named(of))
+    return SampleMinute.objects.filter(_held_at("minute_at"), _named(of))
 
 
 def held_hours(**of: Any) -> TotalsQuerySet:
     """Hours of Gpus that were held when the hour began."""
-    return SampleHour.objects.filter(_held("hour_at"), _named(of))
+    return SampleHour.objects.filter(_held_at("hour_at"), _named(of))
 
 
-def _held(column: str) -> Q:
+def _held_at(column: str) -> Q:
     return Q(
         **{
             f"{_ALLOCATION}__start__lte": F(column),
@@ -62,7 +62,7 @@ def _named(of: dict[str, Any]) -> Q:
     return Q(**{f"{_ALLOCATION}__{name}": value for name, value in of.items()})
 
 
-def _near(start: datetime, end: datetime) -> dict[str, Any]:
+def _near_filter(start: datetime, end: datetime) -> dict[str, Any]:
     """Allocations that meet [start, end), bounded so that an index range finds
     them however many Reservations there ever were."""
     return {
@@ -76,7 +76,7 @@ def _near(start: datetime, end: datetime) -> dict[str, Any]:
 def held_in_hour(hour: datetime) -> dict[tuple[int, int], tuple[MinuteTotals, int]]:
     """By (Account, Pool): what their Gpus did in an hour, and Gpus x seconds held."""
     seconds: dict[tuple[int, int], int] = defaultdict(int)
-    near = _near(hour, hour + HOUR)
+    near = _near_filter(hour, hour + HOUR)
     rows = (
         Allocation.objects.filter(**near, reservation__state__in=HELD)
         .order_by()
@@ -102,7 +102,7 @@ def held_in_hour(hour: datetime) -> dict[tuple[int, int], tuple[MinuteTotals, in
 def of_account(account: Account, *, start: datetime, end: datetime) -> Subject:
     """The history of an Account and those below it, between two instants."""
     pks = subtree(account.pk)
-    of = {"reservation__membership__account_id__in": pks, **_near(start, end)}
+    of = {"reservation__membership__account_id__in": pks, **_near_filter(start, end)}
     held = Allocation.objects.filter(**of)
     gpus = held.aggregate(gpus=Count("gpu_id", distinct=True))["gpus"]
     return Subject(

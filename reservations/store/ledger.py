@@ -21,7 +21,7 @@ from reservations.rules.charges import Settlement, late_windows
 from reservations.rules.fairness.early_returns import GRACE_SECONDS, SLIPS_A_DAY
 from reservations.rules.fairness.quota import Spend
 from reservations.rules.lifecycle import Kind, State
-from reservations.rules.prices import Tariff, read_peak, together
+from reservations.rules.prices import Tariff, combined_tariff, read_peak
 from reservations.rules.window import Window, unix, without
 from telemetry.history import stored_usage
 from telemetry.models import Gpu
@@ -286,7 +286,7 @@ def rate_of(
     if reservation.peaked:
         if held is None:
             held = reservation.allocations.select_related("gpu__pool")
-        return together(tariff_of(allocation) for allocation in held)
+        return combined_tariff(tariff_of(allocation) for allocation in held)
     seconds = unix(reservation.end) - unix(reservation.start)
     return Tariff(reservation.cost_gpu_seconds // seconds if seconds else 0)
 

@@ -12,7 +12,7 @@ from reservations.rules.fairness.preemption import Displacer
 from reservations.rules.lifecycle import State
 
 
-def takeable(
+def takeable_flex(
     pks: Collection[int], taker: Displacer, *, names: bool
 ) -> dict[int, FlexInfo]:
     """Return those of these flex Reservations that are neither frozen nor own."""

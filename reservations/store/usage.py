@@ -115,14 +115,14 @@ def _charges(second: int, half_life_seconds: int) -> dict[int, int]:
     if newest <= SMALL_LEDGER_ROWS:
         return _read_charges(rows, half_life_seconds)
     name = str(connection.settings_dict["NAME"])
-    sums = _fresh(name, second, half_life_seconds)
+    sums = _fresh_sums(name, second, half_life_seconds)
     if sums is None:
         # One thread reads: a large ledger takes seconds, many at once minutes.
         with _lock:
-            sums = _fresh(name, second, half_life_seconds)
+            sums = _fresh_sums(name, second, half_life_seconds)
             if sums is None:
-                sums = _further(
-                    _before(name, half_life_seconds, newest),
+                sums = _updated_sums(
+                    _earlier_sums(name, half_life_seconds, newest),
                     rows,
                     second=second,
                     newest=newest,
@@ -131,7 +131,7 @@ def _charges(second: int, half_life_seconds: int) -> dict[int, int]:
     return sums.by_membership
 
 
-def _fresh(name: str, second: int, half_life_seconds: int) -> _Sums | None:
+def _fresh_sums(name: str, second: int, half_life_seconds: int) -> _Sums | None:
     """Return the kept sums, if they are of this half-life and not too old."""
     sums = _kept.get(name)
     if sums is None or sums.half_life_seconds != half_life_seconds:
@@ -139,7 +139,7 @@ def _fresh(name: str, second: int, half_life_seconds: int) -> _Sums | None:
     return sums if 0 <= second - sums.read_at < LOOK_AGAIN_SECONDS else None
 
 
-def _before(name: str, half_life_seconds: int, newest: int) -> _Sums:
+def _earlier_sums(name: str, half_life_seconds: int, newest: int) -> _Sums:
     """Return the sums to go on from: this process's, else those that are stored."""
     sums = _kept.get(name)
     if sums is None or sums.half_life_seconds != half_life_seconds:
@@ -173,7 +173,7 @@ def settled_charges(now: datetime, policy: Policy) -> tuple[int, dict[int, int]]
     return sums.settled_pk, sums.settled
 
 
-def _further(sums: _Sums, rows, *, second: int, newest: int) -> _Sums:  # type: ignore[no-untyped-def]
+def _updated_sums(sums: _Sums, rows, *, second: int, newest: int) -> _Sums:  # type: ignore[no-untyped-def]
     """Return the sums as of now, from the earlier sums and the new rows."""
     settled_pk = max(sums.settled_pk, newest - UNSETTLED_ROWS)
     since = rows.filter(pk__gt=sums.settled_pk)

@@ -18,12 +18,12 @@ from reservations.store.locks import choose_membership
 from reservations.waitlist import service as waiting
 from reservations.waitlist.queries import (
     chance_of_decision,
-    ghosts,
+    expected_placements,
     own_chances,
     queue_of,
     request_json,
 )
-from reservations.web.api_parts import counted_now, own_membership, signed_in
+from reservations.web.api_parts import count_request, own_membership, signed_in
 from reservations.web.schemas import (
     MOST_GPUS,
     Instant,
@@ -79,7 +79,7 @@ def listed(request: HttpRequest) -> dict[str, object]:
 def ask(request: HttpRequest, wish: WaitIn) -> Status[dict[str, object]]:
     """Wait for time that would do; placed automatically, in order."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     row = waiting.ask(
         user=user,
         membership=own_membership(user, wish.membership),
@@ -94,22 +94,22 @@ def ask(request: HttpRequest, wish: WaitIn) -> Status[dict[str, object]]:
         job=wish.job,
         now=now,
     )
-    return Status(201, _one(user, row))
+    return Status(201, _request_json(user, row))
 
 
 @router.delete("/waiting/{int:pk}")
 def withdraw(request: HttpRequest, pk: int) -> dict[str, object]:
     """Wait no more."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
-    return _one(user, waiting.withdraw(waiting_id=pk, user=user, now=now))
+    now = count_request(user, writes=True)
+    return _request_json(user, waiting.withdraw(waiting_id=pk, user=user, now=now))
 
 
 @router.post("/waiting/{int:pk}/accept")
 def accept(request: HttpRequest, pk: int) -> dict[str, object]:
     """Accept the offer; return the new reservation."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
+    now = count_request(user, writes=True)
     made = waiting.accept(waiting_id=pk, user=user, now=now)
     gpu_ids = list(made.allocations.order_by("gpu_id").values_list("gpu_id", flat=True))
     return calendar_entry(
@@ -121,8 +121,8 @@ def accept(request: HttpRequest, pk: int) -> dict[str, object]:
 def decline(request: HttpRequest, pk: int) -> dict[str, object]:
     """Decline an offer (it keeps waiting), or a placement before its freeze."""
     user = signed_in(request)
-    now = counted_now(user, writes=True)
-    return _one(user, waiting.decline(waiting_id=pk, user=user, now=now))
+    now = count_request(user, writes=True)
+    return _request_json(user, waiting.decline(waiting_id=pk, user=user, now=now))
 
 
 def preview_chance(
@@ -158,12 +158,12 @@ def calendar_extras(
     """Return where own waiting requests would land, and the chances of own flex."""
     chances = own_chances(user.pk, policy=policy, now=now)
     return (
-        ghosts(user.pk, span.start, span.end),
+        expected_placements(user.pk, span.start, span.end),
         {pk: chance.to_json() for pk, chance in chances.items()},
     )
 
 
-def _one(user: User, row: WaitingRequest) -> dict[str, object]:
+def _request_json(user: User, row: WaitingRequest) -> dict[str, object]:
     policy = site_policy()
     found = queue_of(
         user,

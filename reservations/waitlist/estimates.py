@@ -60,7 +60,9 @@ def store_estimates(
         elif not _may_be_offered(row, at):
             continue
         choice = chosen.get(one.pk)
-        if one.pk not in chosen or (choice is not None and _meets(choice, taken)):
+        if one.pk not in chosen or (
+            choice is not None and _overlaps_taken(choice, taken)
+        ):
             choice = choose(one, facts, now=at)
         if choice is None or not choice.ask:
             continue
@@ -73,7 +75,7 @@ def store_estimates(
     return offered
 
 
-def _meets(choice: WaitlistMatch, taken: Sequence[PlannedStart]) -> bool:
+def _overlaps_taken(choice: WaitlistMatch, taken: Sequence[PlannedStart]) -> bool:
     gpu_pks = set(choice.slot.gpu_ids)
     return any(
         plan.window.meets(choice.slot.window) and plan.gpu_pks & gpu_pks

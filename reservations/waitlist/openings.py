@@ -49,16 +49,16 @@ def _starts(
 ) -> Iterator[int]:
     stride = max(HOUR_SECONDS // grid, 1) * grid
     for low, high in spans:
-        begin = low if low == first else _ceil(low, grid)
+        begin = low if low == first else _ceil_to_grid(low, grid)
         inside = set(
             changes[bisect_right(changes, begin) : bisect_right(changes, high)]
         )
-        inside |= {begin, _ceil(low, grid)}
-        inside.update(range(_ceil(begin + 1, stride), high + 1, stride))
+        inside |= {begin, _ceil_to_grid(low, grid)}
+        inside.update(range(_ceil_to_grid(begin + 1, stride), high + 1, stride))
         yield from sorted(at for at in inside if at <= high)
 
 
-def _ceil(second: int, grid: int) -> int:
+def _ceil_to_grid(second: int, grid: int) -> int:
     return -(-second // grid) * grid
 
 

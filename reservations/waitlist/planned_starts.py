@@ -60,7 +60,7 @@ def expect(
     Args:
         queue: in order (``waitlist.in_order``).
     """
-    held = _standing(queue, facts_of, now=now, policy=policy)
+    held = _still_valid_plans(queue, facts_of, now=now, policy=policy)
     for one in queue:
         if one.pk not in held and one.plan is None:
             continue
@@ -86,7 +86,7 @@ def expect(
     return expected
 
 
-def _standing(
+def _still_valid_plans(
     queue: Sequence[WaitingRequestInfo],
     facts_of: FactsOf,
     *,
@@ -97,11 +97,12 @@ def _standing(
     return {
         one.pk: one.plan
         for one in queue
-        if one.plan is not None and _stands(one, one.plan, facts_of(one), now, policy)
+        if one.plan is not None
+        and _is_still_valid(one, one.plan, facts_of(one), now, policy)
     }
 
 
-def _stands(
+def _is_still_valid(
     one: WaitingRequestInfo,
     plan: PlannedStart,
     facts: Snapshot,

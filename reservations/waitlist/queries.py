@@ -19,7 +19,7 @@ from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.usage import fair_tree, usage_by_membership
 from reservations.waitlist.flex_risk import FlexRisk, chance_of
 from reservations.waitlist.rules import WaitingRequestInfo, in_order
-from reservations.waitlist.waitlist_snapshot import MOST_LOOKED, waiting_of
+from reservations.waitlist.waitlist_snapshot import MOST_LOOKED, waiting_request_info
 from telemetry.protocol.sentences import sentence
 
 WAITING = WaitingRequest.State.WAITING
@@ -150,7 +150,7 @@ def _rows() -> list[WaitingRequest]:
 def _queue(
     rows: Sequence[WaitingRequest], now: datetime, policy: Policy
 ) -> tuple[tuple[WaitingRequestInfo, ...], FairTree | None]:
-    waiting = [waiting_of(row, now=now, quiet=None) for row in rows]
+    waiting = [waiting_request_info(row, now=now, quiet=None) for row in rows]
     usage = usage_by_membership(now, policy)
     also = {*usage, *(one.member_pk for one in waiting)}
     tree = fair_tree(usage, now, policy, also=also)
@@ -262,7 +262,9 @@ def _iso(at: datetime | None) -> str | None:
     return iso(at) if at is not None else None
 
 
-def ghosts(user_pk: int, start: datetime, end: datetime) -> list[dict[str, object]]:
+def expected_placements(
+    user_pk: int, start: datetime, end: datetime
+) -> list[dict[str, object]]:
     """Return where own waiting requests would land within a span."""
     rows = WaitingRequest.objects.waiting().filter(
         user_id=user_pk, expected_start__lt=end, expected_end__gt=start

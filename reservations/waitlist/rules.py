@@ -163,11 +163,11 @@ def choose(
             continue
         for gpus in found_sets():
             request = Request(gpus, window, now)
-            if (window, request.rate) in hopeless or _outranked(one, request, brief):
+            if (window, request.rate) in hopeless or _is_outranked(one, request, brief):
                 continue
             asked += 1
             decision = decide(request, brief)
-            if not _good(one, decision):
+            if not _is_good(one, decision):
                 if refused_on_any_gpus(decision):
                     hopeless.add((window, request.rate))
                 continue
@@ -226,7 +226,7 @@ def refused_on_any_gpus(decision: Decision) -> bool:
     return refusal is not None and refusal.on_any_gpus
 
 
-def _outranked(one: WaitingRequestInfo, request: Request, facts: Snapshot) -> bool:
+def _is_outranked(one: WaitingRequestInfo, request: Request, facts: Snapshot) -> bool:
     """Say whether the rule of rank surely refuses.
 
     It would take by rank (docs/design/fair-booking.md#rule-2) and ranks below.
@@ -244,7 +244,7 @@ def _outranked(one: WaitingRequestInfo, request: Request, facts: Snapshot) -> bo
     return False
 
 
-def _good(one: WaitingRequestInfo, decision: Decision) -> bool:
+def _is_good(one: WaitingRequestInfo, decision: Decision) -> bool:
     if decision.kind is None:
         return False
     by_rank = decision.kind is Kind.FLEX and bool(decision.displaced)

@@ -101,7 +101,7 @@ def _expire(at: datetime, policy: Policy) -> int:
     """End what cannot be over in time any more."""
     ended = 0
     for row in WaitingRequest.objects.waiting().filter(
-        latest__lte=at + _longest(policy)
+        latest__lte=at + _longest_span(policy)
     ):
         if row.latest - timedelta(seconds=row.duration_seconds) >= at:
             continue
@@ -117,7 +117,7 @@ def _expire(at: datetime, policy: Policy) -> int:
     return ended
 
 
-def _longest(policy: Policy) -> timedelta:
+def _longest_span(policy: Policy) -> timedelta:
     return timedelta(seconds=policy.longest_seconds)
 
 
@@ -141,7 +141,7 @@ def _place_all(
     refused: set[int] = set()
     vain: dict[int, WaitlistMatch | None] = {}
     fresh: dict[int, WaitlistMatch | None] = {}
-    found, turn = _look(at, policy)
+    found, turn = _read_waitlist(at, policy)
     begun = time.monotonic()
     for _ in range(MOST_TRIES):
         if placed and time.monotonic() - begun > BUSY_SECONDS:
@@ -155,10 +155,10 @@ def _place_all(
         vain |= fresh
         if choice is None:
             vain.clear()
-            found, turn = _look(at, policy)
+            found, turn = _read_waitlist(at, policy)
             continue
         try:
-            place_one(
+            book_waiting_request(
                 found.rows[choice.waiting.pk],
                 choice.slot.gpu_ids,
                 choice.slot.window,
@@ -179,17 +179,17 @@ def _place_all(
             placed += 1
             if choice.decision.displaced:
                 vain.clear()
-        found, turn = _look(at, policy)
+        found, turn = _read_waitlist(at, policy)
     return placed, found, fresh
 
 
-def _look(at: datetime, policy: Policy) -> tuple[WaitlistSnapshot, int]:
+def _read_waitlist(at: datetime, policy: Policy) -> tuple[WaitlistSnapshot, int]:
     """Read the waitlist, and whose turn it was before."""
     turn = WaitlistLook.objects.values_list("turn", flat=True).get(pk=1)
     return read_waitlist(at, policy), turn
 
 
-def place_one(
+def book_waiting_request(
     row: WaitingRequest,
     gpu_ids: Sequence[int],
     window: Window,

@@ -289,7 +289,7 @@ def accept(*, waiting_id: int, user: User, now: datetime) -> Reservation:
         longest_seconds=policy.longest_seconds,
     )
     try:
-        return scheduler.place_one(
+        return scheduler.book_waiting_request(
             row, row.offer_gpu_ids, window, now=at, policy=policy, actor=user
         )
     except Refusal as refusal:

@@ -44,7 +44,7 @@ def plan_of(row: WaitingRequest) -> PlannedStart | None:
     return PlannedStart(row.pk, row.user_id, frozenset(row.expected_gpu_ids), window)
 
 
-def waiting_of(
+def waiting_request_info(
     row: WaitingRequest, *, now: datetime, quiet: NoticeSettings | None
 ) -> WaitingRequestInfo:
     """Return a row as a value; ``quiet``: when its person wants no call."""
@@ -158,7 +158,9 @@ def read_waitlist(now: datetime, policy: Policy) -> WaitlistSnapshot:
     )
     rows = list(chosen[:MOST_LOOKED])
     quiet = _quiet_hours({row.user_id for row in rows})
-    waiting = [waiting_of(row, now=now, quiet=quiet.get(row.user_id)) for row in rows]
+    waiting = [
+        waiting_request_info(row, now=now, quiet=quiet.get(row.user_id)) for row in rows
+    ]
     tree, ranks = _ranked(waiting, now, policy)
     longest = timedelta(seconds=policy.longest_seconds)
     horizon = now + timedelta(seconds=policy.firm_horizon_seconds)

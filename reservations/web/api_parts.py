@@ -41,7 +41,7 @@ def own_membership(user: User, pk: int | None) -> Membership | None:
     return found
 
 
-def counted_now(user: User, *, writes: bool) -> datetime:
+def count_request(user: User, *, writes: bool) -> datetime:
     """Return the instant of the request, after counting it."""
     now = timezone.now()
     per_minute = settings.BOOK_RATE_PER_MINUTE if writes else PREVIEWS_PER_MINUTE

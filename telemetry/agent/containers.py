@@ -90,8 +90,10 @@ class ContainerUsers:
         labels: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sockets = sockets or _listed("GPUPORTAL_CONTAINER_SOCKETS", SOCKETS)
-        self._labels = labels or _listed("GPUPORTAL_OWNER_LABELS", LABELS)
+        self._sockets = sockets or _words_of_setting(
+            "GPUPORTAL_CONTAINER_SOCKETS", SOCKETS
+        )
+        self._labels = labels or _words_of_setting("GPUPORTAL_OWNER_LABELS", LABELS)
         self._clock = clock
         self._unanswered: dict[str, float] = {}
         self._answers = SlowAnswers[str](self._ask, name="containers")
@@ -181,7 +183,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _listed(variable: str, default: tuple[str, ...]) -> tuple[str, ...]:
+def _words_of_setting(variable: str, default: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words of a comma-separated setting."""
     words = tuple(x.strip() for x in os.environ.get(variable, "").split(","))
     return tuple(filter(None, words)) or default

@@ -172,7 +172,7 @@ class JobRegistry:
             return None
         for _ in range(MOST_ANCESTORS):
             entry = self._groups.get(stat.pgid) or self._groups.get(stat.session)
-            if entry is not None and _leads(entry, proc):
+            if entry is not None and _is_still_leader(entry, proc):
                 return entry.job
             shim = self._shims.get(pid)
             if shim is not None and shim.start_ticks == stat.start_ticks:
@@ -185,7 +185,7 @@ class JobRegistry:
         return None
 
 
-def _leads(entry: ShimEntry, proc: Path) -> bool:
+def _is_still_leader(entry: ShimEntry, proc: Path) -> bool:
     """Return whether the group is still the job's, and not that of a later process.
 
     The kernel does not reuse a pid while a group of that number exists. So a group

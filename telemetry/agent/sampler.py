@@ -162,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
         )
 
     if arguments.once:
-        return _once(open_probe)
+        return _print_one_sample(open_probe)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -190,7 +190,7 @@ def main(argv: list[str] | None = None) -> int:
     return EXIT_OK
 
 
-def _once(open_probe: Callable[[], Probe]) -> int:
+def _print_one_sample(open_probe: Callable[[], Probe]) -> int:
     try:
         probe = open_probe()
     except ProbeUnavailable as error:

@@ -67,23 +67,23 @@ class SimulatedProcess:
             return 0.0
         warm = min((at - self.from_at) / WARM_UP_SECONDS, 1.0)
         key = f"{seed}/{self.gpu}/{self.pid}"
-        swing = 0.7 * wobble(key, at, 23.0) + 0.3 * wobble(key, at, 3.0)
+        swing = 0.7 * smooth_noise(key, at, 23.0) + 0.3 * smooth_noise(key, at, 3.0)
         return min(max(warm * (self.util_pct + self.wobble_pct * swing), 0.0), 100.0)
 
 
-def wobble(key: str, at: float, period_seconds: float) -> float:
+def smooth_noise(key: str, at: float, period_seconds: float) -> float:
     """Return smooth noise in [-1, 1]: a random value every period, a cosine between
     them."""
     knot, part = divmod(at / period_seconds, 1.0)
     a, b = (
-        _knot(key, period_seconds, int(knot)),
-        _knot(key, period_seconds, int(knot) + 1),
+        _noise_knot(key, period_seconds, int(knot)),
+        _noise_knot(key, period_seconds, int(knot) + 1),
     )
     return a + (b - a) * (1 - math.cos(math.pi * part)) / 2
 
 
 @lru_cache(maxsize=16_384)
-def _knot(key: str, period_seconds: float, number: int) -> float:
+def _noise_knot(key: str, period_seconds: float, number: int) -> float:
     digest = blake2b(f"{key}/{period_seconds}/{number}".encode(), digest_size=4)
     return int.from_bytes(digest.digest()) / (2**31) - 1.0
 
@@ -147,13 +147,13 @@ def reading(
         IDLE_POWER_RATIO
         + (0.05 if here else 0.0)
         + (FULL_POWER_RATIO - IDLE_POWER_RATIO - 0.05) * drawn_ratio**0.9
-        + 0.008 * wobble(f"{seed}/{info.uuid}/power", at, 5.0)
+        + 0.008 * smooth_noise(f"{seed}/{info.uuid}/power", at, 5.0)
     )
     slowdown_celsius = info.slowdown_celsius or DEFAULT_SLOWDOWN_CELSIUS
-    place = wobble(f"{seed}/{info.uuid}/place", 0.0, 1.0)  # slots differ
+    place = smooth_noise(f"{seed}/{info.uuid}/place", 0.0, 1.0)  # slots differ
     span_celsius = slowdown_celsius - 14 - ROOM_CELSIUS
     celsius = ROOM_CELSIUS + 4 + 3 * place + span_celsius * heat_pct(loads, at) / 100
-    celsius += 0.8 * wobble(f"{seed}/{info.uuid}/heat", at, 31.0)
+    celsius += 0.8 * smooth_noise(f"{seed}/{info.uuid}/heat", at, 31.0)
     top_mhz = info.sm_clock_max_mhz or DEFAULT_CLOCK_MHZ
     busy_mhz = top_mhz * (1.0 - 0.07 * drawn_ratio)
     return GpuReading(

@@ -54,7 +54,7 @@ class TerminalColours(StrEnum):
 Paint = Callable[[str, TerminalColours | None], str]
 
 
-def plain(text: str, ink: TerminalColours | None) -> str:
+def uncoloured(text: str, ink: TerminalColours | None) -> str:
     """No colour."""
     del ink
     return text
@@ -70,7 +70,7 @@ def lines(
     sample: NodeSample,
     *,
     unnamed: Iterable[int] = (),
-    paint: Paint = plain,
+    paint: Paint = uncoloured,
 ) -> Iterator[str]:
     """Return a Sample line by line. `unnamed`: indices of Gpus that were lost
     before."""
@@ -120,7 +120,7 @@ def _gpu_lines(
         yield name + paint(words, TerminalColours.RED)
         return
     yield _figures(slot, gpu, reading, paint)
-    for note, ink in _notes(gpu, reading):
+    for note, ink in _warning_notes(gpu, reading):
         yield f"     {paint(note, ink)}"
     processes = reading.processes
     if processes is None and not gpu.mig:
@@ -202,13 +202,13 @@ def _memory_ink(gpu: GpuInfo, reading: GpuReading) -> TerminalColours | None:
     return TerminalColours.YELLOW if full else None
 
 
-def _notes(
+def _warning_notes(
     gpu: GpuInfo, reading: GpuReading
 ) -> Iterator[tuple[str, TerminalColours | None]]:
     """Return warnings, and reasons for missing values."""
     slowed = [x for x in reading.throttle or () if x in HARM]
     if slowed:
-        yield f"slowed down: {_words(slowed)}", TerminalColours.RED
+        yield f"slowed down: {_throttle_text(slowed)}", TerminalColours.RED
     elif Throttle.SW_POWER_CAP in (reading.throttle or ()):
         yield "at its power limit", TerminalColours.DIM
     if reading.ecc_uncorrected:
@@ -226,7 +226,7 @@ def _notes(
         yield "split (MIG): its instances are below", TerminalColours.CYAN
 
 
-def _words(reasons: list[Throttle]) -> str:
+def _throttle_text(reasons: list[Throttle]) -> str:
     return ", ".join(x.value.replace("_", " ") for x in reasons)
 
 

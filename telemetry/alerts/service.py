@@ -19,8 +19,8 @@ from telemetry.rules.alert_rules import (
     REFUSED,
     SILENT,
     WEDGED,
+    rules_reported_once,
     severity_of,
-    told_once_rules,
 )
 from telemetry.rules.broker_refusals import BrokerRefusal
 
@@ -53,7 +53,7 @@ def open_alert(
     }
     if reservation_id is not None:
         seen["reservation_id"] = reservation_id
-    place = Alert.objects.filter(_at(gpu_id, node_id), rule=rule)
+    place = Alert.objects.filter(_place_filter(gpu_id, node_id), rule=rule)
     if place.open().update(**seen):
         return False
     made = seen | {"readings": readings or []}
@@ -101,7 +101,7 @@ def close_alert(
     now: datetime,
 ) -> bool:
     """Close a finding. Return False if there was none."""
-    found = Alert.objects.open().filter(_at(gpu_id, node_id), rule=rule)
+    found = Alert.objects.open().filter(_place_filter(gpu_id, node_id), rule=rule)
     return _close(found, now) > 0
 
 
@@ -118,7 +118,7 @@ def close_unseen_alerts(
     unseen = (
         Alert.objects.open()
         .filter(last_seen_at__lt=limit)
-        .exclude(rule__in=told_once_rules() if keep is None else keep)
+        .exclude(rule__in=rules_reported_once() if keep is None else keep)
     )
     return _close(unseen, now)
 
@@ -201,7 +201,7 @@ def judge_refused(
     return opened, _close(over, now)
 
 
-def _at(gpu_id: int | None, node_id: int | None) -> Q:
+def _place_filter(gpu_id: int | None, node_id: int | None) -> Q:
     """Return the filter for one place. Raises ValueError unless exactly one is
     given."""
     if (gpu_id is None) == (node_id is None):

@@ -28,7 +28,7 @@ def record_minutes(*, totals: Mapping[MinuteKey, MinuteTotals]) -> int:
     """
     known = set(Gpu.objects.values_list("pk", flat=True))
     rows = [
-        SampleMinute(gpu_id=gpu_id, minute_at=_at(minute), **asdict(total))
+        SampleMinute(gpu_id=gpu_id, minute_at=_minute_start(minute), **asdict(total))
         for (gpu_id, minute), total in sorted(totals.items())
         if total.n and gpu_id in known
     ]
@@ -48,7 +48,7 @@ def record_minutes(*, totals: Mapping[MinuteKey, MinuteTotals]) -> int:
     return len(changed)
 
 
-def _at(minute: int) -> datetime:
+def _minute_start(minute: int) -> datetime:
     return datetime.fromtimestamp(minute, UTC)
 
 

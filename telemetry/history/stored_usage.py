@@ -153,7 +153,7 @@ def _count(
     The database adds them up. The result has at most 102 rows a Gpu, however long the
     spans are.
     """
-    condition = _within(spans)
+    condition = _minutes_within(spans)
     if condition is None:
         return {}
     told = Cast(NullIf(F("util_n"), 0), FloatField())
@@ -165,7 +165,7 @@ def _count(
     return found
 
 
-def _within(spans: Iterable[GpuSpan]) -> Q | None:
+def _minutes_within(spans: Iterable[GpuSpan]) -> Q | None:
     """Return the filter for minutes whose middle is in one of the spans; None without a
     span."""
     gpus: dict[tuple[datetime, datetime], set[int]] = defaultdict(set)

@@ -9,7 +9,7 @@ from telemetry.ingest.writer import Writer
 from telemetry.inventory.queries import ClusterGpu, ClusterSnapshot
 from telemetry.protocol.frame import FrameRow
 from telemetry.protocol.trouble import TroubleState
-from telemetry.rules.alert_rules import LOST, NodeFacts, rules_that_hold
+from telemetry.rules.alert_rules import LOST, NodeFacts, active_rules
 from telemetry.rules.finding_rules import BLIND, Finding, FindingStep, RuleClock
 from telemetry.rules.hardware_rules import HardwareWatcher
 
@@ -88,7 +88,7 @@ class Findings:
             )
             found = [
                 Finding(rule.name, detail=rule.detail(facts))
-                for rule in rules_that_hold(facts)
+                for rule in active_rules(facts)
             ]
             self._leave(name, self._nodes.see(name, found, at=steady))
 

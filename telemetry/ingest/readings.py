@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from telemetry.inventory.queries import ClusterGpu, ClusterSnapshot
 from telemetry.live.broadcast import Detail, DetailGpu
-from telemetry.protocol.codec import plain
+from telemetry.protocol.codec import to_plain
 from telemetry.protocol.frame import FrameRow
 from telemetry.protocol.gpu_state import GpuState
 from telemetry.protocol.hardware import NodeInfo
@@ -138,15 +138,15 @@ def frame_rows(
         inbox = inboxes.get(gpu.node)
         heard = inbox.latest.get(gpu.uuid) if inbox else None
         if heard is None:
-            state = _state(gpu, None, NEVER_SECONDS, judge, now)
+            state = _gpu_state(gpu, None, NEVER_SECONDS, judge, now)
             yield gpu, FrameRow(state=state)
         else:
             age_seconds = max(0.0, steady - heard.arrived)
-            state = _state(gpu, heard.reading, age_seconds, judge, now)
+            state = _gpu_state(gpu, heard.reading, age_seconds, judge, now)
             yield gpu, FrameRow.of(heard.reading, state, age_seconds)
 
 
-def _state(
+def _gpu_state(
     gpu: ClusterGpu,
     reading: GpuReading | None,
     age_seconds: float,
@@ -208,7 +208,7 @@ _ALWAYS = ("processes", "throttle", "memory_reserved_bytes")
 def _detail_gpu(gpu: GpuReading) -> DetailGpu:
     values = {
         key: value
-        for key, value in plain(gpu).items()
+        for key, value in to_plain(gpu).items()
         if key not in _IN_FRAME and (value is not None or key in _ALWAYS)
     }
     return cast(DetailGpu, values)

@@ -26,7 +26,7 @@ from telemetry.ingest.intake import MINUTES_DONE, MOST_XIDS_KEPT
 from telemetry.inventory.enrollment import mark_seen, set_lost
 from telemetry.inventory.queries import ClusterSnapshot, load_cluster
 from telemetry.inventory.roster import record_roster
-from telemetry.inventory.xid_counts import count_xids, says_off_the_bus
+from telemetry.inventory.xid_counts import count_xids, is_off_the_bus
 from telemetry.models import Alert, Node, TelemetryPolicy
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.hardware import NodeInfo
@@ -219,7 +219,7 @@ class Writer:
             if node_id is None:
                 return
         covered = finding.of_node or (
-            finding.rule == LOST and gpu_id is not None and says_off_the_bus(gpu_id)
+            finding.rule == LOST and gpu_id is not None and is_off_the_bus(gpu_id)
         )
         if step.act is FindingAct.CLOSE or covered:
             close_alert(rule=finding.rule, gpu_id=gpu_id, node_id=node_id, now=now)

@@ -90,7 +90,7 @@ def record_roster(*, info: NodeInfo, now: datetime) -> RosterReport:
             report.claimed.append(gpu.uuid)
             _tell_claim(owners[gpu.uuid], node, now)
         elif gpu.uuid in before:
-            _follow(before[gpu.uuid], gpu, now, report)
+            _update_gpu(before[gpu.uuid], gpu, now, report)
         elif len(before) + len(report.added) < MOST_GPUS_EVER:
             _add(node, gpu, now, report)
         else:
@@ -98,7 +98,9 @@ def record_roster(*, info: NodeInfo, now: datetime) -> RosterReport:
     told = {gpu.uuid for gpu in info.gpus}
     for gone in before.values():
         if gone.uuid not in told and not gone.retired:
-            _miss(gone, rebooted=node.boot_id != info.boot_id, now=now, report=report)
+            _mark_missing(
+                gone, rebooted=node.boot_id != info.boot_id, now=now, report=report
+            )
     _follow_node(node, info, report)
     _close_settled(node, now)
     return report
@@ -187,7 +189,7 @@ def _waits(node: Node, info: GpuInfo, now: datetime) -> bool:
     return waits or not info.memory_total_bytes
 
 
-def _follow(gpu: Gpu, info: GpuInfo, now: datetime, report: RosterReport) -> None:
+def _update_gpu(gpu: Gpu, info: GpuInfo, now: datetime, report: RosterReport) -> None:
     changed = [
         key
         for key in COPIED
@@ -217,7 +219,9 @@ def _unknown(key: str, info: GpuInfo) -> bool:
     )
 
 
-def _miss(gpu: Gpu, *, rebooted: bool, now: datetime, report: RosterReport) -> None:
+def _mark_missing(
+    gpu: Gpu, *, rebooted: bool, now: datetime, report: RosterReport
+) -> None:
     if gpu.present:
         gpu.present = False
         gpu.save(update_fields=["present"])

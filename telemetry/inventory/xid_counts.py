@@ -93,14 +93,14 @@ def judge_xids(*, now: datetime, gpu_ids: Iterable[int] | None = None) -> int:
     gone = _lost_times(since)
     for row in counts.order_by("code"):
         rule = xid_rule(row.code, policy)
-        if row.code == OFF_THE_BUS and _reported_as_lost(row, gone):
+        if row.code == OFF_THE_BUS and _is_reported_as_lost(row, gone):
             continue
         if rule is not None and row.stands:
             standing.setdefault((row.gpu_id, rule), []).append(row)
     for gpu_id, rule in set(alerts.values_list("gpu_id", "rule")) - standing.keys():
         close_alert(rule=rule, gpu_id=gpu_id, now=now)
     return sum(
-        open_alert(rule=rule, gpu_id=gpu_id, now=now, detail={"xids": _told(rows)})
+        open_alert(rule=rule, gpu_id=gpu_id, now=now, detail={"xids": _xid_json(rows)})
         for (gpu_id, rule), rows in standing.items()
     )
 
@@ -115,7 +115,7 @@ def _lost_times(since: datetime) -> dict[int, list[tuple[datetime, datetime | No
     return found
 
 
-def _reported_as_lost(
+def _is_reported_as_lost(
     row: XidCount, gone: Mapping[int, list[tuple[datetime, datetime | None]]]
 ) -> bool:
     """Return whether an Alert reports already that this Gpu fell off the bus, so that
@@ -127,7 +127,7 @@ def _reported_as_lost(
     )
 
 
-def says_off_the_bus(gpu_id: int) -> bool:
+def is_off_the_bus(gpu_id: int) -> bool:
     """Return whether an open Alert's XID means that this Gpu fell off the bus."""
     rows = Alert.objects.open().filter(gpu_id=gpu_id, rule=XID_CRITICAL)
     return any(
@@ -137,7 +137,7 @@ def says_off_the_bus(gpu_id: int) -> bool:
     )
 
 
-def _told(rows: list[XidCount]) -> list[dict[str, object]]:
+def _xid_json(rows: list[XidCount]) -> list[dict[str, object]]:
     return [
         {"code": row.code, "count": row.count, "last_at": row.last_at.isoformat()}
         for row in rows

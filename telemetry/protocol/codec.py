@@ -53,11 +53,11 @@ def encode(value: object) -> bytes:
     try:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:  # half of a surrogate pair
-        text = json.dumps(plain(value), separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(to_plain(value), separators=(",", ":"), ensure_ascii=False)
         return text.encode("utf-8", "replace")
 
 
-def plain(value: object) -> Any:
+def to_plain(value: object) -> Any:
     """Return a value as the dictionaries, lists, numbers and texts that JSON has."""
     return msgspec.to_builtins(value, enc_hook=_plain_text)
 
@@ -86,7 +86,7 @@ def decode(kind: type[_Kind], data: bytes | str, *, most_bytes: int = 2**24) -> 
 
 
 def read(kind: type[_Kind], values: object) -> _Kind:
-    """Read a value from what ``plain`` returned, or ``json.loads``.
+    """Read a value from what ``to_plain`` returned, or ``json.loads``.
 
     Raises:
         Malformed: it is not of this kind.
@@ -108,7 +108,7 @@ def read_exact(kind: type[_Kind], values: object) -> _Kind:
         Malformed: it is not of this kind, or lacks a field, or has one too many.
     """
     value = read(kind, values)
-    _check_names(plain(value), values, "")
+    _check_names(to_plain(value), values, "")
     return value
 
 
@@ -184,10 +184,10 @@ def _malformed(error: msgspec.ValidationError) -> Malformed:
     if found := _UNKNOWN.match(text):
         shown = found["field"] if found["field"].isprintable() else "?"
         return Malformed(_joined(path, shown[:40]), "is not a known field")
-    return Malformed(path, _why(text))
+    return Malformed(path, _plain_reason(text))
 
 
-def _why(text: str) -> str:
+def _plain_reason(text: str) -> str:
     if found := _TYPE.match(text):
         wanted = (_WORDS.get(one) for one in found["wanted"].split(" | "))
         return f"not {' or '.join(filter(None, wanted))}"

@@ -113,7 +113,7 @@ class NodeSample(Struct, frozen=True):
         A node with more processes than a message may hold tells the largest of
         each Gpu; one whose commands are too long together sends none of them.
         """
-        told = _told(self.gpus)
+        told = _process_count(self.gpus)
         bounded = self if told <= MOST_PROCESSES_PER_NODE else _fewer_processes(self)
         data = encode(bounded.message)
         if len(data) <= MESSAGE_MOST_BYTES:
@@ -149,7 +149,7 @@ class SampleMessage(NodeMessage, frozen=True, kw_only=True, tag="sample"):
                 raise MessageRefused(
                     field=f"gpus[{number}].memory_used_bytes", why=f"{used} of {total}"
                 )
-        told = _told(self.gpus)
+        told = _process_count(self.gpus)
         if told > MOST_PROCESSES_PER_NODE:
             raise MessageRefused(
                 field="gpus", why=f"{told} processes, at most {MOST_PROCESSES_PER_NODE}"
@@ -170,7 +170,7 @@ def read_message(
 AnyMessage = SampleMessage | RosterMessage | TroubleMessage
 
 
-def _told(gpus: tuple[GpuReading, ...]) -> int:
+def _process_count(gpus: tuple[GpuReading, ...]) -> int:
     return sum(len(gpu.processes or ()) for gpu in gpus)
 
 

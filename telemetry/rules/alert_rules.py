@@ -124,7 +124,7 @@ def rules_about(facts: type) -> list[AlertRule]:
     return [rule for _, rule in _CONDITIONS.get(facts, [])]
 
 
-def rules_that_hold(facts: object) -> tuple[AlertRule, ...]:
+def active_rules(facts: object) -> tuple[AlertRule, ...]:
     """Return the rules whose cause the facts show. Called for each GPU and second."""
     found = [rule for condition, rule in _CONDITIONS[type(facts)] if condition(facts)]
     return tuple(found)
@@ -135,7 +135,7 @@ def breaking_rules() -> frozenset[str]:
     return frozenset(rule.name for rule in _RULES.values() if rule.breaks)
 
 
-def told_once_rules() -> frozenset[str]:
+def rules_reported_once() -> frozenset[str]:
     """Return the rules that are closed by the opposite report, not by silence."""
     return frozenset(rule.name for rule in _RULES.values() if rule.told_once)
 

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Any, Generic, TypeVar
 
 from telemetry.protocol.gpu_state import GpuState
-from telemetry.rules.alert_rules import alert_rules, told_once_rules
+from telemetry.rules.alert_rules import alert_rules, rules_reported_once
 from telemetry.rules.persistence import ReadingTrail
 from telemetry.rules.thresholds import JudgePolicy
 
@@ -113,7 +113,7 @@ class RuleClock(Generic[Place]):
 
     def adopt(self, place: Place, rule: str, *, at: float) -> None:
         """Take over a finding that was open before this process began."""
-        if rule not in told_once_rules():
+        if rule not in rules_reported_once():
             watch = _FindingWatch(Finding(rule), seen=True, since=at, told_at=at)
             self._watches.setdefault(place, {}).setdefault(rule, watch)
 

@@ -16,8 +16,8 @@ from telemetry.rules.alert_rules import (
     XID_CRITICAL,
     XID_WARNING,
     AlertRule,
+    active_rules,
     alert_rules,
-    rules_that_hold,
 )
 from telemetry.rules.finding_rules import Finding
 from telemetry.rules.persistence import PersistentCauses
@@ -35,7 +35,7 @@ def causes_of(reading: GpuReading) -> tuple[AlertRule, ...]:
     if not reading.answers:
         # Nothing else is known of it.
         return (alert_rules()[LOST],)
-    return rules_that_hold(reading)
+    return active_rules(reading)
 
 
 class HardwareWatcher:

@@ -152,7 +152,7 @@ class PolicyRule:
     def row_default(self) -> Any:
         """Return the default as the row keeps it."""
         default = self.to_row(self.default)
-        return _whole(default) if self.kind == "ratio" else default
+        return _whole_or_float(default) if self.kind == "ratio" else default
 
     @property
     def row_limits(self) -> tuple[float | None, float | None]:
@@ -162,7 +162,7 @@ class PolicyRule:
         if self.column == self.name:
             return self.least, self.most
         return tuple(  # type: ignore[return-value]
-            None if end is None else _whole(end / PERMILLE)
+            None if end is None else _whole_or_float(end / PERMILLE)
             for end in (self.least, self.most)
         )
 
@@ -195,7 +195,7 @@ class PolicyRule:
         return round(stored * PERMILLE)
 
 
-def _whole(number: float) -> float:
+def _whole_or_float(number: float) -> float:
     return int(number) if number == int(number) else number
 
 

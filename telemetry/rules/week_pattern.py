@@ -52,7 +52,7 @@ class WeekHour:
     @property
     def words(self) -> Sentence:
         """The hour in words: "Mon 09:00"."""
-        return _hour_words(self.day, self.hour)
+        return _hour_text(self.day, self.hour)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ class Stretch:
         day = (self.last.day + (1 if end == 0 else 0)) % DAYS
         until: str = f"{end:02}:00"
         if day != self.first.day and not (end == 0 and self.last.day == self.first.day):
-            until = _hour_words(day, end)
+            until = _hour_text(day, end)
         return sentence("{begin} to {end}", begin=self.first.words, end=until)
 
 
-def _hour_words(day: int, hour: int) -> Sentence:
+def _hour_text(day: int, hour: int) -> Sentence:
     return joined([DAY_NAMES[day], f"{hour:02}:00"])
 
 

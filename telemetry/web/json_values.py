@@ -29,10 +29,10 @@ def unstorable(value: object) -> dict[str, str]:
     >>> unstorable({"hours": float("nan"), "plan": None})
     {'hours': 'The number must be finite.'}
     """
-    return dict(_found(value, (), 0))
+    return dict(_invalid_values(value, (), 0))
 
 
-def _found(
+def _invalid_values(
     value: object, path: tuple[str, ...], depth: int
 ) -> Iterator[tuple[str, str]]:
     if depth > MOST_DEPTH:
@@ -46,7 +46,7 @@ def _found(
         yield ".".join(path), sentence("The number must be finite.")
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _found(item, (*path, str(index)), depth + 1)
+            yield from _invalid_values(item, (*path, str(index)), depth + 1)
     elif isinstance(value, dict):
         for name, item in value.items():
             if wrong := text_problem(name):
@@ -55,7 +55,7 @@ def _found(
                     joined([sentence("The name of a field is wrong."), wrong]),
                 )
             else:
-                yield from _found(item, (*path, name), depth + 1)
+                yield from _invalid_values(item, (*path, name), depth + 1)
 
 
 def text_problem(text: str) -> str:

@@ -155,7 +155,7 @@ def plain_messages(field: forms.Field) -> dict[str, Any]:
 
 
 def _number_messages(field: Any) -> dict[str, str]:
-    least, most = _bound(field.min_value), _bound(field.max_value)
+    least, most = _bound_text(field.min_value), _bound_text(field.max_value)
     whole = isinstance(field, forms.IntegerField)
     if least and most and whole:
         words = gettext("Enter a whole number from %(least)s to %(most)s.")
@@ -184,7 +184,7 @@ def _number_messages(field: Any) -> dict[str, str]:
     )
 
 
-def _bound(bound: Any) -> str:
+def _bound_text(bound: Any) -> str:
     """Return a bound in figures; "" for none, or one that nobody reaches."""
     value = bound() if callable(bound) else bound
     if value is None or abs(value) > MOST_BOUND_SHOWN:

@@ -25,7 +25,7 @@ _COLUMNS = (
 )
 
 
-def tame(text: object) -> str:
+def escape_formula(text: object) -> str:
     """Keep a spreadsheet from running a cell as a formula.
 
     This includes texts after a semicolon or a line end in the cell, because
@@ -53,4 +53,4 @@ def series_rows(series: ChartSeries, *, of: str) -> Iterator[list[str]]:
     for at, *values in zip(series["at"], *columns, strict=True):
         instant = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         cells = ["" if value is None else value for value in values]
-        yield [tame(x) for x in (of, instant, series["step_seconds"], *cells)]
+        yield [escape_formula(x) for x in (of, instant, series["step_seconds"], *cells)]

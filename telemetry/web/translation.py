@@ -30,7 +30,7 @@ def translated(text: str) -> str:
     if not text.template:
         return ""
     template = (
-        ngettext(text.template, text.many, _whole(text.number))
+        ngettext(text.template, text.many, _plural_number(text.number))
         if text.many
         else gettext(text.template)
     )
@@ -47,7 +47,7 @@ def translated(text: str) -> str:
         return text.plain()
 
 
-def _whole(number: float) -> int:
+def _plural_number(number: float) -> int:
     """Return a number for the rule of plurals; a fraction counts as several things."""
     return int(number) if number == int(number) else 2
 
@@ -66,14 +66,14 @@ def translated_values(data: Any) -> Any:
         data: dictionaries, lists and tuples are walked through and copied; their keys
             are left alone.
     """
-    return data if _is_english() else _in_depth(data)
+    return data if _is_english() else _translate_nested(data)
 
 
-def _in_depth(data: Any) -> Any:
+def _translate_nested(data: Any) -> Any:
     if isinstance(data, Sentence):
         return translated(data)
     if isinstance(data, dict):
-        return {key: _in_depth(value) for key, value in data.items()}
+        return {key: _translate_nested(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_in_depth(value) for value in data]
+        return [_translate_nested(value) for value in data]
     return data

@@ -22,7 +22,7 @@ from placement.protocol.commands import OrderKind
 from placement.protocol.job_lifecycle import JobState
 from placement.rebalance.rebalance_tick import rebalance_jobs
 from reservations import tick
-from reservations.booking.relocation import move_rest
+from reservations.booking.relocation import relocate_rest
 from reservations.models import LedgerEntry
 from reservations.rules.lifecycle import State
 from tests.placement.nodes import ended, make_order, script_order, until
@@ -151,7 +151,7 @@ def moving(job):
     assert hear(job, fact(job, "started", now), now) == "running"
     with transaction.atomic():
         gpu_ids = list(job.reservation.allocations.values_list("gpu_id", flat=True))
-        held = move_rest(
+        held = relocate_rest(
             reservation_id=job.reservation_id,
             gpu_ids=gpu_ids,
             actor=None,

@@ -125,9 +125,9 @@ def test_a_training_without_room_for_a_checkpoint_keeps_the_one_before(
 
     monkeypatch.chdir(small_disk)
     weights = {"w": torch.zeros(50_000)}
-    monkeypatch.setattr(training_checkpoint, "_beside", lambda _trainer: {})
+    monkeypatch.setattr(training_checkpoint, "_positions", lambda _trainer: {})
     monkeypatch.setattr(
-        training_checkpoint, "_about", lambda _trainer, step: {"step": step}
+        training_checkpoint, "_checkpoint_header", lambda _trainer, step: {"step": step}
     )
     trainer = SimpleNamespace(
         ranks=SimpleNamespace(rank=0), held=lambda to_read: dict(weights)

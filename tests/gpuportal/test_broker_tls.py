@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from django.core.management import call_command
 
-from gpuportal.broker import BrokerUrlInvalid, in_the_open, verified_url
+from gpuportal.broker import BrokerUrlInvalid, is_unencrypted, verified_url
 from gpuportal.node_settings import NodeSettings, NodeSettingsError
 from placement.protocol import signing
 from tests import brokers
@@ -294,7 +294,7 @@ def test_a_node_does_not_go_to_another_machine_in_the_open(tmp_path):
     ],
 )
 def test_what_goes_over_the_network_in_the_open_is_known(url, open_to_all):
-    assert in_the_open(url) is open_to_all
+    assert is_unencrypted(url) is open_to_all
 
 
 def test_the_web_is_warned_of_a_broker_in_the_open(settings, capsys):

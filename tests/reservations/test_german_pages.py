@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone, translation
 
-from reservations.accounts.tree.tree_text import Names, value_words
+from reservations.accounts.tree.tree_text import Names, value_text
 from reservations.models import Notice, Offer, User
 from reservations.series.recurrence import Repeat, Rule
 from telemetry.web.translation import translated
@@ -137,7 +137,7 @@ def test_the_dates_of_a_series_and_of_a_change_are_german():
         until=date(2026, 10, 3),
     )
     assert series.words == "every week at 09:00, until 3 Oct 2026"
-    changed = value_words("ends_at", "2026-10-03T08:30:00+00:00", Names())
+    changed = value_text("ends_at", "2026-10-03T08:30:00+00:00", Names())
     assert changed == "3 Oct 2026 08:30"
     with translation.override("de"):
         assert translated(series.words).endswith("um 09:00, bis 3. Okt 2026")

@@ -4,7 +4,7 @@ import pytest
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 
-from reservations.checks import guards_are_there
+from reservations.checks import check_database_guards
 from reservations.models import (
     Allocation,
     AuditEntry,
@@ -99,7 +99,7 @@ def test_no_row_of_the_ledger_is_replaced_by_another(lab, alice, model) -> None:
 
 def test_all_guards_are_there_and_the_check_misses_one_that_is_not(db) -> None:
     assert triggers.missing() == []
-    assert guards_are_there(databases=["default"]) == []
+    assert check_database_guards(databases=["default"]) == []
     drops = {
         "sqlite": (
             "DROP TRIGGER reservations_ledgerentry_append_only_DELETE",
@@ -114,7 +114,7 @@ def test_all_guards_are_there_and_the_check_misses_one_that_is_not(db) -> None:
     for drop in drops:
         with connection.cursor() as cursor:
             cursor.execute(drop)
-        errors = guards_are_there(databases=["default"])
+        errors = check_database_guards(databases=["default"])
         assert [error.id for error in errors] == ["reservations.E001"]
         triggers.install()
         assert triggers.missing() == []

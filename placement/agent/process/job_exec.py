@@ -70,9 +70,9 @@ class JobStart:
                 os._exit(CANNOT_START)
             os.execve(argv[0], argv, self.env | {"PATH": search_path(folder)})
         except OSError as error:
-            say(f"gpuportal: {argv[0]} cannot start: {error}\n")
+            write_log(f"gpuportal: {argv[0]} cannot start: {error}\n")
         except BaseException:
-            say("gpuportal: the job cannot start\n" + traceback.format_exc())
+            write_log("gpuportal: the job cannot start\n" + traceback.format_exc())
         os._exit(CANNOT_START)
 
     def _close_off(self, folder: Path) -> None:
@@ -109,7 +109,7 @@ class JobStart:
         try:
             if not source.exists():
                 why = "it left none on this node"
-                say(
+                write_log(
                     f"gpuportal: no checkpoint of job {job}: {why}; the job starts "
                     "from the beginning\n"
                 )
@@ -121,15 +121,15 @@ class JobStart:
             why = error.strerror or str(error)
             if isinstance(error, shutil.Error):
                 why = str(error.args[0][0][2])
-            say(
+            write_log(
                 f"gpuportal: the checkpoint of job {job} could not be copied here: "
                 f"{why[:200]}\n"
             )
             return False
-        say(f"gpuportal: resumes from the checkpoint of job {job}\n")
+        write_log(f"gpuportal: resumes from the checkpoint of job {job}\n")
         return True
 
 
-def say(text: str) -> None:
+def write_log(text: str) -> None:
     """Write into the Job's log, which is standard error here."""
     os.write(2, text.encode(errors="replace"))

@@ -67,9 +67,9 @@ def lay_out(
         files |= _read(fetched("files", order.files_sha256))
     if order.recipe is None:
         body = fetched("script", order.script_sha256)
-        _put(work / SCRIPT, body, identity, mode=0o700)
+        _write_file(work / SCRIPT, body, identity, mode=0o700)
     for name, text in files.items():
-        _put(work / name, text.encode(), identity, mode=0o600)
+        _write_file(work / name, text.encode(), identity, mode=0o600)
     return list(files)
 
 
@@ -88,7 +88,9 @@ def _read(body: bytes) -> dict[str, str]:
     return files
 
 
-def _put(path: Path, body: bytes, identity: UnixIdentity | None, *, mode: int) -> None:
+def _write_file(
+    path: Path, body: bytes, identity: UnixIdentity | None, *, mode: int
+) -> None:
     """Write a file of the Job's user into its folder."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with os.fdopen(os.open(path, flags, mode), "wb") as file:

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from placement.agent.job_folder import RESULTS
 from placement.agent.process import rank_rendezvous
-from placement.agent.process.job_exec import CANNOT_START, JobStart, say
+from placement.agent.process.job_exec import CANNOT_START, JobStart, write_log
 from placement.agent.process.job_files import SCRIPT
 from placement.agent.process.program_lookup import SYSTEM_PATH, free_port, search_path
 from placement.agent.process.unix_user import UnixIdentity
@@ -215,9 +215,9 @@ def become_job(
             _enter(unit, begin, mark=run_entry(order.nonce))
         begin.run()
     except OSError as error:
-        say(f"gpuportal: {argv[0]} cannot start: {error}\n")
+        write_log(f"gpuportal: {argv[0]} cannot start: {error}\n")
     except BaseException:
-        say("gpuportal: the job cannot start\n" + traceback.format_exc())
+        write_log("gpuportal: the job cannot start\n" + traceback.format_exc())
     os._exit(CANNOT_START)
 
 

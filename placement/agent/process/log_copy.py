@@ -84,7 +84,7 @@ class LogCopy:
             return dropped > 0
         if self.lost_bytes and moved:
             lost, self.lost_bytes = self.lost_bytes, 0
-            disk_space.say(
+            disk_space.write_log_line(
                 self.log,
                 f"\ngpuportal: {lost} bytes were not kept: the disk was full\n",
             )

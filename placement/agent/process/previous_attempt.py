@@ -33,11 +33,11 @@ def checkpoint_of(folder: JobFolder) -> Path:
         order = parse_order(str(payload))
         if not order.resume_job or order.checkpoints:
             break
-        folder = before(order, folder.path.parent)
+        folder = previous_folder(order, folder.path.parent)
     return own
 
 
-def before(order: Order, jobs: Path) -> JobFolder:
+def previous_folder(order: Order, jobs: Path) -> JobFolder:
     """Return the folder of the attempt that a Job on this node goes on from."""
     return JobFolder.of(jobs, order.resume_job, order.resume_attempt, order.resume_key)
 
@@ -86,7 +86,7 @@ def check(order: Order, jobs: Path) -> None:
         # Each part lies there packed while it is unpacked.
         check_room(sum(sizes) + max(sizes), jobs, order.resume_job)
         return
-    left = before(order, jobs)
+    left = previous_folder(order, jobs)
     if shim_lives(left):
         raise OrderRefused(
             "busy", f"job {order.resume_job}, which it resumes from, has not ended"

@@ -51,9 +51,9 @@ def checked_argv(
         _check_folder(Path(environment_folder))
     path = search_path(environment_folder)
     for name in needed:
-        _found(name, environment_folder or path)
+        _program_path(name, environment_folder or path)
     within = environment_folder if environment_folder and needed else path
-    program = argv[0] if "/" in argv[0] else _found(argv[0], within)
+    program = argv[0] if "/" in argv[0] else _program_path(argv[0], within)
     if environment_folder and program.startswith(f"{environment_folder}/"):
         _check_closed(Path(program))
     return [program, *argv[1:]]
@@ -66,7 +66,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _found(name: str, path: str) -> str:
+def _program_path(name: str, path: str) -> str:
     for word in OTHER_NAMES.get(name, (name,)):
         if program := shutil.which(word, path=path):
             return program

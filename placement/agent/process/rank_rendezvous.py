@@ -84,12 +84,12 @@ def own_address(web_url: str) -> str:
 
     Not the host name: on many systems that is the loopback's.
     """
-    return _source(urlsplit(web_url).hostname or LOOPBACK) or LOOPBACK
+    return _source_address(urlsplit(web_url).hostname or LOOPBACK) or LOOPBACK
 
 
 def address_towards(address: str, web_url: str) -> str:
     """Return this node's own address on the way to the first node's."""
-    found = _source(address)
+    found = _source_address(address)
     if found and ipaddress.ip_address(found).is_loopback and not _is_local(address):
         # Its own host name, which its own /etc/hosts gives the loopback.
         return own_address(web_url)
@@ -138,7 +138,7 @@ def _ports(text: str) -> range:
     raise OrderRefused("meeting", f"{PORTS_VARIABLE} must be first-last: {text[:40]}")
 
 
-def _source(host: str) -> str:
+def _source_address(host: str) -> str:
     """Return the local address that a packet to a host would leave from; "": none."""
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)

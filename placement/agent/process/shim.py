@@ -45,7 +45,7 @@ from placement.agent.process.exit_reason import (
     supervisor,
 )
 from placement.agent.process.log_copy import LogCopy
-from placement.agent.process.previous_attempt import before, checkpoint_of
+from placement.agent.process.previous_attempt import checkpoint_of, previous_folder
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import disk_space, folder_tree
 from placement.agent.storage.folder_size import FolderWatch
@@ -91,7 +91,7 @@ class Shim:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         self._register()
         try:
-            disk_space.put_aside(self.folder.path)
+            disk_space.reserve_space(self.folder.path)
             identity = unix_user.identity_of(
                 self.order,
                 allow_scripts=os.environ.get("GPUPORTAL_ALLOW_SCRIPTS") == "1",
@@ -102,18 +102,18 @@ class Shim:
             self._write_end("refused", reason=str(refusal))
             return
         except OSError as error:
-            self._write_end("refused", reason=disk_space.why(error))
+            self._write_end("refused", reason=disk_space.folder_problem(error))
             return
         if self.order.checkpoints:
             words = f"resumes from the checkpoint of job {self.order.resume_job}"
-            disk_space.say(log, f"gpuportal: {words}\n")
+            disk_space.write_log_line(log, f"gpuportal: {words}\n")
         try:
             self._run_job(argv, identity, log)
         except CodedError as refusal:
             self._out_of_memory(log, refusal)
         except OSError as error:
             process_tree.end_descendants()
-            self._write_end("lost", reason=disk_space.why(error))
+            self._write_end("lost", reason=disk_space.folder_problem(error))
         finally:
             process_tree.end_descendants()
             if self.unit:
@@ -121,7 +121,9 @@ class Shim:
 
     def _prepare(self, identity: UnixIdentity | None) -> list[str]:
         """Make the Job's own folder with all that belongs there, return argv."""
-        self.unit = systemd_unit.command(self.order) if systemd_unit.wanted() else []
+        self.unit = (
+            systemd_unit.command(self.order) if systemd_unit.unit_wanted() else []
+        )
         folder_tree.close_all(
             folder_tree.make_owned(self.folder.work, identity, (RESULTS,))
         )
@@ -185,7 +187,7 @@ class Shim:
         order = self.order
         if not order.resume_job or order.checkpoints:
             return None
-        return checkpoint_of(before(order, self.folder.path.parent))
+        return checkpoint_of(previous_folder(order, self.folder.path.parent))
 
     def _fork(
         self, argv: list[str], identity: UnixIdentity | None, copy: LogCopy
@@ -288,7 +290,7 @@ class Shim:
             words = f"the log grew over {most} bytes"
         if words and self.ending is None:
             grace_seconds = self.order.grace_seconds
-            disk_space.say(
+            disk_space.write_log_line(
                 log,
                 f"\ngpuportal: {words}: SIGTERM now, SIGKILL {grace_seconds:.0f} s "
                 "later\n",
@@ -307,7 +309,7 @@ class Shim:
             f"gpuportal: the reservation ends in {remaining_time_text(left_seconds)}: "
             f"SIGTERM then, SIGKILL {self.order.grace_seconds:.0f} s later\n"
         )
-        disk_space.say(log, line)
+        disk_space.write_log_line(log, line)
 
     def _end(
         self,
@@ -348,7 +350,7 @@ class Shim:
 
     def _out_of_memory(self, log: int, refusal: CodedError) -> None:
         line = f"gpuportal: {refusal}\n"
-        disk_space.say(log, line)
+        disk_space.write_log_line(log, line)
         now = time.time()
         self._write_end("exited", reason=str(refusal), exit_code=1, started_at=now)
 
@@ -375,7 +377,9 @@ class Shim:
             "last_lines": self.folder.last_lines(),
             **facts,
         }
-        disk_space.insist(self.folder.path, "status", self._with_pid(ended))
+        disk_space.write_end_with_reserve(
+            self.folder.path, "status", self._with_pid(ended)
+        )
 
     def _with_pid(self, facts: dict[str, object]) -> dict[str, object]:
         return {"pid": self.leader_pid or None, "reason": "", **facts}

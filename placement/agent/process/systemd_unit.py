@@ -37,7 +37,7 @@ CODE_DIR = Path(__file__).resolve().parents[3]
 INSIDE = "placement.agent.process.unit_entry"
 
 
-def wanted() -> bool:
+def unit_wanted() -> bool:
     """Whether this shim is to keep its Job in a unit."""
     return os.environ.get(VARIABLE) == "enforced"
 
@@ -49,7 +49,7 @@ def command(order: Order, *, driver: Path = DRIVER) -> list[str]:
         OrderRefused: ``isolation``, with the part that this machine lacks.
     """
     try:
-        minors = _minors(driver)
+        minors = _device_minors(driver)
         devices = () if order.simulated else _devices(order.gpu_uuids, minors, driver)
         words = scope_command(
             order.job,
@@ -97,7 +97,7 @@ def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _minors(driver: Path) -> dict[str, int]:
+def _device_minors(driver: Path) -> dict[str, int]:
     """UUID of each card -> minor number, as the driver tells without NVML."""
     found: dict[str, int] = {}
     for path in sorted((driver / "nvidia/gpus").glob("*/information")):

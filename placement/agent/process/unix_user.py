@@ -54,7 +54,11 @@ def identity_of(order: Order, *, allow_scripts: bool) -> UnixIdentity | None:
         return _lookup(order.unix_user)
     if root and order.user and os.environ.get("GPUPORTAL_OWN_IDS") == "1":
         return own_identity(order.user)
-    if order.recipe == SERVE.name and root and not (allow_scripts or _on_a_laptop()):
+    if (
+        order.recipe == SERVE.name
+        and root
+        and not (allow_scripts or _is_development_run())
+    ):
         # Its models are anybody's files: root reads none of them.
         raise OrderRefused(
             "isolation",
@@ -84,7 +88,7 @@ def own_identity(login: str) -> UnixIdentity:
     )
 
 
-def _on_a_laptop() -> bool:
+def _is_development_run() -> bool:
     """Whether this runs under ``make run``, whose user is the machine's owner."""
     return bool(os.environ.get("GPUPORTAL_SUPERVISOR_PID"))
 

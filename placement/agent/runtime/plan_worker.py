@@ -114,7 +114,7 @@ def train(trainer: Trainer, asked: StopFlag) -> None:
                 "steps": settings["steps"],
                 "loss": round(loss, 6),
                 "seconds": round(now - started_at, 1),
-                **_pace(trainer, pace),
+                **_throughput(trainer, pace),
                 **memory(trainer),
             }
             if trainer.ranks.rank == 0:
@@ -133,7 +133,7 @@ def train(trainer: Trainer, asked: StopFlag) -> None:
             time.sleep(0.05)
 
 
-def _pace(trainer: Trainer, step_seconds: float) -> dict[str, float]:
+def _throughput(trainer: Trainer, step_seconds: float) -> dict[str, float]:
     """How fast it goes, all copies together."""
     settings, how = trainer.settings, trainer.how
     done = settings["batch"] * settings.get("seq", 1) * how.replicas

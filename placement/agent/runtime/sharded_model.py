@@ -218,8 +218,8 @@ def optimizer_of(
 
     def plain(own: Sequence[nn.Parameter]) -> Any:
         if host:
-            return HostStep(own, lambda copies: _plain(copies, kind, options))
-        return _plain(own, kind, options)
+            return HostStep(own, lambda copies: _torch_optimizer(copies, kind, options))
+        return _torch_optimizer(own, kind, options)
 
     if how.zero_stage == 1 and how.replicas > 1:
         if cut or host or how.stages > 1:
@@ -232,7 +232,7 @@ def optimizer_of(
     return plain(params)
 
 
-def _plain(
+def _torch_optimizer(
     params: Sequence[nn.Parameter], kind: Any, options: dict[str, Any]
 ) -> torch.optim.Optimizer:
     """An optimizer; cut and whole tensors apart, for foreach cannot mix them."""

@@ -42,13 +42,15 @@ def save(trainer: Trainer, step: int) -> None:
     if first_here and draft.is_dir():
         shutil.rmtree(draft)
     distributed.barrier()
-    state = trainer.held(to_read=False) | _beside(trainer)
+    state = trainer.held(to_read=False) | _positions(trainer)
     try:
         checkpoint.save(state, checkpoint_id=draft)
         distributed.barrier()
         if first_here:
             draft.mkdir(exist_ok=True)
-            (draft / "about.json").write_text(json.dumps(_about(trainer, step)))
+            (draft / "about.json").write_text(
+                json.dumps(_checkpoint_header(trainer, step))
+            )
     except (OSError, checkpoint.CheckpointException):
         # Half a checkpoint on a full disk would take the room of the next one.
         if first_here:
@@ -97,7 +99,7 @@ def resume(trainer: Trainer) -> int:
         same_copies = about["replicas"] == trainer.how.replicas
         same_ranks = about["ranks"] == trainer.how.ranks
         held = trainer.held(to_read=True)
-        beside = _beside(trainer, data=same_copies, random=same_ranks)
+        beside = _positions(trainer, data=same_copies, random=same_ranks)
         checkpoint.load(state := held | beside, checkpoint_id=CHECKPOINT)
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointUnusable(" ".join(str(error).split())[:300]) from error
@@ -116,7 +118,7 @@ def resume(trainer: Trainer) -> int:
     return int(about["step"]) + 1
 
 
-def _about(trainer: Trainer, step: int) -> dict[str, Any]:
+def _checkpoint_header(trainer: Trainer, step: int) -> dict[str, Any]:
     how = trainer.how
     return {
         "version": VERSION,
@@ -130,7 +132,7 @@ def _about(trainer: Trainer, step: int) -> dict[str, Any]:
     }
 
 
-def _beside(
+def _positions(
     trainer: Trainer, *, data: bool = True, random: bool = True
 ) -> dict[str, Any]:
     """Where this rank's data and random numbers stand, by name."""

@@ -34,7 +34,7 @@ def write_answer(
             told["parameters"] = {"binary_data_size": len(raw)}
             blobs.append(raw)
         else:
-            told["data"] = _plain(value)
+            told["data"] = _json_list(value)
         outputs.append(told)
     head: dict[str, Any] = {
         "model_name": model,
@@ -65,7 +65,7 @@ def _raw(value: np.ndarray) -> bytes:
     return value.astype(value.dtype.newbyteorder("<")).tobytes()
 
 
-def _plain(value: np.ndarray) -> list[Any]:
+def _json_list(value: np.ndarray) -> list[Any]:
     flat = value.ravel()
     if value.dtype.kind in "OUS":
         return [str(one) for one in flat]

@@ -110,7 +110,7 @@ class Engine:
             inputs = tuple(_info(one) for one in session.get_inputs())
             outputs = tuple(_info(one) for one in session.get_outputs())
         except RUNTIME_ERRORS as error:
-            raise EngineError(_words(error)) from None
+            raise EngineError(_error_line(error)) from None
         named = {
             one.name: tuple(str(size) for size in one.shape)
             for one in session.get_inputs()
@@ -153,7 +153,7 @@ class Engine:
         except RUNTIME_ERRORS as error:
             if options.terminate:
                 raise ModelOverLimit(f"one run took longer than {within:g} s") from None
-            raise EngineError(_words(error)) from None
+            raise EngineError(_error_line(error)) from None
         finally:
             self._running = None
 
@@ -188,7 +188,7 @@ class Engine:
                 model.note = "its batch size is fixed, so each request runs alone"
             size, profile = 1, {}
             while size <= (most_batch if model.batches else 1):
-                profile[size] = self._runs(model, made_up(model, size), clock)
+                profile[size] = self._runs(model, random_inputs(model, size), clock)
                 size *= 2
             slowest = max(max(seconds) for seconds in profile.values())
             model.run_seconds = max(self.limits.run, self.limits.slowest * slowest)
@@ -228,7 +228,7 @@ class Engine:
 
     def _rows_apart(self, model: LoadedModel) -> tuple[bool, str]:
         """Whether two rows in one run give what they give alone."""
-        first, second = made_up(model, 1, seed=1), made_up(model, 1, seed=2)
+        first, second = random_inputs(model, 1, seed=1), random_inputs(model, 1, seed=2)
         both = {name: np.concatenate([first[name], second[name]]) for name in first}
         alone = [self._try(model, one) for one in (first, second)]
         together = self._try(model, both)
@@ -242,7 +242,7 @@ class Engine:
         return True, ""
 
 
-def made_up(model: LoadedModel, rows: int, seed: int = 0) -> dict[str, Any]:
+def random_inputs(model: LoadedModel, rows: int, seed: int = 0) -> dict[str, Any]:
     """Inputs of the right form: noise, small whole numbers, empty texts."""
     noise = np.random.default_rng(seed)
     found = {}
@@ -292,7 +292,7 @@ def _of_memory(error: BaseException) -> bool:
     return bool(re.search("failed to allocate|bad_alloc|MemoryError", f"{error}", re.I))
 
 
-def _words(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
     """What the runtime said, on one line, without where this machine keeps things."""
     text = " ".join(str(error).split())
     return "".join(c for c in text if c.isprintable())[:300] or type(error).__name__

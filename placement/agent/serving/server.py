@@ -86,7 +86,10 @@ async def serve(station: ServingExecutor, listener: socket.socket) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, leave)
     print(f"serving on {station.engine.provider}", flush=True)
-    loops = [asyncio.create_task(station.run()), asyncio.create_task(_tell(station))]
+    loops = [
+        asyncio.create_task(station.run()),
+        asyncio.create_task(_print_statistics_loop(station)),
+    ]
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     done, _ = await asyncio.wait({serving, *loops}, return_when=asyncio.FIRST_COMPLETED)
     leave()
@@ -96,16 +99,16 @@ async def serve(station: ServingExecutor, listener: socket.socket) -> None:
         await loops[1]
     for task in done:
         task.result()
-    _say(station)
+    _print_statistics(station)
 
 
-async def _tell(station: ServingExecutor) -> None:
+async def _print_statistics_loop(station: ServingExecutor) -> None:
     while True:
         await asyncio.sleep(TELL_SECONDS)
-        _say(station)
+        _print_statistics(station)
 
 
-def _say(station: ServingExecutor) -> None:
+def _print_statistics(station: ServingExecutor) -> None:
     for one in station.to_json()["models"]:
         latency = one["latency_ms"] or {}
         line = {

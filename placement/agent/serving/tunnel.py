@@ -237,7 +237,7 @@ async def _send(socket: ClientConnection, call: str, said: ServerAnswer) -> None
         "kind": "answer",
         "call": call,
         "status": said.status,
-        "headers": _few(said.headers),
+        "headers": _short_headers(said.headers),
     }
     for start in range(0, max(1, len(said.body)), PIECE_BYTES):
         more = start + PIECE_BYTES < len(said.body)
@@ -245,7 +245,7 @@ async def _send(socket: ClientConnection, call: str, said: ServerAnswer) -> None
         await socket.send(pack(head | {"more": more}, piece))
 
 
-def _few(headers: Mapping[str, str]) -> dict[str, str]:
+def _short_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The first of a Job's headers, short: the web looks at four names only."""
     return {name[:60]: value[:200] for name, value in list(headers.items())[:20]}
 

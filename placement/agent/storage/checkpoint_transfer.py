@@ -93,7 +93,7 @@ class CheckpointTransfer:
         except OrderRefused as refusal:
             outcome, why = LATER, refusal.detail
         except OSError as error:
-            outcome, why = LATER, disk_space.why(error)
+            outcome, why = LATER, disk_space.folder_problem(error)
         except CheckpointUnreadable as error:
             outcome, why = REFUSED, f"it cannot be read: {error}"
         if outcome == LATER:

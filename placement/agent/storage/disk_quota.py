@@ -104,7 +104,7 @@ def to_remove(of_person: Sequence[StoredFolder]) -> list[StoredFolder]:
     if last is None or not last.order.limits.person_bytes:
         return []
     over = sum(one.size_bytes for one in of_person) - last.order.limits.person_bytes
-    needed = _needed(of_person)
+    needed = _folders_in_use(of_person)
     old = [one for one in of_person if one.may_go and one.folder.path not in needed]
     gone: list[StoredFolder] = []
     for one in sorted(old, key=lambda one: (one.ended_at or 0, one.folder.name)):
@@ -116,14 +116,16 @@ def to_remove(of_person: Sequence[StoredFolder]) -> list[StoredFolder]:
     return gone
 
 
-def _needed(of_person: Sequence[StoredFolder]) -> set[Path]:
+def _folders_in_use(of_person: Sequence[StoredFolder]) -> set[Path]:
     """Return the folders that Jobs which have not ended may take a checkpoint from."""
     by_path = {one.folder.path: one for one in of_person}
     needed: set[Path] = set()
     for one in of_person:
         after: StoredFolder | None = one if one.ended_at is None else None
         while after is not None and after.order.resume_job:
-            path = previous_attempt.before(after.order, one.folder.path.parent).path
+            path = previous_attempt.previous_folder(
+                after.order, one.folder.path.parent
+            ).path
             if path in needed:
                 break
             needed.add(path)
@@ -141,7 +143,7 @@ def check(order: Order, jobs: Path) -> None:
     if not most:
         return
     own = holdings(job_folders(jobs)).get(order.user, [])
-    needed = _needed(own)
+    needed = _folders_in_use(own)
     stay = [one for one in own if not one.may_go or one.folder.path in needed]
     held = sum(one.size_bytes for one in stay)
     if held < most:
@@ -202,12 +204,12 @@ class FolderSizes:
         try:
             size_bytes = folder_size.size_bytes(folder.path)
         except folder_size.FoldersTooDeep:
-            size_bytes = _most_of(folder)
+            size_bytes = _largest_size(folder)
         folder.write(SIZE, {"bytes": size_bytes, "at": now})
         return True
 
 
-def _most_of(folder: JobFolder) -> int:
+def _largest_size(folder: JobFolder) -> int:
     """Return what a folder that cannot be measured counts: all that there may be."""
     one = holding_of(folder)
     return one.order.limits.person_bytes + 1 if one is not None else 0

@@ -25,7 +25,7 @@ LAST_WORDS_SECONDS = 30.0
 LOOK_SECONDS = 0.2
 
 
-def put_aside(folder: Path) -> None:
+def reserve_space(folder: Path) -> None:
     """Reserve space for the files on why a Job stops and how it ended.
 
     Raises:
@@ -40,7 +40,7 @@ def put_aside(folder: Path) -> None:
             os.close(handle)
 
 
-def put_down(folder: Path, name: str, body: Mapping[str, Any]) -> None:
+def write_with_reserve(folder: Path, name: str, body: Mapping[str, Any]) -> None:
     """Write ``<name>.json``; on a full disk over the room that was put aside for it.
 
     That takes nothing more of the disk: who else writes there, the Job itself while
@@ -69,7 +69,7 @@ def _write_over(path: Path, data: bytes) -> None:
         os.close(handle)
 
 
-def insist(folder: Path, name: str, body: Mapping[str, Any]) -> None:
+def write_end_with_reserve(folder: Path, name: str, body: Mapping[str, Any]) -> None:
     """Write a Job's end with the room put aside; wait where even that is gone.
 
     Raises:
@@ -78,7 +78,7 @@ def insist(folder: Path, name: str, body: Mapping[str, Any]) -> None:
     deadline = time.monotonic() + LAST_WORDS_SECONDS
     while True:
         try:
-            put_down(folder, name, body)
+            write_with_reserve(folder, name, body)
             break
         except OSError as error:
             if time.monotonic() > deadline:
@@ -89,7 +89,7 @@ def insist(folder: Path, name: str, body: Mapping[str, Any]) -> None:
         (folder / f"{kept}.room").unlink(missing_ok=True)
 
 
-def say(log: int, text: str) -> None:
+def write_log_line(log: int, text: str) -> None:
     """Write a line of the portal's into a log, where there is room for it."""
     try:
         os.write(log, text.encode(errors="replace"))
@@ -118,6 +118,6 @@ def open_file_full_text(handle: int) -> bool:
     return disk.f_bavail * disk.f_frsize < FULL_BYTES
 
 
-def why(error: OSError) -> str:
+def folder_problem(error: OSError) -> str:
     """Return the problem of a Job's folder, without its path."""
     return f"the node cannot keep the job: {error.strerror or error}"

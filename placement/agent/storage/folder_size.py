@@ -82,7 +82,7 @@ def size_bytes(path: Path) -> int:
     Raises:
         FoldersTooDeep: see MOST_DEPTH.
     """
-    return _walked(path, _disk_bytes)
+    return _open_and_walk(path, _disk_bytes)
 
 
 def content_bytes(path: Path) -> int:
@@ -91,10 +91,10 @@ def content_bytes(path: Path) -> int:
     Raises:
         FoldersTooDeep: see MOST_DEPTH.
     """
-    return _walked(path, _file_bytes)
+    return _open_and_walk(path, _file_bytes)
 
 
-def _walked(path: Path, counted: Count) -> int:
+def _open_and_walk(path: Path, counted: Count) -> int:
     try:
         handle = os.open(path, FOLDER)
     except OSError:

@@ -111,7 +111,7 @@ def _remove_inside(above: int, name: str) -> None:
         except FileNotFoundError:
             return
         try:
-            _empty(top, top, 0)
+            _remove_contents(top, top, 0)
         finally:
             os.close(top)
         try:
@@ -123,7 +123,7 @@ def _remove_inside(above: int, name: str) -> None:
     raise OSError(errno.ENOTEMPTY, "it is filled again while it is removed", name)
 
 
-def _empty(handle: int, top: int, depth: int) -> None:
+def _remove_contents(handle: int, top: int, depth: int) -> None:
     """Remove what an open folder holds; ``top`` takes what lies too deep."""
     with os.scandir(handle) as entries:
         names = [entry.name for entry in entries]
@@ -149,7 +149,7 @@ def _empty_entry(handle: int, name: str, top: int, depth: int) -> None:
         os.unlink(name, dir_fd=handle)
         return
     try:
-        _empty(inner, top, depth + 1)
+        _remove_contents(inner, top, depth + 1)
     finally:
         os.close(inner)
     with contextlib.suppress(OSError):  # filled again: the next round empties it

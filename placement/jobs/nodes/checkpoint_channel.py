@@ -34,13 +34,13 @@ MOST_PROBLEM = 300
 
 
 @for_nodes("PUT")
-def about(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+def announce_checkpoint(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     """Receive the size of a requested checkpoint; answer the offset to continue at."""
     row = _requested_transfer(node, pk)
     if row is None:
         return refused("not-found", "no checkpoint of such a job was asked for here")
     try:
-        size, sha256, why, outcome = _about(request)
+        size, sha256, why, outcome = _parse_announcement(request)
     except ValueError as error:
         return refused("invalid", f"not an announcement: {error}")
     if outcome == LATER:
@@ -60,7 +60,7 @@ def about(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     return JsonResponse({"size": row.have_bytes})
 
 
-def _about(request: HttpRequest) -> tuple[int, str, str, str]:
+def _parse_announcement(request: HttpRequest) -> tuple[int, str, str, str]:
     """Parse an announcement: size and sum, or the reason why there is no checkpoint.
 
     Raises:

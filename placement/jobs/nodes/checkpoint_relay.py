@@ -43,7 +43,7 @@ def allowed() -> bool:
     return PlacementPolicy.current().checkpoint_bytes > 0
 
 
-def before(
+def lock_previous_job(
     user: User, pk: int | None, node: Node, *, kind: str, recipe: str
 ) -> Job | None:
     """Return the Job that a new one resumes from. Call it in a transaction.
@@ -146,7 +146,7 @@ def ready(job: Job, now: datetime) -> Ready:
     if not rows or any(row.state == State.DROPPED for row in rows):
         if not allowed():
             return Ready(
-                refuses=_words(
+                refuses=_refusal_text(
                     before,
                     sentence("and this site copies no checkpoints between nodes"),
                 )
@@ -154,7 +154,7 @@ def ready(job: Job, now: datetime) -> Ready:
         rows = _ask(before, now)
     for row in rows:
         if row.state == State.REFUSED:
-            return Ready(refuses=_words(before, row.reason))
+            return Ready(refuses=_refusal_text(before, row.reason))
     coming = [row for row in rows if row.state in OPEN]
     if coming:
         return Ready(waits=_coming(before, coming))
@@ -162,7 +162,7 @@ def ready(job: Job, now: datetime) -> Ready:
     if none and len(none) < len(rows):
         names = ", ".join(row.node.name for row in none)
         return Ready(
-            refuses=_words(
+            refuses=_refusal_text(
                 before,
                 sentence("and {names} does not have its part of it", names=names),
             )
@@ -170,7 +170,7 @@ def ready(job: Job, now: datetime) -> Ready:
     return Ready()
 
 
-def _words(before: Job, why: str) -> str:
+def _refusal_text(before: Job, why: str) -> str:
     names = ", ".join(_names(before))
     words = sentence(
         "the checkpoint of job #{before} lies on {names}, {why}",
@@ -253,7 +253,7 @@ def claim_transfer(row: CarriedCheckpoint, now: datetime) -> bool:
     return rows.update(ordered_at=now) == 1
 
 
-def tidy() -> int:
+def delete_unneeded_bytes() -> int:
     """Delete the bytes that nobody fetches any more: the next Job began or ended."""
     begun = Q(job__continued_by__started_at__isnull=False)
     over = Q(job__continued_by__ended_at__isnull=False)

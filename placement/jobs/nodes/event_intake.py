@@ -101,10 +101,10 @@ def _take(job: Job, fact: JobFact, now: datetime) -> bool:
     if job.state not in JobState.live():
         if fact.code in PASSING:  # of an order to bring its checkpoint
             checkpoint_relay.held_up(
-                Q(job=job, node=job.node), _passing(job.node.name, fact)
+                Q(job=job, node=job.node), _temporary_reason(job.node.name, fact)
             )
         return False
-    if fact.event is JobEventKind.REFUSED and not _believable(job, fact, now):
+    if fact.event is JobEventKind.REFUSED and not _answers_last_order(job, fact, now):
         return False
     started_at = fact.started_at or (
         fact.at if fact.event is JobEventKind.STARTED else None
@@ -128,14 +128,16 @@ def _take(job: Job, fact: JobFact, now: datetime) -> bool:
 
 def _take_part(job: Job, part: JobPart, fact: JobFact, now: datetime) -> bool:
     """Apply one fact about what of a Job runs on one of its nodes."""
-    own = fact.event is not JobEventKind.REFUSED or _believable(job, fact, now, part)
+    own = fact.event is not JobEventKind.REFUSED or _answers_last_order(
+        job, fact, now, part
+    )
     moved = job_nodes.take(part, fact, now, believed=own)
     if fact.event is JobEventKind.STARTED or fact.started_at is not None:
         _check_in(job, now)
     return moved
 
 
-def _believable(
+def _answers_last_order(
     job: Job, fact: JobFact, now: datetime, part: JobPart | None = None
 ) -> bool:
     """Return whether a refusal ends the Job: it answers the order that was sent last.
@@ -157,16 +159,16 @@ def _believable(
     if (part or job).started_at is not None:
         return False
     if fact.code in PASSING:
-        _note(job, _passing((part or job).node.name, fact), now)
+        _store_wait_reason(job, _temporary_reason((part or job).node.name, fact), now)
         return False
     return True
 
 
-def _passing(node_name: str, fact: JobFact) -> str:
+def _temporary_reason(node_name: str, fact: JobFact) -> str:
     return f"{node_name}: {PASSING[fact.code] or fact.reason}"
 
 
-def _note(job: Job, why: str, now: datetime) -> None:
+def _store_wait_reason(job: Job, why: str, now: datetime) -> None:
     """Write down why a Job does not start; it is ordered again by the tick."""
     same = Job.objects.filter(pk=job.pk, state=JobState.STARTING)
     with transaction.atomic():
@@ -206,7 +208,7 @@ def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, Any]) -> bool
         reason=_moved_on(job, fact)
         or (job.reason if stopped else "")
         or fact.reason
-        or _words(fact),
+        or _exit_text(fact),
         fields={
             **fields,
             "exit_code": fact.exit_code,
@@ -227,7 +229,7 @@ def _moved_on(job: Job, fact: JobFact) -> str:
     moves = job.state == JobState.MOVING and job.restart == RestartMode.RESUMES
     if well or not moves or fact.event is not JobEventKind.EXITED:
         return ""
-    how = fact.reason.removeprefix(job.reason).removeprefix("; ") or _words(fact)
+    how = fact.reason.removeprefix(job.reason).removeprefix("; ") or _exit_text(fact)
     kept = sentence("the next run resumes from the last complete checkpoint")
     return sentence(
         "{reason}, {how} before it had saved: {kept}",
@@ -237,7 +239,7 @@ def _moved_on(job: Job, fact: JobFact) -> str:
     )
 
 
-def _words(fact: JobFact) -> str:
+def _exit_text(fact: JobFact) -> str:
     if fact.signal is not None:
         try:
             return sentence("ended by {signal}", signal=Signals(fact.signal).name)
@@ -279,9 +281,9 @@ def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
         if item is not None:
             # Of an ended Job too: the tick then stops what should not run.
             seen.append(job.pk)
-            moved |= _see(job, item, now)
+            moved |= _mark_job_seen(job, item, now)
         elif job.state in SHOULD_SHOW:
-            moved |= _miss(job, belief, now)
+            moved |= _mark_job_missing(job, belief, now)
     Job.objects.filter(pk__in=seen).update(seen_at=now)
     return moved
 
@@ -353,7 +355,7 @@ def _of_node(node_name: str, belief: Belief) -> Iterable[Job]:
     return own.filter(pk__in=named) | own.filter(state__in=SHOULD_SHOW)
 
 
-def _see(job: Job, item: Running, now: datetime) -> bool:
+def _mark_job_seen(job: Job, item: Running, now: datetime) -> bool:
     """A Job runs there; its start may have been lost on the way."""
     if job.state not in JobState.live():
         return False
@@ -375,7 +377,7 @@ def _see(job: Job, item: Running, now: datetime) -> bool:
     return False
 
 
-def _miss(job: Job, belief: Belief, now: datetime) -> bool:
+def _mark_job_missing(job: Job, belief: Belief, now: datetime) -> bool:
     """A Job that ran there is not named: after 15 s of that it is lost.
 
     A belief from before its start may be read late, and does not count; but a node

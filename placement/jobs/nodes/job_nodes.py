@@ -25,8 +25,8 @@ from placement.protocol.multi_node import (
     BAD,
     ENDS,
     PartInfo,
-    culprit,
-    ended_as,
+    final_state,
+    first_failed_part,
     gpus_by_node,
     reason_of,
 )
@@ -174,7 +174,7 @@ def to_stop(job: Job, now: datetime) -> list[JobPart]:
         if never.update(
             state=JobState.STOPPED, reason=sentence("never began"), ended_at=now
         ):
-            _fold(locked, now)
+            _apply_part_states(locked, now)
     return running(job)
 
 
@@ -195,8 +195,8 @@ def take(part: JobPart, fact: JobFact, now: datetime, *, believed: bool) -> bool
         before = part.state
         _write(job, part, fact, now)
         if part.state != before:
-            _note(job, part, now)
-        return _fold(job, now)
+            _record_part_event(job, part, now)
+        return _apply_part_states(job, now)
 
 
 def _write(job: Job, part: JobPart, fact: JobFact, now: datetime) -> None:
@@ -213,7 +213,7 @@ def _write(job: Job, part: JobPart, fact: JobFact, now: datetime) -> None:
     else:
         part.state = _end_of(job, fact)
         part.exit_code, part.exit_signal = fact.exit_code, fact.signal
-        part.reason = (fact.reason or _words(fact))[:MOST_REASON]
+        part.reason = (fact.reason or _exit_text(fact))[:MOST_REASON]
         part.last_lines = list(fact.last_lines)
         part.log_bytes = max(part.log_bytes, fact.log_bytes)
         earliest = part.started_at or job.created_at
@@ -235,7 +235,7 @@ def _end_of(job: Job, fact: JobFact) -> JobState:
     return JobState.DONE if good else JobState.FAILED
 
 
-def _words(fact: JobFact) -> str:
+def _exit_text(fact: JobFact) -> str:
     if fact.signal is not None:
         return sentence("ended by signal {signal}", signal=fact.signal)
     return (
@@ -245,7 +245,7 @@ def _words(fact: JobFact) -> str:
     )
 
 
-def _note(job: Job, part: JobPart, now: datetime) -> None:
+def _record_part_event(job: Job, part: JobPart, now: datetime) -> None:
     """Write into the Job's history what became of a part."""
     ranks = part.info().rank_words
     why = f": {part.reason}" if part.reason else ""
@@ -261,12 +261,12 @@ def _note(job: Job, part: JobPart, now: datetime) -> None:
     job_broadcast.publish_job(job.pk)
 
 
-def _fold(job: Job, now: datetime) -> bool:
+def _apply_part_states(job: Job, now: datetime) -> bool:
     """Move the Job as its parts say. Its row is locked."""
     rows = list(job.parts.select_related("node"))
     parts = [row.info() for row in rows]
-    end = ended_as([part.state for part in parts])
-    bad = culprit(parts)
+    end = final_state([part.state for part in parts])
+    bad = first_failed_part(parts)
     if end is not None:
         return _end(job, rows, end, bad, now)
     off = bad or next((p for p in parts if p.state is JobState.STOPPED), None)
@@ -342,16 +342,16 @@ def take_belief(node_name: str, belief: Belief, now: datetime) -> set[int]:
             take(part, fact, now, believed=not fact.code)
         elif (item := runs.get(key)) is not None:
             seen.add(part.pk)
-            _see(part, item, now)
+            _mark_part_seen(part, item, now)
         elif part.state == JobState.RUNNING:
-            _miss(part, belief, now)
+            _mark_part_missing(part, belief, now)
     JobPart.objects.filter(pk__in=seen).update(seen_at=now)
     jobs = {part.job_id for part in rows if part.pk in seen}
     Job.objects.filter(pk__in=jobs).update(seen_at=now)
     return jobs
 
 
-def _see(part: JobPart, item: Running, now: datetime) -> None:
+def _mark_part_seen(part: JobPart, item: Running, now: datetime) -> None:
     """A part runs there; its start may have been lost on the way."""
     job = part.job
     if job.state not in JobState.live():
@@ -372,7 +372,7 @@ def _see(part: JobPart, item: Running, now: datetime) -> None:
     take(part, started, now, believed=True)
 
 
-def _miss(part: JobPart, belief: Belief, now: datetime) -> None:
+def _mark_part_missing(part: JobPart, belief: Belief, now: datetime) -> None:
     """A part that ran there is not named: after 15 s of that it is lost."""
     if part.seen_at is None or part.started_at is None:
         return

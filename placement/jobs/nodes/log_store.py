@@ -303,7 +303,7 @@ def numbers(job: Job) -> list[dict[str, float]]:
     if not path.is_file():
         return []
     kept = path.with_suffix(".numbers.json")
-    state = _state(kept)
+    state = _read_state(kept)
     total = size(job)
     if state["offset"] > total:
         state = _fresh()
@@ -320,7 +320,7 @@ def numbers(job: Job) -> list[dict[str, float]]:
             for line in data[:end].decode(errors="replace").splitlines():
                 found = output.read(line if line.isprintable() else clean(line))
                 if found is not None:
-                    _keep(state, found)
+                    _add_point(state, found)
             state["offset"] += end
         state["output"] = asdict(output)
         _put_by(kept, state)
@@ -382,7 +382,7 @@ def _line_at(job: Job, at: int, length: int, part: int) -> LogMatch:
     return LogMatch(first + start, clean(line.decode(errors="replace")))
 
 
-def _keep(state: dict[str, Any], row: dict[str, float]) -> None:
+def _add_point(state: dict[str, Any], row: dict[str, float]) -> None:
     if state["seen"] % state["stride"] == 0:
         state["rows"].append(row)
     state["seen"] += 1
@@ -396,7 +396,7 @@ def _fresh() -> dict[str, Any]:
     return {"offset": 0, "stride": 1, "seen": 0, "rows": [], "output": output}
 
 
-def _state(path: Path) -> dict[str, Any]:
+def _read_state(path: Path) -> dict[str, Any]:
     fresh = _fresh()
     try:
         state = json.loads(path.read_text())

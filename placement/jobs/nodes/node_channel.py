@@ -104,7 +104,7 @@ def hello(request: HttpRequest, node: Node) -> HttpResponse:
 @for_nodes("GET")
 def script(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     """Send a Job's script; its sha256 stands in the signed order too."""
-    job = _on(node).filter(pk=pk, kind=Job.Kind.SCRIPT).first()
+    job = _jobs_on_node(node).filter(pk=pk, kind=Job.Kind.SCRIPT).first()
     if job is None:
         return refused("not-found", "no script of such a job here")
     return _with_sum(job.script.encode())
@@ -113,14 +113,14 @@ def script(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
 @for_nodes("GET")
 def files(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     """Send the files of a script's Plan as one JSON object, name to text."""
-    jobs = _on(node).filter(pk=pk, kind=Job.Kind.SCRIPT)
+    jobs = _jobs_on_node(node).filter(pk=pk, kind=Job.Kind.SCRIPT)
     job = jobs.select_related("plan").first()
     if job is None or job.plan is None:
         return refused("not-found", "no files of such a job here")
     return _with_sum(files_for_job(job.plan))
 
 
-def _on(node: Node) -> JobQuerySet:
+def _jobs_on_node(node: Node) -> JobQuerySet:
     """Jobs that run on a node, or a part of them."""
     parts = JobPart.objects.filter(node=node).values("job")
     return Job.objects.filter(Q(node=node) | Q(pk__in=parts))
@@ -141,7 +141,7 @@ def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     offset = number(request, "offset")
     if attempt is None or offset is None:
         return refused("invalid", "attempt and offset must be whole numbers")
-    job = _on(node).filter(pk=pk).first()
+    job = _jobs_on_node(node).filter(pk=pk).first()
     if job is None or not 1 <= attempt <= job.attempt:
         return refused("not-found", "no such job here")
     length = length_of(request)

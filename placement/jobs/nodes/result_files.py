@@ -100,7 +100,7 @@ def stored_file(job: Job, file_id: int) -> ResultFile | None:
 
 
 @transaction.atomic(durable=True)
-def listed(
+def store_list(
     *, job: Job, attempt: int, said: object, now: datetime, above: str = ""
 ) -> Sequence[ResultFile]:
     """Store a node's list; return the files that are wanted and missing. Idempotent.
@@ -183,7 +183,7 @@ def _checked(said: object) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
                     )
                 }
             )
-        if not all(_sound(row, name == "files") for row in rows):
+        if not all(_is_valid_row(row, name == "files") for row in rows):
             raise BadInput(
                 {name: sentence("has an entry without a sound path, size or sum")}
             )
@@ -191,7 +191,7 @@ def _checked(said: object) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return parts[0], parts[1]
 
 
-def _sound(row: object, whole: bool) -> bool:
+def _is_valid_row(row: object, whole: bool) -> bool:
     if not isinstance(row, dict):
         return False
     path, size = row.get("path"), row.get("size")

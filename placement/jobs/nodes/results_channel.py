@@ -38,7 +38,7 @@ def job_results(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     above = "" if job.node_id == node.pk else f"{node.name}/"
     try:
         said = json_of(request)
-        rows = result_files.listed(
+        rows = result_files.store_list(
             job=job, attempt=attempt, said=said, now=timezone.now()
         )
     except ValueError:

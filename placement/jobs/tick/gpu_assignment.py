@@ -53,7 +53,7 @@ def gpus_for_due_job(job: Job, planned: Sequence[str]) -> JobTurn:
         return JobTurn(waits=_waits_for(before))
     taken = _jobs_on_gpus(job, set(held.values()))
     wanted = [held[uuid] for uuid in planned if uuid in held] or list(held.values())
-    strangers = _strangers(wanted)
+    strangers = _intruders(wanted)
     free = [pk for pk in wanted if pk not in taken and pk not in strangers]
     count = job.gpu_count if job.gpu_count and not planned else len(wanted)
     if len(free) >= count:
@@ -108,7 +108,7 @@ def _too_few(job: Job, held: int) -> str:
     )
 
 
-def _on(node_ids: Sequence[int]) -> Q:
+def _on_nodes(node_ids: Sequence[int]) -> Q:
     """Jobs on any of these nodes."""
     own = JobPart.objects.filter(node_id__in=node_ids).values("job")
     return Q(node_id__in=node_ids) | Q(pk__in=own)
@@ -122,7 +122,7 @@ def _ahead(job: Job) -> int | None:
     return (
         Job.objects.filter(
             earlier,
-            _on(job.node_ids()),
+            _on_nodes(job.node_ids()),
             reservation_id=job.reservation_id,
             state=JobState.QUEUED,
         )
@@ -132,7 +132,7 @@ def _ahead(job: Job) -> int | None:
     )
 
 
-def _strangers(gpu_ids: Sequence[int]) -> dict[int, str]:
+def _intruders(gpu_ids: Sequence[int]) -> dict[int, str]:
     """Return the Gpus that have an intruder's process, with the intruders' names.
 
     A Job that starts there would lack memory. It would also check in its holder, who
@@ -147,7 +147,7 @@ def _jobs_on_gpus(job: Job, held: set[int]) -> dict[int, int]:
     """Return the Job that is on each of these Gpus, of whichever Reservation."""
     found: dict[int, int] = {}
     others = (
-        Job.objects.filter(_on(job.node_ids()), state__in=ON_NODE)
+        Job.objects.filter(_on_nodes(job.node_ids()), state__in=ON_NODE)
         .exclude(pk=job.pk)
         .prefetch_related("reservation__allocations")
     )

@@ -65,7 +65,7 @@ def update_alerts(now: datetime) -> int:
     """Open and close the Alerts about what ended Jobs still hold; how many opened."""
     open_ones = Alert.objects.open().filter(rule=HELD_RULE)
     alerts = {alert.gpu_id: alert for alert in open_ones if alert.gpu_id is not None}
-    jobs = _ended(now, [alert.detail.get("job") for alert in alerts.values()])
+    jobs = _ended_jobs(now, [alert.detail.get("job") for alert in alerts.values()])
     if not jobs and not alerts:
         return 0
     try:
@@ -75,7 +75,9 @@ def update_alerts(now: datetime) -> int:
         return 0
     wanted = {pk for job in jobs for pk in job.gpu_ids} | alerts.keys()
     gpus = Gpu.objects.filter(pk__in=wanted, uuid__in=seen)
-    found = _held(jobs, {pk: seen[uuid] for pk, uuid in gpus.values_list("pk", "uuid")})
+    found = _held_gpus(
+        jobs, {pk: seen[uuid] for pk, uuid in gpus.values_list("pk", "uuid")}
+    )
     opened = 0
     again = now - timedelta(seconds=AGAIN_SECONDS)
     for gpu_id, (job, detail) in found.items():
@@ -94,7 +96,7 @@ def update_alerts(now: datetime) -> int:
     return opened
 
 
-def _ended(now: datetime, named: Iterable[int | None]) -> list[Job]:
+def _ended_jobs(now: datetime, named: Iterable[int | None]) -> list[Job]:
     """Return Jobs that should hold nothing any more, the last to end first."""
     lately = Q(
         ended_at__gt=now - timedelta(seconds=LOOK_SECONDS),
@@ -106,7 +108,7 @@ def _ended(now: datetime, named: Iterable[int | None]) -> list[Job]:
     return list(rows.only(*facts).order_by("-ended_at", "-pk")[:MOST_JOBS])
 
 
-def _held(
+def _held_gpus(
     jobs: Iterable[Job], seen: Mapping[int, _ReportedGpu]
 ) -> dict[int, tuple[Job, dict[str, Any]]]:
     """Return by Gpu which Job still holds memory there, and how much."""

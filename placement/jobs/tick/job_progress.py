@@ -40,15 +40,15 @@ def progress_of(job: Job) -> Progress:
     for line in reversed(log_store.tail(job, TAIL_BYTES).data.splitlines()):
         numbers = numbers_of(line)
         if numbers is not None:
-            done = _whole(numbers.get("step"))
-            total = _whole(numbers.get("steps"))
+            done = _step_count(numbers.get("step"))
+            total = _step_count(numbers.get("steps"))
             break
     if job.recipe == TINY_TRANSFORMER.name:
         total = int(job.recipe_settings["steps"])
     return Progress(done, total)
 
 
-def _whole(value: float | None) -> int | None:
+def _step_count(value: float | None) -> int | None:
     return None if value is None or not 0 <= value < MOST_STEP else int(value)
 
 

@@ -63,23 +63,23 @@ _WORDS = {
 def tick(now: datetime) -> dict[str, int]:
     """Run every step once; how many rows each step moved."""
     return {
-        "carried": _carry(now),
-        "ordered": _each(_due(now), _order, now),
+        "carried": _request_checkpoints(now),
+        "ordered": _each(_jobs_to_start(now), _order, now),
         "joined": _each(job_nodes.joining(now), _send_start, now),
         "ordered_again": _each(_unheard(now), _order_again, now),
         "told": _each(_end_moved(), _tell_end, now),
-        "stopped": _each(_without_reservation(), _stop, now),
+        "stopped": _each(_without_reservation(), _stop_job, now),
         "stops_sent": _each(_to_stop(now), _send_stop, now),
         "warned": _each(end_warnings.due(now), end_warnings.warn, now),
         "retried": _each(job_retry.due(now), job_retry.queue_retry, now),
-        "given_up": _each(_hopeless(now), _give_up, now),
-        "checkpoints_dropped": checkpoint_relay.tidy(),
+        "given_up": _each(_jobs_to_give_up(now), _give_up, now),
+        "checkpoints_dropped": checkpoint_relay.delete_unneeded_bytes(),
         "still_held": gpu_release_check.update_alerts(now),
         "next_told": gpu_release_check.notify_next_holders(now),
     }
 
 
-def _carry(now: datetime) -> int:
+def _request_checkpoints(now: datetime) -> int:
     """Ask nodes for checkpoints that Jobs on other nodes go on from."""
     sent = 0
     for row in checkpoint_relay.due(now):
@@ -97,7 +97,7 @@ def _jobs() -> JobQuerySet:
 # --- 1 and 2: order ---
 
 
-def _due(now: datetime) -> Iterable[Job]:
+def _jobs_to_start(now: datetime) -> Iterable[Job]:
     return (
         _jobs()
         .filter(
@@ -253,7 +253,7 @@ def _without_reservation() -> Iterable[Job]:
     )
 
 
-def _stop(job: Job, now: datetime) -> bool:
+def _stop_job(job: Job, now: datetime) -> bool:
     state = State(job.reservation.state)
     usual = (
         sentence("the reservation is no longer shared with its owner")
@@ -309,7 +309,7 @@ def _send_stop(job: Job, now: datetime) -> bool:
 # --- 8: give up ---
 
 
-def _hopeless(now: datetime) -> Iterable[Job]:
+def _jobs_to_give_up(now: datetime) -> Iterable[Job]:
     grace = SitePolicy.current().stop_grace_seconds
     over = now - timedelta(seconds=grace + GIVE_UP_SECONDS)
     silent = now - timedelta(seconds=GIVE_UP_SECONDS)

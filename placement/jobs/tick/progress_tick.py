@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 each_job = RowSteps(logger, "job")
 
 
-def follow(now: datetime) -> dict[str, int]:
+def run_steps(now: datetime) -> dict[str, int]:
     """Run every step once; how many rows each one changed."""
     return {
         "progress": each_job(running(now)[:MOST_JOBS], _progress, now),

@@ -48,10 +48,10 @@ def usable_reservations(user: User, now: datetime) -> list[OwnReservation]:
         .order_by("start")
         .prefetch_related("allocations__gpu__node")
     )
-    return [_own(row) for row in rows]
+    return [_own_reservation(row) for row in rows]
 
 
-def _own(row: Reservation) -> OwnReservation:
+def _own_reservation(row: Reservation) -> OwnReservation:
     gpus = [a.gpu for a in row.allocations.all() if a.live]
     return OwnReservation(
         pk=row.pk,

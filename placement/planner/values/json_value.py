@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from placement.planner.values.errors import BadInput, SpecInvalid
-from telemetry.protocol.codec import Malformed, plain, read
+from telemetry.protocol.codec import Malformed, read, to_plain
 
 
 class JsonValue:
@@ -17,7 +17,7 @@ class JsonValue:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plain dict that ``from_json`` reads back to an equal value."""
-        return plain(self)  # type: ignore[no-any-return]
+        return to_plain(self)  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

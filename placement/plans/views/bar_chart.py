@@ -79,7 +79,7 @@ def pieces_of(
 
 def shard_bar(shard: Shard, plan: Plan) -> Bar:
     """Return the bar of one Gpu of a Plan: the used memory and each component."""
-    sizes = [_sized(*USED, shard.used_bytes)]
+    sizes = [_sized_segment(*USED, shard.used_bytes)]
     sizes += _components(shard.components, shard.likely_bytes)
     return Bar(
         label=shard.gpu_label,
@@ -122,13 +122,15 @@ def offer_bar(offer: GpuOffer, booked: str) -> Bar:
         label=offer.label,
         name=offer.gpu_class,
         note="",
-        pieces=pieces_of([_sized(*USED, offer.used_bytes)], offer.memory_total_bytes),
+        pieces=pieces_of(
+            [_sized_segment(*USED, offer.used_bytes)], offer.memory_total_bytes
+        ),
         words=words if offer.usable else (offer.reason or gettext("no free memory")),
-        off="" if offer.usable else _off(offer.reason, booked),
+        off="" if offer.usable else _unusable_kind(offer.reason, booked),
     )
 
 
-def _off(reason: str, booked: str) -> str:
+def _unusable_kind(reason: str, booked: str) -> str:
     return "booked" if reason.startswith(booked) else "closed"
 
 
@@ -161,16 +163,18 @@ def time_bar(plan: Plan) -> Bar:
 
 
 def _components(components: Mapping[str, int], likely_bytes: int) -> list:
-    sizes = [_sized(key, words, components.get(key, 0)) for key, words in COMPONENTS]
+    sizes = [
+        _sized_segment(key, words, components.get(key, 0)) for key, words in COMPONENTS
+    ]
     known = dict(COMPONENTS)
     sizes += [
-        _sized(key, key.replace("_", " "), size)
+        _sized_segment(key, key.replace("_", " "), size)
         for key, size in components.items()
         if key not in known
     ]
     slack = likely_bytes - sum(components.values())
-    return [*sizes, _sized(*SLACK, max(0, slack))]
+    return [*sizes, _sized_segment(*SLACK, max(0, slack))]
 
 
-def _sized(key: str, words: object, size_bytes: int) -> tuple[str, str, float]:
+def _sized_segment(key: str, words: object, size_bytes: int) -> tuple[str, str, float]:
     return key, f"{words}: {gib(size_bytes)}", float(size_bytes)

@@ -22,7 +22,7 @@ from placement.planner.values.strategies import TITLES
 from placement.plans import measured_error
 from reservations.store.access import operator_required
 from telemetry.protocol.sentences import sentence
-from telemetry.web.spreadsheet import tame
+from telemetry.web.spreadsheet import escape_formula
 
 PAGE_ROWS = 50
 CSV_ROWS = 10_000
@@ -109,7 +109,7 @@ def _csv(rows: "QuerySet[PlanOutcome]") -> HttpResponse:
             [
                 row.job_id,
                 row.strategy,
-                tame(row.gpu_class),
+                escape_formula(row.gpu_class),
                 row.precision,
                 row.prior_step_seconds,
                 row.predicted_step_seconds,
@@ -119,7 +119,7 @@ def _csv(rows: "QuerySet[PlanOutcome]") -> HttpResponse:
                 row.high_ratio,
                 row.steps_seen,
                 row.settled_at and row.settled_at.isoformat(),
-                tame(row.not_counted),
+                escape_formula(row.not_counted),
             ]
         )
     return answer

@@ -75,18 +75,22 @@ def timeline(one: Estimate, workload: Workload) -> Timeline | None:
                 str(WORDS[name]),
                 round(x, 1),
                 round(x + width, 1),
-                _y(size, top),
+                _y_position(size, top),
                 gib(size),
                 name == one.peak_phase,
             )
         )
         x += width
-    moments = [m for span in spans for m in _moments(one, workload, span)]
+    moments = [m for span in spans for m in _layer_moments(one, workload, span)]
     return Timeline(
         areas=_areas(moments, top, {s.key: one.phase_bytes[s.key] for s in spans}),
         spans=tuple(spans),
         ticks=tuple(
-            (_y(top * n / TICKS, top), 100 - 100 * n / TICKS, gib(top * n / TICKS))
+            (
+                _y_position(top * n / TICKS, top),
+                100 - 100 * n / TICKS,
+                gib(top * n / TICKS),
+            )
             for n in range(TICKS + 1)
         ),
         words=", ".join(f"{s.words} {s.peak}" for s in spans),
@@ -97,7 +101,7 @@ Moment = tuple[float, str, tuple[float, ...]]
 """(x, phase, bytes by band)."""
 
 
-def _moments(one: Estimate, workload: Workload, span: PhaseSpan) -> list[Moment]:
+def _layer_moments(one: Estimate, workload: Workload, span: PhaseSpan) -> list[Moment]:
     """Return the memory at the edges of each layer's part of a phase."""
     states = (one.parameter_bytes, one.optimizer_bytes)
     kept = workload.accumulation > 1 or workload.keeps_gradients
@@ -132,15 +136,17 @@ def _areas(
         ]
         if any(roof > floor for roof, floor in zip(roofs, floors, strict=True)):
             upper = [
-                f"{m[0]:.1f},{_y(r, top)}" for m, r in zip(moments, roofs, strict=True)
+                f"{m[0]:.1f},{_y_position(r, top)}"
+                for m, r in zip(moments, roofs, strict=True)
             ]
             lower = [
-                f"{m[0]:.1f},{_y(f, top)}" for m, f in zip(moments, floors, strict=True)
+                f"{m[0]:.1f},{_y_position(f, top)}"
+                for m, f in zip(moments, floors, strict=True)
             ]
             areas.append(Area(key, " ".join([*upper, *reversed(lower)])))
         floors = roofs
     return tuple(areas)
 
 
-def _y(size: float, top: float) -> float:
+def _y_position(size: float, top: float) -> float:
     return round(HEIGHT * (1 - min(1.0, size / top)), 1)

@@ -70,7 +70,7 @@ def measured_of(job: Job, units: str) -> OutcomePanel | None:
         figures=_figures(outcome, units),
         gpus=tuple(_gpu(row) for row in outcome.gpus),
         so_far=so_far,
-        source=_source(outcome),
+        source=_pace_source(outcome),
     )
 
 
@@ -95,7 +95,7 @@ def _figures(outcome: PlanOutcome, units: str) -> tuple[OutcomeFigure, ...]:
     )
 
 
-def _source(outcome: PlanOutcome) -> str:
+def _pace_source(outcome: PlanOutcome) -> str:
     """Return where the pace comes from."""
     if not outcome.step_seconds:
         return gettext(

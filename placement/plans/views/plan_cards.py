@@ -78,7 +78,7 @@ def card(plan: Plan, own: Mapping[str, int], units: str) -> PlanCard:
         key=plan_key(plan),
         bars=tuple(bar_chart.shard_bar(shard, plan) for shard in plan.shards),
         time=bar_chart.time_bar(plan),
-        where=_where(plan),
+        where=_gpus_text(plan),
         step=_step(plan),
         speed=speed(plan, units),
         headroom=left,
@@ -203,7 +203,7 @@ def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> s
         now: the Plans for the Gpus that are free now, if ``found`` is for later.
     """
     if not found.plans:
-        return _why_none(found)
+        return _no_plan_reason(found)
     best = found.plans[0]
     about = ""
     if best.step_seconds:
@@ -212,8 +212,8 @@ def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> s
             if best.workload.trains
             else gettext("about %(time)s a call")
         ) % {"time": _step(best)}
-    where = ", ".join(filter(None, [_where(best), about]))
-    said = [] if now is None else [_why_later(now)]
+    where = ", ".join(filter(None, [_gpus_text(best), about]))
+    said = [] if now is None else [_later_reason(now)]
     if found.advice:
         said.append(shown(found.advice))
     if best.absurd:
@@ -237,7 +237,7 @@ def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> s
     else:
         if start:
             where = gettext("%(where)s from %(start)s") % {
-                "where": _where(best),
+                "where": _gpus_text(best),
                 "start": start,
             }
             where = ", ".join(filter(None, [where, about]))
@@ -252,14 +252,14 @@ def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> s
             gettext("%(gain)s times faster on %(where)s: %(title)s.")
             % {
                 "gain": f"{gain:.1f}",
-                "where": _where(faster),
+                "where": _gpus_text(faster),
                 "title": shown(faster.title),
             }
         )
     return " ".join(said)
 
 
-def _why_later(now: PlanSet) -> str:
+def _later_reason(now: PlanSet) -> str:
     """Return why the answer is not for now."""
     if not now.plans:
         if _is_unsupported(now):
@@ -279,13 +279,15 @@ def short_remedies(plan: Plan) -> list[str]:
     """Return the changes, without the bytes that each one saves."""
     return [
         shown(
-            str(text.values["words"]) if isinstance(text, Sentence) else _short_of(text)
+            str(text.values["words"])
+            if isinstance(text, Sentence)
+            else _without_figures(text)
         )
         for text in plan.remedies
     ]
 
 
-def _short_of(text: str) -> str:
+def _without_figures(text: str) -> str:
     """Return a stored remedy without the figures in brackets at its end."""
     return text.partition(" (need")[0]
 
@@ -302,7 +304,7 @@ def _is_unsupported(found: PlanSet) -> bool:
     return any(left.code == "unsupported" for left in found.left_out)
 
 
-def _why_none(found: PlanSet) -> str:
+def _no_plan_reason(found: PlanSet) -> str:
     if _is_unsupported(found):
         return gettext(
             "No GPU that is free can run it as asked for. The reasons are listed below."
@@ -352,7 +354,7 @@ def _gpus(count: int) -> str:
     return ngettext("%(n)s GPU", "%(n)s GPUs", count) % {"n": count}
 
 
-def _where(plan: Plan) -> str:
+def _gpus_text(plan: Plan) -> str:
     first = plan.shards[0]
     if len(plan.shards) == 1:
         return gettext("one %(model)s (%(gpu)s)") % {

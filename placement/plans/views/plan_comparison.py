@@ -69,8 +69,8 @@ def compare(
     legend = tuple(
         (key, words) for key, words in bar_chart.WORDS.items() if key in there
     )
-    rows = _words(first, second) + _figures(first, second, units)
-    return Comparison((sides[0], sides[1]), rows, _verdict(first, second), legend)
+    rows = _comparison_rows(first, second) + _figures(first, second, units)
+    return Comparison((sides[0], sides[1]), rows, _speed_verdict(first, second), legend)
 
 
 def _figures(a: Plan, b: Plan, units: tuple[str, str]) -> tuple[ComparisonRow, ...]:
@@ -133,7 +133,7 @@ def _room_bytes(plan: Plan) -> int:
     return min(shard.headroom_bytes for shard in plan.shards)
 
 
-def _words(a: Plan, b: Plan) -> tuple[ComparisonRow, ...]:
+def _comparison_rows(a: Plan, b: Plan) -> tuple[ComparisonRow, ...]:
     def both(words: str, of: Callable[[Plan], str]) -> ComparisonRow:
         return ComparisonRow(words, of(a) or "–", of(b) or "–")
 
@@ -143,7 +143,7 @@ def _words(a: Plan, b: Plan) -> tuple[ComparisonRow, ...]:
 
     return (
         both(gettext("Model"), lambda p: p.model),
-        both(gettext("Where"), _where),
+        both(gettext("Where"), _gpu_names_text),
         both(gettext("Batch and length"), _batch),
         both(
             gettext("Precision, optimizer"),
@@ -160,7 +160,7 @@ def _words(a: Plan, b: Plan) -> tuple[ComparisonRow, ...]:
     )
 
 
-def _where(plan: Plan) -> str:
+def _gpu_names_text(plan: Plan) -> str:
     names = ", ".join(shard.gpu_label for shard in plan.shards[:8])
     more = len(plan.shards) - 8
     return (
@@ -198,7 +198,7 @@ def _same_work(a: Plan, b: Plan) -> bool:
     return works[0] == works[1]
 
 
-def _verdict(a: Plan, b: Plan) -> str:
+def _speed_verdict(a: Plan, b: Plan) -> str:
     if not (a.step_seconds and b.step_seconds):
         return gettext(
             "One of them has no time to compare: its file names no computation."

@@ -77,7 +77,7 @@ def plan_show(request: HttpRequest) -> HttpResponse:
     posted = request.method == "POST"
     values = request.POST if posted else first_values(request.GET)
     form = plan_form(request, values)
-    return _show(request, form, _answer(request, form))
+    return _show(request, form, _planner_result(request, form))
 
 
 @require_POST
@@ -121,13 +121,13 @@ def quick_pictures(asked: PlanRequest, one: Estimate) -> dict[str, object]:
         "spec": asked.spec,
         "estimate": one,
         "estimate_bar": bar_chart.estimate_bar(one),
-        "classes": [_class_words(name, total, one) for name, total in classes],
+        "classes": [_class_verdict(name, total, one) for name, total in classes],
         "question": asked.question(),
         "closed_only": asked.closed_only,
     }
 
 
-def _class_words(name: str, total_bytes: int, one: Estimate) -> dict[str, object]:
+def _class_verdict(name: str, total_bytes: int, one: Estimate) -> dict[str, object]:
     """Return whether an empty card of a class would hold it, in a word and a figure."""
     if one.likely_bytes <= total_bytes:
         return {"name": name, "word": gettext("fits"), "state": "free", "icon": "check"}
@@ -172,7 +172,7 @@ def _show(
     return render(request, template, context, status=200 if part else status or wrong)
 
 
-def _answer(request: HttpRequest, form: PlanForm) -> PlanResult | None:
+def _planner_result(request: HttpRequest, form: PlanForm) -> PlanResult | None:
     """Run the planner for a form; None: the form has errors."""
     if not form.is_valid():
         return None
@@ -290,13 +290,13 @@ def _pictures(answer: PlanResult) -> dict[str, object]:
             shard.gpu_label
             for shard in (answer.later.found.plans[0].shards if answer.later else ())
         ),
-        "ladder": _ladder(answer),
+        "ladder": _fit_ladder(answer),
         "legend": plan_cards.legend([*shown, *offers, bar_chart.estimate_bar(one)]),
         "hatched": any(bar.off for bar in offers),
     }
 
 
-def _ladder(answer: PlanResult) -> Ladder | None:
+def _fit_ladder(answer: PlanResult) -> Ladder | None:
     """Return what would make it fit on the one Gpu with most room; None: no Gpu."""
     offers = answer.offered.offers
     if not offers:
@@ -342,7 +342,7 @@ def plan_choose(request: HttpRequest) -> HttpResponse:
     browser sends is believed. Where the Gpus changed meanwhile the page says so.
     """
     form = plan_form(request, request.POST)
-    answer = _answer(request, form)
+    answer = _planner_result(request, form)
     if answer is None:
         return _show(request, form, None)
     kept = "keep" in request.POST

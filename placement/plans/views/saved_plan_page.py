@@ -27,10 +27,10 @@ from placement.planner.values.plan import Plan
 from placement.plans.saved_plans import (
     book_plan,
     own_copy,
+    plan_archive,
     set_link,
     starts_of,
     visible_plan,
-    zipped,
 )
 from placement.plans.views import plan_cards, plan_comparison
 from placement.plans.views.plan_page import WALL
@@ -65,7 +65,9 @@ def _visible_plan(request: HttpRequest, pk: int) -> tuple[StoredPlan, Plan, Mode
 def saved_plan_list(request: HttpRequest) -> HttpResponse:
     """List the Plans that one kept and may compare."""
     rows = StoredPlan.objects.filter(owner=reader(request)).defer("spec")[:MOST_KEPT]
-    return render(request, "placement/plans/plan_list.html", {"plans": _listed(rows)})
+    return render(
+        request, "placement/plans/plan_list.html", {"plans": _plan_rows(rows)}
+    )
 
 
 def _places(shards: list[dict[str, object]]) -> str:
@@ -77,7 +79,7 @@ def _places(shards: list[dict[str, object]]) -> str:
     return gettext("%(names)s and %(more)s more") % {"names": names, "more": more}
 
 
-def _listed(rows: object) -> list[dict[str, object]]:
+def _plan_rows(rows: object) -> list[dict[str, object]]:
     found = []
     for row in rows:  # type: ignore[attr-defined]
         shards = row.plan.get("shards") or [{}]
@@ -238,7 +240,7 @@ def saved_plan_file(request: HttpRequest, pk: int, name: str) -> HttpResponse:
 def saved_plan_zip(request: HttpRequest, pk: int) -> HttpResponse:
     """All launch files in one archive."""
     _, plan, spec = _visible_plan(request, pk)
-    content = zipped(launch_files(plan, spec))
+    content = plan_archive(launch_files(plan, spec))
     return _attachment(content, f"plan-{pk}.zip", "application/zip")
 
 

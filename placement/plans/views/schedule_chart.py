@@ -173,7 +173,7 @@ def simulate(
             while order:
                 op, number, piece = order[0]
                 seat = piece * stages + stage
-                ready = _ready(ends, op, seat, number, stages * pieces)
+                ready = _input_ready_at(ends, op, seat, number, stages * pieces)
                 if ready is None:
                     break
                 order.pop(0)
@@ -216,7 +216,7 @@ def order_of(
     return forwards[:warm] + steady + backwards[len(forwards) - warm :]
 
 
-def _ready(
+def _input_ready_at(
     ends: dict[tuple[str, int, int], float], op: str, seat: int, number: int, seats: int
 ) -> float | None:
     """Return when the input is there; None: nobody has worked on it yet."""

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from django.db import transaction
 
-from reservations.accounts.tree.service import lock_tree, plain
+from reservations.accounts.tree.service import lock_tree, row_values
 from reservations.accounts.tree.tree_rows import AccountInfo, MemberInfo
 from reservations.models import Account, Membership, TreeChange, TreeChangeRow, User
 
@@ -71,8 +71,8 @@ def record(
             change=change,
             table=table,
             row_pk=after.pk,
-            before=plain(before),
-            after=plain(after),
+            before=row_values(before),
+            after=row_values(after),
             version_after=after.version,
         )
     return change

@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
 
 from reservations.accounts.tree import service as accounts
-from reservations.accounts.tree.tree_text import FIELD_WORDS, Names, value_words
+from reservations.accounts.tree.tree_text import FIELD_WORDS, Names, value_text
 from reservations.accounts.tree.tree_undo import changed_fields
 from reservations.models import Account, Membership, TreeChange, TreeChangeRow
 from reservations.store.access import operator_required, reader
@@ -136,8 +136,8 @@ def _line(row: TreeChangeRow, names: Names) -> Line:
     fields = [
         (
             FIELD_WORDS[name],
-            value_words(name, old, names),
-            value_words(name, new, names),
+            value_text(name, old, names),
+            value_text(name, new, names),
         )
         for name, old, new in changed_fields(row.before, row.after)
         if name in FIELD_WORDS
@@ -147,7 +147,7 @@ def _line(row: TreeChangeRow, names: Names) -> Line:
 
 @require_safe
 @operator_required
-def one(request: HttpRequest, pk: int) -> HttpResponseBase:
+def change_page(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Show every row of one change."""
     change = get_object_or_404(TreeChange.objects.select_related("actor"), pk=pk)
     page = Paginator(change.rows.all(), ROWS_PER_PAGE).get_page(request.GET.get("page"))

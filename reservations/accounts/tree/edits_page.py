@@ -21,7 +21,7 @@ from reservations.accounts.tree import service as accounts
 from reservations.accounts.tree.outlook_queries import Outlook, outlook
 from reservations.accounts.tree.tree_edits import Edit, Edited
 from reservations.accounts.tree.tree_outlook import Moved
-from reservations.accounts.tree.tree_text import FIELD_WORDS, Names, value_words
+from reservations.accounts.tree.tree_text import FIELD_WORDS, Names, value_text
 from reservations.accounts.tree.tree_undo import changed_fields
 from reservations.models import TreeChange
 from reservations.rules.review import PreviewStale, mark_of
@@ -83,8 +83,8 @@ class EditsPage(ReviewPage):
         plan: dict[str, Any] = {"source": found.source, "changes": [], "outlook": None}
         problems = found.problems
         if not problems:
-            done = accounts.look(found.edits, now=self.now)
-            problems = accounts.words_of(done)
+            done = accounts.preview_edits(found.edits, now=self.now)
+            problems = accounts.problem_sentences(done)
             plan["changes"] = change_rows(done)
             if not problems:
                 plan |= _outlook_of(self.request, done, self.now)
@@ -138,16 +138,16 @@ def change_rows(done: Edited, most: int = 200) -> list[EditRow]:
     names = Names(done)
     found = []
     for table, pk in changed:
-        before = accounts.plain(done.before.rows(table).get(pk))
-        after = accounts.plain(done.after.rows(table)[pk])
+        before = accounts.row_values(done.before.rows(table).get(pk))
+        after = accounts.row_values(done.after.rows(table)[pk])
         found.append(
             EditRow(
                 name=names.of(table, pk),
                 fields=[
                     (
                         FIELD_WORDS.get(name, name),
-                        value_words(name, old, names),
-                        value_words(name, new, names),
+                        value_text(name, old, names),
+                        value_text(name, new, names),
                     )
                     for name, old, new in changed_fields(before, after)
                     if name in FIELD_WORDS

@@ -135,18 +135,18 @@ def read_day(text: str) -> datetime | None:
     return timezone.make_aware(datetime.combine(day + timedelta(days=1), time.min))
 
 
-def _word(text: str) -> str | None:
+def _stripped_or_none(text: str) -> str | None:
     return text.strip() or None
 
 
 READERS: dict[str, Callable[[str], Any]] = {
     "title": lambda text: text.strip()[:120],
-    "parent": _word,
+    "parent": _stripped_or_none,
     "shares": read_shares,
     "quota": read_quota,
     "ends": read_day,
     "expires": read_day,
-    "sponsor": _word,
+    "sponsor": _stripped_or_none,
     "head": lambda text: text == "on",
     "leave": lambda text: text != "on",
 }

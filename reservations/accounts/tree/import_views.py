@@ -66,7 +66,7 @@ class ImportPage(EditsPage):
         names = {pk: person.username for pk, person in people().items()}
         zone = timezone.get_current_timezone()
         found = edits_of(rows, read_tree(), names, zone=zone)
-        return EditsRead(found.edits, _lines(found.errors), found)
+        return EditsRead(found.edits, _error_lines(found.errors), found)
 
     def saved(self, change: TreeChange, found: EditsRead) -> str:
         """Return the number of the change."""
@@ -81,7 +81,7 @@ class ImportPage(EditsPage):
         }
 
 
-def _lines(errors: Sequence[RowError]) -> list[str]:
+def _error_lines(errors: Sequence[RowError]) -> list[str]:
     return [str(error) for error in sorted(errors, key=lambda e: (e.row, e.column))]
 
 

@@ -43,7 +43,7 @@ BATCH = 500
 Row = AccountInfo | MemberInfo
 
 
-def look(edits: Sequence[Edit], *, now: datetime) -> Edited:
+def preview_edits(edits: Sequence[Edit], *, now: datetime) -> Edited:
     """Return what edits would come to, without writing anything."""
     return edited(read_tree(), edits, users_named(names_in(edits)), now=now)
 
@@ -86,15 +86,15 @@ def save(
     """
     with transaction.atomic(durable=True):
         lock_tree()
-        done = look(edits, now=now)
-        refuse(done)
+        done = preview_edits(edits, now=now)
+        raise_problems(done)
         if check is not None:
             check(done)
         refuse_holders(done)
         return write(done, actor=actor, reason=reason, now=now, kind=kind)
 
 
-def refuse(done: Edited) -> None:
+def raise_problems(done: Edited) -> None:
     """Raise the problems of edits.
 
     Raises:
@@ -106,10 +106,10 @@ def refuse(done: Edited) -> None:
             what = text.values.get("what") if isinstance(text, Sentence) else None
             raise TreeStale(what=what if isinstance(what, str) else text)
     if done.problems:
-        raise EditsRefused(problems=tuple(words_of(done)))
+        raise EditsRefused(problems=tuple(problem_sentences(done)))
 
 
-def words_of(done: Edited) -> list[str]:
+def problem_sentences(done: Edited) -> list[str]:
     """Return the problems as sentences, each once."""
     found: list[str] = []
     for problem in done.problems:
@@ -126,7 +126,7 @@ def refuse_holders(done: Edited) -> None:
     Raises:
         EditsRefused.
     """
-    leaving = leaving_of(done)
+    leaving = deactivated_memberships(done)
     held = (
         Reservation.objects.live()
         .filter(membership_id__in=leaving)
@@ -146,7 +146,7 @@ def refuse_holders(done: Edited) -> None:
         )
 
 
-def leaving_of(done: Edited) -> list[int]:
+def deactivated_memberships(done: Edited) -> list[int]:
     """Return the stored Memberships that an edit switches off."""
     return [
         pk
@@ -183,7 +183,7 @@ def undo(*, change_id: int, actor: User, now: datetime) -> TreeChange:
             (r.table, r.row_pk, r.before, r.version_after) for r in change.rows.all()
         ]
         done = reverted(read_tree(), rows, now=now)
-        refuse(done)
+        raise_problems(done)
         refuse_holders(done)
         made = write(
             done,
@@ -348,7 +348,7 @@ def _columns(
     }
 
 
-def plain(row: Row | None) -> dict[str, Any] | None:
+def row_values(row: Row | None) -> dict[str, Any] | None:
     """Return a row's own values as JSON carries them; None: there is no row."""
     if row is None:
         return None
@@ -364,7 +364,7 @@ def _json(
 ) -> dict[str, Any] | None:
     if row is None:
         return None
-    values = plain(row) or {}
+    values = row_values(row) or {}
     for name, keys in (
         ("parent_pk", stored["account"]),
         ("account_pk", stored["account"]),

@@ -95,7 +95,7 @@ class Names:
         )
 
 
-def value_words(name: str, value: Any, names: Names) -> str:
+def value_text(name: str, value: Any, names: Names) -> str:
     """Return one stored value as people read it."""
     if value is None:
         return "–"

@@ -36,7 +36,7 @@ def reverted(tree: Tree, rows: Iterable[Kept], *, now: datetime) -> Edited:
             continue
         touched[table, pk] = edit
         kept[table][pk] = (
-            _without(row, now) if before is None else _back(row, before, now)
+            _without(row, now) if before is None else _restored_row(row, before, now)
         )
     done = Edited(
         before=tree,
@@ -59,7 +59,7 @@ def _without(row: Row, now: datetime) -> Row:
     return replace(row, active=False)
 
 
-def _back(row: Row, before: Mapping[str, Any], now: datetime) -> Row:
+def _restored_row(row: Row, before: Mapping[str, Any], now: datetime) -> Row:
     """Return a row as it was; an end that has passed is put off, or it would end
     again at once."""
     values: dict[str, Any] = {

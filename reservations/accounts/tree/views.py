@@ -55,11 +55,11 @@ class TreeForm(PlainForm):
 @operator_required
 def show(request: HttpRequest) -> HttpResponseBase:
     """Show one Account with the tree below it; without one the whole tree."""
-    asked, account = _asked(request)
+    asked, account = _read_tree_filters(request)
     return _page(request, asked, account)
 
 
-def _asked(request: HttpRequest) -> tuple[QueryFilters, Account | None]:
+def _read_tree_filters(request: HttpRequest) -> tuple[QueryFilters, Account | None]:
     asked = read_filters(TreeForm, request.GET)
     account = None
     if asked.values.get("account"):
@@ -206,7 +206,7 @@ def path_of(account: Account | None) -> list[Account]:
 @operator_required
 def collect(request: HttpRequest) -> HttpResponseBase:
     """Add the typed values of one page to the collected edits."""
-    asked, account = _asked(request)
+    asked, account = _read_tree_filters(request)
     below, members = _rows(asked, account)
     collected = tree_draft.drafted(request)
     views = {
@@ -227,14 +227,14 @@ def collect(request: HttpRequest) -> HttpResponseBase:
             gettext("More than %(most)s changes. Apply these first, or import a file.")
             % {"most": tree_draft.MOST_EDITS},
         )
-        return redirect(_back(request))
+        return redirect(_tree_url(request))
     tree_draft.keep(request, kept)
     if request.POST.get("next") == "preview":
         return redirect("manage-draft")
-    return redirect(_back(request))
+    return redirect(_tree_url(request))
 
 
-def _back(request: HttpRequest) -> str:
+def _tree_url(request: HttpRequest) -> str:
     query = request.GET.urlencode()
     return reverse("manage-accounts") + (f"?{query}" if query else "")
 
@@ -243,7 +243,7 @@ def _back(request: HttpRequest) -> str:
 @operator_required
 def add(request: HttpRequest) -> HttpResponseBase:
     """Collect a new Account, a new member, or that an Account is archived."""
-    asked, account = _asked(request)
+    asked, account = _read_tree_filters(request)
     act = request.POST.get("act")
     new: list[Edit] = []
     if act == "account":
@@ -267,7 +267,7 @@ def add(request: HttpRequest) -> HttpResponseBase:
         tree_draft.keep(request, tree_draft.merged(collected, new, {"account": set()}))
     else:
         messages.error(request, gettext("The draft is full. Apply its changes first."))
-    return redirect("manage-draft" if act == "archive" else _back(request))
+    return redirect("manage-draft" if act == "archive" else _tree_url(request))
 
 
 def _member_edits(values: dict[str, Any], account: Account) -> list[Edit]:

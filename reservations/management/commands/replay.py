@@ -132,13 +132,13 @@ class Command(BaseCommand):
             jobs,
             gpus=options["gpus"],
             order=order,
-            pauses=_drawn(options["gaps"]) if options["gaps"] else None,
+            pauses=_sample_filter(options["gaps"]) if options["gaps"] else None,
         )
         took = time.process_time() - began
         return measure(runs, gpus=options["gpus"]), took
 
 
-def _drawn(percent: float) -> Callable[[TraceJob], bool]:
+def _sample_filter(percent: float) -> Callable[[TraceJob], bool]:
     """Return what says of a job whether it is among so many percent of all."""
     return lambda job: crc32(job.job_id.encode()) < percent / 100 * 2**32
 

@@ -145,7 +145,7 @@ def ending_soon(told: NoticeValues) -> str:
     )
 
 
-def moved(told: NoticeValues) -> str:
+def gpus_moved_text(told: NoticeValues) -> str:
     """Say which Gpus took the place of which. detail: reason, gpus {old: new}."""
     pairs = told.detail.get("gpus", {})
     went = [

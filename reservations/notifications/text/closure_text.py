@@ -40,7 +40,7 @@ _WHAT = {
 }
 
 
-def maintenance_words(told: NoticeValues) -> str:
+def maintenance_text(told: NoticeValues) -> str:
     """Say what a closure did to a booking.
 
     detail: closure, start, end, fate, reason, until, back_gpu_seconds.

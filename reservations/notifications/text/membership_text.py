@@ -23,7 +23,7 @@ def warn_days(ends_at: datetime, now: datetime) -> int | None:
     return min(due, default=None)
 
 
-def ending_words(told: NoticeValues) -> str:
+def ending_text(told: NoticeValues) -> str:
     """Say what ends and when, to a member, a guest, or who answers for a guest."""
     detail = told.detail
     account = detail["account"]

@@ -12,21 +12,21 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from reservations.notifications.text import act_text, waitlist_text
-from reservations.notifications.text.closure_text import maintenance_words
-from reservations.notifications.text.membership_text import ending_words
+from reservations.notifications.text.closure_text import maintenance_text
+from reservations.notifications.text.membership_text import ending_text
 from reservations.notifications.text.sharing_text import (
-    asked_words,
-    couser_words,
-    offer_answered_words,
-    offer_made_words,
-    series_conflict_words,
+    co_user_text,
+    offer_answered_text,
+    offer_made_text,
+    question_text,
+    series_conflict_text,
 )
 from reservations.rules.fairness.preemption import Displaced, deciding
 from reservations.rules.fairness.rank_advice import used_ratio
 from reservations.rules.figures import credits_text, time_text
 from reservations.rules.lifecycle import Kind
 from reservations.rules.notice_values import NoticeValues, Words
-from reservations.rules.overstay_terms import claimed_words
+from reservations.rules.overstay_terms import claimed_text
 from telemetry.protocol.sentences import joined, known, sentence
 
 
@@ -125,15 +125,17 @@ class NoticeForm:
 FORMS: dict[str, NoticeForm] = {
     "displaced": NoticeForm(symbol="displaced", words=_displaced, to_group=True),
     "placed": NoticeForm(
-        symbol="reserved", words=waitlist_text.placed_words, to_group=True
+        symbol="reserved", words=waitlist_text.placed_text, to_group=True
     ),
-    "planned": NoticeForm(symbol="clock", words=waitlist_text.planned_words),
-    "declined": NoticeForm(symbol="cancelled", words=waitlist_text.lost_words),
-    "slot_offered": NoticeForm(words=waitlist_text.offered_words),
+    "planned": NoticeForm(symbol="clock", words=waitlist_text.planned_text),
+    "declined": NoticeForm(symbol="cancelled", words=waitlist_text.lost_text),
+    "slot_offered": NoticeForm(words=waitlist_text.short_notice_offer_text),
     "booking_started": NoticeForm(
         symbol="running", words=act_text.started, channels=(), stale_seconds=3600
     ),
-    "moved": NoticeForm(symbol="arrow-right", words=act_text.moved, to_group=True),
+    "moved": NoticeForm(
+        symbol="arrow-right", words=act_text.gpus_moved_text, to_group=True
+    ),
     "released": NoticeForm(symbol="released", words=act_text.released, to_group=True),
     "idle_warning": NoticeForm(
         symbol="idle", words=act_text.idle_warning, to_group=True, stale_seconds=3600
@@ -144,20 +146,20 @@ FORMS: dict[str, NoticeForm] = {
         channels=("webhook",),
         stale_seconds=600,
     ),
-    "overstay_claimed": NoticeForm(symbol="clock", words=claimed_words),
+    "overstay_claimed": NoticeForm(symbol="clock", words=claimed_text),
     "refunded": NoticeForm(symbol="refunded", words=act_text.refunded, to_group=True),
     "token_given": NoticeForm(symbol="key", words=act_text.token_given, to_group=True),
     "maintenance": NoticeForm(
-        symbol="maintenance", words=maintenance_words, to_group=True
+        symbol="maintenance", words=maintenance_text, to_group=True
     ),
-    "offer_made": NoticeForm(symbol="users", words=offer_made_words),
-    "offer_answered": NoticeForm(symbol="users", words=offer_answered_words),
-    "asked": NoticeForm(symbol="users", words=asked_words),
-    "couser_added": NoticeForm(symbol="users", words=couser_words),
+    "offer_made": NoticeForm(symbol="users", words=offer_made_text),
+    "offer_answered": NoticeForm(symbol="users", words=offer_answered_text),
+    "asked": NoticeForm(symbol="users", words=question_text),
+    "couser_added": NoticeForm(symbol="users", words=co_user_text),
     "series_conflict": NoticeForm(
-        symbol="calendar", words=series_conflict_words, to_group=True
+        symbol="calendar", words=series_conflict_text, to_group=True
     ),
-    "course_ending": NoticeForm(symbol="users", words=ending_words),
+    "course_ending": NoticeForm(symbol="users", words=ending_text),
     "low_use": NoticeForm(symbol="chart", channels=("webhook",), to_group=True),
     "job_started": NoticeForm(symbol="running", channels=("webhook",)),
     "job_done": NoticeForm(symbol="done", channels=("webhook",)),
@@ -177,7 +179,7 @@ def form_of(kind: str) -> NoticeForm:
     return FORMS.get(kind, NoticeForm())
 
 
-def words(kind: str, title: str, told: NoticeValues) -> str:
+def notice_sentence(kind: str, title: str, told: NoticeValues) -> str:
     """Return the sentence of one Notice.
 
     Args:

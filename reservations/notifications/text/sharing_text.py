@@ -118,7 +118,7 @@ def terms_of(
 # --- notices ----------------------------------------------------------------------
 
 
-def couser_words(told: NoticeValues) -> str:
+def co_user_text(told: NoticeValues) -> str:
     """Say that a booking is shared with one, or no longer."""
     if told.detail.get("removed"):
         return sentence(
@@ -133,7 +133,7 @@ def couser_words(told: NoticeValues) -> str:
     )
 
 
-def asked_words(told: NoticeValues) -> str:
+def question_text(told: NoticeValues) -> str:
     """Return a question about a booking. detail: person, reason (the message)."""
     values = {
         "who": told.who or sentence("A member of the lab"),
@@ -147,7 +147,7 @@ def asked_words(told: NoticeValues) -> str:
     return sentence("{who} writes about your {booking}: “{message}”", **values)
 
 
-def offer_made_words(told: NoticeValues) -> str:
+def offer_made_text(told: NoticeValues) -> str:
     """Say who offers what, and until when it can be answered."""
     values = {
         "who": told.who or sentence("Someone"),
@@ -162,7 +162,7 @@ def offer_made_words(told: NoticeValues) -> str:
     return sentence("{who} offers you the {booking}. Answer by {until}.", **values)
 
 
-def offer_answered_words(told: NoticeValues) -> str:
+def offer_answered_text(told: NoticeValues) -> str:
     """Say how an Offer ended."""
     answer = told.detail.get("answer", "answered")
     values = {"who": told.who or sentence("The other side"), "booking": told.booking}
@@ -181,7 +181,7 @@ def offer_answered_words(told: NoticeValues) -> str:
     )
 
 
-def series_conflict_words(told: NoticeValues) -> str:
+def series_conflict_text(told: NoticeValues) -> str:
     """Say which day of a Series could not be booked, and why."""
     why = known(str(told.detail.get("why", "")))
     if told.detail.get("ended"):

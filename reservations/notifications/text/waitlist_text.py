@@ -158,7 +158,7 @@ class OfferLapsed(Refusal):
 # --- notices ----------------------------------------------------------------------
 
 
-def placed_words(told: NoticeValues) -> str:
+def placed_text(told: NoticeValues) -> str:
     """Say where a request was placed, and until when it can be declined."""
     placed = sentence(
         "Your waiting request was booked: {booking}, {kind}.",
@@ -176,7 +176,7 @@ def placed_words(told: NoticeValues) -> str:
     return joined([placed, until])
 
 
-def planned_words(told: NoticeValues) -> str:
+def planned_text(told: NoticeValues) -> str:
     """Say from when a request's start is held, or that firm time pushed it back."""
     at = told.time("start")
     if told.detail.get("before"):
@@ -193,7 +193,7 @@ def planned_words(told: NoticeValues) -> str:
     )
 
 
-def lost_words(told: NoticeValues) -> str:
+def lost_text(told: NoticeValues) -> str:
     """Say that a request ended without time."""
     return sentence(
         "Your waiting request has expired: no GPUs became free until {latest}.",
@@ -201,7 +201,7 @@ def lost_words(told: NoticeValues) -> str:
     )
 
 
-def offered_words(told: NoticeValues) -> str:
+def short_notice_offer_text(told: NoticeValues) -> str:
     """Return the text of an offer on short notice, with its deadline."""
     return sentence(
         "A slot is offered to your waiting request: {start} to {end}. "

@@ -175,13 +175,13 @@ def _days(before: ReplayOutcome, after: ReplayOutcome, *, gpus: int) -> list[Day
     if len(before.days) < 2 or len(before.days) != len(after.days):
         return []
     return [
-        _lines(
+        _day_lines(
             gettext("GPUs in use"),
             [one.used_gpu_seconds for one in before.days],
             [one.used_gpu_seconds for one in after.days],
             gpus * DAY_SECONDS,
         ),
-        _lines(
+        _day_lines(
             gettext("GPUs waited for"),
             [one.waited_gpu_seconds for one in before.days],
             [one.waited_gpu_seconds for one in after.days],
@@ -190,7 +190,7 @@ def _days(before: ReplayOutcome, after: ReplayOutcome, *, gpus: int) -> list[Day
     ]
 
 
-def _lines(
+def _day_lines(
     title: str, before: list[int], after: list[int], most_gpu_seconds: int
 ) -> DayLines:
     """Draw both; a scale of 0 is that of the highest day."""

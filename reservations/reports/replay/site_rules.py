@@ -121,12 +121,12 @@ class SiteTree:
                 at = parents[at]
         return SiteTree(
             tuple(
-                replace(one, quota_gpu_seconds=_binding(one, weight))
+                replace(one, quota_gpu_seconds=_tighter_quota(one, weight))
                 for one in self.accounts
                 if one.name in kept
             ),
             tuple(
-                replace(one, quota_gpu_seconds=_binding(one, weight))
+                replace(one, quota_gpu_seconds=_tighter_quota(one, weight))
                 for one in self.members
                 if (one.account, one.user) in asked
             ),
@@ -143,7 +143,7 @@ class SiteTree:
         return found
 
 
-def _binding(rule: AccountRule | MemberRule, weight: int) -> int | None:
+def _tighter_quota(rule: AccountRule | MemberRule, weight: int) -> int | None:
     """The tighter of both quotas, in plain GPU-seconds."""
     both = rule.quota_gpu_seconds, rule.pool_quota_gpu_seconds
     least = min((quota for quota in both if quota is not None), default=None)

@@ -75,21 +75,21 @@ def _job(number: int, row: dict[str, str | None]) -> TraceJob:
             raise TraceInvalid(f"{where}: no {name}")
         if len(text) > NAME_LENGTH:
             raise TraceInvalid(f"{where}: {name} is too long")
-    duration_s = _whole(where, "duration_s", texts, 0, MOST_SECONDS)
-    req_s = _whole(where, "req_s", texts, 1, MOST_SECONDS)
+    duration_s = _whole_number(where, "duration_s", texts, 0, MOST_SECONDS)
+    req_s = _whole_number(where, "req_s", texts, 1, MOST_SECONDS)
     return TraceJob(
         number=number,
         job_id=str(texts["job_id"]),
         user=str(texts["user"]),
         group=str(texts["group"]),
-        submit_s=_whole(where, "submit_s", texts, 0, MOST_SECONDS),
-        gpus=_whole(where, "gpus", texts, 1, MOST_GPUS),
+        submit_s=_whole_number(where, "submit_s", texts, 0, MOST_SECONDS),
+        gpus=_whole_number(where, "gpus", texts, 1, MOST_GPUS),
         duration_s=min(duration_s, req_s),
         req_s=req_s,
     )
 
 
-def _whole(
+def _whole_number(
     where: str, name: str, texts: dict[str, str | None], least: int, most: int
 ) -> int:
     text = str(texts[name]).strip()

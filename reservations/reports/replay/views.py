@@ -35,7 +35,7 @@ from reservations.store.access import operator_required, reader
 from reservations.store.booking_facts import site_policy
 from telemetry.rules.policy_declaration import PolicyInvalid
 from telemetry.web.error_answers import add_errors
-from telemetry.web.spreadsheet import tame
+from telemetry.web.spreadsheet import escape_formula
 
 PAGE_ROWS = 20
 
@@ -51,7 +51,7 @@ def home(request: HttpRequest) -> HttpResponseBase:
     edits = AccountsForm(found, request.POST or None)
     # Both are looked at: the page says everything that is wrong at once.
     if request.method == "POST" and form.is_valid() & edits.is_valid():
-        row = _asked(request, form, edits, now)
+        row = _store_replay(request, form, edits, now)
         if row is not None:
             return redirect("manage-replay-one", row.pk)
     replays.fail_stale(now=now)
@@ -87,7 +87,7 @@ def _present() -> dict[str, object]:
     }
 
 
-def _asked(
+def _store_replay(
     request: HttpRequest, form: ReplayForm, edits: AccountsForm, now: datetime
 ) -> PolicyReplay | None:
     """Store the request and send it; None: the form has errors."""
@@ -121,7 +121,7 @@ def _asked(
 
 @require_safe
 @operator_required
-def one(request: HttpRequest, pk: int) -> HttpResponseBase:
+def replay_page(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Show how far a replay is, then before and after."""
     replays.fail_stale(now=timezone.now())
     rows = PolicyReplay.objects.select_related("asked_by", "pool")
@@ -167,5 +167,5 @@ def trace_csv(request: HttpRequest) -> HttpResponseBase:
         },
     )
     sheet = csv.writer(answer)
-    sheet.writerows(map(tame, row) for row in trace_rows(span.trace().jobs))
+    sheet.writerows(map(escape_formula, row) for row in trace_rows(span.trace().jobs))
     return answer

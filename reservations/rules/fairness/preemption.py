@@ -240,7 +240,7 @@ def deciding(
     return own[-1], theirs[-1]
 
 
-def yielding(
+def displaced_by(
     flex: Sequence[FlexInfo],
     *,
     member_pk: int,
@@ -392,34 +392,41 @@ def fewest_displaced(
         return []
     # Planned starts of others yield only to firm, so try without displacing them.
     clear = [gpu for gpu in takeable if gpu.pk not in planned]
-    found = _fewest(clear, ways, wish, ranks)
-    return found + (_fewest(takeable, ways, wish, ranks) if planned else [])
+    found = _sets_with_fewest_victims(clear, ways, wish, ranks)
+    return found + (
+        _sets_with_fewest_victims(takeable, ways, wish, ranks) if planned else []
+    )
 
 
-def _fewest(
+def _sets_with_fewest_victims(
     takeable: Sequence[CalendarGpu],
     ways: Mapping[int, tuple[FlexInfo, ...]],
     wish: SlotWish,
     ranks: Mapping[int, int],
 ) -> list[tuple[CalendarGpu, ...]]:
     found = []
-    burden = {gpu.pk: _burden(ways[gpu.pk], ranks) for gpu in takeable}
+    burden = {gpu.pk: _victim_sort_key(ways[gpu.pk], ranks) for gpu in takeable}
     for group in groups_of(takeable, wish.count):
         group.sort(key=lambda g: (g.weight, g.node, g.index, g.pk))
         group.sort(key=lambda g: burden[g.pk])
-        if _apart(group, ways, wish.count):
+        if _sorted_first_is_best(group, ways, wish.count):
             found.append(tuple(group[: wish.count]))
             continue
         tried = combinations(group[: max(MOST_GPUS, wish.count)], wish.count)
         found.append(
-            min(tried, key=lambda s: _burden((f for g in s for f in ways[g.pk]), ranks))
+            min(
+                tried,
+                key=lambda s: _victim_sort_key(
+                    (f for g in s for f in ways[g.pk]), ranks
+                ),
+            )
         )
     return sorted(
-        found, key=lambda s: _burden((f for g in s for f in ways[g.pk]), ranks)
+        found, key=lambda s: _victim_sort_key((f for g in s for f in ways[g.pk]), ranks)
     )
 
 
-def _apart(
+def _sorted_first_is_best(
     group: Sequence[CalendarGpu], ways: Mapping[int, tuple[FlexInfo, ...]], count: int
 ) -> bool:
     """Say whether the first of a sorted group are the best set, without trying.
@@ -432,7 +439,7 @@ def _apart(
     return few and len(victims) == len(set(victims))
 
 
-def _burden(
+def _victim_sort_key(
     flex: Iterable[FlexInfo], ranks: Mapping[int, int]
 ) -> tuple[int, list[tuple[int, int, int]]]:
     """Order sets of victims: fewest, then lowest-ranked owners, then newest."""

@@ -72,7 +72,8 @@ class NvmlGpu(QueriedGpu):
         if rates is None:
             return Utilization()
         return Utilization(
-            plausible.whole(rates.gpu, 100), plausible.whole(rates.memory, 100)
+            plausible.plausible_integer(rates.gpu, 100),
+            plausible.plausible_integer(rates.memory, 100),
         )
 
     def encoder_pct(self) -> int | None:
@@ -85,7 +86,7 @@ class NvmlGpu(QueriedGpu):
 
     def _codec_pct(self, call: Call) -> int | None:
         answer = self.ask(call)  # percent, and the period in microseconds
-        return None if answer is None else plausible.whole(answer[0], 100)
+        return None if answer is None else plausible.plausible_integer(answer[0], 100)
 
     def memory(self) -> GpuMemory:
         """Return memory as nvidia-smi shows it, without the driver's reserve if the
@@ -98,24 +99,28 @@ class NvmlGpu(QueriedGpu):
         except nvml.NVMLError as error:
             self.note(error)
             raw = None
-        total = plausible.whole(raw and raw.total, hardware.MOST_MEMORY_BYTES, least=1)
+        total = plausible.plausible_integer(
+            raw and raw.total, hardware.MOST_MEMORY_BYTES, least=1
+        )
         if raw is None or total is None:
             self.known_memory = GpuMemory()
         else:
-            used, reserve = (plausible.whole(x, total) for x in (raw.used, reserved))
+            used, reserve = (
+                plausible.plausible_integer(x, total) for x in (raw.used, reserved)
+            )
             self.known_memory = GpuMemory(total, used, reserve)
         return self.known_memory
 
     def celsius(self) -> int | None:
         """Temperature of the chip."""
         value = self.ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)
-        return plausible.whole(value, hardware.MOST_CELSIUS, least=1)
+        return plausible.plausible_integer(value, hardware.MOST_CELSIUS, least=1)
 
     def fan_pct(self) -> int | None:
         """Return the fan speed. A fan above its nominal speed counts as 100 %."""
         value = self.ask(nvml.nvmlDeviceGetFanSpeed)
         most = 150  # "may exceed 100 % in certain cases", NVML API Reference
-        speed = plausible.whole(value, most)
+        speed = plausible.plausible_integer(value, most)
         return None if speed is None else min(speed, 100)
 
     def watts(self) -> float | None:
@@ -131,22 +136,24 @@ class NvmlGpu(QueriedGpu):
         if millijoules is None:  # a driver that knows the older call only
             millijoules = self.ask(nvml.nvmlDeviceGetTotalEnergyConsumption)
         # Cards without the sensor answer 0, with a success code.
-        heat = plausible.whole(celsius, hardware.MOST_CELSIUS, least=1)
+        heat = plausible.plausible_integer(celsius, hardware.MOST_CELSIUS, least=1)
         return plausible.scaled(millijoules, MOST_JOULES, per_unit=1000), heat
 
     def sm_mhz(self) -> int | None:
         """Clock of the processors."""
         clock = self.ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)
-        return plausible.whole(clock, hardware.MOST_MHZ, least=1)
+        return plausible.plausible_integer(clock, hardware.MOST_MHZ, least=1)
 
     def memory_mhz(self) -> int | None:
         """Clock of the memory."""
         clock = self.ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM)
-        return plausible.whole(clock, hardware.MOST_MHZ, least=1)
+        return plausible.plausible_integer(clock, hardware.MOST_MHZ, least=1)
 
     def pstate(self) -> int | None:
         """Performance state, 0 to 15; NVML says 32 for "unknown"."""
-        return plausible.whole(self.ask(nvml.nvmlDeviceGetPerformanceState), 15)
+        return plausible.plausible_integer(
+            self.ask(nvml.nvmlDeviceGetPerformanceState), 15
+        )
 
     def throttle(self) -> tuple[Throttle, ...] | None:
         """Return the throttle reasons, by the new or the old name of the call."""
@@ -157,7 +164,7 @@ class NvmlGpu(QueriedGpu):
         except nvml.NVMLError as error:
             self.note(error)
             return None
-        return plausible.throttle_words(bits)
+        return plausible.throttle_reasons(bits)
 
     def process_memory(self) -> dict[int, int | None] | None:
         """Return bytes by pid of all processes on the Gpu; None if it cannot report
@@ -169,7 +176,9 @@ class NvmlGpu(QueriedGpu):
             if rows is None and kind == "Compute":
                 return None
             for row in rows or ():
-                used = plausible.whole(row.usedGpuMemory, hardware.MOST_MEMORY_BYTES)
+                used = plausible.plausible_integer(
+                    row.usedGpuMemory, hardware.MOST_MEMORY_BYTES
+                )
                 known = found.get(row.pid)
                 found[row.pid] = used if known is None else max(known, used or 0)
         return found
@@ -205,4 +214,4 @@ class NvmlGpu(QueriedGpu):
             return None
         rows = sorted(rows, key=lambda row: row.timeStamp)
         self.seen_us = rows[-1].timeStamp if rows else self.seen_us
-        return {row.pid: plausible.whole(row.smUtil, 100) for row in rows}
+        return {row.pid: plausible.plausible_integer(row.smUtil, 100) for row in rows}

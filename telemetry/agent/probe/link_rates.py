@@ -37,7 +37,9 @@ def link_rates(card: NvmlGpu, now: float) -> dict[str, Any]:
 def _pcie(kib_per_second: int | None) -> int | None:
     if kib_per_second is None:
         return None
-    return plausible.whole(kib_per_second * KIB_BYTES, MOST_BYTES_PER_SECOND)
+    return plausible.plausible_integer(
+        kib_per_second * KIB_BYTES, MOST_BYTES_PER_SECOND
+    )
 
 
 def _nvlink(card: NvmlGpu, now: float) -> tuple[int | None, int | None]:
@@ -63,4 +65,4 @@ def _nvlink(card: NvmlGpu, now: float) -> tuple[int | None, int | None]:
         for new, old in ((tx_bytes, before[1]), (rx_bytes, before[2]))
     )
     most = MOST_BYTES_PER_SECOND
-    return plausible.whole(tx, most), plausible.whole(rx, most)
+    return plausible.plausible_integer(tx, most), plausible.plausible_integer(rx, most)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from telemetry.agent import device_files
 from telemetry.agent.probe.gpu_probe import NvmlGpu
-from telemetry.agent.probe.nvml_call import DriverGone, GpuLost, quiet, text
+from telemetry.agent.probe.nvml_call import DriverGone, GpuLost, name_text, quiet
 from telemetry.agent.probe.slow_facts import describe
 from telemetry.protocol import hardware
 from telemetry.protocol.errors import ProbeUnavailable
@@ -154,7 +154,9 @@ def instances(card: NvmlGpu) -> Iterator[Any]:
 
 def instance_uuids(card: NvmlGpu) -> set[str]:
     """Return the current UUIDs of a split card's instances."""
-    return {uuid for x in instances(card) if (uuid := text(nvml.nvmlDeviceGetUUID, x))}
+    return {
+        uuid for x in instances(card) if (uuid := name_text(nvml.nvmlDeviceGetUUID, x))
+    }
 
 
 def links(cards: Iterable[NvmlGpu]) -> Iterator[Link | None]:
@@ -191,7 +193,7 @@ def _distance(a: NvmlGpu, b: NvmlGpu) -> LinkKind | None:
 
 def driver_version() -> str:
     """Return the driver's version, such as 570.124.06; "" if unknown."""
-    return (text(nvml.nvmlSystemGetDriverVersion) or "")[:40]
+    return (name_text(nvml.nvmlSystemGetDriverVersion) or "")[:40]
 
 
 def cuda_version() -> str:

@@ -268,7 +268,11 @@ class NvmlProbe:
             if machine.is_back(uuid=card.info.uuid):
                 self._watch.note_proof(urgent=False)
             return
-        if self._other_gpus(now) or self._split_otherwise(card) or _says_more(card):
+        if (
+            self._other_gpus(now)
+            or self._split_otherwise(card)
+            or _reports_memory_size(card)
+        ):
             self._watch.note_proof(urgent=False)
         card.slow = slow_facts.readings(card)
 
@@ -376,6 +380,6 @@ class NvmlProbe:
         return largest(readings)
 
 
-def _says_more(card: NvmlGpu) -> bool:
+def _reports_memory_size(card: NvmlGpu) -> bool:
     """Return whether a card reports its memory size by now."""
     return not card.info.memory_total_bytes and bool(card.known_memory.total)

@@ -119,7 +119,7 @@ def _field(value: Any) -> Any:
     return None if member is None else getattr(value.value, member)
 
 
-def text(call: Any, *args: Any) -> str | None:
+def name_text(call: Any, *args: Any) -> str | None:
     """A name as the driver gives it: a byte that is not UTF-8 shows as \\xe9."""
     raw = quiet(call.__wrapped__, *args)  # pynvml's decorator decodes strictly
     return None if raw is None else printable(raw.decode("utf-8", "backslashreplace"))

@@ -24,7 +24,7 @@ THROTTLE_BITS: tuple[tuple[int, Throttle], ...] = (
 """NVML API Reference, nvmlClocksEventReasons: bit and word."""
 
 
-def whole(value: int | None, most: float, *, least: int = 0) -> int | None:
+def plausible_integer(value: int | None, most: float, *, least: int = 0) -> int | None:
     """Return the value if it is between `least` and `most`, otherwise None.
 
     >>> whole(37, 100), whole(255, 100), whole(None, 100)
@@ -50,7 +50,7 @@ def scaled(
     return round(value / per_unit, 1)
 
 
-def throttle_words(bits: int | None) -> tuple[Throttle, ...] | None:
+def throttle_reasons(bits: int | None) -> tuple[Throttle, ...] | None:
     """Return the reasons in words. Undocumented bits are left out.
 
     >>> [word.value for word in throttle_words(0x28) or ()]

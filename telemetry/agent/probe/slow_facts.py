@@ -9,7 +9,7 @@ import pynvml as nvml
 from telemetry.agent import device_files
 from telemetry.agent.probe import plausible
 from telemetry.agent.probe.gpu_probe import NvmlGpu
-from telemetry.agent.probe.nvml_call import text
+from telemetry.agent.probe.nvml_call import name_text
 from telemetry.agent.process_owners import printable
 from telemetry.protocol import hardware
 from telemetry.protocol.hardware import MOST_MINOR, GpuInfo
@@ -22,10 +22,10 @@ def describe(index: int, handle: Any) -> GpuInfo:
     """Read what does not change while the driver runs. Raises NVMLError if there is no
     UUID."""
     card = NvmlGpu(GpuInfo("", index, "", "", 0), handle)
-    uuid = text(nvml.nvmlDeviceGetUUID, handle)
+    uuid = name_text(nvml.nvmlDeviceGetUUID, handle)
     if not uuid:
         raise nvml.NVMLError(nvml.NVML_ERROR_UNKNOWN)
-    name = text(nvml.nvmlDeviceGetName, handle) or hardware.UNNAMED
+    name = name_text(nvml.nvmlDeviceGetName, handle) or hardware.UNNAMED
     total_bytes = card.memory().total or 0
     major_minor = card.ask(nvml.nvmlDeviceGetCudaComputeCapability)
     pci = card.ask(nvml.nvmlDeviceGetPciInfo)
@@ -43,18 +43,20 @@ def describe(index: int, handle: Any) -> GpuInfo:
         shutdown_celsius=_threshold(card, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
         sm_clock_max_mhz=_most_mhz(card, nvml.NVML_CLOCK_SM),
         memory_clock_max_mhz=_most_mhz(card, nvml.NVML_CLOCK_MEM),
-        pcie_gen_max=plausible.whole(
+        pcie_gen_max=plausible.plausible_integer(
             card.ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration), _MOST_GEN, least=1
         ),
-        pcie_width_max=plausible.whole(
+        pcie_width_max=plausible.plausible_integer(
             card.ask(nvml.nvmlDeviceGetMaxPcieLinkWidth), _MOST_WIDTH, least=1
         ),
         pci_bus_id=printable(pci.busId)[:32] if pci else "",
-        serial=(text(nvml.nvmlDeviceGetSerial, handle) or "")[:40],
+        serial=(name_text(nvml.nvmlDeviceGetSerial, handle) or "")[:40],
         compute_capability="{}.{}".format(*major_minor) if major_minor else "",
         mig=bool(split(card)),
         device_numbers=device_files.card_numbers(
-            plausible.whole(card.ask(nvml.nvmlDeviceGetMinorNumber), MOST_MINOR)
+            plausible.plausible_integer(
+                card.ask(nvml.nvmlDeviceGetMinorNumber), MOST_MINOR
+            )
         ),
     )
 
@@ -66,10 +68,10 @@ def readings(card: NvmlGpu) -> dict[str, Any]:
         "power_limit_watts": limit_watts(card),
         "ecc_corrected": corrected,
         "ecc_uncorrected": uncorrected,
-        "pcie_gen": plausible.whole(
+        "pcie_gen": plausible.plausible_integer(
             card.ask(nvml.nvmlDeviceGetCurrPcieLinkGeneration), _MOST_GEN, least=1
         ),
-        "pcie_width": plausible.whole(
+        "pcie_width": plausible.plausible_integer(
             card.ask(nvml.nvmlDeviceGetCurrPcieLinkWidth), _MOST_WIDTH, least=1
         ),
         **_remaps_or_pages(card),
@@ -100,18 +102,18 @@ def _limit_range(card: NvmlGpu) -> tuple[float | None, float | None]:
 
 def _threshold(card: NvmlGpu, kind: int) -> int | None:
     value = card.ask(nvml.nvmlDeviceGetTemperatureThreshold, kind)
-    return plausible.whole(value, hardware.MOST_CELSIUS, least=1)
+    return plausible.plausible_integer(value, hardware.MOST_CELSIUS, least=1)
 
 
 def _most_mhz(card: NvmlGpu, clock: int) -> int | None:
     value = card.ask(nvml.nvmlDeviceGetMaxClockInfo, clock)
-    return plausible.whole(value, hardware.MOST_MHZ, least=1)
+    return plausible.plausible_integer(value, hardware.MOST_MHZ, least=1)
 
 
 def _ecc_errors(card: NvmlGpu) -> tuple[int | None, int | None]:
     """Return corrected and uncorrected memory errors since boot."""
     corrected, uncorrected = (
-        plausible.whole(
+        plausible.plausible_integer(
             card.ask(nvml.nvmlDeviceGetTotalEccErrors, kind, nvml.NVML_VOLATILE_ECC),
             MOST_COUNT,
         )
@@ -128,8 +130,8 @@ def _remaps_or_pages(card: NvmlGpu) -> dict[str, Any]:
     rows = card.ask(nvml.nvmlDeviceGetRemappedRows)
     if rows is not None:
         return {
-            "row_remap_corrected": plausible.whole(rows[0], MOST_COUNT),
-            "row_remap_uncorrected": plausible.whole(rows[1], MOST_COUNT),
+            "row_remap_corrected": plausible.plausible_integer(rows[0], MOST_COUNT),
+            "row_remap_uncorrected": plausible.plausible_integer(rows[1], MOST_COUNT),
             "remap_pending": bool(rows[2]),
             "remap_failure": bool(rows[3]),
         }
@@ -145,7 +147,9 @@ def _remaps_or_pages(card: NvmlGpu) -> dict[str, Any]:
     )
     known = None not in (single, double)
     return {
-        "retired_pages": plausible.whole(single + double, MOST_RETIRED_PAGES)
+        "retired_pages": plausible.plausible_integer(
+            single + double, MOST_RETIRED_PAGES
+        )
         if known
         else None,
         "retired_pages_pending": None if pending is None else bool(pending),

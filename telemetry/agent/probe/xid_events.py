@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 import pynvml as nvml
 
 from telemetry.agent.probe.gpu_probe import NvmlGpu
-from telemetry.agent.probe.nvml_call import quiet, text
+from telemetry.agent.probe.nvml_call import name_text, quiet
 from telemetry.protocol.sample import MOST_XID, MOST_XIDS, XidEvent
 
 MOST_WAITING = 256
@@ -108,7 +108,7 @@ class XidWatch:
             return False
         # A Gpu that fell off the bus no longer returns its UUID, so compare handles.
         uuid = self._by_handle.get(_address(data.device))
-        uuid = uuid or text(nvml.nvmlDeviceGetUUID, data.device)
+        uuid = uuid or name_text(nvml.nvmlDeviceGetUUID, data.device)
         waiting = self._waiting.get(uuid or "")
         if waiting is not None and 0 < data.eventData <= MOST_XID:
             waiting.append(XidEvent(code=data.eventData, at=self._clock()))

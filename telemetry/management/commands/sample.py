@@ -76,7 +76,7 @@ class Command(BaseCommand):
                 paint = (
                     terminal_view.coloured
                     if self._colours(options)
-                    else terminal_view.plain
+                    else terminal_view.uncoloured
                 )
                 shown = terminal_view.lines(
                     probe.info, sample, unnamed=probe.unnamed, paint=paint

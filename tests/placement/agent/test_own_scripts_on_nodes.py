@@ -22,7 +22,12 @@ from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.workload import Workload
 from placement.protocol.job_lifecycle import JobState
 from placement.protocol.launchers import FILES, Launcher
-from placement.protocol.multi_node import LOST_PEERS, PartInfo, culprit, reason_of
+from placement.protocol.multi_node import (
+    LOST_PEERS,
+    PartInfo,
+    first_failed_part,
+    reason_of,
+)
 from placement.protocol.rendezvous import Meeting
 from tests.placement.nodes import Web, ended, make_settings, script_order, start, until
 from tests.placement.planner.made import make_offer
@@ -95,7 +100,7 @@ class Both:
             )
             for number, status in enumerate(self.ends())
         ]
-        return reason_of(culprit(parts))
+        return reason_of(first_failed_part(parts))
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def child(monkeypatch):
 def follow_all():
     """Do what the worker does."""
     for row in Refinement.objects.filter(state="waiting"):
-        refining_service.follow(refinement_id=row.pk, clock=timezone.now)
+        refining_service.compute_refinement(refinement_id=row.pk, clock=timezone.now)
 
 
 async def test_somebody_signed_out_is_turned_away():

@@ -13,7 +13,7 @@ from placement.plans import measured_error, plan_outcome
 from placement.plans.available_gpus import placement_policy
 from placement.plans.service import save_plan
 from placement.protocol.job_lifecycle import JobState
-from placement.tick import follow
+from placement.tick import run_progress_tick
 from reservations.rules.lifecycle import State
 from telemetry.live.broadcast import DETAIL
 from telemetry.models import Gpu, UsageSummary
@@ -74,15 +74,15 @@ def test_a_plan_is_measured_while_it_runs_settled_at_the_end_and_fed_back(
     slow = 2 * step
     write(job, "loading\n")
     tell(redis_client, job, gpu, 10)
-    assert follow(now)["measured"] == 1
+    assert run_progress_tick(now)["measured"] == 1
     held = int(1.2 * shard["likely_bytes"])
     tell(redis_client, job, gpu, held)
     for n in range(40):
         row = {"step": n, "steps": 40, "step_seconds": slow, "peak_bytes": 1000 + n}
         write(job, json.dumps(row) + "\n")
-    follow(now + timedelta(seconds=4))
+    run_progress_tick(now + timedelta(seconds=4))
     tell(redis_client, job, gpu, 5)
-    follow(now + timedelta(seconds=8))
+    run_progress_tick(now + timedelta(seconds=8))
     row = plan_outcome.measured(job.outcome, job)
     assert row.gpus[0]["actual_bytes"] == held and row.gpus[0]["source"] == "processes"
     assert row.gpus[0]["actual_tensor_bytes"] == 1039
@@ -93,8 +93,8 @@ def test_a_plan_is_measured_while_it_runs_settled_at_the_end_and_fed_back(
 
     job.state, job.ended_at = JobState.DONE, now + timedelta(seconds=9)
     job.save()
-    assert follow(now + timedelta(seconds=10))["settled"] == 1
-    assert follow(now + timedelta(seconds=12))["settled"] == 0
+    assert run_progress_tick(now + timedelta(seconds=10))["settled"] == 1
+    assert run_progress_tick(now + timedelta(seconds=12))["settled"] == 0
     row.refresh_from_db()
     assert row.settled_at is not None and row.not_counted == ""
     assert row.memory_ratio == pytest.approx(1.2, rel=1e-3)
@@ -179,7 +179,7 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
     )
     job.refresh_from_db()
     # It ran between two looks; its node could not say whose the memory was.
-    assert follow(now + timedelta(seconds=30)) == {
+    assert run_progress_tick(now + timedelta(seconds=30)) == {
         "progress": 0,
         "measured": 0,
         "missed": 1,
@@ -200,11 +200,13 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
         to_at=now,
         next_at=now,
     )
-    assert follow(now + timedelta(seconds=2))["settled"] == 0  # not counted yet
+    assert (
+        run_progress_tick(now + timedelta(seconds=2))["settled"] == 0
+    )  # not counted yet
     UsageSummary.objects.filter(pk=summary.pk).update(
         n=9, memory_max_bytes=row.gpus[0]["others_bytes"] + 500, next_at=None
     )
-    assert follow(now + timedelta(seconds=3))["settled"] == 1
+    assert run_progress_tick(now + timedelta(seconds=3))["settled"] == 1
     row.refresh_from_db()
     assert row.gpus[0]["actual_bytes"] == 500 and row.gpus[0]["source"] == "gpu"
     job.state, job.kind, job.recipe = JobState.DONE, Job.Kind.RECIPE, "burn-in"

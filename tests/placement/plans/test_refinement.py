@@ -46,7 +46,9 @@ def ask(user, *, name="gpt2", now=None, **workload):
 
 
 def follow(row):
-    state = refining_service.follow(refinement_id=row.pk, clock=timezone.now)
+    state = refining_service.compute_refinement(
+        refinement_id=row.pk, clock=timezone.now
+    )
     row.refresh_from_db()
     return state
 

@@ -37,7 +37,7 @@ from placement.protocol.serving_frames import (
     pack,
     unpack,
 )
-from telemetry.protocol.codec import Malformed, decode, encode, plain, read
+from telemetry.protocol.codec import Malformed, decode, encode, read, to_plain
 from telemetry.protocol.coded_error import CodedError
 from tests.kinds import mutations, values_of
 
@@ -103,7 +103,7 @@ CALLS = values_of(
 def test_every_value_reads_back_as_it_was_written(kind, data) -> None:
     value = data.draw(VALUES[kind])
     assert decode(kind, encode(value)) == value
-    assert read(kind, plain(value)) == value
+    assert read(kind, to_plain(value)) == value
 
 
 @pytest.mark.parametrize("kind", VALUES)
@@ -149,7 +149,7 @@ def test_a_changed_order_is_an_order_or_refused(orders, parse, data) -> None:
 @pytest.mark.parametrize("kind", FACTS)
 @given(st.data())
 def test_a_changed_fact_is_a_fact_or_refused(kind, data) -> None:
-    message = {"v": 1, "kind": kind, **plain(data.draw(FACTS[kind]))}
+    message = {"v": 1, "kind": kind, **to_plain(data.draw(FACTS[kind]))}
     changed = data.draw(mutations(json.loads(json.dumps(message))))
     if isinstance(changed, dict):
         try:

@@ -22,8 +22,8 @@ from placement.protocol.launchers import (
 from placement.protocol.multi_node import (
     LOST_PEERS,
     PartInfo,
-    culprit,
-    ended_as,
+    final_state,
+    first_failed_part,
     lost_peers,
     reason_of,
 )
@@ -53,11 +53,11 @@ def test_the_whole_ends_as_the_worst_of_its_parts():
     done, failed, lost, stopped, runs = map(
         JobState, ("done", "failed", "lost", "stopped", "running")
     )
-    assert ended_as([done, runs]) is None
-    assert ended_as([done, done]) is done
-    assert ended_as([done, stopped]) is stopped
-    assert ended_as([stopped, failed]) is failed
-    assert ended_as([failed, lost]) is lost
+    assert final_state([done, runs]) is None
+    assert final_state([done, done]) is done
+    assert final_state([done, stopped]) is stopped
+    assert final_state([stopped, failed]) is failed
+    assert final_state([failed, lost]) is lost
 
 
 def test_the_reason_names_the_node_and_rank_that_failed_first():
@@ -65,11 +65,14 @@ def test_the_reason_names_the_node_and_rank_that_failed_first():
     killed = part(1, "failed", "x", "gpuportal: rank 3 ended by SIGKILL", ended_at=2.0)
     gone = part(1, "lost", reason="the process that kept the job is gone")
     follows = part(0, "failed", "gpuportal: rank 0 ended by SIGABRT", ended_at=9.0)
-    assert reason_of(culprit([broken, killed])) == "lab-1: rank 3 ended by SIGKILL"
-    assert culprit([follows, killed]) is killed
-    assert culprit([broken, gone]) is gone
+    assert (
+        reason_of(first_failed_part([broken, killed]))
+        == "lab-1: rank 3 ended by SIGKILL"
+    )
+    assert first_failed_part([follows, killed]) is killed
+    assert first_failed_part([broken, gone]) is gone
     assert reason_of(gone).startswith("lab-1 (ranks 2 to 3): the process that kept")
-    assert culprit([part(0, "stopped"), part(1, "done")]) is None
+    assert first_failed_part([part(0, "stopped"), part(1, "done")]) is None
     assert recipe_launch.ending(-9) == "ended by SIGKILL"
 
 
@@ -103,7 +106,7 @@ def test_launchers_of_others_are_understood_and_lost_connections_are_what_follow
     second = part(1, "failed", *TABLE.format(-11).splitlines(), ended_at=9.0)
     assert reason_of(second) == "lab-1: rank 3 ended by SIGSEGV"
     code = part(1, "failed", *TABLE.format(2).splitlines(), ended_at=9.0)
-    assert culprit([first, code]) is code
+    assert first_failed_part([first, code]) is code
     assert reason_of(code) == "lab-1: rank 3 ended with exit code 2"
     deep = part(1, "failed", f"{LAUNCH_PY} exits with return code = -9", "")
     assert reason_of(deep) == "lab-1: one of ranks 2 to 3 ended by SIGKILL"

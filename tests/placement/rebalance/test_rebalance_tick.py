@@ -68,8 +68,8 @@ def test_a_job_is_looked_at_once_in_an_interval(watched, rules):
 def test_two_ticks_at_once_make_one_decision(watched, monkeypatch):
     from placement.rebalance import rebalance_tick
 
-    taken = rebalance_tick._due(PlacementPolicy.current(), {}, NOW)
-    again = rebalance_tick._due(PlacementPolicy.current(), {}, NOW)
+    taken = rebalance_tick._jobs_to_evaluate(PlacementPolicy.current(), {}, NOW)
+    again = rebalance_tick._jobs_to_evaluate(PlacementPolicy.current(), {}, NOW)
     rules = PlacementPolicy.current()
     assert rebalance_tick._judge_job(taken[0], None, rules, NOW)
     assert not rebalance_tick._judge_job(again[0], None, rules, NOW)

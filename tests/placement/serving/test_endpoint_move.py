@@ -199,7 +199,7 @@ def test_what_cannot_move_or_does_not_answer_is_told_once(
     assert endpoint_move.tick(late)["serves_silent"] == 0
     quiet = stage.job.endpoint
     Job.objects.filter(pk=old.pk).update(may_move=False)
-    assert list(endpoint_move._troubled({quiet.gpu.uuid}, late)) == []
+    assert list(endpoint_move._troubled_endpoints({quiet.gpu.uuid}, late)) == []
     Job.objects.filter(pk=old.pk).update(state=JobState.STOPPED)
     with pytest.raises(CannotMove, match="it is stopped"):
         endpoint_move.move_now(user=alice, job_id=old.pk, now=now)

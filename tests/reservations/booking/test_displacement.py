@@ -50,7 +50,9 @@ def test_firm_within_quota_displaces_flex_and_tells_at_once(
     lab, bob, carol, django_capture_on_commit_callbacks, monkeypatch
 ) -> None:
     told = []
-    monkeypatch.setattr(live, "_tell", lambda message, pk: told.append((message, pk)))
+    monkeypatch.setattr(
+        live, "_send_live", lambda message, pk: told.append((message, pk))
+    )
     flex = lab.book(bob, lab.gpus[:2], TUESDAY, 2)
     assert flex.kind == Kind.FLEX
     with django_capture_on_commit_callbacks(execute=True):

@@ -7,7 +7,7 @@ from django.core.management import call_command
 from django.db import transaction
 
 from reservations import tick
-from reservations.booking.relocation import move_rest
+from reservations.booking.relocation import relocate_rest
 from reservations.booking.service import book
 from reservations.models import Allocation, AuditEntry, LedgerEntry, SitePolicy
 from reservations.presence.check_in import check_in, keep_idle
@@ -46,7 +46,7 @@ def held(alice, gpus):
 
 def rest(held, gpus, *, now=None, actor=None):
     with transaction.atomic():
-        return move_rest(
+        return relocate_rest(
             reservation_id=held.pk,
             gpu_ids=[gpu.pk for gpu in gpus],
             actor=actor,

@@ -16,8 +16,8 @@ from reservations.presence.escalation import (
     EscalationExemption,
     EscalationStep,
     Suspect,
+    exemption_of_case,
     next_step,
-    why_never,
 )
 from telemetry.protocol.reading import ProcessReading
 from telemetry.rules.thresholds import JudgePolicy
@@ -123,7 +123,7 @@ def test_a_process_that_came_late_has_its_own_time() -> None:
     ],
 )
 def test_what_is_never_done_and_why(case, why) -> None:
-    assert why_never(case, owners=OWNERS, policy=POLICY) is why
+    assert exemption_of_case(case, owners=OWNERS, policy=POLICY) is why
     assert step(case) is None
 
 
@@ -193,6 +193,7 @@ def test_nothing_is_ever_done_to_a_co_user() -> None:
         shared = replace(ALICE, co_users=frozenset({sign}))
         case = case_of(holding=shared)
         assert (
-            why_never(case, owners=OWNERS, policy=POLICY) is EscalationExemption.HOLDER
+            exemption_of_case(case, owners=OWNERS, policy=POLICY)
+            is EscalationExemption.HOLDER
         )
         assert step(case) is None

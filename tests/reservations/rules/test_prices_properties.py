@@ -27,9 +27,9 @@ from reservations.rules.prices import (
     PeakHours,
     Rate,
     Tariff,
+    combined_tariff,
     cost_gpu_seconds,
     read_peak,
-    together,
 )
 from reservations.rules.window import WEEK_SECONDS, Window, instant, unix
 from tests.reservations.rules.strategies import windows
@@ -46,7 +46,7 @@ tariffs = st.lists(
     st.builds(Tariff.of, st.integers(1, 20), st.one_of(st.none(), peaks)),
     min_size=1,
     max_size=3,
-).map(together)
+).map(combined_tariff)
 CHANGES = (datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 4, 4, 15, tzinfo=UTC))
 clock_windows = st.one_of(
     windows(),

@@ -7,7 +7,7 @@ import pytest
 from gpuportal.board.board_snapshot import holders_for, load_board, viewer_of
 from reservations.booking.booking_change import change
 from reservations.booking.release import cancel, release
-from reservations.booking.relocation import move_rest
+from reservations.booking.relocation import relocate_rest
 from reservations.models import CoUser, Notice
 from reservations.notifications.queries import notices_of
 from reservations.notifications.text.sharing_text import MOST_CO_USERS, CannotShare
@@ -115,7 +115,7 @@ def test_board_calendar_and_nodes_know_who_shares_a_running_one(
     assert entry(bob)["co_users"] == []
     assert "co_users" not in entry(carol)
 
-    moved = move_rest(
+    moved = relocate_rest(
         reservation_id=row.pk,
         gpu_ids=[lab.gpus[1].pk],
         actor=alice,

@@ -296,10 +296,10 @@ def test_two_beats_place_once_and_a_withdrawn_request_not_at_all(lab, alice) -> 
     args = {"now": NOW, "policy": policy}
     slot = Window(at(12), at(14))
     with pytest.raises(scheduler.TurnLost):
-        scheduler.place_one(second, [lab.gpus[3].pk], slot, turn=0, **args)
+        scheduler.book_waiting_request(second, [lab.gpus[3].pk], slot, turn=0, **args)
     waiting.withdraw(waiting_id=second.pk, user=alice, now=NOW)
     with pytest.raises(scheduler.TurnLost):
-        scheduler.place_one(second, [lab.gpus[3].pk], slot, turn=1, **args)
+        scheduler.book_waiting_request(second, [lab.gpus[3].pk], slot, turn=1, **args)
     assert Reservation.objects.get() == window, "rolled back"
 
 

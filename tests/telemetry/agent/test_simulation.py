@@ -10,8 +10,8 @@ from telemetry.agent.simulation import (
     SimulatedProcess,
     heat_pct,
     reading,
+    smooth_noise,
     total_pct,
-    wobble,
 )
 from telemetry.protocol.hardware import GpuInfo
 from telemetry.protocol.sample import NodeSample, Throttle
@@ -108,6 +108,6 @@ def test_whatever_the_script_says_the_portal_takes_the_readings(script, moment) 
 
 @given(st.floats(0, 1e6))
 def test_the_wobble_is_smooth_and_bounded(moment: float) -> None:
-    here, soon = wobble("k", moment, 20.0), wobble("k", moment + 0.1, 20.0)
+    here, soon = smooth_noise("k", moment, 20.0), smooth_noise("k", moment + 0.1, 20.0)
     assert -1 <= here <= 1
     assert abs(here - soon) < 0.05

@@ -10,7 +10,7 @@ from msgspec import Struct, convert
 
 from telemetry.agent.simulated_probe import ScriptFile
 from telemetry.agent.simulated_processes import SimulatedClaim
-from telemetry.protocol.codec import Line, Malformed, decode, encode, plain, read
+from telemetry.protocol.codec import Line, Malformed, decode, encode, read, to_plain
 from telemetry.protocol.hardware import GpuInfo, RosterMessage
 from telemetry.protocol.reading import (
     GpuReading,
@@ -36,7 +36,7 @@ def test_every_value_reads_back_as_it_was_written(kind, data) -> None:
     value = data.draw(values_of(kind))
     assert decode(kind, encode(value)) == value
     assert read(kind, json.loads(encode(value))) == value
-    assert json.loads(encode(value)) == json.loads(json.dumps(plain(value)))
+    assert json.loads(encode(value)) == json.loads(json.dumps(to_plain(value)))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -336,7 +336,7 @@ def test_a_script_that_is_replaced_is_neither_written_over_nor_followed(race):
 
     def put():
         race.make()
-        job_files._put(script, b"#!/bin/sh\n", STUDENT, mode=0o700)
+        job_files._write_file(script, b"#!/bin/sh\n", STUDENT, mode=0o700)
         job_process.command(order, race.work)
 
     moves: Moves = [

@@ -262,11 +262,11 @@ def test_the_results_of_one_person_have_a_ceiling_that_says_its_numbers(ended, c
     sums = hashlib.sha256(b"").hexdigest()
     files = [{"path": name, "size": 2 * 2**20, "sha256": sums} for name in ("a", "b")]
     said = {"files": files, "left_out": []}
-    wanted = result_files.listed(job=job, attempt=1, said=said, now=timezone.now())
+    wanted = result_files.store_list(job=job, attempt=1, said=said, now=timezone.now())
     assert [row.path for row in wanted] == ["a"]
     refused = ResultFile.objects.get(path="b").refused
     assert refused == "your results hold 2 MiB of 3 MiB: delete those of old jobs"
     result_files.drop(ResultFile.objects.filter(path="a"), now=timezone.now())
     said["files"] = [{"path": "c", "size": 2 * 2**20, "sha256": sums}]
-    wanted = result_files.listed(job=job, attempt=1, said=said, now=timezone.now())
+    wanted = result_files.store_list(job=job, attempt=1, said=said, now=timezone.now())
     assert [row.path for row in wanted] == ["c"], "what was deleted makes room"

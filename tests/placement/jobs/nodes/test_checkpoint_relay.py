@@ -145,7 +145,7 @@ def test_a_checkpoint_goes_from_its_node_to_the_one_it_was_ordered_to(lab, monke
         assert call("get", job, "/0?offset=0", node).status_code == 404
     assert call("get", before, "/0?offset=0", "red").status_code == 404
     Job.objects.filter(pk=job.pk).update(state="running", started_at=after(4))
-    assert checkpoint_relay.tidy() == 1
+    assert checkpoint_relay.delete_unneeded_bytes() == 1
     row.refresh_from_db()
     assert row.state == "dropped" and not checkpoint_store.path_of(row).exists()
     assert call("get", job, "/0?offset=0", "blue").status_code == 404

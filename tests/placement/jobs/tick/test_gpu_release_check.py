@@ -19,7 +19,7 @@ from telemetry.agent.simulated_probe import SimulatedProbe, write_claim
 from telemetry.agent.simulated_processes import drop_claim
 from telemetry.live import broadcast
 from telemetry.models import Alert
-from telemetry.protocol.codec import plain
+from telemetry.protocol.codec import to_plain
 from tests.factories import make_gpu, make_node, make_reservation
 from tests.placement import nodes
 from tests.placement.lab import GIB, send_frame
@@ -64,7 +64,7 @@ def tell(tmp_path, redis_client):
 
     def send(used_mib=None, frames=gpu_release_check.FRAMES):
         probe.begin(time.time())
-        reading = plain(probe.read_gpu("GPU-node1-0"))
+        reading = to_plain(probe.read_gpu("GPU-node1-0"))
         used = reading["memory_used_bytes"] // 2**20 if used_mib is None else used_mib
         for _ in range(frames):
             send_frame(redis_client, {0: used})

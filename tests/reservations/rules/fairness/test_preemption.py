@@ -21,11 +21,11 @@ from reservations.rules.fairness.preemption import (
     FlexHeld,
     check_above,
     deciding,
+    displaced_by,
     fewest_displaced,
     flex_to_displace,
     keys,
     ranks_above,
-    yielding,
 )
 from reservations.rules.window import Window, unix
 from tests.reservations.rules.strategies import trees
@@ -69,7 +69,7 @@ def tree(usage: dict[int, int], accounts=LAB, of=None) -> FairTree:
 
 
 def taken(fair: FairTree, by: int, cost: int, *held: FlexInfo):
-    found = yielding(
+    found = displaced_by(
         held, member_pk=by, more_gpu_seconds=cost, tree=fair, freeze_seconds=12 * HOUR
     )
     check_above(found, on={one.reservation_pk: "n:1" for one in held})

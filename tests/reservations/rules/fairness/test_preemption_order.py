@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from reservations.rules.calendar import FlexInfo
 from reservations.rules.fairness.preemption import (
     FairTree,
+    displaced_by,
     keys,
     ranks_above,
-    yielding,
 )
 from tests.reservations.rules.strategies import trees
 
@@ -33,7 +33,7 @@ def test_who_surely_stands_below_never_stands_above(parts, data) -> None:
         for pk, owner in enumerate(owners)
     ]
     more = data.draw(st.integers(1, 6))
-    gone = yielding(
+    gone = displaced_by(
         flex, member_pk=own, more_gpu_seconds=more, tree=tree, freeze_seconds=0
     )
     below = tree.scales.below(own, more, flex)

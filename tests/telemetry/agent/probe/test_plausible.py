@@ -10,9 +10,9 @@ pytestmark = pytest.mark.pure
 
 @pytest.mark.parametrize("garbage", [255, 2**32 - 1, -1])
 def test_garbage_becomes_cannot_say(garbage: int) -> None:
-    assert plausible.whole(garbage, 100) is None
-    assert plausible.whole(100, 100) == 100
-    assert plausible.whole(0, 100) == 0
+    assert plausible.plausible_integer(garbage, 100) is None
+    assert plausible.plausible_integer(100, 100) == 100
+    assert plausible.plausible_integer(0, 100) == 0
 
 
 def test_milliwatts_become_watts_and_garbage_becomes_none() -> None:
@@ -22,9 +22,9 @@ def test_milliwatts_become_watts_and_garbage_becomes_none() -> None:
 
 
 def test_every_documented_reason_has_a_word_and_no_other_bit_has() -> None:
-    assert plausible.throttle_words((1 << 64) - 1) == tuple(Throttle)
-    assert plausible.throttle_words(0) == ()
-    assert plausible.throttle_words(None) is None
+    assert plausible.throttle_reasons((1 << 64) - 1) == tuple(Throttle)
+    assert plausible.throttle_reasons(0) == ()
+    assert plausible.throttle_reasons(None) is None
 
 
 def test_the_bits_are_those_of_the_bindings() -> None:
