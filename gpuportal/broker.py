@@ -56,8 +56,10 @@ def verified_url(url: str, *, ca_file: str = "") -> str:
 def is_unencrypted(url: str) -> bool:
     """Return whether password and messages go to another machine without TLS.
 
-    >>> in_the_open("redis://:x@gpu.example.org/0"), in_the_open("redis://localhost/0")
-    (True, False)
+    >>> is_unencrypted("redis://:x@gpu.example.org/0")
+    True
+    >>> is_unencrypted("redis://localhost/0")
+    False
     """
     parts = urlsplit(url)
     if parts.scheme != "redis":

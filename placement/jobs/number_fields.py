@@ -10,7 +10,7 @@ from telemetry.protocol.sentences import sentence
 def whole_number_field(least: int, most: int, **more: Any) -> forms.IntegerField:
     """Return a field for a whole number.
 
-    >>> whole(1, 5).error_messages["max_value"]
+    >>> whole_number_field(1, 5).error_messages["max_value"]
     'must be a whole number from 1 to 5'
     """
     says = _error_messages(

@@ -121,9 +121,9 @@ class PartInfo:
 def final_state(states: Collection[JobState]) -> JobState | None:
     """Return how the whole ended; None: a part has not.
 
-    >>> ended_as([JobState.DONE, JobState.DONE]).value
+    >>> final_state([JobState.DONE, JobState.DONE]).value
     'done'
-    >>> ended_as([JobState.STOPPED, JobState.FAILED]).value
+    >>> final_state([JobState.STOPPED, JobState.FAILED]).value
     'failed'
     """
     if any(state not in ENDS for state in states):

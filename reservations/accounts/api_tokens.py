@@ -1,4 +1,4 @@
-"""API tokens: made once, shown once, kept as a hash, revocable."""
+"""API tokens: created once, shown once, stored as a hash, revocable."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -13,10 +13,10 @@ from telemetry.protocol.sentences import sentence
 def create_token(
     *, user: User, label: str, scopes: Sequence[str], days: int, now: datetime
 ) -> tuple[ApiToken, str]:
-    """Make a token; the text is returned here and never again.
+    """Create a token and return it with its text, which is not stored.
 
     Raises:
-        ValueError: a scope that nobody may hand out.
+        ValueError: a scope that no token may have.
     """
     unknown = sorted(
         scope
@@ -46,7 +46,7 @@ def create_token(
 
 @transaction.atomic(durable=True)
 def revoke_token(*, token_id: int, user: User, now: datetime) -> bool:
-    """Revoke one of the User's own tokens; False: it was none, or revoked before."""
+    """Revoke one of the User's own tokens. False: not theirs, or revoked before."""
     revoked = ApiToken.objects.filter(pk=token_id, user=user, revoked_at=None).update(
         revoked_at=now
     )
@@ -58,5 +58,5 @@ def revoke_token(*, token_id: int, user: User, now: datetime) -> bool:
 
 
 def _scope_sort_key(scope: str) -> tuple[int, str]:
-    """Where a scope stands in a token's list."""
+    """Return the position of a scope in a token's list."""
     return (ApiToken.SCOPES.index(scope.partition(":")[0]), scope)

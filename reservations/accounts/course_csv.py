@@ -25,7 +25,7 @@ LOGIN_LENGTH = 32
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What a course is made with."""
+    """The values with which a course is created."""
 
     name: str
     title: str
@@ -33,16 +33,16 @@ class Course:
     shares: int
     ends_at: datetime
     quota_gpu_seconds: int | None = None
-    """The whole course's; None: the sum of the members'."""
+    """Of the whole course. None: the sum of the members' quotas."""
     member_quota_gpu_seconds: int | None = None
-    """Each student's; None: the site's."""
+    """Of each student. None: the site's quota."""
     head: str = ""
-    """Login of who leads it; empty: nobody yet."""
+    """Login of the head. Empty: there is none yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Student:
-    """One row of the list, with the login it comes to."""
+    """One row of the list, with the login that it results in."""
 
     username: str
     name: str
@@ -60,12 +60,12 @@ class StudentList:
 
     @property
     def new(self) -> int:
-        """How many get a login."""
+        """Return how many students get a new login."""
         return sum(student.new for student in self.students)
 
 
 def students_of(rows: Iterable[SheetRow], people: Mapping[int, Person]) -> StudentList:
-    """Match a list with the people that are known."""
+    """Match the rows of a list with known people."""
     matcher = _Matcher(people)
     for row in rows:
         matcher.add(row)
@@ -159,7 +159,7 @@ class _Matcher:
         return made
 
     def _fresh(self, mail: str) -> str:
-        """Return a login that nobody has, made of a mail's first part."""
+        """Return an unused login, made from the first part of a mail address."""
         part = unicodedata.normalize("NFKD", mail.split("@", 1)[0]).lower()
         base = (
             re.sub(r"[^a-z0-9._-]", "", part).strip("._-")[:LOGIN_LENGTH] or "student"
@@ -176,7 +176,7 @@ def _known(person: Person, row: SheetRow) -> Student:
 
 
 def course_edits(course: Course, students: Iterable[Student]) -> list[Edit]:
-    """Return the edits that make a course with its head and its students."""
+    """Return the edits that create a course with its head and its students."""
     account: dict[str, Any] = {
         "name": course.name,
         "title": course.title,

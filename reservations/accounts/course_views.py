@@ -1,4 +1,4 @@
-"""A term's course: made from a list of students in one step, ending by date."""
+"""A term's course: created from a list of students in one step, ended by date."""
 
 from datetime import datetime
 from typing import Any
@@ -98,7 +98,7 @@ class CourseForm(SheetForm):
 @require_safe
 @operator_required
 def show(request: HttpRequest) -> HttpResponseBase:
-    """List the courses: every Account that ends by date."""
+    """List the courses: every Account that has an end."""
     q = request.GET.get("q", "").strip()[:80]
     rows = Account.objects.exclude(ends_at=None).select_related("parent")
     if q:
@@ -197,7 +197,7 @@ def _members_without_password(account: Account) -> QuerySet[User]:
 @operator_required
 @never_cache
 def invite(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Hand out fresh links for an Account's new people: as CSV, or by mail."""
+    """Create new links for an Account's new people, as CSV or by mail."""
     account = get_object_or_404(Account, pk=pk)
     user_ids = list(_members_without_password(account).values_list("pk", flat=True))
     user = reader(request)

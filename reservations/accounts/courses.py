@@ -32,14 +32,14 @@ from telemetry.protocol.sentences import sentence
 from telemetry.rules.isolated_steps import isolated
 
 MOST_TOLD = 100
-"""People that one tick tells of one course."""
+"""People whom one tick notifies about one course."""
 MOST_ENDED = 20
 SOON = timedelta(days=max(WARN_DAYS))
 log = logging.getLogger(__name__)
 
 
 def end_due(at: datetime, policy: Policy) -> dict[str, int]:
-    """Warn about near ends, then end what is due; return the numbers of both."""
+    """Warn of near ends, then end what is due. Return the counts of both."""
     if not _has_work(at):
         return dict.fromkeys(("endings_told", "courses_ended", "guests_ended"), 0)
     return {
@@ -51,7 +51,7 @@ def end_due(at: datetime, policy: Policy) -> dict[str, int]:
 
 
 def _has_work(at: datetime) -> bool:
-    """Say in one query whether any step finds something: mostly none does."""
+    """Say in one query whether any step has work: usually none has."""
     queries: list[QuerySet[Any, Any]] = [
         Account.objects.filter(archived_at=None, ends_at__lte=at + SOON),
         Membership.objects.filter(active=True, expires_at__lte=at + SOON),
@@ -70,11 +70,11 @@ def _safely(
     return 0
 
 
-# --- telling ----------------------------------------------------------------------
+# --- notices ----------------------------------------------------------------------
 
 
 def _notify_members(at: datetime, policy: Policy) -> int:
-    """Tell members 7 days and 1 day before their course ends."""
+    """Notify members 7 days and 1 day before their course ends."""
     told = 0
     soon = Account.objects.filter(
         archived_at=None, ends_at__gt=at, ends_at__lte=at + SOON
@@ -98,7 +98,7 @@ def _notify_members(at: datetime, policy: Policy) -> int:
 
 
 def _notify_guests(at: datetime, policy: Policy) -> int:
-    """Tell a guest, and who answers for them, before their time is over."""
+    """Notify a guest and the guest's sponsor before the guest's time ends."""
     soon = Membership.objects.filter(
         active=True, expires_at__gt=at, expires_at__lte=at + SOON
     ).select_related("user", "sponsor", "account")
@@ -146,30 +146,30 @@ def _notify_of_end(
         )
 
 
-# --- ending -------------------------------------------------------------------------
+# --- ends ---------------------------------------------------------------------------
 
 
 def _end_courses(at: datetime, policy: Policy) -> int:
-    """Wind a course down; once nothing is held any more, archive it."""
+    """Wind a course down. Archive it once its members hold nothing any more."""
     ended = 0
     due = Account.objects.filter(archived_at=None, ends_at__lte=at)
     for course in due.order_by("ends_at", "pk")[:MOST_ENDED]:
         inside = Membership.objects.filter(account_id__in=subtree(course.pk))
         reason = sentence("{name} has ended", name=course.name)
         assert course.ends_at is not None
-        # As of its end and not of the tick, which may come late.
+        # The time of its end, because the tick may be late.
         if offboarding.wind_down(
             inside, at=course.ends_at, policy=policy, reason=reason
         ):
             edit = Edit("account", course.pk, course.version, {"archived": True})
             ended += _change([edit], TreeChange.Kind.ARCHIVE, reason, at)
-    # A booking made at the same moment as the account was archived.
+    # A booking may have been made in the moment in which the account was archived.
     stray = _memberships_with_stray_gpus()
     if stray.exists():
         offboarding.wind_down(
             stray, at=at, policy=policy, reason=sentence("the account has ended")
         )
-    # Who left an Account waits and repeats no more; what they are owed stays theirs.
+    # Former members lose their waiting requests and series, and keep their vouchers.
     left = _ended_memberships()
     if left.exists():
         offboarding.end_wishes(left, at=at, reason=sentence("left it"), owed=False)
@@ -177,14 +177,14 @@ def _end_courses(at: datetime, policy: Policy) -> int:
 
 
 def _memberships_with_stray_gpus() -> QuerySet[Membership]:
-    """Return the holders of Gpus through an archived Account."""
+    """Return the Memberships that hold Gpus through an archived Account."""
     return Membership.objects.filter(account__archived_at__isnull=False).filter(
         reservations__state__in=offboarding.LIVE
     )
 
 
 def _ended_memberships() -> QuerySet[Membership]:
-    """Who left an Account, and still waits or repeats in it."""
+    """Return ended Memberships that still have waiting requests or series."""
     return Membership.objects.filter(active=False).filter(
         Q(waiting__state=WaitingRequest.State.WAITING)
         | Q(series__state=Series.State.RUNNING)
@@ -192,7 +192,7 @@ def _ended_memberships() -> QuerySet[Membership]:
 
 
 def _end_guests(at: datetime, policy: Policy) -> int:
-    """Wind down whose own time in an Account is over; they are no members then."""
+    """Wind guests down whose time in an Account is over and who are no members then."""
     due = Membership.objects.filter(active=True, expires_at__lte=at).order_by(
         "expires_at", "pk"
     )
@@ -215,7 +215,7 @@ def _end_guests(at: datetime, policy: Policy) -> int:
 
 
 def _change(edits: list[Edit], kind: str, reason: str, at: datetime) -> int:
-    """Write it as a change that the operator can undo; 0: another worker did."""
+    """Store it as a change that the operator can undo. 0: another worker was first."""
 
     def still_due(done: Edited) -> None:
         if not done.changed:

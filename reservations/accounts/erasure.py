@@ -1,9 +1,9 @@
 """Erase a person: the row stays, without anything that identifies the person.
 
-Ledger, audit log and summaries point at the User's row, which gets an alias, so every
-balance stays as it was. Texts that named the person get the alias too. In the ledger
-and the audit log, whose rows never change, the names are struck out. The caller opens
-the transaction, so that all apps erase together or not at all.
+Ledger, audit log and summaries refer to the User's row, which gets an alias, so every
+balance stays as it was. Texts that name the person get the alias too. In the ledger and
+the audit log, whose rows never change, the names are struck out. The caller opens the
+transaction, so that all apps erase together or not at all.
 """
 
 import re
@@ -67,12 +67,12 @@ NAMING: tuple[tuple[type[Model], tuple[str, ...]], ...] = (
     (Membership.history.model, ("history_change_reason",)),
     (SitePolicy.history.model, ("history_change_reason",)),
 )
-"""Texts of this floor that may name anybody, and may be rewritten."""
+"""Texts of this app that may name a person and may be rewritten."""
 BATCH = 500
 
 
 def names_to_erase(user: User) -> PersonNames:
-    """Return everything a User is called, and the alias."""
+    """Return all names of a User, and the alias."""
     alias = f"erased-{user.pk}"
     while User.objects.filter(username=alias).exclude(pk=user.pk).exists():
         alias += "x"
@@ -102,11 +102,12 @@ def _single_names(user: User) -> list[str]:
 
 
 def check_erasable(user: User, *, typed: str, actor: User | None) -> None:
-    """Refuse what cannot be taken back unless it is meant and nothing is live.
+    """Refuse an erasure, which cannot be undone, that is not meant or comes too early.
 
     Raises:
-        NotErasable: not typed, erased before, the operator, or oneself.
-        StillHolds: live reservations, or a guest to answer for.
+        NotErasable: the name was not typed, the person was erased before, is the
+            operator, or is the actor.
+        StillHolds: the person has live reservations, or sponsors a guest.
     """
     if user.erased_at is not None:
         raise NotErasable(why=sentence("This person has been erased already"))
@@ -137,7 +138,7 @@ def check_erasable(user: User, *, typed: str, actor: User | None) -> None:
 def erase(
     *, user_id: int, typed: str, actor: User | None, now: datetime
 ) -> PersonNames:
-    """Take everything away that says who a User was. In the caller's transaction.
+    """Remove everything that identifies a User, in the caller's transaction.
 
     Raises:
         NotErasable, StillHolds.
@@ -157,7 +158,7 @@ def erase(
 
 
 def _drop_own(user: User, now: datetime) -> None:
-    """Delete what only the person had, and end what they were part of."""
+    """Delete what only this person had, and end their part in what others have."""
     Delivery.objects.filter(notice__user=user).delete()
     RefusedRequest.objects.filter(membership__user=user).delete()
     own = (Notice, ApiToken, Invitation, NoticeSettings, CalendarFeed, Favourite)
@@ -211,7 +212,7 @@ def _naming(
 
 
 def rewrite(model: type[Model], fields: tuple[str, ...], names: PersonNames) -> int:
-    """Put the alias in place of a person's names in texts; how many rows changed."""
+    """Put the alias in place of a person's names. Return how many rows changed."""
     changed = 0
     for row in list(_naming(model, fields, names)):
         values = {}
@@ -230,7 +231,7 @@ def rewrite(model: type[Model], fields: tuple[str, ...], names: PersonNames) -> 
 
 
 def _rewrite_titles(names: PersonNames) -> None:
-    """Rewrite what Accounts were titled; an Account's own name is no text."""
+    """Rewrite the titles of Accounts. Their names identify nobody."""
     for row in list(_naming(TreeChangeRow, ("before", "after"), names)):
         for values in (row.before, row.after):
             if values and values.get("title"):
@@ -239,7 +240,7 @@ def _rewrite_titles(names: PersonNames) -> None:
 
 
 def _strike_names(names: PersonNames) -> None:
-    """Strike texts of the ledger and the audit log that name the person."""
+    """Strike out texts of the ledger and the audit log that name the person."""
     for entry in list(_naming(LedgerEntry, ("reason",), names)):
         if names.inside(entry.reason):
             LedgerEntry.objects.filter(pk=entry.pk).update(reason=STRUCK_TEXT)

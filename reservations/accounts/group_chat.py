@@ -17,10 +17,10 @@ from telemetry.protocol.sentences import sentence
 def may_set_chat(
     user: User, account: Account, headed: frozenset[int] | None = None
 ) -> bool:
-    """Say whether a User chooses the chat of an Account: its heads and the operator.
+    """Say whether a User may choose the chat of an Account, as its head or operator.
 
     Args:
-        headed: the Accounts that the User is head of; None: they are read.
+        headed: the Accounts that the User is head of. None: they are read.
     """
     if account.archived_at is not None:
         return False
@@ -32,12 +32,12 @@ def may_set_chat(
 def set_chat(
     *, user: User, account_id: int, url: str, format_name: str, now: datetime
 ) -> str:
-    """Take an address for a group and return its signing secret, this once.
+    """Store the address of a group's chat. Return its signing secret, this once.
 
-    Chat services check no signature: they have no secret, and "" is returned.
+    Chat services check no signature. For them there is no secret, and "" is returned.
 
     Raises:
-        NotAllowed: not theirs to choose.
+        NotAllowed: the User may not choose it.
         WebhookRefused: the portal does not call that address.
     """
     account = _account_with_chat_right(user, account_id)
@@ -77,10 +77,10 @@ def enable_chat(*, user: User, account_id: int, now: datetime) -> None:
 
 @transaction.atomic(durable=True)
 def drop_chat(*, user: User, account_id: int, now: datetime) -> None:
-    """Forget the address and its secret.
+    """Delete the address and its secret.
 
     Raises:
-        NotAllowed: not theirs to choose.
+        NotAllowed: the User may not choose it.
     """
     account = _account_with_chat_right(user, account_id)
     if GroupChat.objects.filter(account=account).delete()[0]:
@@ -89,7 +89,7 @@ def drop_chat(*, user: User, account_id: int, now: datetime) -> None:
 
 @transaction.atomic(durable=True)
 def try_chat(*, user: User, account_id: int, now: datetime) -> bool:
-    """Send a test message to the chat; False: less than a minute after the last one.
+    """Send a test message to the chat. False: less than a minute after the last one.
 
     Raises:
         NotAllowed: the User does not head the group.

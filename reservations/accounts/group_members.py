@@ -30,20 +30,20 @@ from telemetry.protocol.sentences import sentence
 LINK_DAYS = (1, 7, 14, 30)
 MOST_JOINS = 200
 JOIN_TRIES = 3
-"""Of one join, where somebody else changed the group in the same moment."""
+"""Attempts of one join, in case the group is changed by another request meanwhile."""
 LINKS_AT_ONCE = 10
-"""Working links of one group: more are forgotten rather than used."""
+"""Working links of one group. A larger number would be forgotten, not used."""
 
 
 def may_change_members(
     user: User, account: Account, headed: frozenset[int] | None = None
 ) -> bool:
-    """Say whether a User adds and removes members of an Account.
+    """Say whether a User may add and remove members of an Account.
 
-    The operator always may. A head may where the site's policy allows it.
+    The operator always may. A head may if the site's policy allows it.
 
     Args:
-        headed: the Accounts that the User is head of; None: they are read.
+        headed: the Accounts that the User is head of. None: they are read.
     """
     if account.archived_at is not None:
         return False
@@ -64,7 +64,7 @@ def _account(user: User, account_id: int) -> Account:
 
 
 def _quota_kept(account: Account) -> list[Edit]:
-    """Return the edit that keeps a group's quota as it is; none where it is set."""
+    """Return the edit that keeps a group's quota as it is. None if it has its own."""
     if account.quota_gpu_seconds is not None:
         return []
     total = sum_of_members(account)
@@ -73,9 +73,9 @@ def _quota_kept(account: Account) -> list[Edit]:
 
 
 def sum_of_members(account: Account) -> int:
-    """Return what a group without a quota of its own may hold, in GPU-seconds.
+    """Return what a group without its own quota may hold, in GPU-seconds.
 
-    The sum of its members' quotas, and of those of the groups below it.
+    This is the sum of the quotas of its members and of the groups below it.
     """
     default = SitePolicy.current().quota_gpu_seconds
     own = account.memberships.filter(active=True).order_by()
@@ -155,7 +155,7 @@ def remove(
 def make_link(
     *, user: User, account_id: int, days: int, most_joins: int, now: datetime
 ) -> tuple[GroupLink, str]:
-    """Make a link to join a group; it and its text, which is shown only once.
+    """Create a link to join a group. Return it with its text, which is shown once.
 
     Raises:
         NotAllowed: not the User's group, or too many links work already.
@@ -192,7 +192,7 @@ def make_link(
 
 @transaction.atomic(durable=True)
 def revoke_link(*, user: User, account_id: int, link_id: int, now: datetime) -> bool:
-    """End a link; False: it did not work any more.
+    """End a link. False: it had ended already.
 
     Raises:
         NotAllowed: not the User's group.
@@ -212,7 +212,7 @@ def revoke_link(*, user: User, account_id: int, link_id: int, now: datetime) -> 
 
 
 def link_of(text: str, *, now: datetime) -> GroupLink:
-    """Return the link that a text stands for.
+    """Return the link with a text.
 
     It works as long as the person who made it may still add members.
 

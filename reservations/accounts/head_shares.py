@@ -1,4 +1,4 @@
-"""What the head of a group may change: the shares of its own members, nothing else."""
+"""What the head of a group may change: the shares of its members, nothing else."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -28,14 +28,14 @@ def headed_account(user: User, account_id: int) -> Account:
 def share_edits(
     *, user: User, account_id: int, shares: Mapping[int, tuple[int, int]]
 ) -> list[Edit]:
-    """Return edits of members' shares, once it is the User's to make them.
+    """Return edits of members' shares, after checking that the User may make them.
 
     Args:
         shares: by Membership: the new shares, and the version that was shown.
 
     Raises:
-        NotAllowed: not their group.
-        NotFound: no member of this very group.
+        NotAllowed: the User does not head the group.
+        NotFound: the Membership is not in this group.
     """
     account = headed_account(user, account_id)
     own = set(

@@ -53,7 +53,7 @@ CHAT_ACTS = ("chat-set", "chat-on", "chat-drop", "chat-try")
 
 
 class GroupForm(PlainForm):
-    """Which group, how far back, and what counts as little used."""
+    """The group, the time to look back, and the limit of low use."""
 
     account = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     days = forms.IntegerField(required=False, min_value=1, max_value=365)
@@ -93,7 +93,7 @@ class HeadRow:
     low: bool
     shares: str
     direct: bool
-    """In this very group, and not in one below it."""
+    """Whether it is a member of this group itself, not of one below it."""
     error: str = ""
     moved: Moved | None = None
 
@@ -121,7 +121,7 @@ def show(request: HttpRequest) -> HttpResponseBase:
     if request.POST.get("act") in CHAT_ACTS:
         return _chat(request, user, account, now, more)
     if account.pk not in headed_accounts(user):
-        # The operator looks here, and edits under /manage/.
+        # The operator sees this page, and edits under /manage/.
         raise PermissionDenied
     return _take(request, user, account, now, more)
 
@@ -223,7 +223,7 @@ def _chat(
 
 
 def _groups_to_choose(user: User) -> list[Account]:
-    """Return the groups to choose from: those one heads come first."""
+    """Return the groups to choose from. Those that the User heads come first."""
     rows = Account.objects.filter(archived_at=None).select_related("parent")
     if user.is_operator:
         return list(rows)
@@ -288,7 +288,7 @@ def _typed(
 
 
 def _rank_changes(edits: list[Edit], now: datetime) -> dict[int, Moved]:
-    """Return members' places before and after."""
+    """Return members' ranks before and after."""
     done = accounts.preview_edits(edits, now=now)
     accounts.raise_problems(done)
     usage = usage_by_membership(now, site_policy())
@@ -303,7 +303,7 @@ def _chat_context(
     form: WebhookForm | None,
     secret: str,
 ) -> dict[str, object]:
-    """Return what the section of the group's chat shows; its readers only."""
+    """Return the context of the chat's section, for those who may see it."""
     if not group_chat.may_set_chat(user, account, headed):
         return {}
     chat = GroupChat.objects.filter(account=account).first()

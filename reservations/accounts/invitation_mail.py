@@ -1,4 +1,4 @@
-"""Invitations by mail: made and sent in one go, so that no link is ever stored."""
+"""Invitations by mail. Links are made and sent in one step, so none is stored."""
 
 import logging
 from collections.abc import Sequence
@@ -18,24 +18,25 @@ from reservations.store.audit_log import audit_act
 from telemetry.web.translation import translated
 
 PER_TASK = 5
-"""People of one task: a slow server must not hold a worker for long."""
+"""People per task: a slow mail server must not block a worker for long."""
 log = logging.getLogger(__name__)
 
 
 def possible() -> bool:
-    """Say whether the site can mail links: a server, and its own address."""
+    """Say whether the site can mail links: it has a mail server and an address."""
     return mailing.configured() and bool(settings.PORTAL_URL)
 
 
 def link_of(text: str, base: str) -> str:
-    """Return the address that is handed out."""
+    """Return the address of a link."""
     return base.rstrip("/") + reverse("welcome", args=[text])
 
 
 def send(*, user_ids: Sequence[int], actor_id: int | None, now: datetime) -> int:
-    """Invite these people by mail; how many mails were taken.
+    """Invite these people by mail. Return how many mails the server accepted.
 
-    Of whom it was not, the link ends at once: the operator sees them as not invited.
+    The link of a mail that was not accepted ends at once, so the operator sees its
+    person as not invited.
     """
     actor = User.objects.filter(pk=actor_id or 0).first()
     sent = 0

@@ -24,7 +24,7 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
 class PasswordForm(PlainForm):
-    """A new password, twice."""
+    """A new password, typed twice."""
 
     password = forms.CharField(
         label=gettext_lazy("Password"), max_length=200, strip=False
@@ -47,9 +47,9 @@ class PasswordForm(PlainForm):
 @never_cache
 @login_not_required
 def welcome(request: HttpRequest, token: str) -> HttpResponseBase:
-    """Take a link, and lead to the page that uses it.
+    """Store a link in the session, and redirect to the page that uses it.
 
-    Only a link that is good begins a session: else anybody could fill the table.
+    Only a valid link begins a session. Otherwise anybody could fill the table.
     """
     try:
         invitations.invitation_of(token[:100], now=timezone.now())

@@ -1,7 +1,7 @@
-"""Links that let new people set a password once: random, hashed, expiring.
+"""Links with which new people set a password once: random, hashed, expiring.
 
-The text of a link exists where it is handed out and nowhere else: not in the
-database, not in the broker, not in a log of ours.
+The text of a link exists only where it is shown or mailed. It is not in the database,
+the broker or our logs.
 """
 
 import secrets
@@ -18,7 +18,7 @@ from telemetry.protocol.sentences import sentence
 
 DAYS = 14
 UNUSABLE = "!"
-"""How Django marks a password that nobody has."""
+"""Django's mark of an unusable password."""
 
 
 @transaction.atomic(durable=True)
@@ -64,10 +64,10 @@ def invite(
 
 
 def invitation_of(text: str, *, now: datetime) -> Invitation:
-    """Return the invitation that a link stands for.
+    """Return the invitation with a text.
 
     Raises:
-        NotFound: none, used, expired, or not this person's any more.
+        NotFound: unknown, used or expired, or the person has a password now.
     """
     found = (
         Invitation.objects.select_related("user")

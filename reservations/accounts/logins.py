@@ -1,4 +1,4 @@
-"""People by key, for tables that name them."""
+"""The logins of people by key, for tables that name them."""
 
 from reservations.accounts.tree.tree_csv import Person
 from reservations.models import User

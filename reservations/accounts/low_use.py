@@ -1,6 +1,7 @@
-"""Who held Gpus and hardly used them? Held time is charged anyway; this is for the
-head of a group to ask about (docs/design/fair-booking.md#gaming, "fake load against
-idle release").
+"""Members who held Gpus and hardly used them.
+
+Held time is charged anyway. The head of a group may ask these members about it
+(docs/design/fair-booking.md#gaming, "fake load against idle release").
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 LOW_PCT = 15
 """Mean utilization below which held time counts as little used."""
 LEAST_GPU_SECONDS = 3600
-"""What was held for less says nothing about anybody."""
+"""Less held time than this is too little to judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +26,20 @@ class HeldUse:
 
     @property
     def util_pct(self) -> float | None:
-        """Mean utilization, 0 to 100; None: nothing was seen of it."""
+        """Mean utilization, 0 to 100. None: no sample of it exists."""
         return self.util_sum_pct / self.util_n if self.util_n else None
 
     def low(self, below_pct: float) -> bool:
-        """Whether enough was held, seen, and little used. Time in which the portal
-        was blind accuses nobody."""
+        """Whether enough time was held and sampled, and little of it used.
+
+        Time without samples counts against nobody.
+        """
         util = self.util_pct
         enough = self.held_gpu_seconds >= LEAST_GPU_SECONDS
         return enough and util is not None and util < below_pct
 
     def __add__(self, other: HeldUse) -> HeldUse:
-        """Add up two holdings."""
+        """Return the sum of two uses."""
         return HeldUse(
             self.held_gpu_seconds + other.held_gpu_seconds,
             self.util_n + other.util_n,
@@ -45,7 +48,7 @@ class HeldUse:
 
 
 def sum_of_uses(uses: Iterable[HeldUse]) -> HeldUse:
-    """Add up holdings."""
+    """Return the sum of uses."""
     total = HeldUse()
     for use in uses:
         total = total + use

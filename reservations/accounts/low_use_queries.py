@@ -1,4 +1,4 @@
-"""What the Gpus of a group's members did while they were held."""
+"""The use of a group's Gpus while its members held them."""
 
 from collections import defaultdict
 from collections.abc import Collection
@@ -11,12 +11,12 @@ from reservations.store.gpu_history import HELD
 from telemetry.models import UsageSummary
 
 MOST_RESERVATIONS = 5_000
-"""Of one group in one report, the newest."""
+"""The newest Reservations of one group that a report covers."""
 
 
 @dataclass(frozen=True)
 class HeldReservation:
-    """One Reservation that is over, with what its Gpus did."""
+    """One ended Reservation, with the use of its Gpus."""
 
     reservation: Reservation
     use: HeldUse
@@ -25,7 +25,9 @@ class HeldReservation:
 def held_uses(
     account_pks: Collection[int], *, since: datetime, now: datetime
 ) -> list[HeldReservation]:
-    """Return what ended in a group since an instant and has a summary."""
+    """Return the Reservations of a group that ended since an instant and have a
+    summary.
+    """
     rows = (
         Reservation.objects.filter(
             membership__account_id__in=account_pks,
@@ -53,7 +55,7 @@ def held_uses(
 
 
 def by_member(held: Collection[HeldReservation]) -> dict[int, HeldUse]:
-    """Add up what each Membership held."""
+    """Return the sum of the uses of each Membership."""
     uses: dict[int, list[HeldUse]] = defaultdict(list)
     for one in held:
         uses[one.reservation.membership_id].append(one.use)

@@ -46,7 +46,7 @@ class NotErasable(Refusal):
 
 @dataclass(frozen=True)
 class PersonNames:
-    """Everything a person is called, and what stands in its place."""
+    """The names of a person, and the alias that replaces them."""
 
     alias: str
     names: tuple[str, ...]
@@ -54,9 +54,9 @@ class PersonNames:
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """Return what a database looks for before the pattern decides.
+        """Return the words that the database searches for, before the pattern decides.
 
-        SQLite folds the case of ASCII only, and JSON may hold the rest escaped.
+        SQLite folds the case of ASCII only, and JSON may hold other letters escaped.
         """
         found: dict[str, None] = {}
         for name in self.names:

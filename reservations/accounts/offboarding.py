@@ -1,8 +1,9 @@
-"""What Memberships hold is wound down when their right to book is over.
+"""Wind down what Memberships hold when their right to book is over.
 
-Bookings ahead are cancelled without a price, what runs is released as by the
-operator (Jobs stop with their grace), Tokens are taken back, waiting requests and
-series end. Each row in its own transaction and compare-and-set: safe to run twice.
+Bookings ahead are cancelled at no cost. Running ones are released as by the operator,
+and their Jobs stop with their grace. Tokens are revoked. Waiting requests and series
+end. Each row is changed in its own transaction by compare-and-set, so this is safe to
+run twice.
 """
 
 import logging
@@ -40,10 +41,10 @@ log = logging.getLogger(__name__)
 def wind_down(
     of: QuerySet[Membership], *, at: datetime, policy: Policy, reason: str
 ) -> bool:
-    """End what Memberships hold, want and are owed.
+    """End the bookings, requests and tokens of Memberships.
 
     Args:
-        of: which Memberships; asked again as rows go.
+        of: which Memberships. The query runs again as rows are wound down.
 
     Returns:
         Whether nothing live is left.

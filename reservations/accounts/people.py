@@ -1,4 +1,4 @@
-"""What the operator changes about a person: account, password link, sessions."""
+"""The operator's changes to a person: account, password link, sessions."""
 
 import secrets
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import sentence
 
 AUDITED = ("unix_user", "is_active", "is_superuser")
-"""Fields whose values the audit log keeps; of the others it keeps the name."""
+"""Fields whose values the audit log stores. Of others it stores the name."""
 LINK_DAYS = 2
-"""A password link is short-lived: it opens an account that may be in use."""
+"""A password link is short-lived, because it opens an account that may be in use."""
 
 
 def sessions_of(user: User, *, now: datetime) -> list[Session]:
@@ -59,7 +59,7 @@ def change(
         for name, (_before, after) in changes.items():
             setattr(user, name, after)
         if "is_superuser" in changes:
-            # Django's own pages ask for this second mark.
+            # Django's own pages require this second flag.
             user.is_staff = user.is_superuser
         user.save(update_fields=[*changes, "is_staff"])
         if not user.is_active:
@@ -69,7 +69,8 @@ def change(
             subject=f"user:{user.pk}",
             actor=actor,
             now=now,
-            # Names and mail addresses stay out: they go when a person is erased.
+            # Names and mail addresses are not logged, because they are erased with the
+            # person.
             changes={
                 name: change if name in AUDITED else None
                 for name, change in changes.items()
@@ -81,7 +82,7 @@ def change(
 def make(
     *, username: str, fields: Mapping[str, Any], actor: User, now: datetime
 ) -> User:
-    """Make a person who cannot sign in until a password link is used."""
+    """Create a person who cannot sign in until a password link is used."""
     with transaction.atomic(durable=True):
         user = User(username=username, **fields)
         user.set_unusable_password()
@@ -91,9 +92,9 @@ def make(
 
 
 def password_link(*, user_id: int, actor: User, now: datetime) -> str:
-    """Make a link with which a person chooses a new password; older links end.
+    """Create a link with which a person chooses a new password. Older links end.
 
-    The password in use stays valid until the link is used.
+    The present password stays valid until the link is used.
 
     Returns:
         The text of the link. It cannot be shown again.
@@ -127,7 +128,7 @@ def password_link(*, user_id: int, actor: User, now: datetime) -> str:
 
 
 def sign_out(*, user_id: int, actor: User, now: datetime) -> int:
-    """End every browser session of a person; how many those were.
+    """End every browser session of a person. Return how many there were.
 
     Raises:
         NotFound: no such person.

@@ -1,4 +1,4 @@
-"""Addresses of the operator's side of people, and of the group head's page."""
+"""Addresses of the operator's pages about people, and of the group head's page."""
 
 from django.urls import path
 

@@ -1,4 +1,4 @@
-"""Move, lengthen, shorten a Reservation, or give it other Gpus."""
+"""Move, lengthen or shorten a Reservation, or change its Gpus."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -94,7 +94,7 @@ def change(
             _check_row(row, version, wanted)
             # An overstay starts again after the changed Window.
             row.end = min(row.end, row.booked_end)
-            # Again: a tick may have begun it since it was read.
+            # Again, because a tick may have started it since it was read.
             window = new_window(row, start, end, now=now)
             held = allocations_of(row)
             if purpose is not None:
@@ -123,7 +123,7 @@ def _rename(
     reason: str,
     policy: Policy,
 ) -> Reservation:
-    """Write a new purpose. The ledger keeps its rows: no hour is added or returned.
+    """Store a new purpose. The ledger does not change, because no time does.
 
     Raises:
         StaleVersion, NotChangeable.
@@ -159,7 +159,7 @@ def _request(
         locked, window.start, window.end, now=now, policy=policy
     )
     if request.window.start == row.start:
-        # A start that waited for a notice may be off the grid, and may stay there.
+        # A start that waited for a notice may be off the grid, and may stay so.
         request = replace(request, earliest=row.start)
     return request
 
@@ -173,7 +173,7 @@ def _refused(
     now: datetime,
     policy: Policy,
 ) -> None:
-    """Say what would work instead, where it has not begun; keep the refusal."""
+    """Add what would work instead if it has not begun. Store the refusal."""
     if before.state == State.CONFIRMED:
         _add_next_slot(refusal, before, gpu_ids, window, now=now, policy=policy)
     start, end = window.start, window.end
@@ -207,7 +207,7 @@ def _gpu_ids(reservation: Reservation) -> list[int]:
 
 
 def _check_row(row: Reservation, version: int, wanted: list[int] | None = None) -> None:
-    """Refuse a row that changed since it was shown, or cannot change any more."""
+    """Refuse a row that changed since it was shown, or can no longer change."""
     if row.state not in State.live():
         raise NotChangeable(state=row.state, act=sentence("changed"))
     if row.version != version:
@@ -223,7 +223,7 @@ def new_window(
 
     Raises:
         InThePast: it would end before it begins, or before now.
-        NotChangeable: the start of one that runs would move.
+        NotChangeable: the start of a running one would move.
     """
     begin = whole_second(start) if start is not None else row.start
     if _minute(begin) == _minute(row.start):
@@ -252,7 +252,7 @@ def _judge_added_part(
     policy: Policy,
     held: Sequence[Allocation],
 ) -> Decision:
-    """Judge the added part. A mere return only has to keep to the grid.
+    """Judge the added part. A mere return only has to be on the grid.
 
     Raises:
         Refusal: also if a firm Reservation could continue only as flex.
@@ -295,18 +295,18 @@ def _apply(
     reason: str,
     policy: Policy,
 ) -> None:
-    """Write the new Window, Allocations, the RELEASE and HOLD pair, the audit."""
+    """Write the new Window, Allocations, RELEASE and HOLD, and the audit row."""
     now, window = request.now, request.window
     assert decision.kind is not None
     was = {"start": row.start.isoformat(), "end": row.end.isoformat()}
     old = allocations_of(row)
     displacement.displace(decision, row, now=now, policy=policy)
     overstay.shorten_overstays(row, request.gpus, window, now=now, policy=policy)
-    # Before the kind changes: hours that were flex come back as flex.
+    # Before the kind changes, because flex hours are returned as flex.
     rate = _reallocate(
         old, request.gpus, row, window, user=user, now=now, policy=policy
     )
-    # A change that only gives back keeps its kind; else it is the decision's.
+    # A change that only gives time back keeps its kind. Otherwise the decision has it.
     row.kind = decision.kind
     ledger.release_hold(row, now=now, reason=sentence("changed"))
     row.start, row.end, row.booked_end = window.start, window.end, window.end

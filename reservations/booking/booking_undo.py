@@ -1,4 +1,4 @@
-"""Take a new booking back at once, at no cost: the pages' Undo."""
+"""Undo a new booking at once, at no cost."""
 
 from datetime import datetime, timedelta
 
@@ -44,7 +44,7 @@ def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservati
         Reservation.objects.move(row.pk, old=State(row.state), new=State.CANCELLED)
         Allocation.objects.filter(reservation=row).update(live=False)
         ledger.release_hold(row, now=at, reason=sentence("booking undone"))
-        # It is good for as long as it was before.
+        # It is valid as long as before.
         if Token.objects.filter(used_for=row).update(used_for=None):
             ledger.audit("token-back", row, actor=None, now=at)
         ledger.audit("booking-undone", row, actor=user, now=at)
@@ -59,14 +59,14 @@ def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservati
 
 
 def undo_until(row: Reservation) -> datetime | None:
-    """Return until when a new booking can be undone; None: it displaced flex."""
+    """Return until when a new booking can be undone. None: it displaced flex."""
     if row.decision.get("displaced"):
         return None
     return row.created_at + timedelta(seconds=UNDO_SECONDS)
 
 
 def _check(row: Reservation, *, now: datetime) -> None:
-    """Refuse an undo that comes too late, or would cost others something."""
+    """Refuse an undo that is too late, or at the cost of others."""
     last = row.created_at + timedelta(seconds=UNDO_SECONDS + _SLACK_SECONDS)
     why = ""
     if row.state not in State.live():

@@ -1,4 +1,4 @@
-"""The calendar page. Its bookings come through the JSON API and the socket."""
+"""The calendar page. Its bookings come from the JSON API and the socket."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -16,7 +16,7 @@ from reservations.web.forms import read_draft
 def calendar_config(
     user: User, memberships: list[Membership], draft: dict[str, object] | None
 ) -> dict[str, object]:
-    """Return what the page's scripts need before they ask for anything."""
+    """Return the page's initial data for its scripts."""
     policy = SitePolicy.current()
     return {
         "me": str(user),
@@ -33,7 +33,7 @@ def calendar_config(
             {str(m.account) for m in memberships}
             | {m.account.name for m in memberships}
         ),
-        # Groups by the name that the calendar's API gives, as people read them.
+        # Groups by the name in the calendar's API, with the name for people.
         "titles": dict(Account.objects.exclude(title="").values_list("name", "title")),
         "tokens": _tokens(user),
         "draft": draft,
@@ -46,7 +46,7 @@ def calendar_config(
 
 
 def _tokens(user: User) -> list[dict[str, int]]:
-    """Return what the drawer may spend."""
+    """Return the vouchers that the drawer may offer."""
     found = good_tokens(user, timezone.now())
     return [{"id": one.pk, "membership": one.membership_id} for one in found]
 

@@ -1,4 +1,4 @@
-"""The calendar's socket: which of its two audiences a User belongs to."""
+"""The calendar's socket, and the choice between its two audiences."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from reservations.web.session_consumer import SessionConsumer
 
 
 def calendar_audience(user: User) -> str:
-    """Return the group that this User may hear: with names, or without."""
+    """Return the group whose messages this User may read: with names, or without."""
     if user.is_operator or SitePolicy.current().names_visible:
         return live.NAMED
     return live.PLAIN
@@ -27,7 +27,7 @@ class CalendarConsumer(SessionConsumer):
         await self.send_json(event)
 
     async def closures_changed(self, event: dict[str, Any]) -> None:
-        """Pass on that closures are other ones now; the page reads them."""
+        """Report that the closures have changed. The page reads them again."""
         await self.send_json(event)
 
     async def notice_told(self, event: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a change gives back, and what of it still counts."""
+"""The Gpus and hours that a change gives back, and the part that still counts."""
 
 from collections.abc import Iterable
 
@@ -27,14 +27,14 @@ def given_back(
 
 
 def allocations_of(row: Reservation) -> list[Allocation]:
-    """Return its Allocations with what each costs, in pk order of the Gpus."""
+    """Return its Allocations with the cost of each, in pk order of the Gpus."""
     return list(row.allocations.select_related("gpu__pool").order_by("gpu_id"))
 
 
 def given_back_late(
     row: Reservation, request: Request, policy: Policy, held: Iterable[Allocation]
 ) -> list[Spend]:
-    """Return what will have been given back too late: it still counts in quotas."""
+    """Return the spends that are given back too late and still count in quotas."""
     gpu_pks = {gpu.pk for gpu in request.gpus}
     returned = given_back(row, gpu_pks, request.window, held)
     spends = ledger.late_spends(

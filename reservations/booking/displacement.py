@@ -63,10 +63,10 @@ def lock_flex(
 def displace(
     decision: Decision, made: Reservation, *, now: datetime, policy: Policy
 ) -> None:
-    """Take what yields to ``made`` off the calendar, give everything back, tell.
+    """Take the displaced Reservations off the calendar, refund and notify them.
 
     Raises:
-        GpuTaken: one of them moved since it was looked at; nothing may be written.
+        GpuTaken: one of them has moved since it was read. The caller must roll back.
     """
     if decision.kind is None:
         raise ValueError("a refused request displaces nobody")

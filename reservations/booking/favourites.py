@@ -1,4 +1,4 @@
-"""The GPUs and classes that a User has starred: read, star, take the star away."""
+"""The GPUs and classes that a User has starred."""
 
 from django.db import transaction
 from django.db.models import Q
@@ -12,10 +12,10 @@ from telemetry.protocol.sentences import sentence
 
 @transaction.atomic(durable=True)
 def star_gpu(*, user: User, gpu_id: int, wanted: bool) -> None:
-    """Star one GPU, or take its star away; again changes nothing.
+    """Star one GPU, or remove its star. A repeated call changes nothing.
 
     Raises:
-        NotFound: no GPU of that number is shown.
+        NotFound: no GPU with this number is shown.
     """
     gpu = Gpu.objects.shown().filter(pk=gpu_id).first()
     if gpu is None:
@@ -28,10 +28,10 @@ def star_gpu(*, user: User, gpu_id: int, wanted: bool) -> None:
 
 @transaction.atomic(durable=True)
 def star_class(*, user: User, gpu_class: str, wanted: bool) -> None:
-    """Star all GPUs of a class, or take that star away; again changes nothing.
+    """Star all GPUs of a class, or remove that star. A repeated call changes nothing.
 
     Raises:
-        NotFound: no class of that name.
+        NotFound: no class with this name.
     """
     pools = list(Pool.objects.filter(gpu_class=gpu_class))
     if not pools:
@@ -44,7 +44,7 @@ def star_class(*, user: User, gpu_class: str, wanted: bool) -> None:
 
 
 def favourite_gpus(user_pk: int) -> frozenset[int]:
-    """Return the Gpus that a User starred, alone or by their Pool; one query."""
+    """Return the Gpus that a User starred, directly or by their Pool. One query."""
     own = Favourite.objects.filter(user_id=user_pk)
     starred = Q(pk__in=own.values("gpu_id")) | Q(pool_id__in=own.values("pool_id"))
     return frozenset(

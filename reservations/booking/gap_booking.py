@@ -1,7 +1,7 @@
 """Take a gap for a Job, extend it, and leave it (``rules.gaps``).
 
 Call each function inside a transaction. The order of locks is that of
-``store/locking``; who takes stands in line (``turns``) like whoever books.
+``store/locking``. Like every booking, taking a gap waits for its turn (``turns``).
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ from telemetry.protocol.sentences import sentence
 
 
 def waitlist_rests() -> bool:
-    """Return whether the waitlist, which comes first, has seen the latest change."""
+    """Return whether the waitlist, which comes first, has read the latest change."""
     if not WaitingRequest.objects.waiting().exists():
         return True
     look = WaitlistLook.objects.filter(pk=1).first()
@@ -54,11 +54,11 @@ def waitlist_rests() -> bool:
 def may_hold_until(
     membership: Membership, count: int, *, now: datetime, policy: Policy
 ) -> datetime:
-    """Return until when a person may hold so many Gpus more from now on.
+    """Return until when a person may hold this many more Gpus from now on.
 
     Raises:
         TooManyGpus, TooManyReservations: not even now.
-        NotAllowed, MembershipNeeded: the Membership cannot pay any more.
+        NotAllowed, MembershipNeeded: the Membership can no longer pay.
     """
     chosen = locks.choose_membership(membership.user, membership)
     until = now + timedelta(seconds=policy.longest_seconds)
@@ -130,7 +130,7 @@ def take(
 
 
 def _hold(locked: locks.LockedRows, window: Window, purpose: str) -> Reservation:
-    """Write the Reservation that holds a gap: without booked time, and begun."""
+    """Create the active Reservation that holds a gap. It has no booked time."""
     chosen, at = locked.membership, window.start
     rate = combined_tariff(gpu.tariff for gpu in locked.gpus)
     return Reservation.objects.create(
@@ -145,7 +145,7 @@ def _hold(locked: locks.LockedRows, window: Window, purpose: str) -> Reservation
         peaked=any(gpu.peak for gpu in locked.gpus),
         purpose=purpose,
         created_at=at,
-        # Whose Job begins at once is there.
+        # Its Job begins at once, so the holder counts as present.
         checked_in_at=at,
         decision={"rule": "3 gap", "decided_at": at.isoformat()},
     )
@@ -155,10 +155,10 @@ def _hold(locked: locks.LockedRows, window: Window, purpose: str) -> Reservation
 def hold_on(
     *, reservation_id: int, now: datetime, most_seconds: int | None = None
 ) -> datetime:
-    """Hold a gap that nears its end for longer, where it is free; return its end.
+    """Extend a gap that is about to end, if the time is free. Return its end.
 
     Args:
-        most_seconds: how long it is still wanted from now on; None: no limit.
+        most_seconds: how long it is still needed from now on. None: no limit.
     """
     at = whole_second(now)
     policy = site_policy()
@@ -188,7 +188,7 @@ def hold_on(
 
 @transaction.atomic
 def leave(*, reservation_id: int, now: datetime, reason: str) -> bool:
-    """Return a gap and charge its use. False: it is over already."""
+    """Return a gap and charge its use. False: it has ended already."""
     at = whole_second(now)
     row = locks.load_reservation(reservation_id, lock=True)
     if row.state != State.ACTIVE or row.end <= at:

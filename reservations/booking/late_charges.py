@@ -1,9 +1,9 @@
-"""Charge hours that came back too late, once they have passed.
+"""Charge hours that were returned too late, once they have passed.
 
 See docs/design/fair-booking.md#rule-6.
 
-Only the part that nobody else then held is charged. A step of the tick: each
-Reservation's late hours in one transaction, under its lock.
+Only the part that no other person then held is charged. This is a step of the tick:
+each Reservation's late hours in one transaction, under its lock.
 """
 
 from datetime import datetime
@@ -20,7 +20,7 @@ from reservations.store import ledger, locks
 from telemetry.protocol.sentences import sentence
 
 MOST_ROWS = 500
-"""Reservations a step takes at most; the next tick takes the next ones."""
+"""Reservations per step. The next tick handles the next ones."""
 
 
 def due(now: datetime) -> list[int]:
@@ -36,13 +36,13 @@ def due(now: datetime) -> list[int]:
 
 
 def charge(pk: int, now: datetime, policy: Policy) -> bool:
-    """Charge the parts that nobody else then held; the rest costs nothing."""
+    """Charge the parts that no other person then held. The rest costs nothing."""
     row = locks.load_reservation(pk, lock=True)
     owed = list(row.late_returns.filter(charged_at=None))
     if not owed or any(part.end > now for part in owed):
         return False
-    # When they have passed, and not when a late tick comes to it: both decide
-    # how much the charge weighs in fair share.
+    # The time at which they passed, not the time of a late tick: it decides how much
+    # the charge weighs in fair share.
     passed = max(part.end for part in owed)
     owes = 0
     kept: list[LateReturn] = []
@@ -53,7 +53,7 @@ def charge(pk: int, now: datetime, policy: Policy) -> bool:
         kept += [ledger.late_piece(part, piece, charged_at=passed) for piece in pieces]
     row.late_returns.filter(charged_at=None).delete()
     LateReturn.objects.bulk_create(kept)
-    # Rounded down once and not by the piece: cutting costs the same
+    # Rounded down once for all parts, so that cutting costs the same
     # (docs/design/fair-booking.md#i8).
     amount = owes // PERMILLE
     if amount:
@@ -70,7 +70,7 @@ def charge(pk: int, now: datetime, policy: Policy) -> bool:
 
 
 def _held_by_others(part: LateReturn, row: Reservation) -> list[Window]:
-    """Return when other Users really held the Gpu in those hours.
+    """Return when other Users held the Gpu in those hours.
 
     Time that displaced a booking counts as held only if its displaced owner holds it
     again. Otherwise a person could displace it for a friend, who books it next, and pay

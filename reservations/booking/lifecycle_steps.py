@@ -20,7 +20,7 @@ from reservations.store.ledger import rate_of
 from telemetry.protocol.sentences import sentence
 
 MOST_ROWS = 500
-"""Rows a step takes at most; the next tick takes the next ones."""
+"""Rows per step. The next tick handles the next ones."""
 
 
 # --- begin ---
@@ -33,7 +33,7 @@ def due_to_start(now: datetime) -> list[int]:
 
 
 def start(pk: int, now: datetime, policy: Policy) -> bool:
-    """Make it active; False: it is not due any more."""
+    """Make it active. False: it is no longer due."""
     row = locks.load_reservation(pk, lock=True)
     if row.state != State.CONFIRMED or not row.start <= now < row.end:
         return False
@@ -48,7 +48,7 @@ def start(pk: int, now: datetime, policy: Policy) -> bool:
 
 
 def with_lost_gpus(now: datetime) -> list[int]:
-    """Return what runs on a lost Gpu, or did until now."""
+    """Return running Reservations that have, or had until now, a lost Gpu."""
     running = Reservation.objects.active().filter(end__gt=now)
     gone = Q(allocations__gpu__lost=True) | Q(allocations__gpu__present=False)
     found = running.filter(gone | Q(lost_since__isnull=False))
@@ -56,7 +56,7 @@ def with_lost_gpus(now: datetime) -> list[int]:
 
 
 def watch_lost(pk: int, now: datetime, policy: Policy) -> bool:
-    """Note since when a Gpu is lost; refund when it stays lost."""
+    """Record since when a Gpu is lost. Refund if it stays lost."""
     row = locks.load_reservation(pk, lock=True)
     if row.state != State.ACTIVE or row.end <= now:
         return False
@@ -72,7 +72,7 @@ def watch_lost(pk: int, now: datetime, policy: Policy) -> bool:
     if now - row.lost_since < timedelta(seconds=policy.lost_seconds):
         return False
     if row.end > row.booked_end and row.lost_since >= row.booked_end:
-        # Its booked time was had: staying on ends where the Gpu went.
+        # Its booked time is over: an overstay ends when the Gpu is lost.
         overstay.set_end(row, row.lost_since, now=now, why=sentence("a GPU was lost"))
         return True
     refund(row, now=now, reason=sentence("a GPU was lost"), policy=policy)
@@ -89,12 +89,12 @@ def due_to_end(now: datetime) -> list[int]:
 
 
 def end(pk: int, now: datetime, policy: Policy) -> bool:
-    """End it with RELEASE and CHARGE; refund it where nothing ever began it."""
+    """End it with RELEASE and CHARGE. Refund it if it was never started."""
     row = locks.load_reservation(pk, lock=True)
     if row.state not in State.live() or row.end > now:
         return False
     if row.state == State.CONFIRMED:
-        # Nothing ever began it: the portal was down, which nobody pays for.
+        # It was never started, because the portal was down. Nobody pays for that.
         refund(row, now=now, reason=sentence("the portal was down"), policy=policy)
         return True
     used = Window(row.start, row.end) if row.end > row.start else None
@@ -113,11 +113,11 @@ def end(pk: int, now: datetime, policy: Policy) -> bool:
     return True
 
 
-# --- not clean at the start ---
+# --- GPUs in use by others at the start ---
 
 
 def mend_unclean(pk: int, now: datetime, policy: Policy) -> bool:
-    """Give equal GPUs, or everything back, where a GPU was in use at the start."""
+    """Give equal GPUs, or a full refund, if a GPU was in use at the start."""
     if not unclean_start.reassign_or_refund(pk, now, policy, refund=refund):
         return False
     row = locks.load_reservation(pk)

@@ -1,9 +1,11 @@
-"""Who overran pays the overrun (docs/design/fair-booking.md#rule-7).
+"""Charge an overrun to the Reservation that caused it.
 
-Where a Gpu was not clean at the start because the one who held it before was still
-on it, the time from then until the holder was helped is charged to that Reservation
-as hours that came back too late, at their full price: to the second, and nobody
-else's. A stranger who held nothing there has no Reservation to charge.
+See docs/design/fair-booking.md#rule-7.
+
+If a Gpu is in use at the start because its previous holder is still on it, the time
+from the start until the new holder has been helped is charged to the previous
+Reservation. It costs the full price of late hours, to the second. A person who held
+nothing there has no Reservation to charge.
 """
 
 from datetime import datetime, timedelta
@@ -18,14 +20,14 @@ from telemetry.models import Alert
 from telemetry.protocol.sentences import sentence
 
 JUST_BEFORE = timedelta(hours=1)
-"""Who held a Gpu longer ago than this has not simply stayed."""
+"""A Reservation that ended longer ago than this is not an overrun."""
 
 
 def charge(allocation: Allocation, row: Reservation, *, now: datetime) -> bool:
-    """Charge who overran into this Allocation's start; False: nobody did.
+    """Charge the Reservation that overran into this one's start. False: none did.
 
     Args:
-        allocation: with the Gpu that was not clean, as it was before a move.
+        allocation: with the Gpu that was in use, as it was before a move.
     """
     before = _overran(allocation.gpu_id, row)
     if before is None or now <= row.start:
@@ -63,7 +65,7 @@ def charge(allocation: Allocation, row: Reservation, *, now: datetime) -> bool:
 
 
 def _overran(gpu_id: int, row: Reservation) -> Reservation | None:
-    """Return whose process it is: who held the Gpu before and is seen on it."""
+    """Return the previous Allocation if its holder's process is on the Gpu."""
     held = (
         Allocation.objects.filter(
             gpu_id=gpu_id,

@@ -51,10 +51,10 @@ def set_overstay(
     now: datetime,
     reason: str = "",
 ) -> Reservation:
-    """Ask to stay on past the end while nobody claims the Gpus, or no longer.
+    """Turn staying on past the end, while nobody claims the Gpus, on or off.
 
     Raises:
-        NotChangeable: it is over, or the site lets nobody stay on.
+        NotChangeable: it has ended, or the site allows no overstays.
         NotAllowed, ReasonNeeded, NotFound.
     """
     at = whole_second(now)
@@ -96,7 +96,7 @@ def _lock(row: Reservation) -> None:
 
 
 def due(now: datetime) -> list[int]:
-    """Return what runs, may stay on, and has no time past its end yet."""
+    """Return running Reservations that may stay on and have not been extended yet."""
     rows = Reservation.objects.active().filter(
         end__gt=now, end=F("booked_end"), overstay=True
     )
@@ -104,7 +104,7 @@ def due(now: datetime) -> list[int]:
 
 
 def extend_past_end(pk: int, now: datetime, policy: Policy) -> bool:
-    """Extend the Reservations that may stay on, if the time is free."""
+    """Extend a Reservation that may stay on, if the time is free."""
     _lock(locks.load_reservation(pk))
     row = locks.load_reservation(pk, lock=True)
     if not row.overstay or row.end != row.booked_end or row.end <= now:
@@ -116,7 +116,7 @@ def extend_past_end(pk: int, now: datetime, policy: Policy) -> bool:
 
 
 def grow(row: Reservation, *, now: datetime, policy: Policy) -> bool:
-    """Extend a running row to the next Reservation; False: it is already there."""
+    """Extend a running row to the next Reservation. False: it ends there already."""
     path = account_path(row.membership)
     right = right_to_book(row.membership, path)
     latest = latest_end(row.start, row.booked_end, policy)
@@ -164,13 +164,13 @@ def set_end(row: Reservation, end: datetime, *, now: datetime, why: str) -> None
     ledger.audit("end-moved", row, actor=None, now=now, reason=why, end=end.isoformat())
 
 
-# --- who claims ----------------------------------------------------------------------
+# --- claims ---------------------------------------------------------------------------
 
 
 def free_from(
     gpu_ids: Sequence[int], *, now: datetime, policy: Policy, gaps: bool = False
 ) -> datetime:
-    """Return when Gpus with an overstay become free; ``now`` without one.
+    """Return when Gpus with an overstay become free. ``now``: there is none.
 
     A Job in a gap gets its grace period, an overstay the policy's notice.
 
@@ -195,7 +195,7 @@ def free_from(
 
 
 def gap_notice(policy: Policy) -> timedelta:
-    """Return how long before its claimed start a gap is left."""
+    """Return how long before its claimed start a gap has to be left."""
     grace_seconds = SitePolicy.current().stop_grace_seconds
     return timedelta(seconds=gap_notice_seconds(policy, grace_seconds))
 
@@ -208,10 +208,10 @@ def shorten_overstays(
     now: datetime,
     policy: Policy,
 ) -> None:
-    """Shorten what stays on with these Gpus, or crowds the taker's own limit; tell."""
+    """Shorten overstays on these Gpus, and the taker's above their limit. Notify."""
     asked = {gpu.pk for gpu in gpus}
     for pk in overstays(asked, made.user_id, after=window.start, but=made.pk):
-        # The rows on these Gpus are locked by now. The taker's other rows are not.
+        # The rows on these Gpus are locked here. The taker's other rows are not.
         row = locks.load_reservation(pk, lock=True)
         if row.state != State.ACTIVE or row.end <= row.booked_end:
             continue
@@ -230,7 +230,7 @@ def shorten_overstays(
         set_end(
             row, leave_at, now=now, why=sentence("claimed by #{number}", number=made.pk)
         )
-        # The Job in a gap goes on in the next one: no news for its owner.
+        # The Job continues in the next gap, so its owner needs no notice.
         if not is_gap(row.start, row.booked_end):
             notify(
                 user=row.user,
@@ -244,7 +244,7 @@ def shorten_overstays(
 
 
 def clear_gaps(gpu_ids: Iterable[int], start: datetime, *, now: datetime) -> None:
-    """Have Jobs in gaps leave these Gpus for a booking that is carried to them."""
+    """Have Jobs in gaps leave these Gpus for a booking that is moved to them."""
     rows = Reservation.objects.filter(
         state=State.ACTIVE,
         booked_end__lte=F("start"),
@@ -268,7 +268,7 @@ def _exceeds_gpu_limit(
     window: Window,
     policy: Policy,
 ) -> bool:
-    """Say whether the taker, staying on with other Gpus, would hold too many."""
+    """Say whether the taker would hold too many Gpus with this overstay."""
     if row.user_id != made.user_id:
         return False
     own = whole_holdings(made.user_id)
@@ -281,6 +281,6 @@ def _exceeds_gpu_limit(
 
 
 def publish(row: Reservation, policy: Policy) -> None:
-    """Tell everybody about a row once it is committed."""
+    """Publish a row to all pages once it is committed."""
     gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
     live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy)

@@ -16,7 +16,7 @@ router = Router(tags=["calendar"])
 def overstay(
     request: HttpRequest, pk: int, wish: OverstayIn | None = None
 ) -> dict[str, object]:
-    """Stay on past the end while nobody claims the GPUs, or no longer."""
+    """Stay on past the end while nobody claims the GPUs, or end that."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     row = set_overstay(

@@ -28,20 +28,22 @@ from telemetry.protocol.sentences import sentence
 
 Gate = Callable[[Reservation, frozenset[int]], None]
 GATES: list[Gate] = []
-"""Asked before Gpus of a running Reservation go: floors above refuse what is in use."""
+"""Functions that may refuse to give back Gpus of a running Reservation. Higher apps
+register them, for Gpus that are in use.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a part is worth and what giving it back costs."""
+    """The value of a part, and the cost of giving it back."""
 
     end: datetime
-    """Of what is kept."""
+    """The end of the part that is kept."""
     gpu_ids: tuple[int, ...]
-    """Kept."""
+    """The Gpus that are kept."""
     returned_gpu_seconds: int
     late_gpu_seconds: int
-    """At most: what others then hold is not charged."""
+    """At most: hours that others then hold are not charged."""
 
 
 def price(
@@ -52,15 +54,15 @@ def price(
     last_seconds: int = 0,
     now: datetime,
 ) -> Price:
-    """Return what giving these Gpus or these last seconds back would cost.
+    """Return the cost of giving these Gpus or these last seconds back.
 
     Args:
-        gpu_ids: those that go.
-        last_seconds: how much of the end goes; rounded so that the new end stands
-            on the grid, for the holder's good.
+        gpu_ids: those given back.
+        last_seconds: how much of the end is given back. Rounded so that the new end is
+            on the grid, in the holder's favour.
 
     Raises:
-        NotChangeable: it is over, or nothing of it would be left.
+        NotChangeable: it has ended, or nothing of it would be left.
         NotAllowed, NotFound.
     """
     at = whole_second(now)
@@ -83,12 +85,11 @@ def give_back_part(
     now: datetime,
     reason: str = "",
 ) -> Reservation:
-    """Give back some Gpus, the last part of the time, or both; return what is left.
+    """Give back some Gpus, the last part of the time, or both. Return what is left.
 
     Raises:
-        NotChangeable, StaleVersion, Refusal: nothing is changed; or, of a running
-            Reservation, only the Gpus were returned because its end was changed
-            meanwhile.
+        NotChangeable, StaleVersion, Refusal: nothing is changed. Or, of a running
+        Reservation, only the Gpus were returned because its end was changed meanwhile.
         NotAllowed, ReasonNeeded, NotFound.
     """
     at = whole_second(now)
@@ -129,7 +130,7 @@ def _remaining_gpus_and_end(
     policy: Policy,
     at: datetime,
 ) -> tuple[list[int], datetime]:
-    """Return the Gpus and the end that stay.
+    """Return the Gpus and the end that are kept.
 
     Raises:
         NotChangeable, NotFound.
@@ -137,7 +138,7 @@ def _remaining_gpus_and_end(
     if row.state not in State.live() or row.end <= at:
         state = State.ENDED if row.state in State.live() else State(row.state)
         raise NotChangeable(state=state, act=sentence("given back"))
-    # Staying on past it is given back by leaving.
+    # An overstay is given back by leaving.
     row.end = min(row.end, row.booked_end)
     held = _live_gpu_ids(row)
     strange = set(gpu_ids) - set(held)
@@ -229,7 +230,7 @@ def _split_off(
 
 
 def _part_of(row: Reservation, gone: frozenset[int], at: datetime) -> Reservation:
-    """Cut the Reservation in two along its Gpus; cost is additive.
+    """Split the Reservation in two along its Gpus. The costs add up.
 
     See docs/design/fair-booking.md#i8.
     """

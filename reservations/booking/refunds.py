@@ -2,8 +2,8 @@
 
 See docs/design/fair-booking.md#rule-7.
 
-Full refund, the lost time in the site's own column, and a Token; the Token that was
-spent on the booking comes back too. Call it inside a transaction, with the row locked.
+The person gets a full refund and a Token, and the Token that was spent on the booking.
+The lost time is charged to the site. Call it inside a transaction, with the row locked.
 """
 
 from collections.abc import Collection
@@ -85,7 +85,7 @@ def refund(
 
 
 def _token_back(row: Reservation, *, now: datetime, policy: Policy) -> None:
-    """Give back the Token that was spent on it, good for as long as a new one."""
+    """Return the Token that was spent on it, valid for as long as a new one."""
     good_until = now + timedelta(seconds=policy.token_seconds)
     spent = Token.objects.filter(used_for=row)
     if spent.update(used_for=None, expires_at=good_until):
@@ -93,9 +93,9 @@ def _token_back(row: Reservation, *, now: datetime, policy: Policy) -> None:
 
 
 def give_token(row: Reservation, *, now: datetime, reason: str) -> bool:
-    """Owe the Membership one firm booking; False: this Reservation gave one before.
+    """Give the Membership a Token. False: this Reservation gave one before.
 
-    Nothing is owed for a gap: nobody had booked it.
+    There is none for a gap, because nobody had booked it.
     """
     if is_gap(row.start, row.booked_end):
         return False
@@ -122,7 +122,7 @@ def give_token(row: Reservation, *, now: datetime, reason: str) -> bool:
 
 
 def publish(row: Reservation, policy: Policy, *, gone: bool = False) -> None:
-    """Read a row again and tell everybody about it once it is committed."""
+    """Read a row again and publish it once it is committed."""
     row.refresh_from_db()
     gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
     live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=gone)

@@ -41,7 +41,7 @@ NO_DEMAND = frozenset(
     }
 )
 KEPT = 20
-"""Refused requests of one Membership; the oldest make room."""
+"""Refused requests stored per Membership. The oldest are deleted."""
 KEPT_FOR = timedelta(days=30)
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def count_refusal(
 
 
 def _add(key: dict[str, object], gpu_seconds: int) -> None:
-    """Add to one row, made where it is the first of its day."""
+    """Add to one row. The first of a day creates it."""
     rows = RefusedDemand.objects.filter(**key)
     more = {
         "requests": F("requests") + 1,
@@ -124,7 +124,7 @@ def keep_refusal(
 
 
 def forget_old(now: datetime) -> int:
-    """Delete refused requests older than ``KEPT_FOR``; how many."""
+    """Delete refused requests older than ``KEPT_FOR``. Return how many."""
     old = RefusedRequest.objects.filter(asked_at__lt=now - KEPT_FOR)
     return old.delete()[0]
 

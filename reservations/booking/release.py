@@ -1,4 +1,4 @@
-"""Give back: cancel before the start (with undo), release while it runs."""
+"""Give back a Reservation: cancel before the start (with undo), release afterwards."""
 
 from datetime import datetime, timedelta
 
@@ -33,7 +33,7 @@ from telemetry.protocol.sentences import sentence
 
 UNDO_SECONDS = 10
 _SLACK_SECONDS = 3
-"""On top, for the way from the browser: the button is shown for the ten."""
+"""Added for the network: the button is shown for ten seconds."""
 
 
 def cancel(
@@ -72,7 +72,7 @@ def cancel(
 
 
 def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservation:
-    """Take a cancel back within ten seconds, if nobody took a Gpu meanwhile.
+    """Undo a cancellation within ten seconds, if nobody took a Gpu meanwhile.
 
     Raises:
         UndoOver, NotChangeable, GpuTaken, GpuNotBookable.
@@ -124,7 +124,7 @@ def _check_again(
     now: datetime,
     policy: Policy,
 ) -> None:
-    """Refuse an undo of what would not be granted any more.
+    """Refuse to undo a cancellation of what would not be granted now.
 
     Raises:
         Refusal: a Gpu, a limit or the quota was taken meanwhile.
@@ -236,7 +236,7 @@ def _release(
     allocations = allocations_of(row)
     at = max(at, row.start)
     used = Window(row.start, at) if at > row.start else None
-    # Staying on is for as long as one likes: only booked time comes back late.
+    # An overstay may end at any time. Only booked time is returned late.
     rest = Window(at, row.booked_end) if at < row.booked_end else None
     rate = rate_of(row)
     settlement = settlement_of(ledger.held_gpu_seconds(row), used=used, rate=rate)

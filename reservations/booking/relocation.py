@@ -115,7 +115,7 @@ def _rebook_rest(
         if OVERLAP not in str(error):
             raise
         raise overlap_refusal(locked.gpus[0], request.window) from error
-    # The holder is the same and was there: nobody is new to this Window.
+    # The holder is the same and was present.
     made.checked_in_at, made.keep_used, made.kept_at = came, keep_used, kept_at
     made.overstay, made.created_at = row.overstay, row.created_at
     carried = ["checked_in_at", "keep_used", "kept_at", "overstay", "created_at"]

@@ -1,4 +1,4 @@
-"""A displaced Reservation goes back on the waitlist.
+"""Put a displaced Reservation back on the waitlist.
 
 See docs/design/fair-booking.md#rule-4.
 """
@@ -14,7 +14,7 @@ from reservations.store.audit_log import audit_act
 
 WAITING, PLACED, *_ = WaitingRequest.State
 AGAIN_SECONDS = WEEK_SECONDS
-"""How much later than it was the same time would still do."""
+"""How much later than the original start an equal time may be."""
 
 
 def requeue_displaced(

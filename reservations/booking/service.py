@@ -1,4 +1,4 @@
-"""Book, and say beforehand what booking would do."""
+"""Book, and preview a booking."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,14 +51,14 @@ def book(
     """Book these Gpus, firm within the quota, flex beyond it.
 
     Args:
-        membership: the membership that pays; None if the User has exactly one.
-        start: at or before ``now`` means: at once, or after an overstay's notice.
-        actor: the person who books for the User; default: the User.
+        membership: the membership that pays. None if the User has exactly one.
+        start: at or before ``now`` means at once, or after an overstay's notice.
+        actor: the person who books for the User. Default: the User.
         token_id: of a Token, for a start beyond a horizon (``rules.voucher_terms``).
         overstay: stay on past the end until the Gpus are claimed.
 
     Raises:
-        Refusal: the rules refuse it; it has the next slot that would work.
+        Refusal: the rules refuse it. It contains the next slot that would work.
         NotAllowed, NotFound.
     """
     now = whole_second(now)
@@ -105,7 +105,7 @@ def book(
 
 
 def overlap_refusal(gpu: CalendarGpu, window: Window) -> GpuTaken:
-    """Return the refusal for what only the database itself noticed."""
+    """Return the refusal for an overlap that only the database noticed."""
     return GpuTaken(gpu=gpu.label, start=window.start, end=window.end)
 
 
@@ -132,12 +132,13 @@ def request_after_notice(
     now: datetime,
     policy: Policy,
 ) -> Request:
-    """Return the same; "now" waits for the notice of who stays on with a Gpu.
+    """Return the request. A start "now" waits for the notice of an overstay.
 
-    Any start waits for what a Job in a gap needs to leave.
+    Every start waits until a Job in a gap has left.
 
     Raises:
-        InThePast: it is over already; OverBeforeFree: it would be by then.
+        InThePast: it is over already.
+        OverBeforeFree: it would be over by then.
     """
     request = request_of(locked.gpus, start, end, now=now)
     if request.window.start >= notice_end(now, policy):
@@ -166,7 +167,7 @@ def _with_token(
     """Return the request with the Token that it needs, if it needs one.
 
     Raises:
-        TokenRefused, NotFound: it may not be spent on this.
+        TokenRefused, NotFound: the Token may not be spent on this.
     """
     now, start = request.now, request.window.start
     if token_id is None:
@@ -188,12 +189,13 @@ def judge(
     taking: bool = False,
     freed_gpu_seconds: int = 0,
 ) -> Decision:
-    """Read what the request is judged by, and judge it.
+    """Read the facts about the request, and judge it.
 
     Args:
         taking: whether it may displace unfrozen flex
             (docs/design/fair-booking.md#rule-1 and #rule-2).
-        freed_gpu_seconds: what the Membership holds now and not with the request.
+        freed_gpu_seconds: what the Membership holds now and would not hold with the
+            request.
     """
     user_pk = locked.membership.user_id
     now, notice_seconds = request.now, policy.overstay_notice_seconds
@@ -213,7 +215,7 @@ def judge(
         policy=policy,
         names=names,
         ignoring=ignoring,
-        # Its late hours, as they will be, are in ``extra``.
+        # ``extra`` has its late hours, as they will be.
         ignoring_late=ignoring,
         extra=extra,
         taker=taker if taking else None,
@@ -243,10 +245,10 @@ def write_decision(
     policy: Policy,
     overstay: bool = False,
 ) -> Reservation:
-    """Insert Reservation, Allocations, HOLD and audit row; tell on commit.
+    """Insert Reservation, Allocations, HOLD and audit row. Publish them on commit.
 
-    Inside the caller's transaction and under the locks of ``locked``; the decision
-    must be ``judge``'s, made under the same locks.
+    Call it in a transaction, under the locks of ``locked``. The decision must be
+    ``judge``'s, made under the same locks.
     """
     now, window = request.now, request.window
     membership = locked.membership
@@ -313,8 +315,8 @@ def preview(
     """Return what ``book`` would decide, with the rank before and after.
 
     Args:
-        ignoring: the Reservation that would be changed into this one; one that
-            is not the User's to change is not ignored.
+        ignoring: the Reservation that would be changed into this one. It counts if the
+            User may not change it.
 
     Raises:
         NotAllowed, NotFound: a refusal by the rules is in the Decision instead.

@@ -1,4 +1,4 @@
-"""Co-users of a Reservation that changes: their limit, and their transfer."""
+"""The co-users of a changed Reservation: their limit, and their transfer."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -20,10 +20,10 @@ def check_co_users(
     *,
     policy: Policy,
 ) -> None:
-    """Refuse to share so many Gpus with a person who then uses too many at once.
+    """Refuse to share Gpus with a person who would then use too many at once.
 
-    Own and shared Gpus of a person together stay within the limit of Gpus at once;
-    otherwise friends would lend one another as many as they like.
+    Own and shared Gpus of a person together must stay within the limit of Gpus at once.
+    Otherwise friends could lend each other any number.
 
     Raises:
         CannotShare: with the person, the numbers and the limit.

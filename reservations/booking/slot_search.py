@@ -1,4 +1,4 @@
-"""The first slots that fit: for "find a slot", and after a refusal."""
+"""The first slots that fit, for "find a slot" and after a refusal."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -47,7 +47,9 @@ from reservations.store.gpu_rows import barred_pools, calendar_gpus
 
 MOST_SLOTS = 20
 MANY_GPUS = 64
-"""From so many on, the first offer after a refusal is looked for in a part of them."""
+"""From this many Gpus on, the first offer after a refusal is searched in a part of
+them.
+"""
 PARTS = 8
 
 
@@ -68,7 +70,7 @@ def find_slots(
 
     Args:
         earliest: at or before ``now`` means at once.
-        latest: last instant of the slot's end; default and most: the horizon.
+        latest: last instant of the slot's end. Default and maximum: the horizon.
 
     Raises:
         Refusal: no slot can fit, at any time (too long, too many Gpus).
@@ -113,11 +115,11 @@ def _search(
     ignoring: int | None = None,
     taking: bool = False,
 ) -> list[Slot]:
-    """Search the calendar with everything read once.
+    """Search the calendar, which is read once.
 
     Args:
-        taking: include slots that would displace flex. Slots offered after a refusal
-            or a displacement never do.
+        taking: include slots that would displace flex. Slots offered after a refusal or
+            a displacement never do.
 
     Raises:
         PoolNotYours: (taking) all suitable Gpus are reserved for other groups.
@@ -167,10 +169,10 @@ def _facts(
     ignoring: int | None,
     taking: bool,
 ) -> Snapshot:
-    """Return all that a search is judged by; see ``_search``.
+    """Return all facts for a search. See ``_search``.
 
     Raises:
-        PoolNotYours: (taking) all that is wished for is kept for others.
+        PoolNotYours: (taking) all suitable Gpus are reserved for other groups.
     """
     path = account_path(membership)
     asking = {account.pk for account in path}
@@ -255,7 +257,7 @@ def _same_for_alike(refusal: Refusal | None) -> bool:
 def _taking(
     facts: Snapshot, wish: SlotWish
 ) -> Callable[[Window], list[tuple[CalendarGpu, ...]]]:
-    """Return what finds the Gpus with the fewest Reservations in the way."""
+    """Return a function that finds the Gpus with the fewest Reservations in the way."""
     assert facts.tree is not None
     standing = facts.tree.ranked().ranks
     ranks = {pk: rank.rank for pk, rank in standing.items()}
@@ -269,7 +271,7 @@ def _taking(
 def next_equal(
     row: Reservation, gpu_ids: Sequence[int], *, now: datetime
 ) -> Slot | None:
-    """Return the first free slot that equals what a Reservation had.
+    """Return the first free slot that equals a Reservation's.
 
     See docs/design/fair-booking.md#rule-4.
     """
@@ -298,7 +300,7 @@ def _similar_wish(
     seconds: int,
     policy: Policy,
 ) -> SlotWish | None:
-    """Return the wish for the same: as many Gpus, no worse, for as long."""
+    """Return a wish for as many Gpus, at least as good, for as long."""
     asked = [gpu for gpu in gpus if gpu.pk in set(gpu_ids)]
     if not asked or len(asked) > policy.gpus_at_once:
         return None
@@ -312,7 +314,7 @@ def _similar_wish(
 
 
 def _on_grid_or_now(at: datetime, now: datetime, policy: Policy) -> datetime:
-    """Return a start that may be booked: now itself, or on the grid."""
+    """Return a start that may be booked: now, or on the grid."""
     if at <= now:
         return now
     over = unix(at) % policy.grid_seconds
@@ -324,10 +326,11 @@ def _on_grid_or_now(at: datetime, now: datetime, policy: Policy) -> datetime:
 def own_part(
     gpus: Sequence[CalendarGpu], count: int, *, number: int
 ) -> Sequence[CalendarGpu]:
-    """Return a part of a large site's Gpus, another one for another number.
+    """Return a part of a large site's Gpus. Each number has another part.
 
-    When many are refused at once, one best offer for all of them is a race that all but
-    one lose again. An eighth of the Nodes; of that, for one Gpu only, every other one.
+    If many requests are refused at once, offering the same best slot to all of them
+    would refuse all but one again. A part has an eighth of the Nodes and, for a wish of
+    one Gpu, every other Gpu of them.
     """
     nodes = sorted({gpu.node for gpu in gpus})
     if len(gpus) < MANY_GPUS or len(nodes) < PARTS:
@@ -351,12 +354,11 @@ def add_next_slot(
     policy: Policy,
     ignoring: int | None = None,
 ) -> None:
-    """Put what would work into a Refusal, where something can.
+    """Add to a Refusal what would work instead.
 
-    Where fewer Gpus may be held at once: those of them that would be granted, at the
-    same time. And the next slot: as many Gpus, of the same class where they are of
-    one, at least as large as the smallest of them, for as long (or as long as
-    allowed), not earlier.
+    If fewer Gpus may be held at once, it is that many of them at the same time. And the
+    next slot: as many Gpus, of the same class if they are of one, at least as large as
+    the smallest of them, for as long (or as long as allowed), not earlier.
     """
     if not refusal.curable:
         return
@@ -384,7 +386,7 @@ def add_next_slot(
         return
     if isinstance(refusal, PoolNotYours):
         wish = replace(wish, gpu_class=None)
-    # Other Gpus at the same time first: it reads one Window, not two weeks.
+    # Other Gpus at the same time first: this reads one Window, not two weeks.
     same_time = begin + timedelta(seconds=wish.duration_seconds)
     tries: list[tuple[Sequence[CalendarGpu], datetime | None]] = [(gpus, None)]
     if isinstance(refusal, GpuTaken | GpuNotBookable):

@@ -1,11 +1,11 @@
-"""A Gpu that is not clean at the start is the site's failure.
+"""A Gpu that another person uses at the start is the site's failure.
 
 See docs/design/fair-booking.md#rule-7.
 
 An intruder's process was on it when the Window began, and stays. The holder gets an
-equal Gpu of the same Node that is free over the whole Window, else a full refund and a
-Token. After the holder's check-in this rule no longer applies. An intruder who overran
-their own end pays for that time (``overrun``).
+equal Gpu of the same Node that is free over the whole Window, otherwise a full refund
+and a Token. After the holder's check-in this rule no longer applies. An intruder who
+overran the end of their own booking pays for that time (``overrun``).
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from telemetry.models import Alert, Gpu
 from telemetry.protocol.sentences import sentence
 
 WAIT_SECONDS = 120
-"""How long what overran may take to go before the start has failed."""
+"""Time for a process that overran to end, before the start counts as failed."""
 FOREIGN_RULES = (INTRUDER, OVERRUN)
 REASON = sentence("the GPU was still in use by someone else")
 
@@ -34,7 +34,7 @@ Refund = Callable[..., bool]
 
 
 def due(now: datetime, policy: Policy) -> list[int]:
-    """Return running Reservations nobody came to, with a stranger since the start."""
+    """Return running Reservations without check-in, with a stranger from the start."""
     begun = now - timedelta(seconds=WAIT_SECONDS)
     rows = Reservation.objects.filter(
         state=State.ACTIVE,
@@ -51,7 +51,7 @@ def due(now: datetime, policy: Policy) -> list[int]:
 def reassign_or_refund(
     pk: int, now: datetime, policy: Policy, *, refund: Refund
 ) -> bool:
-    """Give equal Gpus for those that are not clean, or everything back."""
+    """Give equal Gpus for those in use, or a full refund."""
     row = locks.load_reservation(pk, lock=True)
     if row.state != State.ACTIVE or row.checked_in_at is not None or row.end <= now:
         return False
@@ -71,7 +71,7 @@ def reassign_or_refund(
             return True
         moved[str(old)] = str(new)
     for allocation in dirty:
-        # With the old Gpu, which was read before the move.
+        # With the previous Gpu, which was read before the move.
         overrun.charge(allocation, row, now=now)
     Reservation.objects.filter(pk=pk).update(version=row.version + 1)
     ledger.audit("moved", row, actor=None, now=now, reason=REASON, gpus=moved)
@@ -87,7 +87,7 @@ def _stranger_since_start(gpu: Gpu, row: Reservation) -> bool:
 
 
 def _equal(allocation: Allocation, row: Reservation) -> Gpu | None:
-    """Return a Gpu of the same Node and Pool that is free and clean; locked."""
+    """Return a free and unused Gpu of the same Node and Pool. It is locked."""
     taken = Q(
         allocations__live=True,
         allocations__reservation__booked_end__gt=F("allocations__reservation__start"),
@@ -108,7 +108,7 @@ def _equal(allocation: Allocation, row: Reservation) -> Gpu | None:
 
 
 def _move_allocation(allocation: Allocation, gpu: Gpu, now: datetime) -> bool:
-    """Put an Allocation on another Gpu; False: another booking was first."""
+    """Move an Allocation to another Gpu. False: another booking was first."""
     try:
         with transaction.atomic():
             clear_gaps([gpu.pk], now, now=now)
@@ -121,7 +121,7 @@ def _move_allocation(allocation: Allocation, gpu: Gpu, now: datetime) -> bool:
 
 
 def _closed_gpus(start: datetime, end: datetime) -> QuerySet[Gpu]:
-    """Return the Gpus that some closure meets in [start, end), teaching included."""
+    """Return the Gpus that a closure covers in [start, end), teaching included."""
     standing = Closure.objects.standing(start, end)
     everything = Q() if standing.filter(scope="site").exists() else Q(pk__in=[])
     return Gpu.objects.filter(

@@ -1,4 +1,4 @@
-"""A group's use: who of its members used how much, and where each stands."""
+"""The use of a group: how much each member used, and each member's rank."""
 
 from dataclasses import dataclass
 
@@ -21,9 +21,9 @@ class MemberUse:
     membership: Membership
     place: int | None
     used_gpu_seconds: float
-    """Weighted, decayed, with what is booked ahead."""
+    """Weighted, decayed, including bookings ahead."""
     part_ratio: float
-    """Of the group's use; 0 to 1."""
+    """Part of the group's use, 0 to 1."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How would one stand then? Bookings that end become past use, and fade."""
+"""Ranks at a later instant, when bookings have become past use and have decayed."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""Tokens that one may spend, and no-shows that shorten the horizon, in words."""
+"""A person's Tokens and the no-shows that shorten the horizon, in words."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,11 +25,11 @@ class TokenInfo:
 
 @dataclass(frozen=True)
 class PersonRights:
-    """What a person is owed, and what they are held to."""
+    """The Tokens of a person, and the restrictions after no-shows."""
 
     tokens: list[TokenInfo]
     no_shows: int
-    """Within the time that counts."""
+    """No-shows that still count."""
     sentence: str
     struck: bool
 
@@ -40,7 +40,7 @@ def rights_of(
     """Return a User's Tokens and strikes in words.
 
     Args:
-        only: the Membership whose Tokens a head may see; None: all, for the User.
+        only: the Membership whose Tokens a head may see. None: all, for the User.
     """
     now, no_shows, strike = found.now, found.no_shows, found.strike
     since = now - timedelta(seconds=policy.strike_window_seconds)

@@ -1,4 +1,4 @@
-"""How one stands: rank, the path to the root, quota ahead, the ledger."""
+"""A person's standing: rank, the path to the root, quota ahead, the ledger."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,7 @@ class PathLevel:
     """One step of the path institution > group > you."""
 
     kind: str
-    """The word account, or member."""
+    """"account" or "member"."""
     name: str
     title: str
     shares: int
@@ -41,12 +41,12 @@ class PathLevel:
     level_fs: float | None
     """Above 1: under-served. None: infinite, nothing was used yet."""
     usage_gpu_hours: float
-    """Weighted, decayed, with what is booked ahead."""
+    """Weighted, decayed, including bookings ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaStanding:
-    """One quota: of the Membership, or of an Account above it."""
+    """One quota, of the Membership or of an Account above it."""
 
     account: str
     own: bool
@@ -60,11 +60,11 @@ class QuotaStanding:
 
 @dataclass(frozen=True, slots=True)
 class MembershipStanding:
-    """How one Membership stands."""
+    """The standing of one Membership."""
 
     membership: Membership
     place: int | None
-    """1 is served first; ties share the best place."""
+    """1 is served first. Ties share the best rank."""
     of: int
     path: tuple[PathLevel, ...]
     quotas: tuple[QuotaStanding, ...]
@@ -72,16 +72,16 @@ class MembershipStanding:
 
 @dataclass(frozen=True, slots=True)
 class FairshareStatus:
-    """What the page of one User shows."""
+    """The data of one User's page."""
 
     now: datetime
     memberships: tuple[MembershipStanding, ...]
     ledger: tuple[LedgerEntry, ...]
     """The newest rows, with their Reservation and Membership loaded."""
     tokens: tuple[Token, ...] = ()
-    """That can be spent, the first to expire first."""
+    """Tokens that can be spent. The first to expire comes first."""
     strike: Strike | None = None
-    """The shorter horizon after no-shows, where one is in force."""
+    """The shorter horizon after no-shows, if it is in force."""
     no_shows: tuple[datetime, ...] = ()
     """Those that still count."""
 
@@ -89,10 +89,10 @@ class FairshareStatus:
 def standing(
     *, user: User, now: datetime, ledger_rows: int = LEDGER_ROWS
 ) -> FairshareStatus:
-    """Return how a User stands in every active Membership.
+    """Return a User's standing in every active Membership.
 
     Args:
-        ledger_rows: how many of the newest are read; 0: none, and no query.
+        ledger_rows: how many of the newest are read. 0: none, without a query.
     """
     now = whole_second(now)
     policy = site_policy()
@@ -119,7 +119,7 @@ def _membership(
     row: Membership, ranks: Ranking | None, now: datetime, policy: Policy
 ) -> MembershipStanding:
     path = account_path(row)
-    # From midnight of the site's clock, so that whole days lie side by side.
+    # From midnight of the site's clock, so that the chart has whole days.
     begin = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
     begin = begin.astimezone(UTC)
     end = begin + timedelta(seconds=BAND_STEP_SECONDS * BAND_STEPS)

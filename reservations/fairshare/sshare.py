@@ -56,7 +56,7 @@ class ShareRow:
     norm_shares: float
     effectv_usage: float
     level_fs: float | Literal["inf"] | None
-    """None where Slurm prints nothing: the root, and whoever has ``parent``."""
+    """None where Slurm prints nothing: the root, and associations with ``parent``."""
     fairshare: float | None
     """None for Accounts."""
 
@@ -159,7 +159,7 @@ class _Row:
         self.refuse_if(wrong, f"{name} must be a whole number from 0, not {value!r}")
 
     def refuse_if(self, wrong: bool, why: str) -> None:
-        """Raise RowsInvalid with the row's place if something is wrong."""
+        """Raise RowsInvalid with the row's position if ``wrong``."""
         if wrong:
             # As ASCII: a file's text reaches a terminal.
             name = ascii(str(self.account)[:40]).strip("'\"")
@@ -167,7 +167,7 @@ class _Row:
 
     @property
     def shares(self) -> int | None:
-        """As the tree takes them: None for ``parent``."""
+        """Return the shares as the tree takes them. None for ``parent``."""
         return None if self.raw_shares == PARENT else int(self.raw_shares or 0)
 
 
@@ -193,7 +193,7 @@ def _rank(rows: Sequence[_Row], accounts: Mapping[str, int]) -> Ranking:
 
 
 def _check_sums(rows: Sequence[_Row], accounts: Mapping[str, int]) -> None:
-    """Raise RowsInvalid for an Account whose usage is not its users' within rounding.
+    """Raise RowsInvalid if an Account's usage differs from its users' beyond rounding.
 
     The rows form a tree: ``_rank`` has checked that.
     """

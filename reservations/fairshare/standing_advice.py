@@ -1,4 +1,4 @@
-"""What would move one up, in sentences with numbers."""
+"""Ways to a better rank, in sentences with numbers."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ from telemetry.protocol.sentences import joined, sentence
 
 LOOK_AHEAD = timedelta(days=7)
 MOST_BOOKINGS = 3
-"""Bookings whose giving back is weighed one by one, the dearest first."""
+"""Bookings of which the return is computed one by one, the most expensive first."""
 
 
 def ordinal(number: int) -> str:
@@ -41,7 +41,7 @@ def ordinal(number: int) -> str:
 
 
 def advice(shown: MembershipStanding, policy: Policy, *, own: bool) -> list[str]:
-    """Say what would move one up: the rival ahead, giving back, waiting."""
+    """Say what would improve the rank: the next member ahead, giving back, waiting."""
     if shown.place is None:
         return []
     now = timezone.now()
@@ -62,7 +62,7 @@ def advice(shown: MembershipStanding, policy: Policy, *, own: bool) -> list[str]
 
 
 def _giving_back(pk: int, place: int, tree: FairTree, now: datetime) -> Iterator[str]:
-    """Say what each dear booking ahead, and all of them, cost in places."""
+    """Say how many places each expensive booking ahead costs, and all of them."""
     rows = list(
         Reservation.objects.live()
         .filter(membership_id=pk)
@@ -98,7 +98,7 @@ def _giving_back(pk: int, place: int, tree: FairTree, now: datetime) -> Iterator
 def _waiting(
     pk: int, place: int, of: int, now: datetime, policy: Policy, *, own: bool
 ) -> str:
-    """Say what fades, and the place in a week if nobody books anything more."""
+    """Say what decays, and the rank in a week if nobody books anything."""
     then = projected_ranking(now, now + LOOK_AHEAD, policy)
     days = policy.half_life_seconds / 86_400
     fades = sentence("Past use counts half after {days} days.", days=f"{days:g}")

@@ -26,7 +26,7 @@ class LevelBar:
     left: float
     width: float
     behind: bool
-    """Used more than its share: level_fs below 1."""
+    """Whether it used more than its share: level_fs below 1."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class QuotaDay:
 
     @property
     def left_hours(self) -> int:
-        """Return whole credits that can still be booked."""
+        """Return the whole credits that can still be booked."""
         return self.left_gpu_seconds // 3600
 
 
@@ -57,7 +57,7 @@ def _capitalized(text: str) -> str:
 
 
 def first_sentence(shown: MembershipStanding, *, own: bool) -> str:
-    """Return the page's first words: "You are 4th of 16. Vision has used ..."."""
+    """Return the page's first sentence: "You are 4th of 16. Vision has used ..."."""
     values = {"name": str(shown.membership.user), "of": shown.of}
     if shown.place is None:
         if own:
@@ -101,7 +101,7 @@ def first_sentence(shown: MembershipStanding, *, own: bool) -> str:
 
 
 def group_sentence(group: AccountGroup | None) -> str:
-    """Return the first words where a whole group is shown, or nobody at all."""
+    """Return the first sentence of a group's page, or of a page about nobody."""
     if group is None:
         return sentence(
             "You are in no group yet, so you have no rank. Ask the lab admin."
@@ -121,9 +121,9 @@ def group_sentence(group: AccountGroup | None) -> str:
 
 
 def bar_of(level_fs: float | None) -> tuple[float, float, bool]:
-    """Return (left, width, behind) of a bar: from the middle to the right if ahead.
+    """Return (left, width, behind) of a bar, from the middle to the right if ahead.
 
-    One unit of log2(level_fs) is a quarter of the width; 4 and 1/4 fill it.
+    One unit of log2(level_fs) is a quarter of the width. 4 and 1/4 fill half of it.
 
     >>> bar_of(0.5), bar_of(None)
     ((25.0, 25.0, True), (50, 50.0, False))
@@ -135,7 +135,7 @@ def bar_of(level_fs: float | None) -> tuple[float, float, bool]:
 
 
 def levels(path: Sequence[PathLevel]) -> list[LevelBar]:
-    """Return the path's bars: from the middle to the right for under-served."""
+    """Return the path's bars, from the middle to the right if under-served."""
     bars = []
     for number, level in enumerate(path):
         if number == 0:
@@ -154,25 +154,25 @@ def levels(path: Sequence[PathLevel]) -> list[LevelBar]:
 
 @dataclass(frozen=True)
 class QuotaChart:
-    """One quota over the next 14 days: an area for the eye, days for the rest."""
+    """One quota over the next 14 days, as an area and as a list of days."""
 
     quota: QuotaStanding
     days: list[QuotaDay]
     held: str
-    """SVG path of what is held, in a viewBox of (steps, 100); the quota is 100."""
+    """SVG path of the held time, in a viewBox of (steps, 100). The quota is 100."""
     steps: int
     day_lines: list[float]
-    """Where each day but the first begins, in steps."""
+    """The start of each day except the first, in steps."""
     horizon: float | None
-    """Where firm booking ends, in steps; None: not within the picture."""
+    """The end of firm booking, in steps. None: outside the chart."""
     now: float
-    """Where the past of today ends, in steps."""
+    """The present instant, in steps."""
 
 
 def quota_charts(
     quotas: Sequence[QuotaStanding], *, horizon_at: datetime
 ) -> list[QuotaChart]:
-    """Return each quota with its next 14 days; a day counts by its tightest point."""
+    """Return each quota with its next 14 days. A day counts by its tightest point."""
     return [_chart(quota, horizon_at) for quota in quotas]
 
 

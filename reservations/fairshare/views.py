@@ -1,4 +1,4 @@
-"""One's standing: rank, path, quota ahead, the group, the ledger."""
+"""A person's standing: rank, path, quota ahead, the group, the ledger."""
 
 import csv
 from dataclasses import dataclass
@@ -35,9 +35,9 @@ from telemetry.web.spreadsheet import escape_formula
 
 ROWS_PER_PAGE = 25
 REFUSED = 8
-"""Refused requests that are shown; some more are kept."""
+"""Refused requests on the page. A few more are stored."""
 CSV_ROWS = 100_000
-"""More than anybody reads; an answer is built in memory."""
+"""More rows than anybody reads. The answer is built in memory."""
 
 
 class LedgerForm(PlainForm):
@@ -57,7 +57,7 @@ class StandingRequest:
     """The Membership or Account of a requested standing, checked for its reader."""
 
     account: Account | None
-    """A whole Account; None: a Membership (or, with none, only the ledger)."""
+    """A whole Account. None: a Membership (or, without one, only the ledger)."""
     membership: Membership | None
     notices: list[str]
     kind: str
@@ -116,14 +116,14 @@ def _rows(
 def _chosen(
     asked: StandingRequest, user: User
 ) -> tuple[FairshareStatus, MembershipStanding | None, tuple[MembershipStanding, ...]]:
-    """Return the whole FairshareStatus, the one to show and those to choose from."""
+    """Return the FairshareStatus, the standing to show and those to choose from."""
     subject = asked.membership.user if asked.membership else user
     whole = standing_service.standing(user=subject, now=timezone.now(), ledger_rows=0)
     found = whole.memberships
     wanted = asked.membership.pk if asked.membership else None
     shown = next((one for one in found if one.membership.pk == wanted), None)
     shown = shown or (found[0] if found else None)
-    # A head sees how a member stands here, not in which other groups they are.
+    # A head sees a member's standing in this group, and not the member's other groups.
     own = subject.pk == user.pk
     return whole, shown, (found if own else ())
 
@@ -167,7 +167,7 @@ def _refused(shown: MembershipStanding | None) -> list[RefusedRow]:
 
 @require_safe
 def standing(request: HttpRequest) -> HttpResponse:
-    """Show how one stands; heads and the operator may choose whose."""
+    """Show a standing. Heads and the operator may choose whose."""
     user = reader(request)
     asked = _read_standing_request(request)
     group = group_of(asked.account) if asked.account else None

@@ -1,4 +1,4 @@
-"""The rows of reservations: people, calendar, ledger, notices, audit log."""
+"""The tables of reservations: people, calendar, ledger, notices, audit log."""
 
 from reservations.models.accounts import Account, ApiToken, Membership, User
 from reservations.models.audit_entry import AuditEntry

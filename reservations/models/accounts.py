@@ -23,7 +23,7 @@ class User(AbstractUser):
     unix_user = models.CharField(
         max_length=32,
         blank=True,
-        # useradd(8): what Debian accepts as a login, without a trailing dollar.
+        # useradd(8): the logins that Debian accepts, without a trailing dollar.
         validators=[RegexValidator(r"^[a-z_][a-z0-9_-]{0,31}$", "Not a Unix login.")],
         help_text="Existing Unix account (uid 1000 or more) that the Jobs run as.",
     )
@@ -96,10 +96,10 @@ class Account(models.Model):
         return self.title or self.name
 
     def clean(self) -> None:
-        """Refuse a parent that stands below this Account.
+        """Refuse a parent that is below this Account.
 
         Raises:
-            ValidationError: the Accounts would form a ring.
+            ValidationError: the Accounts would form a cycle.
         """
         above = self.parent
         while above is not None:
@@ -167,11 +167,11 @@ class Membership(models.Model):
 
 
 class ApiToken(models.Model):
-    """A scoped, expiring, revocable key of one User; only its hash is kept."""
+    """A scoped, expiring, revocable key of one User. Only its hash is stored."""
 
     SCOPES = ("read", "book", "job", "serve", "metrics")
     SERVED = re.compile(r"serve:[1-9][0-9]{0,17}")
-    """The scope that is for one Job's served models only."""
+    """The scope for one Job's served models only."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
     label = models.CharField(max_length=60)

@@ -1,4 +1,4 @@
-"""Who did what, when and why: append-only like the ledger."""
+"""The audit log: author, act, time and reason. It is append-only like the ledger."""
 
 from django.db import models
 from django.utils import timezone
@@ -7,7 +7,7 @@ from reservations.models.accounts import User
 
 
 class AuditEntry(models.Model):
-    """One act of a person or of the portal itself (``actor`` null)."""
+    """One act of a person, or of the portal itself (``actor`` null)."""
 
     at = models.DateTimeField(default=timezone.now)
     actor = models.ForeignKey(User, null=True, blank=True, on_delete=models.PROTECT)

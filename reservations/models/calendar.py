@@ -14,7 +14,7 @@ LIVE = tuple(sorted(state.value for state in State.live()))
 
 
 class IsLive(models.Func):
-    """Whether a state holds Gpus, with the states written out.
+    """Whether a state holds Gpus, with the states as literals.
 
     SQLite uses a partial index only if the query has its condition literally, not as a
     bound value. Without the index a million past Reservations are scanned.
@@ -32,7 +32,7 @@ class ReservationQuerySet(models.QuerySet["Reservation"]):
         return self.filter(IsLive("state"))
 
     def active(self) -> "ReservationQuerySet":
-        """Those whose Window runs."""
+        """Reservations whose Window is running."""
         return self.live().filter(state=State.ACTIVE)
 
     def overlapping(self, start: datetime, end: datetime) -> "ReservationQuerySet":
@@ -40,21 +40,21 @@ class ReservationQuerySet(models.QuerySet["Reservation"]):
         return self.filter(start__lt=end, end__gt=start)
 
     def near(self, start: datetime, end: datetime) -> "ReservationQuerySet":
-        """The same, bounded on both sides so that an index range serves it."""
+        """Those that meet [start, end), bounded on both sides for an index."""
         longest = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
         return self.overlapping(start, end).filter(start__gt=start - longest)
 
     def due_to_start(self, now: datetime) -> "ReservationQuerySet":
-        """Booked ones whose Window has begun and is not over."""
+        """Booked Reservations whose Window has begun and is not over."""
         booked = self.live().filter(state=State.CONFIRMED)
         return booked.filter(start__lte=now, end__gt=now)
 
     def due_to_end(self, now: datetime) -> "ReservationQuerySet":
-        """Live ones whose Window is over."""
+        """Live Reservations whose Window is over."""
         return self.live().filter(end__lte=now)
 
     def move(self, pk: int, *, old: State, new: State, **fields: object) -> bool:
-        """Move one by compare-and-set; False: another worker was first."""
+        """Change the state by compare-and-set. False: another worker was first."""
         if new not in NEXT[old]:
             raise ValueError(f"a Reservation cannot move from {old} to {new}")
         moved = self.filter(pk=pk, state=old).update(
@@ -161,7 +161,7 @@ class Reservation(models.Model):
 
 
 class Allocation(models.Model):
-    """Which exact Gpu serves which Reservation, and when.
+    """One Gpu for one Reservation, with its time.
 
     The database refuses live rows of one Gpu that overlap
     (``reservations.models.triggers``).
@@ -189,8 +189,8 @@ class Allocation(models.Model):
 
     class Meta:
         ordering = ["gpu_id", "start"]
-        # Without ``live``: Django asks SQLite for a bare ``live``, which no index
-        # serves. What ends after an instant is little anyway.
+        # Without ``live``: Django would ask SQLite for a bare ``live``, which no index
+        # serves. Few rows end after an instant anyway.
         indexes = [
             models.Index(fields=["gpu", "end"]),
             models.Index(fields=["start", "end"]),
@@ -202,8 +202,7 @@ class Allocation(models.Model):
 
 
 class EarlyReturn(models.Model):
-    """Time that a User gave back before it began; see
-    ``rules.fairness.early_returns``."""
+    """Time given back before it began. See ``rules.fairness.early_returns``."""
 
     user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
     reservation = models.ForeignKey(
@@ -221,14 +220,14 @@ class EarlyReturn(models.Model):
 
 
 class LateReturn(models.Model):
-    """Hours of one Gpu that came back less than a day ahead.
+    """Hours of one Gpu that were returned less than a day ahead.
 
     See docs/design/fair-booking.md#rule-6.
 
     Until they have passed they are a possible charge. Then the parts that no other User
-    held are kept, with ``charged_at``, and a CHARGE is written.
-    Quotas count them at ``weight * permille / 1000``; in peak hours ``weight`` is the
-    booked one times the factor, so that a row has one price.
+    held are kept, with ``charged_at``, and a CHARGE is written. Quotas count them at
+    ``weight * permille / 1000``. In peak hours ``weight`` is the booked one times the
+    factor, so that a row has one price.
     """
 
     reservation = models.ForeignKey(

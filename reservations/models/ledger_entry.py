@@ -1,4 +1,4 @@
-"""The ledger: append-only; the database itself refuses UPDATE and DELETE."""
+"""The ledger. It is append-only: the database itself refuses UPDATE and DELETE."""
 
 from django.db import models
 from django.utils import timezone
@@ -45,10 +45,10 @@ class LedgerEntry(models.Model):
 
 
 class KeptUsage(models.Model):
-    """The weighed charges of the oldest rows of the ledger, added up once.
+    """The weighted sum of the oldest charges in the ledger.
 
-    The ledger only grows and the weight of a charge never changes, so this stays true
-    for ever: a process that starts reads on from ``settled_pk``, not a million rows.
+    The ledger is append-only and the weight of a charge never changes, so the sum stays
+    valid. A new process continues reading at ``settled_pk``, not a million rows before.
     """
 
     half_life_seconds = models.PositiveBigIntegerField(

@@ -1,4 +1,4 @@
-"""Links that open one thing to their reader; only hashes of them are kept."""
+"""Links that open one thing to their reader. Only their hashes are stored."""
 
 from datetime import datetime
 
@@ -31,7 +31,7 @@ class GroupLink(models.Model):
         return f"link to join {self.account}"
 
     def works(self, now: datetime) -> bool:
-        """Say whether one more person may join by it."""
+        """Say whether one more person may join with it."""
         return (
             self.revoked_at is None
             and self.expires_at > now

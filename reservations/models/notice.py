@@ -1,4 +1,4 @@
-"""Notices to Users: kept until read, and afterwards as history."""
+"""Notices to Users: unread, and afterwards as history."""
 
 from django.db import models
 from django.utils import timezone
@@ -12,19 +12,19 @@ class NoticeQuerySet(models.QuerySet["Notice"]):
     """Reads of Notices."""
 
     def unread(self, user: User) -> "NoticeQuerySet":
-        """Those that a User has not read, newest first."""
+        """The unread Notices of a User, newest first."""
         return self.filter(user=user, read_at=None)
 
 
 class Notice(models.Model):
-    """One notice to a User about an event, mostly on a Reservation of theirs.
+    """One notice to a User about an event, mostly about a Reservation of that User.
 
     ``detail`` has the numbers. The text is made when it is shown, because the right to
     read a name can change (``notifications/queries.py``).
     """
 
     class Kind(models.TextChoices):
-        """Events, and what they are called where a User chooses among them."""
+        """Kinds of events, with their names in a User's settings."""
 
         DISPLACED = "displaced", sentence("Another person took a flex booking of yours")
         PLACED = "placed", sentence("A waiting request was booked")
@@ -70,7 +70,7 @@ class Notice(models.Model):
         TRIAL = "trial", sentence("A test message, sent by you")
 
     user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="notices")
-    # No choices here: a kind more is no change of the table.
+    # Without choices, so that a new kind does not change the table.
     kind = models.CharField(max_length=24)
     reservation = models.ForeignKey(
         Reservation,
@@ -107,16 +107,17 @@ class Notice(models.Model):
 
     @property
     def kind_words(self) -> str:
-        """Return what its kind is called."""
+        """Return the name of its kind."""
         return self.Kind(self.kind).label
 
 
 class NoticeSettings(models.Model):
-    """A User's choice of mail and webhook; no row: the defaults."""
+    """A User's choice of mail and webhook. Without a row the defaults apply."""
 
     class Format(models.TextChoices):
-        """What a webhook's receiver takes; payloads:
-        ``notifications/chat_payloads.py``."""
+        """The format that a webhook's receiver accepts. Payloads:
+        ``notifications/chat_payloads.py``.
+        """
 
         PORTAL = "portal", sentence("own program (signed JSON)")
         SLACK = "slack", "Slack"
@@ -151,7 +152,7 @@ class NoticeSettings(models.Model):
 
 
 class GroupChat(models.Model):
-    """Where the notices of a group's bookings go, beside their holders'."""
+    """The chat that receives the notices of a group's bookings, too."""
 
     account = models.OneToOneField(
         Account, on_delete=models.CASCADE, related_name="chat"
@@ -171,12 +172,12 @@ class GroupChat(models.Model):
 
     @property
     def format_words(self) -> str:
-        """Return what its receiver is called."""
+        """Return the name of its receiver."""
         return str(NoticeSettings.Format(self.webhook_format).label)
 
 
 class Delivery(models.Model):
-    """One Notice on its way by one channel; what waits is retried until it ends."""
+    """One Notice on its way by one channel. It is retried until it ends."""
 
     class Channel(models.TextChoices):
         MAIL = "mail"

@@ -49,7 +49,7 @@ class PoolRule(models.Model):
 
 
 class PoolQuota(models.Model):
-    """A ceiling in one Pool, of a Membership or of an Account with all below it."""
+    """A limit in one Pool, of a Membership or of an Account with all below it."""
 
     pool = models.ForeignKey(
         "telemetry.Pool", on_delete=models.CASCADE, related_name="quotas"
@@ -100,14 +100,16 @@ class ClosureQuerySet(models.QuerySet["Closure"]):
     """Reads of Closures."""
 
     def standing(self, start: datetime, end: datetime) -> "ClosureQuerySet":
-        """Those not cancelled whose half-open Window meets [start, end)."""
+        """Closures that are not cancelled and whose half-open Window meets [start,
+        end).
+        """
         return self.filter(cancelled_at=None, start__lt=end, end__gt=start)
 
 
 class Closure(models.Model):
-    """Time in which Gpus are not booked, or only by one Account's members.
+    """Time in which Gpus cannot be booked, or only by one Account's members.
 
-    Over when its end has passed; ``end`` moves to now when it is ended early.
+    It is over when its end has passed. ``end`` moves to now when it is ended early.
     """
 
     class Kind(models.TextChoices):

@@ -45,8 +45,8 @@ class RefusedRequest(models.Model):
 
     See docs/design/fair-booking.md#rule-8, docs/design/fair-booking.md#i14.
 
-    Of each Membership the newest are kept, and none for long: see
-    ``booking/refusals``. The demand behind them is counted in ``RefusedDemand``.
+    The newest ones of each Membership are stored, for a limited time: see
+    ``booking/refusals``. ``RefusedDemand`` counts the demand behind them.
     """
 
     membership = models.ForeignKey(
@@ -80,7 +80,7 @@ class MonthUse(models.Model):
     """The use of one Gpu by one Membership in a month.
 
     Computed from Reservations, the ledger and the usage summaries. It can be computed
-    again at any time. ``membership`` null: the site's own column of the ledger.
+    again at any time. ``membership`` null: charged to the site.
     """
 
     month = models.DateField(help_text="Its first day, in the site's zone.")
@@ -138,7 +138,7 @@ class MonthUse(models.Model):
 
 
 class RolledMonth(models.Model):
-    """Up to when a month's rows of ``MonthUse`` are added up."""
+    """The instant up to which a month's rows of ``MonthUse`` are computed."""
 
     month = models.DateField(unique=True)
     rolled_at = models.DateTimeField()
@@ -154,10 +154,10 @@ class RolledMonth(models.Model):
 
 
 class PolicyReplay(models.Model):
-    """What other rules would have done to a stretch of the site's own past.
+    """The effect that other rules would have had on a part of the site's past.
 
-    ``before`` and ``after`` are measures of the same trace under the rules of now
-    and under ``edited``. A row moves by compare-and-set.
+    ``before`` and ``after`` are measures of the same trace under the present rules and
+    under ``edited``. A row changes its state by compare-and-set.
     """
 
     class State(models.TextChoices):

@@ -1,4 +1,4 @@
-"""What people do with a Reservation together: share it, hand it on, repeat it."""
+"""Sharing a Reservation, offering it to others, and repeating it."""
 
 from datetime import datetime
 
@@ -15,7 +15,7 @@ class CoUserQuerySet(models.QuerySet["CoUser"]):
     def sharing(self) -> "CoUserQuerySet":
         """Co-users who may still use the Reservation.
 
-        Users who left the owner's Account, or may not sign in, may not.
+        Users who left the owner's Account, or who may not sign in, are excluded.
         """
         member = Membership.objects.filter(
             user=models.OuterRef("user"),
@@ -26,7 +26,7 @@ class CoUserQuerySet(models.QuerySet["CoUser"]):
 
 
 class CoUser(models.Model):
-    """A User of the owner's Account who may use a Reservation's Gpus too.
+    """A User of the owner's Account who may also use a Reservation's Gpus.
 
     They may run processes and Jobs. Only the owner checks in, changes and pays. The row
     is kept after the removal, as a record of who could use a Gpu, and when.
@@ -157,16 +157,16 @@ class Offer(models.Model):
 
 
 class SeriesQuerySet(models.QuerySet["Series"]):
-    """Moves of Series."""
+    """Changes of Series."""
 
     def end(self, pk: int, *, at: datetime) -> bool:
-        """End a running Series; False: it has ended already."""
+        """End a running Series. False: it has ended already."""
         running = self.filter(pk=pk, state=Series.State.RUNNING)
         return running.update(state=Series.State.ENDED, ended_at=at) == 1
 
 
 class Series(models.Model):
-    """The same Gpus at the same local time, again and again, until an end."""
+    """The same Gpus at the same local time, repeated until an end."""
 
     class Repeat(models.TextChoices):
         DAILY = "daily"
@@ -211,7 +211,7 @@ class Series(models.Model):
 
 
 class Occurrence(models.Model):
-    """One local day of a Series, once it was looked at."""
+    """One local day of a Series that has been processed."""
 
     class State(models.TextChoices):
         BOOKED = "booked"
@@ -248,7 +248,7 @@ class Occurrence(models.Model):
 
 
 class CalendarFeed(models.Model):
-    """The secret address of a User's own calendar; only its hash is kept."""
+    """The secret address of a User's calendar. Only its hash is stored."""
 
     user = models.OneToOneField(
         User, on_delete=models.CASCADE, related_name="calendar_feed"

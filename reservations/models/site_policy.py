@@ -1,4 +1,4 @@
-"""The site's rules, as the admin edits them, with history."""
+"""The site's rules, edited in the admin, with history."""
 
 from typing import Any
 
@@ -29,13 +29,13 @@ class SitePolicy(PolicyRow):
         return "Site policy"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Keep a valid policy as the next version.
+        """Store a valid policy as the next version.
 
         Raises:
-            ValidationError: on the field that is wrong; nothing is kept.
+            ValidationError: on the invalid field. Nothing is stored.
         """
-        # Of two that make the first row the database refuses one, and `current` reads
-        # what the other made.
+        # If two requests create the first row, the database refuses one, and `current`
+        # reads the other's row.
         self.full_clean(validate_unique=not kwargs.get("force_insert", False))
         newest = type(self).objects.filter(pk=self.pk).values_list("version").first()
         if newest is not None:
@@ -45,7 +45,7 @@ class SitePolicy(PolicyRow):
         super().save(*args, **kwargs)
 
     def to_policy(self) -> Policy:
-        """Return the rules as the frozen value that decisions take.
+        """Return the rules as the frozen value that decisions use.
 
         Raises:
             PolicyInvalid: the row contradicts itself.
@@ -54,6 +54,6 @@ class SitePolicy(PolicyRow):
 
     @classmethod
     def of_version(cls, version: int) -> Policy | None:
-        """Return the rules as they were at a version; None: not known."""
+        """Return the rules of a version. None: unknown."""
         row = cls.history.filter(version=version).order_by("-history_id").first()
         return row.instance.to_policy() if row is not None else None

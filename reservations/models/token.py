@@ -1,4 +1,4 @@
-"""Rights given back after a failure of the site.
+"""Vouchers after a failure of the site.
 
 See docs/design/fair-booking.md#rule-7.
 """
@@ -11,10 +11,10 @@ from reservations.models.calendar import Reservation
 
 
 class Token(models.Model):
-    """One firm booking that ignores the horizon, owed to a Membership.
+    """The right of a Membership to one firm booking beyond the horizon.
 
-    Given with the refund; ``used_for`` is the Reservation it was spent on. A
-    Reservation that is refunded in its turn gives it back.
+    It is given with a refund. ``used_for`` is the Reservation on which it was spent. If
+    that is refunded too, the Token is given back.
     """
 
     membership = models.ForeignKey(

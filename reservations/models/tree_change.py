@@ -11,7 +11,7 @@ from reservations.models.accounts import User
 
 
 class TreeChange(models.Model):
-    """One act on Accounts and Memberships: all of its rows, or none."""
+    """One act on Accounts and Memberships, with all of its rows."""
 
     class Kind(models.TextChoices):
         EDIT = "edit"
@@ -39,7 +39,7 @@ class TreeChange(models.Model):
 
 
 class TreeChangeRow(models.Model):
-    """One Account or Membership before and after; null: it was not there."""
+    """One Account or Membership before and after. Null: it did not exist."""
 
     class Table(models.TextChoices):
         ACCOUNT = "account"
@@ -65,7 +65,7 @@ class TreeChangeRow(models.Model):
 
 
 class Invitation(models.Model):
-    """A link that lets a new User set a password once; only its hash is kept."""
+    """A link with which a new User sets a password once. Only its hash is stored."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="invitations")
     link_hash = models.CharField(max_length=64, unique=True, editable=False)

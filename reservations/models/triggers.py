@@ -1,13 +1,13 @@
-"""Guards that only the database can give, installed after every migrate.
+"""Constraints that only the database can enforce, installed after every migrate.
 
 PostgreSQL refuses overlapping live Allocations of one Gpu by an exclusion constraint.
 SQLite has none, so a trigger raises the same name. Both databases refuse to update or
-delete ledger and audit rows. SQLite must also refuse an insert under a number that is
-taken, because ``INSERT OR REPLACE`` deletes the old row and fires no DELETE trigger.
-One change is allowed: a text that names an erased person may be struck out once.
-Who, what, when and how much stay for ever.
+delete ledger and audit rows. SQLite must also refuse an insert with an existing key,
+because ``INSERT OR REPLACE`` deletes the old row and fires no DELETE trigger. One
+change is allowed: a text that names an erased person may be struck out once. Author,
+act, time and amount stay for ever.
 
-The guards are made after migrate and not by a migration, because a later AlterField
+They are created after migrate and not by a migration, because a later AlterField
 rebuilds the SQLite table and silently drops its triggers. The exclusion constraint is
 not in ``Allocation.Meta``: Django would write it into such a rebuild, and SQLite would
 refuse the statement.
@@ -24,9 +24,9 @@ STRUCK_JSON = {"erased": True}
 _STRUCK_JSON = json.dumps(STRUCK_JSON)
 SQLITE_EVENTS = ("INSERT", "UPDATE", "DELETE")
 TEXTS = ("reason", "detail")
-"""Columns in which people write words of their own."""
+"""Columns with free text."""
 
-# A range of one number stands for equality: GiST knows it without btree_gist.
+# A range of one number replaces equality: GiST supports it without btree_gist.
 _POSTGRES_OVERLAP = """
 ALTER TABLE reservations_allocation ADD CONSTRAINT allocation_no_overlap
 EXCLUDE USING gist (
@@ -71,7 +71,7 @@ $$ LANGUAGE plpgsql
 
 
 def install(using: str = "default", **_kwargs: object) -> None:
-    """Make the constraint and the triggers; safe to run any number of times."""
+    """Create the constraint and the triggers. Safe to run any number of times."""
     connection = connections[using]
     tables = set(connection.introspection.table_names())
     with connection.cursor() as cursor:
@@ -97,10 +97,9 @@ def _install_sqlite(cursor: CursorWrapper, tables: set[str]) -> None:
 
 
 def _sqlite_unless(cursor: CursorWrapper, table: str, when: str) -> str:
-    """Return the condition under which a trigger refuses; "": always.
+    """Return the condition under which a trigger refuses. "": always.
 
-    An insert is refused under a number that is taken, an update unless it is a
-    strike-out.
+    An insert is refused with an existing key, an update unless it strikes a text out.
     """
     if when == "INSERT":
         return f"WHEN EXISTS (SELECT 1 FROM {table} old WHERE old.id = NEW.id)\n"
@@ -119,7 +118,7 @@ def _sqlite_unless(cursor: CursorWrapper, table: str, when: str) -> str:
 
 def _install_postgresql(cursor: CursorWrapper, tables: set[str]) -> None:
     if "reservations_allocation" in tables:
-        # Making it again would read the whole table.
+        # Creating it again would read the whole table.
         cursor.execute(_POSTGRES_OVERLAP_IS_THERE)
         if cursor.fetchone() is None:
             cursor.execute(_POSTGRES_OVERLAP)
@@ -127,8 +126,8 @@ def _install_postgresql(cursor: CursorWrapper, tables: set[str]) -> None:
     for table in APPEND_ONLY:
         if table not in tables:
             continue
-        # Row level: TRUNCATE, which a test database uses between tests, is no
-        # way of the application's.
+        # Row level: TRUNCATE, which a test database uses between tests, is not used by
+        # the application.
         cursor.execute(f"DROP TRIGGER IF EXISTS {table}_append_only ON {table}")
         cursor.execute(
             f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
@@ -137,7 +136,7 @@ def _install_postgresql(cursor: CursorWrapper, tables: set[str]) -> None:
 
 
 def missing(using: str = "default") -> list[str]:
-    """Return the names of guards that a migrated database lacks."""
+    """Return the names of constraints that a migrated database lacks."""
     connection = connections[using]
     if "reservations_allocation" not in connection.introspection.table_names():
         return []

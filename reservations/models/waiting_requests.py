@@ -1,4 +1,4 @@
-"""What people wait for, and when the waitlist was last looked at."""
+"""Waiting requests, and the last run of the waitlist."""
 
 from django.core.validators import MinValueValidator
 from django.db import models
@@ -13,11 +13,11 @@ class WaitingRequestQuerySet(models.QuerySet["WaitingRequest"]):
     """Reads and moves of waiting requests."""
 
     def waiting(self) -> "WaitingRequestQuerySet":
-        """Those that have no place yet."""
+        """Requests that have no placement yet."""
         return self.filter(state=WaitingRequest.State.WAITING)
 
     def move(self, pk: int, *, old: str, new: str, **fields: object) -> bool:
-        """Move one by compare-and-set; False: another worker was first."""
+        """Change the state by compare-and-set. False: another worker was first."""
         moved = self.filter(pk=pk, state=old).update(
             state=new, version=models.F("version") + 1, **fields
         )
@@ -124,7 +124,7 @@ class WaitingRequest(models.Model):
 
 
 class WaitlistLook(models.Model):
-    """One row: the waitlist's lock, and what its last look had seen."""
+    """One row: the waitlist's lock, and the state that its last run had read."""
 
     turn = models.PositiveBigIntegerField(
         default=0, help_text="One more with every placement."

@@ -36,7 +36,7 @@ def notices(request: HttpRequest, unread: bool = False) -> dict[str, object]:
 
 @router.post("/notices/{int:pk}/read")
 def read(request: HttpRequest, pk: int) -> dict[str, object]:
-    """Put one away: it is no longer counted at the bell."""
+    """Mark one as read. The bell no longer counts it."""
     assert isinstance(request.user, User)
     read_notice(notice_id=pk, user=request.user, now=timezone.now())
     return {"id": pk, "read": True}

@@ -1,4 +1,4 @@
-"""A User's channels beside the page, and the deliveries that they queue."""
+"""A User's channels besides the page, and the deliveries that they queue."""
 
 from datetime import datetime
 
@@ -24,7 +24,7 @@ def settings_of(user: User) -> NoticeSettings:
 
 
 def open_channels(user: User, how: NoticeSettings) -> set[str]:
-    """Return the channels that lead anywhere for this User now."""
+    """Return the channels that can reach this User now."""
     found: set[str] = set()
     if user.email and mail.configured():
         found.add(MAIL)
@@ -34,26 +34,26 @@ def open_channels(user: User, how: NoticeSettings) -> set[str]:
 
 
 def muted(how: NoticeSettings, at: datetime) -> bool:
-    """Say whether nothing but the page is wanted then."""
+    """Say whether only the page may notify at that time."""
     return how.muted_until is not None and how.muted_until > at
 
 
 def wanted_channels(kind: str, how: NoticeSettings) -> tuple[str, ...]:
-    """Return by which channels a kind is wanted beside the page."""
+    """Return the channels besides the page that a User wants for a kind."""
     return channels_of(kind, how.chosen)
 
 
 def after_quiet(how: NoticeSettings, at: datetime) -> datetime:
-    """Return the first instant from then on that is not quiet."""
+    """Return the first instant from then on that is not in quiet hours."""
     zone = zone_of(how.user.time_zone) or timezone.get_default_timezone()
     end = quiet_until(at, begin=how.quiet_from, end=how.quiet_until, zone=zone)
     return at if end is None else end
 
 
 def chat_of(notice: Notice) -> GroupChat | None:
-    """Return the chat of the group that a Notice concerns, where it is on.
+    """Return the chat of the group that a Notice concerns, if it is on.
 
-    The group pays for the booking, or it sends itself a test message.
+    This is the group that pays for the booking, or that sends a test message.
     """
     if notice.kind == Notice.Kind.TRIAL:
         account_pk = notice.detail.get("group")

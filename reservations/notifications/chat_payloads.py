@@ -1,4 +1,4 @@
-"""Notices in the payloads that chat services take at their incoming webhooks.
+"""Notices in the payloads that chat services accept at their incoming webhooks.
 
 Sources: Slack "Sending messages using incoming webhooks" and "Formatting text"
 (api.slack.com); Mattermost "Incoming webhooks" (developers.mattermost.com); Microsoft
@@ -6,8 +6,8 @@ Sources: Slack "Sending messages using incoming webhooks" and "Formatting text"
 hookshot "Generic webhooks" (matrix-org.github.io/matrix-hookshot); ntfy "Publishing"
 (docs.ntfy.sh).
 
-What people wrote (purposes, reasons) is only text here: no mention and no markup of
-theirs comes into effect.
+Texts that people wrote (purposes, reasons) are escaped, so that mentions and markup in
+them have no effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from telemetry.protocol.sentences import sentence
 
 NAME = "GPU Portal"
 MOST_CHARACTERS = 3500
-"""Slack cuts at 4,000 characters a message, ntfy takes 4,096 bytes."""
+"""Slack cuts messages at 4,000 characters, and ntfy accepts 4,096 bytes."""
 MOST_BYTES = 3900
 JSON = "application/json"
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~])")
@@ -31,13 +31,13 @@ _MARKUP = re.compile(r"([\\`*_\[\]<>|~])")
 
 @dataclass(frozen=True, slots=True)
 class ChatLine:
-    """One Notice: what happened, and the page about it."""
+    """One Notice: its sentence, and the page about it."""
 
     text: str
     url: str
-    """Absolute; "" where the site's own address is not set."""
+    """Absolute. "" if the site's own address is not set."""
     link: str = "Open"
-    """The word that leads to the page."""
+    """The text of the link to the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def formats() -> frozenset[str]:
 def _shortened(
     lines: Sequence[ChatLine], translate: Callable[[str], str]
 ) -> list[ChatLine]:
-    """Return the lines that fit into one message, and how many were left out."""
+    """Return the lines that fit into one message, and the number of the others."""
     found: list[ChatLine] = []
     link = translate(sentence("Open"))
     left = MOST_CHARACTERS
@@ -100,7 +100,8 @@ def _json(data: Mapping[str, Any]) -> ChatMessage:
 
 
 def _slack(lines: Sequence[ChatLine]) -> ChatMessage:
-    # The three characters that Slack's markup begins with; "<!channel>" is text then.
+    # The three characters with which Slack's markup begins. Escaped, "<!channel>" is
+    # plain text.
     return _json({"text": "\n".join(_slack_line(line) for line in lines)})
 
 
@@ -121,7 +122,7 @@ def _markdown_line(line: ChatLine) -> str:
 
 
 def _without_mentions(text: str) -> str:
-    """Return a text whose @ names nobody: a space of no width follows it."""
+    """Return a text without mentions: a space of no width follows each @."""
     return text.replace("@", "@\u200b")
 
 
@@ -170,7 +171,7 @@ def _ntfy(lines: Sequence[ChatLine]) -> ChatMessage:
     first = next((line.url for line in lines if line.url), "")
     if first and first.isascii() and first.isprintable():
         headers["Click"] = first
-    # A longer body becomes an attachment; cut between characters.
+    # A longer body would become an attachment. It is cut between characters.
     body = text.encode()[:MOST_BYTES].decode(errors="ignore").encode()
     return ChatMessage(body, headers)
 

@@ -44,13 +44,13 @@ from reservations.notifications.service import notify
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 120
 RUN_SECONDS = 20.0
-"""A run takes no new batch after this: it shares a worker with the ticks."""
+"""A run takes no new batch after this, because it shares a worker with the ticks."""
 MOST_ROWS = 500
 MOST_IN_BATCH = 50
 WEBHOOK_MOST_FAILURES = 10
-"""Tries in a row that failed; then the webhook is off until its User acts."""
+"""Failed attempts in a row after which the webhook is off until its User acts."""
 KEPT_FOR = timedelta(days=30)
-"""Deliveries that have ended; the Notice itself stays."""
+"""For deliveries that have ended. The Notice itself stays."""
 MOST_FORGOTTEN = 5000
 """In one run."""
 State = Delivery.State
@@ -68,7 +68,7 @@ class Batch:
 
 
 def due(*, now: datetime, run_seconds: float = RUN_SECONDS) -> dict[str, int]:
-    """Send due deliveries; count the Notices sent, delayed, failed and dropped."""
+    """Send due deliveries. Count the Notices sent, delayed, failed, dropped."""
     done = {"sent": 0, "retried": 0, "failed": 0, "dropped": 0}
     _give_back(now)
     begun = time.monotonic()
@@ -83,9 +83,9 @@ def due(*, now: datetime, run_seconds: float = RUN_SECONDS) -> dict[str, int]:
 
 
 def forget_old(now: datetime) -> int:
-    """Delete Deliveries that ended long ago; return how many.
+    """Delete Deliveries that ended long ago. Return how many.
 
-    An ended row keeps the time of its last try in ``next_at``, which has the index.
+    An ended row keeps the time of its last attempt in ``next_at``, which has the index.
     """
     old = Delivery.objects.filter(
         state__in=ENDED, next_at__lt=now - KEPT_FOR, done_at__lt=now - KEPT_FOR
@@ -95,7 +95,7 @@ def forget_old(now: datetime) -> int:
 
 
 def _give_back(now: datetime) -> None:
-    """Take back the claims of workers that died; a claim counts as a try."""
+    """Release the claims of workers that died. A claim counts as an attempt."""
     left = Delivery.objects.filter(state=State.SENDING, next_at__lte=now)
     why = "the worker that sent it ended"
     if not left.exists():
@@ -116,7 +116,7 @@ def _waiting(now: datetime) -> Iterator[tuple[int, str, str]]:
 
 
 def _claim(user_pk: int, channel: str, batch: str, now: datetime) -> Batch | None:
-    """Claim a batch, or new deliveries as one; None: another worker has."""
+    """Claim a batch, or new deliveries as one. None: another worker has it."""
     number = batch or uuid.uuid4().hex
     free = Delivery.objects.filter(
         notice__user_id=user_pk,
@@ -171,12 +171,12 @@ def _send(batch: Batch, now: datetime) -> tuple[str, int]:
 
 
 def _send_to_group(batch: Batch, now: datetime) -> tuple[str, int]:
-    """Send what concerns the first row's group; the rest of the batch waits."""
+    """Send the rows of the first row's group. The rest of the batch waits."""
     chat = chat_of(batch.rows[0].notice)
     here = [
         row for row in batch.rows if chat is not None and chat_of(row.notice) == chat
     ]
-    # What concerns another group, or none any more, is a batch of its own.
+    # Rows of another group, or of none, form another batch.
     others = [row.pk for row in batch.rows if row not in here] if here else []
     Delivery.objects.filter(pk__in=others, state=State.SENDING).update(
         state=State.PENDING, batch="", tries=F("tries") - 1, next_at=now
@@ -231,7 +231,7 @@ def _failed(
     error: message_rendering.NotTaken,
     now: datetime,
 ) -> tuple[str, int]:
-    """Note that a message was not taken: try later, or end it and say so."""
+    """Record that a message was not accepted: retry later, or end it and notify."""
     pks = [row.pk for row in rows]
     again = None if error.final else next_try(now, tries=rows[0].tries)
     log.info("%s to user %s: %s", batch.channel, batch.user.pk, error.why)
@@ -243,7 +243,7 @@ def _failed(
 
 
 def _try_again(pks: list[int], at: datetime | None, now: datetime, *, why: str) -> None:
-    """Put a claimed batch off until then; None: it has failed."""
+    """Postpone a claimed batch. None: it has failed."""
     if at is None:
         _finish(pks, State.FAILED, now, error=why)
         return
@@ -256,7 +256,7 @@ def _try_again(pks: list[int], at: datetime | None, now: datetime, *, why: str) 
 def _count_chat_failure(
     chat: GroupChat, *, final: bool, why: str, now: datetime
 ) -> None:
-    """Count a failure of a group's chat; where it is hopeless, tell its heads."""
+    """Count a failure of a group's chat. After too many, notify the heads."""
     own = GroupChat.objects.filter(pk=chat.pk, webhook_disabled_at=None)
     own.update(webhook_failures=F("webhook_failures") + 1)
     hopeless = own if final else own.filter(webhook_failures__gte=WEBHOOK_MOST_FAILURES)
@@ -281,7 +281,7 @@ def _count_chat_failure(
 
 @transaction.atomic(durable=True)
 def _count_failure(user: User, *, final: bool, why: str, now: datetime) -> None:
-    """Count a failure; switch the webhook off, and say so, where it is hopeless."""
+    """Count a failure. After too many, switch the webhook off and notify its User."""
     own = NoticeSettings.objects.filter(user=user, webhook_disabled_at=None)
     own.update(webhook_failures=F("webhook_failures") + 1)
     hopeless = own if final else own.filter(webhook_failures__gte=WEBHOOK_MOST_FAILURES)
@@ -300,7 +300,7 @@ def _count_failure(user: User, *, final: bool, why: str, now: datetime) -> None:
 
 
 def _put_off(batch: Batch, until: datetime) -> None:
-    """Hold a claimed batch back; it was no try."""
+    """Postpone a claimed batch. This does not count as an attempt."""
     pks = [row.pk for row in batch.rows]
     Delivery.objects.filter(pk__in=pks, state=State.SENDING).update(
         state=State.PENDING, next_at=until, tries=F("tries") - 1

@@ -1,4 +1,4 @@
-"""When may a Notice go out by mail or webhook, and when is it tried again?
+"""When a Notice may be sent by mail or webhook, and when it is retried.
 
 Pure: the clock, the zone and a person's choices are arguments.
 """
@@ -12,7 +12,7 @@ from reservations.notifications.text.notice_text import CHANNELS, form_of
 from telemetry.protocol.back_off import pause_after
 
 RETRY_SECONDS = (60, 300, 1800, 7200, 21_600)
-"""Waits between the tries of one message; after the last one it has failed."""
+"""Waits between the attempts of one message. After the last one it has failed."""
 MOST_TRIES = len(RETRY_SECONDS) + 1
 
 
@@ -63,13 +63,13 @@ def quiet_until(
 
 
 def next_try(at: datetime, *, tries: int) -> datetime | None:
-    """Return when to try again after so many tries; None: it is over."""
+    """Return when to try again after this many attempts. None: no more."""
     if tries >= MOST_TRIES:
         return None
     return at + timedelta(seconds=pause_after(RETRY_SECONDS, tries))
 
 
 def is_stale(kind: str, *, told_at: datetime, now: datetime) -> bool:
-    """Say whether a Notice would only confuse by now."""
+    """Say whether a Notice is too old to be useful."""
     limit = form_of(kind).stale_seconds
     return limit is not None and now - told_at > timedelta(seconds=limit)

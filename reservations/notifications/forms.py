@@ -1,4 +1,4 @@
-"""Forms of the pages about Notices: which, how, until when."""
+"""Forms of the pages about Notices: kinds, channels, and pauses."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ MUTES = (
 
 
 class NoticeFilterForm(PlainForm):
-    """Which Notices, and which page of them."""
+    """The kinds of Notices to show, and the page."""
 
     kind = forms.ChoiceField(
         label=gettext_lazy("Kind"), required=False, choices=Notice.Kind.choices
@@ -54,7 +54,7 @@ class NoticeChoiceForm(PlainForm):
             )
 
     def clean(self) -> dict[str, Any]:
-        """Refuse half of the quiet hours."""
+        """Refuse quiet hours with only one end."""
         found: Mapping[str, Any] = super().clean() or self.cleaned_data
         begin, end = found.get("quiet_from"), found.get("quiet_until")
         if (begin is None) != (end is None) and not self.errors:
@@ -77,7 +77,7 @@ class NoticeChoiceForm(PlainForm):
 
 
 class MuteForm(PlainForm):
-    """For how long nothing but the page tells."""
+    """For how long only the page notifies."""
 
     hours = forms.ChoiceField(label=gettext_lazy("Hours"), choices=MUTES)
 
@@ -88,8 +88,9 @@ class MuteForm(PlainForm):
 
 
 class WebhookForm(PlainForm):
-    """Where to call, judged by ``notifications/webhook_rules.py``, and what is
-    there."""
+    """The address to call, checked by ``notifications/webhook_rules.py``, and its
+    format.
+    """
 
     format = forms.ChoiceField(
         label=gettext_lazy("Format"),
@@ -113,5 +114,5 @@ class WebhookForm(PlainForm):
     )
 
     def clean_format(self) -> str:
-        """Return the format; an older page sends none."""
+        """Return the format. An older page sends none."""
         return self.cleaned_data["format"] or NoticeSettings.Format.PORTAL

@@ -18,9 +18,9 @@ from reservations.store import attached_jobs
 from telemetry.rules.isolated_steps import isolated
 
 SOON_SECONDS = 600
-"""How long before its end the holder is told."""
+"""How long before its end the holder is notified."""
 SHORTEST_SECONDS = 1800
-"""Who booked less than that knows how soon it ends."""
+"""A holder of a shorter booking knows how soon it ends."""
 MOST_ROWS = 200
 Kind = Notice.Kind
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def released(
     late_gpu_seconds: int,
     now: datetime,
 ) -> None:
-    """Say that a running Reservation was given back; not to who did it."""
+    """Notify the holder of a release, unless the holder did it."""
     if by is not None and by.pk == row.user_id:
         return
     if by is None and is_gap(row.start, row.booked_end):
@@ -63,9 +63,9 @@ def cancelled(row: Reservation, *, by: User, reason: str, now: datetime) -> None
 
 
 def started(row: Reservation, *, now: datetime, policy: Policy) -> None:
-    """Say that a booking has begun, and what to do now.
+    """Notify the holder that a booking has begun, and what to do now.
 
-    Not where a Job starts with it: its owner has nothing to do.
+    Not if a Job starts with it, because its owner has nothing to do.
     """
     if attached_jobs.starts_with(row):
         return
@@ -89,7 +89,7 @@ def started(row: Reservation, *, now: datetime, policy: Policy) -> None:
 def idle_warned(
     row: Reservation, *, idle_seconds: int, now: datetime, policy: Policy
 ) -> None:
-    """Say until when something must run."""
+    """Notify the holder until when something must run."""
     release_at = now + timedelta(seconds=policy.idle_grace_seconds)
     notify(
         user=row.user,
@@ -108,18 +108,18 @@ def idle_warned(
 def moved(
     row: Reservation, gpus: Mapping[str, str], *, reason: str, now: datetime
 ) -> None:
-    """Say which Gpus took the place of which: {old: new}."""
+    """Notify the holder which Gpus replaced which: {old: new}."""
     detail = {"gpus": dict(gpus), "reason": reason}
     notify(user=row.user, kind=Kind.MOVED, reservation=row, detail=detail, now=now)
 
 
 def ending(at: datetime, policy: Policy) -> dict[str, int]:
-    """Tell holders whose time is over soon; once for each end (a step of the tick)."""
+    """Notify holders whose time ends soon, once for each end (a step of the tick)."""
     soon = at + timedelta(seconds=SOON_SECONDS)
     rows = list(
         Reservation.objects.active()
         .filter(end__gt=at, end__lte=soon)
-        # What holds a gap was not booked: its Job goes on in the next one.
+        # A gap was not booked, and its Job continues in the next one.
         .filter(booked_end__gt=F("start"))
         .select_related("user")
         .order_by("end", "pk")[:MOST_ROWS]

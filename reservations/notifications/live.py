@@ -27,7 +27,7 @@ from telemetry.live.broker_client import broker_client
 NAMED = "reservations.calendar.named"
 PLAIN = "reservations.calendar.plain"
 CHANGED = "reservations.changed"
-"""Redis channel: who holds Gpus has changed."""
+"""Redis channel: the holders of Gpus have changed."""
 
 log = logging.getLogger(__name__)
 _OUTAGES = (redis.ConnectionError, redis.TimeoutError, OSError)
@@ -63,14 +63,14 @@ class ClosuresChanged(TypedDict):
 
 
 def user_group(user_pk: int) -> str:
-    """Return the group of one User's own pages."""
+    """Return the group of one User's pages."""
     return f"reservations.user.{user_pk}"
 
 
 def publish_reservation(
     reservation: Reservation, *, gpu_ids: list[int], policy: Policy, gone: bool = False
 ) -> None:
-    """Tell everybody about a Reservation once the transaction is committed."""
+    """Publish a Reservation to all pages once the transaction is committed."""
     now = timezone.now()
     named: dict[str, object] | ReservationGone
     plain: dict[str, object] | ReservationGone
@@ -93,7 +93,7 @@ def publish_reservation(
 
 
 def publish_closures() -> None:
-    """Tell open calendars to read the closures again, once it is committed."""
+    """Have open calendars read the closures again, once the change is committed."""
     transaction.on_commit(_tell_closures, robust=True)
 
 
@@ -107,7 +107,7 @@ def _tell_closures() -> None:
 
 
 def publish_notice(notice: NoticeInfo, *, user_pk: int) -> None:
-    """Tell one User's open pages what happened, once it is committed."""
+    """Send a Notice to its User's open pages, once it is committed."""
     message = NoticeTold(
         type="notice.told",
         notice={

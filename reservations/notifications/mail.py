@@ -11,7 +11,7 @@ TIMEOUT_SECONDS = 10
 
 
 class MailFailed(Exception):
-    """The server did not take it; ``final``: it never will."""
+    """The server did not accept it. ``final``: it never will."""
 
     def __init__(self, why: str, *, final: bool = False) -> None:
         self.why = why
@@ -27,20 +27,20 @@ def configured() -> bool:
 def send(
     *, to: str, subject: str, text: str, message_id: str, unsubscribe: str = ""
 ) -> None:
-    """Send one mail and return once the server has taken it.
+    """Send one mail. Return once the server has accepted it.
 
     Args:
-        message_id: the same for every try of the same message, so that a mail store
+        message_id: the same for every attempt of the same message, so that a mail store
             which got it twice shows it once (RFC 5322 section 3.6.4).
-        unsubscribe: an address that takes a POST (RFC 8058).
+        unsubscribe: an address that accepts a POST (RFC 8058).
 
     Raises:
-        MailFailed: it was not taken.
+        MailFailed: it was not accepted.
     """
     host = settings.DEFAULT_FROM_EMAIL.rpartition("@")[2].rstrip(">") or "localhost"
     headers = {
         "Message-ID": f"<{message_id}@{host}>",
-        # Nobody's holiday notice answers to it (RFC 3834).
+        # No automatic holiday reply answers to it (RFC 3834).
         "Auto-Submitted": "auto-generated",
     }
     if unsubscribe:
@@ -48,7 +48,7 @@ def send(
         headers["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
     connection = get_connection(timeout=TIMEOUT_SECONDS)
     mail = EmailMessage(
-        # A header of two lines is refused as an attack; a sentence may have them.
+        # A header of two lines is refused as an attack, but a sentence may have two.
         subject=" ".join(subject.split())[:160],
         body=text,
         to=[to],

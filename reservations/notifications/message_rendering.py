@@ -1,4 +1,4 @@
-"""What a message says, by mail and by webhook, and handing it over."""
+"""Render messages for mail and webhooks, and send them."""
 
 import json
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ ALL_KINDS = "*"
 
 
 class NotTaken(Exception):
-    """Nobody took the message; ``final``: another try is useless."""
+    """The message was not accepted. ``final``: another attempt is useless."""
 
     def __init__(self, why: str, *, final: bool = False) -> None:
         self.why = why
@@ -46,10 +46,10 @@ def send(
     *,
     now: datetime,
 ) -> None:
-    """Hand one message with all these Notices over.
+    """Send one message with all these Notices.
 
     Raises:
-        NotTaken: nobody took it.
+        NotTaken: it was not accepted.
     """
     told = notices_to_send(notices, user)
     with with_language_of(user):
@@ -68,13 +68,13 @@ def send_to_group(
     *,
     now: datetime,
 ) -> None:
-    """Hand Notices of one holder over to the chat of their group.
+    """Send Notices of one holder to the chat of their group.
 
-    They address the holder ("Your GPUs …"), so each names whom it is for: the group
-    knows its members. They are in the language of the site, not in the holder's own.
+    They address the holder ("Your GPUs …"), so each names its holder. The group knows
+    its members. They are in the language of the site, not in the holder's.
 
     Raises:
-        NotTaken: nobody took it.
+        NotTaken: it was not accepted.
     """
     with translation.override(settings.LANGUAGE_CODE):
         told = [
@@ -86,7 +86,7 @@ def send_to_group(
 
 
 def absolute(path: str) -> str:
-    """Return an address for outside; only the path where the site's is not set."""
+    """Return an absolute address. Only the path if the site's address is not set."""
     return f"{settings.PORTAL_URL}{path}"
 
 
@@ -172,7 +172,7 @@ def _post(
 def _chat(
     how: NoticeSettings | GroupChat, told: Sequence[NoticeInfo], number: str
 ) -> None:
-    """Post the Notices to a chat service, in the payload that it takes."""
+    """Post the Notices to a chat service, in the payload that it accepts."""
     links = [absolute(one.url) if settings.PORTAL_URL else "" for one in told]
     lines = [
         chat_payloads.ChatLine(one.text, url)

@@ -26,10 +26,10 @@ def choose(
     quiet_until: time | None,
     now: datetime,
 ) -> NoticeSettings:
-    """Keep which kinds go out by which channel, and the quiet hours.
+    """Store the channels of each kind, and the quiet hours.
 
     Args:
-        chosen: {kind: channels}; a kind that is missing goes out by none.
+        chosen: {kind: channels}. A missing kind is sent by none.
     """
     kept = {
         kind: [channel for channel in CHANNELS if channel in chosen.get(kind, ())]
@@ -51,12 +51,12 @@ def choose(
 
 
 def mute(*, user: User, until: datetime | None, now: datetime) -> NoticeSettings:
-    """Let everything but the page be silent until then; None: no longer."""
+    """Send nothing but Notices on the page until then. None: no longer."""
     return _save_preferences(user, "notices.muted", now, muted_until=until)
 
 
 def unsubscribe(*, user: User, kind: str, now: datetime) -> NoticeSettings:
-    """End mails of a kind, or of all (``letters.ALL_KINDS``); again changes nothing."""
+    """End mails of a kind, or of all (``letters.ALL_KINDS``). Idempotent."""
     before = settings_of(user).chosen
     kinds = Notice.Kind.values if kind == ALL_KINDS else [Notice.Kind(kind).value]
     chosen = dict(before)
@@ -72,11 +72,11 @@ def set_webhook(
     now: datetime,
     format_name: str = NoticeSettings.Format.PORTAL,
 ) -> str:
-    """Take an address and make its secret, which is returned this once.
+    """Store an address. Return its new secret, this once.
 
     Args:
-        format_name: what its receiver takes. Chat services check no signature, so
-            that they have no secret and "" is returned.
+        format_name: the format of its receiver. Chat services check no signature, so
+            they have no secret and "" is returned.
 
     Raises:
         WebhookRefused: the portal does not call that address.
@@ -116,7 +116,7 @@ def enable_webhook(*, user: User, now: datetime) -> NoticeSettings:
 
 
 def drop_webhook(*, user: User, now: datetime) -> NoticeSettings:
-    """Forget the address and its secret."""
+    """Delete the address and its secret."""
     return _save_preferences(
         user,
         "notices.webhook-dropped",
@@ -131,9 +131,9 @@ def drop_webhook(*, user: User, now: datetime) -> NoticeSettings:
 
 @transaction.atomic(durable=True)
 def try_channels(*, user: User, now: datetime) -> bool:
-    """Send a trial by every channel that leads anywhere; False: one a minute is enough.
+    """Send a test by every open channel. False: less than a minute after the last one.
 
-    It is a Notice like any other, so it shows what a real one would go through.
+    It is a Notice like any other, so the test takes the same way as real ones.
     """
     told = notify(
         user=user,

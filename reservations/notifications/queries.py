@@ -1,4 +1,4 @@
-"""Notices as their User reads them, with the names that User may see."""
+"""Notices for their User, with the names that the User may see."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ class NoticeInfo:
     text: str
     reservation_pk: int | None
     url: str
-    """Where there is more of it: a path of this site."""
+    """The page with details: a path of this site."""
     told_at: datetime
     read: bool
 
@@ -47,7 +47,7 @@ def notices_of(
 
 
 def notices_with_text(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
-    """Return Notices of one User in words, in few queries."""
+    """Return Notices of one User with their texts, in few queries."""
     found = list(rows)
     if not found:
         return []
@@ -74,9 +74,9 @@ def notices_with_text(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
 
 
 def notices_to_send(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
-    """Return Notices of one User in words, as plain text in that User's language.
+    """Return Notices of one User as plain text in that User's language.
 
-    For mails, webhooks and sockets: nobody asks for them, so no page's language counts.
+    For mails, webhooks and sockets, where no page sets the language.
     """
     with with_language_of(user):
         return [
@@ -101,13 +101,13 @@ def _notice_sentence(
     try:
         return notice_sentence(row.kind, title, told)
     except (LookupError, TypeError, ValueError):
-        # One row that lost its numbers must not take every page of its User down.
+        # One row without its numbers must not break every page of its User.
         log.exception("notice %s has no words", row.pk)
         return f"{title}."
 
 
 def _url(row: Notice) -> str:
-    """Return the page with more of it; ``detail["url"]`` goes before the rest."""
+    """Return the page with details. ``detail["url"]`` has priority."""
     url = row.detail.get("url")
     if isinstance(url, str) and url.startswith("/") and not url.startswith("//"):
         return url
@@ -119,7 +119,7 @@ def _url(row: Notice) -> str:
 
 
 class _Others:
-    """Names of the other sides: takers by Reservation, people by User."""
+    """Names of the other people: displacing holders by Reservation, others by User."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Others:
 
     @classmethod
     def of(cls, rows: list[Notice], user: User) -> "_Others":
-        """Read those that ``detail["by"]`` and ``detail["person"]`` name."""
+        """Read the people that ``detail["by"]`` and ``detail["person"]`` name."""
         by = {row.detail["by"] for row in rows if "by" in row.detail}
         persons = {row.detail["person"] for row in rows if "person" in row.detail}
         takers = Reservation.objects.select_related("user", "membership__account")
@@ -144,12 +144,12 @@ class _Others:
         )
 
     def name(self, row: Notice) -> str:
-        """Return the other side as the reader may see them, or ""."""
+        """Return the other person's name if the reader may see it, or ""."""
         taker = self.takers.get(row.detail.get("by", 0))
         if taker is not None:
             account = taker.membership.account
             named = self.reader.sees_name(taker.user_id, account.pk)
             return f"{taker.user} ({account})" if named else str(account)
         person = self.people.get(row.detail.get("person", 0))
-        # Who offers, shares or takes part has named themselves to this reader.
+        # A person who offers, shares or takes part has shown their name to this reader.
         return str(person) if person is not None else ""

@@ -10,14 +10,14 @@ from django.utils import translation
 def chosen_language(user: object) -> str:
     """Return the code of the language that a User chose, for example "de".
 
-    "" where they chose none, where it is no longer offered, and for visitors.
+    "" if they chose none, if it is no longer offered, and for visitors.
     """
     own = getattr(user, "language", "")
     return own if own in dict(settings.LANGUAGES) else ""
 
 
 def language_of(user: object) -> str:
-    """Return the code of a User's language; without a choice, the site's."""
+    """Return the code of a User's language. Without a choice, the site's."""
     return chosen_language(user) or settings.LANGUAGE_CODE
 
 

@@ -1,4 +1,4 @@
-"""Write Notices, and mark them as read."""
+"""Store Notices, and mark them as read."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,7 +13,7 @@ from reservations.rules.errors import NotFound
 from telemetry.protocol.sentences import sentence
 
 _ONCE = ("notice_told_once", "reservations_notice.key")
-"""How PostgreSQL and SQLite name the constraint that a key is told once."""
+"""The constraint's name in PostgreSQL and SQLite: one Notice per key."""
 
 
 def notify(
@@ -25,7 +25,7 @@ def notify(
     now: datetime,
     key: str = "",
 ) -> Notice | None:
-    """Write a Notice inside the caller's transaction; pages receive it on commit.
+    """Store a Notice inside the caller's transaction. Pages receive it on commit.
 
     Its mail and webhook deliveries are queued with it (``delivery.py`` sends them).
 
@@ -35,10 +35,10 @@ def notify(
             instants as ISO 8601, amounts as integers. ``by``: the number of a
             Reservation whose User is the other person; ``person``: a User's number;
             ``job``: a Job's number; ``url``: a path of this site with details.
-        key: a Notice with the same (user, kind, key) is written once; empty: always.
+        key: a Notice with the same (user, kind, key) is stored once. Empty: always.
 
     Returns:
-        The Notice; None: it was written before.
+        The Notice. None: it was stored before.
     """
     told = Notice(
         user=user,
@@ -56,7 +56,7 @@ def notify(
 
 
 def _write(told: Notice) -> bool:
-    """Save it; False: the same Notice exists, perhaps from a concurrent process."""
+    """Save it. False: the same Notice exists, perhaps from a concurrent process."""
     if not told.key:
         told.save(force_insert=True)
         return True
@@ -88,5 +88,5 @@ def read_notice(*, notice_id: int, user: User, now: datetime) -> None:
 
 @transaction.atomic(durable=True)
 def read_all(*, user: User, now: datetime) -> int:
-    """Note that a User has read all of their Notices; how many were unread."""
+    """Mark all Notices of a User as read. Return how many were unread."""
     return Notice.objects.unread(user).update(read_at=now)

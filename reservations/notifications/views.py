@@ -69,7 +69,7 @@ def notices(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def notices_read(request: HttpRequest) -> HttpResponse:
-    """Mark all of one's Notices as read."""
+    """Mark all of the User's Notices as read."""
     count = read_all(user=reader(request), now=timezone.now())
     told = counted("{n} notice marked as read.", "{n} notices marked as read.", count)
     messages.success(request, told)
@@ -84,7 +84,7 @@ def notice_settings(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def notice_choose(request: HttpRequest) -> HttpResponse:
-    """Keep the table of kinds and the quiet hours."""
+    """Store the table of kinds and the quiet hours."""
     user = reader(request)
     form = NoticeChoiceForm(request.POST)
     if not form.is_valid():
@@ -102,7 +102,7 @@ def notice_choose(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def notice_mute(request: HttpRequest) -> HttpResponse:
-    """Mute everything but the page for a while, or no longer."""
+    """Mute everything but the page for a while, or unmute it."""
     user, now = reader(request), timezone.now()
     form = MuteForm(request.POST)
     if not form.is_valid():
@@ -114,7 +114,7 @@ def notice_mute(request: HttpRequest) -> HttpResponse:
 @require_POST
 @never_cache
 def notice_webhook(request: HttpRequest) -> HttpResponse:
-    """Take, switch on again, or forget the webhook; a new secret is shown once."""
+    """Set, switch on again, or remove the webhook. A new secret is shown once."""
     user, now = reader(request), timezone.now()
     act = request.POST.get("act", "")
     if act == "drop":
@@ -146,7 +146,7 @@ def notice_webhook(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def notice_try(request: HttpRequest) -> HttpResponse:
-    """Send a trial by every channel that is on."""
+    """Send a test by every channel that is on."""
     sent = preferences.try_channels(user=reader(request), now=timezone.now())
     if sent:
         messages.success(
@@ -213,10 +213,10 @@ def _settings_page(
 @login_not_required
 @never_cache
 def notices_off(request: HttpRequest, token: str) -> HttpResponse:
-    """End mails of a kind: asked by GET, done by POST (RFC 8058); no login needed.
+    """End mails of a kind: confirmed by GET, done by POST (RFC 8058), without a login.
 
-    Mail programs open links to look at them, so that looking must change nothing.
-    The signed token is what authorises it.
+    Mail programs open links to scan them, so a GET must change nothing. The signed
+    token authorises the change.
     """
     if request.method not in ("GET", "HEAD", "POST"):
         return HttpResponse(status=405, headers={"Allow": "GET, POST"})

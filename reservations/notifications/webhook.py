@@ -26,7 +26,7 @@ _resolvers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="resolve")
 
 
 class WebhookFailed(Exception):
-    """It was not taken; ``gone``: the receiver says it never will be."""
+    """It was not accepted. ``gone``: the receiver says it never will be."""
 
     def __init__(self, why: str, *, gone: bool = False) -> None:
         self.why = why
@@ -41,7 +41,7 @@ def secret_of(user_pk: int, nonce: str) -> str:
 
 
 def group_secret_of(account_pk: int, nonce: str) -> str:
-    """Return the signing secret of a group's webhook, likewise."""
+    """Return the signing secret of a group's webhook, derived in the same way."""
     made = salted_hmac(SECRET_SALT, f"group:{account_pk}:{nonce}", algorithm="sha256")
     return f"whsec_{made.hexdigest()}"
 
@@ -50,7 +50,7 @@ def check(url: str) -> None:
     """Refuse an address that could never be called.
 
     Raises:
-        WebhookRefused: why, for the person who typed it.
+        WebhookRefused: with the reason, for the person who typed it.
     """
     target = parse(url, loopback_http=settings.WEBHOOK_LOOPBACK_HTTP)
     resolve(target)
@@ -59,8 +59,8 @@ def check(url: str) -> None:
 def resolve(target: WebhookAddress) -> str:
     """Return an address of the host that may be called.
 
-    All addresses must be allowed: a name with one public and one private address
-    is how a filter is got around.
+    All addresses must be allowed. A name with one public and one private address is a
+    known way around a filter.
 
     Raises:
         WebhookRefused: it has none, or leads into a network that is not allowed.
@@ -82,9 +82,10 @@ def resolve(target: WebhookAddress) -> str:
 
 
 def _not_reachable(target: WebhookAddress) -> WebhookRefused:
-    """Return the refusal of a host; the same for every reason.
+    """Return the refusal of a host. It is the same for every reason.
 
-    Two sentences would let anybody ask which names the institute's own DNS knows.
+    Two different sentences would let anybody find out which names the institute's DNS
+    knows.
     """
     return WebhookRefused(
         sentence(
@@ -108,7 +109,7 @@ class _Pinned(http.client.HTTPConnection):
         plain = socket.create_connection((self.address, self.port), self.timeout)
         if self.secure:
             context = ssl.create_default_context()
-            # Kept before the handshake, which `_hang_up` must be able to end.
+            # Stored before the handshake, which `_hang_up` must be able to end.
             self.sock = context.wrap_socket(
                 plain, server_hostname=self.host, do_handshake_on_connect=False
             )
@@ -118,18 +119,18 @@ class _Pinned(http.client.HTTPConnection):
 
 
 def post(url: str, data: bytes, headers: Mapping[str, str]) -> None:
-    """Send a body once; redirects are not followed, an answer's body is not read.
+    """Send a body once. Redirects are not followed, and no answer's body is read.
 
     Raises:
-        WebhookFailed: not taken within `TIMEOUT_SECONDS`, and why.
+        WebhookFailed: not accepted within `TIMEOUT_SECONDS`, with the reason.
     """
     try:
         target = parse(url, loopback_http=settings.WEBHOOK_LOOPBACK_HTTP)
         connection = _Pinned(target, resolve(target))
     except WebhookRefused as error:
         raise WebhookFailed(error.text()) from error
-    # One socket operation may not last longer, and all of them together neither:
-    # who answers byte by byte is hung up on.
+    # Neither one socket operation nor all together may last longer. A server that
+    # answers byte by byte is disconnected.
     hang_up = threading.Timer(TIMEOUT_SECONDS, _hang_up, [connection])
     hang_up.start()
     try:

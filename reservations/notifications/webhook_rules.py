@@ -31,7 +31,7 @@ LONGEST = 400
 Network = IPv4Network | IPv6Network
 NAT64 = IPv6Network("64:ff9b::/96")
 IETF_PROTOCOLS = IPv4Network("192.0.0.0/24")
-"""Set aside by RFC 6890. Python 3.11 calls parts of it public."""
+"""Reserved by RFC 6890. Python 3.11 calls parts of it public."""
 
 
 class WebhookRefused(FieldsRefused):
@@ -51,7 +51,7 @@ class WebhookAddress:
     host: str
     port: int
     path: str
-    """With the query."""
+    """Including the query."""
 
 
 def parse(url: str, *, loopback_http: bool = False) -> WebhookAddress:
@@ -102,8 +102,8 @@ def parse(url: str, *, loopback_http: bool = False) -> WebhookAddress:
 def allowed(address: str, *, networks: Iterable[Network] = ()) -> bool:
     """Return whether the portal may call this IP address.
 
-    Public ones, and those in the site's own list of networks. An IPv6 address that
-    carries an IPv4 one (mapped, NAT64) is judged by that IPv4 address.
+    Public addresses are allowed, and those in the site's own list of networks. An IPv6
+    address that contains an IPv4 one (mapped, NAT64) is judged by that IPv4 address.
 
     >>> allowed("93.184.216.34"), allowed("10.0.0.5"), allowed("169.254.169.254")
     (True, False, False)
@@ -119,7 +119,7 @@ def allowed(address: str, *, networks: Iterable[Network] = ()) -> bool:
     if any(found.version == net.version and found in net for net in networks):
         return True
     if isinstance(found, IPv6Address) and found.is_site_local:
-        # Gone since RFC 3879, still routed inside some sites, "global" to Python.
+        # Removed by RFC 3879, still routed inside some sites, "global" to Python.
         return False
     if isinstance(found, IPv4Address) and found in IETF_PROTOCOLS:
         return False

@@ -1,4 +1,4 @@
-"""What an operator does to many Gpus at once, and what each act sets."""
+"""The operator's acts on many Gpus at once, and the values that each act sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from telemetry.protocol.sentences import sentence
 
 
 class BulkAct(StrEnum):
-    """One thing done to Gpus; the verb of its audit rows."""
+    """One act on Gpus, and the verb of its audit rows."""
 
     POOL = "pool"
     DRAIN = "drain"

@@ -1,4 +1,4 @@
-"""The operator's pages of closed time: a list, and a form that looks first."""
+"""The operator's pages of closed time: a list, and a form with a preview."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -63,7 +63,7 @@ def bookings_touched(
     reliefs: tuple[EvacuationOutcome, ...] | list[EvacuationOutcome],
     found: EvacuatedGpus,
 ) -> list[Touched]:
-    """Return what becomes of bookings as a table shows it, worst first."""
+    """Return the outcomes of bookings for a table, worst first."""
     order = [
         BookingFate.REFUNDED,
         BookingFate.ENDED,
@@ -95,7 +95,7 @@ def bookings_touched(
 @require_safe
 @operator_required
 def closure_list(request: HttpRequest) -> HttpResponseBase:
-    """List closures: the present and coming ones by default."""
+    """List closures, by default the present and coming ones."""
     now = timezone.now()
     asked = read_filters(ClosuresAsked, request.GET)
     rows = _wanted(asked.values, now)
@@ -136,12 +136,12 @@ def _wanted(values: dict[str, Any], now: datetime) -> QuerySet[Closure]:
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def closure_form(request: HttpRequest, pk: int | None = None) -> HttpResponseBase:
-    """Show the form of a closure; review whom it touches; save what was reviewed."""
+    """Show the form of a closure, the bookings it affects, and save it."""
     return ClosurePage(request, pk).answer()
 
 
 class ClosurePage(ReviewPage):
-    """A new closure, or one that stands."""
+    """A new or an existing closure."""
 
     template = "reservations/operations/closure_edit.html"
     tab = "closures"
@@ -162,7 +162,7 @@ class ClosurePage(ReviewPage):
         return ClosureForm(data)
 
     def review(self, form: Any) -> Review:
-        """Return the bookings that the closure touches."""
+        """Return the bookings that the closure affects."""
         plan = closures.preview(
             draft=_draft(form.cleaned_data), now=self.now, pk=self.pk
         )
@@ -176,7 +176,7 @@ class ClosurePage(ReviewPage):
         )
 
     def save(self, form: Any, *, mark: str, reason: str) -> str:
-        """Save the closure and clear it; say what became of the bookings."""
+        """Save the closure and move the bookings. Return a message about them."""
         kept, done = closures.save(
             draft=_draft(form.cleaned_data),
             actor=self.actor,
@@ -188,7 +188,7 @@ class ClosurePage(ReviewPage):
         return _saved_message(kept, done)
 
     def done(self) -> HttpResponseBase:
-        """Return to the list."""
+        """Redirect to the list."""
         return redirect("manage-closures")
 
     def context(self, form: Any, review: Review | None) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class ClosurePage(ReviewPage):
 
 
 def touched_title(count: int) -> str:
-    """Return the heading of the bookings that a change touches."""
+    """Return the heading of the bookings that a change affects."""
     if not count:
         return sentence("No booking is affected")
     return counted("{n} affected booking", "{n} affected bookings", count)

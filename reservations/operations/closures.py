@@ -31,12 +31,12 @@ from telemetry.rules.isolated_steps import isolated
 
 log = logging.getLogger(__name__)
 AHEAD = timedelta(days=2)
-"""The tick looks again at closures that begin so soon."""
+"""How far ahead the tick checks coming closures again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosureDraft:
-    """What an operator wants closed."""
+    """The values of a closure that an operator wants."""
 
     kind: str
     scope: str
@@ -49,7 +49,7 @@ class ClosureDraft:
     account_id: int | None = None
 
     def to_info(self, pk: int = 0) -> ClosureInfo:
-        """Return it as a decision would see it."""
+        """Return it in the form that decisions use."""
         node = Node.objects.filter(pk=self.node_id or 0).first()
         account = Account.objects.filter(pk=self.account_id or 0).first()
         return ClosureInfo(
@@ -69,11 +69,11 @@ class ClosureDraft:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Whom a closure would touch, and what each would get."""
+    """The bookings that a closure affects, with the outcome of each."""
 
     info: ClosureInfo
     gpus: tuple[CalendarGpu, ...]
-    """Those that it closes."""
+    """The Gpus that it closes."""
     reliefs: tuple[EvacuationOutcome, ...]
     leaving: evacuation.EvacuatedGpus
 
@@ -84,7 +84,7 @@ class Preview:
 
 
 def preview(*, draft: ClosureDraft, now: datetime, pk: int | None = None) -> Preview:
-    """Return whom a closure would touch if it were saved now.
+    """Return the bookings that a closure would affect if it were saved now.
 
     Raises:
         FieldsInvalid: by field.
@@ -103,14 +103,14 @@ def save(
     pk: int | None = None,
     version: int | None = None,
 ) -> tuple[Closure, Preview]:
-    """Keep a closure, new or changed, and clear it of what is in the way.
+    """Save a new or changed closure, and move the bookings in its way.
 
     Args:
-        mark: of the preview that was looked at.
+        mark: of the preview that was shown.
 
     Raises:
         FieldsInvalid: by field.
-        PreviewStale: bookings changed since; look again. Nothing is written.
+        PreviewStale: bookings changed since then. Nothing is written.
         StaleVersion, NotFound.
     """
     at = whole_second(now)
@@ -168,9 +168,9 @@ def cancel(*, pk: int, version: int, actor: User, now: datetime) -> Closure:
 
 
 def due(at: datetime, policy: Policy) -> dict[str, int]:
-    """Clear near closures of bookings that came into them since they were saved.
+    """Move bookings out of near closures if they came into them since the save.
 
-    A Gpu may join a closed pool or node; each closure in its own transaction.
+    A Gpu may join a closed pool or node. Each closure has its own transaction.
     """
     cleared = 0
     for info in closures_between(at, at + AHEAD):
@@ -186,7 +186,7 @@ def due(at: datetime, policy: Policy) -> dict[str, int]:
 
 
 def closed_gpus_of(info: ClosureInfo) -> list[CalendarGpu]:
-    """Return the Gpus that a closure closes, as they are now."""
+    """Return the Gpus that a closure covers now."""
     return [gpu for gpu in calendar_gpus() if info.closes(gpu)]
 
 
@@ -231,7 +231,7 @@ def _clear(
 
 
 def _check(draft: ClosureDraft, *, now: datetime, running: bool) -> None:
-    """Refuse what cannot be meant, by field.
+    """Refuse invalid values, by field.
 
     Raises:
         FieldsInvalid.

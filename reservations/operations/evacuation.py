@@ -39,7 +39,7 @@ from telemetry.protocol.sentences import sentence
 
 @dataclass(frozen=True, slots=True)
 class EvacuatedGpus:
-    """What stands on Gpus that are to be left, and where there is room."""
+    """The bookings on Gpus that are to be cleared, and the free Gpus elsewhere."""
 
     booked: tuple[EvacuatedBooking, ...]
     rows: Mapping[int, Reservation]
@@ -57,7 +57,7 @@ class EvacuationReason:
     now: datetime
     policy: Policy
     key: str = ""
-    """The same thing is told once."""
+    """A Notice with the same key is sent once."""
 
 
 def read(
@@ -70,7 +70,7 @@ def read(
     also: Collection[int] = (),
     lock: bool = False,
 ) -> EvacuatedGpus:
-    """Return the bookings on Gpus within [start, end), and the free room elsewhere.
+    """Return the bookings on Gpus within [start, end), and the free Gpus elsewhere.
 
     Args:
         end: None: for ever.
@@ -170,7 +170,7 @@ def _gpu_timetable(
 def carry_out(
     relief: EvacuationOutcome, leaving: EvacuatedGpus, why: EvacuationReason
 ) -> None:
-    """Write what becomes of one Reservation, and tell its holder."""
+    """Store the outcome of one Reservation, and notify its holder."""
     row = leaving.rows[relief.pk]
     if relief.fate is BookingFate.STAYS:
         return
@@ -215,7 +215,7 @@ def move(
     names: Mapping[str, str],
     why: EvacuationReason,
 ) -> None:
-    """Put Allocations on other Gpus; the weights they were booked with stay."""
+    """Move Allocations to other Gpus. They keep their booked weights."""
     clear_gaps([new for _old, new in moves], row.start, now=why.now)
     for old, new in moves:
         Allocation.objects.filter(reservation=row, gpu_id=old, live=True).update(
@@ -230,7 +230,7 @@ def move(
 
 
 def _cut(row: Reservation, until: datetime, why: EvacuationReason) -> None:
-    """End a Reservation earlier: what lies before stays as it was booked."""
+    """End a Reservation earlier. The part before stays as it was booked."""
     was = row.end
     rate = ledger.rate_of(row)
     ledger.release_hold(

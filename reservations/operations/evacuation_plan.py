@@ -21,7 +21,7 @@ from reservations.rules.window import Window, unix
 
 
 class BookingFate(StrEnum):
-    """What becomes of a booking."""
+    """The outcome of a booking."""
 
     MOVED = "moved"
     CUT = "cut"
@@ -42,24 +42,24 @@ class EvacuatedBooking:
     rate: Rate
     """Weighted Gpus: the cost of one second, as it was booked."""
     accounts: frozenset[int] = frozenset()
-    """Accounts on the path of who pays: their teaching slots are open to it."""
+    """Accounts on the path of the payer. Their teaching slots are open to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvacuationOutcome:
-    """What becomes of one Reservation."""
+    """The outcome of one Reservation."""
 
     pk: int
     fate: BookingFate
     moves: tuple[tuple[int, int], ...] = ()
     """Old and new Gpu, by primary key."""
     until: datetime | None = None
-    """Its new end, where it is cut."""
+    """Its new end, if it is cut."""
     back_gpu_seconds: int = 0
-    """What is held no more and paid by nobody."""
+    """The cost that is returned and paid by nobody."""
 
     def to_json(self) -> dict[str, object]:
-        """Return it as a preview keeps it."""
+        """Return it as a preview stores it."""
         return {
             "reservation": self.pk,
             "fate": self.fate.value,
@@ -99,21 +99,21 @@ class GpuTimetable:
         )
 
     def take(self, moves: Iterable[tuple[int, int]], window: Window) -> None:
-        """Note where a booking went."""
+        """Record where a booking was moved."""
         for old, new in moves:
             self._held.setdefault(new, []).append(window)
             self._held[old] = [w for w in self._held.get(old, ()) if w != window]
 
 
 def by_right(booked: Iterable[EvacuatedBooking]) -> list[EvacuatedBooking]:
-    """Return bookings in the order in which they look for another Gpu."""
+    """Return bookings in the order in which other Gpus are searched for them."""
     return sorted(booked, key=lambda b: (not b.firm, b.window.start, b.pk))
 
 
 def equal_gpus_elsewhere(
     one: EvacuatedBooking, shut: Collection[int], room: GpuTimetable
 ) -> tuple[tuple[int, int], ...] | None:
-    """Return which equal Gpu takes the place of which; None: there are too few."""
+    """Return which equal Gpu replaces which. None: there are too few."""
     nodes = {gpu.node for gpu in one.gpus}
     leaving = [gpu for gpu in one.gpus if gpu.pk in shut]
     out = {gpu.pk for gpu in one.gpus} | set(shut)
@@ -136,7 +136,7 @@ def _match(
     node: str = "",
     own_node: bool = False,
 ) -> tuple[tuple[int, int], ...] | None:
-    """Return an equal free Gpu for each; ``out``: Gpus that cannot be one."""
+    """Return an equal free Gpu for each. ``out``: Gpus that are excluded."""
     taken = set(out)
     pairs = []
     for old in leaving:
@@ -166,7 +166,7 @@ def relieve(
     closed_from: datetime,
     now: datetime,
 ) -> Iterator[EvacuationOutcome]:
-    """Yield what becomes of each booking when these Gpus close."""
+    """Yield the outcome of each booking when these Gpus close."""
     for one in by_right(booked):
         start, end = one.window.start, one.window.end
         if (

@@ -24,12 +24,12 @@ _MOMENT = {"type": "datetime-local", "class": "input", "data-when": True}
 
 
 def key_field(**kwargs: Any) -> forms.IntegerField:
-    """Return a field for a row's number."""
+    """Return a field for a row's key."""
     return forms.IntegerField(min_value=1, max_value=MOST_KEY, **kwargs)
 
 
 class MomentField(forms.DateTimeField):
-    """An instant typed on the clock of the site's zone."""
+    """An instant, typed in the site's zone."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class MomentField(forms.DateTimeField):
         )
 
     def clean(self, value: Any) -> datetime | None:
-        """Return the instant, if a calendar could ever show it."""
+        """Return the instant, if the calendar could ever show it."""
         at = super().clean(value)
         if at is not None and not 2000 <= at.year <= 2200:
             raise forms.ValidationError(
@@ -49,7 +49,7 @@ class MomentField(forms.DateTimeField):
 
 
 class KeysField(forms.ModelMultipleChoiceField):
-    """Rows by their numbers; one that no database can hold is no row."""
+    """Rows by their keys. A key that no database can store is invalid."""
 
     def clean(self, value: Any) -> Any:
         """Return the rows."""
@@ -119,7 +119,7 @@ class ClosureForm(PlainForm):
 
 
 class ClosuresAsked(PlainForm):
-    """Which closures, and which page of them."""
+    """A filter of closures, and the page."""
 
     show = forms.ChoiceField(
         required=False, choices=[("standing", ""), ("over", ""), ("all", "")]
@@ -130,7 +130,7 @@ class ClosuresAsked(PlainForm):
 
 
 class GpusAsked(PlainForm):
-    """Which Gpus, in which order, and which page of them."""
+    """A filter of Gpus, their order, and the page."""
 
     node = key_field(required=False)
     pool = key_field(required=False)
@@ -227,7 +227,7 @@ class PoolForm(PlainForm):
 
 
 class NewPoolForm(PlainForm):
-    """A Pool of its own name."""
+    """A new Pool with its name."""
 
     name = forms.CharField(label=gettext_lazy("Name"), max_length=80)
     weight = forms.IntegerField(
@@ -237,7 +237,7 @@ class NewPoolForm(PlainForm):
 
 
 class PoolQuotaForm(PlainForm):
-    """What an Account, or one of its members, may hold on a Pool."""
+    """The quota of an Account, or of one of its members, on a Pool."""
 
     account = _select(
         Account.objects.filter(archived_at=None),
@@ -277,7 +277,7 @@ class PoolQuotaForm(PlainForm):
 
 
 class ReplaceForm(PlainForm):
-    """Which Gpu takes the place of which."""
+    """The Gpu to replace, and the one that replaces it."""
 
     old = forms.ModelChoiceField(
         queryset=Gpu.objects.shown().select_related("node"),
@@ -309,7 +309,7 @@ class GateForm(PlainForm):
 
 
 class DrainForm(PlainForm):
-    """Let a Node take no new bookings, or take them again."""
+    """Drain a Node, or end its drain."""
 
     draining = forms.BooleanField(label=gettext_lazy("Draining"), required=False)
     reason = forms.CharField(
@@ -317,7 +317,7 @@ class DrainForm(PlainForm):
     )
 
     def clean(self) -> dict[str, Any]:
-        """Ask for the reason of a drain; its end needs none.
+        """Require a reason for a drain. Its end needs none.
 
         Raises:
             ValidationError: on the reason.

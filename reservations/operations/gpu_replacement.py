@@ -1,6 +1,6 @@
-"""Gpu A is replaced by Gpu B: looked at, carried over, and A taken out when free.
+"""Replace Gpu A by Gpu B: preview it, move the bookings, retire A when it is free.
 
-Summaries and samples stay with A; B names A, so that the history can be followed.
+Summaries and samples stay with A. B refers to A, so that the history can be followed.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from telemetry.protocol.sentences import sentence
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Which bookings go along, and which cannot."""
+    """The bookings that move along, and those that cannot."""
 
     old: CalendarGpu
     new: CalendarGpu
@@ -59,11 +59,11 @@ def preview(*, old_id: int, new_id: int, now: datetime) -> Replacement:
 def replace(
     *, old_id: int, new_id: int, actor: User, now: datetime, reason: str, mark: str
 ) -> Replacement:
-    """Carry the bookings over, link the two, let the old one take no new bookings.
+    """Move the bookings, link the two Gpus, and let the old one take no new bookings.
 
     Raises:
         FieldsInvalid: by field.
-        PreviewStale: bookings changed since; nothing is written.
+        PreviewStale: bookings changed since then. Nothing is written.
     """
     at = whole_second(now)
     policy = site_policy()
@@ -105,7 +105,7 @@ def replace(
 
 
 def due(at: datetime, policy: Policy) -> dict[str, int]:
-    """Take replaced Gpus out for good once nothing stands on them."""
+    """Retire replaced Gpus once nothing is booked on them."""
     rows = Gpu.objects.filter(retired=False, replaced_by__isnull=False)
     pks = list(rows.order_by("pk").values_list("pk", flat=True))
     if not pks:

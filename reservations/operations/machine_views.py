@@ -1,4 +1,4 @@
-"""The operator's pages of single Gpus: many at once, replaced, nodes drained."""
+"""The operator's pages for acts on many Gpus, replacing one, and draining nodes."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -52,7 +52,7 @@ DRAINS = Q(draining=True) | Q(node__draining=True)
 @require_safe
 @operator_required
 def gpus(request: HttpRequest) -> HttpResponseBase:
-    """List Gpus to choose many of."""
+    """List Gpus, to choose many of them."""
     return _list(request, ActForm())
 
 
@@ -221,12 +221,12 @@ def _chosen(form: Any) -> dict[str, Any]:
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def replace(request: HttpRequest) -> HttpResponseBase:
-    """Review what replacing a Gpu does; do what was reviewed."""
+    """Preview the replacement of a Gpu, and carry it out."""
     return ReplacePage(request).answer()
 
 
 class ReplacePage(ReviewPage):
-    """Another Gpu takes the place of one."""
+    """The replacement of one Gpu by another."""
 
     template = "reservations/operations/gpu_replace.html"
     tab = "pools"
@@ -243,12 +243,12 @@ class ReplacePage(ReviewPage):
         return ReplaceForm(initial={"old": int(old)} if chosen else {})
 
     def review(self, form: Any) -> Review:
-        """Return which bookings go along."""
+        """Return the bookings that move along."""
         plan = gpu_replacement.preview(**_pair(form), now=self.now)
         return Review(mark=plan.mark, plan=plan)
 
     def save(self, form: Any, *, mark: str, reason: str) -> str:
-        """Replace it; say how many bookings moved."""
+        """Replace it. Return a message with the number of moved bookings."""
         done = gpu_replacement.replace(
             **_pair(form),
             actor=self.actor,
@@ -267,11 +267,11 @@ class ReplacePage(ReviewPage):
         )
 
     def done(self) -> HttpResponseBase:
-        """Return to the list of Gpus."""
+        """Redirect to the list of Gpus."""
         return redirect("manage-gpus")
 
     def context(self, form: Any, review: Review | None) -> dict[str, Any]:
-        """Return each booking and what happens to it."""
+        """Return each booking with its outcome."""
         if review is None:
             return {}
         plan = review.plan
@@ -316,7 +316,7 @@ def gate(request: HttpRequest, pk: int) -> HttpResponseBase:
 @require_POST
 @operator_required
 def drain(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Let a Node take no new bookings, or take them again."""
+    """Drain a Node, or end its drain."""
     form = DrainForm(request.POST)
     if not form.is_valid():
         messages.error(request, gettext("Give a reason: it is shown to everybody."))

@@ -1,4 +1,4 @@
-"""A node that is taken out for good: only when nothing is booked on it."""
+"""Retire a node, if nothing is booked on it."""
 
 from datetime import datetime
 
@@ -13,7 +13,7 @@ from telemetry.protocol.errors import NodeHeld, NodeUnknown
 
 @transaction.atomic(durable=True)
 def retire_node(*, name: str, actor: User | None, reason: str, now: datetime) -> int:
-    """Remove a Node from the board and the calendar; return its number of Gpus.
+    """Remove a Node from the board and the calendar. Return its number of Gpus.
 
     Its token is void at once. Past bookings, measurements and charges stay.
 
@@ -21,7 +21,7 @@ def retire_node(*, name: str, actor: User | None, reason: str, now: datetime) ->
         actor: None: a person who may run manage.py.
 
     Raises:
-        NodeUnknown: no node of that name is in service.
+        NodeUnknown: no node with this name is in service.
         NodeHeld: its Gpus are booked, now or later.
     """
     node = Node.objects.in_service().select_for_update().filter(name=name).first()

@@ -1,10 +1,10 @@
-"""Peak hours as an operator types them and as pages tell them. Pure.
+"""Peak hours as text, for operators to type and pages to show. Pure.
 
     Mon-Fri 9-18; Sat 10-14
 
-Spans of whole hours on the site's clock, half-open, 0 to 24; a span that ends at or
+Spans of whole hours on the site's clock, half-open, 0 to 24. A span that ends at or
 before its start runs over midnight into the next day. Days: one, several or spans of
-them, with commas between; none: every day.
+them, separated by commas. Without days it is every day.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PART = re.compile(
 
 
 class PeakTextInvalid(CodedError):
-    """The text does not name hours of the week. The sentence says which part."""
+    """The text does not name hours of the week. The sentence names the wrong part."""
 
     code = "peak-hours-invalid"
     status = HTTPStatus.UNPROCESSABLE_ENTITY
@@ -99,7 +99,7 @@ def _hours_of_span(day: int, text: str) -> int:
 
 
 def hours_text(mask: int) -> str:
-    """Return the text of a mask: days alike together; what ``read_hours`` reads.
+    """Return the text of a mask, with equal days joined. ``read_hours`` reads it.
 
     >>> hours_text(read_hours("sat,mon-fri 9-18"))
     'Mon-Sat 9-18'
@@ -129,7 +129,7 @@ def _spans_of(hours: int) -> str:
 def peak_text(peak: PeakHours | None) -> str:
     """Say when a Pool costs more.
 
-    >>> peak_words(PeakHours(2, read_hours("Sat 10-14"), "Europe/Berlin"))
+    >>> peak_text(PeakHours(2, read_hours("Sat 10-14"), "Europe/Berlin"))
     '2 times in Sat 10-14 (Europe/Berlin)'
     """
     if peak is None:
@@ -146,9 +146,9 @@ _WORDS = re.compile(r"(\d+) times in (.+) \([^()]*\)")
 
 
 def read_peak_text(text: str) -> tuple[int, str]:
-    """Return the factor and the hours of what ``peak_text`` wrote to the audit log.
+    """Return the factor and the hours that ``peak_text`` wrote to the audit log.
 
-    >>> read_peak_words("2 times in Sat 10-14 (Europe/Berlin)"), read_peak_words("none")
+    >>> read_peak_text("2 times in Sat 10-14 (Europe/Berlin)"), read_peak_text("none")
     ((2, 'Sat 10-14'), (1, ''))
     """
     found = _WORDS.fullmatch(text)

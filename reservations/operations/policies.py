@@ -1,6 +1,7 @@
-"""The two policies as typed objects: looked at, changed, their history, undone.
+"""The two policies: preview, change, history and undo.
 
-The history is the audit log: who, when, why, each field before and after.
+The history is the audit log, with author, time, reason, and each field before and
+after.
 """
 
 from collections.abc import Mapping
@@ -36,14 +37,14 @@ CHANGED_SINCE = sentence(
 
 @dataclass(frozen=True, slots=True)
 class PolicyPreview:
-    """What a change would do."""
+    """The effects of a change."""
 
     changes: Changes
     """(before, after) by field."""
 
     @property
     def mark(self) -> str:
-        """Return a mark of exactly this change: what is saved must be what was seen."""
+        """Return a mark of exactly this change, so that nothing else is saved."""
         return mark_of(self.changes)
 
 
@@ -58,7 +59,7 @@ def fields_of(which: str) -> list[PolicyField]:
 
 
 def preview(*, which: str, values: Mapping[str, object]) -> PolicyPreview:
-    """Return what these values would change, judged field by field and together.
+    """Return the effects of these values, judged field by field and together.
 
     Raises:
         FieldsInvalid: by field.
@@ -98,11 +99,11 @@ def save(
     verb: str = CHANGED,
     **detail: object,
 ) -> Changes:
-    """Keep a change exactly as it was looked at; what is different now.
+    """Save a change exactly as it was shown. Return what is different now.
 
     Raises:
         FieldsInvalid: by field.
-        PreviewStale: somebody changed the policy since; look again.
+        PreviewStale: the policy was changed since it was shown.
         NotFound: there is no such policy.
     """
     with transaction.atomic(durable=True):
@@ -130,7 +131,7 @@ def save(
 
 
 def history(which: str) -> models.QuerySet[AuditEntry]:
-    """Return the changes of a policy, newest first, those made in the admin too.
+    """Return the changes of a policy, newest first, including those made in the admin.
 
     Raises:
         NotFound: there is no such policy.
@@ -144,12 +145,12 @@ def history(which: str) -> models.QuerySet[AuditEntry]:
 
 
 def undo_preview(*, which: str, entry_id: int) -> tuple[AuditEntry, PolicyPreview]:
-    """Return what undoing a change would do: its fields go back to what was before.
+    """Return the effects of undoing a change: its fields get their previous values.
 
     Raises:
-        NotFound: no such change, or one without what was before.
+        NotFound: no such change, or one without previous values.
         PreviewStale: one of its fields was changed again since.
-        FieldsInvalid: what was before holds no longer together with the rest.
+        FieldsInvalid: the previous values do not fit the other fields any more.
     """
     entry = history(which).filter(pk=entry_id, verb__in=[CHANGED, UNDONE]).first()
     if entry is None:
@@ -164,7 +165,7 @@ def undo_preview(*, which: str, entry_id: int) -> tuple[AuditEntry, PolicyPrevie
 def undo(
     *, which: str, entry_id: int, actor: User, now: datetime, reason: str
 ) -> Changes:
-    """Put a change's fields back, where nobody changed them since.
+    """Restore a change's fields, unless one was changed again since.
 
     Raises:
         NotFound, PreviewStale, FieldsInvalid.

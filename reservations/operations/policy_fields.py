@@ -1,4 +1,4 @@
-"""A policy's fields in words: unit, value, and why a change is not kept."""
+"""A policy's fields in words: unit, value, and why a change is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Changes = Mapping[str, tuple[object, object]]
 
 @dataclass(frozen=True, slots=True)
 class PolicyField:
-    """One rule as it is declared, and its value in the row."""
+    """One rule with its declaration and its stored value."""
 
     rule: PolicyRule
     value: object
@@ -28,17 +28,17 @@ class PolicyField:
 
     @property
     def label(self) -> str:
-        """Return its name on screen."""
+        """Return its label."""
         return self.rule.label
 
     @property
     def is_default(self) -> bool:
-        """Whether it was never changed, or changed back."""
+        """Return whether it has its default."""
         return bool(self.value == self.rule.row_default)
 
     @property
     def limits(self) -> str:
-        """Return the least and the most in words; empty where there are none."""
+        """Return the minimum and maximum in words. Empty: there are none."""
         if None in self.rule.row_limits:
             return ""
         least, most = (words_of(self.name, end) for end in self.rule.row_limits)
@@ -56,7 +56,7 @@ class PolicyField:
 
 
 def words_of(name: str, value: object) -> str:
-    """Return a value as people say it: "14 days", "40 credits", "yes".
+    """Return a value in words: "14 days", "40 credits", "yes".
 
     >>> words_of("freeze_seconds", 43200), words_of("release_idle", False)
     ('12 h', 'no')
@@ -79,7 +79,7 @@ _PARTS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def exact_duration(seconds: int) -> str:
-    """Return a length to the second: two that differ read differently.
+    """Return a duration to the second, so that different ones have different texts.
 
     >>> exact_duration(5430), exact_duration(1209600)
     ('1 h 30 min 30 s', '14 d')
@@ -103,10 +103,10 @@ _SECONDS = {
 
 
 def read_duration(text: str) -> int:
-    """Read a length of time as people type it; a plain number is seconds.
+    """Read a duration as people type it. A plain number is in seconds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: not a duration.
 
     >>> read_duration("14 d"), read_duration("1h 30min"), read_duration("90")
     (1209600, 5400, 90)

@@ -1,4 +1,4 @@
-"""The operator's pages of the two policies: look first, then save; undo."""
+"""The operator's pages of the two policies: preview, save and undo."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +38,7 @@ TITLES = {"booking": sentence("Booking"), "telemetry": sentence("Telemetry")}
 
 
 class DurationField(forms.Field):
-    """A length of time, typed as "14 d" or "1 h 30 min"; whole seconds in the row."""
+    """A duration, typed as "14 d" or "1 h 30 min", stored in whole seconds."""
 
     def __init__(self, rule: PolicyField) -> None:
         self.rule = rule
@@ -50,14 +50,14 @@ class DurationField(forms.Field):
         )
 
     def prepare_value(self, value: Any) -> Any:
-        """Return the row's seconds in words; what was typed stays typed."""
+        """Return the stored seconds in words. Typed text stays as typed."""
         return exact_duration(value) if isinstance(value, int) else value
 
     def to_python(self, value: Any) -> Any:
         """Return seconds.
 
         Raises:
-            ValidationError: it is no length of time, or outside the limits.
+            ValidationError: not a duration, or outside the limits.
         """
         if value in self.empty_values:
             return None
@@ -76,17 +76,17 @@ class DurationField(forms.Field):
 
 
 class CreditsField(HoursField):
-    """Credits as typed; whole weighted GPU-seconds in the row."""
+    """Credits as typed, stored as whole weighted GPU-seconds."""
 
     def prepare_value(self, value: Any) -> Any:
-        """Return the row's seconds as credits; what was typed stays typed."""
+        """Return the stored seconds as credits. Typed text stays as typed."""
         return hours(value) if isinstance(value, int) else value
 
     def clean(self, value: Any) -> Any:
         """Return GPU-seconds.
 
         Raises:
-            ValidationError: no figure.
+            ValidationError: not a number.
         """
         found = super().clean(str(value or "").lower().removesuffix("credits").strip())
         if found is None:
@@ -104,7 +104,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Past:
-    """One change of the past, and whether it can be undone."""
+    """One past change, and whether it can be undone."""
 
     entry: AuditEntry
     lines: list[tuple[str, str, str]]
@@ -114,14 +114,14 @@ class Past:
 @require_safe
 @operator_required
 def home(request: HttpRequest) -> HttpResponseBase:
-    """Lead to the booking policy."""
+    """Redirect to the booking policy."""
     return redirect("manage-policy-one", "booking")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def policy_page(request: HttpRequest, which: str) -> HttpResponseBase:
-    """Show a policy; review a change; save what was reviewed."""
+    """Show a policy, preview a change, and save it."""
     return PolicyPage(request, which).answer()
 
 
@@ -142,7 +142,7 @@ class PolicyPage(ReviewPage):
         return _form(self.which, self.rules, data)
 
     def review(self, form: Any) -> Review:
-        """Return the rules that change, and what that does to bookings."""
+        """Return the rules that change, and the effects on bookings."""
         found = policies.preview(which=self.which, values=self._values(form))
         booking = self.which == "booking"
         return Review(
@@ -157,7 +157,7 @@ class PolicyPage(ReviewPage):
         )
 
     def save(self, form: Any, *, mark: str, reason: str) -> str:
-        """Save the changed rules; say how many."""
+        """Save the changed rules. Return a message with their number."""
         changes = policies.save(
             which=self.which,
             values=self._values(form),
@@ -214,7 +214,8 @@ def _form(which: str, rules: list[PolicyField], data: Any = None) -> Any:
             rule.name: _widget(rule.rule) for rule in rules if rule.name not in own
         },
     )
-    # One base class: the model's checks still run on what these fields return.
+    # One base class, so that the model's checks still run on the values of these
+    # fields.
     shaped = type(made.__name__, (made,), {**own, "__module__": __name__})
     return shaped(data, instance=model.current())
 
@@ -257,7 +258,7 @@ def _past_change(which: str, entry: AuditEntry) -> Past:
 @require_POST
 @operator_required
 def undo(request: HttpRequest, which: str, pk: int) -> HttpResponseBase:
-    """Put a change's fields back, where nobody changed them since."""
+    """Restore a change's fields, unless one was changed again since."""
     _rules(which)
 
     def act() -> str:

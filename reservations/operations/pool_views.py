@@ -105,7 +105,7 @@ def _nodes() -> list[tuple[Node, Drain | None]]:
 @require_POST
 @operator_required
 def new(request: HttpRequest) -> HttpResponseBase:
-    """Make a pool of its own name."""
+    """Create a pool with its name."""
     form = NewPoolForm(request.POST)
     if form.is_valid():
         try:
@@ -127,7 +127,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def pool_page(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Show a pool; review and set its price and who may book it."""
+    """Show a pool. Preview and set its price and its groups."""
     return PoolPage(request, pk).answer()
 
 
@@ -174,7 +174,7 @@ class PoolPage(ReviewPage):
         )
 
     def save(self, form: Any, *, mark: str, reason: str) -> str:
-        """Save the price and who may book."""
+        """Save the price and the groups."""
         changed = pools.change_pool(
             pool_id=self.pool.pk,
             edit=_edit(form.cleaned_data),
@@ -213,7 +213,7 @@ def _edit(values: dict[str, Any]) -> PoolEdit:
 @require_POST
 @operator_required
 def undo(request: HttpRequest, pk: int, entry: int) -> HttpResponseBase:
-    """Put back what a change of a pool changed, where nobody changed it since."""
+    """Restore what a change of a pool changed, unless it was changed again since."""
 
     def act() -> str:
         pools.undo_pool(
@@ -234,7 +234,7 @@ def undo(request: HttpRequest, pk: int, entry: int) -> HttpResponseBase:
 @require_POST
 @operator_required
 def quota(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Set or lift what an account or a member may hold on a pool."""
+    """Set or remove the quota of an account or a member on a pool."""
     page = PoolPage(request, pk)
     form = PoolQuotaForm(request.POST)
     if form.is_valid():
@@ -337,7 +337,7 @@ def _change_lines(
 def changed_lines(
     before: Mapping[str, object], after: Mapping[str, object], names: dict[int, str]
 ) -> list[tuple[str, str, str]]:
-    """Return (field, before, after) of a Pool in words, of what differs."""
+    """Return (field, before, after) of a Pool in words, for the fields that differ."""
     return [
         (
             _WORDS.get(key, key),

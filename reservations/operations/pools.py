@@ -59,21 +59,21 @@ CHANGED_SINCE = sentence(
 
 @dataclass(frozen=True, slots=True)
 class PoolEdit:
-    """What an operator wants a Pool to be."""
+    """The values of a Pool that an operator wants."""
 
     weight: int
     account_ids: tuple[int, ...] = ()
-    """Who may book; none: everybody."""
+    """The Accounts that may book. None: everybody may."""
     peak_factor: int = 1
-    """How many times every second of the peak hours counts; 1: there are none."""
+    """How many times each second of the peak hours counts. 1: there are none."""
     peak_hours: str = ""
-    """As ``operations.peak_hours`` reads them, on the site's clock."""
+    """On the site's clock, in the form that ``operations.peak_hours`` reads."""
 
 
 def add_pool(
     *, name: str, weight: int, actor: User, now: datetime, reason: str
 ) -> Pool:
-    """Make a Pool of its own name, for Gpus that are to be booked apart.
+    """Create a Pool for Gpus that are to be booked separately.
 
     Raises:
         FieldsInvalid: by field.
@@ -104,7 +104,7 @@ def add_pool(
 
 @dataclass(frozen=True, slots=True)
 class PoolPreview:
-    """What a Pool is, and what it would be."""
+    """The present and the future values of a Pool."""
 
     before: Mapping[str, object]
     after: Mapping[str, object]
@@ -116,7 +116,7 @@ class PoolPreview:
 
 
 def preview_pool(*, pool_id: int, edit: PoolEdit) -> PoolPreview:
-    """Return what an edit would change now.
+    """Return the effects of an edit now.
 
     Raises:
         FieldsInvalid: by field.
@@ -139,7 +139,7 @@ def preview_pool(*, pool_id: int, edit: PoolEdit) -> PoolPreview:
 
 
 def state_of(pool: Pool) -> dict[str, object]:
-    """Return what an edit of a Pool can change, as the audit log keeps it."""
+    """Return the editable values of a Pool, as the audit log stores them."""
     rule = PoolRule.objects.filter(pool=pool).first()
     return {
         "weight": pool.weight,
@@ -159,14 +159,14 @@ def change_pool(
     verb: str = CHANGED,
     **detail: object,
 ) -> bool:
-    """Set the price and the access; False: nothing changed.
+    """Set the price and the access. False: nothing changed.
 
     Args:
-        mark: of the preview that was looked at; None: nobody looked.
+        mark: of the preview that was shown. None: none was shown.
 
     Raises:
         FieldsInvalid: by field.
-        PreviewStale: somebody changed the Pool since. Nothing is written.
+        PreviewStale: the Pool was changed since it was shown. Nothing is written.
         NotFound.
     """
     with transaction.atomic(durable=True):
@@ -199,11 +199,11 @@ def change_pool(
 def undo_pool(
     *, pool_id: int, entry_id: int, actor: User, now: datetime, reason: str
 ) -> None:
-    """Give a Pool back the price and the accounts that it had before a change.
+    """Restore the price and the accounts that a Pool had before a change.
 
     Raises:
-        PreviewStale: somebody changed the Pool since.
-        FieldsInvalid: an account of then is gone.
+        PreviewStale: the Pool was changed again since.
+        FieldsInvalid: an account from then no longer exists.
         NotFound: there is no such change of this Pool.
     """
     entry = AuditEntry.objects.filter(
@@ -229,7 +229,7 @@ def undo_pool(
 
 
 def can_be_undone(entry: AuditEntry, state: Mapping[str, object]) -> bool:
-    """Return whether a Pool is still what an entry of the audit log made it."""
+    """Return whether a Pool still has the values of an entry of the audit log."""
     return entry.verb in (CHANGED, UNDONE) and entry.detail.get("after") == state
 
 
@@ -243,9 +243,9 @@ def set_pool_quota(
     now: datetime,
     reason: str,
 ) -> bool:
-    """Set the quota of a Membership or an Account on a Pool; None: no limit.
+    """Set the quota of a Membership or an Account on a Pool. None: no limit.
 
-    A quota below the held time takes nothing away, but nothing more can be booked
+    A quota below the held time ends no booking, but nothing more can be booked
     (docs/design/fair-booking.md#i3).
 
     Raises:
@@ -307,10 +307,10 @@ def set_pool_quota(
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a bulk act did."""
+    """The result of a bulk act."""
 
     changed: int
-    """Gpus that are different now."""
+    """Gpus that it changed."""
     moved: int = 0
     stay: int = 0
 
@@ -326,7 +326,7 @@ def act_on_gpus(
     move_booked: bool = False,
     mark: str | None = None,
 ) -> Done:
-    """Do one thing to many Gpus: all or none; see ``operations.bulk_acts.ACTS``.
+    """Carry out one act on many Gpus, all or none. See ``operations.bulk_acts.ACTS``.
 
     Args:
         move_booked: (drain) move bookings to equal Gpus where possible.
@@ -356,7 +356,7 @@ def act_on_gpus(
                 now=at,
                 reason=reason,
                 changed={k: list(v) for k, v in values.items()},
-                # Everybody sees why a GPU drains; the form says so.
+                # Everybody can read why a GPU drains. The form says so.
                 **({"shown": True} if act == BulkAct.DRAIN else {}),
             )
         if not moving:
@@ -410,7 +410,7 @@ def preview_act(
 def drain_node(
     *, node_id: int, draining: bool, actor: User, now: datetime, reason: str
 ) -> bool:
-    """Let a Node's Gpus take no new bookings, or take them again; False: it was so.
+    """Drain a Node's Gpus, or end the drain. False: nothing changed.
 
     Raises:
         NotFound.
@@ -455,7 +455,7 @@ def set_gate(*, node_id: int, mode: str, actor: User, now: datetime) -> bool:
 def _fields(
     act: str, gpu_ids: Collection[int], pool_id: int | None
 ) -> Mapping[str, object]:
-    """Return what an act sets.
+    """Return the values that an act sets.
 
     Raises:
         FieldsInvalid: by field.
@@ -487,7 +487,7 @@ def _check_weight(weight: int) -> None:
 
 
 def _peak(edit: PoolEdit) -> PeakHours | None:
-    """Return the peak hours that are wanted.
+    """Return the requested peak hours.
 
     Raises:
         FieldsInvalid: by field.

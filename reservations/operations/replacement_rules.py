@@ -1,8 +1,8 @@
-"""Gpu B takes the place of Gpu A: which bookings go along, which cannot. Pure.
+"""Which bookings of Gpu A move along to Gpu B, and which cannot. Pure.
 
-Nobody pays more for it: of the two weights, the booked one and B's, the lower counts
-from then on, in the peak hours that were booked. What runs stays where its processes
-are, until it is over.
+Nobody pays more for it. From then on the lower of the booked weight and B's weight
+counts, in the peak hours that were booked. A running booking stays on A until it ends,
+because its processes cannot move.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from telemetry.protocol.sentences import sentence
 
 
 class Carry(StrEnum):
-    """What becomes of a booking on the Gpu that is replaced."""
+    """The outcome of a booking on the Gpu that is replaced."""
 
     CARRIED = "carried"
     RUNS = "runs"
@@ -40,19 +40,19 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class ReplacedBooking:
-    """One booking, and why it goes along or stays."""
+    """One booking, and why it moves or stays."""
 
     pk: int
     what: Carry
     with_pk: int | None = None
     """The Reservation that is in its way."""
     weight: int = 0
-    """Of its part on the new Gpu."""
+    """The weight of its part on the new Gpu."""
     less_gpu_seconds: int = 0
-    """What it costs less from now on."""
+    """By how much its cost falls."""
 
     def to_json(self) -> dict[str, object]:
-        """Return it as a preview keeps it."""
+        """Return it as a preview stores it."""
         return {
             "reservation": self.pk,
             "what": self.what.value,
@@ -69,11 +69,11 @@ def carry(
     closures: Collection[ClosureInfo],
     tariffs: Mapping[int, Tariff],
 ) -> list[ReplacedBooking]:
-    """Return what becomes of each booking of the old Gpu.
+    """Return the outcome of each booking of the old Gpu.
 
     Args:
-        held: (Reservation, Window) of what stands on the new Gpu.
-        tariffs: by Reservation, what its part was booked at.
+        held: (Reservation, Window) of the bookings on the new Gpu.
+        tariffs: by Reservation, the tariff of its part.
     """
     found = []
     for one in by_right(booked):

@@ -31,8 +31,8 @@ def escape_formula(text: object) -> str:
     This includes texts after a semicolon or a line end in the cell, because
     spreadsheets of languages with decimal commas split there.
 
-    >>> tame("=1+1"), tame("node-a"), tame(-5), tame("a;=1+1")
-    ("'=1+1", 'node-a', '-5', "a;'=1+1")
+    >>> [escape_formula(cell) for cell in ("=1+1", "node-a", -5, "a;=1+1")]
+    ["'=1+1", 'node-a', '-5', "a;'=1+1"]
     """
     shown = str(text)
     if isinstance(text, int | float) or not shown:

@@ -1,4 +1,4 @@
-"""Changes made at Django's admin desk, kept like those of the tree's own pages."""
+"""Changes made in Django's admin, recorded like those of the tree's own pages."""
 
 from datetime import datetime
 
@@ -12,7 +12,7 @@ Row = AccountInfo | MemberInfo
 
 
 def info_of(row: Account | Membership) -> Row:
-    """Return a stored row as the tree's value."""
+    """Return the value of a stored row for the tree."""
     if isinstance(row, Account):
         return AccountInfo(
             pk=row.pk,
@@ -40,9 +40,9 @@ def info_of(row: Account | Membership) -> Row:
 
 
 def next_version(row: Account | Membership) -> Row | None:
-    """Give a row that is about to be saved its next version; return it as it is.
+    """Give a row that is about to be saved its next version. Return it as stored now.
 
-    Inside the caller's transaction; the tree is locked until that ends.
+    Call it in a transaction. The tree is locked until that ends.
     """
     lock_tree()
     stored = type(row)._default_manager.filter(pk=row.pk).first() if row.pk else None
@@ -60,7 +60,7 @@ def record(
     reason: str,
     now: datetime,
 ) -> TreeChange:
-    """Keep a row that was saved as a change of its own."""
+    """Record a saved row as a separate change."""
     after = info_of(row)
     table = "account" if isinstance(row, Account) else "member"
     with transaction.atomic():

@@ -1,4 +1,4 @@
-"""Every change of the tree: who, when, before and after; and its way back."""
+"""Every change of the tree: its author, time, values before and after, and undo."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ CHANGES_PER_PAGE = 15
 ROWS_SHOWN = 6
 ROWS_PER_PAGE = 100
 Line = tuple[str, list[tuple[str, str, str]], bool]
-"""Name of a row, (field, before, after) of it, and whether it was new."""
+"""The name of a row, its (field, before, after), and whether the row is new."""
 
 
 class ChangesForm(PlainForm):
@@ -109,7 +109,7 @@ def _views(changes: list[TreeChange]) -> list[ChangeView]:
 
 
 def _touched_since(pks: list[int]) -> set[int]:
-    """Return those of which some row has another version by now."""
+    """Return those changes of which a row has another version now."""
     found: set[int] = set()
     for table, model in (("account", Account), ("member", Membership)):
         stored = model._default_manager.filter(pk=OuterRef("row_pk")).values("version")
@@ -168,7 +168,7 @@ def change_page(request: HttpRequest, pk: int) -> HttpResponseBase:
 @require_POST
 @operator_required
 def undo(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Put every row of a change back."""
+    """Revert every row of a change."""
 
     def act() -> str:
         made = accounts.undo(change_id=pk, actor=reader(request), now=timezone.now())

@@ -1,9 +1,9 @@
-"""Tables that people bring: bytes of a CSV file to rows of cells, and back.
+"""CSV tables of people and groups: from the bytes of a file to rows, and back.
 
-Takes what spreadsheets write: UTF-8 with or without a byte order mark, UTF-16 with
-one, commas, semicolons or tabs. A cell that a spreadsheet would run is written with
-an apostrophe before it (OWASP, "CSV Injection") and read without it, so that what
-was exported comes back equal.
+Accepts what spreadsheets write: UTF-8 with or without a byte order mark, UTF-16 with
+one, commas, semicolons or tabs. A cell that a spreadsheet would run is written with an
+apostrophe before it (OWASP, "CSV Injection") and read without it, so that an exported
+table is read back unchanged.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def wrapped(text: str) -> str:
 
 
 def unwrapped(text: str) -> str:
-    """Return a cell as it was before it was written."""
+    """Return a cell without the apostrophe that ``wrapped`` added."""
     inner = text[1:]
     if text[:1] == "'" and inner.lstrip("'")[:1] in _RUN:
         text = inner
@@ -132,13 +132,13 @@ def decoded(data: bytes) -> str:
 def read_sheet(
     text: str, *, known: Sequence[str], needed: Sequence[str]
 ) -> list[SheetRow]:
-    """Return the rows of a table with a head.
+    """Return the rows of a table with a header.
 
     Args:
-        known: columns that mean something; names are compared without case.
+        known: the columns that are understood. Names are compared without case.
 
     Raises:
-        SheetInvalid: no head, columns unknown, twice or missing, too many rows.
+        SheetInvalid: no header, columns unknown, twice or missing, too many rows.
     """
     first = text.lstrip("\r\n").split("\n", 1)[0]
     mark = max(",;\t", key=first.count)
@@ -204,7 +204,7 @@ def _head(
 
 
 def too_long(row: SheetRow) -> Iterable[RowError]:
-    """Name cells that are longer than anything here may be, or hold two lines."""
+    """Report cells that are too long, or that have two lines."""
     for column, text in row.cells.items():
         if len(text) > LONGEST_CELL:
             yield RowError(row.number, column, sentence("is too long"))
@@ -213,7 +213,7 @@ def too_long(row: SheetRow) -> Iterable[RowError]:
 
 
 def written(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table as CSV that a spreadsheet opens and does not run."""
+    """Return a table as CSV whose cells a spreadsheet does not run."""
     out = io.StringIO(newline="")
     writer = csv.writer(out)
     writer.writerow(head)

@@ -1,4 +1,4 @@
-"""What the collected edits would do; then all of them are saved, or none."""
+"""Show the effects of the collected edits, then save all of them or none."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from telemetry.protocol.sentences import sentence
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def show(request: HttpRequest) -> HttpResponseBase:
-    """Show what the collected edits would do; save all of them or none."""
+    """Show the effects of the collected edits. Save all of them or none."""
     if request.method == "POST" and not tree_draft.drafted(request):
         messages.info(request, gettext("The draft is empty."))
         return redirect("manage-accounts")
@@ -45,7 +45,7 @@ class DraftPage(EditsPage):
         self.edits = tree_draft.drafted(request)
 
     def form_of(self, data: Any) -> ReasonForm:
-        """Return the form of the reason."""
+        """Return the form for the reason."""
         return ReasonForm(data)
 
     def read(self, form: Any) -> EditsRead:
@@ -66,7 +66,7 @@ class DraftPage(EditsPage):
 
 
 def _called(edits: Sequence[Edit]) -> list[str]:
-    """Return what each edit is about, in words."""
+    """Return a name of each edited row."""
     rows = [(edit.table, edit.pk) for edit in edits if edit.pk is not None]
     names = Names.stored(rows, ())
     return [

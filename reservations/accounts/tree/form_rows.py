@@ -23,7 +23,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "account": ("title", "parent", "shares", "quota", "ends"),
     "member": ("shares", "quota", "head", "expires", "sponsor", "leave"),
 }
-"""Names on screen, by table."""
+"""Field names on the page, by table."""
 STORED = {
     "quota": "quota_gpu_seconds",
     "head": "is_head",
@@ -44,7 +44,7 @@ class RowView:
     changed: bool = False
     errors: dict[str, str] = field(default_factory=dict)
     effective: str = ""
-    """The quota that holds where none is set, in credits; "" : not worked out."""
+    """The quota that applies if none is set, in credits. "": not computed."""
 
     @property
     def key(self) -> str:
@@ -123,7 +123,7 @@ def read_shares(text: str) -> int:
 
 
 def read_day(text: str) -> datetime | None:
-    """Read a day as the instant at which it is over, in the site's zone."""
+    """Read a day as the instant at which it ends, in the site's zone."""
     if not text.strip():
         return None
     try:

@@ -22,7 +22,7 @@ login_valid = RegexValidator(
 
 
 class LastDayField(forms.CharField):
-    """A day; the instant at which it is over in the site's zone."""
+    """A day, read as the instant at which it ends in the site's zone."""
 
     widget = forms.DateInput(attrs={"type": "date"})
 
@@ -33,7 +33,7 @@ class LastDayField(forms.CharField):
         """Return the instant.
 
         Raises:
-            ValidationError: no day.
+            ValidationError: it is not a day.
         """
         try:
             return read_day(super().clean(value) or "")
@@ -55,7 +55,7 @@ class AccountForm(PlainForm):
 
 
 class MemberForm(PlainForm):
-    """A new member; with a sponsor and a last day: a guest."""
+    """A new member. With a sponsor and a last day it is a guest."""
 
     user = forms.CharField(
         max_length=150, label=gettext_lazy("Login"), validators=[login_valid]
@@ -91,7 +91,7 @@ REASON_LENGTH = 100
 
 
 class ReasonForm(PlainForm):
-    """Why; kept in the history and the audit log."""
+    """The reason, stored in the history and the audit log."""
 
     reason = forms.CharField(label=gettext_lazy("Reason"), max_length=REASON_LENGTH)
 

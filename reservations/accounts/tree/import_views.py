@@ -1,4 +1,4 @@
-"""The tree of Accounts as CSV, out and in: a dry run first, then all or nothing."""
+"""Import and export of the tree of Accounts as CSV, with a dry run before an import."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -88,7 +88,7 @@ def _error_lines(errors: Sequence[RowError]) -> list[str]:
 @require_safe
 @operator_required
 def export(request: HttpRequest) -> HttpResponseBase:
-    """Send the whole tree as CSV: what the import takes back."""
+    """Send the whole tree as CSV, in the form that the import reads."""
     answer = HttpResponse(content_type="text/csv; charset=utf-8")
     answer["Content-Disposition"] = 'attachment; filename="accounts.csv"'
     answer["Cache-Control"] = "no-store"

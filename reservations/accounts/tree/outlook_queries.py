@@ -1,4 +1,4 @@
-"""What edits of the tree would do, with the usage and the Pools as they are now."""
+"""The effects of edits of the tree, with the present usage and Pools."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from telemetry.models import Gpu
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Everybody's place before and after, and the promise of each Pool."""
+    """Everybody's rank before and after, and the promise of each Pool."""
 
     moved: list[Moved]
     """Those that change come first."""
@@ -31,12 +31,12 @@ class Outlook:
 
     @property
     def changed(self) -> int:
-        """How many change place or level_fs."""
+        """Return how many change rank or level_fs."""
         return sum(row.changed for row in self.moved)
 
 
 def outlook(done: Edited, *, now: datetime, policy: Policy) -> Outlook:
-    """Work out what edits would do."""
+    """Compute the effects of edits."""
     usage = usage_by_membership(now, policy)
     pools, quota = pool_infos(), policy.quota_gpu_seconds
     before, after = (

@@ -1,4 +1,4 @@
-"""The tree of Accounts as values: what an edit is judged by."""
+"""The tree of Accounts as values, with which edits are validated."""
 
 from collections.abc import Collection
 
@@ -38,10 +38,10 @@ def read_tree() -> Tree:
 
 
 def users_named(usernames: Collection[str]) -> dict[str, int]:
-    """Return the keys of the logins that belong to persons."""
+    """Return the users' keys by login."""
     names = sorted(set(usernames))
     found: dict[str, int] = {}
-    # In pieces: SQLite takes a limited number of values.
+    # In batches: SQLite limits the number of values.
     for first in range(0, len(names), 500):
         rows = User.objects.filter(
             username__in=names[first : first + 500], erased_at=None

@@ -1,4 +1,4 @@
-"""Edits of the tree of Accounts: all of them or none, kept, and undone."""
+"""Save and undo edits of the tree of Accounts, all of them or none."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -35,21 +35,23 @@ from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import Sentence, joined, sentence
 
 TREE_LOCK = 0x47505554
-"""Key of PostgreSQL's advisory lock: edits of the tree come one after another.
-It is taken before any row's, so that two moves cannot make a ring between them."""
+"""Key of PostgreSQL's advisory lock, which lets only one edit of the tree run.
+
+It is taken before the lock of any row, so that two moves cannot make a cycle.
+"""
 REASON_LENGTH = 100
-"""What simple_history keeps."""
+"""The length that simple_history stores."""
 BATCH = 500
 Row = AccountInfo | MemberInfo
 
 
 def preview_edits(edits: Sequence[Edit], *, now: datetime) -> Edited:
-    """Return what edits would come to, without writing anything."""
+    """Return the tree that edits result in, without writing anything."""
     return edited(read_tree(), edits, users_named(names_in(edits)), now=now)
 
 
 def names_in(edits: Iterable[Edit]) -> set[str]:
-    """Return the login names that edits speak of."""
+    """Return the login names that edits contain."""
     fields = ("user", "username", "sponsor")
     return {
         str(edit.fields[name])
@@ -60,7 +62,7 @@ def names_in(edits: Iterable[Edit]) -> set[str]:
 
 
 def lock_tree() -> None:
-    """Let nobody else edit the tree until this transaction ends."""
+    """Lock the tree against other edits until this transaction ends."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [TREE_LOCK])
@@ -95,7 +97,7 @@ def save(
 
 
 def raise_problems(done: Edited) -> None:
-    """Raise the problems of edits.
+    """Raise an error if edits have problems.
 
     Raises:
         TreeStale, EditsRefused.
@@ -121,7 +123,7 @@ def problem_sentences(done: Edited) -> list[str]:
 
 
 def refuse_holders(done: Edited) -> None:
-    """Refuse to remove members who hold something: it would go on unpaid for.
+    """Refuse to remove members who hold Gpus, because nobody would pay for them.
 
     Raises:
         EditsRefused.
@@ -147,7 +149,7 @@ def refuse_holders(done: Edited) -> None:
 
 
 def deactivated_memberships(done: Edited) -> list[int]:
-    """Return the stored Memberships that an edit switches off."""
+    """Return the stored Memberships that the edits deactivate."""
     return [
         pk
         for table, pk in done.changed
@@ -202,7 +204,7 @@ def undo(*, change_id: int, actor: User, now: datetime) -> TreeChange:
 def write(
     done: Edited, *, actor: User | None, reason: str, now: datetime, kind: str
 ) -> TreeChange:
-    """Store the rows that differ, their history, and the change. In a transaction."""
+    """Store the changed rows, their history and the change, in a transaction."""
     kept = {
         "default_user": actor,
         "default_change_reason": reason[:REASON_LENGTH],
@@ -247,7 +249,7 @@ def _version_after(done: Edited, table: str, pk: int) -> int:
 
 
 def _make_users(done: Edited) -> dict[int, int]:
-    """Make the logins that are wanted; nobody can sign in until invited."""
+    """Create the new logins. They cannot sign in until they are invited."""
     made = []
     for fields in done.new_users.values():
         user = User(
@@ -270,12 +272,12 @@ def _store(
     accounts: dict[int, int],
     kept: dict[str, Any],
 ) -> dict[int, int]:
-    """Write new and changed rows; return the keys that new rows got."""
+    """Write new and changed rows. Return the keys of new rows."""
     before, after = done.before.rows(table), done.after.rows(table)
     pks = [pk for name, pk in done.changed if name == table]
     new = [pk for pk in pks if pk not in before]
     got: dict[int, int] = {}
-    # An Account may stand below a new one: parents are made first, level by level.
+    # An Account may be below a new one, so parents are created first, level by level.
     while new:
         ready = [pk for pk in new if _parent(after[pk]) not in new]
         rows = [
@@ -303,7 +305,7 @@ def _store(
 def _keep_others(
     model: type[Account] | type[Membership], rows: list[Any], names: list[str]
 ) -> None:
-    """Fill the columns that no edit knows, so that the history is whole."""
+    """Fill the columns that edits do not have, so that the history is complete."""
     others = [f.attname for f in model._meta.concrete_fields if f.attname not in names]
     pks = [row.pk for row in rows]
     for first in range(0, len(pks), BATCH):
@@ -321,7 +323,7 @@ def _parent(row: Row) -> int | None:
 def _columns(
     row: Row, users: dict[int, int], accounts: dict[int, int], *, new: bool
 ) -> dict[str, Any]:
-    """Return the columns of a row, with keys as they are stored."""
+    """Return the columns of a row, with stored keys."""
     version = row.version + (not new)
     same = {
         "shares": row.shares,
@@ -349,7 +351,7 @@ def _columns(
 
 
 def row_values(row: Row | None) -> dict[str, Any] | None:
-    """Return a row's own values as JSON carries them; None: there is no row."""
+    """Return a row's own values as JSON values. None: there is no row."""
     if row is None:
         return None
     return {

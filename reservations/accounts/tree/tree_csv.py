@@ -26,12 +26,12 @@ YES, NO = ("yes", "true", "1", "x"), ("", "no", "false", "0")
 
 
 class CellWrong(ValueError):
-    """A cell that cannot be read; the text says why."""
+    """A cell that cannot be read, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A login with what a table says of it."""
+    """A login with the values of its row in the table."""
 
     username: str
     name: str = ""
@@ -40,7 +40,7 @@ class Person:
 
 @dataclass
 class Read:
-    """What a table comes to."""
+    """The result of reading a table."""
 
     edits: list[Edit] = field(default_factory=list)
     errors: list[RowError] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Read:
 
 
 def read_yes(text: str) -> bool:
-    """Read yes or no; empty is no."""
+    """Read yes or no. Empty means no."""
     if text.lower() in YES:
         return True
     if text.lower() in NO:
@@ -58,7 +58,7 @@ def read_yes(text: str) -> bool:
 
 
 def read_shares(text: str) -> int:
-    """Read a whole number; empty is 1."""
+    """Read a whole number. Empty means 1."""
     if not text:
         return 1
     if not (text.isascii() and text.isdecimal()) or len(text) > 7:
@@ -67,7 +67,7 @@ def read_shares(text: str) -> int:
 
 
 def read_hours(text: str) -> int | None:
-    """Read credits as weighted GPU-seconds; empty: none of its own."""
+    """Read credits as weighted GPU-seconds. Empty: no quota of its own."""
     if not text:
         return None
     try:
@@ -101,10 +101,10 @@ def read_end(text: str, zone: tzinfo) -> datetime | None:
 def edits_of(
     rows: Iterable[SheetRow], tree: Tree, people: Mapping[int, str], *, zone: tzinfo
 ) -> Read:
-    """Compare a table with the tree and say what would change.
+    """Compare a table with the tree. Return the edits.
 
     Args:
-        people: login names by key, of everybody the table or the tree names.
+        people: login names by key, of everybody in the table or the tree.
     """
     reader = _Reader(tree, people, zone)
     accounts: list[tuple[SheetRow, Edit]] = []
@@ -124,7 +124,7 @@ def edits_of(
 
 
 def _parents_first(rows: list[tuple[SheetRow, Edit]]) -> list[Edit]:
-    """Order new Accounts so that each comes after the one it stands below."""
+    """Order new Accounts so that each follows its parent."""
     new = {row["account"]: edit for row, edit in rows if edit.pk is None}
     found: list[Edit] = []
     done: set[str] = set()
@@ -153,13 +153,13 @@ class _Reader:
         self.fresh: set[str] = set()
 
     def wrong(self, row: SheetRow, column: str, text: str) -> None:
-        """Keep one error."""
+        """Record one error."""
         self.found.errors.append(RowError(row.number, column, text))
 
     def cells(
         self, row: SheetRow, readers: Mapping[str, tuple[str, Callable[[str], Any]]]
     ) -> dict[str, Any]:
-        """Read the columns that are there."""
+        """Read the columns that the table has."""
         values = {}
         for column, (name, read) in readers.items():
             if column not in row:
@@ -171,7 +171,7 @@ class _Reader:
         return values
 
     def account(self, row: SheetRow) -> Edit | None:
-        """Return what a row makes of its Account; None: nothing."""
+        """Return the edit of an Account's row. None: nothing changes."""
         values = self.cells(
             row,
             {
@@ -197,7 +197,7 @@ class _Reader:
         return self._changed(row, "account", old, now, values)
 
     def member(self, row: SheetRow) -> list[Edit]:
-        """Return what a row makes of its member, with the login where it is new."""
+        """Return the edit of a member's row, with the login if it is new."""
         if not LOGIN.fullmatch(row["user"]):
             self.wrong(
                 row,
@@ -273,14 +273,14 @@ class _Reader:
 
 
 def mail_valid(text: str) -> bool:
-    """Say whether a mail could be sent there; the rest is the mail server's."""
+    """Say whether an address has the form of a mail address."""
     name, at, domain = text.rpartition("@")
     plain = text.isprintable() and not set(text) & set(' ,;<>()[]\\"')
     return bool(name and at and "." in domain.strip(".") and plain and len(text) <= 254)
 
 
 def tree_rows(tree: Tree, people: Mapping[int, Person]) -> Iterator[tuple[object, ...]]:
-    """Return the tree as the cells of a table, from the top down."""
+    """Return the tree as the cells of a table, from the root down."""
     children: dict[int | None, list[AccountInfo]] = {}
     for account in sorted(tree.accounts.values(), key=lambda a: a.name):
         if account.archived_at is None:
@@ -315,7 +315,7 @@ def tree_rows(tree: Tree, people: Mapping[int, Person]) -> Iterator[tuple[object
 
 
 def _hours(gpu_seconds: int | None) -> str:
-    """Return hours so exactly that they come back as the same seconds."""
+    """Return hours so precisely that they are read back as the same seconds."""
     return "" if gpu_seconds is None else f"{gpu_seconds / HOUR:.17g}"
 
 

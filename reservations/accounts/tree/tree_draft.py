@@ -9,7 +9,7 @@ from reservations.accounts.tree.tree_edits import Edit
 
 KEY = "tree_draft"
 MOST_EDITS = 1000
-"""A session is read with every page; larger edits come as a file."""
+"""The session is read with every page, so larger edits come as a file."""
 
 
 def drafted(request: HttpRequest) -> list[Edit]:
@@ -18,7 +18,7 @@ def drafted(request: HttpRequest) -> list[Edit]:
 
 
 def keep(request: HttpRequest, edits: Sequence[Edit]) -> None:
-    """Replace the collected edits."""
+    """Store the collected edits in place of the previous ones."""
     request.session[KEY] = [edit.to_json() for edit in edits]
 
 
@@ -30,11 +30,11 @@ def forget(request: HttpRequest) -> None:
 def merged(
     edits: Iterable[Edit], new: Iterable[Edit], names: dict[str, set[str]]
 ) -> list[Edit]:
-    """Return collected edits with those of one page put in their place.
+    """Return collected edits, with those of one page replaced.
 
     Args:
-        names: by table, the fields that the page shows: of the rows in ``new``,
-            these are replaced, also by nothing.
+        names: by table, the fields that the page shows. Of the rows in ``new`` these
+            fields are replaced, even if the page has no edit of them.
     """
     replaced = {(edit.table, edit.pk): edit for edit in new if edit.pk is not None}
     found: list[Edit] = []

@@ -29,30 +29,30 @@ MOST_SHARES = 1_000_000
 MOST_QUOTA_GPU_SECONDS = 10**9 * 3600
 MOST_EDITS = 60_000
 MOST_LEVELS = 30
-"""Accounts above one another: each level costs every look at the tree."""
+"""The greatest depth of the tree. Each level costs time whenever the tree is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What one row shall become. ``pk`` None: a new row."""
+    """The new values of one row. ``pk`` None: a new row."""
 
     table: Table
     pk: int | None
     version: int | None
-    """The row's version when it was shown; None: not looked at."""
+    """The row's version when it was shown. None: it was not shown."""
     fields: Mapping[str, Any]
     line: int = 0
-    """Row of a file it came from, for its errors; 0: none."""
+    """The row of the file it came from, for its errors. 0: no file."""
 
     @property
     def called(self) -> str:
-        """Return what a person would call the row."""
+        """Return the row's name for people."""
         fields = self.fields
         name = fields.get("name") or fields.get("user") or fields.get("username")
         return str(name or f"{self.table} {self.pk}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON can carry it."""
+        """Return it as JSON values."""
         fields = {
             name: value.isoformat() if isinstance(value, datetime) else value
             for name, value in self.fields.items()
@@ -78,7 +78,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why an edit cannot be made: of which one, which field, and what."""
+    """Why an edit cannot be made, with the edit and the field."""
 
     edit: Edit
     field: str
@@ -120,10 +120,10 @@ class Edited:
     before: Tree
     after: Tree
     new_users: dict[int, Mapping[str, str]]
-    """Logins to make, by their key below zero."""
+    """Logins to create, by their negative key."""
     problems: list[Problem]
     touched: dict[tuple[str, int], Edit]
-    """The edit that reached a row last, for problems found later."""
+    """The last edit of each row, for problems found later."""
 
     @property
     def changed(self) -> list[tuple[str, int]]:
@@ -156,11 +156,11 @@ class _Editor:
         return self._fresh
 
     def bad(self, edit: Edit, field: str, text: str) -> None:
-        """Keep one thing that is wrong."""
+        """Record one problem."""
         self.problems.append(Problem(edit, field, text))
 
     def user(self, edit: Edit) -> None:
-        """Make a login, unless there is one of that name."""
+        """Create a login, unless it exists."""
         name = str(edit.fields.get("username", ""))
         if name in self.users:
             return
@@ -172,7 +172,7 @@ class _Editor:
         self.new_users[pk] = {k: str(v) for k, v in edit.fields.items()}
 
     def account(self, edit: Edit) -> None:
-        """Make or change one Account."""
+        """Create or change one Account."""
         values = dict(edit.fields)
         if edit.pk is None:
             name = str(values.get("name", ""))
@@ -225,7 +225,7 @@ class _Editor:
                 self.touched.setdefault(("member", member.pk), edit)
 
     def member(self, edit: Edit) -> None:
-        """Make or change one Membership; one that was removed comes back."""
+        """Create or change one Membership. A removed one becomes active again."""
         values = dict(edit.fields)
         old = self._right(edit, values)
         if old is None:
@@ -336,7 +336,7 @@ def edited(
 
 
 def check(done: Edited) -> list[Problem]:
-    """Return what would be wrong with the tree, of the rows that change."""
+    """Return the problems of the changed rows in the new tree."""
     found: list[Problem] = []
     answering = {
         (m.user_pk, m.account_pk)
@@ -405,7 +405,7 @@ def _member_wrong(
 
 
 def _sponsors_left(done: Edited) -> list[Problem]:
-    """Nobody leaves an Account while they answer for a guest in it."""
+    """Refuse that sponsors leave an Account while their guests are in it."""
     leaving = {
         (row.user_pk, row.account_pk): done.touched["member", row.pk]
         for table, pk in done.changed

@@ -23,22 +23,22 @@ from reservations.rules.fairness.promise import (
 )
 
 TOP = 0
-"""Stands above several Accounts without a parent."""
+"""A parent above several Accounts that have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreePlace:
-    """Where an Account or a Membership stands."""
+    """The rank of an Account or a Membership."""
 
     level_fs: Fraction | None
-    """Above 1: under-served. None: infinite, nothing was used."""
+    """Above 1: under-served. None: infinite, because nothing was used."""
     place: int | None = None
-    """Of a Membership: 1 is served first; ties share the best place."""
+    """Of a Membership. 1 is served first, and ties share the best rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One row's place before and after; None: it did not take part."""
+    """The rank of one row before and after. None: it had none."""
 
     table: str
     pk: int
@@ -47,22 +47,22 @@ class Moved:
 
     @property
     def changed(self) -> bool:
-        """Whether the edit moves it."""
+        """Whether the edits change it."""
         return self.before != self.after
 
     @property
     def steps(self) -> int:
-        """How many places it loses (above zero) or gains."""
+        """Return by how many places it falls (positive) or rises."""
         if not (self.before and self.after):
             return 0
         return (self.after.place or 0) - (self.before.place or 0)
 
 
 def fair_tree_of(tree: Tree, usage: Mapping[int, int], *, unit: int = 1) -> FairTree:
-    """Return the shares of a Tree as Fair Tree ranks them.
+    """Return the shares of a Tree in the form that Fair Tree ranks.
 
     Args:
-        usage: by Membership, weighed as ``fairshare.weight_at`` does.
+        usage: by Membership, weighted as ``fairshare.weight_at`` does.
     """
     roots = [a.pk for a in tree.accounts.values() if a.parent_pk is None]
     top = None if len(roots) == 1 else TOP
@@ -81,12 +81,12 @@ def fair_tree_of(tree: Tree, usage: Mapping[int, int], *, unit: int = 1) -> Fair
 
 
 def _shares(account: AccountInfo) -> int:
-    """Archived Accounts take no part in their level."""
+    """Archived Accounts do not compete on their level."""
     return 0 if account.archived_at is not None else account.shares
 
 
 def places(tree: Tree, usage: Mapping[int, int]) -> dict[tuple[str, int], TreePlace]:
-    """Return where every Account and every active Membership stands."""
+    """Return the rank of every Account and every active Membership."""
     ranking = fair_tree_of(tree, usage).ranked()
     order = sorted(rank.rank for rank in ranking.ranks.values())
     found: dict[tuple[str, int], TreePlace] = {}
@@ -102,7 +102,7 @@ def places(tree: Tree, usage: Mapping[int, int]) -> dict[tuple[str, int], TreePl
 
 
 def compare(before: Tree, after: Tree, usage: Mapping[int, int]) -> list[Moved]:
-    """Return everybody's place before and after: those that move most come first."""
+    """Return everybody's rank before and after. The largest changes come first."""
     old, new = places(before, usage), places(after, usage)
     rows = [
         Moved(table, pk, old.get((table, pk)), new.get((table, pk)))
@@ -126,7 +126,7 @@ class PoolInfo:
 
     capacity: PoolCapacity
     accounts: frozenset[int] | None = None
-    """Who may book, with everything below them; None: everybody."""
+    """The Accounts that may book it, with all below them. None: everybody may."""
     member_quotas: Mapping[int, int] = field(default_factory=dict)
     account_quotas: Mapping[int, int] = field(default_factory=dict)
 
@@ -134,12 +134,12 @@ class PoolInfo:
 def promises_of(
     tree: Tree, pools: Sequence[PoolInfo], *, quota_gpu_seconds: int
 ) -> tuple[PoolPromise, ...]:
-    """Return the promise of each Pool, as the tree's quotas are.
+    """Return the promise of each Pool under the tree's quotas.
 
     See docs/design/fair-booking.md#i4.
 
     Args:
-        quota_gpu_seconds: the site's, of a Membership without one of its own.
+        quota_gpu_seconds: the site's quota, for a Membership without its own.
     """
     allowed = {pool.capacity.pk: _allowed(tree, pool) for pool in pools}
     claims = [

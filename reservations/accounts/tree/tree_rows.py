@@ -82,11 +82,11 @@ def nested(
 def effective_quotas(tree: Tree, *, default_gpu_seconds: int) -> dict[int, int]:
     """Return what each Account may hold in 7 days, in weighted GPU-seconds.
 
-    Its own quota where it has one, else the sum of its members' and of the Accounts
-    below it.
+    This is its own quota. Without one, it is the sum of the quotas of its members and
+    of the Accounts below it.
 
     Args:
-        default_gpu_seconds: of a member without a quota of its own.
+        default_gpu_seconds: of a member without its own quota.
 
     Cost: O(n) of n Accounts and Memberships.
     """

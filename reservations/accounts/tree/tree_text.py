@@ -1,4 +1,4 @@
-"""Rows of the tree in words: names are looked up when they are shown."""
+"""Rows of the tree in words. Names are looked up when they are shown."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -84,7 +84,7 @@ class Names:
         self.users |= self._logins
 
     def of(self, table: str, pk: int) -> str:
-        """Return how a row is called."""
+        """Return the name of a row."""
         if table == "account":
             return self.accounts.get(pk, sentence("account {pk}", pk=pk))
         user, account = self.members.get(pk, (0, 0))

@@ -1,4 +1,4 @@
-"""The tree of Accounts with a change taken back, row by row."""
+"""The tree of Accounts with a change reverted, row by row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from telemetry.protocol.sentences import sentence
 
 INSTANTS = ("ends_at", "archived_at", "expires_at")
 BROUGHT_BACK = timedelta(days=7)
-"""How long what had ended stays once it is brought back."""
+"""For how long a row is active again if its end has passed."""
 Kept = tuple[str, int, Mapping[str, Any] | None, int]
 """Table, key, the row before (None: it was new), its version after the change."""
 
@@ -60,8 +60,9 @@ def _without(row: Row, now: datetime) -> Row:
 
 
 def _restored_row(row: Row, before: Mapping[str, Any], now: datetime) -> Row:
-    """Return a row as it was; an end that has passed is put off, or it would end
-    again at once."""
+    """Return a row as it was. An end that has passed is postponed, because the row
+    would end again at once.
+    """
     values: dict[str, Any] = {
         name: datetime.fromisoformat(value) if name in INSTANTS and value else value
         for name, value in before.items()
@@ -77,7 +78,7 @@ def _restored_row(row: Row, before: Mapping[str, Any], now: datetime) -> Row:
 def changed_fields(
     before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
 ) -> list[tuple[str, Any, Any]]:
-    """Return (name, before, after) of what differs between two stored rows."""
+    """Return (name, before, after) of the fields that differ between two rows."""
     old, new = before or {}, after or {}
     return [
         (name, old.get(name), new.get(name))

@@ -1,4 +1,4 @@
-"""The tree of Accounts, one at a time: edited in place, collected, saved later."""
+"""One Account of the tree per page. Edits are made in place, collected, saved later."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,14 +35,14 @@ from telemetry.web.query_filters import QueryFilters, read_filters
 
 ROWS_PER_PAGE = 50
 DEEPEST = 8
-"""Accounts that lie deeper are indented like these."""
+"""Accounts below this depth are indented like those at this depth."""
 SHOWN = {
     table: {STORED.get(name, name) for name in names} for table, names in FIELDS.items()
 }
 
 
 class TreeForm(PlainForm):
-    """Which Account, and which of its members."""
+    """The Account, and a filter of its members."""
 
     account = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     q = forms.CharField(required=False, max_length=80)
@@ -54,7 +54,7 @@ class TreeForm(PlainForm):
 @require_safe
 @operator_required
 def show(request: HttpRequest) -> HttpResponseBase:
-    """Show one Account with the tree below it; without one the whole tree."""
+    """Show one Account with the tree below it, or the whole tree."""
     asked, account = _read_tree_filters(request)
     return _page(request, asked, account)
 
@@ -163,7 +163,7 @@ def _accounts(
     """Return a page of Accounts, each with its ``depth`` in the tree that is shown.
 
     Args:
-        flat: what a search found, by name; else the tree below the Account.
+        flat: the results of a search, by name. Otherwise the tree below the Account.
     """
     keys = rows.order_by("name").values_list("pk", "parent_id")
     order = (
@@ -242,7 +242,7 @@ def _tree_url(request: HttpRequest) -> str:
 @require_POST
 @operator_required
 def add(request: HttpRequest) -> HttpResponseBase:
-    """Collect a new Account, a new member, or that an Account is archived."""
+    """Collect a new Account, a new member, or the archiving of an Account."""
     asked, account = _read_tree_filters(request)
     act = request.POST.get("act")
     new: list[Edit] = []
@@ -271,7 +271,7 @@ def add(request: HttpRequest) -> HttpResponseBase:
 
 
 def _member_edits(values: dict[str, Any], account: Account) -> list[Edit]:
-    """Return the edits of one new member; an unknown login is made."""
+    """Return the edits of one new member. An unknown login is created."""
     fields = {
         key: value for key, value in values.items() if key not in ("name", "mail")
     }

@@ -1,4 +1,4 @@
-"""`manage.py check_books`: does the ledger add up, does nothing overlap?"""
+"""`manage.py check_books`: check that the ledger adds up and nothing overlaps."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ WHERE a.live AND b.live AND a.start < b."end" AND b.start < a."end"
 
 
 def findings() -> Iterator[str]:
-    """Yield a sentence for each thing that is wrong."""
+    """Yield a sentence for each error."""
     for name in triggers.missing():
         yield f"the database lacks the guard {name}"
     with connection.cursor() as cursor:
@@ -46,7 +46,7 @@ def findings() -> Iterator[str]:
 
 
 class Command(BaseCommand):
-    """Reads; changes nothing. Ends with 1 where something is wrong."""
+    """Checks without changing anything. Exits with 1 if there is an error."""
 
     help = "Check that HOLD and RELEASE add up and that no reservation overlaps."
 

@@ -30,13 +30,13 @@ MOST_FILE_BYTES = 32 * 2**20
 
 
 class Command(BaseCommand):
-    """Prints; changes nothing. With --from it needs no database."""
+    """Prints without changing anything. With --from it needs no database."""
 
     help = "Print shares, usage, level_fs and fairshare of every account and member."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Where the tree comes from, and how it is printed."""
+        """Declare the source of the tree and the format."""
         parser.add_argument(
             "--from",
             dest="source",
@@ -47,7 +47,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Rank and print; one line and exit 2 for a file that is no tree."""
+        """Rank and print. A file that is no tree: one line, and exit 2."""
         if options["source"]:
             try:
                 rows = rank_rows(_rows_of(Path(options["source"])))

@@ -1,4 +1,4 @@
-"""`manage.py replay`: what would a policy have done to a trace of real jobs?"""
+"""`manage.py replay`: the effect that a policy would have had on a trace of jobs."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError, one_line
 MOST_LINE = 64 * 1024
 """Characters of one line of a trace."""
 MOST_CHARACTERS = 512 * 2**20
-"""Of all its lines: a million jobs need a fifth of it."""
+"""Of all lines together. A million jobs need a fifth of it."""
 LINES = (
     ("mean wait", "wait_mean_hours", "h"),
     ("median wait", "wait_p50_hours", "h"),
@@ -41,13 +41,13 @@ LINES = (
 
 
 class Command(BaseCommand):
-    """Reads a file, prints figures; needs no database."""
+    """Reads a file and prints figures. It needs no database."""
 
     help = "Replay a job trace (CSV or CSV.gz) through the site's booking rules."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The trace, the cluster and the rule."""
+        """Declare the trace, the cluster and the rule."""
         parser.add_argument("trace", metavar="TRACE", help="CSV or CSV.gz")
         parser.add_argument("--gpus", type=int, required=True, metavar="N")
         parser.add_argument("--policy", choices=NAMES, default="firm-flex")
@@ -78,7 +78,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Replay and print; one line and exit 2 for bad input."""
+        """Replay and print. Bad input: one line, and exit 2."""
         try:
             jobs = self._jobs(Path(options["trace"]))
             figures, seconds = self._figures(jobs, options)
@@ -106,7 +106,7 @@ class Command(BaseCommand):
     def _figures(
         self, jobs: list[TraceJob], options: dict[str, Any]
     ) -> tuple[Measures, float]:
-        """The figures, and the CPU seconds of the replay itself."""
+        """Return the figures, and the CPU seconds of the replay itself."""
         if options["gpus"] < 1:
             raise TraceInvalid(f"--gpus is {options['gpus']}: at least one is needed")
         if not 0 <= options["gaps"] <= 100:
@@ -139,13 +139,13 @@ class Command(BaseCommand):
 
 
 def _sample_filter(percent: float) -> Callable[[TraceJob], bool]:
-    """Return what says of a job whether it is among so many percent of all."""
+    """Return a function that says whether a job is in a sample of this many percent."""
     return lambda job: crc32(job.job_id.encode()) < percent / 100 * 2**32
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Iterator[str]]:
-    """The lines of a text file, packed or not."""
+    """Return the lines of a text file, compressed or not."""
     with path.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
     opener = gzip.open if packed else open
@@ -154,10 +154,10 @@ def _opened(path: Path) -> Iterator[Iterator[str]]:
 
 
 def _bounded(lines: TextIO) -> Iterator[str]:
-    """Lines, none of which fills the memory: a packed file may hold any amount.
+    """Yield lines of bounded length. A compressed file may contain any amount.
 
     Raises:
-        TraceInvalid: a line, or all of them, is longer than a trace's.
+        TraceInvalid: a line, or all of them together, is too long for a trace.
     """
     left = MOST_CHARACTERS
     while line := lines.readline(MOST_LINE + 1):

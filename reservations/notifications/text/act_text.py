@@ -16,8 +16,8 @@ NOBODY_CAME, IDLE = sentence("nobody came"), sentence("idle")
 def released(told: NoticeValues) -> str:
     """Return the text on a release: by whom, why, and its cost.
 
-    detail: reason, charged_gpu_seconds, late_gpu_seconds (may still be charged),
-    person (who did it; missing: the portal), cancelled (it had not begun).
+    detail: reason, charged_gpu_seconds, late_gpu_seconds (may still be charged), person
+    (the actor; missing: the portal), cancelled (it had not begun).
     """
     if told.detail.get("cancelled"):
         return cancelled(told)
@@ -109,7 +109,7 @@ def refunded(told: NoticeValues) -> str:
 
 
 def token_given(told: NoticeValues) -> str:
-    """Say what a Token is good for. detail: reason."""
+    """Explain the use of a Token. detail: reason."""
     reason = told.detail.get("reason", sentence("the lab cancelled a booking"))
     return sentence(
         "You got a voucher for one firm booking at any time, because {reason}. Use it "
@@ -119,8 +119,9 @@ def token_given(told: NoticeValues) -> str:
 
 
 def started(told: NoticeValues) -> str:
-    """Say what the holder has now, until when, and what to do. detail: end_at,
-    absent_at (when it is lost unless something runs; missing: it is not)."""
+    """List the holder's GPUs, their end and the next step. detail: end_at, absent_at
+    (when it is lost unless something runs; missing: it is not).
+    """
     began = sentence(
         "Your booking has started: {where} until {end}. Start a job or log in.",
         where=told.gpus or sentence("its GPUs"),
@@ -136,7 +137,7 @@ def started(told: NoticeValues) -> str:
 
 
 def ending_soon(told: NoticeValues) -> str:
-    """Say when it is over. detail: end_at."""
+    """Say when the booking ends. detail: end_at."""
     return sentence(
         "Your {booking} ends at {end_at}. Jobs that still run then are "
         "stopped. You can extend it if the GPUs are free afterwards.",
@@ -146,7 +147,7 @@ def ending_soon(told: NoticeValues) -> str:
 
 
 def gpus_moved_text(told: NoticeValues) -> str:
-    """Say which Gpus took the place of which. detail: reason, gpus {old: new}."""
+    """Say which Gpus replaced which. detail: reason, gpus {old: new}."""
     pairs = told.detail.get("gpus", {})
     went = [
         sentence("{old} to {new}", old=old, new=new)
@@ -161,7 +162,7 @@ def gpus_moved_text(told: NoticeValues) -> str:
 
 
 def webhook_off(told: NoticeValues) -> str:
-    """Say why nothing goes to the webhook any more. detail: failures, why, gone."""
+    """Say why the webhook was switched off. detail: failures, why, gone."""
     if told.detail.get("gone"):
         return sentence(
             "Your webhook was switched off: its server answered that it no longer "

@@ -9,7 +9,7 @@ from telemetry.protocol.sentences import joined, sentence
 
 LONGEST = timedelta(days=366)
 SLACK = timedelta(minutes=10)
-"""A form that begins "now" may be sent a moment later."""
+"""A form that begins "now" may arrive a moment later."""
 
 
 def check_times(

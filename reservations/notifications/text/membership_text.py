@@ -8,11 +8,11 @@ from reservations.rules.notice_values import NoticeValues
 from telemetry.protocol.sentences import sentence
 
 WARN_DAYS = (7, 1)
-"""How many days ahead people are told, the earliest first."""
+"""How many days ahead people are warned, the earliest first."""
 
 
 def warn_days(ends_at: datetime, now: datetime) -> int | None:
-    """Return which of the warnings is due now; None: none yet, or it is over.
+    """Return which of the warnings is due now. None: none yet, or it is over.
 
     If it was created with less time left, only the nearest warning is sent.
     """
@@ -24,7 +24,7 @@ def warn_days(ends_at: datetime, now: datetime) -> int | None:
 
 
 def ending_text(told: NoticeValues) -> str:
-    """Say what ends and when, to a member, a guest, or who answers for a guest."""
+    """Say what ends and when, to a member, a guest, or a guest's sponsor."""
     detail = told.detail
     account = detail["account"]
     if detail["what"] == "cancelled":

@@ -1,7 +1,7 @@
-"""What a User is told, in words made from stored numbers.
+"""The sentences of notices, made from stored numbers.
 
 A new kind needs a function ``NoticeValues -> str`` in a module of this package, and one
-line in ``FORMS``, which also says by which way the kind goes out.
+line in ``FORMS``, which also has its channels.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def displaced_detail(one: Displaced, *, kind: Kind, by: int) -> dict[str, Any]:
 def displaced_text(
     detail: Mapping[str, Any], *, start: datetime, gpus: str, who: str, zone: tzinfo
 ) -> str:
-    """Return the text on a displacement: the time, by whom, the ranks, the refund.
+    """Return the text on a displacement: the time, the taker, the ranks, the refund.
 
     Args:
         who: the new holder as the reader may see them: "Bo (vision)" or "vision".
@@ -106,20 +106,22 @@ CHANNELS = ("mail", "webhook")
 
 @dataclass(frozen=True, slots=True)
 class NoticeForm:
-    """How one kind of Notice looks, what it says, and by which way it goes out."""
+    """The symbol, sentence and channels of one kind of Notice."""
 
     symbol: str = "bell"
-    """Of the site's sprite."""
+    """Name of a symbol of the site's sprite."""
     words: Words | None = None
-    """Makes the sentence; None: ``detail["text"]``, or what the kind is called."""
+    """Returns the sentence. None: ``detail["text"]``, or the name of the kind."""
     channels: tuple[str, ...] = CHANNELS
-    """Beside the page, unless the reader chooses others. What is frequent or soon stale
-    goes by mail only to those who asked for it."""
+    """Channels besides the page, unless the reader chooses others. Frequent and quickly
+    outdated kinds are mailed only to those who chose that.
+    """
     to_group: bool = False
-    """Also goes to the chat of the group that pays for the booking: what its members
-    can act on. Messages between people stay with them."""
+    """Whether it is also sent to the chat of the group that pays for the booking. Only
+    for events on which its members can act, not for messages between people.
+    """
     stale_seconds: int | None = None
-    """After so long it says nothing any more: dropped instead of sent late."""
+    """The age after which it is outdated and dropped instead of sent."""
 
 
 FORMS: dict[str, NoticeForm] = {
@@ -175,7 +177,7 @@ FORMS: dict[str, NoticeForm] = {
 
 
 def form_of(kind: str) -> NoticeForm:
-    """Return the form of a kind; one that is stored and gone has the defaults."""
+    """Return the form of a kind. A kind that no longer exists has the defaults."""
     return FORMS.get(kind, NoticeForm())
 
 
@@ -183,7 +185,7 @@ def notice_sentence(kind: str, title: str, told: NoticeValues) -> str:
     """Return the sentence of one Notice.
 
     Args:
-        title: what the kind is called, for kinds that have no words of their own.
+        title: the name of the kind, for kinds without a sentence.
     """
     made = form_of(kind).words
     if made is not None:

@@ -67,7 +67,7 @@ class OfferOver(Refusal):
     title = sentence("The offer is over")
     state: str
     changed: bool = False
-    """What it offers is no longer what was shown."""
+    """Whether it has changed since it was offered."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         if self.changed:
@@ -88,7 +88,7 @@ class OtherSideRefused(Refusal):
     code = "other-side-refused"
     title = sentence("Not possible for the other side")
     rule: str
-    """Code of the refusal; its numbers are for its own side only."""
+    """Code of the refusal. Its numbers are only for the person whom it concerns."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         if self.rule == "flex":
@@ -119,7 +119,7 @@ def terms_of(
 
 
 def co_user_text(told: NoticeValues) -> str:
-    """Say that a booking is shared with one, or no longer."""
+    """Say that a booking is shared with a person, or no longer."""
     if told.detail.get("removed"):
         return sentence(
             "The {booking} is no longer shared with you. Your jobs there are stopped.",

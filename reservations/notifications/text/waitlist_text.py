@@ -177,7 +177,7 @@ def placed_text(told: NoticeValues) -> str:
 
 
 def planned_text(told: NoticeValues) -> str:
-    """Say from when a request's start is held, or that firm time pushed it back."""
+    """Say from when a start is reserved, or that firm time delayed it."""
     at = told.time("start")
     if told.detail.get("before"):
         return sentence(
@@ -194,7 +194,7 @@ def planned_text(told: NoticeValues) -> str:
 
 
 def lost_text(told: NoticeValues) -> str:
-    """Say that a request ended without time."""
+    """Say that a request ended without a placement."""
     return sentence(
         "Your waiting request has expired: no GPUs became free until {latest}.",
         latest=told.time("latest"),

@@ -27,8 +27,8 @@ THROTTLE_BITS: tuple[tuple[int, Throttle], ...] = (
 def plausible_integer(value: int | None, most: float, *, least: int = 0) -> int | None:
     """Return the value if it is between `least` and `most`, otherwise None.
 
-    >>> whole(37, 100), whole(255, 100), whole(None, 100)
-    (37, None, None)
+    >>> [plausible_integer(value, 100) for value in (37, 255, None)]
+    [37, None, None]
     """
     return value if value is not None and least <= value <= most else None
 
@@ -53,7 +53,7 @@ def scaled(
 def throttle_reasons(bits: int | None) -> tuple[Throttle, ...] | None:
     """Return the reasons in words. Undocumented bits are left out.
 
-    >>> [word.value for word in throttle_words(0x28) or ()]
+    >>> [word.value for word in throttle_reasons(0x28) or ()]
     ['hw_slowdown', 'sw_thermal']
     """
     if bits is None:
