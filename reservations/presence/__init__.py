@@ -1,1 +1,1 @@
-"""Whether people use what they hold: check-in, no-shows, idle GPUs, intruders."""
+"""Whether people use what they booked: check-in, no-shows, idle GPUs, intruders."""

@@ -1,4 +1,4 @@
-"""Saying that one is there: checking in by a click."""
+"""Check-in by a click."""
 
 from django.http import HttpRequest
 from ninja import Router
@@ -11,7 +11,7 @@ router = Router(tags=["calendar"])
 
 @router.post("/reservations/{int:pk}/check-in")
 def check_in(request: HttpRequest, pk: int) -> dict[str, object]:
-    """Check in by a click; a process or a job on the GPU does it by itself."""
+    """Check in by a click. A process or a job on the GPU also counts as a check-in."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     row = check_in_by_click(reservation_id=pk, user=user, now=now)

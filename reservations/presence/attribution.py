@@ -35,10 +35,10 @@ class HoldingInfo:
     end: datetime
     checked_in: bool = False
     co_users: frozenset[int | str] = frozenset()
-    """Whom the holder lets use it: Users by key, and by their logins."""
+    """Users with whom the holder shares it: by key, and by their logins."""
 
     def is_of(self, owner: int | str | None) -> bool:
-        """Whether an owner, as `OwnerLookup.of` tells it, is the holder."""
+        """Whether an owner, as `OwnerLookup.of` returns it, is the holder."""
         if isinstance(owner, str):
             return owner in (self.unix_user, self.username)
         return owner == self.user_pk
@@ -50,7 +50,7 @@ class HoldingInfo:
 
 @dataclass(frozen=True, slots=True)
 class OwnerLookup:
-    """How processes lead to people."""
+    """Maps processes to people."""
 
     jobs: Mapping[int, int] = field(default_factory=dict)
     """User by portal Job."""
@@ -96,18 +96,18 @@ class ForeignProcess:
     process: ProcessReading
     owner: int | str
     login: str
-    """As people read it: the Unix login, or "job 7"."""
+    """The Unix login, or "job 7"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """Whose processes a reading shows, seen from one holding."""
+    """The owners of a reading's processes, seen from one holding."""
 
     holder: bool = False
     strangers: tuple[ForeignProcess, ...] = ()
     unattributed: bool = False
     shared: bool = False
-    """A co-user's: no stranger's, and no sign of the holder either."""
+    """Whether a co-user has a process. It is neither a stranger's nor the holder's."""
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class Presence:
 
     @property
     def anybody(self) -> bool:
-        """Whether there is any process at all."""
+        """Whether there is any process."""
         return self.holder or self.shared or bool(self.strangers) or self.unattributed
 
 
@@ -143,7 +143,7 @@ def presence(
 def holder_present(
     reading: GpuReading | None, holding: HoldingInfo | None, owners: OwnerLookup
 ) -> bool:
-    """Say whether the holder runs something: it is what check-in looks for."""
+    """Say whether the holder runs a process, which counts as a check-in."""
     if reading is None or holding is None:
         return False
     return presence(reading, holding, owners).holder

@@ -1,4 +1,4 @@
-"""Signs of life: checking in, and keeping an idle Reservation."""
+"""Check-in, and keeping an idle Reservation."""
 
 from datetime import datetime
 
@@ -20,7 +20,7 @@ from telemetry.protocol.sentences import sentence
 
 @transaction.atomic(durable=True)
 def check_in(*, reservation_id: int, now: datetime, by: str = "process") -> bool:
-    """Note that the holder came; False: noted before, or not running.
+    """Record that the holder came. False: recorded before, or not running.
 
     Args:
         by: "process" on the Gpu, a "job" of the portal, or a "click".
@@ -37,9 +37,9 @@ def check_in(*, reservation_id: int, now: datetime, by: str = "process") -> bool
 
 
 def check_in_by_click(*, reservation_id: int, user: User, now: datetime) -> Reservation:
-    """Check in by a click of its User; again changes nothing.
+    """Check in by a click of the holder. A repeated call changes nothing.
 
-    Only the User: who heads the group or runs the site does not sit there.
+    Heads of the group and the operator cannot check in for the holder.
 
     Raises:
         NotChangeable: it does not run.
@@ -58,7 +58,7 @@ def check_in_by_click(*, reservation_id: int, user: User, now: datetime) -> Rese
 def keep_idle(
     *, reservation_id: int, user: User, now: datetime, reason: str = ""
 ) -> Reservation:
-    """Press Keep: idle time counts from now again. Once per Reservation.
+    """Keep an idle Reservation: idle time counts from now again. Once per Reservation.
 
     Raises:
         KeepUsed, NotChangeable, NotAllowed, ReasonNeeded, NotFound.

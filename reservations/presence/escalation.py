@@ -26,7 +26,7 @@ from telemetry.rules.thresholds import JudgePolicy
 
 
 class EscalationStep(StrEnum):
-    """One rung; the words are telemetry.models.Response.Step's."""
+    """One step. The values are those of telemetry.models.Response.Step."""
 
     NOTIFY = "notify"
     WARN = "warn"
@@ -40,7 +40,7 @@ REACH = {
     "warn": LADDER[:2],
     "stop": LADDER,
 }
-"""Pool's setting: the rungs it allows."""
+"""The steps that each setting of a pool allows."""
 
 
 class EscalationExemption(StrEnum):
@@ -67,16 +67,16 @@ class Suspect:
 
     process: ProcessReading
     owner: int | str | None
-    """As `OwnerLookup.of` tells it."""
+    """As `OwnerLookup.of` returns it."""
     samples: int
-    """Fresh samples in a row that showed it."""
+    """Consecutive fresh samples in which it was present."""
     seconds: float
-    """Watched time over which they did."""
+    """Watched time of these samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class EscalationCase:
-    """All that a step is decided from."""
+    """The facts from which a step is decided."""
 
     suspect: Suspect
     holding: HoldingInfo | None
@@ -89,13 +89,13 @@ class EscalationCase:
     done: Mapping[EscalationStep, float] = field(default_factory=dict)
     """Steps that were taken against this process, with the seconds since."""
     settled: bool = False
-    """The operator acknowledged or snoozed the Alert."""
+    """Whether the operator acknowledged or snoozed the Alert."""
 
 
 def exemption_of_case(
     case: EscalationCase, *, owners: OwnerLookup, policy: JudgePolicy
 ) -> EscalationExemption | None:
-    """Return what forbids any step; None: nothing does."""
+    """Return what forbids any step. None: nothing does."""
     suspect, process = case.suspect, case.suspect.process
     forbidden = (
         (not case.age_seconds <= STALE_SECONDS, EscalationExemption.STALE),
@@ -127,13 +127,13 @@ def exemption_of_case(
 
 
 def _may_be_the_holders(holding: HoldingInfo, suspect: Suspect) -> bool:
-    """The holder's or a co-user's by any sign: where two differ, nothing is done."""
+    """Whether any sign points to the holder or a co-user. Then nothing is done."""
     signs = (suspect.owner, suspect.process.user)
     return any(holding.is_of(sign) or holding.shared_with(sign) for sign in signs)
 
 
 def due_after_seconds(step: EscalationStep, policy: JudgePolicy) -> float:
-    """How long an intruder stands before a step is due."""
+    """Return the time from the start of the intrusion until a step is due."""
     return {
         EscalationStep.NOTIFY: 0.0,
         EscalationStep.WARN: policy.warn_after_seconds,
@@ -144,11 +144,11 @@ def due_after_seconds(step: EscalationStep, policy: JudgePolicy) -> float:
 def next_step(
     case: EscalationCase, *, owners: OwnerLookup, policy: JudgePolicy
 ) -> EscalationStep | None:
-    """Return the step to take now; None: no step is due, or none is allowed.
+    """Return the step to take now. None: no step is due, or none is allowed.
 
     Steps come one at a time and none is skipped. A person whose process is stopped was
-    notified and warned, and had the policy's time after the warning. A process that
-    started later than the Alert has its own time.
+    notified and warned, and had the policy's time after the warning. The times of a
+    process that started later than the Alert count from its own start.
     """
     if exemption_of_case(case, owners=owners, policy=policy) is not None:
         return None

@@ -47,37 +47,37 @@ from telemetry.rules.persistence import (
 from telemetry.rules.thresholds import JudgePolicy
 
 IDLE_WORD_SECONDS = 60.0
-"""How long a held Gpu must be idle before its word says so."""
+"""How long a held Gpu must be idle before its state is "idle"."""
 MOST_TOLD = 8
-"""Processes that a finding names."""
+"""The most processes that a finding names."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchPolicy:
-    """Thresholds: the telemetry policy's, and those the calendar's rules share."""
+    """The thresholds of the telemetry policy, and those of the rules of bookings."""
 
     judge: JudgePolicy = field(default_factory=JudgePolicy)
     idle_util_pct: float = 3.0
     idle_seconds: float = 1800.0
-    """An idle hog is found when an idle reservation's holder would be warned."""
+    """The same threshold warns the holder of an idle reservation."""
     no_show_seconds: float = 900.0
     grace_seconds: float = 30.0
-    """After the end a Job has this long to stop; until then it is no overrun."""
+    """Time for a Job to stop after the end. Until then it is no overrun."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """What the database knows of the Gpu itself."""
+    """Facts about the Gpu from the database."""
 
     maintenance: bool = False
     mig: bool = False
     foreign: bool = False
-    """Managed by another system: shown busy, never an intruder."""
+    """Managed by another system: shown as busy, and never an intruder's."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuVerdict:
-    """The word, the findings that stand, and whom the ladder may look at."""
+    """The state, the present findings, and the processes for the escalation."""
 
     state: GpuState
     findings: tuple[Finding, ...] = ()
@@ -86,7 +86,7 @@ class GpuVerdict:
 
 @dataclass(slots=True)
 class _Memory:
-    """What the Watcher remembers of one Gpu."""
+    """The Watcher's memory of one Gpu."""
 
     reservation_pk: int | None = None
     stands: PersistentCauses = field(default_factory=PersistentCauses)
@@ -94,7 +94,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class _GpuCheck:
-    """One look at one Gpu, handed from rule to rule."""
+    """One judgement of one Gpu, passed from rule to rule."""
 
     stands: PersistentCauses
     reading: GpuReading
@@ -112,8 +112,11 @@ class _GpuCheck:
 
     @property
     def held_by_unattributed(self) -> bool:
-        """Whether processes that are nobody's we know hold as much as a program that
-        computes: of those that tell how much, and of a card that tells it."""
+        """Whether unattributed processes hold as much memory as a program that
+        computes.
+
+        Only processes and cards that report their memory count.
+        """
         held_bytes = 0
         for process in self.reading.processes or ():
             if self.owners.of(process) is not None or self.owners.exempt(process):
@@ -127,11 +130,11 @@ class _GpuCheck:
         return held_bytes >= self.policy.judge.zombie_memory_mib * MIB_BYTES
 
     def passes(self, stand: PersistentCause, seconds: float) -> bool:
-        """Whether a cause has stood for a time and over enough samples."""
+        """Whether a cause has lasted for a time and over enough samples."""
         return stand.passes(seconds, self.policy.judge.least_samples)
 
     def findings(self, use: GpuUse) -> tuple[list[Finding], PersistentCause]:
-        """Look at every rule about bookings.
+        """Check every rule about bookings.
 
         Returns the findings and how long the GPU has been idle.
         """
@@ -150,14 +153,14 @@ class _GpuCheck:
 
 
 class Watcher:
-    """Judges one reading after another; one per ingest process."""
+    """Judges one reading after another. There is one per ingest process."""
 
     def __init__(self, policy: WatchPolicy) -> None:
         self.policy = policy
         self._gpus: dict[int, _Memory] = {}
 
     def adopt(self, gpu_pk: int, rule: str, reservation_pk: int | None) -> None:
-        """Take over a finding that was open before this process began."""
+        """Take over a finding that was open before this process started."""
         memory = self._gpus.setdefault(gpu_pk, _Memory(reservation_pk))
         memory.stands.adopt(
             rule, seconds=30 * 86_400, samples=self.policy.judge.least_samples
@@ -178,7 +181,7 @@ class Watcher:
         """Return the state of a Gpu and its findings.
 
         Args:
-            reading: the newest one; None: no reading ever arrived.
+            reading: the newest one. None: no reading ever arrived.
             age_seconds: since it arrived.
             holding: the present holder and Window.
             before: the holder whose Window ended within the last minutes.
@@ -187,7 +190,7 @@ class Watcher:
         if facts.maintenance:
             return GpuVerdict(GpuState.MAINTENANCE)
         if reading is None or age_seconds > STALE_SECONDS:
-            # Blind: what stood keeps standing, but no time is added to it.
+            # Without a sample: findings stay open, but no time is added to them.
             memory.stands.blind()
             return GpuVerdict(GpuState.STALE if reading else GpuState.UNKNOWN)
         if not reading.answers:
@@ -241,7 +244,7 @@ def _unbooked_word(look: _GpuCheck, seen: Presence, unseen: bool) -> GpuState:
     an unreadable value does not count as zero.
     """
     reading = look.reading
-    # A list that can be read and is empty goes before a utilization of just now.
+    # An empty list of processes is newer than the utilization, which is an average.
     works = look.works and (reading.processes is None or seen.anybody)
     if seen.strangers or works or look.held_by_unattributed:
         return GpuState.BUSY
@@ -261,7 +264,7 @@ def _booked(look: _GpuCheck, holding: HoldingInfo) -> GpuVerdict:
     seen = presence(reading, holding, look.owners)
     strangers = seen.strangers
     if look.before is not None and _in_grace(look, look.before):
-        # Who held it until a moment ago still has the time to stop.
+        # A holder whose time has just ended still has the grace to stop.
         _late, strangers = _split(strangers, look.before)
     came = holding.checked_in or seen.holder
     suspects = _suspects_on_gpu(look, strangers)
@@ -284,7 +287,7 @@ def _booked(look: _GpuCheck, holding: HoldingInfo) -> GpuVerdict:
 def _quiet_word(
     look: _GpuCheck, seen: Presence, came: bool, idle: PersistentCause
 ) -> GpuState:
-    """The word for a booked Gpu with no intruder on it."""
+    """Return the state of a booked Gpu without an intruder."""
     reading = look.reading
     if look.passes(idle, IDLE_WORD_SECONDS):
         return GpuState.IDLE
@@ -300,7 +303,7 @@ def _quiet_word(
 def _split(
     strangers: Iterable[ForeignProcess], before: HoldingInfo | None
 ) -> tuple[tuple[ForeignProcess, ...], tuple[ForeignProcess, ...]]:
-    """(the last holder's and co-users' processes, those of others)."""
+    """Return the last holder's and co-users' processes, and those of others."""
     last: list[ForeignProcess] = []
     others: list[ForeignProcess] = []
     for seen in strangers:
@@ -314,7 +317,7 @@ def _split(
 def _suspects_on_gpu(
     look: _GpuCheck, strangers: Iterable[ForeignProcess]
 ) -> tuple[Suspect, ...]:
-    """Each stranger's process, with how long this very process was seen."""
+    """Return each stranger's process, with how long this very process was seen."""
     found = []
     for seen in strangers:
         process = seen.process
@@ -325,7 +328,7 @@ def _suspects_on_gpu(
 
 
 def _people(strangers: Iterable[ForeignProcess]) -> dict[str, Any]:
-    """Who runs there, for the operator; pages decide who reads names."""
+    """Return the users of the processes, for the operator. Pages may hide names."""
     told = list(strangers)
     return {
         "users": sorted({seen.login for seen in told}),

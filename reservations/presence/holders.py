@@ -29,7 +29,7 @@ __all__ = ["HoldingInfo", "current_holdings", "next_holdings", "recent_holdings"
 def current_holdings(now: datetime) -> dict[int, HoldingInfo]:
     """Return, by Gpu, the Reservation whose Window runs now.
 
-    By the Window and not by the state: a worker that is down must not turn the
+    This uses the Window, not the state. Otherwise a worker that is down would turn the
     holder into an intruder at the start.
     """
     # Bounded on both sides: SQLite then searches by the end, not the start.
@@ -41,7 +41,7 @@ def current_holdings(now: datetime) -> dict[int, HoldingInfo]:
 
 
 def next_holdings(now: datetime) -> dict[int, HoldingInfo]:
-    """Return, by Gpu, the first Reservation that is still to begin."""
+    """Return, by Gpu, the next Reservation."""
     rows = Allocation.objects.filter(live=True, start__gt=now).order_by("-start")
     return {gpu: info for gpu, info in _infos(rows)}
 

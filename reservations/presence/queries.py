@@ -1,4 +1,4 @@
-"""What threatens the Reservations that run: read beside what else is read of them."""
+"""Coming releases of running Reservations, from fields that other queries read too."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -15,7 +15,7 @@ PRESENCE_FIELDS = (
     "reservation__idle_warned_at",
     "reservation__keep_used",
 )
-"""Of an Allocation; `pending_releases` takes them in this order."""
+"""Fields of an Allocation, in the order that `pending_releases` expects."""
 
 Row = tuple[int, datetime, str, datetime | None, int, datetime | None, bool]
 

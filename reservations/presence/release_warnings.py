@@ -23,13 +23,13 @@ class PendingRelease:
     kind: Literal["no_show", "idle"]
     release_at: datetime
     idle_seconds: int
-    """How long it has been idle; 0 where nobody came yet."""
+    """How long it has been idle. 0: the holder has not come yet."""
     keep: bool
-    """Whether Keep may still be pressed: once."""
+    """Whether Keep may still be pressed. It works once."""
 
     @property
     def text(self) -> str:
-        """Say it without the instant, which a page shows in the reader's way.
+        """Return the text without the instant, which a page formats for its reader.
 
         >>> PendingRelease("idle", datetime(2026, 3, 2), 1500, keep=True).text
         'Idle for 25 min'
@@ -40,7 +40,7 @@ class PendingRelease:
 
     @property
     def unless(self) -> str:
-        """Say what stops it."""
+        """Return the action that prevents it."""
         if self.kind == "no_show":
             return sentence("unless a job starts or you press “I’m here”")
         if self.keep:
@@ -48,7 +48,7 @@ class PendingRelease:
         return sentence("unless work starts")
 
     def to_json(self) -> dict[str, object]:
-        """Return it as the board and the API tell it."""
+        """Return it as the board and the API send it."""
         return {
             "kind": self.kind,
             "release_at": self.release_at.isoformat().replace("+00:00", "Z"),
@@ -68,7 +68,7 @@ def next_release(
     now: datetime,
     policy: Policy,
 ) -> PendingRelease | None:
-    """Return what threatens a Reservation that runs; None: nothing does."""
+    """Return the coming release of a running Reservation. None: there is none."""
     if checked_in_at is None:
         if not policy.release_no_shows:
             return None

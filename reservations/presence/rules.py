@@ -1,8 +1,8 @@
-"""Did anybody come, and is anything used? Judged on watched minutes only.
+"""No-shows and idle time, judged on minutes with samples only.
 
-See docs/design/fair-booking.md#rule-6. Our blindness is never the student's fault: a
-minute without enough samples of every Gpu is blind, stops the clock and makes
-no strike.
+See docs/design/fair-booking.md#rule-6. Missing telemetry is never the student's fault:
+a minute without enough samples of every Gpu is blind, stops the clock and causes no
+strike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reservations.rules.window import instant, unix
 
 MINUTE_SECONDS = 60
 SEEN_SAMPLES = 45
-"""Of 60 in a minute at 1 Hz: fewer, and somebody may have come unseen."""
+"""Of 60 in a minute at 1 Hz. With fewer, the holder may have come unseen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class ObservedUse:
     """The known use of a Reservation so far."""
 
     holder_came: bool
-    """In some sample of some Gpu the holder had a process."""
+    """Whether the holder had a process in some sample of some Gpu."""
     absent_seconds: int
-    """Watched time in which no Gpu had a process of the holder."""
+    """Watched time without a process of the holder on any Gpu."""
     blind_seconds: int
-    """Whole minutes in which some Gpu was not seen well enough."""
+    """Whole minutes in which some Gpu had too few samples."""
     absent_at: datetime | None = None
-    """When ``absent_seconds`` came to the limit; None: not yet."""
+    """When ``absent_seconds`` reached the limit. None: not yet."""
 
 
 def observed_use(
@@ -56,7 +56,7 @@ def observed_use(
     """Sum up the whole minutes from ``start`` to ``now``.
 
     Args:
-        limit_seconds: of absence; when it was reached does not depend on ``now``.
+        limit_seconds: of absence. When it was reached does not depend on ``now``.
     """
     by_minute = _by_minute(minutes, start=start, now=now)
     came = any(info.process_n for infos in by_minute.values() for info in infos)
@@ -92,8 +92,8 @@ def idle_seconds(
 ) -> int:
     """Return how long, up to now, all Gpus were watched and idle without a break.
 
-    A blind minute neither counts nor breaks; a busy one on any Gpu, or one
-    whose utilization the card cannot tell, breaks.
+    A blind minute neither counts nor breaks. A busy minute of any Gpu breaks, and one
+    whose utilization the card cannot report.
     """
     by_minute = _by_minute(minutes, start=since, now=now)
     idle = 0

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def check(now: datetime, policy: Policy) -> dict[str, int]:
-    """Check in, free no-shows, warn and free idle ones; how many of each."""
+    """Check in, release no-shows, warn and release idle ones. Return the counts."""
     done = {"checked_in": 0, "no_shows": 0, "idle_warned": 0, "idle_released": 0}
     running = list(
         # Ended Reservations too: a late tick still finds no-shows.
@@ -60,8 +60,8 @@ def _minutes(gpu_ids: Sequence[int], since: datetime) -> list[MinuteInfo]:
 def _absence(
     row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
 ) -> str:
-    """Check the holder in, or free the Gpus that nobody came for."""
-    # Handing on what runs and nobody came to does not set the clock back.
+    """Check the holder in, or release the Gpus after a no-show."""
+    # Handing on a running Reservation without check-in does not restart the deadline.
     since = row.watched_from or row.start
     seen = observed_use(
         _minutes(gpu_ids, since),
@@ -80,7 +80,7 @@ def _absence(
     # A Job may have checked its holder in since the row was read.
     if not Reservation.objects.filter(pk=row.pk, checked_in_at=None).exists():
         return ""
-    # As of then: a late tick writes what one in time would have.
+    # As of that instant, so that a late tick writes the same as one in time.
     free_unused(
         reservation_id=row.pk, now=gone_at, reason=sentence("nobody came"), no_show=True
     )
@@ -90,7 +90,7 @@ def _absence(
 def _idle(
     row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
 ) -> str:
-    """Warn once; release the Gpus that are still idle after the grace period."""
+    """Warn once. Release the Gpus that are still idle after the grace period."""
     since = max(row.start, row.kept_at or row.start)
     idle = idle_seconds(
         _minutes(gpu_ids, since),

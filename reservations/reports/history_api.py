@@ -1,4 +1,4 @@
-"""Charts and sums of what Gpus did for an Account or a Reservation: /api/v1/..."""
+"""Charts and sums of the Gpus of an Account or a Reservation: /api/v1/..."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -29,7 +29,7 @@ router = Router(tags=["history"])
 def account_history(
     request: HttpRequest, account_id: int, wish: Query[HistoryIn]
 ) -> Any:
-    """What Gpus did while an Account, or one below it, held them.
+    """The use of Gpus while an Account, or one below it, held them.
 
     For its members, its heads and the operator.
     """
@@ -47,21 +47,21 @@ def account_history(
 def reservation_history(
     request: HttpRequest, reservation_id: int, wish: Query[HistoryIn]
 ) -> Any:
-    """What the Gpus of a Reservation did while it held them."""
+    """The use of a Reservation's Gpus while it held them."""
     subject = of_reservation(_reservation(request, reservation_id))
     return answer_history(subject, wish, now=timezone.now())
 
 
 @router.get("/reservations/{int:reservation_id}/usage")
 def reservation_summary(request: HttpRequest, reservation_id: int) -> dict[str, Any]:
-    """What a Reservation came to, so far where it runs; null: nobody can say."""
+    """The summary of a Reservation, so far if it is running. Null: unknown."""
     found = _reservation(request, reservation_id)
     usage = reservation_usage(found, now=timezone.now())
     return {"reservation": found.pk, "usage": usage and usage_entry(usage)}
 
 
 def _reservation(request: HttpRequest, pk: int) -> Reservation:
-    """Return one that the reader may see; 404 otherwise: it says nothing."""
+    """Return a Reservation that the reader may see. Otherwise 404, without details."""
     seen = Reservation.objects.filter(visible_reservations(reader(request)))
     return get_object_or_404(seen, pk=pk)
 

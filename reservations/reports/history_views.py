@@ -1,4 +1,4 @@
-"""What Gpus did for an Account."""
+"""The page of an Account's use of Gpus."""
 
 from django.db.models import Max
 from django.http import HttpRequest, HttpResponse

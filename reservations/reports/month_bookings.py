@@ -1,4 +1,4 @@
-"""A month's Reservations as the reports add them up, in few queries."""
+"""A month's Reservations for the reports, in few queries."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -35,11 +35,11 @@ _FIELDS = (
 )
 Row = tuple[Any, ...]
 Measured = dict[tuple[int, int], tuple[float | None, float, float]]
-"""By Reservation and Gpu: utilization, part seen, joules."""
+"""By Reservation and Gpu: utilization, part with samples, joules."""
 
 
 def month_bookings(start: int, end: int) -> Iterator[ReportedBooking]:
-    """Read the bookings in [start, end), Unix seconds; two queries per thousand."""
+    """Read the bookings in [start, end), Unix seconds. Two queries per thousand."""
     begin, over = instant(start), instant(end)
     rows = (
         # Filtered by the start alone, which has an index. A booking returned before
@@ -58,7 +58,7 @@ def month_bookings(start: int, end: int) -> Iterator[ReportedBooking]:
 
 
 def _grouped(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    """Join the rows of one Reservation, which come one after another."""
+    """Group the rows of each Reservation, which are consecutive."""
     own: list[Row] = []
     for row in rows:
         if own and own[0][0] != row[0]:
@@ -90,7 +90,7 @@ def _measured(pks: Sequence[int]) -> Measured:
 
 
 def _charged(pks: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """By Reservation: charged to its Membership, and to the site."""
+    """By Reservation: the charge of its Membership, and of the site."""
     rows = (
         LedgerEntry.objects.filter(reservation_id__in=pks, kind=LedgerEntry.Kind.CHARGE)
         .order_by()

@@ -27,7 +27,7 @@ COLUMN: dict[By, str] = {
     "group": "membership__account_id",
     "user": "membership__user_id",
     "gpu": "gpu_id",
-    # Folded below: a join would cost a year of many Gpus two seconds.
+    # Joined in Python: for a year of many Gpus, a join would take two seconds.
     "class": "gpu_id",
 }
 REFUSED_COLUMN: dict[By, str] = {
@@ -36,18 +36,18 @@ REFUSED_COLUMN: dict[By, str] = {
     "user": "membership__user_id",
     "class": "pool_id",
 }
-"""Demand was for a class: which Gpu it would have been, nobody knows."""
+"""Demand is for a class. Which Gpu it would have used is unknown."""
 SITE = sentence("the site")
 MOST_PEOPLE = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class ReportFilter:
-    """Which months and whose; None: no limit."""
+    """The months and the scope of a report. None: no limit."""
 
     first: date
     last: date
-    """First days of the first and the last month, both in it."""
+    """First days of the first and the last month, both included."""
     account_pks: frozenset[int] | None = None
     user_pk: int | None = None
     pool_pk: int | None = None
@@ -66,13 +66,13 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All lines, their sum, and how fresh it is."""
+    """All lines, their sum, and how recent it is."""
 
     by: By
     rows: tuple[ReportRow, ...]
     total: ReportRow
     rolled_at: datetime | None
-    """The oldest of the months' sums; None: no month of these is added up."""
+    """The time of the oldest month's sums. None: no month is summed yet."""
 
 
 def report(asked: ReportFilter, by: By) -> Report:
@@ -142,7 +142,9 @@ def _refused(asked: ReportFilter, by: By) -> dict[Any, tuple[int, int]]:
 
 
 def _scope_filters(asked: ReportFilter, *, pool: str) -> dict[str, Any]:
-    """The same conditions on both tables: a head's report knows no other group."""
+    """Return the same conditions for both tables. A head's report has only their
+    groups.
+    """
     found: dict[str, Any] = {}
     if asked.account_pks is not None:
         found["membership__account_id__in"] = asked.account_pks
@@ -179,7 +181,7 @@ def first_month() -> date | None:
 
 
 def people_of(account_pks: frozenset[int] | None) -> list[tuple[int, str]]:
-    """Return those a report can be narrowed to, by name: (User, name)."""
+    """Return the users by which a report can be filtered, as (User, name)."""
     members = Membership.objects.order_by()
     if account_pks is not None:
         members = members.filter(account_id__in=account_pks)

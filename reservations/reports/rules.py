@@ -32,7 +32,7 @@ HELD = frozenset({State.ACTIVE, State.ENDED, State.RELEASED, State.REFUNDED})
 
 @dataclass(frozen=True, slots=True)
 class ReportSums:
-    """What one row of a report adds up to; sums of sums are sums."""
+    """The sums of one row of a report. They can be added."""
 
     bookings: int = 0
     no_shows: int = 0
@@ -54,21 +54,21 @@ class ReportSums:
 
     @property
     def used_ratio(self) -> float | None:
-        """Mean utilization of the held time of which there is a reading; 0 to 1."""
+        """Mean utilization of the held time with readings, 0 to 1."""
         if not self.seen_gpu_seconds:
             return None
         return self.used_gpu_seconds / self.seen_gpu_seconds
 
     @property
     def seen_ratio(self) -> float | None:
-        """Part of the held time of which there is a reading."""
+        """Part of the held time with readings."""
         if not self.held_gpu_seconds:
             return None
         return self.seen_gpu_seconds / self.held_gpu_seconds
 
     @property
     def energy_kwh(self) -> float:
-        """Energy in the unit of the bill."""
+        """Energy in kWh."""
         return self.energy_joules / 3_600_000
 
 
@@ -82,11 +82,11 @@ class ReportedGpu:
     gpu_pk: int
     start: int
     end: int
-    """When it stopped holding the Gpu: the booked end where it held it to the end."""
+    """When it stopped holding the Gpu, at most the booked end."""
     booked_end: int
     weight: int
     util_ratio: float | None = None
-    """Mean over the held time with a reading; None: there is none."""
+    """Mean over the held time with a reading. None: there is none."""
     seen_ratio: float = 0.0
     """Part of the held time with a reading, 0 to 1."""
     energy_joules: float = 0.0
@@ -107,9 +107,9 @@ class ReportedBooking:
     no_show: bool
     pieces: tuple[ReportedGpu, ...]
     charged_gpu_seconds: int = 0
-    """Of the Membership's own column of the ledger."""
+    """Charged to the Membership."""
     site_gpu_seconds: int = 0
-    """Of the site's own column."""
+    """Charged to the site."""
 
 
 Key = tuple[int | None, int]
@@ -119,10 +119,10 @@ Key = tuple[int | None, int]
 def month_sums(
     bookings: Iterable[ReportedBooking], *, start: int, end: int, now: int
 ) -> dict[Key, ReportSums]:
-    """Add up what lies in [start, end), by Membership and Gpu.
+    """Sum up the time in [start, end), by Membership and Gpu.
 
     Args:
-        now: what lies after it is booked and not yet held.
+        now: time after it is booked and not yet held.
     """
     found: dict[Key, ReportSums] = defaultdict(ReportSums)
     for booking in bookings:
@@ -152,7 +152,7 @@ def _gpu_sums(
     end: int,
     now: int,
 ) -> ReportSums:
-    """What one Gpu of one Reservation came to in the month, but its cost."""
+    """Return the sums of one Gpu of one Reservation in the month, without its cost."""
     began = start <= piece.start < end
     over = min(piece.end, now) if booking.state in HELD else piece.start
     held = max(0, over - piece.start)
@@ -194,7 +194,7 @@ def _charges(
     """
     whole = sum(p.worth(p.booked_end) for p in pieces)
     if not total or whole <= 0:
-        # Nothing that could be cut: all of it where it began.
+        # There is no time to divide by, so all of it counts at the start.
         return [
             total if n == 0 and start <= p.start < end else 0
             for n, p in enumerate(pieces)
@@ -208,12 +208,12 @@ def _charges(
 
 
 def month_of(at: datetime, zone: tzinfo) -> date:
-    """Return the first day of the month that an instant lies in."""
+    """Return the first day of the month of an instant."""
     return at.astimezone(zone).date().replace(day=1)
 
 
 def next_month(month: date) -> date:
-    """Return the first day of the month after.
+    """Return the first day of the next month.
 
     >>> next_month(date(2026, 12, 1))
     datetime.date(2027, 1, 1)

@@ -30,13 +30,15 @@ AGAIN = timedelta(minutes=10)
 AGAIN_PAST = timedelta(hours=1)
 FINAL_AFTER = timedelta(days=34)
 MOST_MONTHS = 3
-"""Months added up in one call; the next call takes the next ones."""
+"""Months summed in one call. The next call handles the next ones."""
 ROWS_AT_ONCE = 2000
 log = logging.getLogger(__name__)
 
 
 def roll_months(now: datetime) -> int:
-    """Add up the months that are due; how many. Safe to run twice and at once."""
+    """Sum the months that are due. Return how many. Safe to run twice and
+    concurrently.
+    """
     at = whole_second(now)
     rolled = 0
     for month in due_months(at)[:MOST_MONTHS]:
@@ -46,7 +48,7 @@ def roll_months(now: datetime) -> int:
 
 
 def due_months(now: datetime) -> list[date]:
-    """Return the months to add up: the present one first, then the newest."""
+    """Return the months to sum: the present one first, then the newest."""
     zone = timezone.get_default_timezone()
     present = month_of(now, zone)
     first = Allocation.objects.aggregate(first=Min("start"))["first"]
@@ -65,7 +67,7 @@ def due_months(now: datetime) -> list[date]:
 
 
 def roll_month(month: date, *, now: datetime) -> bool:
-    """Add one month up; False: another worker was faster."""
+    """Sum one month. False: another worker was faster."""
     note, _made = RolledMonth.objects.get_or_create(
         month=month, defaults={"rolled_at": instant(0)}
     )
@@ -81,7 +83,7 @@ def roll_month(month: date, *, now: datetime) -> bool:
 
 
 def _write(month: date, sums: dict[Key, ReportSums]) -> None:
-    """Make the month's rows be these; rows that stand as they are stay."""
+    """Store the month's rows. Unchanged rows are not written."""
     names = list(ReportSums.__dataclass_fields__)
     stored = {
         (membership, gpu): (pk, ReportSums(*values))

@@ -42,7 +42,7 @@ from telemetry.web.spreadsheet import escape_formula
 
 PAGE_ROWS = 50
 BARS = 12
-"""Rows of the picture."""
+"""Rows of the chart."""
 WIDTH = 1000
 MONTHS = 12
 BY_WORDS: dict[By, str] = {
@@ -56,7 +56,7 @@ BY_WORDS: dict[By, str] = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its word in the address, title, value, and how it is shown."""
+    """One column: its name in the address, title, value, and format."""
 
     name: str
     title: str
@@ -124,7 +124,7 @@ ON_GPUS = {
     "bookings": lambda row: row.sums.gpu_bookings,
     "noshows": lambda row: row.sums.gpu_no_shows,
 }
-"""Of one Gpu: a booking of four Gpus is a booking of each of them."""
+"""Per Gpu: a booking of four Gpus counts for each of them."""
 
 
 class MonthField(forms.Field):
@@ -150,7 +150,7 @@ def _choice_field(words: Sequence[str]) -> forms.ChoiceField:
 
 
 class ReportForm(PlainForm):
-    """Which months, by what, of whom, in which order."""
+    """The months, dimension, scope and order of a report."""
 
     since = MonthField(required=False)
     until = MonthField(required=False)
@@ -176,7 +176,7 @@ def site(request: HttpRequest) -> HttpResponseBase:
 
 @require_safe
 def group(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Report on a group that the reader heads, and on what lies below it."""
+    """Report on a group that the reader heads, with all groups below it."""
     steered = steered_accounts(reader(request))
     account = get_object_or_404(Account, pk=pk, pk__in=steered)
     return _report_response(
@@ -258,7 +258,7 @@ def _filter(values: dict[str, Any], account: Account | None) -> ReportFilter:
 
 
 def columns_of(by: By) -> list[Column]:
-    """Return the columns that mean something for these rows."""
+    """Return the columns that apply to these rows."""
     if by != "gpu":
         return list(COLUMNS)
     return [
@@ -269,7 +269,7 @@ def columns_of(by: By) -> list[Column]:
 
 
 def in_order(found: Report, columns: Sequence[Column], sort: str) -> list[ReportRow]:
-    """Return the rows in the requested order; ties by name, unknown values last."""
+    """Return the rows in the requested order. Ties by name, unknown values last."""
     name = sort.removeprefix("-")
     column = next((c for c in columns if c.name == name), None)
     rows = sorted(found.rows, key=lambda row: row.name.lower())
@@ -285,14 +285,14 @@ def in_order(found: Report, columns: Sequence[Column], sort: str) -> list[Report
 def cells_of(
     row: ReportRow, columns: Sequence[Column]
 ) -> list[tuple[Column, float | int | None]]:
-    """Return a row's figures, beside their columns."""
+    """Return a row's figures with their columns."""
     return [(column, column.value(row)) for column in columns]
 
 
 def _heads(
     by: By, columns: Sequence[Column], sort: str, kept: dict[str, str]
 ) -> list[dict[str, str]]:
-    """Return the heads of the table: each sorts by itself, twice the other way."""
+    """Return the headers of the table. Each link sorts, or reverses the order."""
     heads = []
     for name, title, tip in [
         ("name", BY_WORDS[by], ""),
@@ -320,7 +320,7 @@ def _without(kept: dict[str, str], *names: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ReportBar:
-    """One row of the picture: widths in thousandths of the longest."""
+    """One bar of the chart. Widths in thousandths of the longest."""
 
     name: str
     booked: int
@@ -330,7 +330,7 @@ class ReportBar:
 
 
 def report_bars(found: Report, rows: Sequence[ReportRow]) -> list[ReportBar]:
-    """Return the picture: months in order, of other things those with most booked."""
+    """Return the bars: months in order, otherwise those with the most booked time."""
     shown = [row for row in rows if row.sums.booked_gpu_seconds]
     if found.by == "month":
         shown = sorted(shown, key=lambda row: str(row.key))[-BARS:]
@@ -357,7 +357,7 @@ def report_bars(found: Report, rows: Sequence[ReportRow]) -> list[ReportBar]:
 def _csv(
     found: Report, rows: Sequence[ReportRow], columns: Sequence[Column]
 ) -> HttpResponse:
-    """All rows, not one page of them; figures with their units in the head."""
+    """Return all rows as CSV, with the units of the figures in the header."""
     answer = HttpResponse(
         content_type="text/csv; charset=utf-8",
         headers={

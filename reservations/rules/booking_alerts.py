@@ -1,8 +1,8 @@
-"""The alert rules that need to know who has booked a GPU.
+"""The alert rules about the bookings of a GPU.
 
 See docs/design/telemetry.md#findings. ``reservations.presence.gpu_watch`` makes the
-facts of each reading and looks at every rule whose condition is about ``GpuUse``.
-Rules about idleness use the thresholds that bookings are released by.
+facts of each reading and checks every rule whose condition is about ``GpuUse``. Rules
+about idleness use the same thresholds as the release of bookings.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from telemetry.rules.alert_rules import AlertRule, Severity, declare
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What one reading of a GPU shows, with the calendar at hand."""
+    """Facts of one reading of a GPU and of the calendar."""
 
     booked: bool
     """Whether a reservation runs now."""
     came: bool = False
-    """The holder checked in or runs something."""
+    """Whether the holder checked in or runs a process."""
     anybody: bool = False
-    """There is a process."""
+    """Whether there is a process."""
     works: bool | None = None
-    """The GPU computes; None: its utilization is unknown."""
+    """Whether the GPU computes. None: its utilization is unknown."""
     strangers: bool = False
     """Processes of people who may not use it now, except the last holder's."""
     late: bool = False
     """Processes of the last holder, after the end and its grace."""
     memory_bytes: int = 0
     least_memory_bytes: int = 0
-    """So much memory without a process is worth an alert."""
+    """Memory without a process above this is an alert."""
     people: Callable[[], Mapping[str, Any]] = dict
-    """Makes the strangers' users and processes as an alert keeps them."""
+    """Returns the strangers' users and processes as an alert stores them."""
     late_people: Callable[[], Mapping[str, Any]] = dict
-    """The same of the last holder's."""
+    """The same for the last holder's processes."""
 
 
 NO_SHOW = declare(

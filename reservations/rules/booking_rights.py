@@ -39,7 +39,7 @@ class Right:
 
 
 def check_right(window: Window, right: Right) -> None:
-    """Refuse a Window that ends after the right to book does.
+    """Refuse a Window that ends after the right to book.
 
     Raises:
         RightEnds.

@@ -1,9 +1,9 @@
-"""Which Gpus are free when, which to take, and the first slots that fit a wish.
+"""Free times of Gpus, the choice among them, and the first slots that fit a wish.
 
-Which of the free Gpus to take: ``groups_of``.
+``groups_of`` chooses among free Gpus.
 
-Cost: an instant is tested by bisection, O(log n) a Gpu; a search visits at
-most the instants at which something becomes free and the full hours between.
+Cost: an instant is tested by bisection, O(log n) a Gpu. A search visits at most the
+instants at which a Gpu becomes free and the full hours between.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from reservations.rules.prices import PeakHours, Tariff
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An answer to "when and where": these Gpus, this Window, of this kind."""
+    """A found slot: Gpus, Window and kind."""
 
     gpu_ids: tuple[int, ...]
     start: datetime
     end: datetime
     kind: Kind
     displaces: int = 0
-    """How many flex Reservations of others would go for it."""
+    """The number of others' flex Reservations that it would displace."""
     foreign_gpu_ids: tuple[int, ...] = ()
-    """Those of the Gpus that a foreign process uses now."""
+    """The Gpus among them that a foreign process uses now."""
 
     @property
     def window(self) -> Window:
@@ -85,8 +85,9 @@ class FlexInfo:
     """Who holds it, as the reader may see it."""
     user_pk: int = 0
     paused_until: datetime | None = None
-    """The requester displaced its owner before and gave the time back: not before
-    this instant again."""
+    """The requester displaced its owner before and gave the time back, and may displace
+    this owner again only from this instant on.
+    """
     planned: bool = False
     """Placed at a planned start: only firm within quota may displace it
     (docs/design/fair-booking.md#rule-5)."""
@@ -94,7 +95,7 @@ class FlexInfo:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStart:
-    """Where a waiting request is to begin; later flex leaves it alone.
+    """The planned start of a waiting request. Later flex does not delay it.
 
     See docs/design/fair-booking.md#rule-5.
     """
@@ -117,9 +118,9 @@ class BusySpan:
     flex: FlexInfo | None = None
     """None: nobody can take it (firm, frozen, running, or the reader's own)."""
     closed: ClosureInfo | None = None
-    """Set where nobody holds it and it is closed all the same."""
+    """The closure, if the time is closed and not held."""
     paused_until: datetime | None = None
-    """Set where the reader could take it but for a pause; see ``FlexInfo``."""
+    """Set if only a pause prevents the reader from taking it. See ``FlexInfo``."""
 
 
 class Calendar:
@@ -135,11 +136,13 @@ class Calendar:
         self.gpus = tuple(gpus)
         self.plans = tuple(plans)
         self.gaps = gaps or {}
-        """Until when (Unix seconds) a Job in a gap is on a Gpu: it is free, but takes
-        its notice to leave."""
+        """By Gpu: until when (Unix seconds) a Job in a gap is on it. It is free, but
+        only after the Job's notice.
+        """
         self.foreign: dict[int, int] = {}
-        """Until when (Unix seconds) a foreign process is expected on a Gpu: it can be
-        booked, but others are better."""
+        """By Gpu: until when (Unix seconds) a foreign process is expected on it. It can
+        be booked, but others are preferred.
+        """
         spans: dict[int, list[BusySpan]] = defaultdict(list)
         for span in busy:
             spans[span.gpu_pk].append(span)
@@ -149,9 +152,11 @@ class Calendar:
         self._ends = {pk: [s.end for s in own] for pk, own in self._spans.items()}
         self._changes: dict[int, list[int]] = {}
         self.swept: dict[object, list[tuple[int, int]]] = {}
-        """What ``rooms`` found where no flex yields; shared by all who see it."""
+        """Results of ``rooms`` without displacing flex, shared by all views of the
+        calendar.
+        """
         self.swept_gpus: dict[int, dict[object, list[tuple[int, int]]]]
-        """What it found on each Gpu; shared where the spans are the same."""
+        """The same for each Gpu, shared if the spans are the same."""
         self.swept_gpus = {gpu.pk: {} for gpu in self.gpus}
 
     def clash(self, gpu_pk: int, window: Window) -> BusySpan | None:
@@ -172,7 +177,7 @@ class Calendar:
         return self.met(gpu_pk, unix(window.start), unix(window.end))
 
     def met(self, gpu_pk: int, start: int, end: int) -> list[BusySpan]:
-        """Return the same between two Unix seconds."""
+        """Return every span of a Gpu between two Unix seconds."""
         spans = self._spans.get(gpu_pk)
         if not spans:
             return []
@@ -186,7 +191,9 @@ class Calendar:
     def yielding(
         self, gpu_pk: int, start: int, end: int
     ) -> tuple[FlexInfo, ...] | None:
-        """Return the flex of a Gpu between two Unix seconds; None: more is there."""
+        """Return the flex of a Gpu between two Unix seconds. None: other spans are
+        there.
+        """
         spans = self._spans.get(gpu_pk)
         if not spans:
             return ()
@@ -243,7 +250,7 @@ class Calendar:
     def with_spans(
         self, spans: Mapping[int, Sequence[BusySpan]], plans: Iterable[PlannedStart]
     ) -> Calendar:
-        """Return the same with other spans on some Gpus; the others' are shared."""
+        """Return a calendar with other spans on some Gpus. The rest is shared."""
         other = Calendar((), (busy for own in spans.values() for busy in own), plans)
         other._changes = {
             g: sorted({*c, *other.changes(g)}) for g, c in self._changes.items()
@@ -257,7 +264,7 @@ class Calendar:
 
     @cached_property
     def _flex_gpus(self) -> dict[int, set[int]]:
-        """The Gpus on which a User holds preemptible flex."""
+        """Return the Gpus on which a User holds preemptible flex."""
         found: dict[int, set[int]] = defaultdict(set)
         for span in self.busy():
             if span.flex is not None:
@@ -285,9 +292,9 @@ class Calendar:
     def sets(self, window: Window, wish: SlotWish) -> list[tuple[CalendarGpu, ...]]:
         """Return the sets of free Gpus worth taking.
 
-        Those that nobody plans for, and that no Job in a gap and no foreign process is
-        on, before others. Then those that may be had after all, and last those that a
-        foreign process uses.
+        Preferred are Gpus without planned starts, Jobs in gaps and foreign processes.
+        Then come those with planned starts or gaps that may be taken, and last those
+        that a foreign process uses.
         """
         free, start = self.free(window, wish), unix(window.start)
         planned = self.planned_gpus(window)
@@ -304,7 +311,7 @@ class Calendar:
         return found
 
     def foreign_in(self, gpu_pks: Iterable[int], window: Window) -> tuple[int, ...]:
-        """Return those of the Gpus that a foreign process may still use then."""
+        """Return the Gpus that a foreign process may still use then."""
         if not self.foreign:
             return ()
         start = unix(window.start)
@@ -335,17 +342,18 @@ def _untaken(span: BusySpan, user_pk: int) -> BusySpan:
 
 @dataclass(frozen=True, slots=True)
 class SlotSearch:
-    """Where to look: from ``earliest`` (may be now) to a start at ``latest``."""
+    """The range of starts: from ``earliest`` (may be now) to ``latest``."""
 
     earliest: datetime
     latest: datetime
     grid_seconds: int
     longest_seconds: int
     step_seconds: int = HOUR_SECONDS
-    """Between instants at which Gpus come free, starts are tried this far apart:
-    a quota may open without any Gpu coming free."""
+    """Step between tried starts, besides the instants at which Gpus become free: a
+    quota may allow more without any Gpu becoming free.
+    """
     most_asked: int = 400
-    """How often ``allowed`` is asked before the search gives up."""
+    """How often ``allowed`` is called before the search gives up."""
 
 
 def first_slots(
@@ -363,9 +371,9 @@ def first_slots(
     begins after the end of the first one.
 
     Args:
-        allowed: returns the kind that the rules grant for Gpus and Window; None: none.
+        allowed: returns the kind that the rules grant for Gpus and Window. None: none.
         taking: returns sets of Gpus that displacing would free, called if too few are
-            free; None: search only free Gpus.
+            free. None: search only free Gpus.
     """
     found: list[Slot] = []
     over_at: dict[tuple[str, str, Kind], datetime] = {}
@@ -401,7 +409,9 @@ def first_slots(
 
 
 def starts(calendar: Calendar, search: SlotSearch) -> Iterator[datetime]:
-    """Yield the instants worth trying, in order, on the grid but for the first."""
+    """Yield the instants to try, in order. Except for the first, they are on the
+    grid.
+    """
     grid = search.grid_seconds
     first, last = unix(search.earliest), unix(search.latest)
     stride = max(search.step_seconds // grid, 1) * grid
@@ -429,10 +439,10 @@ def groups_of(free: Sequence[CalendarGpu], count: int) -> list[list[CalendarGpu]
     """Return the groups that have ``count`` Gpus, best fit first.
 
     The best fit is one node and one class. Of several, the order is: the least memory
-    that is enough (a small task leaves the large cards alone), then the smallest group
-    (large gaps stay whole), then the requester's favourites, then the lowest indices.
-    Only when no node has enough Gpus of one class: one node with several classes, then
-    one class over several nodes, then anything that fits.
+    that is enough (large cards stay free), then the smallest group (large gaps stay
+    whole), then the requester's favourites, then the lowest indices. If no node has
+    enough Gpus of one class: one node with several classes, then one class over several
+    nodes, then any Gpus that fit.
     """
     if count < 1:
         raise ValueError(f"cannot choose {count} Gpus")
@@ -468,7 +478,7 @@ def _first(group: Sequence[CalendarGpu], count: int) -> tuple[CalendarGpu, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CalendarGpu:
-    """What the calendar knows of a Gpu (a frozen copy of the row)."""
+    """The calendar's view of a Gpu (a frozen copy of the row)."""
 
     pk: int
     node: str
@@ -479,25 +489,25 @@ class CalendarGpu:
     """Cost of one second of it, outside peak hours, in weighted GPU-seconds."""
     bookable: bool = True
     name: str = ""
-    """Product name, as the driver tells it."""
+    """Product name, as the driver reports it."""
     pool_pk: int = 0
     out: str = ""
-    """Why it cannot be booked, in words; empty where it can."""
+    """Why it cannot be booked, in words. Empty if it can."""
     restricted: bool = False
-    """Its pool is kept for some accounts."""
+    """Whether its pool is reserved for some accounts."""
     limited: bool = False
-    """Its pool has quotas of its own."""
+    """Whether its pool has quotas."""
     favourite: bool = False
-    """Starred by the requester: taken before others that are as good."""
+    """Whether the requester starred it: preferred to others that are as good."""
     peak: PeakHours | None = None
-    """When it costs more; None: the same at any time."""
+    """Its peak hours. None: the price is always the same."""
 
     @property
     def tariff(self) -> Tariff:
-        """Return what a second of it costs, by the hour of the week."""
+        """Return the cost of a second, by the hour of the week."""
         return Tariff.of(self.weight, self.peak)
 
     @property
     def label(self) -> str:
-        """Return its name on screen."""
+        """Return its name for people."""
         return f"{self.node}:{self.index}"

@@ -5,9 +5,9 @@ See docs/design/fair-booking.md#terms, docs/design/fair-booking.md#rule-6. Cost 
 (``prices``). Over the life of a Reservation HOLD + RELEASE = 0 and CHARGE is the amount
 paid. Each returned hour is judged separately. An hour that begins 24 h or more after
 the return is free. An earlier hour costs ``weight x lambda`` for the part that no other
-User then held. It is charged when it has passed. Time that displaced another User's
-flex is never free. Hours are those of the UTC clock, so that a Reservation cut into
-pieces costs the same (docs/design/fair-booking.md#i8).
+User then held. It is charged when it has passed. Returning time that displaced another
+User's flex is never free. Hours are those of the UTC clock, so that a Reservation cut
+into pieces costs the same (docs/design/fair-booking.md#i8).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reservations.rules.window import DAY_SECONDS, Window, grid_floor, merged, w
 
 HOUR = 3600
 FULL_PRICE_PERMILLE = PERMILLE
-"""lambda = 1: a no-show or an idle Reservation that was freed."""
+"""lambda = 1: a no-show, or an idle Reservation that was released."""
 
 
 def late_windows(
@@ -49,28 +49,30 @@ def late_windows(
 
 
 def unheld(late: Window, *, taken: Iterable[Window]) -> list[Window]:
-    """Return the parts of a late hour that nobody else held, when it has passed."""
+    """Return the parts of a late hour that no other person held, after it has
+    passed.
+    """
     return without(late, taken)
 
 
 def late_charge_gpu_seconds(
     parts: Iterable[Window], *, weight: Rate, permille: int
 ) -> int:
-    """Return the price of hours that came back too late, rounded down."""
+    """Return the price of hours that were returned too late, rounded down."""
     whole = sum(cost_gpu_seconds(part, rate=weight) for part in parts)
     return whole * permille // PERMILLE
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What a Reservation's end writes: RELEASE of the hold, CHARGE, site's part."""
+    """The ledger rows at a Reservation's end: RELEASE, CHARGE, and the site's part."""
 
     release_gpu_seconds: int
-    """Negative: exactly what is held."""
+    """Negative: exactly the held amount."""
     charge_gpu_seconds: int
-    """What the Membership pays now."""
+    """The Membership's payment."""
     site_gpu_seconds: int = 0
-    """Lost time, in the site's own column."""
+    """Lost time, charged to the site."""
 
 
 def settlement_of(
@@ -80,12 +82,12 @@ def settlement_of(
     rate: Rate,
     lost: Window | None = None,
 ) -> Settlement:
-    """Return what ends a Reservation that held ``held_gpu_seconds``.
+    """Return the settlement of a Reservation that held ``held_gpu_seconds``.
 
     Args:
-        used: time it really held its Gpus; None: it never began.
+        used: the time in which it held its Gpus. None: it never began.
         rate: weighted Gpus.
-        lost: part of ``used`` in which a Gpu was lost: the site pays it.
+        lost: the part of ``used`` in which a Gpu was lost. The site pays it.
     """
     used_cost = cost_gpu_seconds(used, rate=rate) if used else 0
     in_both = used.cut(lost) if used and lost else None

@@ -60,13 +60,13 @@ class ClosureInfo:
     scope: str = "gpus"
     gpu_pks: frozenset[int] = frozenset()
     node: str = ""
-    """Name of the Node, where it closes a whole one."""
+    """Name of the Node, if it closes a whole one."""
     pool_pk: int = 0
     account_pk: int | None = None
     account: str = ""
-    """Whose teaching slot it is, on screen."""
+    """The title of the Account whose teaching slot it is."""
     account_name: str = ""
-    """The same for programs."""
+    """The name of that Account."""
 
     @property
     def window(self) -> Window:
@@ -74,7 +74,9 @@ class ClosureInfo:
         return Window(self.start, self.end)
 
     def closes(self, gpu: CalendarGpu) -> bool:
-        """Say whether a Gpu is in it; one that joins a pool or node later is too."""
+        """Say whether it covers a Gpu, including one that joins its pool or node
+        later.
+        """
         if self.scope == "site":
             return True
         if self.scope == "node":
@@ -84,7 +86,9 @@ class ClosureInfo:
         return gpu.pk in self.gpu_pks
 
     def admits(self, account_pks: Collection[int]) -> bool:
-        """Return whether it admits bookings under these Accounts (a path up)."""
+        """Return whether it admits bookings under these Accounts (a path to the
+        root).
+        """
         return self.account_pk is not None and self.account_pk in account_pks
 
 
@@ -127,7 +131,7 @@ class ClosedThen(GpuTaken):
     kind: str = "maintenance"
     reason: str = ""
     account: str = ""
-    """Whose teaching slot it is."""
+    """The Account whose teaching slot it is."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         templates = _SHUT_FOR if self.account else _SHUT
@@ -159,7 +163,7 @@ class DisplacementPaused(GpuTaken):
 
 
 def refusal_of(gpu: CalendarGpu, span: BusySpan) -> GpuTaken:
-    """Return why a Gpu cannot be had where this span lies."""
+    """Return why a Gpu cannot be booked within this span."""
     start, end = instant(span.start), instant(span.end)
     if span.paused_until is not None:
         return DisplacementPaused(
@@ -173,7 +177,7 @@ def refusal_of(gpu: CalendarGpu, span: BusySpan) -> GpuTaken:
         return GpuTaken(gpu=gpu.label, start=start, end=end, user=span.user)
     return ClosedThen(
         gpu=gpu.label,
-        # The whole closure: held time inside it does not open it.
+        # The whole closure, because the held time inside it cannot be booked either.
         start=closed.start,
         end=closed.end,
         kind=closed.kind,
@@ -190,7 +194,7 @@ class PoolNotYours(GpuNotBookable):
     title = sentence("Not your pool")
     pool: str = ""
     accounts: tuple[str, ...] = ()
-    """Whose it is."""
+    """The accounts that may book it."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         if not self.accounts:
@@ -208,7 +212,7 @@ class PoolNotYours(GpuNotBookable):
 
 
 Barred = Mapping[int, tuple[str, ...]]
-"""Pools that who asks may not book, and the names of who may."""
+"""Pools that the requester may not book, with the names of the groups that may."""
 
 
 def check_pools(gpus: Iterable[CalendarGpu], barred: Barred) -> None:
@@ -228,7 +232,7 @@ def check_pools(gpus: Iterable[CalendarGpu], barred: Barred) -> None:
 
 
 def open_gpus(gpus: Iterable[CalendarGpu], barred: Barred) -> list[CalendarGpu]:
-    """Return these Gpus. Those closed to the Membership are out of service."""
+    """Return these Gpus. Those that the Membership may not book are out of service."""
     return [
         replace(gpu, bookable=False, out=sentence("kept for other accounts"))
         if gpu.pool_pk in barred

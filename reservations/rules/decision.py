@@ -1,7 +1,7 @@
-"""Firm, flex or no: one request judged against one Snapshot. Pure.
+"""Decide one request on one Snapshot: firm, flex or refused. Pure.
 
-See docs/design/fair-booking.md#rule-1 to #rule-3. Who yields to whom is in
-``fairness.preemption``, what nobody may exceed in ``fairness.limits``.
+See docs/design/fair-booking.md#rule-1 to #rule-3. ``fairness.preemption`` decides about
+displacing, ``fairness.limits`` about limits.
 """
 
 from __future__ import annotations
@@ -47,16 +47,19 @@ class Decision:
     displaced: tuple[Displaced, ...] = ()
     decided_at: datetime | None = None
     taken_until: datetime | None = None
-    """Until then somebody worse served may take it; None: nobody can."""
+    """Until then a member served worse may displace it. None: nobody can."""
     next_slot: Slot | None = None
     inputs: dict[str, object] | None = None
-    """What it was judged by, as ``stored`` keeps it
-    (docs/design/fair-booking.md#i14)."""
+    """The inputs of the decision, as ``stored`` keeps them
+    (docs/design/fair-booking.md#i14).
+    """
     rank_before: int | None = None
     rank_after: int | None = None
     of: int | None = None
     peak_gpu_seconds: int = 0
-    """What of the cost peak hours add; told, not stored: the inputs say it."""
+    """The part of the cost from peak hours. Shown, not stored, because the inputs have
+    it.
+    """
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON that is stored with the Reservation.
@@ -89,7 +92,7 @@ class Decision:
 
 
 def decide(request: Request, snapshot: Snapshot) -> Decision:
-    """Judge a request; never raises a Refusal, always returns one instead."""
+    """Judge a request. A Refusal is returned, never raised."""
     cost = request.cost_gpu_seconds
     policy = snapshot.policy
     try:
@@ -152,12 +155,12 @@ def _flex(
     flex: tuple[FlexInfo, ...],
     why: QuotaExceeded,
 ) -> Decision:
-    """Take free time inside the flex horizon, or that of a person served better.
+    """Grant free time within the flex horizon, or time of members served better.
 
     See docs/design/fair-booking.md#rule-2.
     """
     cost, policy, now = request.cost_gpu_seconds, snapshot.policy, request.now
-    # A Token is one for a firm booking: it is not spent on flex.
+    # A Token is for a firm booking, so it is not spent on flex.
     if why.flex_from > now or request.token is not None:
         return Decision(None, cost, refusal=why)
     ahead = flex_ahead(request, snapshot)
@@ -190,11 +193,11 @@ def _flex(
 
 
 def flex_ahead(request: Request, snapshot: Snapshot) -> int:
-    """Return how many of the requester's flex reservations count beside this one.
+    """Return how many of the requester's flex reservations count besides this one.
 
-    Those that have not begun; none where the request itself begins inside the freeze,
-    because that time is anyone's (docs/design/fair-booking.md#rule-3) and hoards
-    nothing.
+    Those that have not begun count. None count if the request begins inside the freeze,
+    because that time is open to all (docs/design/fair-booking.md#rule-3) and holds
+    nothing back.
     """
     now, start = request.now, request.window.start
     if start <= now or is_frozen(Kind.FLEX, start, now=now, policy=snapshot.policy):
@@ -206,5 +209,5 @@ def flex_ahead(request: Request, snapshot: Snapshot) -> int:
 
 
 def is_frozen(kind: Kind, start: datetime, *, now: datetime, policy: Policy) -> bool:
-    """Say whether a flex Reservation can no longer be taken by anybody."""
+    """Say whether nobody can displace a flex Reservation any more."""
     return kind is Kind.FLEX and start - now <= timedelta(seconds=policy.freeze_seconds)

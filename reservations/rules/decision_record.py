@@ -45,12 +45,12 @@ from reservations.rules.request import Holding, Request, Snapshot
 from reservations.rules.window import WEEK_SECONDS, Window, instant, unix
 
 FORM = 1
-"""Of what is kept; a later form is read beside it."""
+"""Version of the stored form. Later versions must still read it."""
 _PLACES = ("place_before", "place_after")
 
 
 def inputs_of(request: Request, snapshot: Snapshot) -> dict[str, object]:
-    """Return what a decision is judged by, ready for JSON."""
+    """Return the inputs of a decision as JSON values."""
     window = request.window
     spans = [
         (gpu.pk, span)
@@ -139,13 +139,13 @@ def refused_inputs(request: Request, snapshot: Snapshot) -> dict[str, object]:
 
 
 def recompute_refusal(inputs: Mapping[str, Any], policy: Policy) -> Refusal | None:
-    """Return the refusal that follows; None: it would not be refused.
+    """Return the refusal that results. None: it would not be refused.
 
     Args:
         policy: the rules of the version that the inputs name.
 
     Raises:
-        ValueError: another version, or a form that is not known.
+        ValueError: another version, or an unknown form.
     """
     _check(inputs, policy)
     request = _request(inputs)
@@ -153,15 +153,15 @@ def recompute_refusal(inputs: Mapping[str, Any], policy: Policy) -> Refusal | No
 
 
 def recompute(inputs: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
-    """Return the decision that follows, as ``Decision.to_json`` tells it.
+    """Return the decision that results, in the form of ``Decision.to_json``.
 
-    Without places among all, which need everybody.
+    It has no ranks among all members, which would need everybody's inputs.
 
     Args:
         policy: the rules of the version that the inputs name.
 
     Raises:
-        ValueError: another version, or a form that is not known.
+        ValueError: another version, or an unknown form.
     """
     _check(inputs, policy)
     request = _request(inputs)
@@ -192,7 +192,7 @@ def without_places(decision: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _quota(info: QuotaInfo, window: Window) -> list[object]:
-    """Return a quota with what counts within 7 days of the request, as steps."""
+    """Return a quota with the use within 7 days of the request, as steps."""
     low, high = unix(window.start) - WEEK_SECONDS, unix(window.end) + WEEK_SECONDS
     bends: dict[int, int] = {}
     for spend in info.spends:
@@ -239,7 +239,7 @@ def _right_json(right: Right | None) -> list[object] | None:
 def reduced(tree: FairTree, member_pks: Iterable[int]) -> FairTree:
     """Return the part of a tree that decides about these Memberships.
 
-    Every Level on their paths has the level_fs that it has in the whole tree.
+    Every Level on their paths has the same level_fs as in the whole tree.
     """
     members = {m.pk: m for m in tree.members}
     accounts = {a.pk: a for a in tree.accounts}
@@ -381,7 +381,7 @@ def _info(
     rate, spends = 0, []
     for (start, change), (end, _next) in pairwise(steps):
         rate += change
-        # Also where nothing counts: the instants themselves are looked at.
+        # Also without any use, because the instants themselves are checked.
         spends.append(Spend(start, end, rate))
     info = QuotaInfo(
         account, quota, tuple(spends), own=kind == "own", pool_pk=pool_pk, pool=pool

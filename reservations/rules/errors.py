@@ -1,4 +1,4 @@
-"""Why a request is refused, as data; the words are made from the fields.
+"""Why a request is refused, as data. The sentences are made from the fields.
 
     CodedError
     ├── Refusal                the rules say no
@@ -11,11 +11,11 @@
     │   ├── StaleVersion, NotChangeable, UndoOver, CannotUndoBooking
     │   └── KeepUsed, ReasonNeeded
     ├── TooFast                too many requests in a minute
-    ├── NotAllowed             not yours
-    └── NotFound               no such thing, or not for your eyes
+    ├── NotAllowed             the reader may not do this
+    └── NotFound               unknown, or hidden from the reader
 
 ``next_slot`` is the next slot that would work, ``works_instead`` a part of the GPUs
-that would work at once.
+that would work at the same time.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Refusal(CodedError):
     title = sentence("This cannot be done")
     status = HTTPStatus.CONFLICT
     curable: ClassVar[bool] = False
-    """Another time or other Gpus may cure it."""
+    """Whether another time or other Gpus may help."""
     on_any_gpus: ClassVar[bool] = False
-    """Other Gpus of the same weight are refused at the same time, too."""
+    """Whether other Gpus of the same weight are refused at the same time, too."""
     next_slot: Slot | None = field(default=None, init=False, repr=False)
     works_instead: Slot | None = field(default=None, init=False, repr=False)
-    """A part of the Gpus asked for, at the same time, that would be granted."""
+    """Those of the requested Gpus that would be granted at the same time."""
     judged_by: object = field(default=None, init=False, repr=False)
 
     @property
@@ -65,7 +65,7 @@ class Refusal(CodedError):
 
 @dataclass(eq=False)
 class InThePast(Refusal):
-    """The booking would end before it begins, or is over: ``now`` is the later one."""
+    """The booking would end before it begins, or is over. ``now`` is the later one."""
 
     code = "in-the-past"
     title = sentence("In the past")
@@ -121,7 +121,7 @@ class TooLong(Refusal):
     asked_seconds: int
     longest_seconds: int
     joined: bool
-    """Too long only together with own ones that touch it."""
+    """Whether it is too long only together with adjacent reservations."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         asked = format_duration(self.asked_seconds)
@@ -194,7 +194,7 @@ class TooManyGpus(Refusal):
     held: int
     most: int
     shared: int = 0
-    """How many of ``held`` belong to others, who share them with the requester."""
+    """How many of ``held`` are shared with the requester by others."""
 
     @property
     def fits(self) -> int:
@@ -264,7 +264,7 @@ class QuotaExceeded(Refusal):
     asked_gpu_seconds: int
     fits_gpu_seconds: int
     flex_from: datetime
-    """From when on the same request could be had as flex."""
+    """From when on the same request could be granted as flex."""
 
     def _template(self) -> str:
         return sentence(
@@ -294,7 +294,7 @@ class QuotaExceeded(Refusal):
 
 @dataclass(eq=False)
 class GroupQuotaExceeded(QuotaExceeded):
-    """An account on the way to the root would hold more than its quota."""
+    """An account between the group and the root would hold more than its quota."""
 
     code = "group-quota-exceeded"
     title = sentence("Quota of the group")
@@ -339,7 +339,7 @@ class GpuTaken(Refusal):
     start: datetime
     end: datetime
     user: str = ""
-    """Empty where names are hidden."""
+    """Empty if names are hidden."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         times = {

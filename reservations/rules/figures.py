@@ -1,4 +1,4 @@
-"""Figures and instants as they stand in a sentence."""
+"""Figures and instants as parts of sentences."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MONTHS = (
 
 
 def hours_text(gpu_seconds: int) -> str:
-    """Return the figure of hours or credits for a sentence: one decimal at most.
+    """Return hours or credits for a sentence, with one decimal at most.
 
     >>> hours_text(165_600), hours_text(5_400), hours_text(60)
     ('46', '1.5', '0.02')
@@ -186,7 +186,7 @@ def gpus_title(gpus: Sequence[tuple[str, str]]) -> str:
 
 
 def span_text(start: datetime, end: datetime, zone: tzinfo) -> str:
-    """Return a time span for a title, the second day only where it differs.
+    """Return a time span for a title. The second day is shown only if it differs.
 
     >>> from datetime import UTC
     >>> span_text(datetime(2026, 3, 3, 9, tzinfo=UTC),

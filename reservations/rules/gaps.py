@@ -1,10 +1,10 @@
 """Gaps between bookings, held for Jobs that yield to every booking. Pure.
 
 See docs/design/fair-booking.md#rule-3. Free time inside the freeze is open to all,
-outside every quota, and paid as it is held. A Job in such a gap is treated from its
-first second like an overstay: as flex that is never frozen. So a gap is held by a
-Reservation without booked time (``booked_end == start``). The calendar of a requesting
-User does not contain it. A booking from now on waits for its notice, in which the Job
+outside every quota, and charged as held. A Job in such a gap is treated from its first
+second like an overstay: as flex that is never frozen. So a gap is held by a Reservation
+without booked time (``booked_end == start``). The calendar of a requesting User does
+not contain it. A booking that begins now waits for the Job's notice, in which the Job
 writes its checkpoint and ends.
 """
 
@@ -22,17 +22,18 @@ from reservations.rules.window import Window, instant, unix
 from telemetry.protocol.sentences import sentence
 
 LEAVE_SECONDS = 30
-"""On top of the grace: the way of the order to the node, and of its answer back."""
+"""Added to the grace: the time of the command to the node, and of its answer."""
 MOST_SECONDS = 4 * 3600
-"""A gap is held for so long at once, and longer as it comes near its end: what is held
-counts as usage, though anybody may take it."""
+"""A gap is held for this long at once and extended near its end, because held time
+counts as usage although anybody may take it.
+"""
 NEAR_SECONDS = 1800
-"""Before its end it is held for longer, where the time is still free."""
+"""This long before its end it is extended, if the time is still free."""
 
 
 @dataclass(eq=False)
 class GapGone(Refusal):
-    """The gap was taken in this moment, or is too short by now."""
+    """The gap has just been taken, or is too short now."""
 
     code = "gap-gone"
     title = sentence("No gap any more")
@@ -50,7 +51,7 @@ class GapGone(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class OpenGpu:
-    """A Gpu that nobody holds now, and until when."""
+    """A free Gpu, and until when it is free."""
 
     gpu: CalendarGpu
     uuid: str
@@ -58,9 +59,9 @@ class OpenGpu:
 
 
 def gap_notice_seconds(policy: Policy, grace_seconds: float) -> int:
-    """Return how long before its claimed start a gap is left.
+    """Return how long before its claimed start a gap has to be left.
 
-    Never more than who stays on past the end has (docs/design/fair-booking.md#rule-3).
+    Never more than the notice of an overstay (docs/design/fair-booking.md#rule-3).
     """
     wanted = int(grace_seconds) + LEAVE_SECONDS
     return min(policy.overstay_notice_seconds, wanted)
@@ -69,9 +70,9 @@ def gap_notice_seconds(policy: Policy, grace_seconds: float) -> int:
 def open_until(
     calendar: Calendar, gpu_pk: int, now: datetime, latest: datetime
 ) -> datetime:
-    """Return until when a Gpu is free from ``now`` on; ``now``: it is not.
+    """Return until when a Gpu is free from ``now`` on. ``now``: it is not.
 
-    Bookings, closures and the starts that waiting requests hold end a gap.
+    Bookings, closures and the planned starts of waiting requests end a gap.
     """
     if latest <= now:
         return now
@@ -92,7 +93,8 @@ def crowded_from(
     """Return when one person would hold more Gpus at once than allowed.
 
     Args:
-        own: all that the person holds or has booked, gaps and overstays whole.
+        own: everything that the person holds or has booked, including gaps and
+            overstays.
         count: of the gap.
         most: Gpus that one person may hold at once.
     """
@@ -106,11 +108,11 @@ def crowded_from(
 
 
 def seconds_left(until: datetime, now: datetime) -> int:
-    """Return the whole seconds until then; 0: none."""
+    """Return the whole seconds until then. 0: none."""
     return max(0, unix(until) - unix(now))
 
 
 def latest_end(start: datetime, now: datetime, policy: Policy) -> datetime:
-    """Return until when a gap that began at ``start`` may be held, looked at now."""
+    """Return until when a gap that began at ``start`` may be held, as of now."""
     longest = start + timedelta(seconds=policy.longest_seconds)
     return min(longest, now + timedelta(seconds=MOST_SECONDS))

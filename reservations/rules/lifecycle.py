@@ -1,4 +1,4 @@
-"""Which moves of a Reservation are legal. A table; a move is one compare-and-set."""
+"""The legal transitions of a Reservation. Each is one compare-and-set."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from telemetry.protocol.sentences import Sentence, sentence
 
 
 class State(StrEnum):
-    """Where a Reservation stands."""
+    """The state of a Reservation."""
 
     CONFIRMED = "confirmed"  # booked, not begun
     ACTIVE = "active"  # its Window runs
@@ -28,12 +28,12 @@ class State(StrEnum):
 
     @classmethod
     def holding(cls) -> frozenset["State"]:
-        """Return the states whose Window is or was held, and costs."""
+        """Return the states whose Window is or was held, and is charged."""
         return frozenset({cls.CONFIRMED, cls.ACTIVE, cls.ENDED, cls.RELEASED})
 
 
 class Kind(StrEnum):
-    """What others may do to a Reservation (docs/design/fair-booking.md#rules)."""
+    """Whether others may displace a Reservation (docs/design/fair-booking.md#rules)."""
 
     FIRM = "firm"
     FLEX = "flex"
@@ -65,9 +65,9 @@ NEXT: dict[State, frozenset[State]] = {
             State.ENDED,
         }
     ),
-    # CONFIRMED again is the undo of a cancel, within its ten seconds.
+    # Back to CONFIRMED: the undo of a cancellation, within ten seconds.
     State.CANCELLED: frozenset({State.CONFIRMED}),
-    # CANCELLED is the undo of a booking for now, within ten seconds of making it.
+    # To CANCELLED: the undo of a booking for now, within ten seconds.
     State.ACTIVE: frozenset(
         {State.ENDED, State.RELEASED, State.REFUNDED, State.CANCELLED}
     ),

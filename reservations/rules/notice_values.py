@@ -1,4 +1,4 @@
-"""What the words of a Notice may use: stored numbers, and names as allowed."""
+"""The values for a Notice's text: stored numbers, and names that the reader may see."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class NoticeValues:
 
     Attributes:
         detail: the values stored when it was created.
-        gpus: the Gpus of its Reservation; "" without one.
+        gpus: the Gpus of its Reservation. "": none.
         who: the other person as the reader may see them: "Bo (vision)", or only
-            "vision"; "" without one.
+            "vision". "": none.
     """
 
     detail: Mapping[str, Any]
@@ -48,7 +48,7 @@ class NoticeValues:
         """Return an instant stored as ISO 8601, for a sentence.
 
         Raises:
-            KeyError, ValueError: it is not stored, or no instant.
+            KeyError, ValueError: it is missing, or not an instant.
         """
         return time_text(datetime.fromisoformat(self.detail[name]), self.zone)
 
@@ -58,7 +58,7 @@ class NoticeValues:
         return f"{at.astimezone(self.zone):%H:%M}"
 
     def hours(self, name: str) -> str:
-        """Return stored GPU-seconds as "12 credits"; "" for none."""
+        """Return stored GPU-seconds as "12 credits". "": none."""
         found = self.detail.get(name)
         return credits_text(int(found)) if found else ""
 

@@ -4,7 +4,7 @@ See docs/design/fair-booking.md#rule-3.
 
 If its holder chose so, a Reservation continues past its end until one of its Gpus is
 claimed. Then there are ten minutes to leave. The overstay lies between ``booked_end``
-and ``end``. It is paid as it is used, counts in no quota and is never frozen. For a
+and ``end``. It is charged as used, counts in no quota and is never frozen. For a
 requesting User it ends with the notice.
 """
 
@@ -70,7 +70,7 @@ def occupied_until(
     """Return until when a Reservation blocks others.
 
     Args:
-        leave_at: the end of the notice, if an overstay were claimed now; None: no
+        leave_at: the end of the notice, if an overstay were claimed now. None: no
             claim, so the whole Window counts.
     """
     if end <= booked_end or leave_at is None:
@@ -89,7 +89,7 @@ def notice_end(now: datetime, policy: Policy) -> datetime:
 
 
 def latest_end(start: datetime, booked_end: datetime, policy: Policy) -> datetime:
-    """Return until when a Reservation may stay on where nothing is in the way."""
+    """Return until when a Reservation may stay on if nothing is in the way."""
     longest = start + timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
     latest = booked_end + timedelta(seconds=policy.overstay_seconds)
     return max(min(latest, longest), booked_end)
@@ -107,7 +107,7 @@ def tail_end(
 
 
 def claimed_text(told: NoticeValues) -> str:
-    """Say until when the Gpus have to be left. detail: leave_at."""
+    """Say when the Gpus must be free. detail: leave_at."""
     return sentence(
         "Someone needs the GPUs on which you stayed after your booking. "
         "Your {booking} now ends at {leave_at}. Jobs that still run then "

@@ -1,8 +1,8 @@
 """The site's rules as one frozen value, each declared once.
 
 See docs/design/fair-booking.md#defaults. The row, the page and the admin are made from
-the declarations: ``telemetry.rules.policy_declaration`` says how. A new rule needs its
-declaration here, a migration, and the code that obeys it.
+the declarations, as ``telemetry.rules.policy_declaration`` describes. A new rule needs
+its declaration here, a migration, and the code that applies it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from telemetry.rules.policy_declaration import (
 )
 
 LONGEST_POSSIBLE_SECONDS = 31 * DAY_SECONDS
-"""No site may allow more: it bounds how far back a query for overlaps looks."""
+"""The maximum for every site. It bounds how far back a query for overlaps reads."""
 GRID_MOST_SECONDS = DAY_SECONDS
 MOST_LIVE_RESERVATIONS = 1000
 _YEAR_SECONDS = 366 * DAY_SECONDS
@@ -40,7 +40,7 @@ _PEOPLE = sentence("People")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What decides about a request, its price, its job, and who sees names.
+    """The rules about requests, prices, jobs, and the visibility of names.
 
     The page shows the rules of a group together, in this order.
     """
@@ -150,7 +150,7 @@ class Policy:
         sentence("half life"),
         sentence("After this time, past use counts half in fair share."),
         shown=sentence("14 days"),
-        # Shorter, and the weights would be numbers of many thousand digits.
+        # With a shorter one the weights would have many thousand digits.
         least=DAY_SECONDS,
         most=10 * _YEAR_SECONDS,
         group=_SHARE,
@@ -411,14 +411,15 @@ class Policy:
         group=_PEOPLE,
     )
     version: int = 0
-    """Counts the changes; stored with every decision
-    (docs/design/fair-booking.md#rule-8)."""
+    """Counts the changes. Stored with every decision
+    (docs/design/fair-booking.md#rule-8).
+    """
 
     def __post_init__(self) -> None:
         """Check every rule, and the rules against each other.
 
         Raises:
-            PolicyInvalid: names the first field that is wrong.
+            PolicyInvalid: names the first invalid field.
         """
         check_limits_of(self)
         if DAY_SECONDS % self.grid_seconds:

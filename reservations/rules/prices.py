@@ -1,14 +1,13 @@
-"""What one second costs, by the hour of the week. Pure.
+"""The cost of one second, by the hour of the week. Pure.
 
 See docs/design/fair-booking.md#terms. Cost of holding = ``weight x Gpus x seconds``,
 with an optional peak rate. A peak factor is a whole number, so that costs stay whole
 weighted GPU-seconds and add up (docs/design/fair-booking.md#i8): the cost of a Window
 is the sum, over its pieces of one rate, of ``weight x factor x seconds``. Peak hours
-are hours of the local week, each from the full hour of the site's clock; where the
-clock is set back an hour of the week comes twice, where it is set forward one is left
-out.
+are hours of the local week, each from the full hour of the site's clock. When the clock
+is set back an hour of the week comes twice, when it is set forward one is left out.
 
-Cost: a day's peak spans are found once and kept; then O(days of the Window).
+Cost: a day's peak spans are computed once and cached. Then O(days of the Window).
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ MOST_FACTOR = 10
 PEAK_LENGTH = 120
 """Characters of ``PeakHours.to_text`` at most."""
 _STEP_SECONDS = 900
-"""Clocks are set at, and stand off UTC by, multiples of a quarter of an hour."""
+"""Clocks change at multiples of a quarter of an hour, and so do their UTC offsets."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PeakHours:
-    """In these hours of the local week every second counts ``factor`` times."""
+    """Hours of the local week in which every second counts ``factor`` times."""
 
     factor: int
     """2 to 10."""
     mask: int
-    """Bit n: the n-th hour of the week; 0 is Monday 0:00 to 1:00."""
+    """Bit n: the n-th hour of the week. 0 is Monday 0:00 to 1:00."""
     zone: str
     """IANA name of the clock."""
 
@@ -107,12 +106,12 @@ def _spans(mask: int, zone: str, day: int) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """What one second of some Gpus together costs, in weighted GPU-seconds."""
+    """The cost of one second of some Gpus together, in weighted GPU-seconds."""
 
     flat: int = 0
     """At any time: the sum of the weights."""
     extras: tuple[tuple[PeakHours, int], ...] = ()
-    """On top of it in these hours: weight x (factor - 1). In order, none is 0."""
+    """Added in these hours: weight x (factor - 1). In order, none is 0."""
 
     @classmethod
     def of(cls, weight: int, peak: PeakHours | None) -> Tariff:
@@ -122,7 +121,7 @@ class Tariff:
         return cls(weight, ((peak, weight * (peak.factor - 1)),))
 
     def __add__(self, other: Tariff) -> Tariff:
-        """Return what both together cost."""
+        """Return the cost of both together."""
         return self._with(other, 1)
 
     def __sub__(self, other: Tariff) -> Tariff:
@@ -137,12 +136,12 @@ class Tariff:
         return Tariff(self.flat + sign * other.flat, tuple(kept))
 
     def lighter(self, weight: int) -> Tariff:
-        """Return one Gpu's Tariff at another weight, with the same peak hours."""
+        """Return one Gpu's Tariff with another weight and the same peak hours."""
         extras = tuple((peak, weight * (peak.factor - 1)) for peak, _ in self.extras)
         return Tariff(weight, extras)
 
     def between(self, start: int, end: int) -> int:
-        """Return the cost of [start, end), in Unix seconds; 0 where it is empty."""
+        """Return the cost of [start, end), in Unix seconds. 0: it is empty."""
         if end <= start:
             return 0
         cost = self.flat * (end - start)
@@ -151,7 +150,7 @@ class Tariff:
         return cost
 
     def cost(self, window: Window) -> int:
-        """Return the cost of holding over a Window, weighted GPU-seconds."""
+        """Return the cost of holding over a Window, in weighted GPU-seconds."""
         return self.between(unix(window.start), unix(window.end))
 
     def pieces(self, window: Window) -> list[tuple[Window, int]]:
@@ -184,11 +183,11 @@ class Tariff:
 
 
 Rate = int | Tariff
-"""Weighted Gpus: what a second costs, the same at any time or by the hour."""
+"""Weighted Gpus: the cost of a second, constant or by the hour."""
 
 
 def combined_tariff(tariffs: Iterable[Tariff]) -> Tariff:
-    """Return what several Gpus cost together."""
+    """Return the cost of several Gpus together."""
     found = list(tariffs)
     if not any(one.extras for one in found):
         return Tariff(sum(one.flat for one in found))

@@ -27,8 +27,9 @@ class Holding:
     gpu_pks: frozenset[int]
     kind: Kind
     shared: bool = False
-    """Another person's, shared with the requester: it counts for the limit of GPUs
-    at once, and for no other limit."""
+    """Whether another person shares it with the requester. It counts for the limit of
+    GPUs at once, and for no other limit.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +40,18 @@ class Request:
     window: Window
     now: datetime
     earliest: datetime | None = None
-    """When "now" comes true: once who stays on has had notice. None: at ``now``."""
+    """The real start of "now", after the notice of an overstay. None: ``now``."""
     token: int | None = None
-    """Number of the Token that is spent on it: no horizon limits it."""
+    """Number of the Token that is spent on it. Then no horizon limits it."""
 
     @property
     def rate(self) -> Tariff:
-        """Weighted Gpus: the cost of one second, by the hour of the week."""
+        """Return the weighted Gpus: the cost of one second, by the hour of the week."""
         return combined_tariff(gpu.tariff for gpu in self.gpus)
 
     @property
     def rates(self) -> dict[int, Tariff]:
-        """The same by Pool; 0 stands for all of them together."""
+        """Return the weighted Gpus by Pool. 0 is for all of them together."""
         found = {0: self.rate}
         for gpu in self.gpus:
             if gpu.pool_pk:
@@ -59,18 +60,18 @@ class Request:
 
     @property
     def cost_gpu_seconds(self) -> int:
-        """Weighted GPU-seconds of the whole Window."""
+        """Return the weighted GPU-seconds of the whole Window."""
         return cost_gpu_seconds(self.window, rate=self.rate)
 
     @property
     def peak_gpu_seconds(self) -> int:
-        """What of the cost the peak hours add."""
+        """Return the part of the cost from peak hours."""
         return self.cost_gpu_seconds - self.rate.flat * self.window.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the decision looks at: facts as they are under the locks."""
+    """The facts for a decision, as they are under the locks."""
 
     policy: Policy
     calendar: Calendar
@@ -81,18 +82,18 @@ class Snapshot:
     """Pools that the requester may not book."""
     membership_pk: int = 0
     freed_gpu_seconds: int = 0
-    """Committed now and not with the request: what a change gives up."""
+    """Committed now and not with the request: returned by a change."""
     tree: FairTree | None = None
-    """None: nobody's flex is in the way, or none may be taken."""
+    """None: no flex of others is in the way, or none may be taken."""
     strike: Strike | None = None
     """A shorter horizon of the requester, after no-shows."""
     returns: EarlyReturns | None = None
-    """What the requester gave back and used, where it could shorten the horizon."""
+    """The requester's returns and use, if they could shorten the horizon."""
     right: Right | None = None
-    """A right to book that ends: a guest's, a course's. None: it has no end."""
+    """A right to book that ends, of a guest or in a course. None: it has no end."""
     brief: bool = False
-    """A refusal by quota need not say what would still fit."""
+    """Whether a refusal by quota may leave out what would still fit."""
     quotas_asked: dict[object, object] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
-    """What ``check_quotas`` found, by Window and rates; never copied."""
+    """Results of ``check_quotas``, by Window and rates. Never copied."""

@@ -1,8 +1,8 @@
-"""A change is reviewed before it is saved: its mark, and why it is not saved. Pure.
+"""The review of a change before it is saved: its mark, and its errors. Pure.
 
-The page of ``reservations.web.review_page`` shows what a change does and sends the mark
-of it with the button that saves. The service that saves makes the mark again. Another
-mark means that something changed in between, and nothing is saved.
+The page of ``reservations.web.review_page`` shows the effects of a change and sends
+their mark with the button that saves. The service that saves computes the mark again.
+Another mark means that something changed in between, and nothing is saved.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def mark_of(facts: object) -> str:
 
 
 class FieldsInvalid(FieldsRefused):
-    """A change that is not complete or not possible, field by field.
+    """A change that is incomplete or impossible, by field.
 
-    The field "" is about several.
+    The field "" stands for several fields.
     """
 
     code = "fields-invalid"

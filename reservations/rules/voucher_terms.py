@@ -1,12 +1,12 @@
-"""What a Token buys, and why one is refused (docs/design/fair-booking.md#rule-7).
+"""The use of a Token, and why one is refused (docs/design/fair-booking.md#rule-7).
 
-A Token is one firm booking of the Membership that it is owed to, beyond the horizon and
-beyond the shorter one after no-shows. It ignores horizon limits and nothing else:
-quota, person-wide caps, the grid and the longest booking hold, because every promise to
-others (docs/design/fair-booking.md#i3, #i4) rests on them. Where the booking would be
-had without it, it is not spent; it buys no flex; it is good until it expires, and its
-booking begins before. What its owner cancels does not bring it back; what the site
-refunds does.
+A Token is one firm booking of its Membership, beyond the horizon and beyond the shorter
+one after no-shows. It lifts only horizon limits. Quota, person-wide caps, the grid and
+the longest booking apply, because every promise to others
+(docs/design/fair-booking.md#i3, #i4) rests on them. It is not spent if the booking is
+possible without it, and never on flex. It is valid until it expires, and its booking
+must begin before. A cancellation by its owner does not return it, a refund by the site
+does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from telemetry.protocol.sentences import sentence
 USED, EXPIRED, REVOKED = "used", "expired", "revoked"
 ELSEWHERE, TOO_FAR = "elsewhere", "too-far"
 GOOD_FOR_SECONDS = 366 * 86_400
-"""Of a Token without a day of its own: it was given before they expired."""
+"""Of a Token without an expiry date, from before Tokens expired."""
 
 
 @dataclass(eq=False)
@@ -33,7 +33,7 @@ class TokenRefused(Refusal):
     token: int
     why: str
     account: str = ""
-    """Whom it is owed to."""
+    """The account that owns it."""
     expires_at: datetime | None = None
 
     def text(self, zone: tzinfo = UTC) -> str:

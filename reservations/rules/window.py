@@ -1,7 +1,7 @@
-"""Half-open spans of time, [start, end), in UTC, and the grid they stand on.
+"""Half-open spans of time, [start, end), in UTC, and their grid.
 
-The grid counts from the Unix epoch in UTC, so it neither shifts nor skips when
-the site's zone changes to summer time.
+The grid counts from the Unix epoch in UTC, so it neither shifts nor skips when the
+site's zone changes to summer time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def unix(at: datetime) -> int:
     """Return the whole Unix second of an aware instant, rounded down.
 
     Raises:
-        ValueError: the instant carries no zone.
+        ValueError: the instant has no zone.
     """
     if at.tzinfo is None:
         raise ValueError(f"{at.isoformat()} has no time zone")
@@ -32,12 +32,12 @@ def instant(unix_seconds: int) -> datetime:
 
 
 def whole_second(at: datetime) -> datetime:
-    """Return the instant without its fraction: costs are whole GPU-seconds."""
+    """Return the instant without its fraction, because costs are whole GPU-seconds."""
     return at.astimezone(UTC).replace(microsecond=0)
 
 
 def on_grid(at: datetime, grid_seconds: int) -> bool:
-    """Say whether an instant stands on the grid."""
+    """Say whether an instant is on the grid."""
     return at.microsecond == 0 and unix(at) % grid_seconds == 0
 
 
@@ -91,7 +91,7 @@ class Window:
         return Window(start, end) if start < end else None
 
     def hours(self) -> Iterator[Window]:
-        """Cut at the full hours (UTC), first and last piece may be shorter."""
+        """Cut at the full hours (UTC). The first and last piece may be shorter."""
         start = self.start
         while start < self.end:
             end = min(
@@ -103,7 +103,7 @@ class Window:
 
 
 def merged(windows: Iterable[Window]) -> list[Window]:
-    """Join Windows that meet or touch; sorted and apart afterwards."""
+    """Join Windows that meet or touch. The result is sorted and disjoint."""
     joined: list[Window] = []
     for window in sorted(windows):
         if joined and window.start <= joined[-1].end:
@@ -130,11 +130,11 @@ def without(window: Window, taken: Iterable[Window]) -> list[Window]:
 
 
 def chain(window: Window, own: Iterable[Window]) -> Window:
-    """Return the Window joined with those of ``own`` that touch it, back to back.
+    """Return the Window joined with those of ``own`` that are adjacent to it.
 
-    Back-to-back reservations of one person on one Gpu count as one
-    (docs/design/fair-booking.md#terms), or the longest reservation could be had in
-    pieces.
+    Adjacent reservations of one person on one Gpu count as one
+    (docs/design/fair-booking.md#terms). Otherwise the longest reservation could be
+    exceeded in pieces.
     """
     for joined in merged([window, *own]):
         if joined.start <= window.start and window.end <= joined.end:
@@ -147,8 +147,8 @@ def window_from(
 ) -> Window:
     """Return the Window of at least a duration that ends on the grid.
 
-    A Window that begins off the grid ("now") is lengthened to the next grid
-    instant, or shortened where that would be longer than allowed.
+    A Window that begins off the grid ("now") is lengthened to the next grid instant, or
+    shortened if that would be longer than allowed.
     """
     end = grid_ceil(start + timedelta(seconds=duration_seconds), grid_seconds)
     if (end - start).total_seconds() > longest_seconds:

@@ -1,4 +1,4 @@
-"""Bookings that repeat: /api/v1/series. The first one is drawn, the rest follow."""
+"""Bookings that repeat: /api/v1/series. The first one is given, the rest follow."""
 
 from datetime import date
 from typing import Any, Literal
@@ -38,7 +38,7 @@ class SeriesPreviewIn(BookIn):
 
 
 class SeriesIn(SeriesPreviewIn):
-    """The same, with what to do about days that are refused."""
+    """A series to save, with the treatment of days that are refused."""
 
     skip_refused: bool = False
     skip: list[date] = Field(default_factory=list, max_length=MOST_TIMES)
@@ -75,7 +75,7 @@ def _wish(request: HttpRequest, what: SeriesPreviewIn, *, writes: bool) -> Serie
 
 @router.post("/series/preview")
 def preview(request: HttpRequest, what: SeriesPreviewIn) -> dict[str, object]:
-    """Say for each day what saving would do; writes nothing."""
+    """Return the effect of saving for each day, without writing anything."""
     wanted = _wish(request, what, writes=False)
     now = count_request(signed_in(request), writes=False)
     looked = series.rehearse(wanted, now=now)
@@ -91,7 +91,7 @@ def preview(request: HttpRequest, what: SeriesPreviewIn) -> dict[str, object]:
 
 @router.post("/series", response={201: dict[str, Any]})
 def create(request: HttpRequest, what: SeriesIn) -> Status[dict[str, object]]:
-    """Book every day within the horizon; the tick books the others in time."""
+    """Book every day within the horizon. The tick books the others in time."""
     wanted = _wish(request, what, writes=True)
     made, looked = series.create(
         wanted,
@@ -130,7 +130,7 @@ def end(request: HttpRequest, pk: int) -> dict[str, object]:
 
 @router.post("/series/{int:pk}/skip")
 def skip(request: HttpRequest, pk: int, which: DayIn) -> dict[str, object]:
-    """Leave one day out; where it is booked, it is cancelled."""
+    """Leave one day out. If it is booked, it is cancelled."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     found = series_end.skip_day(series_id=pk, user=user, day=which.day, now=now)

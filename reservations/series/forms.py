@@ -1,4 +1,4 @@
-"""What the addresses of the series pages may say."""
+"""Filters in the addresses of the series pages."""
 
 from django import forms
 
@@ -6,7 +6,7 @@ from telemetry.web.plain_forms import PlainForm
 
 
 class SeriesFilterForm(PlainForm):
-    """Which Series, and which page."""
+    """A filter of Series, and the page."""
 
     state = forms.ChoiceField(
         required=False,

@@ -28,7 +28,7 @@ MONDAY_TO_FRIDAY = range(5)
 
 
 class Repeat(StrEnum):
-    """How a Series goes on."""
+    """The interval of a Series."""
 
     DAILY = "daily"
     WEEKDAYS = "weekdays"
@@ -60,7 +60,7 @@ class SeriesInvalid(Refusal):
 
 @dataclass(eq=False)
 class SeriesConflict(Refusal):
-    """Some occurrences cannot be booked, and the request does not leave them out."""
+    """Some days cannot be booked, and the request does not leave them out."""
 
     code = "series-conflict"
     title = sentence("Some days are refused")
@@ -90,16 +90,16 @@ PASSING = frozenset(
         "pool-quota-exceeded",
     }
 )
-"""Codes of refusals that may pass by themselves before the start."""
+"""Codes of refusals that may disappear before the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a Series takes place.
+    """The days and times of a Series.
 
     Attributes:
-        until: last local day that may be one of it; None: only ``times`` ends it.
-        times: how many there are at most.
+        until: the last possible local day. None: only ``times`` ends it.
+        times: the greatest number of days.
     """
 
     repeat: Repeat
@@ -111,7 +111,7 @@ class Rule:
     times: int | None = None
 
     def check(self) -> None:
-        """Refuse what would never end, never begin, or meet itself.
+        """Refuse a rule that never ends, never begins, or overlaps itself.
 
         Raises:
             SeriesInvalid: names the field.
@@ -184,7 +184,7 @@ def rule_from(
     until: date | None,
     times: int | None,
 ) -> Rule:
-    """Return the Rule whose first occurrence was drawn on the calendar, checked.
+    """Return the checked Rule whose first occurrence was drawn on the calendar.
 
     Raises:
         SeriesInvalid.

@@ -1,4 +1,4 @@
-"""One look at some days of a Series: each is judged and booked under all locks."""
+"""Judge and book some days of a Series under all locks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,9 @@ class JudgedDay:
     day: date
     window: Window
     state: str
-    """booked, later (its refusal may pass), refused, ahead (beyond the horizon)."""
+    """booked, later (its refusal may disappear), refused, ahead (beyond the
+    horizon).
+    """
     decision: Decision | None = None
     refusal: Refusal | None = None
     reservation: Reservation | None = None
@@ -46,7 +48,7 @@ class JudgedDay:
 
 @dataclass(frozen=True, slots=True)
 class SeriesWish:
-    """What shall be repeated."""
+    """The booking to repeat."""
 
     membership: Membership
     gpu_ids: tuple[int, ...]
@@ -55,7 +57,7 @@ class SeriesWish:
 
 
 def rule_of(row: Series) -> Rule:
-    """Return the Rule that a row keeps."""
+    """Return the Rule of a row."""
     return Rule(
         repeat=Repeat(row.repeat),
         first_day=row.first_day,
@@ -84,7 +86,7 @@ def days_ahead(rule: Rule, at: datetime, policy: Policy) -> list[JudgedDay]:
 def book_days(
     wanted: SeriesWish, days: Sequence[date], policy: Policy, at: datetime
 ) -> list[JudgedDay]:
-    """Book each day under the locks of them all; a refusal stops no other day."""
+    """Book each day under the locks of all. A refusal does not stop the other days."""
     if not days:
         locks.read(wanted.membership, wanted.gpu_ids)
         return []
@@ -134,6 +136,6 @@ def _book_one(
 
 
 def lock_row(pk: int) -> Series | None:
-    """Lock a Series after everything else; None: it has ended."""
+    """Lock a Series, as the last lock. None: it has ended."""
     rows = Series.objects.select_for_update(no_key=True, of=("self",))
     return rows.filter(pk=pk, state=Series.State.RUNNING).first()

@@ -1,4 +1,4 @@
-"""A Series ends: no further day, not this day, or this one and all that follow."""
+"""End a Series, leave one day out, or cancel a day and all that follow."""
 
 import logging
 from collections.abc import Iterable
@@ -45,10 +45,10 @@ def end(*, series_id: int, user: User, now: datetime) -> Series:
 
 
 def skip_day(*, series_id: int, user: User, day: date, now: datetime) -> Occurrence:
-    """Leave one day out: cancel it where it is booked.
+    """Leave one day out. If it is booked, it is cancelled.
 
     Raises:
-        SeriesInvalid: that is no day of it, or it has begun.
+        SeriesInvalid: it is no day of the Series, or it has begun.
         NotFound.
     """
     at = whole_second(now)
@@ -71,7 +71,7 @@ def skip_day(*, series_id: int, user: User, day: date, now: datetime) -> Occurre
 
 
 def cancel_from(*, series_id: int, user: User, day: date, now: datetime) -> int:
-    """End a Series before a day: that one and all that follow are cancelled.
+    """End a Series before a day. That day and all that follow are cancelled.
 
     Returns:
         How many bookings were cancelled.

@@ -1,8 +1,8 @@
-"""The same again: a Series is shown day by day, saved, gone on with, ended.
+"""Series of bookings: preview, save, extend and end.
 
-Each day is a booking like any other: same locks, same rules, same ledger. What is
-shown beforehand is what saving would do, taken back (`rehearse`). Days beyond the
-horizon are booked by the tick as they come into it (`extend`).
+Each day is a normal booking, with the same locks, rules and ledger. The preview is the
+real booking, rolled back (`rehearse`). Days beyond the horizon are booked by the tick
+once they are within it (`extend`).
 """
 
 import logging
@@ -39,13 +39,13 @@ from telemetry.protocol.sentences import sentence
 from telemetry.rules.isolated_steps import isolated
 
 MOST_SERIES = 10
-"""Series of one person that run at once."""
+"""Running Series of one person."""
 MOST_ROWS = 50
-"""Series that one tick looks at."""
+"""Series per tick."""
 AGAIN = timedelta(minutes=10)
-"""After this time a day is tried again whose refusal may pass."""
+"""A day whose refusal may disappear is tried again after this time."""
 TOLD_BEFORE = timedelta(hours=24)
-"""So long before its start a day that still waits is told."""
+"""How long before its start the holder of a day without a booking is notified."""
 MOST_NEXT_SLOTS = 5
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def checked_wish(
 
 
 def rehearse(wanted: SeriesWish, *, now: datetime) -> list[JudgedDay]:
-    """Return what saving would do with each day; everything is taken back.
+    """Return the effect of saving for each day. Everything is rolled back.
 
     Raises:
         NotFound: a Gpu that does not exist.
@@ -105,14 +105,14 @@ def create(
     skip: Collection[date] = (),
     now: datetime,
 ) -> tuple[Series, list[JudgedDay]]:
-    """Book every day within the horizon and keep the rest for the tick.
+    """Book every day within the horizon and store the rest for the tick.
 
     Args:
-        skip_refused: book the others where some days are refused.
+        skip_refused: book the others if some days are refused.
         skip: days that are left out.
 
     Raises:
-        SeriesConflict: some are refused, and it was not said to leave them out.
+        SeriesConflict: some are refused, and the request does not leave them out.
         SeriesInvalid: too many Series run already.
     """
     at = whole_second(now)
@@ -142,7 +142,7 @@ def create(
 
 
 def extend(at: datetime, policy: Policy) -> dict[str, int]:
-    """Book the days that have come into the horizon; a step of the tick."""
+    """Book the days that are within the horizon now. A step of the tick."""
     due = Series.objects.filter(state="running", look_at__lte=at).order_by("look_at")
     booked = conflicts = 0
     for pk in due.values_list("pk", flat=True)[:MOST_ROWS]:
@@ -201,11 +201,12 @@ def _store_day_results(row: Series, looked: Iterable[JudgedDay], at: datetime) -
         )
 
 
-# --- going on ----------------------------------------------------------------------
+# --- the tick
+# --------------------------------------------------------------------------
 
 
 def _extend(pk: int, at: datetime, policy: Policy) -> list[JudgedDay]:
-    """Look at one Series once, in a transaction of its own."""
+    """Process one Series once, in its own transaction."""
     row = Series.objects.select_related("user", "membership__account").get(pk=pk)
     gpu_ids = tuple(row.gpus.order_by("pk").values_list("pk", flat=True))
     with transaction.atomic(durable=True):
@@ -219,7 +220,7 @@ def _extend(pk: int, at: datetime, policy: Policy) -> list[JudgedDay]:
         fresh = lock_row(pk)
         if fresh is None:
             return []
-        # It may have been cut short since it was read.
+        # It may have been shortened since it was read.
         rule = rule_of(fresh)
         known = dict(row.occurrences.values_list("day", "state"))
         days = [
@@ -235,7 +236,7 @@ def _extend(pk: int, at: datetime, policy: Policy) -> list[JudgedDay]:
 
 
 def _missed(rule: Rule, known: dict[date, str], at: datetime) -> Iterator[JudgedDay]:
-    """Yield the days that waited until they had begun, or nobody looked at."""
+    """Yield the days that waited until they had begun, or were never processed."""
     for day in rule.days():
         window = rule.window(day)
         if window.start >= at:
@@ -271,7 +272,7 @@ def _notify_owner(
 
 
 def _schedule_next_run(row: Series, rule: Rule, policy: Policy, at: datetime) -> None:
-    """Store when the series is due again; end it when no day is left."""
+    """Store when the series is due again. End it if no day is left."""
     states = dict(row.occurrences.values_list("day", "state"))
     horizon = timedelta(seconds=policy.firm_horizon_seconds)
     looks = [

@@ -1,4 +1,4 @@
-"""Bookings that repeat: the list, the form with its preview, one with its days."""
+"""Bookings that repeat: the list, the form with its preview, and one with its days."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ _WORDS = {
 
 @require_safe
 def series_list(request: HttpRequest) -> HttpResponse:
-    """List one's Series, newest first."""
+    """List the User's Series, newest first."""
     asked = read_filters(SeriesFilterForm, request.GET)
     rows = Series.objects.filter(user=reader(request)).prefetch_related("gpus__node")
     state = asked.values.get("state") or "running"
@@ -68,7 +68,7 @@ def series_list(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def series_new(request: HttpRequest) -> HttpResponse:
-    """Show the form, filled from the address as a draft of the calendar is."""
+    """Show the form, filled from the address like a draft of the calendar."""
     user = reader(request)
     draft, notices = read_draft(request.GET)
     policy = site_policy()
@@ -157,7 +157,7 @@ def series_cancel(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _act(request: HttpRequest, pk: int, act: str) -> HttpResponse:
-    """Do it; a refusal is said on the Series' page."""
+    """Run an action. A refusal is shown on the Series' page."""
     user = reader(request)
     try:
         now = count_request(user, writes=True)

@@ -1,4 +1,4 @@
-"""What people do together: co-users, Offers, giving back in part. /api/v1/..."""
+"""Co-users, Offers, and partial returns: /api/v1/..."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ MOST_OFFERS = 100
 
 
 class ShareIn(_Strict):
-    """With whom: a login of the same account."""
+    """The person to share with: a login of the same account."""
 
     user: Line = Field(min_length=1, max_length=150)
 
 
 class OfferIn(_Strict):
-    """Given to a person, or against another's reservation."""
+    """An Offer to a person, or in exchange for another's reservation."""
 
     reservation: Key
     to: Line = Field("", max_length=150)
@@ -38,14 +38,14 @@ class OfferIn(_Strict):
 
 
 class AcceptIn(_Strict):
-    """What the taker was shown; "firm": no less is taken."""
+    """The kind that the taker was shown. "firm": nothing less is accepted."""
 
     kind: Line = Field("", max_length=8)
 
 
 @router.post("/reservations/{int:pk}/co-users", response={201: dict[str, Any]})
 def share(request: HttpRequest, pk: int, who: ShareIn) -> Status[dict[str, object]]:
-    """Let a member of the same account use one's reservation."""
+    """Let a member of the same account use the caller's reservation."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     made = co_use.share(reservation_id=pk, user=user, username=who.user, now=now)
@@ -99,7 +99,7 @@ def star(request: HttpRequest, what: StarIn) -> dict[str, object]:
 
 
 class AskIn(_Strict):
-    """What the holder of a reservation is asked."""
+    """The message to the holder of a reservation."""
 
     message: Line = Field(min_length=1, max_length=200)
 
@@ -115,7 +115,7 @@ def ask(request: HttpRequest, pk: int, what: AskIn) -> Status[dict[str, object]]
 
 @router.post("/offers", response={201: dict[str, Any]})
 def make(request: HttpRequest, what: OfferIn) -> Status[dict[str, object]]:
-    """Offer one's reservation: as a gift, or as a swap."""
+    """Offer the caller's reservation, as a gift or as a swap."""
     user = signed_in(request)
     made = offers.offer(
         reservation_id=what.reservation,
@@ -131,14 +131,14 @@ def make(request: HttpRequest, what: OfferIn) -> Status[dict[str, object]]:
 
 @router.post("/offers/{int:pk}/preview")
 def preview(request: HttpRequest, pk: int) -> dict[str, object]:
-    """Say what accepting would be for oneself; writes nothing."""
+    """Return the effect of accepting on the caller, without writing anything."""
     user = signed_in(request)
     sides = offers.outlook(
         offer_id=pk, user=user, now=count_request(user, writes=False)
     )
     taker = Offer.objects.filter(pk=pk, taker__user=user).exists()
     own = sides.taker if taker else sides.maker
-    # The other side's numbers are theirs.
+    # The other side's numbers are private.
     return {} if own is None else decision_json(own)
 
 
@@ -146,7 +146,9 @@ def preview(request: HttpRequest, pk: int) -> dict[str, object]:
 def accept(
     request: HttpRequest, pk: int, shown: AcceptIn | None = None
 ) -> dict[str, object]:
-    """Accept: both sides are judged again and exchanged, or nothing is."""
+    """Accept an offer. Both sides are judged again and exchanged, or nothing
+    changes.
+    """
     user = signed_in(request)
     done = offers.accept(
         offer_id=pk,
@@ -189,14 +191,14 @@ def _offer(row: Offer, user: User) -> dict[str, object]:
 
 
 class PartIn(_Strict):
-    """Which part goes: some GPUs, the last hours, or both."""
+    """The part to give back: some GPUs, the last hours, or both."""
 
     gpu_ids: GpuIds = Field(default_factory=list)
     hours: float = Field(0, ge=0, le=31 * 24)
 
 
 class GiveBackIn(PartIn):
-    """The same, of the version that was shown."""
+    """The part, with the version that was shown."""
 
     version: StrictInt
     reason: Line = Field("", max_length=400)
@@ -223,7 +225,7 @@ def price(request: HttpRequest, pk: int, part: PartIn) -> dict[str, object]:
 
 @router.post("/reservations/{int:pk}/give-back")
 def give_back(request: HttpRequest, pk: int, part: GiveBackIn) -> dict[str, object]:
-    """Give a part back; the rest runs on."""
+    """Give a part back. The rest continues."""
     user = signed_in(request)
     left = partial_release.give_back_part(
         reservation_id=pk,

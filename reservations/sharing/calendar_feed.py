@@ -10,7 +10,7 @@ from reservations.models import CalendarFeed, User
 from reservations.store.audit_log import audit_act
 
 READ_AGAIN = timedelta(minutes=5)
-"""When an address was read last is written at most this often."""
+"""The last use of an address is stored at most this often."""
 
 
 def address_hash(address: str) -> str:
@@ -20,7 +20,7 @@ def address_hash(address: str) -> str:
 
 @transaction.atomic(durable=True)
 def make_feed(*, user: User, now: datetime) -> str:
-    """Make a new address, shown once; the one before is good no longer."""
+    """Create a new address, shown once. The previous one becomes invalid."""
     address = secrets.token_urlsafe(32)
     CalendarFeed.objects.update_or_create(
         user=user,
@@ -36,7 +36,7 @@ def make_feed(*, user: User, now: datetime) -> str:
 
 @transaction.atomic(durable=True)
 def revoke_feed(*, user: User, now: datetime) -> bool:
-    """Take the address back; False: there was none."""
+    """Revoke the address. False: there was none."""
     gone, _ = CalendarFeed.objects.filter(user=user).delete()
     if gone:
         _audit("revoked", user, now)
@@ -44,7 +44,7 @@ def revoke_feed(*, user: User, now: datetime) -> bool:
 
 
 def reader_of(address: str, *, now: datetime) -> User | None:
-    """Return whose calendar it is; None: nobody's, or switched off since."""
+    """Return the owner of an address. None: unknown, or the owner is deactivated."""
     found = (
         CalendarFeed.objects.select_related("user")
         .filter(address_hash=address_hash(address), user__is_active=True)

@@ -24,12 +24,12 @@ from telemetry.protocol.sentences import sentence
 
 @transaction.atomic(durable=True)
 def share(*, reservation_id: int, user: User, username: str, now: datetime) -> CoUser:
-    """Let a member of the same Account use a Reservation; again changes nothing.
+    """Let a member of the same Account use a Reservation. Idempotent.
 
     Raises:
-        CannotShare: it is the owner, or as many share it as may.
+        CannotShare: it is the owner, or it has the most co-users allowed.
         NotChangeable: it is over.
-        NotAllowed, NotFound: not the owner; no such member of the Account.
+        NotAllowed, NotFound: not the owner, or no such member of the Account.
     """
     at = whole_second(now)
     row = _lock_shared_reservation(
@@ -41,7 +41,7 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
     if other.pk == row.user_id:
         raise CannotShare(why=sentence("it is yours already"))
     sharing = CoUser.objects.sharing().filter(reservation=row)
-    # Also one whose membership ended and was given back.
+    # This includes a person whose membership ended and was restored.
     known = CoUser.objects.filter(reservation=row, user=other, removed_at=None)
     before = known.first()
     if before is not None:
@@ -77,7 +77,7 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
 
 @transaction.atomic(durable=True)
 def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) -> bool:
-    """Remove a co-user from a Reservation; False: they were not a co-user.
+    """Remove a co-user from a Reservation. False: they were not a co-user.
 
     Args:
         co_user_id: key of the User who may no longer use it.

@@ -1,4 +1,4 @@
-"""What the forms of sharing, offering and giving back in part may say."""
+"""Forms for sharing, offering and giving back in part."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ MOST_GPUS = 64
 
 
 class ShareForm(PlainForm):
-    """With whom."""
+    """The person to share with."""
 
     user = forms.CharField(label=gettext_lazy("With whom"), max_length=150)
 
 
 class OfferForm(PlainForm):
-    """To a person, or against another Reservation."""
+    """The recipient, or the Reservation to swap with."""
 
     to = forms.CharField(
         label=gettext_lazy("Give it to"), max_length=150, required=False
@@ -35,7 +35,7 @@ class OfferForm(PlainForm):
     )
 
     def clean(self) -> dict[str, object]:
-        """Ask for one of both."""
+        """Require exactly one of both."""
         data = super().clean() or {}
         if not data.get("to") and not data.get("wanted") and not self.errors:
             self.add_error(
@@ -48,7 +48,7 @@ class OfferForm(PlainForm):
 
 
 class GpuNumbersField(forms.MultipleChoiceField):
-    """Several GPU numbers, one a box; whether they are held is seen later."""
+    """Several GPU numbers, one per box. The service checks whether they are held."""
 
     def to_python(self, value: Any) -> list[Any]:
         """Return the ticked values, as numbers where they are numeric."""
@@ -65,7 +65,7 @@ def _is_number(text: str) -> bool:
 
 
 class GiveBackForm(PlainForm):
-    """Which GPUs go, and how much of the end."""
+    """The GPUs to give back, and how much of the end."""
 
     gpus = GpuNumbersField(label="GPUs", required=False)
     hours = forms.FloatField(
@@ -74,7 +74,7 @@ class GiveBackForm(PlainForm):
     version = forms.IntegerField(label="Version", min_value=1, max_value=2**31)
 
     def clean(self) -> dict[str, object]:
-        """Ask for something to give back."""
+        """Require something to give back."""
         data = super().clean() or {}
         if not data.get("gpus") and not data.get("hours") and not self.errors:
             self.add_error(
@@ -85,7 +85,7 @@ class GiveBackForm(PlainForm):
 
 
 class OfferFilterForm(PlainForm):
-    """Which Offers, and which page of them."""
+    """A filter of Offers, and the page."""
 
     state = forms.ChoiceField(
         required=False,
@@ -95,7 +95,7 @@ class OfferFilterForm(PlainForm):
 
 
 class PastFilterForm(PlainForm):
-    """Which past Reservations, and which page."""
+    """A filter of past Reservations, and the page."""
 
     state = forms.ChoiceField(
         required=False,

@@ -41,7 +41,7 @@ def event_of(
     """Return the event of one Reservation.
 
     Args:
-        uid: never changes, and no other event has it.
+        uid: unique, and never changes.
         sequence: grows with every change.
         tentative: another booking may still take the GPUs.
     """
@@ -59,5 +59,5 @@ def event_of(
 
 
 def _without_control_characters(value: str) -> str:
-    """Leave control characters out, which a TEXT value must not have (3.3.11)."""
+    """Remove control characters, which a TEXT value must not have (3.3.11)."""
     return "".join(c for c in value if c == "\n" or c.isprintable())

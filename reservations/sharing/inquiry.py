@@ -1,4 +1,4 @@
-"""A question from one User to the holder of a Reservation, as a Notice."""
+"""A message from one User to the holder of a Reservation, as a Notice."""
 
 import unicodedata
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ from reservations.rules.window import unix, whole_second
 from telemetry.protocol.sentences import sentence
 
 AGAIN_SECONDS = 3600
-"""One message about one Reservation in so long."""
+"""Time between two messages about one Reservation."""
 MOST_A_DAY = 10
 """Messages that one User may send in 24 h, to all holders together."""
 
@@ -27,11 +27,12 @@ def ask_holder(
     """Send the holder of a live Reservation a message.
 
     Args:
-        message: one line; the holder reads it with the sender's name.
+        message: one line. The holder reads it with the sender's name.
 
     Raises:
-        CannotAsk: nothing to send, nobody to ask, or too many messages.
-        NotAllowed: the User may not book here. NotFound.
+        CannotAsk: an empty message, no holder to ask, or too many messages.
+        NotAllowed: the User may not book here.
+        NotFound.
     """
     at = whole_second(now)
     row = Reservation.objects.select_related("user").filter(pk=reservation_id).first()
@@ -39,7 +40,7 @@ def ask_holder(
         raise NotFound(what=sentence("reservation #{pk}", pk=reservation_id))
     if not user.memberships.filter(active=True).exists():
         raise NotAllowed(act=sentence("write to holders: you are in no group"))
-    # The rows of one sender are counted one after another.
+    # Serialised, so that the messages of one sender are counted correctly.
     User.objects.select_for_update(no_key=True).get(pk=user.pk)
     _check(row, user, message, at)
     told = notify(
@@ -60,7 +61,8 @@ def _check(row: Reservation, user: User, message: str, now: datetime) -> None:
     recent = sent.filter(told_at__gt=now - timedelta(seconds=AGAIN_SECONDS))
     why = ""
     if not any(unicodedata.category(char)[0] in "LNPS" for char in message):
-        # Letters, numbers, punctuation, symbols: spaces of no width are no message.
+        # Letters, numbers, punctuation and symbols. Zero-width spaces alone are no
+        # message.
         why = sentence("write a message first")
     elif row.user_id == user.pk:
         why = sentence("the booking is yours")

@@ -38,9 +38,9 @@ from telemetry.protocol.sentences import sentence
 from telemetry.rules.isolated_steps import RowSteps
 
 MOST_ROWS = 200
-"""Offers that one tick looks at."""
+"""Offers per tick."""
 MOST_A_DAY = 20
-"""Offers that one User may make in 24 h: each tells somebody something."""
+"""Offers that one User may make in 24 h, because each sends a notice."""
 OPEN = Offer.State.OPEN
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def offer(
 
 
 def outlook(*, offer_id: int, user: User, now: datetime) -> SwapSides:
-    """Return what accepting would be for both sides; nothing is written.
+    """Return the effect of accepting on both sides. Nothing is written.
 
     Raises:
         OfferOver, NotAllowed, NotFound.
@@ -115,13 +115,13 @@ def outlook(*, offer_id: int, user: User, now: datetime) -> SwapSides:
 
 
 def accept(*, offer_id: int, user: User, kind: str = "", now: datetime) -> Offer:
-    """Accept an Offer: both sides are judged again and exchanged, or nothing is.
+    """Accept an Offer. Both sides are judged again and exchanged, or nothing changes.
 
     Args:
-        kind: "firm" where the taker was shown firm and wants no less.
+        kind: "firm" if the taker was shown firm and accepts nothing less.
 
     Raises:
-        OfferOver, OtherSideRefused, Refusal: and nothing is changed.
+        OfferOver, OtherSideRefused, Refusal: nothing is changed.
         NotAllowed, NotFound.
     """
     at = whole_second(now)
@@ -144,7 +144,7 @@ def accept(*, offer_id: int, user: User, kind: str = "", now: datetime) -> Offer
 
 
 def decline(*, offer_id: int, user: User, now: datetime) -> Offer:
-    """Say no to an Offer (its taker), or take it back (its maker).
+    """Decline an Offer (its taker), or withdraw it (its maker).
 
     Raises:
         OfferOver, NotAllowed, NotFound.
@@ -167,7 +167,7 @@ def decline(*, offer_id: int, user: User, now: datetime) -> Offer:
 
 
 def expire(at: datetime, policy: Policy) -> dict[str, int]:
-    """Close Offers whose time, or whose Reservation, is gone; a step of the tick."""
+    """Close Offers that have expired or lost their Reservation. A step of the tick."""
     live = list(State.live())
     due = Offer.objects.filter(state=OPEN).filter(
         Q(expires_at__lte=at)
@@ -222,11 +222,11 @@ def _check_can_be_offered(row: Reservation, at: datetime, *, swapped: bool) -> N
 def _taker(
     to: str, account: str, user: User, row: Reservation, policy: Policy
 ) -> Membership:
-    """Return the Membership that would hold it.
+    """Return the Membership of the recipient.
 
     Raises:
-        CannotOffer, NotFound: where names are hidden, people of other groups are
-            not found at all.
+        CannotOffer, NotFound: if names are hidden, people of other groups are not found
+        at all.
     """
     rows = Membership.objects.filter(
         user__username=to.strip(), user__is_active=True, active=True
@@ -257,14 +257,14 @@ def _terms_json(row: Reservation) -> dict[str, Any]:
 
 
 def _expires_at(row: Reservation, wanted: Reservation | None) -> datetime:
-    """Return until when it can be answered: before anything of it begins."""
+    """Return until when it can be answered: before any part of it begins."""
     if row.state == State.ACTIVE:
         return row.end
     return min(row.start, wanted.start) if wanted else row.start
 
 
 def _check_makers_side(made: Offer, policy: Policy, at: datetime) -> None:
-    """Refuse a swap whose maker would not be allowed what they ask for."""
+    """Refuse a swap that the rules would refuse for its maker."""
     back: Decision | None = swap.rehearse(made, policy=policy, at=at).maker
     assert back is not None
     if back.refusal is not None:
@@ -329,7 +329,7 @@ def _answered(found: Offer, answer: str, *, to: User, by: User, at: datetime) ->
 
 
 def audit_offer(verb: str, row: Offer, *, actor: User | None, at: datetime) -> None:
-    """Write what became of an Offer into the audit log."""
+    """Write the outcome of an Offer into the audit log."""
     audit_act(
         verb=f"offer.{verb}",
         subject=f"offer:{row.pk}",

@@ -1,4 +1,4 @@
-"""Carry out an exchange: end the offered rows, judge them as the taker's, write them.
+"""Carry out an exchange: end the offered rows, judge and write the taker's.
 
 Takes the locks of a booking, for both sides together: Accounts with a quota, Users,
 Gpus, Reservations, each in pk order. Called inside a transaction.
@@ -46,7 +46,7 @@ TAKEN_FROM = sentence(
 
 @dataclass(frozen=True, slots=True)
 class SwapSides:
-    """What the taker would get, and in a swap the maker."""
+    """The result for the taker and, in a swap, for the maker."""
 
     taker: Decision
     maker: Decision | None = None
@@ -54,7 +54,7 @@ class SwapSides:
 
 @dataclass(frozen=True, slots=True)
 class OfferTerms:
-    """What an Offer keeps of one Reservation."""
+    """The terms of one Reservation that an Offer stores."""
 
     gpu_ids: tuple[int, ...]
     window: Window
@@ -62,7 +62,7 @@ class OfferTerms:
 
 
 def read_terms(kept: Mapping[str, Any], at: datetime) -> OfferTerms:
-    """Read kept terms; what runs is given from now on.
+    """Read stored terms. A running Reservation is given from now on.
 
     Raises:
         OfferOver: its end has passed.
@@ -77,10 +77,10 @@ def read_terms(kept: Mapping[str, Any], at: datetime) -> OfferTerms:
 def exchange(
     offer: Offer, *, actor: User, kind: str, policy: Policy, at: datetime
 ) -> None:
-    """Carry an open Offer out, under all locks.
+    """Carry out an open Offer under all locks.
 
     Args:
-        kind: "firm" where the taker wants no less.
+        kind: "firm" if the taker accepts nothing less.
 
     Raises:
         OfferOver, OtherSideRefused, Refusal.
@@ -115,10 +115,11 @@ def exchange(
 
 
 def rehearse(offer: Offer, *, policy: Policy, at: datetime) -> SwapSides:
-    """Judge both sides as ``exchange`` would, and take everything back.
+    """Judge both sides as ``exchange`` would, and roll everything back.
 
     Raises:
-        OfferOver, NotAllowed: a side may not book at all.
+        OfferOver.
+        NotAllowed: a side may not book at all.
     """
     with transaction.atomic():
         locked = _lock(offer)
@@ -155,7 +156,7 @@ def _hand_on(old: Reservation, new: Reservation) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _LockedSides:
-    """What both sides hold locked."""
+    """The locked rows of both sides."""
 
     sides: dict[int, locks.LockedRows]
     gpus: dict[int, CalendarGpu]
@@ -169,10 +170,10 @@ class _LockedSides:
 
 
 def _lock(offer: Offer) -> _LockedSides:
-    """Lock everything of both sides, in the order of ``store/locking``.
+    """Lock all rows of both sides, in the order of ``store/locking``.
 
     Raises:
-        NotAllowed: a side's Membership or login is switched off.
+        NotAllowed: a side's Membership or login is deactivated.
     """
     takers = [offer.taker]
     if offer.wanted is not None:
@@ -205,7 +206,8 @@ def _lock_rows(
         list(held.select_for_update(no_key=True).values_list("pk"))
 
 
-# --- ending and beginning -----------------------------------------------------------
+# --- end and start
+# ----------------------------------------------------------------------
 
 
 def _end_both(
@@ -218,7 +220,7 @@ def _end_both(
         row = locked.rows[pk]
         allocations = _check_unchanged(row, read_terms(kept, at))
         if row.state == State.ACTIVE:
-            # Offering it was the owner's word; the taker only said yes.
+            # The owner made the offer. The taker only accepted it.
             _release(
                 row,
                 user=row.user,
@@ -259,7 +261,7 @@ def _end(
     policy: Policy,
     at: datetime,
 ) -> None:
-    """End an unstarted row. It has no ``cancelled_at``, because it has no undo."""
+    """End an unstarted row. It gets no ``cancelled_at``, because this has no undo."""
     Reservation.objects.move(
         row.pk, old=State.CONFIRMED, new=State.CANCELLED, ended_at=at
     )

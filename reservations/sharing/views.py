@@ -1,4 +1,4 @@
-"""Share, offer, swap and give back in part: the parts of pages, and what they do."""
+"""The sections of pages for sharing, offering, swapping and partial returns."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -48,7 +48,7 @@ MOST_CHOICES = 100
 PAGE_ROWS = 25
 MOST_TYPED = 200
 REFUSED = "refused_form"
-"""Key of the session."""
+"""Key in the session."""
 PARTS = {
     "share": ("user",),
     "offer": ("to", "account", "wanted", "message"),
@@ -59,7 +59,7 @@ View = Callable[..., HttpResponse]
 
 
 def run_act(view: View) -> View:
-    """Run an act; a refusal is said on the page that it came from."""
+    """Run an action. A refusal is shown on the page from which it came."""
 
     @require_POST
     @wraps(view)
@@ -88,7 +88,7 @@ def _act(request: HttpRequest) -> tuple[User, datetime]:
 
 
 def _store_form_errors(request: HttpRequest, pk: int, part: str, form: Any) -> bool:
-    """Keep a form with errors for the page that comes next; False: it has none."""
+    """Store a form with errors for the next page. False: it has no errors."""
     if form.errors:
         _store_form(
             request, pk, part, {name: list(said) for name, said in form.errors.items()}
@@ -99,7 +99,7 @@ def _store_form_errors(request: HttpRequest, pk: int, part: str, form: Any) -> b
 def _store_form(
     request: HttpRequest, pk: int, part: str, errors: dict[str, list[str]]
 ) -> None:
-    """Keep the typed values and their errors until the page is shown again."""
+    """Store the typed values and their errors until the page is shown again."""
     typed = {
         name: [
             value[:MOST_TYPED] for value in request.POST.getlist(name)[:MOST_CHOICES]
@@ -115,7 +115,7 @@ def _store_form(
 
 
 def refused_form(request: HttpRequest, pk: int) -> dict[str, Any]:
-    """Return the form that was refused just now, and forget it; {} for none.
+    """Return the form that was just refused, and delete it. {}: there is none.
 
     ``part`` names the section, ``typed`` has a value by field (``gpus``: all of them),
     ``errors`` the sentences by field, those of the whole form under "".
@@ -137,7 +137,7 @@ def refused_form(request: HttpRequest, pk: int) -> dict[str, Any]:
 
 @run_act
 def share(request: HttpRequest, pk: int) -> HttpResponse:
-    """Share one's Reservation with a member of the same Account."""
+    """Share the User's Reservation with a member of the same Account."""
     user, now = _act(request)
     form = ShareForm(request.POST)
     if not _store_form_errors(request, pk, "share", form):
@@ -153,7 +153,7 @@ def share(request: HttpRequest, pk: int) -> HttpResponse:
 
 @run_act
 def unshare(request: HttpRequest, pk: int, user_pk: int) -> HttpResponse:
-    """Take a co-user off, or leave."""
+    """Remove a co-user, or leave."""
     user, now = _act(request)
     if co_use.unshare(reservation_id=pk, user=user, co_user_id=user_pk, now=now):
         own = user.pk == user_pk
@@ -168,7 +168,7 @@ def unshare(request: HttpRequest, pk: int, user_pk: int) -> HttpResponse:
 
 @run_act
 def offer(request: HttpRequest, pk: int) -> HttpResponse:
-    """Offer one's Reservation: given away, or against another's."""
+    """Offer the User's Reservation, as a gift or as a swap."""
     user, now = _act(request)
     form = OfferForm(request.POST)
     if _store_form_errors(request, pk, "offer", form):
@@ -236,7 +236,7 @@ def decline(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def people_context(row: Reservation, user: User, now: datetime) -> dict[str, Any]:
-    """Return what a Reservation's page says of sharing, offers and its Series."""
+    """Return the context for sharing, offers and the Series of a Reservation's page."""
     own = row.user_id == user.pk
     live = row.state in State.live() and row.end > now
     shared = CoUser.objects.sharing().filter(reservation=row).select_related("user")
@@ -275,7 +275,7 @@ def _was_handed_on(row: Reservation) -> bool:
 
 
 def _people_of_own_groups(row: Reservation, co_users: list[CoUser]) -> dict[str, Any]:
-    """Return people of the owner's own groups: to share with, and to offer to."""
+    """Return people of the owner's groups, to share with and to offer to."""
     near = row.user.memberships.filter(active=True).order_by().values("account_id")
     rows = (
         Membership.objects.filter(
@@ -301,7 +301,7 @@ def _people_of_own_groups(row: Reservation, co_users: list[CoUser]) -> dict[str,
 def _swap_choices(
     row: Reservation, user: User, policy: Policy, now: datetime
 ) -> list[tuple[int, str, str]]:
-    """Return others' Reservations ahead: key, words, and whose they are."""
+    """Return others' coming Reservations: key, text, and holder."""
     if row.state != State.CONFIRMED:
         return []
     rows = (
@@ -323,7 +323,7 @@ def _swap_choices(
 
 
 def reservation_line(row: Reservation, eyes: Reader) -> str:
-    """Return "Tue 3 Mar 09:00 to 13:00, node-a:0, Bo (vision)" as one may see it."""
+    """Return "Tue 3 Mar 09:00 to 13:00, node-a:0, Bo (vision)" for its reader."""
     zone = timezone.get_current_timezone()
     gpus = ", ".join(sorted(str(a.gpu) for a in row.allocations.all()))
     account = row.membership.account

@@ -1,9 +1,9 @@
 """Compare two replays of the same demand under different rules.
 
 The bookings of a site become the jobs of a trace: user, time of request, number of
-Gpus, requested and held length. Both replays see the same trace, so the differences
+Gpus, requested and held length. Both replays use the same trace, so the differences
 come from the rules. Neither equals the real past, because people book ahead and a
-replay serves as soon as it can.
+replay starts each job as soon as it can.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EDITABLE = (
     "firm_horizon_seconds",
     "flex_horizon_seconds",
 )
-"""Fields of the policy that a replay can tell apart."""
+"""Fields of the policy that affect a replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ReplayOutcome:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> ReplayOutcome:
-        """Read it back."""
+        """Return the value of a stored one."""
         groups = tuple(GroupWaits(**group) for group in stored["groups"])
         days = tuple(DayLoad(*day) for day in stored.get("days", ()))
         return cls(dict(stored["measures"]), groups, days)
@@ -84,7 +84,7 @@ def outcome(
     Args:
         jobs: at least one, none wider than ``gpus``.
         weight: of one Gpu: quotas are in weighted GPU-seconds, the trace is not.
-        tree: the site's shares and quotas; None: equal shares, one quota for all.
+        tree: the site's shares and quotas. None: equal shares, one quota for all.
     """
     order = FirmFlex(
         jobs,
@@ -103,7 +103,7 @@ def outcome(
 
 
 def trace_rows(jobs: Sequence[TraceJob]) -> Iterator[list[str | int]]:
-    """Head and rows of a trace, as ``read_trace`` reads it back."""
+    """Return header and rows of a trace, in the form that ``read_trace`` reads."""
     yield list(NEEDED)
     for job in jobs:
         yield [getattr(job, name) for name in NEEDED]

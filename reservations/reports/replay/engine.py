@@ -24,9 +24,9 @@ from reservations.reports.replay.trace import TraceJob
 from telemetry.protocol.coded_error import CodedError
 
 TELL_EVENTS = 50
-"""Events between two words of how far a replay is."""
+"""Events between two reports of a replay's progress."""
 RESTART_SECONDS = 60
-"""What a job in a gap needs before it goes on from its checkpoint."""
+"""Time that a job in a gap needs to resume from its checkpoint."""
 
 
 class TooWide(CodedError):
@@ -39,24 +39,26 @@ class QueueOrder(Protocol):
     """The order of the queue. It receives every event in order of time."""
 
     planned: int
-    """How many waiting jobs hold a planned start."""
+    """How many waiting jobs have a planned start."""
     keeps_plans: bool
-    """Whether starts are planned even while no Gpu is free; ``plans`` is told."""
+    """Whether starts are planned even while no Gpu is free. Then ``plans`` is
+    called.
+    """
 
     def submitted(self, job: TraceJob, now: int) -> None:
-        """A job came."""
+        """A job was submitted."""
 
     def started(self, job: TraceJob, now: int) -> None:
-        """A job got its Gpus."""
+        """A job started."""
 
     def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
-        """A job has returned its Gpus; ``waiting``: another job waits for them."""
+        """A job returned its Gpus. ``waiting``: another job waits for them."""
 
     def ran_in_gap(self, job: TraceJob, seconds: int, now: int, *, done: bool) -> None:
-        """A waiting job ran in a gap for so long; ``done``: it waits no more."""
+        """A waiting job ran in a gap for this long. ``done``: it is finished."""
 
     def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
-        """The waiting jobs, first served first."""
+        """The waiting jobs, in the order of service."""
 
     def plans(self, job: TraceJob, at: int, now: int) -> bool:
         """Return whether a job may hold a start planned for then, and record it."""
@@ -64,16 +66,16 @@ class QueueOrder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRun:
-    """When a job ran."""
+    """The times at which a job ran."""
 
     job: TraceJob
     start_s: int
     pieces: tuple[tuple[int, int], ...] = ()
-    """Starts and ends of a job that ran in gaps too; empty: it ran in one piece."""
+    """Starts and ends of a job that also ran in gaps. Empty: it ran in one piece."""
 
     @property
     def served(self) -> tuple[tuple[int, int], ...]:
-        """Starts and ends of the work that was done, in order of time."""
+        """Starts and ends of the finished work, in order of time."""
         return self.pieces or ((self.start_s, self.end_s),)
 
     @property
@@ -90,10 +92,11 @@ class ReplayedRun:
 
 
 class EasyBackfill:
-    """One promise: the first that waits, at the earliest end that makes room.
+    """One planned start: that of the first waiting job, at the earliest possible end.
 
-    Mu'alem and Feitelson's two numbers: the shadow time, and the extra Gpus that are
-    left over then; who ends before the shadow or fits into the extra may overtake.
+    The two numbers of Mu'alem and Feitelson: the shadow time, and the extra Gpus that
+    are free then. A job that ends before the shadow time, or fits into the extra Gpus,
+    may overtake.
     """
 
     def __init__(
@@ -109,20 +112,20 @@ class EasyBackfill:
         self.extra = room - head.gpus
 
     def fits_now(self, gpus: int, seconds: int) -> bool:
-        """Whether the first that waits is not pushed back."""
+        """Whether the first waiting job is not delayed."""
         return self.now + seconds <= self.shadow or gpus <= self.extra
 
     def take(self, gpus: int, seconds: int) -> None:
-        """Take them; who stays beyond the shadow takes from the extra."""
+        """Take Gpus. A job beyond the shadow time takes from the extra ones."""
         if self.now + seconds > self.shadow:
             self.extra -= gpus
 
 
 class Profile:
-    """Free Gpus over time, as a scheduler expects them: a step function."""
+    """The expected free Gpus over time: a step function."""
 
     def __init__(self, now: int, free: int, ends: Sequence[tuple[int, int, int]]):
-        """``ends``: (expected end, number, Gpus) of what runs, in order of time."""
+        """``ends``: (expected end, number, Gpus) of running jobs, in order of time."""
         self.times = [now]
         self.free = [free]
         for end, _number, gpus in ends:
@@ -134,12 +137,12 @@ class Profile:
                 self.free.append(self.free[-1] + gpus)
 
     def fits_now(self, gpus: int, seconds: int) -> bool:
-        """Whether so many are free from now on for so long."""
+        """Whether this many are free from now on for this long."""
         until = bisect_left(self.times, self.times[0] + seconds)
         return min(self.free[: max(until, 1)]) >= gpus
 
     def take(self, gpus: int, seconds: int) -> None:
-        """Hold Gpus from now on."""
+        """Take Gpus from now on."""
         self.hold(self.times[0], gpus, seconds)
 
     def hold(self, at: int, gpus: int, seconds: int) -> None:
@@ -149,7 +152,7 @@ class Profile:
             self.free[place] -= gpus
 
     def earliest(self, gpus: int, seconds: int) -> int:
-        """First instant from which so many are free for so long."""
+        """Return the first instant from which this many are free for this long."""
         place, size = 0, len(self.times)
         while place < size:
             until = bisect_left(self.times, self.times[place] + seconds)
@@ -179,17 +182,17 @@ def replay(
     progress: Callable[[float], None] | None = None,
     pauses: Callable[[TraceJob], bool] | None = None,
 ) -> list[ReplayedRun]:
-    """Run a trace to its end; Runs in order of their start.
+    """Run a trace to its end. Return the runs in order of their start.
 
     Args:
         jobs: in order of submission.
         gpus: equal Gpus of one pool.
-        progress: called from time to time with the submitted share of the jobs, 0 to
-            1. An exception from it ends the replay.
-        pauses: whether a job can be paused, and so may run in gaps; None: no job can.
+        progress: called from time to time with the submitted share of the jobs, 0 to 1.
+            An exception from it ends the replay.
+        pauses: whether a job can be paused, and so may run in gaps. None: no job can.
 
     Raises:
-        TooWide: a job wants more than all of them.
+        TooWide: a job needs more than all of them.
     """
     wide = next((job for job in jobs if job.gpus > gpus), None)
     if wide is not None:
@@ -199,18 +202,18 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class _GapRun:
-    """A waiting job that runs where nobody else does."""
+    """A waiting job that runs on free Gpus until they are needed."""
 
     job: TraceJob
     since: int
 
     def done_s(self, now: int) -> int:
-        """Seconds of its work that are done by an instant."""
+        """Return the seconds of its work that are done by an instant."""
         return min(max(0, now - self.since - RESTART_SECONDS), self.job.duration_s)
 
     @property
     def end_s(self) -> int:
-        """When it is through, if nobody needs the Gpus before."""
+        """Return when it finishes, if the Gpus are not needed before."""
         return self.since + RESTART_SECONDS + self.job.duration_s
 
 
@@ -224,13 +227,13 @@ class _Pool:
         pauses: Callable[[TraceJob], bool] | None = None,
     ) -> None:
         self.free = gpus
-        """Not held by a started job; jobs in gaps may be on them."""
+        """Gpus without a started job. Jobs in gaps may be on them."""
         self.order = order
         self.pauses = pauses
         self.in_gaps: list[_GapRun] = []
         """In order of their start: the newest leaves first."""
         self.pieces: dict[int, list[tuple[int, int]]] = {}
-        """When jobs ran in gaps, by number: starts and ends of the work done."""
+        """By number, the starts and ends of work done in gaps."""
         self.waiting: list[TraceJob] = []
         self.ends: list[tuple[int, int, TraceJob]] = []
         self.expected: list[tuple[int, int, int]] = []
@@ -239,7 +242,7 @@ class _Pool:
     def run(
         self, jobs: Sequence[TraceJob], progress: Callable[[float], None] | None
     ) -> list[ReplayedRun]:
-        """Go from event to event."""
+        """Process one event after another."""
         coming = events = 0
         while coming < len(jobs) or self.ends or self.in_gaps:
             events += 1
@@ -266,11 +269,11 @@ class _Pool:
         return self.runs
 
     def _idle(self) -> int:
-        """Gpus on which nothing runs."""
+        """Return the Gpus without any job."""
         return self.free - sum(run.job.gpus for run in self.in_gaps)
 
     def _fill_gaps(self, pauses: Callable[[TraceJob], bool], now: int) -> None:
-        """Let waiting jobs that can be paused run where nobody else does."""
+        """Let waiting jobs that can be paused run on idle Gpus."""
         idle = self._idle()
         if not idle:
             return
@@ -329,7 +332,7 @@ class _Pool:
         plan: EasyBackfill | Profile,
         promises: int = 0,
     ) -> list[TraceJob]:
-        """Start the jobs that delay no planned start; return the others.
+        """Start the jobs that delay no planned start. Return the others.
 
         The first ``promises`` jobs that cannot start get a planned start.
         """
@@ -364,7 +367,7 @@ class _Pool:
         self.order.started(left, now)
 
     def _clear_gaps(self, job: TraceJob, now: int) -> None:
-        """Take a job off its gap, and the newest off theirs until it has room."""
+        """Remove a job from its gap, and the newest from theirs until it fits."""
         for run in [run for run in self.in_gaps if run.job.number == job.number]:
             self._leave_gap(run, now)
         while self._idle() < job.gpus:

@@ -22,7 +22,7 @@ HOUR = 3600
 DAYS = (30, 7, 90)
 MOST_HOURS = 10_000_000
 MOST_ACCOUNTS = 40
-"""Rows of Accounts on the form; a filter reaches the others."""
+"""Rows of Accounts on the form. A filter reaches the others."""
 TITLES = {
     "quota_gpu_seconds": (
         sentence("Quota"),
@@ -48,7 +48,7 @@ TITLES = {
 
 
 class SpanForm(PlainForm):
-    """Which past is looked at, and how."""
+    """The past to replay, and its options."""
 
     days = forms.TypedChoiceField(
         coerce=int, choices=[(n, sentence("the last {n} days", n=n)) for n in DAYS]
@@ -66,7 +66,7 @@ class SpanForm(PlainForm):
     )
 
     def span(self, now: datetime) -> replays.ReplayPeriod:
-        """Return it, to the whole hour."""
+        """Return the span, in whole hours."""
         end = now.replace(minute=0, second=0, microsecond=0)
         given = self.cleaned_data
         return replays.ReplayPeriod(
@@ -78,7 +78,7 @@ class SpanForm(PlainForm):
 
 
 class ReplayForm(SpanForm):
-    """The same, with the edited rules: all in hours."""
+    """The span and the edited rules, all in hours."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -93,7 +93,7 @@ class ReplayForm(SpanForm):
 
 
 class AccountsForm(PlainForm):
-    """Shares and quotas of some Accounts, as they are or as they might be."""
+    """Present or edited shares and quotas of some Accounts."""
 
     def __init__(self, accounts: list[Account], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -137,7 +137,7 @@ class AccountsForm(PlainForm):
         ]
 
     def edits(self) -> dict[str, AccountEdit]:
-        """Return what differs from what is."""
+        """Return the values that differ from the present ones."""
         found = {}
         for account in self.accounts:
             now = AccountEdit(account.shares, account.quota_gpu_seconds)
@@ -168,10 +168,10 @@ def _hours(gpu_seconds: int | None) -> float | int | None:
 
 
 def accounts_named(text: str) -> tuple[list[Account], int]:
-    """Return the Accounts that a filter names, and how many it left off.
+    """Return the Accounts that a filter names, and how many it left out.
 
     Args:
-        text: words; an Account with any of them in its name or title is meant.
+        text: words. An Account with any of them in its name or title matches.
     """
     rows = Account.objects.filter(archived_at=None).order_by("name")
     words = text.lower().replace(",", " ").split()

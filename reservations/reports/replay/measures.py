@@ -1,10 +1,10 @@
-"""What a replay was like for those who waited: waits, use, and fairness.
+"""Measures of a replay: waits, use, and fairness.
 
 Jain's index (Jain, Chiu, Hawe, DEC-TR-301, 1984) of service over entitlement, by
 windows of 24 h of the trace's span, then averaged. Entitlement is the max-min share of
-what each Membership demands (queued and running Gpus) at every instant: ``flat`` over
-all of them, ``tree`` over groups and then over the members of each. Unserved is the
-part of all entitlement (tree) that was not served in its window.
+each Membership's demand (queued and running Gpus) at every instant: ``flat`` over all
+of them, ``tree`` over groups and then over the members of each. Unserved is the part of
+all entitlement (tree) that was not served in its window.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from reservations.reports.replay.engine import ReplayedRun
 DAY_SECONDS = 86_400
 HOUR_SECONDS = 3600
 SHORT_SECONDS = 60
-"""Bounded slowdown counts shorter jobs as so long (Feitelson et al., 1997)."""
+"""Bounded slowdown counts shorter jobs as this long (Feitelson et al., 1997)."""
 LEAST_JOBS = 5
-"""A user with fewer has no mean worth naming."""
+"""A user with fewer jobs has no meaningful mean."""
 LEAST_ENTITLED_GPU_SECONDS = 900
-"""Who was entitled to less in a day asked for nothing that could be shared out."""
+"""A user with less entitlement in a day had too little demand to share."""
 
 Member = tuple[str, str]
 """Group and user."""
@@ -33,7 +33,7 @@ Name = TypeVar("Name", str, Member)
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Hours, ratios and an index; field names are the command's."""
+    """Hours, ratios and an index. Field names are those of the command."""
 
     jobs: int
     wait_mean_hours: float
@@ -74,7 +74,7 @@ def measure(runs: Sequence[ReplayedRun], *, gpus: int) -> Measures:
 
 @dataclass(frozen=True, slots=True)
 class GroupWaits:
-    """How long a group's jobs waited, and what they got."""
+    """Waits and use of a group's jobs."""
 
     group: str
     jobs: int
@@ -84,7 +84,7 @@ class GroupWaits:
 
 
 def waits_by_group(runs: Sequence[ReplayedRun]) -> list[GroupWaits]:
-    """Sum up each group's Runs, by name."""
+    """Sum up each group's runs, by name."""
     by_group: dict[str, list[ReplayedRun]] = defaultdict(list)
     for run in runs:
         by_group[run.job.group].append(run)
@@ -105,11 +105,11 @@ def waits_by_group(runs: Sequence[ReplayedRun]) -> list[GroupWaits]:
 
 @dataclass(frozen=True, slots=True)
 class DayLoad:
-    """A day of a replay: GPU-seconds that were used, and that were waited for."""
+    """A day of a replay: used GPU-seconds, and waiting ones."""
 
     used_gpu_seconds: int
     waited_gpu_seconds: int
-    """Gpus asked for x the seconds that they were waited for."""
+    """Requested Gpus times the seconds in which they were waited for."""
 
 
 def load_by_day(runs: Sequence[ReplayedRun], *, days: int) -> list[DayLoad]:
@@ -160,7 +160,7 @@ class Fairness:
 
 
 def fairness(runs: Sequence[ReplayedRun], *, gpus: int, days: int) -> Fairness:
-    """Jain's indexes averaged over the days in which anybody asked; the rest summed."""
+    """Jain's indexes averaged over the days with demand. The rest is summed."""
     clock = _Clock(gpus)
     events = sorted(
         event
@@ -212,7 +212,7 @@ class _Clock:
         self._rates: tuple[dict[Member, float], dict[Member, float]] | None = None
 
     def change(self, member: Member, demand: int, service: int) -> None:
-        """Something came, began or ended."""
+        """Change demand and service after an event."""
         self.demand[member] += demand
         self.running[member] += service
         if demand:
@@ -222,7 +222,7 @@ class _Clock:
                 del counts[member]
 
     def go_to(self, at: int) -> None:
-        """Let time pass."""
+        """Advance to an instant."""
         seconds = at - self.now
         if seconds <= 0:
             return
@@ -236,7 +236,7 @@ class _Clock:
             self.service[member] += held * seconds
 
     def take(self) -> Fairness | None:
-        """Return the fairness of the window; None: too little demand for an index."""
+        """Return the fairness of the window. None: too little demand for an index."""
         flat, tree = (_jain(self.service, sums) for sums in (self.flat, self.tree))
         unserved = sum(
             max(0.0, owed - self.service.get(member, 0.0))
@@ -253,7 +253,9 @@ class _Clock:
 def _entitlements(
     demand: Mapping[Member, int], gpus: int
 ) -> tuple[dict[Member, float], dict[Member, float]]:
-    """Gpus that each Membership is entitled to now: flat, and by groups."""
+    """Return the present entitlement of each Membership in Gpus: flat, and by
+    groups.
+    """
     groups: dict[str, dict[Member, float]] = defaultdict(dict)
     for member, wanted in demand.items():
         groups[member[0]][member] = wanted

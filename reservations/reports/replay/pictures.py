@@ -1,4 +1,4 @@
-"""Before and after a replay, in figures and pictures."""
+"""Results before and after a replay, in figures and charts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ HIGH = 120
 
 @dataclass(frozen=True)
 class ReplayMeasure:
-    """One measure under both rules; ``better``: 1 if more is better, -1 if less is."""
+    """One measure under both rules. ``better``: 1 if more is better, -1 if less is."""
 
     title: str
     before: float
@@ -28,7 +28,7 @@ class ReplayMeasure:
 
     @property
     def words(self) -> tuple[str, str]:
-        """Both values as the page shows them."""
+        """Return both values in words."""
         if self.unit == "ratio":
             return f"{100 * self.before:.1f} %", f"{100 * self.after:.1f} %"
         unit = f" {self.unit}" if self.unit else ""
@@ -36,7 +36,7 @@ class ReplayMeasure:
 
     @property
     def verdict(self) -> str:
-        """Say which way it went, if it did."""
+        """Say whether it improved, if it changed."""
         change = self.after - self.before
         if self.words[0] == self.words[1] or abs(change) < 5e-4 * max(
             1.0, abs(self.before)
@@ -68,7 +68,7 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class GroupBars:
-    """A group's mean wait under both rules; widths in thousandths of the longest."""
+    """A group's mean wait under both rules. Widths in thousandths of the longest."""
 
     group: str
     jobs: int
@@ -79,7 +79,7 @@ class GroupBars:
 
 
 def shown(row: PolicyReplay) -> dict[str, Any]:
-    """Return the rules of both sides, and where it is done, what they led to."""
+    """Return the rules of both sides and, if it is done, their results."""
     rules = [
         (title, unit, row.present[name] / HOUR, row.edited[name] / HOUR)
         for name, (title, unit) in TITLES.items()
@@ -171,7 +171,7 @@ class DayLines:
 
 
 def _days(before: ReplayOutcome, after: ReplayOutcome, *, gpus: int) -> list[DayLines]:
-    """Return Gpus in use and Gpus waited for, the mean of each day."""
+    """Return used and waited-for Gpus, the mean of each day."""
     if len(before.days) < 2 or len(before.days) != len(after.days):
         return []
     return [
@@ -193,7 +193,7 @@ def _days(before: ReplayOutcome, after: ReplayOutcome, *, gpus: int) -> list[Day
 def _day_lines(
     title: str, before: list[int], after: list[int], most_gpu_seconds: int
 ) -> DayLines:
-    """Draw both; a scale of 0 is that of the highest day."""
+    """Draw both. A scale of 0 means that of the highest day."""
     most = max(most_gpu_seconds, *before, *after) or DAY_SECONDS
     return DayLines(
         title,

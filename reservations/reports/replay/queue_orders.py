@@ -1,4 +1,4 @@
-"""The orders that a replay can be run with: ours, and those it is compared with."""
+"""The queue orders of a replay: the portal's, and those it is compared with."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from reservations.rules.window import DAY_SECONDS, WEEK_SECONDS, Window, instant
 Name = Literal["firm-flex", "fair-tree", "max-min", "fifo", "easy"]
 NAMES: tuple[Name, ...] = get_args(Name)
 FIRM_PART = 2
-"""By default one part in so many of what is there is quota: the rest is flex, which the
-rank deals out. Quotas for all of it would promise more than gangs can be packed to."""
+"""By default this part of the capacity is quota. The rest is flex, given by rank.
+Quotas for all of it would promise more than parallel jobs can be packed to.
+"""
 LEAST_HALF_LIFE_SECONDS = DAY_SECONDS
 HALF_LIVES = 7
-"""A trace knows nothing of the time before it: by default at least so many half-lives
-lie in its span."""
+"""A trace has no earlier history. So by default its span has at least this many
+half-lives.
+"""
 START = 1_600_000_000
-"""Unix second that a trace begins at: charges are weighed by their instant."""
+"""Unix second of a trace's start, because charges are weighted by their instant."""
 
 
 def order_of(
@@ -45,9 +47,9 @@ def order_of(
     """Return an order by its name.
 
     Args:
-        policy: half-life, look-again time, planned starts, the price of late returns;
-            with ``keeps_plans`` the freeze and the horizons too.
-        quota_gpu_seconds: firm cost of a Membership in any 7 days; None: its share of
+        policy: half-life, look-again time, planned starts, the price of late returns.
+            With ``keeps_plans`` the freeze and the horizons too.
+        quota_gpu_seconds: firm cost of a Membership in any 7 days. None: its share of
             half of the capacity of 7 days (``FIRM_PART``).
         keeps_plans: see ``FirmFlex``.
     """
@@ -69,7 +71,7 @@ def order_of(
 
 
 def default_quota_gpu_seconds(jobs: Sequence[TraceJob], gpus: int) -> int:
-    """Return the quota of a Membership where none is given."""
+    """Return the quota of a Membership if none is given."""
     members = len({job.member for job in jobs})
     return gpus * WEEK_SECONDS // FIRM_PART // max(1, members)
 
@@ -90,19 +92,19 @@ class Fifo:
         self.planned = planned
 
     def submitted(self, job: TraceJob, now: int) -> None:
-        """Nothing to remember."""
+        """Nothing to store."""
 
     def started(self, job: TraceJob, now: int) -> None:
-        """Nothing to remember."""
+        """Nothing to store."""
 
     def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
-        """Nothing to remember."""
+        """Nothing to store."""
 
     def ran_in_gap(self, job: TraceJob, seconds: int, now: int, *, done: bool) -> None:
-        """Nothing to remember."""
+        """Nothing to store."""
 
     def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
-        """As they came."""
+        """In order of submission."""
         return jobs
 
     def plans(self, job: TraceJob, at: int, now: int) -> bool:
@@ -111,22 +113,22 @@ class Fifo:
 
 
 class MaxMin(Fifo):
-    """The user who holds least is next (max-min over users), with EASY backfill."""
+    """The user with the least Gpus is next (max-min over users), with EASY backfill."""
 
     def __init__(self) -> None:
         super().__init__(planned=1)
         self.held: dict[str, int] = defaultdict(int)
 
     def started(self, job: TraceJob, now: int) -> None:
-        """Count what a user holds."""
+        """Count the user's Gpus."""
         self.held[job.user] += job.gpus
 
     def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
-        """Count what a user holds."""
+        """Count the user's Gpus."""
         self.held[job.user] -= job.gpus
 
     def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
-        """Order the queue: each next job is that of the user with least so far."""
+        """Order the queue: each next job is that of the user with the least so far."""
         queues: dict[str, deque[TraceJob]] = {}
         for job in jobs:
             queues.setdefault(job.user, deque()).append(job)
@@ -152,9 +154,9 @@ class FairTreeOrder(Fifo):
 
     See docs/design/fair-booking.md#terms.
 
-    Usage is decayed past charges and undecayed commitments; groups have equal shares,
-    members of a group too, unless a tree is given. Ranks are computed again at the
-    site's interval.
+    Usage is decayed past charges and undecayed commitments. Groups have equal shares,
+    and so have the members of a group, unless a tree is given. Ranks are computed again
+    at the site's interval.
     """
 
     def __init__(
@@ -181,9 +183,9 @@ class FairTreeOrder(Fifo):
         shares = {(one.account, one.user): one.shares for one in own}
         self.shares = [shares.get(member, 1) for member in members]
         self.charged = [0] * len(members)
-        """Weighed GPU-seconds of the past."""
+        """Weighted GPU-seconds of the past."""
         self.committed = [0] * len(members)
-        """GPU-seconds that run, as requested."""
+        """Requested GPU-seconds of running jobs."""
         self.ranks: list[int] = []
         self.ranked_at: int | None = None
 
@@ -203,11 +205,11 @@ class FairTreeOrder(Fifo):
         self.charged[pk] += job.gpus * seconds * self.weight(now)
 
     def price(self, job: TraceJob, *, waiting: bool) -> int:
-        """GPU-seconds to pay for a job that ended."""
+        """Return the GPU-seconds to pay for a job that ended."""
         return job.gpus * job.duration_s
 
     def weight(self, now: int) -> int:
-        """How heavy a charge of that second weighs."""
+        """Return the weight of a charge at that second."""
         return weight_at(START + now, self.policy.half_life_seconds)
 
     def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
@@ -219,7 +221,7 @@ class FairTreeOrder(Fifo):
         )
 
     def ranks_at(self, now: int) -> list[int]:
-        """Ranks by Membership, at most ``look_again_seconds`` old."""
+        """Return ranks by Membership, at most ``look_again_seconds`` old."""
         at = now // self.look_again_seconds
         if self.ranked_at != at:
             weight = self.weight(now)
@@ -241,19 +243,19 @@ class FairTreeOrder(Fifo):
 
 
 class FirmFlex(FairTreeOrder):
-    """Ours: what the quota allows is firm and goes first; the rest is flex, by rank.
+    """The portal's order: time within the quota is firm and first, the rest is flex.
 
     A job is firm if, at its submission, every 7 days that touch it hold at most the
-    quota (docs/design/fair-booking.md#rule-1). Nothing that runs is taken away. The
-    first waiting jobs hold planned starts (docs/design/fair-booking.md#rule-5). What is
-    given back early costs ``late_return`` of the following day where nobody waits for
-    it (docs/design/fair-booking.md#rule-6).
+    quota (docs/design/fair-booking.md#rule-1). Running jobs keep their Gpus. The first
+    waiting jobs have planned starts (docs/design/fair-booking.md#rule-5). Time returned
+    early costs ``late_return`` of the following day if nobody waits for it
+    (docs/design/fair-booking.md#rule-6).
 
-    ``keeps_plans``: flex whose planned start is nearer than the freeze is not pushed
-    back by firm any more (docs/design/fair-booking.md#rule-3), and no start is planned
-    beyond the horizon of its kind (docs/design/fair-booking.md#rule-1, #rule-2). Of a
-    trace of jobs, which all want to start at once, nobody knows whether they would have
-    planned; of a calendar's bookings, it is known.
+    ``keeps_plans``: flex whose planned start is nearer than the freeze is no longer
+    delayed by firm (docs/design/fair-booking.md#rule-3), and no start is planned beyond
+    the horizon of its kind (docs/design/fair-booking.md#rule-1, #rule-2). Jobs of a
+    trace all want to start at once, so it is unknown whether their users would have
+    planned. For bookings of a calendar it is known.
     """
 
     def __init__(
@@ -269,14 +271,14 @@ class FirmFlex(FairTreeOrder):
         self.planned = policy.planned_requests
         self.keeps_plans = keeps_plans
         self.frozen: set[int] = set()
-        """Numbers of flex jobs whose planned start has come near."""
+        """Numbers of flex jobs whose planned start is within the freeze."""
         self.ceilings = MembershipQuotas(self.member_pk, quota_gpu_seconds, tree)
         self.spends: dict[int, dict[int, Spend]] = defaultdict(dict)
         """By quota, then job: firm cost that counts."""
         self.firm: set[int] = set()
 
     def submitted(self, job: TraceJob, now: int) -> None:
-        """Judge at once whether it is firm."""
+        """Decide at once whether it is firm."""
         start = START + now
         window = Window(instant(start), instant(start + job.req_s))
         binding = self.ceilings.binding[self.member_pk[job.member]]
@@ -292,14 +294,14 @@ class FirmFlex(FairTreeOrder):
             self.spends[place][job.number] = Spend.held(window, rate=job.gpus)
 
     def _fits(self, job: TraceJob, place: int, window: Window, end: int) -> bool:
-        """Whether a quota allows it; the fullest 7 days are sought only in doubt."""
+        """Whether a quota allows it. The fullest 7 days are searched only in doubt."""
         quota_gpu_seconds = self.ceilings.quotas[place]
         spends: Collection[Spend] = self.spends[place].values()
         most = quota_gpu_seconds * PERMILLE
         asked = job.gpus * job.req_s * PERMILLE
         if asked + sum(s.rate_permille * (s.end - s.start) for s in spends) <= most:
             return True
-        # The last 7 days with the request in them are one of the windows to look at.
+        # The last 7 days with the request in them are one of the windows to check.
         since = end - WEEK_SECONDS
         lately = sum(
             s.rate_permille * max(0, min(s.end, end) - max(s.start, since))
@@ -311,17 +313,17 @@ class FirmFlex(FairTreeOrder):
         return fits(info, window, rate=job.gpus)
 
     def started(self, job: TraceJob, now: int) -> None:
-        """Move its cost to where it is held."""
+        """Move its cost to its actual time."""
         super().started(job, now)
         self._hold(job, now, now + job.req_s)
 
     def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
-        """Give the rest of its cost back."""
+        """Return the rest of its cost."""
         super().ended(job, now, waiting=waiting)
         self._hold(job, now - job.duration_s, now)
 
     def ran_in_gap(self, job: TraceJob, seconds: int, now: int, *, done: bool) -> None:
-        """Charge it; a job that is through asks for no quota any more."""
+        """Charge it. A finished job no longer counts in the quota."""
         super().ran_in_gap(job, seconds, now, done=done)
         if done:
             for place in self.ceilings.binding[self.member_pk[job.member]]:
@@ -345,7 +347,9 @@ class FirmFlex(FairTreeOrder):
                 spends[job.number] = Spend.held(window, rate=job.gpus)
 
     def price(self, job: TraceJob, *, waiting: bool) -> int:
-        """Return the cost of the held time, and of a late return that nobody used."""
+        """Return the cost of the held time, and of a late return that no other job
+        used.
+        """
         held = job.gpus * job.duration_s
         if waiting:
             return held
@@ -359,7 +363,7 @@ class FirmFlex(FairTreeOrder):
         return sorted(by_rank, key=lambda job: job.number not in first)
 
     def plans(self, job: TraceJob, at: int, now: int) -> bool:
-        """Whether the start lies within the horizon of its kind; see the class."""
+        """Whether the start lies within the horizon of its kind. See the class."""
         if not self.keeps_plans:
             return True
         policy, firm = self.policy, job.number in self.firm

@@ -35,7 +35,7 @@ from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 LIMIT_SECONDS = 120.0
-"""Processor time of both replays together; a month of a course takes a few."""
+"""Processor time of both replays together. A month of a course takes a few seconds."""
 STALE = timedelta(seconds=300)
 MOST_OPEN = 2
 MOST_KEPT = 200
@@ -60,7 +60,7 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReplayPeriod:
-    """Which past, seen how."""
+    """The past to replay, and how its jobs are read."""
 
     start: datetime
     end: datetime
@@ -68,7 +68,7 @@ class ReplayPeriod:
     pool: Pool | None
 
     def trace(self) -> SiteTrace:
-        """Read it."""
+        """Read the trace."""
         return site_trace(
             self.start, self.end, counted_from=self.counted_from, pool=self.pool
         )
@@ -82,12 +82,12 @@ def ask_replay(
     accounts: Mapping[str, AccountEdit] | None = None,
     now: datetime,
 ) -> PolicyReplay:
-    """Keep a question for a worker.
+    """Store a request for a worker.
 
     Args:
         fields: other values of the policy's ``EDITABLE`` fields.
-        accounts: other shares and quotas, by an Account's name; the present ones of
-            all others are read when the worker begins.
+        accounts: other shares and quotas, by an Account's name. All others are read
+            when the worker begins.
 
     Raises:
         PolicyInvalid: they contradict each other, or the rest of the policy.
@@ -139,7 +139,7 @@ def ask_replay(
 
 
 def fail_stale(*, now: datetime) -> int:
-    """Fail open replays whose worker, or whose message, is gone; how many."""
+    """Fail open replays whose worker or message is gone. Return how many."""
     return PolicyReplay.objects.filter(
         state__in=PolicyReplay.OPEN, asked_at__lt=now - STALE
     ).update(
@@ -150,7 +150,7 @@ def fail_stale(*, now: datetime) -> int:
 
 
 def cancel_replay(*, pk: int, user: User, now: datetime) -> bool:
-    """Cancel an open replay; False: it has ended already.
+    """Cancel an open replay. False: it has ended already.
 
     Raises:
         NotFound: no such replay.
@@ -169,9 +169,9 @@ def cancel_replay(*, pk: int, user: User, now: datetime) -> bool:
 
 
 def make_replay(*, pk: int, clock: Callable[[], datetime]) -> str:
-    """Make one waiting replay; return the state it ended in.
+    """Run one waiting replay. Return its final state.
 
-    `clock`: aware UTC, asked at the start and at the end.
+    `clock`: returns aware UTC. It is read at the start and at the end.
     """
     rows = PolicyReplay.objects.filter(pk=pk)
     if not rows.filter(state=State.WAITING).update(
@@ -185,13 +185,13 @@ def make_replay(*, pk: int, clock: Callable[[], datetime]) -> str:
         ended = _compare(row, running)
     except _Stopped as stopped:
         ended = {"state": State.FAILED, "problem": stopped.problem}
-    # Where it was cancelled meanwhile, it stays so.
+    # A replay that was cancelled meanwhile stays cancelled.
     running.update(ended_at=clock(), doing="", **ended)
     return rows.values_list("state", flat=True).get()
 
 
 def _compare(row: PolicyReplay, running) -> dict[str, object]:  # type: ignore[no-untyped-def]
-    """Replay twice; the fields of a row that is done, or failed."""
+    """Replay twice. Return the fields of a row that is done, or failed."""
     span = ReplayPeriod(row.from_at, row.to_at, _counted(row), row.pool)
     trace = span.trace()
     if not trace.jobs:
@@ -243,7 +243,9 @@ class _ReplayProgress:
         self.told = time.monotonic()
 
     def teller(self, doing: str, *, done: float) -> Callable[[float], None]:
-        """Return what one of the two replays calls; ``done``: the part before it."""
+        """Return the progress function of one of the two replays. ``done``: the part
+        before.
+        """
 
         def tell(ratio: float) -> None:
             if time.process_time() - self.begun > LIMIT_SECONDS:

@@ -1,7 +1,7 @@
-"""The site's own shares and quotas, as a replay takes them, and edits of them.
+"""The site's shares and quotas for a replay, and edits of them.
 
-By names, as a trace has them: an Account is a trace's group, a person its user. Only
-what decides is kept: who never asked changes nobody's rank and holds no quota.
+As in a trace, names are keys: an Account is a group, a person is a user. Only
+Memberships with requests are kept, because others change no rank and hold no quota.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class AccountRule:
     parent: str | None
     shares: int
     quota_gpu_seconds: int | None
-    """Weighted, in any 7 days; None: the sum of the members'."""
+    """Weighted, in any 7 days. None: the sum of the members' quotas."""
     pool_quota_gpu_seconds: int | None = None
-    """The same on the Gpus of the one Pool that is looked at; None: no limit."""
+    """The quota on the Gpus of the replayed Pool. None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class MemberRule:
     user: str
     shares: int
     quota_gpu_seconds: int | None
-    """Weighted, in any 7 days; None: the policy's."""
+    """Weighted, in any 7 days. None: the policy's."""
     pool_quota_gpu_seconds: int | None = None
-    """As an Account's."""
+    """As for an Account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class AccountEdit:
     shares: int
     quota_gpu_seconds: int | None
     members_permille: int = 1000
-    """Factor of the quota of each member, own or the policy's, in thousandths."""
+    """Factor of each member's quota, own or the policy's, in thousandths."""
 
     def to_json(self) -> list[int | None]:
         """Return it as it is stored."""
@@ -58,13 +58,13 @@ class AccountEdit:
 
     @classmethod
     def from_json(cls, stored: Iterable[Any]) -> AccountEdit:
-        """Read it back."""
+        """Return the value of a stored one."""
         return cls(*stored)
 
 
 @dataclass(frozen=True, slots=True)
 class SiteTree:
-    """Accounts and Memberships; exactly one Account has no parent."""
+    """Accounts and Memberships. Exactly one Account has no parent."""
 
     accounts: tuple[AccountRule, ...]
     members: tuple[MemberRule, ...]
@@ -72,10 +72,10 @@ class SiteTree:
     def edited(
         self, edits: Mapping[str, AccountEdit], *, quota_gpu_seconds: int
     ) -> SiteTree:
-        """Return the tree with other values; names that it lacks change nothing.
+        """Return the tree with other values. Unknown names change nothing.
 
         Args:
-            quota_gpu_seconds: of a Membership without one of its own.
+            quota_gpu_seconds: of a Membership without its own.
         """
         accounts = tuple(
             replace(
@@ -106,7 +106,7 @@ class SiteTree:
         return SiteTree(accounts, tuple(members))
 
     def of_trace(self, jobs: Iterable[TraceJob], *, weight: int) -> SiteTree:
-        """Return the part that a trace asks by, with quotas in plain GPU-seconds.
+        """Return the part of the tree with the users of a trace, in plain GPU-seconds.
 
         Args:
             weight: of one Gpu: quotas are weighted, a trace is not.
@@ -133,7 +133,7 @@ class SiteTree:
         )
 
     def path(self, account: str) -> list[AccountRule]:
-        """Return an Account and those above it; [] for one that is not there."""
+        """Return an Account and those above it. []: there is no such Account."""
         by_name = {one.name: one for one in self.accounts}
         found: list[AccountRule] = []
         at: str | None = account
@@ -144,14 +144,14 @@ class SiteTree:
 
 
 def _tighter_quota(rule: AccountRule | MemberRule, weight: int) -> int | None:
-    """The tighter of both quotas, in plain GPU-seconds."""
+    """Return the lower of both quotas, in plain GPU-seconds."""
     both = rule.quota_gpu_seconds, rule.pool_quota_gpu_seconds
     least = min((quota for quota in both if quota is not None), default=None)
     return None if least is None else least // max(1, weight)
 
 
 class MembershipQuotas:
-    """Which quotas bind each Membership, by number; the last resort is one for all."""
+    """The quotas of each Membership, by number. The last one applies to all others."""
 
     def __init__(
         self,

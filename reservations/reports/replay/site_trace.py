@@ -29,12 +29,12 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class SiteTrace:
-    """Jobs of the site's past, and the cluster they were booked on."""
+    """Jobs of the site's past, and the cluster on which they were booked."""
 
     jobs: tuple[TraceJob, ...]
     gpus: int
     weight: int
-    """Of one Gpu; rounded, where classes differ."""
+    """Of one Gpu. An average if classes differ, rounded."""
     left_out: int
     """Bookings beyond ``MOST_JOBS``."""
 
@@ -48,7 +48,7 @@ def site_trace(
 
     Args:
         counted_from: a job is submitted at its request, or at its planned start.
-        pool: only these Gpus; None: all.
+        pool: only these Gpus. None: all.
     """
     gpus = Gpu.objects.filter(retired=False)
     rows = Allocation.objects.filter(start__gte=start, start__lt=end)
@@ -94,10 +94,11 @@ def _job(
 
 
 def site_tree(pool: Pool | None) -> SiteTree:
-    """Read the site's shares and quotas by name, as they are now.
+    """Read the site's present shares and quotas by name.
 
     Args:
-        pool: its own quotas bind too; None: a trace of all Pools tells them not apart.
+        pool: includes its own quotas. None: a trace of all Pools does not distinguish
+            them.
     """
     found = PoolQuota.objects.filter(pool=pool) if pool is not None else ()
     own = {one.membership_id: one.quota_gpu_seconds for one in found}

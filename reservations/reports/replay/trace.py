@@ -1,4 +1,4 @@
-"""A recorded trace of jobs: a CSV file, a line each, with the columns NEEDED."""
+"""A recorded trace of jobs: a CSV file with one job per line and the columns NEEDED."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class TraceInvalid(CodedError):
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """One job of a trace. All its Gpus are needed at once."""
+    """One job of a trace. It needs all its Gpus at once."""
 
     number: int
-    """Place in the file; what decides between equals."""
+    """Position in the file, which orders equal jobs."""
     job_id: str
     user: str
     group: str
@@ -34,13 +34,13 @@ class TraceJob:
     """Seconds after the start of the trace."""
     gpus: int
     duration_s: int
-    """Seconds it ran, cut at what was requested."""
+    """Seconds it ran, at most the requested ones."""
     req_s: int
-    """Seconds requested: all that a scheduler may know beforehand."""
+    """Requested seconds, the only length that a scheduler may know beforehand."""
 
     @property
     def member(self) -> tuple[str, str]:
-        """The Membership: a person in two groups is two."""
+        """Return the Membership. A person in two groups has two."""
         return self.group, self.user
 
 

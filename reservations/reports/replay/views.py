@@ -1,4 +1,4 @@
-"""Replay: what would other rules have done to the site's own past? Before and after."""
+"""Replays of the site's own past under other rules: form, results before and after."""
 
 import csv
 from datetime import datetime
@@ -43,13 +43,13 @@ PAGE_ROWS = 20
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def home(request: HttpRequest) -> HttpResponseBase:
-    """Ask for a replay; list those of the past."""
+    """Show the form, and the list of replays."""
     now = timezone.now()
     form = ReplayForm(request.POST or None, initial=_present())
     asked_for = request.GET.get("accounts", "")[:200]
     found, left_off = accounts_named(asked_for)
     edits = AccountsForm(found, request.POST or None)
-    # Both are looked at: the page says everything that is wrong at once.
+    # Both forms are validated, so that the page shows all errors at once.
     if request.method == "POST" and form.is_valid() & edits.is_valid():
         row = _store_replay(request, form, edits, now)
         if row is not None:
@@ -77,7 +77,7 @@ def home(request: HttpRequest) -> HttpResponseBase:
 
 
 def _present() -> dict[str, object]:
-    """Return the form as it is first shown: the rules of now."""
+    """Return the initial form, with the present rules."""
     policy = site_policy()
     rules = {name: getattr(policy, name) / HOUR for name in EDITABLE}
     return {
@@ -90,7 +90,7 @@ def _present() -> dict[str, object]:
 def _store_replay(
     request: HttpRequest, form: ReplayForm, edits: AccountsForm, now: datetime
 ) -> PolicyReplay | None:
-    """Store the request and send it; None: the form has errors."""
+    """Store the request and queue it. None: the form has errors."""
     user = reader(request)
     try:
         row = replays.ask_replay(
@@ -122,7 +122,7 @@ def _store_replay(
 @require_safe
 @operator_required
 def replay_page(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Show how far a replay is, then before and after."""
+    """Show the progress of a replay, then its results."""
     replays.fail_stale(now=timezone.now())
     rows = PolicyReplay.objects.select_related("asked_by", "pool")
     row = get_object_or_404(rows, pk=pk)
@@ -141,7 +141,7 @@ def replay_page(request: HttpRequest, pk: int) -> HttpResponseBase:
 @require_POST
 @operator_required
 def cancel(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Cancel a replay that waits or runs."""
+    """Cancel a waiting or running replay."""
     get_object_or_404(PolicyReplay, pk=pk)
     try:
         done = replays.cancel_replay(pk=pk, user=reader(request), now=timezone.now())
@@ -155,7 +155,7 @@ def cancel(request: HttpRequest, pk: int) -> HttpResponseBase:
 @require_safe
 @operator_required
 def trace_csv(request: HttpRequest) -> HttpResponseBase:
-    """The past as a trace: `manage.py replay` reads it."""
+    """Send the past as a trace that `manage.py replay` reads."""
     form = SpanForm({**_present(), **request.GET.dict()})
     if not form.is_valid():
         return redirect("manage-replay")

@@ -1,11 +1,11 @@
-"""How much time a person may book far ahead and give back, free of charge.
+"""The limit of time that a person may book far ahead and return for free.
 
 An hour that is given back a day or more ahead costs nothing, so that plans may change.
-Without a limit that is a free option: a person could hold GPUs for weeks ahead, keep
-others from planning, and use none of them. So time that is given back before it begins
-is weighed against the time that is used. Over the last 14 days a person may give back
-as much as they used and a part of their quota on top. Beyond that, bookings may begin
-at most a day ahead, where giving back late has its price, until the balance is right.
+Without a limit this would be a free option: a person could hold GPUs for weeks ahead,
+keep others from planning, and use none of them. So time that is given back before it
+begins is compared with the time that is used. Over the last 14 days a person may give
+back as much as they used, and a part of their quota. Beyond that, bookings may begin at
+most a day ahead, where late returns have a price, until the balance is right.
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ from telemetry.protocol.units import format_duration
 WINDOW_SECONDS = 14 * DAY_SECONDS
 """Returns and use of the last 14 days are compared."""
 GRACE_SECONDS = 600
-"""Giving back within this time after booking counts for nothing: a slip of the hand."""
+"""A return within this time after booking does not count: it may be a slip."""
 SLIPS_A_DAY = 20
 """Bookings of the last 24 h that a person may cancel as slips, or undo.
 
-Without a limit, a person who books the same time again and again holds it for nothing.
-A series that was made by mistake is cancelled day by day, so the limit is not small."""
+Without a limit, a person who books the same time repeatedly holds it for nothing. A
+series that was made by mistake is cancelled day by day, so the limit is not small.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyReturns:
-    """What one person gave back before it began, and used, in the last 14 days."""
+    """The time that one person returned before it began, and used, in the last 14
+    days.
+    """
 
     returned_gpu_seconds: int
     """Weighted GPU-seconds, over all Memberships."""
     used_gpu_seconds: int
     """Weighted GPU-seconds that were charged, over all Memberships."""
     quota_gpu_seconds: int
-    """Quota of the Membership that books, in any 7 days."""
+    """Quota of the booking Membership, in any 7 days."""
 
     def free_gpu_seconds(self, policy: Policy) -> int:
         """Return how much may be given back in 14 days, in weighted GPU-seconds."""
@@ -48,7 +51,7 @@ class EarlyReturns:
         return self.used_gpu_seconds + part
 
     def is_over(self, policy: Policy) -> bool:
-        """Return whether more was given back than may be."""
+        """Return whether more was given back than allowed."""
         return self.returned_gpu_seconds > self.free_gpu_seconds(policy)
 
 
@@ -91,10 +94,10 @@ def _hours(gpu_seconds: int) -> str:
 def check_returns(
     window: Window, returns: EarlyReturns, *, now: datetime, policy: Policy
 ) -> None:
-    """Refuse what begins beyond the shorter horizon of a person who returns too much.
+    """Refuse a start beyond the shorter horizon of a person who returns too much.
 
     Raises:
-        ReturnedTooMuch: with what was returned and used.
+        ReturnedTooMuch: with the returned and the used time.
     """
     latest = now + timedelta(seconds=policy.returned_horizon_seconds)
     if window.start > latest and returns.is_over(policy):

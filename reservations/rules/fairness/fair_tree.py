@@ -55,7 +55,7 @@ def weight_at(unix_seconds: int, half_life_seconds: int) -> int:
 def decayed_gpu_seconds(
     usage: int, *, unix_seconds: int, half_life_seconds: int
 ) -> float:
-    """Return weighed usage as GPU-seconds at an instant, for the screen."""
+    """Return weighted usage as GPU-seconds at an instant, for pages."""
     return float(Fraction(usage, weight_at(unix_seconds, half_life_seconds)))
 
 
@@ -66,15 +66,16 @@ class AccountShares:
     pk: int
     parent_pk: int | None
     shares: int | None = 1
-    """None: Slurm's ``parent``; the Account does not exist for the tree."""
+    """None: Slurm's ``parent``, with which Fair Tree skips the Account."""
     usage: int | None = None
-    """Usage of the whole Account where it is known better than from its members
-    (``sshare`` prints rounded figures). None: the sum over the members below."""
+    """Usage of the whole Account if it is known more exactly than from its members
+    (``sshare`` prints rounded figures). None: the sum over the members below.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class MemberShares:
-    """A Membership (Slurm: association) with its weighed usage."""
+    """A Membership (Slurm: association) with its weighted usage."""
 
     pk: int
     account_pk: int
@@ -85,20 +86,20 @@ class MemberShares:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Where an Account or a Membership stands among its siblings."""
+    """The standing of an Account or a Membership among its siblings."""
 
     norm_shares: Fraction
-    """Own shares over those of all siblings; 0 where nobody has any."""
+    """Own shares divided by those of all siblings. 0: nobody has any."""
     effective_usage: Fraction
-    """Own usage over the parent's; 0 where the parent has none."""
+    """Own usage divided by the parent's. 0: the parent has none."""
     level_fs: Fraction | None
-    """norm_shares / effective_usage; above 1: under-served. None: infinite."""
+    """norm_shares / effective_usage. Above 1: under-served. None: infinite."""
     usage: int
 
 
 @dataclass(frozen=True, slots=True)
 class PathStep:
-    """One Account, or at the end the User, on the way from the root."""
+    """One Account, or at the end the User, on the path from the root."""
 
     pk: int
     is_user: bool
@@ -107,19 +108,19 @@ class PathStep:
 
 @dataclass(frozen=True, slots=True)
 class FairRank:
-    """A Membership's place: ``rank`` of ``of``, equal for those that tie."""
+    """A Membership's rank: ``rank`` of ``of``, equal for ties."""
 
     rank: int
     of: int
 
     @property
     def fairshare(self) -> Fraction:
-        """Return Slurm's factor, rank / N: 1 is served first."""
+        """Return Slurm's factor, rank / N. 1 is served first."""
         return Fraction(self.rank, self.of)
 
 
 class TreeInvalid(ValueError):
-    """The Accounts form no tree."""
+    """The Accounts do not form a tree."""
 
 
 @dataclass(slots=True)
@@ -177,7 +178,7 @@ class Ranking:
         return ranks
 
     def with_usage(self, usage: Mapping[int, int]) -> Ranking:
-        """Return the same with other usage of a few Memberships; cheap."""
+        """Return a ranking with other usage of a few Memberships. This is cheap."""
         return Ranking(self._tree.with_usage(usage))
 
     def place(self, member_pk: int) -> int:
@@ -190,7 +191,7 @@ class Ranking:
 
         The first Level at which two of these paths differ decides who ranks higher:
         larger LF first. A User that ties there with an Account shares its rank with
-        some below it, and ranks above the others.
+        some members below it, and ranks above the others.
         """
         steps = [PathStep(pk, True, self.member_level(pk))]
         at = self._tree.real_account(self._tree.members[pk].account_pk)
@@ -200,7 +201,7 @@ class Ranking:
         return tuple(reversed(steps))
 
     def member_level(self, pk: int) -> Level:
-        """Return where a Membership stands in its Account."""
+        """Return the Level of a Membership in its Account."""
         member = self._tree.members[pk]
         if member.shares is None:
             account = self._tree.real_account(member.account_pk)
@@ -214,7 +215,7 @@ class Ranking:
         return _level(self._tree.member_child(member))
 
     def account_level(self, pk: int) -> Level:
-        """Return where an Account stands among its siblings."""
+        """Return the Level of an Account among its siblings."""
         account = self._tree.accounts[pk]
         if account.parent_pk is None:
             return Level(Fraction(0), _part(1, 1), Fraction(0), self._tree.usage[pk])
@@ -224,7 +225,7 @@ class Ranking:
 def rank_tree(
     accounts: Iterable[AccountShares], members: Iterable[MemberShares]
 ) -> Ranking:
-    """Rank every Membership; the order of the arguments changes nothing.
+    """Rank every Membership. The order of the arguments does not matter.
 
     Raises:
         TreeInvalid: no root, several, a cycle, or an unknown Account.
@@ -234,7 +235,7 @@ def rank_tree(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Siblings that tie: Users that share a rank, or Accounts that merge."""
+    """Siblings that tie: Users that share a rank, or Accounts that are merged."""
 
     is_user: bool
     pks: list[int]
@@ -281,7 +282,7 @@ def _set_keys(children: list[_Child]) -> None:
 
 
 class _Tree:
-    """The Accounts that exist for the tree, their sums and their children."""
+    """The Accounts of the tree that are not skipped, their sums and their children."""
 
     def __init__(
         self, accounts: Iterable[AccountShares], members: Iterable[MemberShares]
@@ -318,7 +319,7 @@ class _Tree:
         return path
 
     def real_account(self, pk: int) -> int:
-        """Return the nearest Account from here up that exists for the tree."""
+        """Return the nearest Account from here up that is not skipped."""
         if pk not in self._real:
             self._real[pk] = next(
                 above
@@ -346,7 +347,7 @@ class _Tree:
             self._peopled.add(above)
 
     def with_usage(self, usage: Mapping[int, int]) -> _Tree:
-        """Return a tree that shares everything but what these change."""
+        """Return a tree that shares everything except the changed usage."""
         other = copy(self)
         other.members, other.usage = dict(self.members), dict(self.usage)
         for pk, now in usage.items():
@@ -369,7 +370,7 @@ class _Tree:
         return found
 
     def member_child(self, member: MemberShares) -> _Child:
-        """Return a Membership with what compares it to its siblings."""
+        """Return a Membership with the values that order it among its siblings."""
         parent = self.real_account(member.account_pk)
         return _Child(
             pk=member.pk,
@@ -381,7 +382,7 @@ class _Tree:
         )
 
     def account_child(self, account: AccountShares) -> _Child:
-        """Return an Account with what compares it to its siblings."""
+        """Return an Account with the values that order it among its siblings."""
         parent = self.real_account(account.parent_pk or self.root)
         return _Child(
             pk=account.pk,

@@ -68,7 +68,7 @@ def check_window(
     """Refuse a Window that no reservation may have.
 
     Args:
-        earliest: the only start off the grid beside ``now``.
+        earliest: the only start off the grid besides ``now``.
         token: whether a Token lifts the horizon.
 
     Raises:
@@ -102,7 +102,7 @@ def check_window(
 
 
 def check_gpus(gpus: Sequence[CalendarGpu], barred: Barred | None = None) -> None:
-    """Refuse no Gpus at all, those out of service, and those kept for others."""
+    """Refuse an empty list, and Gpus that are out of service or reserved for others."""
     if not gpus:
         raise NoGpus
     for gpu in gpus:
@@ -168,9 +168,9 @@ def most_at_once(window: Window, own: Sequence[Holding]) -> int:
 
 
 def _count_apart(request: Request, own: Sequence[Holding]) -> int:
-    """Return how many reservations count beside a request.
+    """Return how many reservations count besides a request.
 
-    Back-to-back ones on the very same Gpus count as one with it.
+    Adjacent ones on the same Gpus count as one with it.
     """
     mine = frozenset(gpu.pk for gpu in request.gpus)
     same = [h.window for h in own if h.gpu_pks == mine]

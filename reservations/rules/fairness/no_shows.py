@@ -22,7 +22,7 @@ from telemetry.protocol.units import format_duration
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A shorter horizon, and the no-shows it follows from."""
+    """A shorter horizon, and the no-shows that caused it."""
 
     no_shows: tuple[datetime, ...]
     until: datetime
@@ -39,7 +39,7 @@ class StruckHorizon(BeyondHorizon):
     first: datetime
     last: datetime
     until: datetime
-    """From then on the usual horizon counts again."""
+    """From then on the usual horizon applies again."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         return sentence(
@@ -56,14 +56,14 @@ class StruckHorizon(BeyondHorizon):
 
 
 def relevant_seconds(policy: Policy) -> int:
-    """Return how old a no-show may be and still matter."""
+    """Return the age up to which a no-show matters."""
     return policy.strike_window_seconds + policy.strike_seconds
 
 
 def strike_of(
     no_shows: Iterable[datetime], *, now: datetime, policy: Policy
 ) -> Strike | None:
-    """Return the strike in force at ``now``; the one that lasts longest."""
+    """Return the strike in force at ``now``, the longest if there are several."""
     times = sorted(at for at in no_shows if at <= now)
     within = timedelta(seconds=policy.strike_window_seconds)
     lasting = timedelta(seconds=policy.strike_seconds)
@@ -78,7 +78,7 @@ def strike_of(
 
 
 def check_strike(window: Window, strike: Strike, *, now: datetime) -> None:
-    """Refuse what begins beyond the shorter horizon.
+    """Refuse a start beyond the shorter horizon.
 
     Raises:
         StruckHorizon: with the no-shows and until when it lasts.

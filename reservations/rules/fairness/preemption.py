@@ -8,7 +8,7 @@ because each ranks above the other while the other holds.) Why it ends: after a
 displacement, v with its holding ranks above u without one, so u cannot rank above v in
 a new request.
 
-If several sets of Gpus would do, the one with the fewest Reservations in the way is
+If several sets of Gpus are possible, the one with the fewest Reservations in the way is
 chosen, then that of the lowest-ranked owners, then the newest. All sets are tried, up
 to ``MOST_GPUS`` of one group.
 """
@@ -43,7 +43,7 @@ from reservations.rules.window import Window, unix
 from telemetry.protocol.sentences import sentence
 
 MOST_GPUS = 16
-"""Of a larger group those with the fewest Reservations in the way are tried."""
+"""Of a larger group, the Gpus with the fewest Reservations in the way are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,44 +54,47 @@ class Displacer:
     now: datetime
     freeze_seconds: int
     notice_seconds: int = 600
-    """What who stays on past the end has to leave
-    (docs/design/fair-booking.md#rule-3)."""
+    """The notice of an overstay that is claimed
+    (docs/design/fair-booking.md#rule-3).
+    """
 
     pause_seconds: int = 0
-    """How long giving displaced time back keeps from displacing its owner again."""
+    """For how long a person who returned displaced time may not displace its owner
+    again.
+    """
 
     @property
     def leave_at(self) -> datetime:
-        """Return when who stays on has left, if they are claimed now."""
+        """Return when an overstay has ended if it is claimed now."""
         return self.now + timedelta(seconds=self.notice_seconds)
 
     @property
     def frozen_until(self) -> datetime:
-        """Return the last start at which nothing can be taken any more."""
+        """Return the last start at which nothing can be displaced any more."""
         return self.now + timedelta(seconds=self.freeze_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class FairTree:
-    """Shares and weighed usage of everybody, as they are at one instant."""
+    """Shares and weighted usage of everybody at one instant."""
 
     accounts: tuple[AccountShares, ...]
     members: tuple[MemberShares, ...]
     unit: int = 1
     """Usage of one weighted GPU-second now (``fairshare.weight_at``)."""
     _base: list[Ranking] = field(default_factory=list, compare=False, repr=False)
-    """The tree as it is, once somebody asked."""
+    """The ranking of the tree, computed on first use."""
     _scales: list[FairTreeSums] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def scales(self) -> FairTreeSums:
-        """The same as sums, for a quick no."""
+        """Return the tree as sums, for a quick refusal."""
         if not self._scales:
             self._scales.append(FairTreeSums(self))
         return self._scales[0]
 
     def ranked(self, extra: Mapping[int, int] | None = None) -> Ranking:
-        """Rank with these GPU-seconds more (or less), by Membership."""
+        """Return the ranking with these additional GPU-seconds, by Membership."""
         if not self._base:
             self._base.append(rank_tree(self.accounts, self.members))
         base = self._base[0]
@@ -108,27 +111,27 @@ class FairTree:
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
-    """One Reservation that yields, and why."""
+    """One Reservation that yields, and the reason."""
 
     flex: FlexInfo
     frozen_at: datetime
-    """From then on nobody could have taken it."""
+    """From then on nobody could have displaced it."""
     own: tuple[PathStep, ...]
     """The requester's path, with the new commitment."""
     theirs: tuple[PathStep, ...]
-    """The owner's path, without what is displaced."""
+    """The owner's path, without the displaced Reservation."""
     before: Ranking = field(compare=False, repr=False)
     after: Ranking = field(compare=False, repr=False)
-    """Everybody's standing; places are counted when they are asked for."""
+    """Everybody's ranking afterwards. Places are counted on demand."""
 
     @property
     def place_before(self) -> int:
-        """Return the owner's place among all; 1 is served first."""
+        """Return the owner's place among all before. 1 is served first."""
         return self.before.place(self.flex.membership_pk)
 
     @property
     def place_after(self) -> int:
-        """Return the same in the world after."""
+        """Return the owner's place among all afterwards."""
         return self.after.place(self.flex.membership_pk)
 
     @property
@@ -173,9 +176,9 @@ class FlexHeld(GpuTaken):
     code = "flex-held"
     title = sentence("Held as flex")
     own_level_fs: float | None = None
-    """With what was asked for. None: infinite."""
+    """With the requested time. None: infinite."""
     their_level_fs: float | None = None
-    """Without what they hold. None: infinite."""
+    """Without the held time. None: infinite."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         values = {
@@ -213,9 +216,9 @@ def _key(level_fs: Fraction | None, *, is_user: bool) -> Key:
 def ranks_above(own: Iterable[Key], theirs: Iterable[Key]) -> bool:
     """Return whether a path ranks strictly above another, as Fair Tree does.
 
-    The first Level at which they differ decides: siblings that tie are merged. Where a
-    User ties with an Account, neither stands above: the User shares its rank with the
-    Account's first-served children, and a tie displaces nobody.
+    The first Level at which they differ decides, because siblings that tie are merged.
+    If a User ties with an Account, neither ranks above: the User shares its rank with
+    the Account's first-served children, and a tie displaces nobody.
     """
     for one, two in zip(own, theirs, strict=False):
         if one[:2] != two[:2]:
@@ -226,14 +229,14 @@ def ranks_above(own: Iterable[Key], theirs: Iterable[Key]) -> bool:
 
 
 def keys(path: Iterable[PathStep]) -> list[Key]:
-    """Return what paths are compared by."""
+    """Return the values by which paths are compared."""
     return [_key(step.level.level_fs, is_user=step.is_user) for step in path]
 
 
 def deciding(
     own: Sequence[PathStep], theirs: Sequence[PathStep]
 ) -> tuple[PathStep, PathStep]:
-    """Return the first Levels at which two paths differ; the last where none does."""
+    """Return the first Levels at which two paths differ, or the last ones."""
     for one, two in zip(own, theirs, strict=False):
         if keys([one]) != keys([two]):
             return one, two
@@ -248,10 +251,10 @@ def displaced_by(
     tree: FairTree,
     freeze_seconds: int,
 ) -> tuple[Displaced, ...]:
-    """Return these Reservations as displaced, with both sides' standing after.
+    """Return these Reservations as displaced, with both paths afterwards.
 
     Args:
-        more_gpu_seconds: what the request commits its Membership to.
+        more_gpu_seconds: the commitment that the request adds to its Membership.
     """
     extra = {member_pk: more_gpu_seconds}
     for one in flex:
@@ -275,7 +278,7 @@ def displaced_by(
 
 @dataclass(eq=False)
 class PlannedFor(GpuTaken):
-    """A waiting request has its planned start there. Only firm goes before it."""
+    """A waiting request has its planned start there. Only firm may take it."""
 
     code = "planned-for"
     title = sentence("Held for the waitlist")
@@ -324,7 +327,7 @@ def check_plans(
 
 
 def check_above(displaced: Iterable[Displaced], *, on: Mapping[int, str]) -> None:
-    """Refuse a flex request that does not stand above those in its way.
+    """Refuse a flex request that does not rank above the flex in its way.
 
     See docs/design/fair-booking.md#rule-2.
 
@@ -358,7 +361,7 @@ def flex_to_displace(
     """Return the flex that a request would displace, each once, by number.
 
     Raises:
-        GpuTaken, ClosedThen: something is in the way that nobody can take.
+        GpuTaken, ClosedThen: a span that nobody can take is in the way.
     """
     found: dict[int, FlexInfo] = {}
     for gpu in gpus:
@@ -372,7 +375,7 @@ def flex_to_displace(
 def fewest_displaced(
     calendar: Calendar, window: Window, wish: SlotWish, *, ranks: Mapping[int, int]
 ) -> list[tuple[CalendarGpu, ...]]:
-    """Return the sets of Gpus worth taking where some flex must go, best group first.
+    """Return the sets of Gpus for which some flex is displaced, best group first.
 
     Args:
         ranks: by Membership, larger is served first (``fairshare.Rank.rank``).
@@ -429,10 +432,10 @@ def _sets_with_fewest_victims(
 def _sorted_first_is_best(
     group: Sequence[CalendarGpu], ways: Mapping[int, tuple[FlexInfo, ...]], count: int
 ) -> bool:
-    """Say whether the first of a sorted group are the best set, without trying.
+    """Say whether the first Gpus of a sorted group are the best set, without a search.
 
-    They are where no Reservation is in the way on two Gpus of the group, and none of
-    them has more than one in the way.
+    They are if no Reservation is in the way on two Gpus of the group, and none of them
+    has more than one in the way.
     """
     victims = [one.reservation_pk for gpu in group for one in ways[gpu.pk]]
     few = all(len(ways[gpu.pk]) <= 1 for gpu in group[:count])
@@ -486,7 +489,7 @@ class FairTreeSums:
                 self._usage[step] = self._usage.get(step, 0) + member.usage
 
     def _above(self, account_pk: int) -> list[Node]:
-        """Return the Accounts that exist for the tree, below the root, from the top."""
+        """Return the Accounts that are not skipped, below the root, from the top."""
         found: list[Node] = []
         account = self._accounts[account_pk]
         while account.parent_pk is not None:
@@ -499,8 +502,10 @@ class FairTreeSums:
     def below(
         self, member_pk: int, more_gpu_seconds: int, flex: Iterable[FlexInfo]
     ) -> bool:
-        """Say whether a Membership, holding so much more, is surely not above some
-        owner of this flex once all of it is gone."""
+        """Say whether a Membership with this much more is surely not above an owner.
+
+        The owners are those of this flex, once all of it is displaced.
+        """
         if member_pk not in self._paths:
             return False
         extra = {member_pk: more_gpu_seconds}

@@ -1,4 +1,4 @@
-"""The GPU time that quotas together promise, by pool.
+"""The GPU time that all quotas together promise, by pool.
 
 See docs/design/fair-booking.md#i4. Without an outage, in every window of 7 days that
 begins after now + freeze + the longest booking, the firm and frozen time of others is
@@ -35,26 +35,26 @@ class PoolCapacity:
 
     @property
     def week_gpu_seconds(self) -> int:
-        """Return what any 7 days of it hold, in weighted GPU-seconds.
+        """Return its capacity in any 7 days, in weighted GPU-seconds.
 
-        Peak hours add nothing: others may hold all their quotas buy outside them,
-        and the promise is of time.
+        Peak hours add nothing, because others may spend their quotas outside them, and
+        the promise is about time.
         """
         return self.gpus * self.weight * WEEK_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaClaim:
-    """One Membership's quota, and the Accounts above that bound it."""
+    """One Membership's quota, and the Accounts above that limit it."""
 
     membership_pk: int
     quota_gpu_seconds: int
     account_pks: tuple[int, ...] = ()
     """From its own up to the root."""
     pool_quotas: Mapping[int, int] | None = None
-    """By pool, where one is set for this Membership."""
+    """By pool, if one is set for this Membership."""
     pools: frozenset[int] | None = None
-    """Those it may book; None: all."""
+    """The pools that it may book. None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,18 @@ class PoolPromise:
 
     pool: PoolCapacity
     claims_gpu_seconds: int
-    """What all quotas together may take of it as firm, in any 7 days."""
+    """The firm time that all quotas together allow in it, in any 7 days."""
 
     @property
     def kept(self) -> bool:
-        """Say whether every quota can be had (docs/design/fair-booking.md#i4)."""
+        """Say whether every quota can be used in full
+        (docs/design/fair-booking.md#i4).
+        """
         return self.claims_gpu_seconds <= self.pool.week_gpu_seconds
 
     @property
     def oversold_gpu_seconds(self) -> int:
-        """Return by how much the quotas exceed the pool; 0 where they do not."""
+        """Return by how much the quotas exceed the pool's capacity, or 0."""
         return max(self.claims_gpu_seconds - self.pool.week_gpu_seconds, 0)
 
 
@@ -86,14 +88,14 @@ def pool_promises(
 ) -> tuple[PoolPromise, ...]:
     """Return the condition of docs/design/fair-booking.md#i4 for each pool.
 
-    A Membership may take its whole quota in one pool, less where a quota of that
-    pool or of an Account above says so: an Account counts with its quota where its
-    members' add up to more.
+    A Membership may use its whole quota in one pool, unless a quota of that pool or of
+    an Account above is lower. An Account counts with its quota if those of its members
+    add up to more.
 
     Args:
         account_quotas: by Account, over all pools.
         account_pool_quotas: by (Account, pool).
-        parents: of each Account; None: the root.
+        parents: of each Account. None: the root.
     """
     bounds, in_pool = account_quotas or {}, account_pool_quotas or {}
     return tuple(
@@ -178,8 +180,8 @@ def admitted(
 ) -> tuple[Window, ...]:
     """Return the spans in which a block may begin: every quota has room for it.
 
-    Neighbouring starts are joined: a block may begin anywhere on the grid from a
-    span's start to its end, which is the last start and not the block's end.
+    Neighbouring starts are joined: a block may begin anywhere on the grid from a span's
+    start to its end, which is the last start and not the block's end.
 
     Args:
         rate: weighted Gpus of the block.

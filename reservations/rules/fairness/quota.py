@@ -1,9 +1,9 @@
-"""How much may still be held, in any rolling 7 days that touch a request?
+"""The room of a quota in any rolling 7 days that touch a request.
 
 See docs/design/fair-booking.md#terms, docs/design/fair-booking.md#rule-1. A request is
 firm if, with it, every window of 7 x 24 h that touches it holds at most Q of firm cost.
 The cost inside the window [t, t + 7 d) is piecewise linear in t and bends only where a
-Spend enters or leaves it, so its largest value is found by looking at those t.
+Spend enters or leaves it, so its maximum is at one of those t.
 
 Cost: O(n log n) of the n Spends within 7 days of the request.
 """
@@ -24,7 +24,7 @@ PERMILLE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """Firm cost that runs evenly from ``start`` to ``end`` (Unix seconds)."""
+    """Firm cost, spread evenly from ``start`` to ``end`` (Unix seconds)."""
 
     start: int
     end: int
@@ -32,17 +32,19 @@ class Spend:
     """Thousandths of weighted Gpus: weight x Gpus x 1000, times the part of the
     price that an hour given back late still costs."""
     pool_pk: int = 0
-    """On which Pool's Gpus; 0: where no Pool's quota asks."""
+    """The Pool of its Gpus. 0: no Pool has a quota."""
 
     @classmethod
     def held(cls, window: Window, *, rate: int) -> Spend:
-        """Return what holding ``rate`` weighted Gpus over a Window costs."""
+        """Return the cost of holding ``rate`` weighted Gpus over a Window."""
         return cls(unix(window.start), unix(window.end), rate * PERMILLE)
 
 
 def spends_at(start: int, end: int, *, rate: Rate, pool_pk: int = 0) -> list[Spend]:
-    """Return what holding from ``start`` to ``end`` (Unix seconds) costs, evenly by
-    parts: the flat rate over all of it, and on top what peak hours add."""
+    """Return the cost from ``start`` to ``end`` (Unix seconds) as even parts.
+
+    The flat rate covers all of it. Peak hours add to it.
+    """
     if isinstance(rate, int):
         return [Spend(start, end, rate * PERMILLE, pool_pk)]
     return [
@@ -57,28 +59,28 @@ def spends_at(start: int, end: int, *, rate: Rate, pool_pk: int = 0) -> list[Spe
 
 @dataclass(frozen=True, slots=True)
 class QuotaInfo:
-    """A ceiling (of a Membership, or of an Account above it) and what counts."""
+    """A quota of a Membership, or of an Account above it, and the cost that counts."""
 
     account: str
-    """Name on screen."""
+    """Name for people."""
     quota_gpu_seconds: int
     spends: tuple[Spend, ...]
     own: bool = True
-    """The requester's Membership itself; False: an Account on its path."""
+    """Whether it is the requester's Membership. False: an Account on its path."""
     pool_pk: int = 0
-    """Only what stands on this Pool's Gpus counts; 0: everything."""
+    """Only cost on this Pool's Gpus counts. 0: on all Gpus."""
     pool: str = ""
-    """Name of that Pool on screen."""
+    """Name of that Pool."""
     person: bool = False
-    """What one person holds over all Memberships."""
+    """Whether it counts all Memberships of one person."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The 7 days that hold most."""
+    """The 7 days with the highest cost."""
 
     held_gpu_seconds: int
-    """Rounded up: a thousandth too much is too much."""
+    """Rounded up, because a thousandth too much is too much."""
     start: datetime
     end: datetime
 
@@ -142,7 +144,7 @@ def headroom_gpu_seconds(info: QuotaInfo, window: Window) -> int:
 
 
 def fits(info: QuotaInfo, window: Window, *, rate: Rate) -> bool:
-    """Say whether the quota still holds with the request."""
+    """Say whether the request fits into the quota."""
     peak = peak_with(info, window, rate=rate)
     return peak.held_gpu_seconds <= info.quota_gpu_seconds
 
@@ -157,7 +159,7 @@ def fitting_gpu_seconds(
 ) -> int:
     """Return the cost of the longest beginning of a request that would fit.
 
-    Longer from the same start never holds less in any window, so bisection
+    A longer request from the same start never has less cost in any window, so bisection
     over the grid finds it. 0: nothing fits from this start.
 
     Args:
@@ -180,18 +182,18 @@ def fitting_gpu_seconds(
 
 @dataclass(frozen=True, slots=True)
 class BandPoint:
-    """Over one step of time: what 7 days touching it hold at most."""
+    """The maximum, over one step of time, of the cost in 7 days that touch it."""
 
     at: datetime
     held_gpu_seconds: int
     left_gpu_seconds: int
-    """Never below zero: nothing more is given."""
+    """Never below zero."""
 
 
 def band(
     info: QuotaInfo, *, start: datetime, steps: int, step_seconds: int
 ) -> list[BandPoint]:
-    """Return the quota's course over time, as a band one can book into."""
+    """Return the quota's course over time, as a band for bookings."""
     load = SpendTotals(info.spends)
     points = []
     for number in range(steps):

@@ -1,9 +1,9 @@
-"""What would move one up? How far a branch of the tree is above another.
+"""The use by which a branch of the tree is above another, for advice.
 
 Fair Tree compares siblings by level_fs = norm_shares / effective usage
-(docs/design/fair-booking.md#fair-tree), so two memberships are decided where their
+(docs/design/fair-booking.md#fair-tree), so two memberships are compared where their
 paths part: one is above the other exactly if its branch has used less for its shares.
-Time alone changes no rank, because everybody's usage fades alike.
+Time alone changes no rank, because all usage decays equally.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Branch:
     title: str
     norm_shares: Fraction
     usage: int
-    """Weighed usage, in the units of ``fairshare.weight_at``."""
+    """Weighted usage, in the units of ``fairshare.weight_at``."""
 
 
 def diverging_nodes(own: Sequence[T], other: Sequence[T]) -> tuple[T, T] | None:
