@@ -52,19 +52,21 @@ REASON_LENGTH = 100
 
 
 class GpuHoursField(forms.FloatField):
-    """Credits on screen, whole weighted GPU-seconds in the row."""
+    """Credits on the page, whole weighted GPU-seconds in the database."""
 
     def prepare_value(self, value: Any) -> Any:
-        """Turn the row's seconds into hours. Typed text stays as it is."""
+        """Convert the stored seconds into hours. Typed text stays as it is."""
         return value / HOUR_SECONDS if isinstance(value, int) else value
 
     def clean(self, value: Any) -> int | None:
-        """Return seconds, or None where the field is empty."""
+        """Return seconds. None: the field is empty."""
         hours = super().clean(value)
         return None if hours is None else round(hours * HOUR_SECONDS)
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        """Compare in the row's unit, so that looking at a form changes nothing."""
+        """Compare in the stored unit, so that saving an unchanged form changes
+        nothing.
+        """
         try:
             return bool(self.clean(data) != initial)
         except forms.ValidationError:
@@ -72,7 +74,7 @@ class GpuHoursField(forms.FloatField):
 
 
 class ReasonAdminForm(PlainModelForm):
-    """Asks why; the answer goes into the history and the audit log."""
+    """Requires a reason, which goes into the history and the audit log."""
 
     reason = forms.CharField(
         max_length=REASON_LENGTH,
@@ -81,7 +83,7 @@ class ReasonAdminForm(PlainModelForm):
 
 
 class AuditedActs(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Writes an AuditEntry for every act at the desk."""
+    """Writes an AuditEntry for every act in Django's admin."""
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         """Audit a new row."""
@@ -101,7 +103,7 @@ class AuditedActs(admin.ModelAdmin):  # type: ignore[type-arg]
 
 
 class AuditedAdmin(AuditedActs):
-    """Asks for a reason besides, and edits quotas in hours."""
+    """Also requires a reason, and edits quotas in hours."""
 
     form: Any = ReasonAdminForm
 
@@ -129,7 +131,7 @@ class AuditedAdmin(AuditedActs):
     def save_model(
         self, request: HttpRequest, obj: Any, form: Any, change: bool
     ) -> None:
-        """Hand the reason to the row's history."""
+        """Store the reason in the row's history."""
         obj._change_reason = form.cleaned_data.get("reason", "")
         request._audit_reason = obj._change_reason  # type: ignore[attr-defined]
         super().save_model(request, obj, form, change)
@@ -154,7 +156,7 @@ def _audit(request: HttpRequest, obj: Any, what: str, message: Any) -> None:
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Rows that are looked at."""
+    """Rows that can only be read."""
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Nobody."""
@@ -174,12 +176,12 @@ class UserChangeAdminForm(PlainErrors, UserChangeForm):  # type: ignore[misc,typ
 
 
 class UserCreationAdminForm(PlainErrors, DjangoUserAdmin.add_form):  # type: ignore[misc,name-defined]
-    """A new login, as Django asks for it, with plain errors."""
+    """A new login, with the fields that Django requires, and plain errors."""
 
 
 @admin.register(User)
 class UserAdmin(DjangoUserAdmin, AuditedAdmin):  # type: ignore[type-arg]
-    """Logins. Without a field for reasons: Django's own forms stay."""
+    """Logins. They have no field for reasons, because Django's own forms are used."""
 
     form: Any = UserChangeAdminForm
     add_form = UserCreationAdminForm
@@ -190,7 +192,7 @@ class UserAdmin(DjangoUserAdmin, AuditedAdmin):  # type: ignore[type-arg]
     )
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody: a login is switched off; its ledger stays."""
+        """Nobody: a login is deactivated, and its ledger stays."""
         return False
 
 
@@ -200,7 +202,7 @@ class TreeAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
     def save_model(
         self, request: HttpRequest, obj: Any, form: Any, change: bool
     ) -> None:
-        """Keep the row before and after."""
+        """Record the row before and after."""
         before = admin_changes.next_version(obj)
         super().save_model(request, obj, form, change)
         admin_changes.record(
@@ -222,7 +224,7 @@ class AccountAdmin(TreeAdmin):
 
     @admin.display(description=gettext_lazy("quota, credits"))
     def quota_hours(self, account: Account) -> str:
-        """Show the quota; a dash where it is the members' sum."""
+        """Show the quota. A dash: it is the sum of the members' quotas."""
         return _hours_or_dash(account.quota_gpu_seconds)
 
 
@@ -260,7 +262,7 @@ class MembershipAdmin(TreeAdmin):
 
     @admin.display(description=gettext_lazy("quota, credits"))
     def quota_hours(self, membership: Membership) -> str:
-        """Show the quota; a dash where it is the site's."""
+        """Show the quota. A dash: it is the site's."""
         return _hours_or_dash(membership.quota_gpu_seconds)
 
 
@@ -275,11 +277,11 @@ class SitePolicyAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
     list_display = ("__str__", "grid_seconds", "longest_seconds", "gpus_at_once")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Only where it was never made."""
+        """Only if there is none yet."""
         return not SitePolicy.objects.exists()
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody: a site without rules books nothing."""
+        """Nobody: without rules a site cannot book."""
         return False
 
 
@@ -308,7 +310,7 @@ class ReasonAction(ActionForm):
 
 @admin.register(Reservation)
 class ReservationAdmin(ReadOnlyAdmin):
-    """Looked at, and given back through the services."""
+    """Reservations. They can be read, and given back through the services."""
 
     list_display = ("pk", "user", "membership", "start", "end", "kind", "state")
     list_filter = ("state", "kind")
@@ -370,7 +372,7 @@ class LedgerEntryAdmin(ReadOnlyAdmin):
 
 @admin.register(LateReturn)
 class LateReturnAdmin(ReadOnlyAdmin):
-    """Hours that came back too late to be free."""
+    """Hours that were returned too late to be free."""
 
     list_display = ("reservation", "gpu", "start", "end", "permille", "charged_at")
     list_select_related = ("reservation__user", "gpu__node")
@@ -378,7 +380,7 @@ class LateReturnAdmin(ReadOnlyAdmin):
 
 @admin.register(Token)
 class TokenAdmin(ReadOnlyAdmin):
-    """Firm bookings that the site owes after its own failures."""
+    """Firm bookings beyond the horizon, given after failures of the site."""
 
     list_display = ("given_at", "membership", "given_for", "used_for", "reason")
     list_filter = ("reason",)
@@ -404,7 +406,7 @@ class NoticeAdmin(ReadOnlyAdmin):
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(ReadOnlyAdmin):
-    """Who did what, when and why."""
+    """The author, act, time and reason of each entry."""
 
     list_display = ("at", "actor", "verb", "subject", "reason")
     list_filter = ("verb",)
@@ -415,7 +417,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(ReadOnlyAdmin):
-    """Keys of programs; revoked here, never read."""
+    """Keys of programs. They can be revoked here, never read."""
 
     list_display = ("label", "user", "scopes", "expires_at", "revoked_at")
     list_select_related = ("user",)

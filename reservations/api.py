@@ -85,7 +85,7 @@ def _entry(
     *,
     gpu_ids: Collection[int] | None = None,
 ) -> dict[str, object]:
-    """Return one Reservation as the calendar tells it, with a little more."""
+    """Return one Reservation as in the calendar, with a few more fields."""
     own = reservation.user_id == user.pk
     policy = _ANY_POLICY if own and reservation.kind == Kind.FIRM else site_policy()
     if gpu_ids is None:
@@ -125,9 +125,9 @@ def calendar(request: HttpRequest, span: Query[SpanIn]) -> HttpResponse:
 
 
 def _json(request: HttpRequest, content: object) -> HttpResponse:
-    """Answer with JSON in the reader's language; it holds no secret.
+    """Answer with JSON in the reader's language. It contains no secret.
 
-    It is compressed where the client can read that.
+    It is compressed if the client supports that.
     """
     body = json.dumps(translated_values(content), separators=(",", ":")).encode()
     response = HttpResponse(content_type="application/json")
@@ -144,7 +144,7 @@ def _json(request: HttpRequest, content: object) -> HttpResponse:
 
 @router.post("/reservations", response={201: dict[str, Any]})
 def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
-    """Book; 409 with the rule, its numbers and the next slot where refused."""
+    """Book. A refusal is 409, with the rule, its numbers and the next slot."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     made = booking.book(
@@ -165,7 +165,9 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
 
 @router.post("/reservations/preview")
 def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
-    """Say what booking (or changing ``ignoring``) would do; writes nothing."""
+    """Return the effect of booking (or of changing ``ignoring``). Nothing is
+    written.
+    """
     user = signed_in(request)
     now = count_request(user, writes=False)
     decision = booking.preview(
@@ -186,7 +188,7 @@ def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
 
 @router.patch("/reservations/{int:pk}")
 def change(request: HttpRequest, pk: int, wish: ChangeIn) -> dict[str, object]:
-    """Move, lengthen or shorten it, change its GPUs or its purpose."""
+    """Move, lengthen or shorten it, or change its GPUs or its purpose."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     changed = booking_change.change(
@@ -207,7 +209,7 @@ def change(request: HttpRequest, pk: int, wish: ChangeIn) -> dict[str, object]:
 def cancel(
     request: HttpRequest, pk: int, why: ReasonIn | None = None
 ) -> dict[str, object]:
-    """Give back before the start; can be undone for ten seconds."""
+    """Give it back before the start. This can be undone for ten seconds."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     gone = giving.cancel(
@@ -219,7 +221,7 @@ def cancel(
 
 @router.post("/reservations/{int:pk}/undo")
 def undo(request: HttpRequest, pk: int) -> dict[str, object]:
-    """Take the cancel back, if nobody took the time meanwhile."""
+    """Undo the cancellation, if nobody took the time meanwhile."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     back = undo_cancel(reservation_id=pk, user=user, now=now)
@@ -228,7 +230,7 @@ def undo(request: HttpRequest, pk: int) -> dict[str, object]:
 
 @router.post("/reservations/{int:pk}/undo-booking")
 def undo_booking(request: HttpRequest, pk: int) -> dict[str, object]:
-    """Take a new booking back at no cost, within ten seconds of making it."""
+    """Undo a new booking at no cost, within ten seconds."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     gone = booking_undo.undo_booking(reservation_id=pk, user=user, now=now)
@@ -239,7 +241,7 @@ def undo_booking(request: HttpRequest, pk: int) -> dict[str, object]:
 def release(
     request: HttpRequest, pk: int, why: ReasonIn | None = None
 ) -> dict[str, object]:
-    """Give back what runs, now."""
+    """Release a running reservation now."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     gone = giving.release(
@@ -252,7 +254,7 @@ def release(
 def keep(
     request: HttpRequest, pk: int, why: ReasonIn | None = None
 ) -> dict[str, object]:
-    """Keep an idle one: once."""
+    """Keep an idle reservation. Works once."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     kept = check_in.keep_idle(
@@ -290,7 +292,7 @@ def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
 
 @router.get("/standing")
 def standing(request: HttpRequest) -> dict[str, object]:
-    """One's rank, path, quota ahead and newest ledger rows."""
+    """The caller's rank, path, quota ahead and newest ledger rows."""
     found = standing_service.standing(user=signed_in(request), now=timezone.now())
     return {
         "now": iso(found.now),

@@ -1,4 +1,4 @@
-"""The first floor: accounts, quotas, the calendar and the ledger."""
+"""Django's configuration of accounts, quotas, the calendar and the ledger."""
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
@@ -10,7 +10,7 @@ class ReservationsConfig(AppConfig):
     name = "reservations"
 
     def ready(self) -> None:
-        """Keep the guards that only the database can give."""
+        """Install the constraints that only the database can enforce."""
         from reservations import checks
         from reservations.models import triggers
         from reservations.rules import booking_alerts

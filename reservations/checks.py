@@ -1,4 +1,4 @@
-"""Mistakes in the configuration that would only show at the first booking."""
+"""Checks of the configuration for errors that the first booking would show."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +14,8 @@ def check_database_guards(
 ) -> list[Error]:
     """Check that the database itself refuses overlaps and changed ledgers.
 
-    Runs with ``manage.py check --database default`` and before ``migrate`` has
-    run finds nothing to complain about.
+    Runs with ``manage.py check --database default``. Before the first ``migrate`` it
+    finds no errors.
     """
     found = []
     for alias in databases or ():

@@ -17,7 +17,7 @@ from reservations.store.booking_facts import site_policy
 from reservations.waitlist import scheduler
 from telemetry.live.broker_client import broker_client
 
-# Celery finds the tasks of this module; those of capabilities are among them.
+# Celery finds the tasks in this module, including those of capabilities.
 __all__ = [
     "deliver",
     "invite",
@@ -30,13 +30,13 @@ __all__ = [
 
 DELIVERING = "reservations.delivering"
 DELIVERING_SECONDS = 60
-"""Longer than a run lasts: `delivery.RUN_SECONDS` and one message's timeouts."""
+"""Longer than a run: `delivery.RUN_SECONDS` and one message's timeouts."""
 
 PLACING = "reservations.placing"
 PLACING_RESTS = 3
-"""A look of 2 s is followed by 6 s without: a quarter of one process at most."""
+"""A run of 2 s is followed by a pause of 6 s: at most a quarter of one process."""
 PLACING_SECONDS = 60
-"""Longer than a look lasts: `placing.BUSY_SECONDS`, and one look more."""
+"""Longer than a run: `placing.BUSY_SECONDS`, and one more run."""
 
 
 @shared_task(name="reservations.tasks.tick")  # type: ignore[untyped-decorator]
@@ -68,8 +68,8 @@ def place() -> dict[str, int]:
 def deliver() -> dict[str, int]:
     """Send Notices by mail and webhook, in one process of the worker at a time.
 
-    Others' servers are slow, and the ticks need the other process. Rows are claimed in
-    the database: the mark in the broker only keeps the way free for the ticks.
+    Other servers are slow, and the ticks need the other process. Rows are claimed in
+    the database. The mark in the broker only keeps the other process free.
     """
     broker = broker_client()
     if not broker.set(DELIVERING, "1", nx=True, ex=DELIVERING_SECONDS):
@@ -82,9 +82,9 @@ def deliver() -> dict[str, int]:
 
 @shared_task(name="reservations.tasks.roll_months")  # type: ignore[untyped-decorator]
 def roll_months() -> int:
-    """Add up the months that are due, for the reports.
+    """Sum the months that are due, for the reports.
 
-    Old refusals, and deliveries that ended long ago, are deleted.
+    This also deletes old refusals, and deliveries that ended long ago.
     """
     refusals.forget_old(timezone.now())
     delivery.forget_old(timezone.now())
@@ -93,5 +93,5 @@ def roll_months() -> int:
 
 @shared_task(name="reservations.tasks.store_usage")  # type: ignore[untyped-decorator]
 def store_usage() -> bool:
-    """Store the sums of a large ledger, for processes that start."""
+    """Store the sums of a large ledger, for new processes."""
     return usage.store_usage(timezone.now(), site_policy())

@@ -56,10 +56,10 @@ log = logging.getLogger(__name__)
 
 
 def tick(now: datetime, *, waitlist: bool = True) -> dict[str, int]:
-    """Run every step; how many rows each one moved.
+    """Run every step. Return how many rows each one changed.
 
     Args:
-        waitlist: step 10 too; the live portal runs it as a task of its own.
+        waitlist: whether step 10 runs too. The live portal runs it as another task.
     """
     at = whole_second(now)
     policy = site_policy()
@@ -102,7 +102,7 @@ def _run_for_each(
     now: datetime,
     policy: Policy,
 ) -> int:
-    """Run a step for each row in a transaction of its own."""
+    """Run a step for each row in its own transaction."""
     in_transaction = transaction.atomic(durable=True)(step)
     return RowSteps(log, "reservation")(pks, in_transaction, now, policy)
 

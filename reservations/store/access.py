@@ -22,10 +22,10 @@ P = ParamSpec("P")
 
 
 def reader(request: HttpRequest) -> User:
-    """Return who looks. The login middleware lets nobody else through.
+    """Return the signed-in User. LoginRequiredMiddleware lets no others through.
 
     Raises:
-        PermissionDenied: it was taken out of the settings.
+        PermissionDenied: the middleware was removed from the settings.
     """
     if not isinstance(request.user, User):
         raise PermissionDenied
@@ -35,7 +35,7 @@ def reader(request: HttpRequest) -> User:
 def operator_required(
     view: Callable[Concatenate[HttpRequest, P], HttpResponseBase],
 ) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
-    """Let nobody but the operator reach a view: 403 for everybody else."""
+    """Allow a view to the operator only. Others get 403."""
 
     @wraps(view)
     def guarded(
@@ -49,20 +49,20 @@ def operator_required(
 
 
 def steered_accounts(user: User) -> frozenset[int]:
-    """Return the Accounts whose books this User may read whole."""
+    """Return the Accounts of which this User may read the whole ledger."""
     if user.is_operator:
         return frozenset(Account.objects.order_by().values_list("pk", flat=True))
     return headed_accounts(user)
 
 
 def charted_accounts(user: User) -> frozenset[int]:
-    """Return the Accounts whose history this User may see: own and steered ones."""
+    """Return the Accounts of which this User may see charts: own and headed ones."""
     own = Membership.objects.filter(user=user, active=True).order_by()
     return steered_accounts(user) | set(own.values_list("account_id", flat=True))
 
 
 def visible_reservations(user: User) -> Q:
-    """Return which Reservations have a page for this User."""
+    """Return the Reservations whose pages this User may open."""
     if user.is_operator:
         return Q()
     own = Membership.objects.filter(user=user, active=True).order_by()
@@ -71,7 +71,7 @@ def visible_reservations(user: User) -> Q:
 
 
 def may_change(user: User, reservation: Reservation) -> bool:
-    """Say whether it is the User's own, in a group they head, or they run the site."""
+    """Say whether the User holds it, heads its group, or is an operator."""
     return (
         reservation.user_id == user.pk
         or user.is_operator

@@ -1,4 +1,4 @@
-"""The tree of Accounts: which lie above and below which."""
+"""The tree of Accounts: ancestors and descendants."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -6,7 +6,7 @@ from reservations.models import Account, Membership, User
 
 
 def parent_pks() -> dict[int, int | None]:
-    """Return the parent of every Account, in one query; None: a root."""
+    """Return the parent of every Account, in one query. None: a root."""
     return dict(Account.objects.order_by().values_list("pk", "parent_id"))
 
 
@@ -19,7 +19,9 @@ def path_up(pk: int, parents: Mapping[int, int | None]) -> Iterator[int]:
 
 
 def accounts_below(account_pks: Collection[int]) -> dict[int, frozenset[int]]:
-    """Return, for each Account, itself and every one below it. No query for none."""
+    """Return, for each Account, itself and every one below it. No Accounts: no
+    query.
+    """
     if not account_pks:
         return {}
     found: dict[int, set[int]] = {pk: {pk} for pk in account_pks}
@@ -47,14 +49,14 @@ def members_below(account_pks: Collection[int]) -> dict[int, frozenset[int]]:
 
 
 def headed_accounts(user: User) -> frozenset[int]:
-    """Return the Accounts that a User is head of, and every one below them."""
+    """Return the Accounts that a User heads, and every one below them."""
     headed = Membership.objects.filter(user=user, is_head=True, active=True).order_by()
     below = accounts_below(set(headed.values_list("account_id", flat=True)))
     return frozenset[int]().union(*below.values())
 
 
 def booked_under(user_pk: int) -> frozenset[int]:
-    """Return the Accounts that a User books under, and every one above them."""
+    """Return the Accounts under which a User books, and every one above them."""
     parents = parent_pks()
     own = Membership.objects.filter(user_id=user_pk, active=True).order_by()
     return frozenset(

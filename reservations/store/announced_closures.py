@@ -1,4 +1,4 @@
-"""Closed time as the calendar and every page's banner tell it."""
+"""Closed time, for the calendar and for the banner of every page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from telemetry.models import Gpu
 from telemetry.protocol.sentences import joined, sentence
 
 NEAR = timedelta(hours=24)
-"""From so long before its start on every page says that maintenance is near."""
+"""From this long before its start, every page announces maintenance."""
 
 
 def closures_page(
     start: datetime, end: datetime, gpus: Sequence[CalendarGpu], *, user_pk: int
 ) -> list[dict[str, object]]:
-    """Return the closures of a span as the calendar's API tells them.
+    """Return the closures of a span in the form of the calendar's API.
 
     ``open``: it is a teaching slot in which the reader may book.
     """
@@ -92,7 +92,7 @@ def _place_text(row: Closure) -> str:
 def shut_to(
     user_pk: int | None, gpus: Sequence[Gpu], start: datetime, end: datetime
 ) -> dict[int, str]:
-    """Return why a User could not book some of these Gpus then, in words, by Gpu.
+    """Return, by Gpu, why a User could not book it then, in words.
 
     Args:
         gpus: rows with their Node and Pool loaded.

@@ -20,24 +20,25 @@ class JobChoices:
     """The Jobs that a User may attach to a request, as choices of a page."""
 
     recipes: Sequence[tuple[str, str, str]]
-    """Ready ones: name, title, and their settings with the defaults, one a line."""
+    """Recipes: name, title, and their settings with the defaults, one per line."""
     plans: Sequence[tuple[int, str, int]]
-    """Own kept Plans: number, title, and how many Gpus each needs."""
+    """The User's saved Plans: number, title, and how many Gpus each needs."""
 
 
 @dataclass(frozen=True)
 class WaitingJobHooks:
-    """What a floor above does with Jobs that wait. In the caller's transaction."""
+    """Functions of placement for Jobs that wait. Call them in a transaction."""
 
     check: Callable[[User, Mapping[str, Any]], Launch]
-    """Return what to keep of a Job that is asked for, or refuse it."""
+    """Return the stored form of a requested Job, or refuse it."""
     attach: Callable[[WaitingRequest, Launch], None]
-    """Keep it with a request."""
+    """Store it with a request."""
     follow: Callable[[Reservation, WaitingRequest], bool]
-    """Have what waits in a displaced Reservation wait with the request; say whether
-    any Job waits with it now."""
+    """Move the Jobs of a displaced Reservation to the request. Return whether there are
+    any.
+    """
     choices: Callable[[User], JobChoices]
-    """Return what a page offers a User."""
+    """Return the choices for a User."""
     starts: Callable[[Reservation], bool]
     """Say whether a Job waits in a Reservation and starts with it."""
 
@@ -57,17 +58,19 @@ def checked(user: User, job: Mapping[str, Any]) -> Launch:
 
 
 def choices(user: User) -> JobChoices | None:
-    """Return what a page offers; None: nobody here runs Jobs."""
+    """Return the choices for a page. None: this site runs no Jobs."""
     return CARRIERS[0].choices(user) if CARRIERS else None
 
 
 def attach(row: WaitingRequest, launch: Launch) -> None:
-    """Keep a checked Job with its request."""
+    """Store a checked Job with its request."""
     CARRIERS[0].attach(row, launch)
 
 
 def transfer_jobs(displaced: Reservation, again: WaitingRequest) -> bool:
-    """Carry Jobs over; say whether any waits with the request now."""
+    """Move the Jobs of a displaced Reservation to the request. Return whether there are
+    any.
+    """
     return any([carrier.follow(displaced, again) for carrier in CARRIERS])
 
 

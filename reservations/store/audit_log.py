@@ -1,6 +1,6 @@
-"""A row of the audit log for acts that concern no Reservation.
+"""Rows of the audit log for acts without a Reservation.
 
-Other floors above call this; a Reservation's own acts are written by `books`.
+``books`` writes the acts on Reservations.
 """
 
 from datetime import datetime
@@ -20,7 +20,7 @@ NO_REASON = (
     "waiting.expired",
     "gap-taken",
 )
-"""Acts that free nothing; a rank that they move counts at the next look."""
+"""Acts that free nothing. If they change a rank, the next regular run sees it."""
 
 VERB_LENGTH, SUBJECT_LENGTH, REASON_LENGTH = 60, 80, 400
 
@@ -34,11 +34,11 @@ def audit_act(
     reason: str = "",
     **detail: object,
 ) -> AuditEntry:
-    """Write who did what; ``actor`` None: the portal itself.
+    """Record an act. ``actor`` None: the portal itself.
 
     Args:
-        verb: what, as `alert.acknowledged`.
-        subject: to what, as `alert:17`.
+        verb: the act, such as `alert.acknowledged`.
+        subject: its object, such as `alert:17`.
     """
     return AuditEntry.objects.create(
         at=now,
@@ -51,7 +51,7 @@ def audit_act(
 
 
 def something_new(seen: int) -> bool:
-    """Say whether something was written since that gives a reason to look."""
+    """Say whether anything written since then is a reason for another run."""
     return (
         AuditEntry.objects.filter(pk__gt=seen)
         .exclude(verb__in=NO_REASON)

@@ -1,10 +1,10 @@
-"""The facts a booking is judged by, read with written SQL.
+"""The facts that decide a booking, read with hand-written SQL.
 
 A booking reads these while it holds its locks, so they must be quick. Django takes
 about 0.4 ms of CPU to build such a query, which is ten times what SQLite needs to
 answer it. The statements are the same for SQLite and PostgreSQL, and
-tests/reservations/store/test_booking_facts.py compares each with the same question
-put through Django's query builder.
+tests/reservations/store/test_booking_facts.py compares the result of each with that of
+Django's query builder.
 """
 
 import json
@@ -70,7 +70,7 @@ def _rows(sql: str, *parameters: object) -> list[Row]:
 
 
 def _with_utc(value: datetime) -> datetime:
-    """Return an instant of a row: SQLite keeps it in UTC, without the zone."""
+    """Return an instant of a row with its zone: SQLite stores UTC without the zone."""
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
@@ -82,7 +82,7 @@ def _window(start: datetime, end: datetime) -> Window:
 
 
 def site_policy() -> Policy:
-    """Return the site's rules as they are now."""
+    """Return the present rules of the site."""
     columns = ", ".join(field.attname for field in _POLICY_FIELDS)
     rows = _rows(f"SELECT {columns} FROM reservations_sitepolicy WHERE id = 1")
     return _policy_of(rows[0]) if rows else SitePolicy.current().to_policy()
@@ -90,7 +90,7 @@ def site_policy() -> Policy:
 
 @lru_cache(maxsize=8)
 def _policy_of(row: Row) -> Policy:
-    """Return the rules of a row; cached by its values, because the checks are slow."""
+    """Return the rules of a row. Cached by its values, because the checks are slow."""
     values = {
         field.attname: field.to_python(value)
         for field, value in zip(_POLICY_FIELDS, row, strict=True)
@@ -114,7 +114,7 @@ def is_in_force(membership: Membership) -> bool:
     return bool(rows)
 
 
-# --- what a person holds, missed and gave back -------------------------------------
+# --- holdings, no-shows and returns of a person ------------------------------------
 
 
 def own_holdings(user_pk: int, *, ignoring: int | None = None) -> tuple[Holding, ...]:
@@ -125,7 +125,7 @@ def own_holdings(user_pk: int, *, ignoring: int | None = None) -> tuple[Holding,
 def holdings_of(
     user_pks: Collection[int], *, ignoring: int | None = None
 ) -> dict[int, tuple[Holding, ...]]:
-    """Return each User's live Reservations, by User; no entry: none.
+    """Return each User's live Reservations, by User. No entry: none.
 
     Those that others share with them follow, marked ``shared``. A person who left the
     owner's Account, or who may not sign in, shares nothing (``CoUser.sharing``).
@@ -167,7 +167,7 @@ def holdings_of(
             continue
         own = held.setdefault(user, {})
         if pk not in own:
-            # A holder who stays on yields to their own next booking too.
+            # An overstay also yields to its holder's own next booking.
             window = Window(start, min(_with_utc(over), booked))
             own[pk] = (window, Kind(kind), set(), bool(shared))
         own[pk][2].add(gpu)
@@ -183,9 +183,9 @@ def holdings_of(
 def no_shows_of(
     user_pks: Collection[int], *, now: datetime, policy: Policy
 ) -> dict[int, tuple[datetime, ...]]:
-    """Return when Users did not come, over all Memberships, while it still matters.
+    """Return the times of Users' no-shows that still matter, over all Memberships.
 
-    No entry: they came.
+    No entry: none.
     """
     if not user_pks:
         return {}
@@ -217,7 +217,7 @@ def strikes_of(
 def strike_for(
     user_pk: int, start: datetime, *, now: datetime, policy: Policy
 ) -> Strike | None:
-    """Return the strike of a User where it could matter for a start.
+    """Return the strike of a User if it could matter for a start.
 
     Nothing is read for a start within the shorter horizon.
     """
@@ -231,8 +231,8 @@ def returns_of(
 ) -> dict[int, EarlyReturns]:
     """Return, by Membership, the returns that exceed its part of the quota.
 
-    No entry: so little was given back that no limit can apply. Two queries, one where
-    nobody gave back so much.
+    No entry: so little was returned that no limit can apply. Two queries, or one if
+    nobody returned that much.
     """
     since = now - timedelta(seconds=WINDOW_SECONDS)
     users = {one.user_id for one in memberships}
@@ -278,7 +278,7 @@ def returns_of(
 def returns_for(
     membership: Membership, start: datetime, *, now: datetime, policy: Policy
 ) -> EarlyReturns | None:
-    """Return the returns of one Membership where they could matter for a start.
+    """Return the returns of one Membership if they could matter for a start.
 
     Nothing is read for a start within the shorter horizon.
     """
@@ -287,11 +287,11 @@ def returns_for(
     return returns_of([membership], now=now, policy=policy).get(membership.pk)
 
 
-# --- what counts in quotas ---------------------------------------------------------
+# --- what counts in quotas -----------------------------------------------------------
 
 
 def quotas_of(user_pks: Collection[int]) -> dict[int, dict[int, int | None]]:
-    """Return, by User, the quota of each of their Memberships; None: the site's."""
+    """Return, by User, the quota of each of their Memberships. None: the site's."""
     rows = _rows(
         """
         SELECT user_id, id, quota_gpu_seconds FROM reservations_membership
@@ -315,8 +315,8 @@ def spends_of(
 ) -> list[tuple[int, int, Spend]]:
     """Return (Membership, Account, firm cost) between two instants.
 
-    Firm time that is held counts, and late hours at their part. Staying on past the
-    booked end is flex and counts nowhere.
+    Held firm time counts, and late hours with their part. Overstays are flex and do not
+    count.
 
     Args:
         ignoring: a Reservation that is about to change.
@@ -352,7 +352,7 @@ def spends_of(
     by_the_hour: dict[int, tuple[int, int]] = {}
     for pk, group, begin, over, booked, cost, kind, state, peaked, own in held:
         first, last = unix(_with_utc(begin)), unix(_with_utc(over))
-        # Here and not in SQL: without statistics SQLite would search by state.
+        # Filtered here and not in SQL: without statistics SQLite would search by state.
         if last <= first or kind != Kind.FIRM or state not in HOLDING:
             continue
         if peaked:
@@ -367,9 +367,9 @@ def spends_of(
 
 
 def _by_the_hour(pks: Collection[int]) -> Iterator[tuple[int, Spend]]:
-    """Yield (Reservation, cost) of Allocations, each at the price it was booked at.
+    """Yield (Reservation, cost) of Allocations, each at its booked price.
 
-    Up to the booked end: staying on past it counts nowhere. No query for none.
+    Only until the booked end, because overstays do not count. No query for none.
     """
     if not pks:
         return
@@ -404,12 +404,12 @@ def person_quota(
     extra: Sequence[Spend] = (),
     known: Sequence[Spend],
 ) -> QuotaInfo | None:
-    """Return what one person may hold over all Memberships; None: it binds nowhere.
+    """Return what one person may hold over all Memberships. None: no limit.
 
-    It does not where their quotas together are no more.
+    There is no limit if their quotas together are not above it.
 
     Args:
-        known: what counts for this Membership, read before.
+        known: the spends of this Membership, if they were read before.
     """
     most = policy.person_quota_gpu_seconds
     own = quotas_of([membership.user_id])[membership.user_id]
@@ -429,17 +429,17 @@ def person_quota(
     )
 
 
-# --- what stands in the calendar ---------------------------------------------------
+# --- the calendar --------------------------------------------------------------------
 
 
 class Held(NamedTuple):
-    """One Gpu of a live Reservation, and who holds it."""
+    """One Gpu of a live Reservation, and its holder."""
 
     gpu_pk: int
     start: datetime
     end: datetime
     user: str
-    """Name on screen."""
+    """Name for people."""
     reservation_pk: int
     kind: str
     booked_end: datetime
@@ -452,7 +452,7 @@ def held_between(
     *,
     ignoring: int | None = None,
 ) -> list[Held]:
-    """Return who holds these Gpus between two instants.
+    """Return the holders of these Gpus between two instants.
 
     Args:
         ignoring: a Reservation that is about to change.
@@ -488,9 +488,9 @@ def held_between(
 def overstays(
     gpu_pks: Collection[int], user_pk: int, *, after: datetime, but: int
 ) -> list[int]:
-    """Return the Reservations that stay on past their booked end, in pk order.
+    """Return the overstays, in pk order.
 
-    Those on these Gpus, and all of one User, where they end after an instant.
+    Those on these Gpus, and all of one User, if they end after an instant.
 
     Args:
         but: a Reservation that is left out.
@@ -512,9 +512,9 @@ def overstays(
 def plans_between(
     start: datetime, end: datetime, taker: Displacer
 ) -> tuple[PlannedStart, ...]:
-    """Return the starts that others than the taker hold between two instants.
+    """Return the planned starts between two instants, without the taker's.
 
-    Those inside the freeze hold nothing: that time is anyone's
+    Those inside the freeze are left out, because that time is open to all
     (docs/design/fair-booking.md#rule-3).
     """
     rows = _rows(
@@ -534,13 +534,13 @@ def plans_between(
             Window(_with_utc(begin), _with_utc(over)),
         )
         for pk, user, gpus, begin, over, state in rows
-        # Those that were placed are on the calendar.
+        # Placed requests are on the calendar.
         if state == WaitingRequest.State.WAITING
     )
 
 
 def closures_between(start: datetime, end: datetime) -> list[ClosureInfo]:
-    """Return the closures that meet [start, end) and were not cancelled."""
+    """Return the closures that meet [start, end) and are not cancelled."""
     rows = _rows(
         """
         SELECT c.id, c.kind, c.reason, c.start, c."end", c.scope, n.name, c.pool_id,

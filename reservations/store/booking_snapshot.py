@@ -36,7 +36,7 @@ from reservations.store.usage import fair_tree, usage_by_membership
 
 WEEK = timedelta(seconds=WEEK_SECONDS)
 PATH_UP = "account__parent"
-"""For select_related: deeper trees cost a query more a level."""
+"""For select_related: deeper trees cost one more query per level."""
 
 
 def calendar_of(
@@ -55,10 +55,10 @@ def calendar_of(
     Args:
         ignoring: primary key of the Reservation to change.
         names: whether the reader may see the holders' names.
-        taker: the requesting User, who may displace flex; None: nothing is displaced.
+        taker: the requesting User, who may displace flex. None: nothing is displaced.
         asking: Accounts on the path of the request. Their teaching slots are open.
-        leave_at: the end of overstays that are claimed now, from the taker; None:
-            overstays and held gaps block until their end.
+        leave_at: the end of overstays that the taker claims now. None: overstays and
+            held gaps block until their end.
     """
     rows = held_between([gpu.pk for gpu in gpus], start, end, ignoring=ignoring)
     if leave_at is None and taker is not None:
@@ -108,7 +108,7 @@ def _closed(
 
 
 def account_path(membership: Membership) -> list[Account]:
-    """Return the Accounts from a Membership's own up to the root."""
+    """Return the Accounts from a Membership's up to the root."""
     path = [membership.account]
     while (parent := path[-1].parent) is not None:
         path.append(parent)
@@ -135,14 +135,14 @@ def quota_infos(
 ) -> tuple[QuotaInfo, ...]:
     """Return the quotas that apply to a Membership, with the spends near a span.
 
-    An Account without its own quota has the sum of its members' quotas. It holds
-    wherever theirs do, so it is not read.
+    An Account without its own quota has the sum of its members' quotas. It is not read,
+    because it is kept whenever theirs are.
 
     Args:
         ignoring: a Reservation that is about to change.
         ignoring_late: a Reservation whose late hours are about to be held again.
         extra: further spends, such as hours that a change would return late.
-        pools: the Pools whose quotas are read too; None: every Pool.
+        pools: the Pools whose quotas are read too. None: every Pool.
     """
     path = tuple(path)
     limited = [account for account in path if account.quota_gpu_seconds is not None]
@@ -237,7 +237,7 @@ def request_snapshot(
     returns: EarlyReturns | None = None,
     leave_at: datetime | None = None,
 ) -> Snapshot:
-    """Return the facts that decide one request; see ``quota_infos``.
+    """Return the facts that decide one request. See ``quota_infos``.
 
     The caller reads the tree only if flex is in the way.
     """
@@ -275,14 +275,14 @@ def request_snapshot(
 
 
 def right_to_book(membership: Membership, path: Iterable[Account]) -> Right | None:
-    """Return until when a Membership may book; None: without an end."""
+    """Return until when a Membership may book. None: without an end."""
     ends = [membership.expires_at, *(account.ends_at for account in path)]
     found = [at for at in ends if at is not None]
     return Right(str(membership.account), min(found)) if found else None
 
 
 def with_tree(snapshot: Snapshot, *, now: datetime) -> Snapshot:
-    """Return the Snapshot with the tree, where flex is in the way to be judged."""
+    """Return the Snapshot, with the tree if flex is in the way."""
     owners = snapshot.calendar.flex_owners()
     if not owners:
         return snapshot

@@ -1,4 +1,4 @@
-"""The calendar as pages and programs read it: few queries, plain values."""
+"""The calendar for pages and programs: few queries, plain values."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -51,9 +51,9 @@ class Reader:
     user_pk: int
     is_operator: bool
     headed: frozenset[int]
-    """Accounts that the reader is head of, everything below included."""
+    """Accounts that the reader heads, with all below them."""
     names: bool
-    """Whether the reader sees who holds a Gpu."""
+    """Whether the reader sees the names of holders."""
 
     @classmethod
     def owner(cls, user: User) -> "Reader":
@@ -62,7 +62,7 @@ class Reader:
 
     @classmethod
     def of(cls, user: User, policy: Policy) -> "Reader":
-        """Return what a User may see and do."""
+        """Return the rights of a User."""
         return cls(
             user_pk=user.pk,
             is_operator=user.is_operator,
@@ -71,11 +71,13 @@ class Reader:
         )
 
     def sees_name(self, user_pk: int, account_pk: int) -> bool:
-        """Return whether the reader sees the holder's name. Always for their own."""
+        """Return whether the reader sees the holder's name. Always for their own
+        entries.
+        """
         return self.names or user_pk == self.user_pk or account_pk in self.headed
 
     def may_edit(self, user_pk: int, account_pk: int) -> bool:
-        """Say whether the reader may change what this User holds."""
+        """Say whether the reader may change this User's reservations."""
         return user_pk == self.user_pk or self.is_operator or account_pk in self.headed
 
 
@@ -92,7 +94,7 @@ def calendar_entry(
     policy: Policy,
     now: datetime,
 ) -> dict[str, object]:
-    """Return one loaded Reservation as the calendar tells it."""
+    """Return one loaded Reservation in the form of the calendar."""
     user, account = reservation.user, reservation.membership.account
     return _entry(
         (
@@ -165,7 +167,7 @@ def _entry(
         "frozen": kind == Kind.FLEX and start - now <= freeze and not gap,
         # A Job holds an unbooked gap, which yields to every booking.
         "gap": gap,
-        # The start of its overstay: from then on it may be claimed.
+        # The start of its overstay. From then on it may be claimed.
         "overstay": iso(booked_end) if live and end > booked_end else None,
         "stays_on": stays_on and mine,
         "version": version,
@@ -175,7 +177,7 @@ def _entry(
 
 @dataclass(frozen=True, slots=True)
 class CalendarPage:
-    """Everything the calendar shows between two instants."""
+    """The calendar between two instants."""
 
     gpus: list[dict[str, object]]
     reservations: list[dict[str, object]]
@@ -184,7 +186,7 @@ class CalendarPage:
     grid_seconds: int
 
     def to_json(self) -> dict[str, object]:
-        """Return it as the API tells it."""
+        """Return it as the API sends it."""
         return {
             "gpus": self.gpus,
             "reservations": self.reservations,
@@ -223,8 +225,8 @@ def calendar_page(
     ]
     longest = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
     rows = (
-        # The state is looked at below: SQLite would otherwise begin with it, and
-        # read every Reservation that ever ended.
+        # The state is checked in Python. Otherwise SQLite would begin with it, and read
+        # every Reservation that ever ended.
         Allocation.objects.filter(
             start__lt=end, start__gt=start - longest, end__gt=start
         )
@@ -244,7 +246,7 @@ def calendar_page(
 
 
 def _out_reason(gpu: CalendarGpu, reason: str) -> str:
-    """Return why a Gpu cannot be booked, as a sentence; empty: it can."""
+    """Return why a Gpu cannot be booked, as a sentence. Empty: it can."""
     if not gpu.out:
         return ""
     out = OUT_SENTENCES.get(gpu.out) or f"{gpu.out[:1].upper()}{gpu.out[1:]}."
@@ -275,9 +277,9 @@ def _grouped(
     policy: Policy,
     now: datetime,
 ) -> Iterable[dict[str, object]]:
-    """Join the Allocations of one Reservation, which come one after another.
+    """Group the Allocations of each Reservation, which are consecutive.
 
-    An entry may gain Gpus after it was yielded: read to the end before use.
+    An entry may gain Gpus after it was yielded, so read to the end before using it.
     """
     freeze = timedelta(seconds=policy.freeze_seconds)
     last: dict[str, object] = {}

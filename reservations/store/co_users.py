@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OwnExtras:
-    """What one reader's calendar says more of a Reservation."""
+    """The fields of a Reservation that only one reader's calendar has."""
 
     shared: bool = False
-    """Somebody else's, shared with the reader."""
+    """Whether another person shares it with the reader."""
     co_users: tuple[tuple[int, str], ...] = ()
-    """With whom the reader shares it: (User, name)."""
+    """The people with whom the reader shares it: (User, name)."""
     series_pk: int | None = None
 
 
 def taker_name(row: Offer, eyes: Reader) -> str:
-    """Return to whom an Offer goes, as a reader may see them.
+    """Return the recipient of an Offer as a reader may see them.
 
-    Who gives something away named the other; who proposes a swap may know only
-    the group that holds what they want.
+    The maker of a gift named the recipient. The maker of a swap may know only the group
+    that holds the wanted Reservation.
     """
     taker = row.taker
     known = row.wanted_id is None or eyes.sees_name(taker.user_id, taker.account_id)
@@ -38,7 +38,9 @@ def taker_name(row: Offer, eyes: Reader) -> str:
 
 
 def usable_by(user: User) -> Q:
-    """Return which Reservations a User may run something in: own and shared."""
+    """Return the Reservations in which a User may run processes: own and shared
+    ones.
+    """
     shared = CoUser.objects.sharing().filter(user=user).order_by()
     return Q(user=user) | Q(pk__in=shared.values("reservation_id"))
 
@@ -69,7 +71,7 @@ def co_user_pks(reservation_pks: Collection[int]) -> dict[int, frozenset[int]]:
 
 
 def own_extras(user_pk: int, start: datetime, end: datetime) -> dict[int, OwnExtras]:
-    """Return what a reader's calendar says more, between two instants."""
+    """Return the additional fields of a reader's calendar, between two instants."""
     near = Q(reservation__start__lt=end, reservation__end__gt=start)
     rows = (
         CoUser.objects.sharing()
@@ -86,7 +88,7 @@ def own_extras(user_pk: int, start: datetime, end: datetime) -> dict[int, OwnExt
             shared.add(pk)
         else:
             people.setdefault(pk, []).append((other, shown or login))
-    # By the Series, of which there are few: not by all that this User ever booked.
+    # By the few Series, not by all Reservations that this User ever booked.
     days = Occurrence.objects.filter(near, series__user_id=user_pk).order_by()
     series = {
         pk: number

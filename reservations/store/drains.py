@@ -1,4 +1,4 @@
-"""Why nodes and single GPUs take no new bookings: who drained them, when, and why."""
+"""The drains of nodes and single GPUs: the author, the time and the reason."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ GPU_VERB = "gpu.drain"
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The act that a node or a GPU is drained by."""
+    """The act that drained a node or a GPU."""
 
     at: datetime
     actor: str
-    """"" where the portal itself did it."""
+    """"": the portal itself."""
     reason: str
 
 
 def drains(node_pks: Iterable[int]) -> dict[int, Drain]:
     """Return the newest drain of each of these draining nodes, in one query.
 
-    A node that was drained past the portal's own pages has none.
+    A node that was not drained on the portal's pages has none.
     """
     subjects = {f"node:{pk}": pk for pk in node_pks}
     if not subjects:
@@ -38,7 +38,7 @@ def drains(node_pks: Iterable[int]) -> dict[int, Drain]:
 
 
 def drain_reasons(nodes: Iterable[str]) -> dict[str, str]:
-    """Return the reasons given for the draining ones among these nodes, by name."""
+    """Return the reasons of the draining ones among these nodes, by name."""
     names = set(nodes)
     if not names:
         return {}
@@ -48,10 +48,10 @@ def drain_reasons(nodes: Iterable[str]) -> dict[str, str]:
 
 
 def gpu_drain_reasons(gpu_pks: Iterable[int]) -> dict[int, str]:
-    """Return the reasons given for these draining GPUs, by number, in one query.
+    """Return the reasons of these draining GPUs, by number, in one query.
 
-    Only those that were typed where the form says that everybody sees them. A GPU that
-    drains with its whole node has none.
+    Only reasons from forms that say that everybody sees them. A GPU that drains with
+    its whole node has none.
     """
     subjects = {f"gpu:{pk}": pk for pk in gpu_pks}
     if not subjects:

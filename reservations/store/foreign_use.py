@@ -1,4 +1,4 @@
-"""Gpus that a process without a right to them uses now."""
+"""Gpus that are in use by a process without a right to them."""
 
 from reservations.rules.booking_alerts import INTRUDER, OVERRUN, SQUATTER
 from telemetry.models import Alert
@@ -6,7 +6,7 @@ from telemetry.models.alerts import AlertQuerySet
 
 RULES = (INTRUDER, OVERRUN, SQUATTER)
 SOON_SECONDS = 3600
-"""How long such a process is expected to stay: a later start is not warned about."""
+"""How long such a process is expected to stay. Later starts get no warning."""
 
 
 def foreign_alerts() -> AlertQuerySet:

@@ -1,4 +1,4 @@
-"""Which Gpus nobody holds now, and until when: what Jobs in gaps may take."""
+"""Free Gpus, and until when they are free, for Jobs in gaps."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,23 +18,25 @@ from reservations.store.gpu_rows import calendar_gpus
 from telemetry.models import Alert, Gpu
 
 UNDO_SECONDS = 15
-"""A cancel may be taken back for so long: its Gpus are left alone."""
+"""A cancellation can be undone for this long, so its Gpus are not used meanwhile."""
 HEARD_SECONDS = 30
-"""A Gpu whose node was not heard of for longer is not known to be free."""
+"""A Gpu of a node without news for longer than this may not be free."""
 
 
 def open_calendar(
     gpus: Sequence[CalendarGpu], now: datetime, until: datetime
 ) -> Calendar:
-    """Return what a gap ends at: everybody's bookings, gaps held, closures, plans."""
+    """Return the calendar that limits gaps: all bookings, held gaps, closures,
+    plans.
+    """
     held = calendar_of(gpus, now, until)
-    # Nobody is user 0 and nothing freezes: everybody's plans are in it.
+    # No one is user 0 and nothing freezes, so everybody's plans are included.
     plans = plans_between(now, until, Displacer(0, now, freeze_seconds=0))
     return Calendar(gpus, held.busy(), plans)
 
 
 def open_gpus(now: datetime, policy: Policy) -> list[OpenGpu]:
-    """Return the Gpus that are free and sound now, with the ends of their gaps."""
+    """Return the Gpus that are free and healthy now, with the ends of their gaps."""
     heard = now - timedelta(seconds=HEARD_SECONDS)
     undone = now - timedelta(seconds=UNDO_SECONDS)
     alerted = Alert.objects.open().exclude(gpu=None).values("gpu_id")
@@ -61,7 +63,7 @@ def open_gpus(now: datetime, policy: Policy) -> list[OpenGpu]:
 
 
 def whole_holdings(user_pk: int) -> tuple[Holding, ...]:
-    """Return all that a User holds or has booked, gaps and overstays whole."""
+    """Return all that a User holds or has booked, including gaps and overstays."""
     rows = Allocation.objects.filter(
         reservation__user_id=user_pk, reservation__state__in=State.live()
     )

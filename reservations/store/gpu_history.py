@@ -28,14 +28,14 @@ HELD = [
     for state in sorted(State.holding() | {State.REFUNDED})
     if state is not State.CONFIRMED
 ]
-"""States of what was held. What was booked and never began held nothing."""
+"""States in which time was held. A booking that never began held nothing."""
 _ALLOCATION = "gpu__allocations"
 _RESERVATION = f"{_ALLOCATION}__reservation"
 _ACCOUNT = f"{_RESERVATION}__membership__account"
 
 
 def held_minutes(**of: Any) -> TotalsQuerySet:
-    """Minutes of Gpus while they were held.
+    """Return the minutes of Gpus while they were held.
 
     Args:
         of: conditions on the Allocation, such as `reservation=7`.
@@ -44,7 +44,7 @@ def held_minutes(**of: Any) -> TotalsQuerySet:
 
 
 def held_hours(**of: Any) -> TotalsQuerySet:
-    """Hours of Gpus that were held when the hour began."""
+    """Return the hours of Gpus that were held when the hour began."""
     return SampleHour.objects.filter(_held_at("hour_at"), _named(of))
 
 
@@ -63,8 +63,11 @@ def _named(of: dict[str, Any]) -> Q:
 
 
 def _near_filter(start: datetime, end: datetime) -> dict[str, Any]:
-    """Allocations that meet [start, end), bounded so that an index range finds
-    them however many Reservations there ever were."""
+    """Return a filter for Allocations that meet [start, end).
+
+    It is bounded on both sides, so that an index range finds them among any number of
+    past Reservations.
+    """
     return {
         "end__gt": start,
         "start__lt": end,
@@ -74,7 +77,7 @@ def _near_filter(start: datetime, end: datetime) -> dict[str, Any]:
 
 
 def held_in_hour(hour: datetime) -> dict[tuple[int, int], tuple[MinuteTotals, int]]:
-    """By (Account, Pool): what their Gpus did in an hour, and Gpus x seconds held."""
+    """Return, by (Account, Pool), the use of an hour, and the held Gpus x seconds."""
     seconds: dict[tuple[int, int], int] = defaultdict(int)
     near = _near_filter(hour, hour + HOUR)
     rows = (
@@ -100,7 +103,7 @@ def held_in_hour(hour: datetime) -> dict[tuple[int, int], tuple[MinuteTotals, in
 
 
 def of_account(account: Account, *, start: datetime, end: datetime) -> Subject:
-    """The history of an Account and those below it, between two instants."""
+    """Return the history of an Account and those below it, between two instants."""
     pks = subtree(account.pk)
     of = {"reservation__membership__account_id__in": pks, **_near_filter(start, end)}
     held = Allocation.objects.filter(**of)
@@ -114,7 +117,7 @@ def of_account(account: Account, *, start: datetime, end: datetime) -> Subject:
 
 
 def of_reservation(reservation: Reservation) -> Subject:
-    """The history of a Reservation's Gpus while it held them."""
+    """Return the history of a Reservation's Gpus while it held them."""
     return Subject(
         name=f"reservation {reservation.pk}",
         minutes=held_minutes(reservation=reservation.pk),
@@ -124,10 +127,10 @@ def of_reservation(reservation: Reservation) -> Subject:
 
 
 def reservation_usage(reservation: Reservation, *, now: datetime) -> Usage | None:
-    """Return the use of a Reservation, so far if it runs; None: it has not begun.
+    """Return the use of a Reservation, so far if it is running. None: it has not begun.
 
-    The permanent summary is used if there is one. Otherwise the minutes are counted: it
-    runs, it has just ended, or it ended before summaries existed.
+    The permanent summary is used if there is one. Otherwise the minutes are counted,
+    because it runs, has just ended, or ended before summaries existed.
     """
     if reservation.state not in HELD or reservation.start >= now:
         return None

@@ -1,4 +1,4 @@
-"""The Gpus as the calendar knows them, and why one cannot be booked."""
+"""The calendar's view of Gpus, and why one cannot be booked."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -71,32 +71,32 @@ DRAINS = _OUT_WORDS[OUT_FIELDS.index("draining")]
 
 
 def short_reason(out: str) -> str:
-    """Shorten ``unavailable_reason`` to one or two words; empty for none."""
+    """Shorten ``unavailable_reason`` to one or two words. Empty: there is none."""
     if out == _MISSING:
         return sentence("missing")
     return dict(zip(_OUT_WORDS, _SHORT_WORDS, strict=True)).get(out, "")
 
 
 def unavailable_reason(*, present: bool, out: Iterable[bool]) -> str:
-    """Return why a Gpu cannot be booked, from ``OUT_FIELDS``; empty: it can."""
+    """Return why a Gpu cannot be booked, from ``OUT_FIELDS``. Empty: it can."""
     if not present:
         return _MISSING
     return next((words for words, on in zip(_OUT_WORDS, out, strict=True) if on), "")
 
 
 def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
-    """Return Gpus (default: all that are shown) as the calendar knows them.
+    """Return Gpus (default: all that are shown) as values of the calendar.
 
-    Bookable by the same rule as ``Gpu.objects.bookable()``.
+    The rule is the same as in ``Gpu.objects.bookable()``.
     """
     rows = Gpu.objects.shown() if gpus is None else gpus
     return _read(rows.values_list(*_COLUMNS))
 
 
 def gpus_seen_by(user_pk: int) -> tuple[list[CalendarGpu], frozenset[int]]:
-    """Return all Gpus that are shown, and which of them a foreign process uses now.
+    """Return all Gpus that are shown, and those that a foreign process uses now.
 
-    With the User's stars; one query. See ``store.foreign_use``.
+    One query, including the User's stars. See ``store.foreign_use``.
     """
     used = Exists(foreign_alerts().filter(gpu_id=OuterRef("pk")))
     own = Favourite.objects.filter(user_id=user_pk)
@@ -174,7 +174,7 @@ def _read(rows: Iterable[Sequence[Any]]) -> list[CalendarGpu]:
 
 
 def barred_pools(gpus: Iterable[CalendarGpu], account_pks: Collection[int]) -> Barred:
-    """Return the Pools of these Gpus closed to the Membership, and those admitted."""
+    """Return the Pools that the Membership may not book, and the groups that may."""
     kept = {gpu.pool_pk for gpu in gpus if gpu.restricted}
     if not kept:
         return {}

@@ -53,7 +53,7 @@ def held_gpu_seconds(reservation: Reservation) -> int:
 def settle(
     reservation: Reservation, settlement: Settlement, *, at: datetime, reason: str
 ) -> None:
-    """Write what ends a Reservation: RELEASE, CHARGE, the site's part."""
+    """Write the rows that end a Reservation: RELEASE, CHARGE, and the site's part."""
     lines = (
         (RELEASE, settlement.release_gpu_seconds, reservation.membership_id, reason),
         (CHARGE, settlement.charge_gpu_seconds, reservation.membership_id, reason),
@@ -91,7 +91,7 @@ def late_return(
     now: datetime,
     permille: int,
 ) -> None:
-    """Keep the hours that came back too late to be free.
+    """Store the hours that were returned too late to be free.
 
     See docs/design/fair-booking.md#rule-6.
     """
@@ -125,7 +125,7 @@ def early_return(
     by: User,
     now: datetime,
 ) -> None:
-    """Record a return before the start; see ``rules.fairness.early_returns``.
+    """Record a return before the start. See ``rules.fairness.early_returns``.
 
     It counts for the holder, even if the head of the group returns it for them.
     Otherwise a head and a member could hold time far ahead for free. A cancellation by
@@ -177,7 +177,9 @@ def late_spends(
     now: datetime,
     permille: int,
 ) -> list[Spend]:
-    """Return what ``late_return`` of the same would count in quotas."""
+    """Return the spends that ``late_return`` of the same hours would count in
+    quotas.
+    """
     if reservation.kind != Kind.FIRM:
         return []
     displaced = displaced_windows(reservation)
@@ -197,7 +199,7 @@ def late_spends(
 
 
 def displaced_windows(reservation: Reservation) -> dict[int, list[Window]]:
-    """Return, by Gpu, the time that others' flex had to go for."""
+    """Return, by Gpu, the time for which flex of others was displaced."""
     found: dict[int, list[Window]] = {}
     rows = Allocation.objects.filter(reservation__displaced_by=reservation)
     for gpu, start, end in rows.order_by().values_list("gpu_id", "start", "end"):
@@ -226,7 +228,7 @@ def remaining_late_hours(
 def strike_late_hours(
     reservation: Reservation, gpu_pks: Collection[int], window: Window
 ) -> None:
-    """Strike the late hours that a Reservation holds again."""
+    """Remove the late hours that a Reservation holds again."""
     left = remaining_late_hours(reservation, gpu_pks, window)
     reservation.late_returns.filter(charged_at=None).delete()
     LateReturn.objects.bulk_create(part for part in left if part.charged_at is None)
@@ -235,7 +237,7 @@ def strike_late_hours(
 def remaining_late_spends(
     reservation: Reservation, gpu_pks: Collection[int], window: Window
 ) -> list[Spend]:
-    """Return what the late hours of ``remaining_late_hours`` count in quotas."""
+    """Return the spends of the hours of ``remaining_late_hours`` in quotas."""
     left = [
         part for part in remaining_late_hours(reservation, gpu_pks, window) if part.firm
     ]
@@ -281,7 +283,7 @@ def rate_of(
     """Return the weighted Gpus of a Reservation: the cost of one second.
 
     Args:
-        held: its Allocations, where they have been read.
+        held: its Allocations, if they have been read.
     """
     if reservation.peaked:
         if held is None:
@@ -292,7 +294,7 @@ def rate_of(
 
 
 def weight_of(allocation: Allocation) -> int:
-    """Return the weight an Allocation was booked with."""
+    """Return the booked weight of an Allocation."""
     if allocation.weight is None:
         return allocation.gpu.pool.weight
     return allocation.weight
@@ -306,7 +308,7 @@ def tariff_of(allocation: Allocation) -> Tariff:
 def as_booked(
     gpus: Iterable[CalendarGpu], allocations: Iterable[Allocation]
 ) -> tuple[CalendarGpu, ...]:
-    """Return Gpus at the price at which these Allocations hold them already."""
+    """Return Gpus at the prices at which these Allocations already hold them."""
     held = {one.gpu_id: one for one in allocations}
     return tuple(
         replace(gpu, weight=weight_of(one), peak=read_peak(one.peak))
@@ -317,14 +319,16 @@ def as_booked(
 
 
 def ask_summary(reservation: Reservation, *, now: datetime) -> None:
-    """Have what its Gpus did counted, once it is over: its Allocations are final."""
+    """Have the use of its Gpus counted once it is over and its Allocations are
+    final.
+    """
     stored_usage.ask_summary(
         reservation_id=reservation.pk, spans=spans_of(reservation, now=now), now=now
     )
 
 
 def spans_of(reservation: Reservation, *, now: datetime) -> list[GpuSpan]:
-    """Its Gpus while it held them, until now where it still runs."""
+    """Return the spans in which it held its Gpus, until now if it is running."""
     rows = reservation.allocations.order_by("gpu_id")
     return [
         GpuSpan(gpu_id, start, min(end, now))
@@ -341,7 +345,7 @@ def audit(
     reason: str = "",
     **detail: object,
 ) -> None:
-    """Write who did what to a Reservation; ``actor`` None: the portal."""
+    """Record an act on a Reservation. ``actor`` None: the portal."""
     entry = AuditEntry(
         at=now,
         actor=actor,

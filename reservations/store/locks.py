@@ -1,18 +1,19 @@
-"""Lock rows in one order, and read the subjects of a request under the locks.
+"""Lock rows in one order, and read the facts of a request under the locks.
 
-SQLite has no row locks. Its transactions begin IMMEDIATE, one writer at a
-time. On PostgreSQL the locks are FOR NO KEY UPDATE, so that a foreign key to a
-locked User (an audit row of another User's act) does not wait for them.
+SQLite has no row locks. Its transactions begin IMMEDIATE, one writer at a time. On
+PostgreSQL the locks are FOR NO KEY UPDATE, so that a foreign key to a locked User (an
+audit row of another User's act) does not wait for them.
 
-Processes that wait for SQLite's one writer poll, up to ten times a second, so in a
-rush some win ten times in a row and others give up after the timeout ("database is
+Processes that wait for SQLite's one writer poll, up to ten times a second, so under
+load some win ten times in a row and others give up after the timeout ("database is
 locked"). ``wait_for_turn`` makes them wait in line: flock(2) on a file beside the
 database wakes the process that waited longest, and the kernel frees it when a holder
-dies. Other writers still poll, so the line is courtesy and SQLite's lock is the rule.
+dies. Other writers still poll. The line only improves fairness, and SQLite's lock
+decides.
 
-Locks are taken in one order everywhere: Accounts with a quota (pk order), the
-User, the Gpus (pk order), the Reservations (pk order: the one that changes and
-the flex in its way).
+Locks are taken in one order everywhere: Accounts with a quota (pk order), the User, the
+Gpus (pk order), the Reservations (pk order: the one that changes and the flex in its
+way).
 """
 
 import fcntl
@@ -45,7 +46,7 @@ MOST_RIGHTS = 20
 
 @dataclass(frozen=True, slots=True)
 class LockedRows:
-    """What a booking holds while it decides."""
+    """The rows that a booking locks."""
 
     membership: Membership
     path: tuple[Account, ...]
@@ -66,11 +67,11 @@ def _rights_of(user: User, membership_pk: int | None = None) -> list[Membership]
 
 
 def choose_membership(user: User, membership: Membership | None) -> Membership:
-    """Return the right that pays; with exactly one it need not be named.
+    """Return the Membership that pays. If there is exactly one, it need not be named.
 
     Raises:
         MembershipNeeded: none, or several and none named.
-        NotAllowed: not this User's, or switched off.
+        NotAllowed: not this User's, or deactivated.
     """
     if not user.is_active:
         raise NotAllowed(act=sentence("book: the login is switched off"))
@@ -85,10 +86,10 @@ def choose_membership(user: User, membership: Membership | None) -> Membership:
 
 
 def check_still(membership: Membership) -> None:
-    """Refuse a right that was taken away between its choice and the locks.
+    """Refuse a Membership that was deactivated before the locks were taken.
 
     Raises:
-        NotAllowed: switched off, or its Account archived.
+        NotAllowed: deactivated, or its Account archived.
     """
     if not is_in_force(membership):
         raise NotAllowed(
@@ -97,7 +98,7 @@ def check_still(membership: Membership) -> None:
 
 
 def read(membership: Membership, gpu_ids: Sequence[int]) -> LockedRows:
-    """Return the same facts without locking anything, for a preview.
+    """Return the same facts without locks, for a preview.
 
     Raises:
         NotFound: a Gpu that does not exist.
@@ -150,10 +151,10 @@ def load_reservation(pk: int, *, lock: bool = False) -> Reservation:
 
 @contextmanager
 def wait_for_turn() -> Iterator[None]:
-    """Wait in line to write on SQLite; on PostgreSQL do nothing, as it locks rows.
+    """Wait in line to write on SQLite. On PostgreSQL do nothing, because it locks rows.
 
-    To be taken around a transaction. Inside one it does nothing: a writer must not wait
-    for those that wait for it.
+    Use it around a transaction. Inside one it does nothing, because a writer must not
+    wait for processes that wait for it.
     """
     name = str(connection.settings_dict["NAME"])
     in_memory = ":memory:" in name or "mode=memory" in name

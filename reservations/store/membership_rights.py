@@ -8,9 +8,9 @@ from reservations.models import Membership, Reservation, User
 
 
 def paid_by(own: Sequence[int]) -> Q:
-    """Return which rows are of these Memberships, one User's.
+    """Return a filter for rows of these Memberships of one User.
 
-    With exactly one it is named, so that an index serves the newest in their order.
+    Exactly one is compared directly, so that an index returns the newest rows in order.
     """
     return Q(membership_id=own[0]) if len(own) == 1 else Q(membership_id__in=own)
 
@@ -18,8 +18,8 @@ def paid_by(own: Sequence[int]) -> Q:
 def payers(user: User) -> list[Membership]:
     """Return a User's active Memberships, with their Accounts.
 
-    The one that the User's newest booking was charged to comes first: forms offer the
-    first. The others follow by the name of their Account. Two queries.
+    The one that paid for the User's newest booking comes first, because forms preselect
+    the first. The others follow by the name of their Account. Two queries.
     """
     rows = user.memberships.filter(active=True).select_related("account")
     found = list(rows.order_by("account__name", "pk"))

@@ -1,4 +1,4 @@
-"""Quotas of Pools as values. They are read only where a Gpu's Pool has one."""
+"""Quotas of Pools as values. They are read only if a Gpu's Pool has one."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
@@ -35,7 +35,7 @@ def pool_quota_infos(
 
     Args:
         low, high: the span. Reservations outside it do not count.
-        pools: the Pools to read; None: every Pool with such a quota.
+        pools: the Pools to read. None: every Pool with such a quota.
     """
     rows = PoolQuota.objects.filter(
         Q(membership=membership) | Q(account__in=[a.pk for a in path])

@@ -1,4 +1,4 @@
-"""What may be displaced by whom."""
+"""The flex that a User may displace."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -15,12 +15,14 @@ from reservations.rules.lifecycle import State
 def takeable_flex(
     pks: Collection[int], taker: Displacer, *, names: bool
 ) -> dict[int, FlexInfo]:
-    """Return those of these flex Reservations that are neither frozen nor own."""
+    """Return the given flex Reservations that are neither frozen nor the taker's
+    own.
+    """
     rows = list(
         _unfrozen(pks=list(pks), frozen=taker.frozen_until, taker=taker.user_pk)
     )
     paused = _paused({row[11] for row in rows}, taker)
-    # Plain values: there may be thousands.
+    # Plain values, because there may be thousands.
     return {
         pk: FlexInfo(
             reservation_pk=pk,
@@ -89,7 +91,7 @@ def _paused(owners: Collection[int], taker: Displacer) -> dict[int, datetime]:
     """Return, by owner, until when the taker cannot displace them again.
 
     Displacing a booking and returning the time is free if the owner gets it again, but
-    each time sends notices. One time per pause is enough.
+    each time sends notices. So it is possible once per pause.
     """
     if not owners or not taker.pause_seconds or not taker.user_pk:
         return {}

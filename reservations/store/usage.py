@@ -1,4 +1,4 @@
-"""Past charges and present commitments, as Fair Tree weighs them."""
+"""Past charges and present commitments, weighted for Fair Tree."""
 
 import threading
 from collections.abc import Collection
@@ -28,26 +28,26 @@ from reservations.rules.policy import Policy
 from reservations.rules.window import unix
 
 SMALL_LEDGER_ROWS = 20_000
-"""Up to here the sums are read anew each time, which takes milliseconds."""
+"""Up to this size the ledger is summed each time, which takes milliseconds."""
 LOOK_AGAIN_SECONDS = 60
 """docs/design/fair-booking.md#terms: sums of a larger ledger may be this old."""
 UNSETTLED_ROWS = 2_000
-"""Of the newest: more than are ever written at once."""
+"""The newest rows: more than are ever written at once."""
 
 
 @dataclass
 class _Sums:
-    """Weighed charges of one database, as of an instant.
+    """Weighted charges of one database at an instant.
 
-    The weight of a charge never changes and no row does, so sums are kept and only what
-    is new is read. The newest rows are read again each time: a transaction that got its
-    number early may be seen late.
+    The weight of a charge and the rows never change, so sums are cached and only new
+    rows are read. The newest rows are read again each time, because a transaction that
+    got its number early may be visible late.
     """
 
     read_at: int = 0
     half_life_seconds: int = 0
     settled_pk: int = 0
-    """Rows up to here are in ``settled``."""
+    """Rows up to this one are in ``settled``."""
     settled: dict[int, int] = field(default_factory=dict)
     by_membership: dict[int, int] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ _lock = threading.Lock()
 
 
 def usage_by_membership(now: datetime, policy: Policy) -> dict[int, int]:
-    """Return the weighed usage of every Membership that has any.
+    """Return the weighted usage of every Membership that has any.
 
     Decayed past charges plus undecayed commitments (docs/design/fair-booking.md#terms),
     in the units of ``fairshare.weight_at``.
@@ -72,7 +72,7 @@ def usage_by_membership(now: datetime, policy: Policy) -> dict[int, int]:
 
 
 def pending_late_gpu_seconds() -> dict[int, int]:
-    """Return, by Membership, what hours given back late may still cost."""
+    """Return, by Membership, the possible cost of hours that were returned late."""
     owed: dict[tuple[int, int], int] = {}
     rows = (
         LateReturn.objects.filter(charged_at=None)
@@ -86,7 +86,7 @@ def pending_late_gpu_seconds() -> dict[int, int]:
         owed[membership, row] = owed.get((membership, row), 0) + more
     found: dict[int, int] = {}
     for (membership, _), thousandths in owed.items():
-        # Rounded as it will be charged: once for each Reservation.
+        # Rounded as for the charge: once per Reservation.
         found[membership] = found.get(membership, 0) + thousandths // PERMILLE
     return found
 
@@ -108,16 +108,16 @@ def past_usage(now: datetime, policy: Policy) -> dict[int, int]:
 
 
 def _charges(second: int, half_life_seconds: int) -> dict[int, int]:
-    """Return weighed charges; those of a large ledger may be a minute old."""
+    """Return weighted charges. Those of a large ledger may be a minute old."""
     rows = LedgerEntry.objects.filter(kind=LedgerEntry.Kind.CHARGE)
-    # pk and not COUNT(*): the count of a large table is a scan.
+    # pk and not COUNT(*), which scans a large table.
     newest = LedgerEntry.objects.order_by().aggregate(pk=Max("pk"))["pk"] or 0
     if newest <= SMALL_LEDGER_ROWS:
         return _read_charges(rows, half_life_seconds)
     name = str(connection.settings_dict["NAME"])
     sums = _fresh_sums(name, second, half_life_seconds)
     if sums is None:
-        # One thread reads: a large ledger takes seconds, many at once minutes.
+        # One thread reads. A large ledger takes seconds, concurrent reads take minutes.
         with _lock:
             sums = _fresh_sums(name, second, half_life_seconds)
             if sums is None:
@@ -132,7 +132,7 @@ def _charges(second: int, half_life_seconds: int) -> dict[int, int]:
 
 
 def _fresh_sums(name: str, second: int, half_life_seconds: int) -> _Sums | None:
-    """Return the kept sums, if they are of this half-life and not too old."""
+    """Return the cached sums, if they are of this half-life and not too old."""
     sums = _kept.get(name)
     if sums is None or sums.half_life_seconds != half_life_seconds:
         return None
@@ -140,18 +140,18 @@ def _fresh_sums(name: str, second: int, half_life_seconds: int) -> _Sums | None:
 
 
 def _earlier_sums(name: str, half_life_seconds: int, newest: int) -> _Sums:
-    """Return the sums to go on from: this process's, else those that are stored."""
+    """Return the sums to continue from: this process's, or the stored ones."""
     sums = _kept.get(name)
     if sums is None or sums.half_life_seconds != half_life_seconds:
         sums = _stored(half_life_seconds)
-    # Another database of the same name (a test's) may hold fewer rows.
+    # Another database of the same name (a test's) may have fewer rows.
     if sums.settled_pk > newest:
         return _Sums(half_life_seconds=half_life_seconds)
     return sums
 
 
 def _stored(half_life_seconds: int) -> _Sums:
-    """Return the sums that ``store_usage`` stored; empty ones where it did not."""
+    """Return the sums that ``store_usage`` stored, or empty ones."""
     row = KeptUsage.objects.filter(half_life_seconds=half_life_seconds).first()
     if row is None:
         return _Sums(half_life_seconds=half_life_seconds)
@@ -174,7 +174,7 @@ def settled_charges(now: datetime, policy: Policy) -> tuple[int, dict[int, int]]
 
 
 def _updated_sums(sums: _Sums, rows, *, second: int, newest: int) -> _Sums:  # type: ignore[no-untyped-def]
-    """Return the sums as of now, from the earlier sums and the new rows."""
+    """Return the present sums, from the earlier sums and the new rows."""
     settled_pk = max(sums.settled_pk, newest - UNSETTLED_ROWS)
     since = rows.filter(pk__gt=sums.settled_pk)
     old = _add(sums.settled, since.filter(pk__lte=settled_pk), sums.half_life_seconds)
@@ -194,7 +194,7 @@ def _read_charges(rows, half_life_seconds: int) -> dict[int, int]:  # type: igno
 
 
 def _add(sums: dict[int, int], rows, half_life_seconds: int) -> dict[int, int]:  # type: ignore[no-untyped-def]
-    """Return the sums with these rows' charges, each weighed by its instant."""
+    """Return the sums with these rows' charges, each weighted by its instant."""
     found = dict(sums)
     lines = (
         rows.exclude(membership=None)
@@ -210,7 +210,7 @@ def _add(sums: dict[int, int], rows, half_life_seconds: int) -> dict[int, int]: 
 def ranking(
     now: datetime, policy: Policy, *, extra: dict[int, int] | None = None
 ) -> Ranking | None:
-    """Rank all active Memberships; None where there is no tree to rank.
+    """Rank all active Memberships. None: there is no tree.
 
     Args:
         extra: GPU-seconds by Membership to add as commitments ("what if").
@@ -237,15 +237,15 @@ def fair_tree(
     *,
     also: Collection[int] = (),
 ) -> FairTree | None:
-    """Return the tree as a value; None where there is no Account.
+    """Return the tree as a value. None: there is no Account.
 
     Args:
-        also: Memberships that count though they are switched off: they hold.
+        also: deactivated Memberships to include, because they hold flex.
     """
     rows = Account.objects.order_by().values_list(
         "pk", "parent_id", "shares", "archived_at"
     )
-    # Archived Accounts take no part in their level.
+    # Archived Accounts do not compete on their level.
     accounts = [
         (pk, parent, 0 if archived_at else shares)
         for pk, parent, shares, archived_at in rows
@@ -255,7 +255,7 @@ def fair_tree(
     roots = [pk for pk, parent, _shares in accounts if parent is None]
     tree = [AccountShares(*row) for row in accounts]
     if len(roots) > 1:
-        # Groups that the operator left without a parent are siblings.
+        # Groups without a parent are siblings.
         tree = [
             AccountShares(pk, parent or 0, shares) for pk, parent, shares in accounts
         ]
@@ -272,13 +272,14 @@ def fair_tree(
 
 
 STORED_EVERY_ROWS = 5_000
-"""What a process that starts reads at most by itself, beside the newest."""
+"""The most rows that a new process reads, besides the newest."""
 
 
 def store_usage(now: datetime, policy: Policy) -> bool:
-    """Store the weighed charges that are settled; False: nothing much is new.
+    """Store the settled weighted charges. False: there are few new ones.
 
-    Any number of workers may: whichever row is stored is true, and none goes back.
+    Any number of workers may run it. Each stored row is correct, and none is replaced
+    by an older one.
     """
     found = settled_charges(now, policy)
     if found is None:

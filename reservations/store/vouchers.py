@@ -20,13 +20,13 @@ from telemetry.protocol.sentences import sentence
 
 
 def expires_at(token: Token) -> datetime:
-    """Return until when a Token is good."""
+    """Return until when a Token is valid."""
     lasting = timedelta(seconds=voucher_terms.GOOD_FOR_SECONDS)
     return token.expires_at or token.given_at + lasting
 
 
 def good_tokens(user: User, now: datetime) -> QuerySet[Token]:
-    """Return a User's Tokens that can be spent now, the first to expire first."""
+    """Return a User's Tokens that can be spent now. The first to expire comes first."""
     year = now - timedelta(seconds=voucher_terms.GOOD_FOR_SECONDS)
     return (
         Token.objects.filter(
@@ -61,7 +61,7 @@ def _token(user: User, token_id: int, *, lock: bool = False) -> Token:
 
 
 def needed(user: User, start: datetime, *, now: datetime, policy: Policy) -> bool:
-    """Say whether a start is beyond a horizon: else a Token is not spent."""
+    """Say whether a start is beyond a horizon. Otherwise no Token is spent."""
     if start > now + timedelta(seconds=policy.firm_horizon_seconds):
         return True
     strike = strike_for(user.pk, start, now=now, policy=policy)
@@ -111,7 +111,9 @@ def check(
 
 
 def spend(token_id: int, made: Reservation, *, now: datetime) -> None:
-    """Note what a Token was spent on; it was checked under its lock."""
+    """Record the Reservation on which a Token was spent. It was checked under its
+    lock.
+    """
     spent = Token.objects.filter(pk=token_id, used_for=None).update(used_for=made)
     if not spent:
         raise voucher_terms.TokenRefused(token=token_id, why=voucher_terms.USED)

@@ -77,7 +77,7 @@ def listed(request: HttpRequest) -> dict[str, object]:
 
 @router.post("/waiting", response={201: dict[str, Any]})
 def ask(request: HttpRequest, wish: WaitIn) -> Status[dict[str, object]]:
-    """Wait for time that would do; placed automatically, in order."""
+    """Wait for any suitable time. Placed automatically, in order."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     row = waiting.ask(
@@ -99,7 +99,7 @@ def ask(request: HttpRequest, wish: WaitIn) -> Status[dict[str, object]]:
 
 @router.delete("/waiting/{int:pk}")
 def withdraw(request: HttpRequest, pk: int) -> dict[str, object]:
-    """Wait no more."""
+    """Withdraw a request."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     return _request_json(user, waiting.withdraw(waiting_id=pk, user=user, now=now))
@@ -107,7 +107,7 @@ def withdraw(request: HttpRequest, pk: int) -> dict[str, object]:
 
 @router.post("/waiting/{int:pk}/accept")
 def accept(request: HttpRequest, pk: int) -> dict[str, object]:
-    """Accept the offer; return the new reservation."""
+    """Accept the offer. Returns the new reservation."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     made = waiting.accept(waiting_id=pk, user=user, now=now)
@@ -128,9 +128,9 @@ def decline(request: HttpRequest, pk: int) -> dict[str, object]:
 def preview_chance(
     user: User, wish: PreviewIn, decision: Decision, now: datetime
 ) -> dict[str, object] | None:
-    """Return the chance that the flex would be displaced; None: it cannot be.
+    """Return the chance that the flex would be displaced. None: it cannot be.
 
-    A change is judged as if it were booked beside the Reservation that it changes.
+    A change is judged as if it were booked besides the Reservation that it changes.
     """
     if decision.taken_until is None:
         return None
@@ -155,7 +155,7 @@ def preview_chance(
 def calendar_extras(
     user: User, span: SpanIn, policy: Policy, now: datetime
 ) -> tuple[list[dict[str, object]], dict[int, dict[str, object]]]:
-    """Return where own waiting requests would land, and the chances of own flex."""
+    """Return the estimated places of own requests, and the chances of own flex."""
     chances = own_chances(user.pk, policy=policy, now=now)
     return (
         expected_placements(user.pk, span.start, span.end),

@@ -1,4 +1,4 @@
-"""What many people hold and may hold, read for all of them in one query each."""
+"""Holdings and quotas of many people, read in one query each."""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -35,8 +35,8 @@ class BulkHoldings:
         """Prepare to read.
 
         Args:
-            start, end: what stands between them matters.
-            pools: those that have quotas of their own.
+            start, end: the time that matters.
+            pools: those that have quotas.
         """
         self._memberships = tuple(memberships)
         self._members = {one.pk for one in memberships}
@@ -47,17 +47,17 @@ class BulkHoldings:
 
     @cached_property
     def holdings(self) -> dict[int, tuple[Holding, ...]]:
-        """What each User holds, over all Memberships."""
+        """Return each User's holdings, over all Memberships."""
         return holdings_of(self._users)
 
     @cached_property
     def returns(self) -> dict[int, EarlyReturns]:
-        """Returns beyond the free ones, by Membership."""
+        """Return the returns beyond the free ones, by Membership."""
         return returns_of(self._memberships, now=self._start, policy=self._policy)
 
     @cached_property
     def strikes(self) -> dict[int, Strike | None]:
-        """The strike in force for each User who did not come lately."""
+        """Return the strike in force for each User with recent no-shows."""
         return strikes_of(self._users, now=self._start, policy=self._policy)
 
     def path(self, account_pk: int) -> list[Account]:
@@ -74,7 +74,7 @@ class BulkHoldings:
     def quotas(
         self, membership: Membership, path: Sequence[Account]
     ) -> tuple[QuotaInfo, ...]:
-        """Return the quotas that bind one of them, as ``quota_infos`` does."""
+        """Return the quotas that apply to one of them, as ``quota_infos`` does."""
         if membership.pk not in self._quotas:
             self._quotas[membership.pk] = self._read(membership, path)
         return self._quotas[membership.pk]
@@ -104,7 +104,7 @@ class BulkHoldings:
 
     @cached_property
     def _together(self) -> dict[int, int]:
-        """The quotas of each User's Memberships, added up."""
+        """Return the sum of the quotas of each User's Memberships."""
         site = self._policy.quota_gpu_seconds
         return {
             user: sum(site if quota is None else quota for quota in own.values())

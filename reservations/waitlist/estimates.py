@@ -24,7 +24,7 @@ from reservations.waitlist.rules import WaitlistMatch, choose, offer_until
 from reservations.waitlist.waitlist_snapshot import WaitlistSnapshot
 
 PAUSE_SECONDS = 2 * 3600
-"""After an offer that was not taken, nothing is offered to it for so long."""
+"""For this long after an offer that was not accepted, a request gets no other."""
 URL = "/waiting/"
 
 
@@ -37,8 +37,8 @@ def store_estimates(
     """Make the offers that need an answer, and store the estimate of every request.
 
     Args:
-        chosen: slots already chosen for some requests in this run. They are kept
-            unless they meet an offer made to another request.
+        chosen: slots already chosen for some requests in this run. They are kept unless
+            they overlap an offer to another request.
     """
     expected = expect(found.queue, found.facts, now=at, policy=policy)
     offered = 0
@@ -50,7 +50,7 @@ def store_estimates(
             continue
         facts = found.facts(one)
         if taken:
-            # One offer a slot: who stands behind is asked when it was not taken.
+            # One offer per slot. The next person is asked if the offer is not accepted.
             facts = replace(facts, calendar=beside(facts.calendar, taken))
         if (standing := offered_of(row, at)) is not None:
             if _can_be_had(row, standing, facts, at):
@@ -84,7 +84,7 @@ def _overlaps_taken(choice: WaitlistMatch, taken: Sequence[PlannedStart]) -> boo
 
 
 def offered_of(row: WaitingRequest, at: datetime) -> PlannedStart | None:
-    """Return the present offer to a request, or None."""
+    """Return the present offer to a request. None: there is none."""
     start, end, until = row.offer_start, row.offer_end, row.offer_until
     if start is None or end is None or until is None or until <= at:
         return None
@@ -101,7 +101,7 @@ def _can_be_had(
 
 
 def _end_offer(row: WaitingRequest) -> None:
-    """Forget an offer whose time was booked. Another may follow at once."""
+    """Delete an offer whose time was booked. Another may follow at once."""
     same = WaitingRequest.objects.waiting().filter(pk=row.pk, version=row.version)
     if same.update(offer_until=None, version=F("version") + 1):
         row.version += 1
@@ -147,7 +147,9 @@ def _offer(
 
 
 def _expect(row: WaitingRequest, found: ExpectedStart | None, at: datetime) -> None:
-    """Keep where a request would land, the first time for ever; tell of a plan."""
+    """Store the estimate of a request. The first one is never replaced. Notify of a
+    plan.
+    """
     start = found.start if found else None
     end = found.plan.window.end if found else None
     gpu_ids = sorted(found.plan.gpu_pks) if found else []

@@ -21,25 +21,27 @@ from reservations.waitlist.rules import WaitingRequestInfo
 from telemetry.protocol.sentences import counted, joined, sentence
 
 MOST_RIVALS = 30
-"""The first in order are compared; who stands behind them hardly stands above."""
+"""Only the first ones in order are compared. Later ones hardly rank above the
+holder.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FlexRisk:
-    """What stands between a flex booking and its freeze."""
+    """The risk of a flex booking before its freeze."""
 
     ratio: float
-    """That one of those who wait takes it, 0 to 1."""
+    """The chance that a waiting request displaces it, 0 to 1."""
     waiting: int
     """Requests of others that could use one of its Gpus then."""
     above: int
-    """Of them, those that may take it."""
+    """Those of them that may displace it."""
     members_above: int
-    """Memberships that stand above its holder's now."""
+    """Memberships that rank above its holder's now."""
     members: int
 
     def to_json(self) -> dict[str, object]:
-        """Return it as the API tells it, with words."""
+        """Return it as the API sends it, with its sentences."""
         return {
             "ratio": round(self.ratio, 3),
             "waiting": self.waiting,
@@ -64,8 +66,8 @@ def chance_of(
     """Return the chance that a waiting request displaces the flex.
 
     Args:
-        queue: in order; the holder's own requests do not count.
-        held: the tree already counts it, because it is booked.
+        queue: in order. The holder's own requests do not count.
+        held: whether the tree already counts it, because it is booked.
     """
     rivals = [
         one
@@ -79,7 +81,7 @@ def chance_of(
     spared = 1.0
     above = 0
     for one in rivals:
-        # At what it would cost from here on.
+        # With its cost from here on.
         begin = unix(window.start)
         over = begin + one.wish.duration_seconds
         cost = one.wish.count * min(
@@ -100,9 +102,9 @@ def chance_of(
 
 
 def meeting_ratio(one: WaitingRequestInfo, window: Window) -> float:
-    """Return the share of a request's possible starts that meet a Window.
+    """Return the share of a request's possible starts that overlap a Window.
 
-    Starts are counted every hour from its earliest on; there is at least one.
+    Starts are counted every hour from its earliest on. There is at least one.
     """
     first = unix(one.earliest)
     last = unix(one.latest) - one.wish.duration_seconds

@@ -1,4 +1,4 @@
-"""What the address of the waitlist's page may say."""
+"""The values in the address of the waitlist's page."""
 
 from datetime import datetime
 
@@ -18,7 +18,7 @@ OVER = [
 
 
 class WaitForm(PlainForm):
-    """A request that another page (the calendar, a refusal) already began."""
+    """A request that was begun on another page (the calendar, a refusal)."""
 
     count = forms.IntegerField(required=False, min_value=1, max_value=MOST_GPUS)
     hours = forms.FloatField(required=False, min_value=0.25, max_value=31 * 24)

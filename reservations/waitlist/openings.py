@@ -1,4 +1,4 @@
-"""The Windows with room for a waiting request: a sweep over the gaps. Pure."""
+"""Find the Windows with room for a waiting request: a sweep over the gaps. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def rooms(
     policy: Policy,
     taking: bool,
 ) -> Iterator[Window]:
-    """Yield the Windows between two starts in which there is room, on the grid.
+    """Yield the Windows with room between two starts, on the grid.
 
-    ``first`` itself may lie off the grid: it is now, or a requested time.
+    ``first`` itself may be off the grid: it is now, or a requested time.
     """
     grid = policy.grid_seconds
     begin = unix(first)
@@ -67,11 +67,11 @@ def openings(
 ) -> list[tuple[int, int]]:
     """Return the spans of starts (Unix seconds, both ends included) with room.
 
-    From each of them on at least ``count`` Gpus are free for the whole duration.
-    Swept over the gaps of all Gpus: O(n log n) in their number, once for wishes alike.
+    From each of them on at least ``count`` Gpus are free for the whole duration. Swept
+    over the gaps of all Gpus: O(n log n) in their number, once for equal wishes.
 
     Args:
-        taking: flex that might yield is no obstacle.
+        taking: treat flex that might yield as free.
     """
     like = wish.count, wish.duration_seconds, wish.min_memory_bytes, wish.gpu_class
     if taking:
@@ -80,14 +80,14 @@ def openings(
         found = calendar.swept[like]
     else:
         found = calendar.swept[like] = _sweep(calendar, wish, taking=False)
-    # Those that end before the first are over; each stands whole, so it is cut.
+    # Spans that end before the first start are left out, and the others are cut.
     begun = bisect_left(found, first, key=lambda span: span[1])
     cut = ((max(low, first), min(high, last)) for low, high in found[begun:])
     return [(low, high) for low, high in cut if low <= high]
 
 
 def has_room(calendar: Calendar, wish: SlotWish, start: int) -> bool:
-    """Say whether enough Gpus are free from a Unix second on, without any going."""
+    """Say whether enough Gpus are free from a Unix second on, without displacing."""
     return bool(openings(calendar, wish, start, start, taking=False))
 
 
@@ -109,7 +109,7 @@ def _sweep(
     ends.sort()
     found: list[tuple[int, int]] = []
     free, opened, at = 0, 0, 0
-    # Ends before begins at one instant: what ends there is not free any more.
+    # At one instant, ends come before begins: what ends there is no longer free.
     for begin in [*begins, _FOREVER + 1]:
         while at < len(ends) and ends[at] <= begin:
             if free == wish.count:

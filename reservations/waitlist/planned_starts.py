@@ -1,15 +1,15 @@
 """The planned starts and the estimates of waiting requests. Pure.
 
 Conservative backfill (docs/design/fair-booking.md#rule-5): the first
-``planned_requests`` in order hold a planned start. Later requests do not take it away.
-A request keeps its planned start until it is placed, can begin sooner, or loses the
-place to firm time. Then it gets the next one. A new request gets one as soon as fewer
-than that many hold one. So narrow requests do not starve a wide one: only firm time
-within quotas goes before a planned start.
+``planned_requests`` in order have a planned start. Later requests cannot take it. A
+request keeps its planned start until it is placed, can begin sooner, or loses it to
+firm time. Then it gets the next one. A new request gets one as soon as fewer than that
+many have one. So small requests do not starve a large one: only firm time within quotas
+takes a planned start.
 
-The requests behind are estimated on top: in order, each takes the earliest room that is
-left. Planned starts lie after the freeze, because time inside the freeze is open to
-every booking (docs/design/fair-booking.md#rule-3).
+The requests behind are estimated after that: in order, each takes the earliest
+remaining room. Planned starts lie after the freeze, because time inside the freeze is
+open to every booking (docs/design/fair-booking.md#rule-3).
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from reservations.waitlist.openings import rooms
 from reservations.waitlist.rules import FactsOf, WaitingRequestInfo
 
 MOST_TRIED = 300
-"""Windows looked at for one request before it has no estimate."""
+"""Windows tried for one request. After that it has no estimate."""
 ENDLESS = MOST_LIVE_RESERVATIONS
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedStart:
-    """Where a request would land; ``held``: nobody's later flex pushes it back."""
+    """The estimated place of a request. ``held``: later flex cannot delay it."""
 
     plan: PlannedStart
     held: bool
 
     @property
     def start(self) -> datetime:
-        """Return when it would begin."""
+        """Return its start."""
         return self.plan.window.start
 
 
@@ -55,7 +55,7 @@ def expect(
     now: datetime,
     policy: Policy,
 ) -> dict[int, ExpectedStart]:
-    """Return where each request would land, by request; no entry: nowhere.
+    """Return the estimated place of each request, by request. No entry: none was found.
 
     Args:
         queue: in order (``waitlist.in_order``).
@@ -93,7 +93,7 @@ def _still_valid_plans(
     now: datetime,
     policy: Policy,
 ) -> dict[int, PlannedStart]:
-    """Return the plans that nothing came into the way of."""
+    """Return the plans that are still possible."""
     return {
         one.pk: one.plan
         for one in queue
@@ -125,9 +125,9 @@ def earliest_room(
     *,
     now: datetime,
 ) -> PlannedStart | None:
-    """Return the earliest room after the freeze, beside bookings and these plans.
+    """Return the earliest room after the freeze, besides bookings and these plans.
 
-    Own bookings and plans then leave less: one person may hold so many at once.
+    The person's own bookings and plans reduce it: the number held at once is limited.
     """
     policy = facts.policy
     plans = tuple(taken)
@@ -162,11 +162,11 @@ def _within_limits(
 
 
 def beside(calendar: Calendar, plans: Iterable[PlannedStart]) -> Calendar:
-    """Return a calendar on which these plans are taken like bookings."""
+    """Return a calendar that has these plans as bookings."""
     more: dict[int, list[BusySpan]] = defaultdict(list)
     for plan in plans:
         for pk in plan.gpu_pks:
-            # Plans of others may lie on Gpus that are closed only for this reader.
+            # Plans of others may be on Gpus that are closed only for this reader.
             met = [
                 Window(instant(span.start), instant(span.end))
                 for span in calendar.clashes(pk, plan.window)

@@ -25,14 +25,16 @@ from telemetry.protocol.sentences import sentence
 WAITING = WaitingRequest.State.WAITING
 PLACED = WaitingRequest.State.PLACED
 MOST_MEASURED = 50
-"""Newest placements that the error of estimates is measured on."""
+"""The newest placements, from which the error of estimates is measured."""
 MOST_SHOWN = 50
 GIB_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class RequestsAhead:
-    """How many of one group stand ahead; who, where the reader may see names."""
+    """How many requests of one group are ahead, with names if the reader may see
+    them.
+    """
 
     account: str
     hue: int
@@ -42,26 +44,26 @@ class RequestsAhead:
 
 @dataclass(frozen=True, slots=True)
 class OwnRequest:
-    """One own request, and where it stands."""
+    """One of the User's requests with its position."""
 
     row: WaitingRequest
     position: int | None
-    """1 is served first; None: it does not wait."""
+    """1 is served first. None: it does not wait."""
     ahead: tuple[RequestsAhead, ...]
     offered: bool
     decline_until: datetime | None
-    """Until then its placement can be declined; None: not (any more)."""
+    """Until then its placement can be declined. None: it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastError:
-    """How far first estimates were off, over the newest placements."""
+    """The error of first estimates, over the newest placements."""
 
     n: int
     off_seconds: float
-    """Mean distance, either way."""
+    """Mean absolute error."""
     later_seconds: float
-    """Mean of start less estimate: above zero, it came later than told."""
+    """Mean of start minus estimate. Above zero: it came later than estimated."""
 
     @property
     def text(self) -> str:
@@ -85,7 +87,7 @@ class PastError:
 
 @dataclass(frozen=True, slots=True)
 class PersonalWaitlist:
-    """The waitlist as one person reads it."""
+    """The waitlist of one person."""
 
     requests: tuple[OwnRequest, ...]
     waiting: int
@@ -100,10 +102,10 @@ def queue_of(
     now: datetime,
     own: Sequence[WaitingRequest] | None = None,
 ) -> PersonalWaitlist:
-    """Return own requests, and where they stand.
+    """Return the User's requests with their positions.
 
     Args:
-        own: which ones; None: those that wait, then the newest others.
+        own: which ones. None: the waiting ones, then the newest others.
     """
     if own is None:
         own = sorted(own_rows(user)[:MOST_SHOWN], key=lambda row: row.state != WAITING)
@@ -134,7 +136,7 @@ def own_rows(user: User) -> QuerySet[WaitingRequest]:
 
 
 def ordered(now: datetime, policy: Policy) -> list[WaitingRequest]:
-    """Return everything that waits, in the order in which it is served."""
+    """Return all waiting requests in the order of service."""
     rows = {row.pk: row for row in _rows()}
     queue, _tree = _queue(list(rows.values()), now, policy)
     return [rows[one.pk] for one in queue]
@@ -185,7 +187,7 @@ def _decline_until(
 
 
 def past_error() -> PastError:
-    """Compare the first estimates with where requests were placed."""
+    """Compare the first estimates with the actual placements."""
     rows = (
         WaitingRequest.objects.filter(reservation__isnull=False)
         .exclude(first_estimate=None)
@@ -204,7 +206,7 @@ def past_error() -> PastError:
 
 
 def request_json(one: OwnRequest) -> dict[str, object]:
-    """Return one own request as the API tells it."""
+    """Return one of the User's requests as the API sends it."""
     row = one.row
     return {
         "id": row.pk,
@@ -246,7 +248,9 @@ def request_json(one: OwnRequest) -> dict[str, object]:
 
 
 def landing_json(row: WaitingRequest) -> dict[str, object] | None:
-    """Return where a waiting request would land; ``planned``: its start is held."""
+    """Return the estimated place of a waiting request. ``planned``: its start is
+    held.
+    """
     if row.state != WAITING or row.expected_start is None:
         return None
     return {
@@ -265,7 +269,7 @@ def _iso(at: datetime | None) -> str | None:
 def expected_placements(
     user_pk: int, start: datetime, end: datetime
 ) -> list[dict[str, object]]:
-    """Return where own waiting requests would land within a span."""
+    """Return the estimated places of the User's requests within a span."""
     rows = WaitingRequest.objects.waiting().filter(
         user_id=user_pk, expected_start__lt=end, expected_end__gt=start
     )
@@ -273,7 +277,7 @@ def expected_placements(
     return [one for one in found if one is not None]
 
 
-# --- the chance that flex goes ------------------------------------------------------
+# --- the chance that flex is displaced ------------------------------------------------
 
 
 def chance_of_decision(
@@ -286,7 +290,9 @@ def chance_of_decision(
     now: datetime,
     policy: Policy,
 ) -> FlexRisk | None:
-    """Return the chance that a previewed flex booking is displaced; None: none can."""
+    """Return the chance that a previewed flex booking is displaced. None:
+    impossible.
+    """
     if decision.kind is not Kind.FLEX or decision.taken_until is None:
         return None
     queue, tree = _queue(_rows(), now, policy)

@@ -49,11 +49,11 @@ from reservations.rules.window import Window, unix
 from reservations.waitlist.openings import has_room, rooms
 
 MOST_ASKED = 400
-"""How often the rules are asked for one request before it keeps waiting."""
+"""How often the rules are checked for one request before it keeps waiting."""
 MOST_TAKEN = 12
-"""For how many Windows of one request displacing is thought of: the earliest."""
+"""For how many Windows of one request displacing is considered: the earliest ones."""
 OFFER_SECONDS = 30 * 60
-"""How long an offer stands; in quiet hours, so long after they end."""
+"""How long an offer is open. In quiet hours: this long after they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +70,28 @@ class WaitingRequestInfo:
     asked_at: datetime
     """The original time of the request, also after a displacement."""
     consents: bool = False
-    """Accepted beforehand, or a Job waits with it: any notice will do."""
+    """Accepted beforehand, or a Job waits with it: it needs no notice."""
     quiet_until: datetime | None = None
-    """Its person wants no call before then; None: it is not quiet."""
+    """When its person's quiet hours end. None: it is not quiet."""
     takes: bool = True
-    """It may displace by rank (docs/design/fair-booking.md#rule-2)."""
+    """Whether it may displace by rank (docs/design/fair-booking.md#rule-2)."""
     plan: PlannedStart | None = None
-    """The start it holds."""
+    """Its planned start."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitlistMatch:
-    """What one request would get now."""
+    """The slot that one request could get now."""
 
     waiting: WaitingRequestInfo
     slot: Slot
     decision: Decision
     ask: bool
-    """It needs an answer first."""
+    """Whether it needs the person's answer first."""
 
     @property
     def keeps_plan(self) -> bool:
-        """Whether flex was placed where it held a planned start, or before."""
+        """Return whether flex was placed at its planned start or before."""
         plan = self.waiting.plan
         return (
             plan is not None
@@ -101,20 +101,20 @@ class WaitlistMatch:
 
 
 FactsOf = Callable[[WaitingRequestInfo], Snapshot]
-"""What a request is judged by: the calendar as its person sees it, own and quotas."""
+"""The facts that decide a request: its person's calendar, holdings and quotas."""
 
 
 def in_order(
     waiting: Iterable[WaitingRequestInfo], ranks: Mapping[int, FairRank]
 ) -> tuple[WaitingRequestInfo, ...]:
-    """Return requests as they are served: rank, then older, then id."""
+    """Return requests in the order of service: rank, then older, then id."""
     return tuple(sorted(waiting, key=lambda one: order_key(one, ranks)))
 
 
 def order_key(
     one: WaitingRequestInfo, ranks: Mapping[int, FairRank]
 ) -> tuple[int, datetime, int]:
-    """Return what requests are ordered by; the smallest is served first."""
+    """Return the sort key of a request. The smallest is served first."""
     rank = ranks[one.member_pk].rank if one.member_pk in ranks else 0
     return -rank, one.asked_at, one.pk
 
@@ -127,11 +127,12 @@ def first_placed(
     skip: Collection[int] = (),
     vain: dict[int, WaitlistMatch | None] | None = None,
 ) -> WaitlistMatch | None:
-    """Return the first in order that can be placed without asking; None: nobody.
+    """Return the first in order that can be placed without an answer. None: there is
+    none.
 
     Args:
-        skip: those that are not looked at.
-        vain: gets those that were looked at in vain, with what needs an answer.
+        skip: requests to skip.
+        vain: receives those that cannot be placed now, with slots that need an answer.
     """
     for one in queue:
         if one.pk in skip:
@@ -147,9 +148,9 @@ def first_placed(
 def choose(
     one: WaitingRequestInfo, facts: Snapshot, *, now: datetime
 ) -> WaitlistMatch | None:
-    """Return the earliest start the rules grant; one to be asked about comes last.
+    """Return the earliest start that the rules grant. One that needs an answer is last.
 
-    None before its planned start is over: it is never placed after it.
+    None before its planned start is over, because it is never placed after it.
     """
     asked = 0
     to_ask: WaitlistMatch | None = None
@@ -171,7 +172,7 @@ def choose(
                 if refused_on_any_gpus(decision):
                     hopeless.add((window, request.rate))
                 continue
-            # Decide again with full details for the reason.
+            # Decided again with all details, for the reason.
             decision = decide(request, facts)
             assert decision.kind is not None
             slot = Slot(
@@ -194,9 +195,9 @@ def choose(
 def _attempts(
     one: WaitingRequestInfo, facts: Snapshot, *, now: datetime
 ) -> Iterator[tuple[Window, Callable[[], list[tuple[CalendarGpu, ...]]]]]:
-    """Yield each Window worth asking about, and how its sets of Gpus are found.
+    """Yield each Window to try, with a function that finds its sets of Gpus.
 
-    Once displacing was thought of often enough, only Windows with free Gpus.
+    After enough attempts to displace, only Windows with free Gpus.
     """
     calendar, taking = facts.calendar, DisplacementOptions(one, facts)
     after = now
@@ -215,7 +216,7 @@ def _attempts(
 def _sets(
     window: Window, wish: SlotWish, calendar: Calendar, taking: DisplacementOptions
 ) -> list[tuple[CalendarGpu, ...]]:
-    """Return the sets of free Gpus; where there are none, those that flex yields."""
+    """Return the sets of free Gpus. Without any, those that flex yields."""
     free = has_room(calendar, wish, unix(window.start))
     return (calendar.sets(window, wish) if free else []) or taking.sets(window)
 
@@ -229,7 +230,7 @@ def refused_on_any_gpus(decision: Decision) -> bool:
 def _is_outranked(one: WaitingRequestInfo, request: Request, facts: Snapshot) -> bool:
     """Say whether the rule of rank surely refuses.
 
-    It would take by rank (docs/design/fair-booking.md#rule-2) and ranks below.
+    It would displace by rank (docs/design/fair-booking.md#rule-2) and ranks below.
     """
     flex = facts.calendar.flex_in([gpu.pk for gpu in request.gpus], request.window)
     if not flex or facts.tree is None:
@@ -254,7 +255,7 @@ def _is_good(one: WaitingRequestInfo, decision: Decision) -> bool:
 def needs_answer(
     one: WaitingRequestInfo, start: datetime, *, now: datetime, policy: Policy
 ) -> bool:
-    """Say whether a placement at this notice needs the person's word."""
+    """Say whether a placement at this notice needs the person's answer."""
     if one.consents:
         return False
     short = start - now <= timedelta(seconds=policy.freeze_seconds)
@@ -262,16 +263,16 @@ def needs_answer(
 
 
 def offer_until(one: WaitingRequestInfo, slot: Slot, *, now: datetime) -> datetime:
-    """Return how long an offer stands: 30 min, from the end of quiet hours on.
+    """Return until when an offer is open: 30 min, counted from the end of quiet hours.
 
-    At most to the end of the slot; one that begins meanwhile begins later.
+    At most until the end of the slot. If it begins meanwhile, the booking begins later.
     """
     woken = max(now, one.quiet_until or now)
     return min(woken + timedelta(seconds=OFFER_SECONDS), slot.end)
 
 
 class DisplacementOptions:
-    """Sets of Gpus that come free by displacing, for some Windows of one request."""
+    """Sets of Gpus that displacing would free, for some Windows of one request."""
 
     def __init__(self, one: WaitingRequestInfo, facts: Snapshot) -> None:
         self._one, self._facts = one, facts
@@ -280,11 +281,11 @@ class DisplacementOptions:
 
     @property
     def spent(self) -> bool:
-        """Say whether it is not thought of for any further Window."""
+        """Say whether displacing is not considered for any further Window."""
         return self._facts.tree is None or self._left == 0
 
     def sets(self, window: Window) -> list[tuple[CalendarGpu, ...]]:
-        """Return them; nothing for a Window too many, or where none yields."""
+        """Return the sets. Empty for a Window too many, or if no flex yields."""
         if self.spent:
             return []
         self._left -= 1
@@ -297,13 +298,14 @@ class DisplacementOptions:
         )
 
 
-# --- when there is room -------------------------------------------------------------
+# --- Windows with room
+# ------------------------------------------------------------------
 
 
 def windows(
     one: WaitingRequestInfo, facts: Snapshot, *, now: datetime, taking: bool = True
 ) -> Iterator[Window]:
-    """Yield the Windows worth asking about, earliest first.
+    """Yield the Windows to try, earliest first.
 
     Those in which enough Gpus are free, or (``taking``) held by flex that might yield.
     """
@@ -315,7 +317,8 @@ def windows(
     yield from rooms(facts.calendar, one, first, last, policy=policy, taking=taking)
 
 
-# --- the reason, stored and followed again ------------------------------------------
+# --- the stored reason, and its check
+# ---------------------------------------------------
 
 
 def reason(
@@ -348,7 +351,7 @@ def _entry(one: WaitingRequestInfo, ranks: Mapping[int, FairRank]) -> dict[str, 
 
 
 def broken_order(stored: Mapping[str, Any]) -> list[str]:
-    """Return what of a stored placement does not follow; nothing: it stands.
+    """Return the parts of a stored placement that do not follow. Empty: it is valid.
 
     See docs/design/fair-booking.md#i14.
     """

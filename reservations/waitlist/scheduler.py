@@ -55,11 +55,11 @@ from telemetry.protocol.coded_error import CodedError
 from telemetry.rules.isolated_steps import isolated
 
 MOST_TRIES = 100
-"""Placements a step tries at most; the next tick goes on."""
+"""Placements that one step tries at most. The next tick continues."""
 BUSY_SECONDS = 5.0
-"""After so long no further placement is begun in this look."""
+"""After this time no further placement begins in this run."""
 REST_SECONDS = 5
-"""Between two looks while things are written all the time."""
+"""The pause between two runs while rows are written continuously."""
 WAITING, PLACED, DECLINED, CANCELLED, EXPIRED = WaitingRequest.State
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class TurnLost(Exception):
 
 
 def place(at: datetime, policy: Policy) -> dict[str, int]:
-    """Place the requests that fit, in order; make offers and plans for the others."""
+    """Place the requests that fit, in order. Make offers and plans for the others."""
     done = {"placed": 0, "offered": 0, "waiting_expired": 0}
     if not WaitingRequest.objects.waiting().exists():
         return done
@@ -98,7 +98,7 @@ def _newest_entry() -> int:
 
 
 def _expire(at: datetime, policy: Policy) -> int:
-    """End what cannot be over in time any more."""
+    """End requests that can no longer be over in time."""
     ended = 0
     for row in WaitingRequest.objects.waiting().filter(
         latest__lte=at + _longest_span(policy)
@@ -169,7 +169,8 @@ def _place_all(
                 why=reason(choice, found.queue, found.ranks),
             )
         except (CodedError, IntegrityError) as refusal:
-            # Taken in this moment, or a rule that only the locks show: the next look.
+            # It has just been taken, or a rule refuses that only the locks show. Next
+            # run.
             log.info("waiting request %s is not placed: %s", choice.waiting.pk, refusal)
             refused.add(choice.waiting.pk)
             continue
@@ -184,7 +185,7 @@ def _place_all(
 
 
 def _read_waitlist(at: datetime, policy: Policy) -> tuple[WaitlistSnapshot, int]:
-    """Read the waitlist, and whose turn it was before."""
+    """Read the waitlist, and the turn before it was read."""
     turn = WaitlistLook.objects.values_list("turn", flat=True).get(pk=1)
     return read_waitlist(at, policy), turn
 
@@ -204,8 +205,8 @@ def book_waiting_request(
     """Book this slot for a waiting request, by the rules of any booking.
 
     Args:
-        actor: the User who accepted it; None: the portal placed it.
-        turn: the waitlist's turn at the choice; None: it is not compared.
+        actor: the User who accepted it. None: the portal placed it.
+        turn: the waitlist's turn at the choice. None: it is not compared.
         why: the stored reason of the choice.
 
     Raises:
@@ -249,10 +250,10 @@ def _note_placed(
     *,
     now: datetime,
 ) -> None:
-    """Move the request by compare-and-set.
+    """Change the request's state by compare-and-set.
 
     Raises:
-        TurnLost: it waits no more; nothing may be written.
+        TurnLost: it no longer waits. The caller must roll back.
     """
     moved = WaitingRequest.objects.move(
         row.pk,

@@ -1,6 +1,6 @@
-"""Wait, withdraw, decline, accept: what a person does with the waitlist.
+"""A person's acts on the waitlist: wait, withdraw, decline, accept.
 
-``waitlist.scheduler`` places requests. ``requeue_displaced`` brings a displaced
+``waitlist.scheduler`` places requests. ``requeue_displaced`` puts a displaced
 Reservation back.
 """
 
@@ -42,9 +42,9 @@ from reservations.waitlist import scheduler
 from telemetry.protocol.sentences import sentence
 
 LONGEST_WAIT_SECONDS = 31 * DAY_SECONDS
-"""How far ahead the end of what is waited for may be."""
+"""How far ahead a request may end."""
 USUAL_WAIT_SECONDS = 7 * DAY_SECONDS
-"""How long one waits where nothing else is said."""
+"""How long a request waits by default."""
 WAITING, PLACED, DECLINED, CANCELLED, EXPIRED = WaitingRequest.State
 
 
@@ -63,12 +63,12 @@ def ask(
     job: Mapping[str, Any] | None = None,
     now: datetime,
 ) -> WaitingRequest:
-    """Put a request on the waitlist; the next tick places it where it fits.
+    """Put a request on the waitlist. The next tick places it if it fits.
 
     Args:
-        latest: last instant at which it must be over; default: in a week.
-        any_notice: accepted beforehand, also less than the freeze ahead.
-        job: launched once it is placed, on any notice; ``store.attached_jobs`` checks
+        latest: last instant at which it must be over. Default: in a week.
+        any_notice: accepted beforehand, even within the freeze.
+        job: launched once it is placed, without notice. ``store.attached_jobs`` checks
             it.
 
     Raises:
@@ -86,7 +86,7 @@ def ask(
     _check_there(wish, chosen)
     launch = attached_jobs.checked(user, job) if job is not None else None
     with transaction.atomic(durable=True):
-        # Locked, so that two requests at once are counted one after the other.
+        # Locked, so that two concurrent requests are counted one after the other.
         User.objects.select_for_update(no_key=True).get(pk=user.pk)
         waits = WaitingRequest.objects.waiting().filter(user=user).count()
         if waits >= policy.waiting_requests:
@@ -136,7 +136,9 @@ def _check_wish(
 
 
 def _check_there(wish: SlotWish, membership: Membership) -> None:
-    """Refuse what the site does not have; Gpus out of service may come back."""
+    """Refuse a wish for Gpus that the site does not have. Those out of service
+    count.
+    """
     gpus = [gpu for gpu in calendar_gpus() if _good_enough(gpu, wish)]
     barred = barred_pools(gpus, {a.pk for a in account_path(membership)})
     allowed = [gpu for gpu in gpus if gpu.pool_pk not in barred]
@@ -167,7 +169,7 @@ def own_request(waiting_id: int, user: User) -> WaitingRequest:
 
 
 def withdraw(*, waiting_id: int, user: User, now: datetime) -> WaitingRequest:
-    """Wait no more.
+    """Withdraw a request.
 
     Raises:
         NotWaiting: it is placed or over.
@@ -216,7 +218,8 @@ def _decline_offer(row: WaitingRequest, *, at: datetime) -> None:
     if row.offer_until is None or row.offer_until <= at:
         raise OfferLapsed
     with transaction.atomic(durable=True):
-        # The end of the offer is when it was answered: see ``estimates.PAUSE_SECONDS``.
+        # The end of the offer is the time of the answer: see
+        # ``estimates.PAUSE_SECONDS``.
         WaitingRequest.objects.waiting().filter(pk=row.pk).update(offer_until=at)
         _audit("offer-declined", row, actor=row.user, now=at)
 
@@ -257,12 +260,12 @@ def _decline_placement(
 def _as_placed(
     row: WaitingRequest, booked: Reservation, allocations: Sequence[Allocation]
 ) -> bool:
-    """Say whether it holds no more than was placed; the rest is the holder's act."""
+    """Say whether it holds no more than was placed. The rest is the holder's act."""
     start, end = row.expected_start, row.expected_end
     if start is None or end is None:
         return False
     within = start <= booked.start and booked.end <= end
-    # Counted, not compared: the operator may have moved it to another Gpu.
+    # Counted, not compared, because the operator may have moved it to another Gpu.
     return within and len(allocations) <= len(row.expected_gpu_ids)
 
 
@@ -272,7 +275,8 @@ def accept(*, waiting_id: int, user: User, now: datetime) -> Reservation:
     Raises:
         OfferLapsed: the offer has expired, or its time was booked.
         NotWaiting: the request is already placed or over.
-        NotFound; any Refusal by the rules.
+        NotFound.
+        Refusal: the rules refuse it now.
     """
     at = whole_second(now)
     policy = site_policy()

@@ -1,4 +1,4 @@
-"""The waitlist as one person sees it; asking and answering go through the API."""
+"""The waitlist's page. Requests and answers go through the API."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,17 +31,17 @@ GIB_BYTES = 2**30
 
 @dataclass(frozen=True, slots=True)
 class WaitlistCard:
-    """One own request with the names of its Gpus."""
+    """One of the User's requests with the names of its Gpus."""
 
     request: OwnRequest
     where: str
-    """Where it would land, or was placed."""
+    """Its estimated or actual place."""
     offered_on: str
 
 
 @require_safe
 def waiting(request: HttpRequest) -> HttpResponse:
-    """Show own requests and a form to ask; the address may fill the form."""
+    """Show the User's requests and a form. The address may fill the form."""
     user = reader(request)
     now, policy = timezone.now(), site_policy()
     asked = read_filters(WaitForm, request.GET)

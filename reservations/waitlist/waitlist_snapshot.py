@@ -1,4 +1,4 @@
-"""The waitlist as values: requests, their order, and the facts that judge them."""
+"""The waitlist as values: requests, their order, and the facts that decide them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,11 +23,11 @@ from reservations.waitlist.bulk_holdings import BulkHoldings
 from reservations.waitlist.rules import WaitingRequestInfo, in_order
 
 MOST_LOOKED = 200
-"""Requests that one look considers, the oldest first."""
+"""Requests that one run considers, the oldest first."""
 
 
 def wish_of_request(row: WaitingRequest) -> SlotWish:
-    """Return what a request looks for."""
+    """Return the wish of a request."""
     return SlotWish(
         count=row.count,
         duration_seconds=row.duration_seconds,
@@ -37,7 +37,7 @@ def wish_of_request(row: WaitingRequest) -> SlotWish:
 
 
 def plan_of(row: WaitingRequest) -> PlannedStart | None:
-    """Return the start that a waiting request holds."""
+    """Return the planned start of a waiting request."""
     if not row.planned or row.expected_start is None or row.expected_end is None:
         return None
     window = Window(row.expected_start, row.expected_end)
@@ -47,7 +47,7 @@ def plan_of(row: WaitingRequest) -> PlannedStart | None:
 def waiting_request_info(
     row: WaitingRequest, *, now: datetime, quiet: NoticeSettings | None
 ) -> WaitingRequestInfo:
-    """Return a row as a value; ``quiet``: when its person wants no call."""
+    """Return a row as a value. ``quiet``: when its person is in quiet hours."""
     until = quiet and quiet_until(
         now,
         begin=quiet.quiet_from,
@@ -71,13 +71,13 @@ def waiting_request_info(
 
 @dataclass
 class WaitlistSnapshot:
-    """Everything one look at the waitlist is about; facts are read once each."""
+    """The facts for one run of the waitlist, each read once."""
 
     now: datetime
     policy: Policy
     rows: dict[int, WaitingRequest]
     queue: tuple[WaitingRequestInfo, ...]
-    """In the order in which they are served."""
+    """In the order of service."""
     ranks: dict[int, FairRank]
     tree: FairTree | None
     until: datetime
@@ -89,7 +89,7 @@ class WaitlistSnapshot:
     _used: dict[int, int] | None = None
 
     def facts(self, one: WaitingRequestInfo) -> Snapshot:
-        """Return what a request is judged by, on the whole calendar ahead."""
+        """Return the facts that decide a request, on the whole calendar ahead."""
         if one.pk not in self._facts:
             self._facts[one.pk] = self._read(one)
         return self._facts[one.pk]
@@ -128,7 +128,7 @@ class WaitlistSnapshot:
             self._taught = frozenset(accounts.values_list("account_id", flat=True))
         admitted = asking & self._taught
         if admitted not in self._calendars:
-            # Nobody is user 0: everybody's unfrozen flex and plans are in it.
+            # No one is user 0, so everybody's unfrozen flex and plans are included.
             taker = Displacer(0, self.now, self.policy.freeze_seconds)
             self._calendars[admitted] = calendar_of(
                 self.gpus,
@@ -149,7 +149,7 @@ class WaitlistSnapshot:
 
 
 def read_waitlist(now: datetime, policy: Policy) -> WaitlistSnapshot:
-    """Read the waitlist and the facts that judge it, in few queries."""
+    """Read the waitlist and the facts that decide it, in few queries."""
     chosen = (
         WaitingRequest.objects.waiting()
         .filter(membership__active=True, user__is_active=True)
@@ -192,6 +192,6 @@ def _ranked(
     if not waiting:
         return None, {}
     usage = usage_by_membership(now, policy)
-    # Holders of flex count even when switched off (``booking_snapshot.with_tree``).
+    # Holders of flex count even if deactivated (``booking_snapshot.with_tree``).
     tree = fair_tree(usage, now, policy, also={*usage, *(w.member_pk for w in waiting)})
     return (tree, tree.ranked().ranks) if tree is not None else (None, {})

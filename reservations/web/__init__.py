@@ -1,1 +1,1 @@
-"""What the pages and APIs of all capabilities of this app share."""
+"""Shared parts of the pages and APIs of all capabilities of this app."""

@@ -28,7 +28,7 @@ def signed_in(request: HttpRequest) -> User:
 
 
 def own_membership(user: User, pk: int | None) -> Membership | None:
-    """Return the named Membership; None if the request names none.
+    """Return the named Membership. None: the request names none.
 
     Raises:
         NotFound: no such Membership of this User.
@@ -42,7 +42,7 @@ def own_membership(user: User, pk: int | None) -> Membership | None:
 
 
 def count_request(user: User, *, writes: bool) -> datetime:
-    """Return the instant of the request, after counting it."""
+    """Count a request against the rate limit, and return its instant."""
     now = timezone.now()
     per_minute = settings.BOOK_RATE_PER_MINUTE if writes else PREVIEWS_PER_MINUTE
     what = "book" if writes else "preview"
@@ -56,7 +56,7 @@ def hours_of(gpu_seconds: int) -> float:
 
 
 def slot_json(slot: Slot) -> dict[str, object]:
-    """Return a free slot as the API tells it."""
+    """Return a free slot as the API sends it."""
     return {
         "gpu_ids": list(slot.gpu_ids),
         "start": iso(slot.start),
@@ -69,7 +69,7 @@ def slot_json(slot: Slot) -> dict[str, object]:
 
 
 def decision_json(decision: Decision) -> dict[str, object]:
-    """Return what a request would be: kind, cost, ranks, or the refusal."""
+    """Return a decision as the API sends it: kind, cost, ranks, or the refusal."""
     zone = timezone.get_current_timezone()
     refusal = decision.refusal
     why = decision.why_not_firm
@@ -78,13 +78,13 @@ def decision_json(decision: Decision) -> dict[str, object]:
         "ok": refusal is None,
         "kind": decision.kind.value if decision.kind else None,
         "cost_gpu_hours": hours_of(decision.cost_gpu_seconds),
-        # What of it the peak hours add; not there where they add nothing.
+        # The part of the cost from peak hours. Left out if it is zero.
         **(
             {"peak_gpu_hours": hours_of(decision.peak_gpu_seconds)}
             if decision.peak_gpu_seconds
             else {}
         ),
-        # Flex takes nothing from the quota, so it leaves nothing to tell.
+        # Flex does not count in the quota.
         "quota_left_gpu_hours": hours_of(decision.quota_left_gpu_seconds)
         if decision.kind is Kind.FIRM
         else None,
@@ -95,7 +95,7 @@ def decision_json(decision: Decision) -> dict[str, object]:
         "taken_until": iso(decision.taken_until) if decision.taken_until else None,
         "displaces": [
             {
-                # Empty where names are hidden: the group stands for its member.
+                # Empty if names are hidden. Then the group stands for its member.
                 "user": one.flex.user or None,
                 "account": one.flex.account,
                 "gpu_hours": hours_of(one.refund_gpu_seconds),

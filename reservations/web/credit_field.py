@@ -1,4 +1,4 @@
-"""A number of credits that a person types, kept as weighted GPU-seconds."""
+"""Credits that a person types, stored as weighted GPU-seconds."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ MOST_HOURS = 10**9
 
 
 class Unreadable(ValueError):
-    """The typed text is no such figure."""
+    """The typed text is not a valid amount."""
 
 
 def hours(gpu_seconds: int | None) -> str:
-    """Return weighted GPU-seconds as the credits that an input shows; "" for None."""
+    """Return weighted GPU-seconds as the credits in an input. None: ""."""
     return "" if gpu_seconds is None else f"{gpu_seconds / HOUR:.10g}"
 
 
 def read_quota(text: str) -> int | None:
-    """Read credits as weighted GPU-seconds; empty: None.
+    """Read credits as weighted GPU-seconds. Empty: None.
 
     Raises:
-        Unreadable: no number, or not between 0 and ``MOST_HOURS``.
+        Unreadable: not a number, or not between 0 and ``MOST_HOURS``.
     """
     if not text.strip():
         return None
@@ -37,7 +37,7 @@ def read_quota(text: str) -> int | None:
 
 
 class HoursField(forms.CharField):
-    """Weighted GPU-hours as typed; whole GPU-seconds, or None for empty."""
+    """Weighted GPU-hours as typed, returned as whole GPU-seconds. Empty: None."""
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("max_length", 20)
@@ -47,7 +47,7 @@ class HoursField(forms.CharField):
         """Return seconds.
 
         Raises:
-            ValidationError: no figure.
+            ValidationError: not a valid amount.
         """
         try:
             return read_quota(super().clean(value) or "")

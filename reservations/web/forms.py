@@ -1,4 +1,4 @@
-"""What addresses may say. A bad part is dropped and named, never an error page."""
+"""Values in addresses. An invalid one is ignored and named, never an error page."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,10 +17,10 @@ MOST_GPUS = 64
 
 
 class GpuListField(forms.Field):
-    """Gpu numbers with commas between: "3,1,3" is [3, 1]."""
+    """Gpu numbers separated by commas: "3,1,3" is [3, 1]."""
 
     def to_python(self, value: Any) -> list[int]:
-        """Return the numbers, each once, in the order given."""
+        """Return the numbers, each once, in their order."""
         if not value:
             return []
         try:
@@ -33,7 +33,7 @@ class GpuListField(forms.Field):
 
 
 class DraftForm(PlainForm):
-    """A booking that another page (the plan, the board) already began."""
+    """A booking that was begun on another page (the plan, the board)."""
 
     gpu = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     gpus = GpuListField(required=False)
@@ -59,14 +59,14 @@ def _plausible(at: datetime | None) -> datetime | None:
 
 
 def wall(at: datetime | None) -> str:
-    """Return an instant as the site's clock shows it, to the minute; "" for None."""
+    """Return an instant on the site's clock, to the minute. None: ""."""
     return timezone.localtime(at).strftime(WALL) if at else ""
 
 
 def read_draft(query: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the draft an address asks for (None: no draft), and the notices.
+    """Return the draft in an address (None: no draft), and the notices.
 
-    Times are the site's clock ("2026-11-21T14:00"), as the inputs show them.
+    Times are the site's clock ("2026-11-21T14:00"), as in the inputs.
     """
     asked = read_filters(DraftForm, query)
     values, notices = asked.values, list(asked.notices)

@@ -1,6 +1,6 @@
-"""How often one person may ask in a minute. Counted in the broker.
+"""The limit of requests per minute of one person, counted in the broker.
 
-Without the broker nobody is refused: a booking matters more than its rate.
+Without the broker no request is refused, because a booking matters more than its rate.
 """
 
 import logging
@@ -20,7 +20,7 @@ def check_rate(what: str, *, user_pk: int, per_minute: int, now: datetime) -> No
     """Count one request.
 
     Raises:
-        TooFast: it is one too many in this minute.
+        TooFast: the limit of this minute is exceeded.
     """
     key = f"rate.{what}.{user_pk}.{unix(now) // MINUTE_SECONDS}"
     try:

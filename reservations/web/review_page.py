@@ -1,4 +1,4 @@
-"""One flow for what an admin changes: fill in, review, save, undo.
+"""The flow for changes by an admin: fill in, review, save, undo.
 
 A page of the flow is a ``ReviewPage``: it makes the form, says what the change does and
 saves it. The templates include ``reservations/_review.html``, which shows the review
@@ -35,26 +35,28 @@ Line = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What a change does, as the page shows it before the change is saved."""
+    """The effects of a change, as the page shows them before it is saved."""
 
     mark: str
     """Ties what is saved to what was shown (``reservations.rules.review.mark_of``)."""
     title: str = ""
-    """Heading of what changes or whom it touches; empty: the page has its own."""
+    """Heading of the changes or of the affected bookings. Empty: the page has its
+    own.
+    """
     aside: str = ""
-    """Beside the heading: how much is touched."""
+    """Beside the heading: how much is affected."""
     lines: Sequence[Line] = ()
     effects: Sequence[str] = ()
     """What the change does and does not do, in sentences."""
     touched: Sequence[Any] = ()
-    """The bookings that it touches, for ``_touched.html``."""
+    """The affected bookings, for ``_touched.html``."""
     warning: str = ""
     problems: Sequence[str] = ()
     """Why it cannot be saved as it is, in sentences."""
     changes: bool = True
     """Whether there is anything to save."""
     plan: Any = None
-    """What the page shows besides."""
+    """Further values for the page."""
 
 
 class ReviewPage(ABC):
@@ -63,7 +65,9 @@ class ReviewPage(ABC):
     template: ClassVar[str]
     tab: ClassVar[str]
     asks_reason: ClassVar[bool] = False
-    """Whether the review asks for the reason; else the form has it, if any."""
+    """Whether the review has a field for the reason. Otherwise the form may have
+    one.
+    """
     reason_length: ClassVar[int] = REASON_LENGTH
     reviews_at_once: ClassVar[bool] = False
     """Whether the page shows the review when it is opened."""
@@ -81,11 +85,13 @@ class ReviewPage(ABC):
 
     @abstractmethod
     def form_of(self, data: Any) -> Any:
-        """Return the form, bound to the data of a POST; None: as it is now."""
+        """Return the form, bound to the data of a POST. None: with the present
+        values.
+        """
 
     @abstractmethod
     def review(self, form: Any) -> Review:
-        """Return what the values of a valid form would change now.
+        """Return the effects that the values of a valid form would have now.
 
         Raises:
             FieldsInvalid, NotFound.
@@ -93,23 +99,23 @@ class ReviewPage(ABC):
 
     @abstractmethod
     def save(self, form: Any, *, mark: str, reason: str) -> str:
-        """Save what the review showed; return the sentence for the next page.
+        """Save what the review showed. Return the message for the next page.
 
         Raises:
-            PreviewStale: it would do something else by now. Nothing is saved.
+            PreviewStale: it would do something else now. Nothing is saved.
             FieldsInvalid, NotFound, CodedError.
         """
 
     def done(self) -> HttpResponseBase:
-        """Return where to go after saving."""
+        """Return the redirect after saving."""
         return redirect(self.request.path)
 
     def context(self, form: Any, review: Review | None) -> Mapping[str, Any]:
-        """Return what the template needs besides the form and the review."""
+        """Return the template's context besides the form and the review."""
         return {}
 
     def answer(self) -> HttpResponseBase:
-        """Show the form, the review of it, or save what was reviewed."""
+        """Show the form or its review, or save what was reviewed."""
         post = self.request.POST
         if self.request.method != "POST":
             form = self.form_of(None)
@@ -154,7 +160,7 @@ class ReviewPage(ABC):
         problem: str = "",
         status: int = 200,
     ) -> HttpResponse:
-        """Return the page with the form, and the review where there is one."""
+        """Return the page with the form, and the review if there is one."""
         context = {
             "tab": self.tab,
             "form": form,
@@ -178,10 +184,10 @@ class ReviewPage(ABC):
 def undo_answer(
     request: HttpRequest, act: Callable[[], str], to: str, *args: Any
 ) -> HttpResponseBase:
-    """Take a saved change back, and say whether that worked.
+    """Undo a saved change, and show whether that worked.
 
     Args:
-        act: does it, and returns the sentence for the next page.
+        act: does it, and returns the message for the next page.
         to: name of that page.
     """
     try:

@@ -1,4 +1,4 @@
-"""What programs may send to the calendar's API: strict, bounded, no surprises."""
+"""The input schemas of the calendar's API. They are strict and bounded."""
 
 import unicodedata
 from datetime import UTC, datetime
@@ -28,12 +28,12 @@ _TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def in_utc(at: datetime) -> datetime:
-    """Return an aware instant in UTC, the only zone that every database takes.
+    """Return an aware instant in UTC, the only zone that every database accepts.
 
     PostgreSQL refuses offsets beyond 15:59, which ISO 8601 allows.
 
     Raises:
-        ValueError: its year is not one that the portal can know.
+        ValueError: its year is outside the portal's range.
     """
     if not _FIRST_YEAR <= at.year <= _LAST_YEAR:
         raise ValueError(
@@ -72,19 +72,19 @@ class BookIn(_Strict):
     end: Instant
     purpose: Line = Field("", max_length=120)
     token: Key | None = None
-    """A Token to spend where the start is beyond a horizon."""
+    """A Token to spend if the start is beyond a horizon."""
     overstay: StrictBool = False
     """Stay on past the end while nobody claims the Gpus."""
 
 
 class PreviewIn(BookIn):
-    """The same, or (``ignoring``) the change of one that exists."""
+    """A new Reservation, or (``ignoring``) the change of an existing one."""
 
     ignoring: Key | None = None
 
 
 class ChangeIn(_Strict):
-    """New values of what should change; ``version`` as it was shown."""
+    """The values to change. ``version`` is the one that was shown."""
 
     start: Instant | None = None
     end: Instant | None = None
@@ -101,7 +101,7 @@ class ReasonIn(_Strict):
 
 
 class OverstayIn(ReasonIn):
-    """Stay on past the end while nobody claims the Gpus, or no longer."""
+    """Stay on past the end while nobody claims the Gpus, or end that."""
 
     wanted: StrictBool = True
 
@@ -120,7 +120,7 @@ class SlotsIn(_Strict):
 
 
 class SpanIn(_Strict):
-    """Which part of the calendar (in the address)."""
+    """The span of the calendar (in the address)."""
 
     start: Instant
     end: Instant

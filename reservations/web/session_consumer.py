@@ -1,4 +1,4 @@
-"""A socket that lives no longer than its session."""
+"""A socket that ends with its session."""
 
 import asyncio
 import importlib
@@ -19,15 +19,15 @@ SIGNED_OUT = 4401
 NOT_ALLOWED = 4403
 TOO_MANY = 4429
 SOCKETS_PER_USER = 60
-"""Of one web process; a person with sixty open pages has a script that went wild."""
+"""Per web process. A person with sixty open pages probably runs a broken script."""
 
 
 def user_of_session(session_key: str | None) -> User | None:
-    """Return who a session belongs to now, read from the store again.
+    """Return the User of a session, read from the store again.
 
-    A new SessionStore on purpose: the one in the socket's scope keeps what it
-    read when the socket was opened. Signed out, expired, password changed and
-    switched off all give None.
+    This needs a new SessionStore, because the one in the socket's scope caches what it
+    read when the socket was opened. None: signed out, expired, password changed, or
+    deactivated.
     """
     if not session_key:
         return None
@@ -37,7 +37,7 @@ def user_of_session(session_key: str | None) -> User | None:
 
 
 class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
-    """A socket that lives no longer than its session.
+    """A socket that ends with its session.
 
     Subclasses define `admit` (the groups that this User may join; None: refused). It is
     called at the start and again every `recheck_seconds`, so that a sign-out, a lost
@@ -51,7 +51,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
     recheck: asyncio.Task[None] | None = None
     open_sockets: Counter[int] = Counter()
     seat: int | None = None
-    """The User whose sockets this one is counted among."""
+    """The User for whom this socket is counted."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Run the consumer, and leave every group even after an error."""
@@ -65,7 +65,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         raise NotImplementedError
 
     async def welcome(self) -> None:
-        """Send what a new listener needs first; called after joining."""
+        """Send the initial messages to a new listener. Called after joining."""
 
     async def connect(self) -> None:
         """Accept, authorise, join."""
@@ -75,7 +75,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
             await self.welcome()
 
     async def sit_down(self) -> bool:
-        """Count this socket among its User's; close it where they have too many."""
+        """Count this socket for its User. Close it if there are too many."""
         assert self.user is not None
         if self.open_sockets[self.user.pk] >= SOCKETS_PER_USER:
             await self.close(code=TOO_MANY)
@@ -85,7 +85,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         return True
 
     async def authorise(self) -> bool:
-        """Ask the session and `admit`; join and leave groups to match."""
+        """Check the session and call `admit`. Join and leave groups accordingly."""
         user, groups = await database_sync_to_async(self.read_user)()
         if user is None:
             await self.close(code=SIGNED_OUT)
@@ -108,7 +108,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         return user, (self.admit(user) if user else None)
 
     async def keep_checking(self) -> None:
-        """Ask again every `recheck_seconds` until refused or disconnected."""
+        """Check again every `recheck_seconds` until refused or disconnected."""
         while True:
             await asyncio.sleep(self.recheck_seconds)
             if not await self.authorise():
@@ -119,7 +119,9 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         await self.leave()
 
     async def leave(self) -> None:
-        """Stop asking, leave every group, give the seat back; once or twice."""
+        """Stop checking, leave every group, and uncount the socket. May be called
+        twice.
+        """
         if self.recheck is not None and self.recheck is not asyncio.current_task():
             self.recheck.cancel()
             # The groups must be left even after an error.
@@ -139,7 +141,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         bytes_data: bytes | None = None,
         **kwargs: Any,
     ) -> None:
-        """Read JSON; anything else closes the socket instead of the consumer."""
+        """Read JSON. Anything else closes the socket instead of the consumer."""
         try:
             content = json.loads(text_data or "")
         except (ValueError, RecursionError):
@@ -148,4 +150,4 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         await self.receive_json(content)
 
     async def receive_json(self, content: Any, **kwargs: Any) -> None:
-        """Ignore what browsers say: this socket only tells."""
+        """Ignore messages from browsers, because this socket only sends."""

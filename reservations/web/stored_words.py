@@ -1,4 +1,4 @@
-"""Words that the database keeps and pages print, marked for translation.
+"""Words that the database stores and pages show, marked for translation.
 
 Templates print them with ``{% translate row.state %}``: the stored word is the msgid.
 """
