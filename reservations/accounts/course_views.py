@@ -66,7 +66,7 @@ class CourseForm(SheetForm):
 
     @property
     def plain(self) -> list[forms.BoundField]:
-        """Return the fields that are typed."""
+        """Return the fields that the user fills in."""
         return [field for field in self if field.name not in ("file", "text")]
 
     def clean_ends_at(self) -> datetime:

@@ -171,7 +171,7 @@ class ActPage(ReviewPage):
         return joined([changed, moved if done.moved else ""])
 
     def done(self) -> HttpResponseBase:
-        """Return to the list of Gpus."""
+        """Redirect to the list of Gpus."""
         return redirect("manage-gpus")
 
     def page(

@@ -341,7 +341,7 @@ def act_on_gpus(
     policy = site_policy()
     moving = act == BulkAct.DRAIN and move_booked
     with transaction.atomic(durable=True):
-        # First: it locks every Gpu of the Pools, in pk order.
+        # First, because it locks every Gpu of the Pools, in pk order.
         seen = preview_act(
             act=act, gpu_ids=gpu_ids, pool_id=pool_id, now=at, lock=moving
         )

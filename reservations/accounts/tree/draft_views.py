@@ -60,7 +60,7 @@ class DraftPage(EditsPage):
         )
 
     def context(self, form: Any, review: Review | None) -> dict[str, Any]:
-        """Return the edits one by one, and their outlook."""
+        """Return the edits one by one, and their effects."""
         edits = list(enumerate(_called(self.edits)))
         return {"edits": edits, **super().context(form, review)}
 
