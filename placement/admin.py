@@ -1,4 +1,4 @@
-"""Jobs and their moves for the operator: to look at; and the rules of moving."""
+"""Jobs and their moves for the operator, read-only, and the policy of rebalancing."""
 
 from django.contrib import admin
 from django.http import HttpRequest
@@ -36,7 +36,7 @@ class LookOnly(admin.ModelAdmin):
 
 
 class EventInline(admin.TabularInline):
-    """What happened to a Job."""
+    """The history of a Job."""
 
     model = JobEvent
     extra = 0
@@ -69,7 +69,7 @@ class RegisteredModelAdmin(LookOnly):
 
 @admin.register(StoredPlan)
 class StoredPlanAdmin(LookOnly):
-    """Plans that people kept."""
+    """Plans that people saved."""
 
     list_display = ("title", "owner", "created_at")
     list_select_related = ("owner",)
@@ -82,11 +82,11 @@ class PlacementPolicyAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[mi
     list_display = ("__str__", "look_again_seconds", "when_faster", "when_in_trouble")
 
     def has_add_permission(self, request: HttpRequest, obj: object = None) -> bool:
-        """Only where it was never made."""
+        """Only if there is none yet."""
         return not PlacementPolicy.objects.exists()
 
     def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
-        """Nobody: its defaults would come back by themselves."""
+        """Nobody: its defaults would come back at once."""
         return False
 
 

@@ -45,7 +45,7 @@ def job_list(
     limit: int = Query(50, ge=1, le=MOST_ROWS),
     offset: int = Query(0, ge=0, le=10**9),
 ) -> dict[str, Any]:
-    """Jobs that one may see, newest first."""
+    """Jobs that the caller may see, newest first."""
     rows = _visible(request)
     if state is not None:
         rows = rows.filter(state=state)
@@ -69,7 +69,7 @@ def job_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
 
 @router.get("/jobs/{int:job_id}/usage")
 def job_summary(request: HttpRequest, job_id: int) -> dict[str, Any]:
-    """What a Job came to, so far where it runs; null: it has not begun."""
+    """The summary of a Job, so far if it is running. Null: it has not begun."""
     job = _visible_job(request, job_id)
     usage = job_usage(job, now=timezone.now())
     return {"job": job.pk, "usage": usage and usage_entry(usage)}
@@ -83,10 +83,10 @@ def job_log(
     length: int = Query(65_536, ge=0, le=log_store.MOST_READ_BYTES),
     part: int = Query(0, ge=0, le=MOST_NODES),
 ) -> dict[str, Any]:
-    """A range of the stored log; a negative offset counts from the end.
+    """A range of the stored log. A negative offset counts from the end.
 
-    Of a Job over several nodes `part` says which node's, as `parts` numbers them.
-    `note` says why the log was deleted or cut; it is empty where it was not.
+    For a Job over several nodes, `part` is the number of the node in `parts`. `note`
+    says why the log was deleted or cut. It is empty if it was not.
     """
     job = _visible_job(request, job_id)
     piece = log_store.read(job, offset=offset, length=length, part=part)
@@ -107,7 +107,7 @@ def job_log_search(
     offset: int = Query(0, ge=0, le=2**40),
     part: int = Query(0, ge=0, le=MOST_NODES),
 ) -> dict[str, Any]:
-    """Lines of the whole stored log that hold a text, from a byte offset on."""
+    """Lines of the whole stored log that contain a text, from a byte offset on."""
     return asdict(
         log_store.search(_visible_job(request, job_id), q, offset=offset, part=part)
     )
@@ -115,13 +115,13 @@ def job_log_search(
 
 @router.get("/jobs/{int:job_id}/numbers")
 def job_numbers(request: HttpRequest, job_id: int) -> dict[str, Any]:
-    """The numbers that the log carries, thinned for a chart."""
+    """The numbers in the log, thinned for a chart."""
     return {"rows": log_store.numbers(_visible_job(request, job_id))}
 
 
 @router.post("/jobs", response={201: dict[str, Any]})
 def job_launch(request: HttpRequest, body: NewJob) -> Status[dict[str, Any]]:
-    """Launch a Job; it begins when its Reservation does, or in the first gap."""
+    """Launch a Job. It begins with its Reservation, or in the first gap."""
     if body.backfill is not None and body.reservation is None:
         return Status(201, gap_create(_user(request), body))
     job = jobs.launch(user=_user(request), now=timezone.now(), **body.wanted())

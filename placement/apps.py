@@ -10,7 +10,7 @@ class PlacementConfig(AppConfig):
     name = "placement"
 
     def ready(self) -> None:
-        """Register the checks, and what bookings ask of Jobs."""
+        """Register the checks, and the functions that bookings call about Jobs."""
         from placement import checks
         from placement.models import triggers
         from placement.rules import job_alerts

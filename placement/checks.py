@@ -1,4 +1,4 @@
-"""Mistakes in the settings that would show only when a Job runs."""
+"""Checks of the settings for errors that only a running Job would show."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from telemetry import paths
 
 @register(Tags.security, deploy=True)
 def scripts_without_isolation(**_kwargs: Any) -> list[Warning]:
-    """Warn where scripts run as the node worker's own user."""
+    """Warn if scripts run as the node worker's user."""
     if not settings.ALLOW_UNISOLATED_SCRIPTS:
         return []
     return [

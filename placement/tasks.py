@@ -1,4 +1,4 @@
-"""What beat asks for every second, and what pages ask for."""
+"""Tasks of beat, and tasks that pages queue."""
 
 from celery import shared_task
 from django.utils import timezone
@@ -7,7 +7,7 @@ from placement import tick as steps
 from placement.jobs.nodes import log_store
 from placement.plans.tasks import refine
 
-# Celery finds the tasks of this module; those of capabilities are among them.
+# Celery finds the tasks in this module, including those of capabilities.
 __all__ = ["follow", "limit_logs", "look_again", "refine", "tick"]
 
 

@@ -1,4 +1,4 @@
-"""The periodic steps of placement. All are safe to run twice and at the same time."""
+"""The periodic steps of placement. All are safe to run twice and concurrently."""
 
 from datetime import datetime
 
@@ -25,10 +25,10 @@ def tick(now: datetime) -> dict[str, int]:
 
 
 def rebalance(now: datetime) -> dict[str, int]:
-    """Look for better places of running Jobs and endpoints; return what moved."""
+    """Look for better places of running Jobs and endpoints. Return the counts."""
     return rebalance_tick.rebalance_jobs(now) | endpoint_move.tick(now)
 
 
 def run_progress_tick(now: datetime) -> dict[str, int]:
-    """Follow running Jobs: their progress, and what comes of their Plans."""
+    """Follow running Jobs: their progress, and the outcomes of their Plans."""
     return progress_tick.run_steps(now) | outcome_tick.measure(now)

@@ -1,4 +1,4 @@
-"""Jobs that run in gaps over the JSON API; POST /jobs asks for one."""
+"""Jobs that run in gaps over the JSON API. POST /jobs queues one."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ router = Router(tags=["placement"])
 
 
 def gap_create(user: User, body: NewJob) -> dict[str, Any]:
-    """Queue a Job that ``POST /jobs`` wants to run in gaps; return its answer.
+    """Queue a Job from ``POST /jobs`` for gaps. Return the answer.
 
     Raises:
         LaunchInvalid, Refusal, NotAllowed, NotFound.
@@ -47,7 +47,9 @@ def gap_create(user: User, body: NewJob) -> dict[str, Any]:
 
 @router.get("/jobs/gaps")
 def gap_list(request: HttpRequest, ended: bool = False) -> dict[str, Any]:
-    """Jobs in gaps that the caller may see, newest first; ``ended``: also old ones."""
+    """Jobs in gaps that the caller may see, newest first. ``ended``: also ended
+    ones.
+    """
     now = timezone.now()
     rows = gap_rows(_user(request), live=not ended)
     return {"gaps": [gap_facts(r.row, now=now) | {"place": r.place} for r in rows]}
@@ -55,7 +57,7 @@ def gap_list(request: HttpRequest, ended: bool = False) -> dict[str, Any]:
 
 @router.get("/jobs/gaps/{int:backfill_id}")
 def gap_one(request: HttpRequest, backfill_id: int) -> dict[str, Any]:
-    """One of them, with the numbers of its stretches."""
+    """A Job in gaps, with the numbers of its stretches."""
     rows = Backfill.objects.visible_to(_user(request))
     rows = rows.select_related("owner", "membership__account")
     row = rows.filter(pk=backfill_id).first()
@@ -70,7 +72,7 @@ def gap_one(request: HttpRequest, backfill_id: int) -> dict[str, Any]:
 def gap_stop(
     request: HttpRequest, backfill_id: int, body: StopReason | None = None
 ) -> dict[str, Any]:
-    """Take no gap any more; what runs gets TERM, its grace, KILL."""
+    """Stop a Job in gaps. Its stretch gets TERM, its grace, KILL."""
     now = timezone.now()
     row = stop_in_gaps(
         backfill_id=backfill_id,

@@ -53,7 +53,7 @@ from telemetry.rules.isolated_steps import RowSteps
 
 LOOK_SECONDS = 5.0
 LIKELY_SECONDS = 60.0
-"""How often it is looked when the next gap comes."""
+"""How often the time of the next gap is computed."""
 LIKELY_DAYS = 3
 GRID_SECONDS = 60
 MOST_ROWS = 200
@@ -66,7 +66,7 @@ each_gap_job = RowSteps(log, "job in gaps")
 
 @dataclass
 class GapSnapshot:
-    """What one look is about; read once for everybody."""
+    """The facts for one run, read once for all Jobs."""
 
     now: datetime
     policy: Policy
@@ -76,7 +76,7 @@ class GapSnapshot:
     _uuids: dict[int, str] = field(default_factory=dict)
 
     def take(self, gap: Gap) -> None:
-        """Note that Gpus are taken now."""
+        """Record that Gpus are taken now."""
         self.free = [one for one in self.free if one.gpu.pk not in gap.gpu_ids]
 
     def ahead(self) -> tuple[Calendar, dict[int, str]]:
@@ -90,7 +90,7 @@ class GapSnapshot:
 
 
 def take_all(now: datetime) -> int:
-    """Give free gaps to waiting Jobs in order; return the number of gaps given."""
+    """Give free gaps to waiting Jobs in order. Return the number of gaps given."""
     waiting = Backfill.objects.filter(state=GapState.QUEUED)
     stale = Q(looked_at=None) | Q(looked_at__lte=now - timedelta(seconds=LOOK_SECONDS))
     if not waiting.filter(stale).exists():
@@ -145,7 +145,7 @@ def _not_in_use(free: Sequence[OpenGpu]) -> list[OpenGpu]:
 
 
 def _serve(row: Backfill, look: GapSnapshot) -> bool:
-    """Give one row its gap, or say why it waits."""
+    """Give one row its gap, or store why it waits."""
     left = remaining_seconds(row.total_seconds, row.used_seconds)
     before = last_begun(row)
     wants = GapRequirements(
@@ -165,7 +165,7 @@ def _serve(row: Backfill, look: GapSnapshot) -> bool:
             most = None if left is None else left + leave_seconds(look.grace_seconds)
             _take(row, gap, wants.shortest_seconds, most, before, look.now)
     except NotAllowed as refusal:
-        # Its Membership has ended, or its login: no later gap will do either.
+        # Its Membership or its login has ended, so no later gap would do either.
         why = sentence("not allowed: {refusal}", refusal=refusal)
         move_gap_job(row, GapState.STOPPED, reason=why, ended_at=look.now)
         return False
@@ -181,10 +181,10 @@ def _serve(row: Backfill, look: GapSnapshot) -> bool:
 
 
 def _gap_for(row: Backfill, wants: GapRequirements, look: GapSnapshot) -> Gap | None:
-    """Return the gap to take, of Gpus that its Membership may have.
+    """Return the gap to take, on Gpus that its Membership may book.
 
     Raises:
-        Refusal, NotAllowed: it may hold none now.
+        Refusal, NotAllowed: it may not hold any now.
     """
     until = gap_booking.may_hold_until(
         row.membership, row.gpu_count, now=look.now, policy=look.policy
@@ -198,7 +198,9 @@ def _gap_for(row: Backfill, wants: GapRequirements, look: GapSnapshot) -> Gap | 
 
 
 def _may_travel(before: Job | None, now: datetime) -> bool:
-    """Say whether its checkpoint could be brought to another node, if it has one."""
+    """Say whether its checkpoint could be transferred to another node, if it has
+    one.
+    """
     if before is None or not checkpoint_relay.allowed():
         return False
     seen = before.node.last_seen_at
@@ -256,7 +258,7 @@ def _take(
             looked_at=None,
         )
         if not moved:
-            # Stopped in this moment: the gap goes back with the transaction.
+            # It was stopped meanwhile, so the gap is returned with the transaction.
             raise GapJobOver(row=row.pk)
         if first and now - row.created_at > TOLD_AFTER:
             _notify_started(row, job, now)
@@ -282,14 +284,14 @@ def _notify_started(row: Backfill, job: Job, now: datetime) -> None:
 
 
 def _store_reason(rows: Iterable[Backfill], reason: str) -> None:
-    """Write why they wait, where it is news."""
+    """Store why they wait, if that is new."""
     pks = [row.pk for row in rows]
     found = Backfill.objects.filter(pk__in=pks, state=GapState.QUEUED)
     found.exclude(reason=reason[:REASON_LENGTH]).update(reason=reason[:REASON_LENGTH])
 
 
 def _expect(row: Backfill, wants: GapRequirements, look: GapSnapshot) -> None:
-    """Write when the next gap comes by the calendar as it stands; once a minute."""
+    """Store when the next gap comes by the present calendar, once a minute."""
     if look.now.timestamp() % LIKELY_SECONDS >= LOOK_SECONDS and row.likely_at:
         return
     calendar, uuids = look.ahead()

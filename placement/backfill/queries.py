@@ -1,4 +1,4 @@
-"""What pages and programs show of Jobs that run in gaps."""
+"""Jobs in gaps for pages and programs."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,16 +16,16 @@ MOST_STRETCHES = 50
 
 @dataclass(frozen=True)
 class GapRow:
-    """One that waits for a gap or runs in one, as the list of Jobs shows it."""
+    """One Job that waits for a gap or runs in one, for the list of Jobs."""
 
     row: Backfill
     place: int | None
-    """Its number among all that wait, oldest first; None: it does not wait."""
+    """Its position among the waiting ones, oldest first. None: it does not wait."""
     may_stop: bool
 
 
 def gap_rows(user: User, *, live: bool = True) -> list[GapRow]:
-    """Return what a User may see of what runs in gaps, newest first."""
+    """Return the Jobs in gaps that a User may see, newest first."""
     rows = Backfill.objects.visible_to(user)
     if live:
         rows = rows.live()
@@ -43,7 +43,7 @@ def gap_rows(user: User, *, live: bool = True) -> list[GapRow]:
 
 
 def with_last_job(rows):  # type: ignore[no-untyped-def]
-    """Add the number and the node of each one's last stretch."""
+    """Add the number and the node of each row's last stretch."""
     last = Job.objects.filter(backfill=OuterRef("pk")).order_by("-pk")
     return rows.annotate(
         job_pk=Subquery(last.values("pk")[:1]),
@@ -54,22 +54,22 @@ def with_last_job(rows):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True)
 class GapOf:
-    """What a stretch is part of, as its own page shows it."""
+    """The Job in gaps of which a stretch is a part, for the stretch's page."""
 
     row: Backfill
     stretches: list[Job]
     """The newest ones, oldest first."""
     held_seconds: int
-    """In all gaps together, the one that is held now too."""
+    """In all gaps together, including the present one."""
 
     @property
     def live(self) -> bool:
-        """Whether it goes on."""
+        """Whether it has not ended."""
         return self.row.state in GapState.live()
 
 
 def gap_of(job: Job, *, now: datetime) -> GapOf | None:
-    """Return what runs in gaps with this Job as a stretch; None: it has its own."""
+    """Return the Job in gaps of which this Job is a stretch. None: it is no stretch."""
     row = job.backfill
     if row is None:
         return None
@@ -83,7 +83,7 @@ def gap_of(job: Job, *, now: datetime) -> GapOf | None:
 
 
 def gap_facts(row: Backfill, *, now: datetime) -> dict[str, object]:
-    """Return one as programs read it."""
+    """Return one in the form for programs."""
     likely = row.likely_at if row.state == GapState.QUEUED else None
     return {
         "id": row.pk,
@@ -99,7 +99,7 @@ def gap_facts(row: Backfill, *, now: datetime) -> dict[str, object]:
         "total_seconds": row.total_seconds,
         "used_seconds": row.used_seconds,
         "attempt": row.attempt,
-        # A gap that should have come is not known to be near.
+        # A gap whose estimated time has passed is not reported as near.
         "likely_at": iso(likely) if likely and likely > now else None,
         "jobs": list(row.stretches.order_by("pk").values_list("pk", flat=True)),
         "created_at": iso(row.created_at),

@@ -45,15 +45,15 @@ from telemetry.protocol.units import GIB_BYTES, format_duration
 
 MOST_ROWS = 200
 LEAST_SECONDS = 60
-"""A stretch is asked for in minutes; of the time wanted in all, less is nothing."""
+"""A shorter stretch or a shorter total time is useless."""
 MOST_HOURS = 24 * 366
 HOLD_AGAIN_SECONDS = 60.0
 LEAST_RETRIES = 3
-"""What goes from gap to gap by itself goes on after a node was lost, too."""
+"""A Job that moves from gap to gap also restarts after its node was lost."""
 GIVEN_BACK = sentence("its time was given back")
 
 
-# --- ask ------------------------------------------------------------------------------
+# --- request --------------------------------------------------------------------------
 
 
 @transaction.atomic(durable=True)
@@ -68,15 +68,15 @@ def queue_for_gaps(
     total_hours: float | None = None,
     now: datetime,
 ) -> Backfill:
-    """Queue a Job for the gaps; it begins in the first that will do.
+    """Queue a Job for the gaps. It begins in the first suitable one.
 
     Args:
-        job: as ``schemas.WaitingJob``; ``gpus``: how many it needs, one if not said.
-        membership: who pays; None where the User has exactly one.
+        job: as ``schemas.WaitingJob``. ``gpus``: how many it needs, default one.
+        membership: the one that pays. None if the User has exactly one.
         min_memory_gib: of each Gpu.
-        gpu_class: ""; any.
-        shortest_minutes: a shorter stretch is of no use to it.
-        total_hours: of held time in all; None: until it ends.
+        gpu_class: "": any.
+        shortest_minutes: the shortest useful stretch.
+        total_hours: of held time. None: until it ends.
 
     Raises:
         LaunchInvalid: fields that cannot be used.
@@ -116,7 +116,7 @@ def _plan(user: User, pk: int | None) -> StoredPlan | None:
 
 
 def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) -> None:
-    """Refuse what no gap could ever do.
+    """Refuse a Job for which no gap could ever be suitable.
 
     Raises:
         LaunchInvalid: by field.
@@ -161,7 +161,7 @@ def _is_possible(row: Backfill) -> bool:
 
 
 def wants_of(row: Backfill, shortest_seconds: int, node: str = "") -> GapRequirements:
-    """Return what a row needs of a gap."""
+    """Return the requirements of a row for a gap."""
     return GapRequirements(
         count=row.gpu_count,
         shortest_seconds=shortest_seconds,
@@ -179,10 +179,10 @@ def wants_of(row: Backfill, shortest_seconds: int, node: str = "") -> GapRequire
 def stop_in_gaps(
     *, backfill_id: int, user: User, now: datetime, reason: str = ""
 ) -> Backfill:
-    """Stop it: no gap is taken any more, and its stretch gets TERM and its grace.
+    """Stop it: it takes no more gaps, and its stretch gets TERM and its grace.
 
     Raises:
-        NotFound: no such one, or not for this User's eyes.
+        NotFound: there is none, or this User may not see it.
         NotAllowed: a group head may look, not stop.
         JobOver: it has ended.
     """
@@ -220,7 +220,7 @@ def stop_in_gaps(
 
 
 def last_stretch(row: Backfill) -> Job | None:
-    """Return the Job that runs, or ran last, for it."""
+    """Return its running or last stretch."""
     rows = row.stretches.select_related("reservation", "node", "owner")
     return rows.order_by("-pk").first()
 
@@ -229,13 +229,13 @@ def last_stretch(row: Backfill) -> Job | None:
 
 
 def due(now: datetime) -> Iterable[Backfill]:
-    """Return what holds a gap, or did until now."""
+    """Return the rows that hold a gap, or did until now."""
     rows = Backfill.objects.filter(state__in=[GapState.RUNNING, GapState.STOPPING])
     return rows.select_related("owner", "membership__user").order_by("pk")[:MOST_ROWS]
 
 
 def advance_backfill(row: Backfill, now: datetime) -> bool:
-    """Leave a gap in time; settle what a stretch that ended came to."""
+    """Leave a gap in time. Record the result of a stretch that ended."""
     stretch = last_stretch(row)
     if stretch is None:
         with transaction.atomic(durable=True):
@@ -321,7 +321,7 @@ def _settle(row: Backfill, stretch: Job, now: datetime) -> bool:
 def _next(
     row: Backfill, stretch: Job, used_seconds: int, *, returned: bool
 ) -> tuple[GapState, str]:
-    """Return where it goes from here, and why."""
+    """Return its next state, and the reason."""
     ended = JobState(stretch.state)
     if ended is JobState.DONE:
         return GapState.DONE, ""
@@ -368,7 +368,7 @@ def _notify_ended(row: Backfill, stretch: Job, why: str, now: datetime) -> None:
 
 
 def step(now: datetime) -> dict[str, int]:
-    """Follow the Jobs in gaps, then give free gaps to waiting Jobs."""
+    """Advance the Jobs in gaps, then give free gaps to waiting Jobs."""
     return {
         "gaps_followed": gap_claims.each_gap_job(due(now), advance_backfill, now),
         "gaps_taken": gap_claims.take_all(now),

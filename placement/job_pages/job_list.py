@@ -1,4 +1,4 @@
-"""The list of Jobs: filtered, sorted, paged, and as CSV, all by the address."""
+"""The list of Jobs: filtered, sorted, paged, and as CSV, by the address."""
 
 import contextlib
 import csv
@@ -40,12 +40,12 @@ SORTS = {
     "made": (gettext_lazy("Launched"), "created_at", False),
     "ran": (gettext_lazy("Ran"), "ran", True),
 }
-"""Word of the address: title, field, whether it is a number."""
+"""Name in the address: title, field, whether it is a number."""
 
 
 @require_safe
 def job_list(request: HttpRequest) -> HttpResponse:
-    """List the Jobs one may see; filter, sort, page and CSV by the address."""
+    """List the Jobs that the user may see. The address filters, sorts and pages."""
     form = JobFilterForm(request.GET)
     form.is_valid()
     asked = {name: value for name, value in form.cleaned_data.items() if value}
@@ -69,7 +69,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
     if request.GET.get("format") == "csv":
         return _csv(rows[:CSV_ROWS])
     if folded:
-        # An array is one row, that of its first Job; the row opens.
+        # An array is one row, that of its first Job. The row can be expanded.
         rows = rows.filter(Q(array=None) | Q(array_index=0, resume_from=None))
     page = Paginator(rows, PAGE_ROWS).get_page(request.GET.get("page"))
     return render(
@@ -94,14 +94,14 @@ def job_list(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def array_stop(request: HttpRequest, pk: int) -> HttpResponse:
-    """Stop what of an array has not ended."""
+    """Stop the Jobs of an array that have not ended."""
     stop_array(array_id=pk, user=reader(request), now=timezone.now())
     return redirect(f"{reverse('jobs')}?array={pk}")
 
 
 @require_POST
 def gap_stop(request: HttpRequest, pk: int) -> HttpResponse:
-    """Stop what runs in gaps."""
+    """Stop a Job in gaps."""
     # It may have ended meanwhile, which is the requested result.
     with contextlib.suppress(JobOver):
         stop_in_gaps(backfill_id=pk, user=reader(request), now=timezone.now())
@@ -109,7 +109,7 @@ def gap_stop(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _gaps(user: User, asked: dict[str, str]) -> dict[str, object]:
-    """Return what waits for gaps or runs in one; nothing where a list is narrowed."""
+    """Return the Jobs in gaps. None of them if the list is filtered."""
     if asked.keys() & {"q", "state", "reservation", "array"}:
         return {}
     rows = gap_rows(user)
@@ -122,7 +122,7 @@ def _gaps(user: User, asked: dict[str, str]) -> dict[str, object]:
 def _rows(
     jobs: Sequence[Job], user: User, *, folded: bool
 ) -> list[tuple[Job, float | None, list[Job]]]:
-    """Return each Job, how long it ran, and all of its array where that is folded."""
+    """Return each Job, how long it ran, and its whole array if that is folded."""
     tasks: dict[int, list[Job]] = defaultdict(list)
     arrays = [job.array_id for job in jobs if folded and job.array_id]
     if arrays:
@@ -157,7 +157,7 @@ def _filtered(rows: JobQuerySet, asked: dict[str, str], user: User) -> JobQueryS
 
 
 def _columns(key: str, mark: str, asked: dict[str, str]) -> list[dict[str, object]]:
-    """Return the heads of the table; each sorts, the current one the other way."""
+    """Return the headers of the table. Each link sorts, or reverses the order."""
     columns = []
     for name, (title, _, number) in SORTS.items():
         other = name if name == key and mark else f"-{name}"

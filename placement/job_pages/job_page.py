@@ -1,4 +1,4 @@
-"""The page of one Job, and what its script asks for while it is open."""
+"""The page of one Job, and the data that its script fetches."""
 
 import re
 import signal
@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 def _visible_job(request: HttpRequest, pk: int) -> Job:
-    """Return a Job that the User may look at; 404 otherwise: it says nothing."""
+    """Return a Job that the User may look at. Otherwise 404, without details."""
     jobs = Job.objects.visible_to(reader(request)).select_related(
         "owner", "node", "plan", "backfill", "reservation__membership__account"
     )
@@ -53,7 +53,7 @@ def _visible_job(request: HttpRequest, pk: int) -> Job:
 
 @require_safe
 def job_show(request: HttpRequest, pk: int) -> HttpResponse:
-    """Show one Job; its script then follows it live."""
+    """Show one Job. Its script then updates it live."""
     job = _visible_job(request, pk)
     gpus = _gpus(job)
     ended = job.state not in JobState.live()
@@ -99,7 +99,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _files(request: HttpRequest, job: Job) -> dict[str, object]:
-    """Return what the page shows of a Job's results."""
+    """Return the context for a Job's results."""
     return {
         "files": snapshots.job_results(job),
         "limits": result_files.limits(),
@@ -128,7 +128,9 @@ def job_measured(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _moving(job: Job) -> dict[str, object]:
-    """Return what the page shows of moves; {} of a Job that cannot be weighed."""
+    """Return the context for moves. {}: the Job cannot be compared with other
+    places.
+    """
     if job.plan is None:
         return {}
     return {
@@ -139,13 +141,13 @@ def _moving(job: Job) -> dict[str, object]:
 
 
 def _part(request: HttpRequest, parts: Iterable[JobPart]) -> int:
-    """Return the index of the requested node's log; 0, the first, if invalid."""
+    """Return the index of the requested node's log. 0, the first, if invalid."""
     text = request.GET.get("part", "")
     return next((row.number for row in parts if str(row.number) == text), 0)
 
 
 def _failed_part(job: Job) -> int:
-    """Return the part that a Job over several nodes failed by; 0 for all others."""
+    """Return the part by which a Job over several nodes failed. 0 for all others."""
     bad = first_failed_part([row.info() for row in job.parts.all()])
     return bad.number if bad else 0
 
@@ -155,12 +157,12 @@ def _may_stop(user: User, job: Job) -> bool:
 
 
 def _gpus(job: Job) -> list[dict[str, object]]:
-    """Return the Gpus that a Job uses; before its start, all that it may get."""
+    """Return the Gpus that a Job uses. Before its start, all that it may get."""
     rows = Allocation.objects.filter(
         reservation=job.reservation_id, gpu__node__in=job.node_ids()
     )
     if job.gpu_ids:
-        # The Gpus that it really got are known since it started.
+        # The Gpus that it got are known since its start.
         rows = rows.filter(gpu__in=job.gpu_ids)
     rows = rows.select_related("gpu__node").order_by("gpu__node__name", "gpu__index")
     return [
@@ -190,7 +192,7 @@ def _page_data(job: Job, gpus: list[dict[str, object]], size: int) -> dict[str, 
 
 
 def _grace_seconds() -> int:
-    """Return the seconds between SIGTERM and SIGKILL; the default without a policy."""
+    """Return the seconds between SIGTERM and SIGKILL. Without a policy the default."""
     policy = SitePolicy.objects.filter(pk=1).first() or SitePolicy()
     return int(policy.stop_grace_seconds)
 
@@ -204,7 +206,7 @@ def _empty_log_text(ended: bool, lines: list[str]) -> str:
 
 
 def failure_of(job: Job) -> dict[str, str] | None:
-    """Return how a Job failed: a title, and the reason where it says more."""
+    """Return how a Job failed: a title, and the reason if it adds something."""
     if job.state not in FAILED:
         return None
     if job.exit_signal is not None:
@@ -232,7 +234,7 @@ def _signal_name(number: int) -> str:
 
 
 def _plan_card(stored: StoredPlan | None) -> tuple[plan_cards.PlanCard | None, str]:
-    """Return a stored Plan's picture and its units; None: none, or of an old form."""
+    """Return a stored Plan's card and its units. None: no Plan, or an old form."""
     if stored is None:
         return None, ""
     shape = stored.spec.get("shape") or {}
@@ -245,7 +247,7 @@ def _plan_card(stored: StoredPlan | None) -> tuple[plan_cards.PlanCard | None, s
 
 
 def _legend(card: plan_cards.PlanCard | None) -> list[tuple[str, str]]:
-    """Return the legend of a stored Plan: its "now" is past."""
+    """Return the legend of a stored Plan. Its "now" is in the past."""
     words = plan_cards.legend(card.bars) if card else []
     return [
         (key, gettext("in use then") if key == "used" else text) for key, text in words
@@ -254,7 +256,7 @@ def _legend(card: plan_cards.PlanCard | None) -> list[tuple[str, str]]:
 
 @require_safe
 def job_state(request: HttpRequest, pk: int) -> JsonResponse:
-    """Return the facts that change while a Job lives."""
+    """Return the facts that change while a Job runs."""
     job = _visible_job(request, pk)
     answer = snapshots.job_facts(job) | {
         "events": snapshots.job_events(job),
@@ -296,13 +298,13 @@ def job_log(request: HttpRequest, pk: int) -> JsonResponse:
 
 @require_safe
 def job_numbers(request: HttpRequest, pk: int) -> JsonResponse:
-    """Return the numbers that the log carries, thinned for a chart."""
+    """Return the numbers in the log, thinned for a chart."""
     return JsonResponse({"rows": log_store.numbers(_visible_job(request, pk))})
 
 
 @require_safe
 def job_gpus(request: HttpRequest, pk: int) -> JsonResponse:
-    """Return what the Job's Gpus did while it ran, minute by minute."""
+    """Return the use of the Job's Gpus while it ran, by minute."""
     job = _visible_job(request, pk)
     if job.started_at is None:
         return JsonResponse({"gpus": [], "planned_bytes": {}})
@@ -325,7 +327,7 @@ def job_gpus(request: HttpRequest, pk: int) -> JsonResponse:
 
 
 def _minutes(start: datetime, end: datetime) -> tuple[int, int]:
-    """Return Unix seconds of the whole minutes that a span touches."""
+    """Return Unix seconds of the whole minutes in a span."""
     return floor(start.timestamp() / 60) * 60, ceil(end.timestamp() / 60) * 60
 
 

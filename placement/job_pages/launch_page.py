@@ -36,7 +36,7 @@ from telemetry.web.error_answers import add_errors
 
 PLAN_GONE = gettext_lazy("This plan does not exist, or is not yours. Make a new plan.")
 SMALL_PARAMETERS = 20_000_000
-"""A simulated node computes on its processor: larger models are not copied there."""
+"""A simulated node computes on its processor, so larger models are not copied there."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -81,7 +81,9 @@ def job_new(request: HttpRequest) -> HttpResponse:
 
 
 def _nodes_to_choose(rows: Sequence[OwnReservation]) -> list[str]:
-    """Return the nodes of Reservations that span several: one must be named."""
+    """Return the nodes of Reservations on several nodes, of which one must be
+    chosen.
+    """
     return sorted({name for row in rows if len(row.nodes) > 1 for name in row.nodes})
 
 
@@ -107,13 +109,13 @@ class OwnCode:
     """Whether a person's own scripts and models can run."""
 
     never: str = ""
-    """Why nowhere on this site, and who can change that; "": somewhere it can."""
+    """Why it cannot run anywhere on this site, and who can change that. "": it can."""
     hint: str = ""
-    """Why not in the person's reservations; "": in some of them it can."""
+    """Why it cannot run in the person's reservations. "": in some of them it can."""
 
 
 def _own_code_refused(user: User, rows: Sequence[OwnReservation]) -> OwnCode:
-    """Return whether own code is refused before anybody fills in the form."""
+    """Return whether own code is refused, before the form is filled in."""
     if settings.ALLOW_UNISOLATED_SCRIPTS:
         return OwnCode()
     if not Node.objects.exclude(isolation=Node.Isolation.NONE).exists():
@@ -169,9 +171,9 @@ def _words_of(job: Job | None) -> dict[str, object]:
 def _settings_of(
     plan: StoredPlan | None, rows: Sequence[OwnReservation]
 ) -> dict[str, object]:
-    """Return the recipe's settings that come nearest to a Plan.
+    """Return the recipe's settings that are nearest to a Plan.
 
-    Sizes are taken over where the recipe can have them and the node can bear them.
+    Sizes are taken over if the recipe has them and the node can hold them.
     """
     if plan is None or not plan.plan.get("shards"):
         return {}
@@ -200,7 +202,7 @@ def _settings_of(
 
 
 def _small_model_sizes(launch: Mapping[str, Any]) -> dict[str, object]:
-    """Return the sizes of a small model that can be cut as a Plan says."""
+    """Return the sizes of a small model that can be cut as a Plan requires."""
     width = launch.get("tensor_degree", 1)
     heads = width * -(-4 // width)
     pieces = len(launch.get("bounds", ())) - 1
@@ -251,7 +253,7 @@ def _launch(
     plan: StoredPlan | None,
     rows: Sequence[OwnReservation],
 ) -> Job | JobArray | None:
-    """Launch what a valid form says; refusals go back into the form."""
+    """Launch the Job of a valid form. Refusals become errors of the form."""
     data = form.cleaned_data
     if plan is None and data["plan"]:
         form.add_error(None, PLAN_GONE)
@@ -287,7 +289,7 @@ def _launch(
 
 
 def _continued(request: HttpRequest, form: LaunchForm) -> int | None:
-    """Return the Job whose checkpoint is taken; None where something else runs now."""
+    """Return the Job whose checkpoint is loaded. None if another program runs now."""
     number: int | None = form.cleaned_data["resume_from"]
     if number is None:
         return None
@@ -299,7 +301,7 @@ def _continued(request: HttpRequest, form: LaunchForm) -> int | None:
 
 
 def _launch_values(form: LaunchForm) -> dict[str, Any]:
-    """Return what a valid form wants run, under which name."""
+    """Return the program and the name in a valid form."""
     data = form.cleaned_data
     script = data["what"] == SCRIPT
     return {
@@ -317,7 +319,7 @@ def _launch_values(form: LaunchForm) -> dict[str, Any]:
 def _ask_for_gaps(
     request: HttpRequest, form: LaunchForm, plan: StoredPlan | None
 ) -> bool:
-    """Queue what a valid form says for the gaps; refusals go back into the form."""
+    """Queue the Job of a valid form for gaps. Refusals become errors of the form."""
     data, user = form.cleaned_data, reader(request)
     if plan is None and data["plan"]:
         form.add_error(None, PLAN_GONE)
@@ -347,7 +349,7 @@ def _classes() -> list[str]:
 
 
 def _payers(user: User) -> list[tuple[int, str]]:
-    """Return the rights that may pay for gaps."""
+    """Return the Memberships that may pay for gaps."""
     open_ones = [row for row in payers(user) if row.account.archived_at is None]
     return [(row.pk, str(row.account)) for row in open_ones]
 
@@ -355,7 +357,7 @@ def _payers(user: User) -> list[tuple[int, str]]:
 def _missing_gpus_text(
     plan: StoredPlan | None, reservation_id: int, rows: Sequence[OwnReservation]
 ) -> str:
-    """Return which Gpus of a Plan a Reservation does not hold, in words; or ""."""
+    """Return, in words, which Gpus of a Plan a Reservation does not hold. "": none."""
     if plan is None:
         return ""
     row = next(r for r in rows if r.pk == reservation_id)

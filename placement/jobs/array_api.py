@@ -1,4 +1,4 @@
-"""Arrays over the JSON API: launch a sweep, look at it, stop it."""
+"""Arrays over the JSON API: launch a sweep, read it, stop it."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class NewArray(NewJob):
 
 @router.post("/jobs/arrays", response={201: dict[str, Any]})
 def array_launch(request: HttpRequest, body: NewArray) -> Status[dict[str, Any]]:
-    """Launch all Jobs of a sweep, or none; each gets ``gpus`` GPUs, one if not said."""
+    """Launch all Jobs of a sweep, or none. Each gets ``gpus`` GPUs, default one."""
     array = launch_array(
         user=_user(request),
         sweep=checked_sweep(body.sweep),
@@ -51,7 +51,7 @@ def array_one(request: HttpRequest, array_id: int) -> dict[str, Any]:
 def array_stop(
     request: HttpRequest, array_id: int, body: StopReason | None = None
 ) -> dict[str, Any]:
-    """Stop what of an array has not ended."""
+    """Stop the Jobs of an array that have not ended."""
     stopped = stop_array(
         array_id=array_id,
         user=_user(request),

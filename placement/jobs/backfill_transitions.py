@@ -1,4 +1,4 @@
-"""One move of a Job that runs in gaps: legal by the table, compare-and-set."""
+"""State changes of a Job in gaps: allowed by the table, by compare-and-set."""
 
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from placement.rules.backfill_rules import NEXT, GapState
 def move_gap_job(
     row: Backfill, new: GapState, *, reason: str, **fields: object
 ) -> bool:
-    """Move it on; False: another worker was first, or the move is not legal."""
+    """Change its state. False: another worker was first, or the table forbids it."""
     old = GapState(row.state)
     if new not in NEXT[old]:
         return False
@@ -23,7 +23,7 @@ def move_gap_job(
 
 
 def stopped_by_hand(job: Job, *, now: datetime, reason: str) -> None:
-    """Who stops a stretch means the whole: no gap is taken any more."""
+    """A stop of a stretch by a person stops the whole: no more gaps are taken."""
     row = Backfill.objects.filter(pk=job.backfill_id or 0).first()
     if row is not None:
         move_gap_job(row, GapState.STOPPING, reason=reason, stop_asked_at=now)

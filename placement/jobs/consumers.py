@@ -16,10 +16,10 @@ TOO_SLOW = 4408
 
 
 class PatientConsumer(SessionConsumer):
-    """A socket that lets a browser go which takes nothing for ten seconds."""
+    """A socket that disconnects a browser which reads nothing for ten seconds."""
 
     async def pass_on(self, message: dict[str, Any]) -> None:
-        """Send one message; a browser that does not take it is let go."""
+        """Send one message. A browser that does not read it is disconnected."""
         try:
             # Not wait_for: before Python 3.12 it may swallow a cancel.
             async with asyncio.timeout(SEND_SECONDS):
@@ -31,12 +31,12 @@ class PatientConsumer(SessionConsumer):
 class JobConsumer(PatientConsumer):
     """`/ws/jobs/<id>/`: for the owner, heads of the charged Account, the operator.
 
-    A browser that takes nothing for ten seconds is let go and comes back by
-    itself; until then at most the channel layer's own bounded queue waits.
+    A browser that reads nothing for ten seconds is disconnected and reconnects later.
+    Until then at most the channel layer's bounded queue waits.
     """
 
     def admit(self, user: User) -> frozenset[str] | None:
-        """Return the Job's group, or None where the Job is not theirs to see."""
+        """Return the Job's group. None: the User may not see the Job."""
         job_id = self.job_id
         if not Job.objects.visible_to(user).filter(pk=job_id).exists():
             return None
@@ -44,11 +44,11 @@ class JobConsumer(PatientConsumer):
 
     @property
     def job_id(self) -> int:
-        """The Job of the address."""
+        """The Job in the address."""
         return int(self.scope["url_route"]["kwargs"]["pk"])
 
     async def welcome(self) -> None:
-        """Send where the Job stands, and the end of its log."""
+        """Send the Job's state, and the end of its log."""
         for message in await database_sync_to_async(self._present)():
             await self.pass_on(message)
 
@@ -84,7 +84,7 @@ class JobConsumer(PatientConsumer):
 
 
 class JobsConsumer(PatientConsumer):
-    """`/ws/jobs/`: that some Job of one's list moved, and how far each is."""
+    """`/ws/jobs/`: reports changes of Jobs in a list, and their progress."""
 
     def admit(self, user: User) -> frozenset[str]:
         """Admit owners, heads of their Accounts, and operators."""

@@ -1,4 +1,4 @@
-"""What people type to plan a model, launch a Job, or filter a list of Jobs."""
+"""Forms to plan a model, launch a Job, and filter a list of Jobs."""
 
 import math
 import shlex
@@ -35,18 +35,18 @@ SCRIPT = "script"
 OF_SETTING = "recipe_settings."
 WRONG_SETTING = gettext_lazy("A setting of the recipe needs another value.")
 Choices = Sequence[tuple[int, str]]
-"""(number, words) of what a select offers."""
+"""(number, words) of the choices of a select."""
 MOST_DAYS_AHEAD = 366
 MOST_TARGET_CHARACTERS = 400
 
 
 def most_days_ahead(now: datetime) -> datetime:
-    """Return the latest start that anybody may plan for."""
+    """Return the latest start for which a plan may be made."""
     return now + timedelta(days=MOST_DAYS_AHEAD)
 
 
 class JobFilterForm(PlainForm):
-    """Which Jobs a list shows. Anything else in the address is ignored."""
+    """Filters of a list of Jobs. Other values in the address are ignored."""
 
     q = forms.CharField(required=False, max_length=120)
     state = forms.ChoiceField(
@@ -61,7 +61,7 @@ class JobFilterForm(PlainForm):
 
 @dataclass(frozen=True)
 class SettingInput:
-    """One setting of a recipe as the page shows it."""
+    """One setting of a recipe for the page."""
 
     name: str
     setting: RecipeSetting
@@ -70,7 +70,7 @@ class SettingInput:
 
 
 class LaunchForm(GapFields):
-    """A Job to launch: where, under which name, and what runs."""
+    """A Job to launch: its place, its name, and its program."""
 
     reservation = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
     name = forms.CharField(
@@ -132,7 +132,7 @@ class LaunchForm(GapFields):
         """Read the sweep.
 
         Raises:
-            ValidationError: with the line that is wrong.
+            ValidationError: with the wrong line.
         """
         try:
             return read_sweep(self.cleaned_data["sweep"])
@@ -140,7 +140,7 @@ class LaunchForm(GapFields):
             raise forms.ValidationError(wrong.fields["sweep"]) from None
 
     def clean_arguments(self) -> list[str]:
-        """Split as a shell would.
+        """Split the arguments like a shell.
 
         Raises:
             ValidationError: a quote is not closed.
@@ -176,7 +176,9 @@ class LaunchForm(GapFields):
         return data
 
     def add_problem(self, field: str, text: str) -> None:
-        """Say what a service found wrong: at its field, or at the recipe's setting."""
+        """Add a problem that a service found, at its field or at the recipe's
+        setting.
+        """
         if field.startswith(OF_SETTING):
             self.setting_errors[field.removeprefix(OF_SETTING)] = text
             self.add_error(None, WRONG_SETTING)
@@ -222,15 +224,15 @@ class FilesInput(forms.ClearableFileInput):
 
 
 class FilesField(forms.FileField):
-    """Several files; none where the field is left empty."""
+    """Several files. Empty: none."""
 
     widget = FilesInput
 
     def clean(self, data: Any, initial: Any = None) -> list[Any]:
-        """Check every file as Django checks one.
+        """Check every file with Django's checks.
 
         Raises:
-            ValidationError: one of them is empty, or has a name too long.
+            ValidationError: one of them is empty, or its name is too long.
         """
         given = data if isinstance(data, list | tuple) else [data]
         cleaned = [super(FilesField, self).clean(one, initial) for one in given]
@@ -238,7 +240,7 @@ class FilesField(forms.FileField):
 
 
 class PlanForm(PlainForm):
-    """A model and how to run it, when, for how long, on how many Gpus."""
+    """A model, its workload, the start, the duration and the number of Gpus."""
 
     source = forms.ChoiceField(
         label=gettext_lazy("Source"),
@@ -387,10 +389,10 @@ class PlanForm(PlainForm):
         model.choices = [("", gettext_lazy("new")), *self.models]
 
     def clean_at(self) -> datetime | None:
-        """Return a time that a calendar could show; None: now.
+        """Return a time that the calendar could show. None: now.
 
         Raises:
-            ValidationError: so far ahead that nothing is known of it.
+            ValidationError: too far ahead.
         """
         at: datetime | None = self.cleaned_data["at"]
         if at is not None and at > most_days_ahead(timezone.now()):
@@ -401,7 +403,7 @@ class PlanForm(PlainForm):
         return at
 
     def clean_lora_targets(self) -> tuple[str, ...]:
-        """Split names as people write them: by commas or spaces."""
+        """Split names at commas or spaces."""
         return tuple(self.cleaned_data["lora_targets"].replace(",", " ").split())
 
     def workload(self) -> Workload:
@@ -423,14 +425,14 @@ class PlanForm(PlainForm):
             accumulation=data["accumulation"] if trains else 1,
             attention=data["attention"],
             offload=offload,
-            # Without optimizer state the weights are all that can be kept away.
+            # Without optimizer state only the weights can be offloaded.
             offload_parameters=offload != "none"
             and (data["offload_parameters"] or not trains),
         )
 
 
 class BookPlanForm(PlainForm):
-    """When a kept Plan's Gpus are booked, for how long, at whose expense."""
+    """The start, the duration and the membership for booking a saved Plan's Gpus."""
 
     at = forms.DateTimeField(label=gettext_lazy("From"), required=False)
     hours = forms.FloatField(label=gettext_lazy("Hours"), min_value=0.1, max_value=336)

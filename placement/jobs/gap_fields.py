@@ -1,4 +1,4 @@
-"""What the launch form asks of a Job that runs in gaps instead of a reservation."""
+"""The fields of the launch form for a Job in gaps."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,11 +20,13 @@ FIELD_OF = {
     "membership": "gap_membership",
     "gpus": "gpu_count",
 }
-"""Field of this form by the field of what is asked for."""
+"""Field of this form by the field of the request."""
 
 
 class GapFields(PlainForm):
-    """Where a Job runs; in gaps: how long, on what, at whose expense."""
+    """The place of a Job. For gaps: duration, requirements and the paying
+    membership.
+    """
 
     where = forms.ChoiceField(
         required=False,
@@ -58,7 +60,7 @@ class GapFields(PlainForm):
         )
 
     def check_where(self, data: Mapping[str, Any]) -> None:
-        """Refuse a reservation that is not named, and what no gap can have."""
+        """Require a reservation, or refuse fields that gaps do not support."""
         if data.get("where") != GAPS:
             if data.get("reservation") is None and "reservation" not in self.errors:
                 self.add_error("reservation", gettext_lazy("Choose a reservation."))
@@ -80,7 +82,7 @@ class GapFields(PlainForm):
             )
 
     def gap_wish(self) -> dict[str, Any]:
-        """Return the arguments of the service that say what gaps it needs."""
+        """Return the service's arguments about gaps."""
         data = self.cleaned_data
         return {
             "shortest_minutes": data["gap_minutes"] or 30,

@@ -38,14 +38,14 @@ def launch_array(
     now: datetime,
     **launch: Any,
 ) -> JobArray:
-    """Launch all Jobs of a sweep, or none; they fill the Reservation's Gpus in turn.
+    """Launch all Jobs of a sweep, or none. They use the Reservation's Gpus in turn.
 
     Args:
-        gpu_count: Gpus of each; None: one.
+        gpu_count: Gpus of each. None: one.
         launch: as for ``jobs.launch_in``, the same for all.
 
     Raises:
-        LaunchInvalid: fields that cannot be used, of the first Job that is wrong.
+        LaunchInvalid: fields that cannot be used, of the first wrong Job.
         NotFound, JobRefusal: as for one Job.
     """
     rows = combinations(sweep)
@@ -107,16 +107,16 @@ def _at_sweep(
 
 
 def stop_array(*, array_id: int, user: User, now: datetime, reason: str = "") -> int:
-    """Stop what of an array has not ended; how many were asked to.
+    """Stop the Jobs of an array that have not ended. Return how many.
 
     Raises:
-        NotFound: no such array of this User's Jobs, or of nobody's for an operator.
+        NotFound: this User has no such array, or an operator asked for an unknown one.
         NotAllowed: a group head may look, not stop.
     """
     rows = Job.objects.visible_to(user).filter(array_id=array_id)
     if not rows.exists():
         raise NotFound(what=sentence("array #{array_id}", array_id=array_id))
-    # The last first: none of those that wait may begin meanwhile.
+    # The last first, so that no waiting Job begins meanwhile.
     pks = list(rows.live().order_by("-pk").values_list("pk", flat=True))
     asked = 0
     for pk in pks:

@@ -51,11 +51,11 @@ class JobLog(TypedDict):
     bytes: int
     data: str
     part: int
-    """Whose log, of a Job over several nodes."""
+    """The part of a Job over several nodes that wrote it."""
 
 
 class JobProgress(TypedDict):
-    """How far a Job is, as its own log tells."""
+    """The progress of a Job, from its log."""
 
     type: Literal["job.progress"]
     job: int
@@ -63,7 +63,7 @@ class JobProgress(TypedDict):
 
 
 class JobsChanged(TypedDict):
-    """A Job of a list moved or was launched; the page asks for its rows again."""
+    """A Job in a list changed or was launched. The page fetches its rows again."""
 
     type: Literal["jobs.changed"]
     job: int
@@ -71,7 +71,7 @@ class JobsChanged(TypedDict):
 
 
 ALL_JOBS = "placement.jobs.all"
-"""The group of who may see every Job."""
+"""The group of users who may see every Job."""
 
 
 def group_of(job_id: int) -> str:
@@ -96,7 +96,7 @@ def list_groups(job: Job) -> tuple[str, ...]:
 
 
 def last_progress(job: Job) -> ProgressReading | None:
-    """Return how far a Job was when it was looked at last; None: it never said."""
+    """Return the last known progress of a Job. None: its log has none."""
     at, first_at = job.progress_at, job.progress_from_at
     if at is None or first_at is None or not job.progress_total:
         return None
@@ -109,7 +109,7 @@ def last_progress(job: Job) -> ProgressReading | None:
 
 
 def progress_facts(job: Job) -> dict[str, object] | None:
-    """Return how far a Job is; None: it does not say, or has not begun."""
+    """Return the progress of a Job. None: its log has none, or it has not begun."""
     seen = last_progress(job)
     if seen is None:
         return None
@@ -122,7 +122,7 @@ def progress_facts(job: Job) -> dict[str, object] | None:
 
 
 def publish_progress(job: Job) -> None:
-    """Tell a Job's page, and lists, how far it is. Its Membership must be read."""
+    """Send the progress to a Job's page and to lists. Its Membership must be loaded."""
     facts = progress_facts(job)
     if facts is None:
         return
@@ -132,7 +132,7 @@ def publish_progress(job: Job) -> None:
 
 
 def job_message(job: Job) -> JobChanged:
-    """Return the message that says where a Job stands."""
+    """Return the message about a Job's state."""
     return JobChanged(
         type="job.changed",
         job={
@@ -152,7 +152,7 @@ def job_message(job: Job) -> JobChanged:
 
 
 class RefinementChanged(TypedDict):
-    """Where a symbolic Estimate stands; its answer once it is done."""
+    """The state of a symbolic Estimate, and its answer once it is done."""
 
     type: Literal["refinement.changed"]
     refinement: dict[str, object]
@@ -165,7 +165,7 @@ def refinement_group(key: str) -> str:
 
 
 def refinement_message(row: Refinement) -> RefinementChanged:
-    """Return the message that says where a Refinement stands."""
+    """Return the message about a Refinement's state."""
     return RefinementChanged(
         type="refinement.changed",
         refinement={
@@ -191,7 +191,7 @@ def _interval(row: Refinement) -> dict[str, int] | None:
 
 
 def publish_refinement(refinement_id: int) -> None:
-    """Tell the pages that wait where a Refinement stands, once it is committed."""
+    """Send a Refinement's state to the waiting pages, once it is committed."""
 
     def send() -> None:
         row = Refinement.objects.filter(pk=refinement_id).first()
@@ -202,14 +202,14 @@ def publish_refinement(refinement_id: int) -> None:
         try:
             async_to_sync(layer.group_send)(refinement_group(row.key), message)
         except _OUTAGES as error:
-            # A page asks again when its socket comes back.
+            # A page requests it again when its socket reconnects.
             logger.warning("%s: nobody was told: %s", row, error)
 
     transaction.on_commit(send, robust=True)
 
 
 def publish_job(job_id: int) -> None:
-    """Tell a Job's pages where it stands once the transaction is committed."""
+    """Send a Job's state to its pages once the transaction is committed."""
 
     def send() -> None:
         rows = Job.objects.select_related("reservation__membership")
@@ -225,17 +225,17 @@ def publish_job(job_id: int) -> None:
 
 
 class LogGate:
-    """Passes on log pieces of a node's own Jobs, and of no other's.
+    """Passes on log pieces of a node's own Jobs only.
 
-    Remembers for ten seconds which attempt of a Job runs where, so that a busy
-    log costs no query a piece.
+    It remembers for ten seconds which attempt of a Job runs where, so that a busy log
+    does not cost a query per piece.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], tuple[float, int, int]] = {}
 
     def publish(self, node: str, message: dict[str, Any]) -> bool:
-        """Send one message of ``log.<node>`` to the Job's pages; False: refused."""
+        """Send one message of ``log.<node>`` to the Job's pages. False: refused."""
         try:
             job, attempt = (
                 _natural_number(message, "job"),
@@ -260,7 +260,7 @@ class LogGate:
             attempt=attempt,
             offset=offset,
             bytes=size,
-            # Halves of surrogate pairs cannot be sent on.
+            # Halves of surrogate pairs cannot be sent.
             data=clean(data[:MOST_LOG_BYTES].encode(errors="replace").decode()),
             part=place[1],
         )
@@ -268,7 +268,7 @@ class LogGate:
         return True
 
     def _place_of(self, job: int, node: str) -> tuple[int, int] | None:
-        """Return attempt and part of a Job that runs on a node; None: it does not."""
+        """Return attempt and part of a Job that runs on a node. None: it does not."""
         now, key = time.monotonic(), (job, node)
         known = self._known.get(key)
         if known is None or now - known[0] > CACHE_SECONDS:
@@ -295,7 +295,7 @@ _gate = LogGate()
 
 
 def publish_log(node: str, message: dict[str, Any]) -> bool:
-    """Send one message of ``log.<node>`` to the Job's pages; False: refused."""
+    """Send one message of ``log.<node>`` to the Job's pages. False: refused."""
     return _gate.publish(node, message)
 
 
@@ -318,5 +318,5 @@ def _send_to(group: str, message: dict[str, Any]) -> None:
     try:
         async_to_sync(get_channel_layer().group_send)(group, message)
     except _OUTAGES as error:
-        # Pages read the state again when their socket comes back.
+        # Pages read the state again when their socket reconnects.
         logger.warning("%s: nobody was told: %s", group, error)

@@ -1,6 +1,6 @@
-"""What a person ran and kept is forgotten: names, scripts, logs, files.
+"""Erase a person's Jobs, models and Plans: names, scripts, logs, files.
 
-How long each Job ran on which Gpus stays: summaries and balances rest on it.
+How long each Job ran on which Gpus is kept, because summaries and balances need it.
 """
 
 from itertools import chain
@@ -41,11 +41,11 @@ NAMING: tuple[tuple[type[Model], tuple[str, ...]], ...] = (
     (MoveDecision, ("cause", "reason")),
     (PlacementPolicy.history.model, ("history_change_reason",)),
 )
-"""Texts of this floor that may name anybody."""
+"""Texts of this app that may name a person."""
 
 
 def check_no_jobs(user: User) -> None:
-    """Refuse while a Job of the person's lives.
+    """Refuse while the person has a live Job.
 
     Raises:
         StillHolds.
@@ -56,10 +56,10 @@ def check_no_jobs(user: User) -> None:
 
 
 def forget(*, user: User, names: PersonNames) -> None:
-    """Blank what a person named, wrote and logged. In the caller's transaction.
+    """Erase what a person named, wrote and logged, in the caller's transaction.
 
     Raises:
-        StillHolds: a Job lives.
+        StillHolds: a Job is live.
     """
     check_no_jobs(user)
     jobs = Job.objects.filter(owner=user)

@@ -15,11 +15,11 @@ from telemetry.protocol.sentences import joined, sentence
 from telemetry.protocol.units import format_duration
 
 WAITED = timedelta(minutes=5)
-"""A Job that was launched longer ago waited for its turn or its Reservation."""
+"""A Job that was launched longer ago than this has waited."""
 
 
 def notify_of_move(job: Job, new: JobState, *, now: datetime) -> None:
-    """Tell the owner of a move, in the transaction of the move."""
+    """Notify the owner of a state change, in its transaction."""
     if job.array_id is not None:
         if new not in JobState.live():
             _notify_array(job, now)
@@ -46,7 +46,7 @@ def notify_of_move(job: Job, new: JobState, *, now: datetime) -> None:
         else:
             _notify(job, "job_failed", text, now)
     elif new is JobState.STOPPED and job.kind == Job.Kind.SERVE:
-        # Its owner knows; whose models are there besides does not.
+        # The owner knows, but owners of other models there do not.
         text = (
             sentence(
                 "“{job}” no longer serves models: {why}", job=job.name, why=job.reason
@@ -58,7 +58,7 @@ def notify_of_move(job: Job, new: JobState, *, now: datetime) -> None:
 
 
 def _ended_badly(job: Job, *, lost: bool) -> str:
-    """Return that a Job failed or was lost, and why where that is known."""
+    """Return that a Job failed or was lost, with the reason if it is known."""
     name, why = job.name, job.reason
     if lost and why:
         return sentence("Job “{job}” was lost: {why}", job=name, why=why)
@@ -70,7 +70,9 @@ def _ended_badly(job: Job, *, lost: bool) -> str:
 
 
 def _notify_guests(job: Job, text: str, now: datetime, *, owner: bool) -> None:
-    """Tell who brought models to an endpoint that is over, and did not move."""
+    """Notify the owners of other models of an endpoint that has ended and did not
+    move.
+    """
     brought = ServedModel.objects.filter(
         endpoint__job=job, removed_at=None, endpoint__successors__took_over_at=None
     ).select_related("added_by")
@@ -88,7 +90,7 @@ def notify_model_owners(
     kind: str = "serve_down",
     owner: bool = True,
 ) -> bool:
-    """Notify an endpoint's owner and the owners of its models; False: done before."""
+    """Notify an endpoint's owner and the owners of its models. False: done before."""
     people = {row.added_by.pk: row.added_by for row in models}
     people[job.owner.pk] = job.owner
     if not owner:

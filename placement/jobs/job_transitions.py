@@ -26,7 +26,7 @@ def move(
     reason: str = "",
     fields: Mapping[str, object] | None = None,
 ) -> bool:
-    """Move a Job to a state; False: another worker was first, or the move is illegal.
+    """Change a Job's state. False: another worker was first, or the table forbids it.
 
     When a Job that ran ends, its usage is counted. Call it in a transaction. The Job's
     pages are notified on commit. The row that was passed in is updated.
@@ -50,10 +50,10 @@ def move(
 
 
 def instant(unix: float | None, *, earliest: datetime, now: datetime) -> datetime:
-    """Return a node's time as ours: never in the future, never before a cause.
+    """Return a node's time, limited to the span from its cause to now.
 
-    A node's clock may be wrong; the order of what happened must not be. One that is
-    behind by more than a minute says nothing of when: then it is when it was heard.
+    A node's clock may be wrong, but the order of events must be right. If it is more
+    than a minute behind, the time of arrival is used instead.
     """
     if unix is None:
         return now

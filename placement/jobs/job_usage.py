@@ -1,4 +1,4 @@
-"""What a Job's Gpus did: counted by telemetry, so far and in the end."""
+"""The use of a Job's Gpus, counted by telemetry, so far or in total."""
 
 from datetime import datetime
 
@@ -10,10 +10,10 @@ from telemetry.rules.usage_summary import GpuSpan, Usage
 
 
 def spans_of(job: Job, *, now: datetime) -> list[GpuSpan]:
-    """The Job's Gpus while it ran, until now where it still runs.
+    """Return the Job's Gpus and the time in which it ran, until now if it runs.
 
-    Never outside the Reservation's Allocations: what a Gpu does for the next
-    holder is not this Job's.
+    Never outside the Reservation's Allocations, because the next holder's use of a Gpu
+    is not this Job's.
     """
     if job.started_at is None:
         return []
@@ -28,7 +28,7 @@ def spans_of(job: Job, *, now: datetime) -> list[GpuSpan]:
 
 
 def ask_summary(job: Job, *, now: datetime) -> None:
-    """Have the use of a Job that has ended counted. In the transaction of its end."""
+    """Have the use of an ended Job counted, in the transaction of its end."""
     summaries.ask_summary(
         reservation_id=job.reservation_id,
         job_id=job.pk,
@@ -38,7 +38,7 @@ def ask_summary(job: Job, *, now: datetime) -> None:
 
 
 def job_usage(job: Job, *, now: datetime) -> Usage | None:
-    """What a Job came to, so far where it runs; None: it has not begun."""
+    """Return the use of a Job, so far if it runs. None: it has not begun."""
     spans = [span for span in spans_of(job, now=now) if span.seconds]
     if not spans:
         return None

@@ -1,4 +1,4 @@
-"""What a Job to launch is made of, checked field by field."""
+"""Check the fields of a Job to launch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ def checked_form(
     launcher: str = "",
     environment_folder: str = "",
 ) -> dict[str, Any]:
-    """Return the fields of the row, or raise LaunchInvalid naming each bad one."""
+    """Return the fields of the row. Raises LaunchInvalid with every invalid one."""
     problems: dict[str, str] = {}
     name = name.strip()
     if not 1 <= len(name) <= 120 or not name.isprintable():
@@ -106,7 +106,7 @@ def check_backend(
     """Refuse a recipe's backend that its Plan or its nodes do not allow.
 
     Raises:
-        LaunchInvalid: at the setting, with why.
+        LaunchInvalid: at the setting, with the reason.
     """
     by_plan = plan.plan if plan is not None and runs_by_plan(plan.plan) else None
     names = {shard["node"] for shard in by_plan["shards"]} if by_plan else {where.name}
@@ -116,10 +116,10 @@ def check_backend(
 
 
 def check_plan_of_script(plan: StoredPlan, launcher: str) -> None:
-    """Refuse a Plan whose files cannot lie in the folder, or not be launched there.
+    """Refuse a Plan whose files cannot be in the folder, or not be launched there.
 
     Raises:
-        LaunchInvalid: with why.
+        LaunchInvalid: with the reason.
     """
     try:
         size = len(files_for_job(plan))

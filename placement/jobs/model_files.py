@@ -1,8 +1,7 @@
-"""Where the files of served models lie, under MEDIA_ROOT/models.
+"""The folder of the files of served models, MEDIA_ROOT/models.
 
-One whole file is <number>.onnx. A model whose weights lie beside it is a folder
-<number> with its parts under their numbers: no name that a person chose is ever a path
-of ours.
+A single file is <number>.onnx. A model with its weights in other files is a folder
+<number> with its parts under their numbers. No name that a person chose is ever a path.
 """
 
 import contextlib
@@ -15,20 +14,20 @@ from placement.models import ModelFile
 
 
 def folder() -> Path:
-    """The folder, made where it is missing."""
+    """Return the folder. It is created if it is missing."""
     path = Path(settings.MEDIA_ROOT) / "models"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def path_of(file: ModelFile, part: int = 0) -> Path:
-    """Where a file's bytes are, or those of one of its parts; it may not exist."""
+    """Return the path of a file, or of one of its parts. It may not exist."""
     place = Path(settings.MEDIA_ROOT) / "models"
     return place / str(file.pk) / str(part) if file.parts else place / f"{file.pk}.onnx"
 
 
 def remove(file: ModelFile) -> None:
-    """Delete a file's bytes, all parts of it."""
+    """Delete a file with all its parts."""
     with contextlib.suppress(FileNotFoundError):
         if file.parts:
             shutil.rmtree(path_of(file).parent)

@@ -1,4 +1,4 @@
-"""Fields for numbers, whose refusals say what would do."""
+"""Fields for numbers, with errors that name the accepted range."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The launch files of a Plan, as the folder of its Job holds them."""
+"""The launch files of a Plan for the folder of its Job."""
 
 import json
 
@@ -10,12 +10,12 @@ from placement.protocol.launchers import FILES
 
 
 def files_for_job(plan: StoredPlan) -> bytes:
-    """Return what lies in the folder of a script's Job: texts by name, as JSON.
+    """Return the launch files of a script's Job as JSON: texts by name.
 
-    The same Plan gives the same bytes: their sum stands in the signed order.
+    The same Plan gives the same bytes, because their hash is in the signed order.
 
     Raises:
-        PlanInvalid, SpecInvalid: it was kept in a form that is not read any more.
+        PlanInvalid, SpecInvalid: it is stored in a form that is no longer read.
     """
     made = launch_files(Plan.from_json(plan.plan), ModelSpec.from_json(plan.spec))
     texts = {file.name: file.text for file in made.files if file.name in FILES}

@@ -1,4 +1,4 @@
-"""From rows to what pages and programs show of Jobs."""
+"""Jobs for pages and programs."""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ _PATH = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
 
 
 def job_facts(job: Job) -> dict[str, object]:
-    """Return what changes while a Job lives, ready for JSON."""
+    """Return the facts that change while a Job lives, as JSON values."""
     reservation = job.reservation
     return {
         "id": job.pk,
@@ -58,7 +58,7 @@ def job_facts(job: Job) -> dict[str, object]:
 
 
 def waiting_reason(job: Job) -> str:
-    """Return what a queued Job waits for; "" of one that waits for nothing."""
+    """Return what a queued Job waits for. "": nothing."""
     if job.state != JobState.QUEUED:
         return ""
     reservation = job.reservation
@@ -75,7 +75,7 @@ def waiting_reason(job: Job) -> str:
 
 
 def job_parts(job: Job) -> list[dict[str, object]]:
-    """Return what runs on each node of a Job over several; [] of one on one node."""
+    """Return what runs on each node of a Job over several. []: it has one node."""
     return [
         {
             "part": row.number,
@@ -90,9 +90,10 @@ def job_parts(job: Job) -> list[dict[str, object]]:
 
 
 def silent_since(job: Job, now: datetime) -> datetime | None:
-    """Return since when the node of a running Job says nothing of it.
+    """Return since when the node of a running Job has not reported it.
 
-    Silence is ours, not the Job's: its shim keeps it and its end by itself.
+    The Job itself goes on, because its shim supervises it and its end without the
+    portal.
     """
     if job.state not in JobState.ending() | {JobState.RUNNING} or job.seen_at is None:
         return None
@@ -101,7 +102,9 @@ def silent_since(job: Job, now: datetime) -> datetime | None:
 
 
 def job_steps(job: Job) -> list[dict[str, object]]:
-    """Return the way of a Job: word, time (None: not reached), whether it is there."""
+    """Return the steps of a Job: word, time (None: not reached), and whether it is
+    now.
+    """
     times = {
         JobState.QUEUED: job.created_at,
         JobState.STARTING: job.started_at if job.attempt == 0 else _first_order(job),
@@ -125,13 +128,13 @@ def job_steps(job: Job) -> list[dict[str, object]]:
 
 
 def _first_order(job: Job) -> datetime | None:
-    # In Python, so that a list which has fetched the events asks nothing more.
+    # In Python, so that a list that has loaded the events needs no query.
     times = [event.at for event in job.events.all() if event.new == JobState.STARTING]
     return times[-1] if times else None
 
 
 def job_events(job: Job) -> list[dict[str, object]]:
-    """Return every move of a Job, ready for JSON."""
+    """Return every state change of a Job as JSON values."""
     rows: QuerySet[JobEvent] = job.events.all()
     return [
         {
@@ -146,7 +149,7 @@ def job_events(job: Job) -> list[dict[str, object]]:
 
 
 def job_results(job: Job) -> list[dict[str, object]]:
-    """Return what a Job left in its results folder: names, sizes, where each stands."""
+    """Return the files in a Job's results folder: names, sizes, and states."""
     rows = job.results.filter(attempt=job.attempt)
     return [
         {
@@ -174,7 +177,7 @@ MOST_MOVES = 50
 
 
 def job_moves(job: Job) -> list[dict[str, object]]:
-    """Return what looking again came to, newest first; the move it came by, too."""
+    """Return the reviews of a Job, newest first, including the move that created it."""
     rows = (
         MoveDecision.objects.filter(Q(job=job) | Q(next_job=job))
         .select_related("decided_by")
@@ -248,7 +251,7 @@ RESTART_WORDS = {
 
 
 def job_proposal(job: Job) -> dict[str, object] | None:
-    """Return the move that waits for a yes or a no, with what a yes means."""
+    """Return the proposed move that waits for an answer, with its consequences."""
     row = job.moves.filter(state=MoveDecision.State.PROPOSED).first()
     if row is None:
         return None
@@ -259,7 +262,9 @@ def job_proposal(job: Job) -> dict[str, object] | None:
 
 
 def plan_table(stored: StoredPlan) -> str:
-    """Return a stored Plan as its text table; a Plan of an old form says so."""
+    """Return a stored Plan as a text table. A Plan of an old form is reported as
+    such.
+    """
     try:
         return Plan.from_json(stored.plan).table()
     except PlanInvalid as error:
@@ -267,7 +272,7 @@ def plan_table(stored: StoredPlan) -> str:
 
 
 def reservation_label(reservation: Reservation) -> str:
-    """Return one line that tells a Reservation from the others of its holder."""
+    """Return one line that distinguishes a Reservation from others of its holder."""
     start, end = (timezone.localtime(at) for at in (reservation.start, reservation.end))
     nodes = Counter(
         row.gpu.node.name for row in reservation.allocations.all() if row.live

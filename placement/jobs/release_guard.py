@@ -1,4 +1,4 @@
-"""Gpus that a Job runs on are not given back under it."""
+"""Refuse to give back Gpus on which a Job runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JobThere(JobRefusal):
 
 
 def check_nothing_runs(reservation: Reservation, gone: frozenset[int]) -> None:
-    """Refuse to give back Gpus that a Job of the Reservation runs on.
+    """Refuse to give back Gpus on which a Job of the Reservation runs.
 
     Raises:
         JobThere: names the first one.

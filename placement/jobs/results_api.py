@@ -18,7 +18,7 @@ router = Router(tags=["placement"])
 
 @router.get("/jobs/{int:job_id}/files")
 def job_files(request: HttpRequest, job_id: int) -> dict[str, Any]:
-    """What a Job left in its results folder; their bytes are its owner's alone."""
+    """The files in a Job's results folder. Only its owner may download them."""
     assert isinstance(request.user, User)
     job = Job.objects.visible_to(request.user).filter(pk=job_id).first()
     if job is None:

@@ -1,4 +1,4 @@
-"""What programs send to launch and stop Jobs."""
+"""Inputs of programs that launch and stop Jobs."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from reservations.web.schemas import Line
 
 
 class GapWish(Schema):
-    """What a Job that runs in gaps between Reservations needs of them."""
+    """The requirements of a Job that runs in gaps between Reservations."""
 
     model_config = ConfigDict(extra="forbid")
     membership: int | None = None
-    """Which right pays; null: the only one."""
+    """The Membership that pays. Null: the only one."""
     min_memory_gib: float = Field(0, ge=0, le=1e6)
     gpu_class: str = Field("", max_length=120)
     shortest_minutes: float = Field(30, ge=0, le=1e6)
-    """A shorter stretch is of no use to it."""
+    """The shortest useful stretch."""
     total_hours: float | None = Field(None, ge=0, le=1e6)
-    """Of held time in all; null: until it ends."""
+    """Of held time in total. Null: until it ends."""
 
 
 class NewJob(Schema):
@@ -37,28 +37,28 @@ class NewJob(Schema):
     script: str = ""
     arguments: list[str] = []
     launcher: str = ""
-    """Of a script: python, torchrun, accelerate or deepspeed; "": it starts itself."""
+    """Of a script: python, torchrun, accelerate or deepspeed. "": it starts itself."""
     environment_folder: str = ""
     """Of a virtual or conda environment on the node, absolute, or its bin folder: first
     on the job's PATH."""
     plan: int | None = None
     node: str = ""
     gpus: int | None = None
-    """How many it needs; null: all that the reservation holds on its node."""
+    """How many it needs. Null: all that the reservation holds on its node."""
     retries: int = 0
     """How often it may start again when its node is lost."""
     resume_from: int | None = None
-    """An own job that has ended on that node, whose checkpoint it begins with."""
+    """One of the caller's ended jobs on that node, whose checkpoint it loads."""
     may_move: bool = False
-    """Look again whether it would run faster elsewhere."""
+    """Whether reviews may move it to a faster place."""
     restart: str = ""
-    """How it may be started again: fresh or resumes; "": not at all."""
+    """How it may be restarted: fresh or resumes. "": not at all."""
 
     @field_validator("backfill", mode="before")
     @classmethod
     def _an_object(cls, sent: object) -> object:
-        # A schema also reads attributes: of a number or `false` it would find none
-        # missing, and take the defaults.
+        # A schema also reads attributes. Of a number or `false` it would find none
+        # missing, and use the defaults.
         if sent is not None and not isinstance(sent, dict | GapWish):
             raise ValueError("must be an object")
         return sent
@@ -93,13 +93,13 @@ class NewJob(Schema):
 
 
 class WaitingJob(NewJob):
-    """A Job that waits with a request: where it runs is not known yet."""
+    """A Job that waits with a request. Its place is not known yet."""
 
     model_config = ConfigDict(extra="forbid")
     reservation: int | None = 0
 
 
 class StopReason(Schema):
-    """Why a Job is stopped."""
+    """The reason of a stop."""
 
     reason: Line = Field("", max_length=400)

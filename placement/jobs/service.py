@@ -1,7 +1,7 @@
-"""What people do with Jobs: launch and stop. Nothing is sent to a node here.
+"""Launch and stop Jobs. Nothing is sent to a node here.
 
-What should run is derived from the database by the tick, so that a broker that
-forgets loses nothing.
+The tick derives from the database what should run, so nothing is lost if the broker
+loses its data.
 """
 
 import json
@@ -58,9 +58,9 @@ from telemetry.models import Node
 from telemetry.protocol.sentences import sentence
 
 MOST_PLAN_CHARACTERS = 40 * 1024
-"""Of a Plan that goes to its node with the order."""
+"""Of a Plan that is sent to its node with the order."""
 MOST_LIVE_JOBS = 100
-"""Jobs that wait or run in one Reservation: an array's, and what stands behind it."""
+"""Waiting and running Jobs in one Reservation, those of arrays included."""
 MOST_RETRIES = 5
 
 
@@ -91,16 +91,15 @@ def launch_in(
     Args:
         node: the node, if the Reservation has Gpus on several.
         launcher, environment_folder: of a script (``protocol.launchers``).
-        restart: how it may be started again (``rules.rebalance_rules.Restart``); "":
-        not.
-        gpu_count: how many Gpus it needs; None: all of the Reservation on its node.
+        restart: how it may be restarted (``rules.rebalance_rules.Restart``). "": not.
+        gpu_count: how many Gpus it needs. None: all of the Reservation on its node.
         resume_from: an ended Job of the same User, whose checkpoint it loads.
         marks: further fields of the row, set by callers that launch for a User.
 
     Raises:
         LaunchInvalid: fields that cannot be used.
         NotFound: no such Reservation or Plan of this User.
-        JobRefusal: the rules say no.
+        JobRefusal: the rules refuse it.
     """
     words = (name, kind, recipe, recipe_settings or {}, script, arguments)
     checked = checked_form(*words, restart, launcher, environment_folder)
@@ -132,14 +131,14 @@ def launch_in(
 
 
 launch = transaction.atomic(durable=True)(launch_in)
-"""``launch_in`` in a transaction of its own."""
+"""``launch_in`` in its own transaction."""
 
 
 def stop_in(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
-    """Stop a Job, in a transaction: TERM, the grace, KILL. Twice is once.
+    """Stop a Job, in a transaction: TERM, the grace, KILL. Idempotent.
 
     Raises:
-        NotFound: no such Job, or not for this User's eyes.
+        NotFound: no such Job, or this User may not see it.
         NotAllowed: a group head may look, not stop.
         JobOver: it has ended.
     """
@@ -193,13 +192,13 @@ def stop_in(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
 
 
 stop = transaction.atomic(durable=True)(stop_in)
-"""``stop_in`` in a transaction of its own."""
+"""``stop_in`` in its own transaction."""
 
 
 def locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
     """Return a live Reservation, own or shared, with room for a Job, locked.
 
-    The row lock makes the count of live Jobs a promise.
+    The row lock makes the count of live Jobs exact.
     """
     rows = Reservation.objects.select_for_update()
     reservation = rows.filter(usable_by(user), pk=pk).first()
@@ -218,7 +217,9 @@ def locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
 def _lock_usable_reservation(
     user: User, pk: int, now: datetime, *, for_gap: bool
 ) -> Reservation:
-    """Return a locked Reservation with room; one that fills a gap is for that Job."""
+    """Return a locked Reservation with room. One that fills a gap is for that Job
+    only.
+    """
     reservation = locked_reservation(user, pk, now)
     if is_gap(reservation.start, reservation.booked_end) and not for_gap:
         raise LaunchInvalid({"reservation": sentence("holds a gap for another job")})
@@ -226,7 +227,7 @@ def _lock_usable_reservation(
 
 
 def _queued(user: User, **row: Any) -> Job:
-    """Write the row with its first event; tell on commit."""
+    """Store the row with its first event. Publish it on commit."""
     job: Job = Job.objects.create(owner=user, **row)
     _divide(job)
     JobEvent.objects.create(
@@ -237,7 +238,7 @@ def _queued(user: User, **row: Any) -> Job:
 
 
 def _divide(job: Job) -> None:
-    """Give a Job whose Plan is over several nodes a part on each.
+    """Create the parts of a Job whose Plan is over several nodes.
 
     Raises:
         LaunchInvalid: it is to be moved, which only a Job on one node can be.
@@ -280,7 +281,7 @@ def _check_rights(
 
 
 def _node_of_job(reservation: Reservation, plan: StoredPlan | None, node: str) -> Node:
-    """Return the node, the Plan's where nothing is said, with all the Plan needs."""
+    """Return the node, by default the Plan's, with all Gpus that the Plan needs."""
     if plan is None:
         return _node_of(reservation, node)
     _check_held(plan, reservation)
@@ -306,7 +307,7 @@ def _node_of(reservation: Reservation, asked: str) -> Node:
 def _check_counts(
     reservation: Reservation, node: Node, gpu_count: int | None, retries: int
 ) -> None:
-    """Refuse more Gpus than are held there, and more retries than may be."""
+    """Refuse more Gpus than are held there, and more retries than allowed."""
     held = reservation.allocations.filter(live=True, gpu__node=node).count()
     problems = {}
     if gpu_count is not None and not 1 <= gpu_count <= held:
@@ -365,7 +366,7 @@ def _check_held(plan: StoredPlan, reservation: Reservation) -> None:
 
 
 def _check_runnable(plan: StoredPlan) -> None:
-    """Refuse what no ready recipe really does; nothing pretends to."""
+    """Refuse strategies that no recipe can run."""
     why = why_not(plan.plan)
     if not why and len(json.dumps(plan.plan)) > MOST_PLAN_CHARACTERS:
         why = sentence("the order is too long to be sent to the node")
@@ -380,11 +381,11 @@ def _check_runnable(plan: StoredPlan) -> None:
 def _planned(
     recipe: str, settings_given: dict[str, Any], plan: StoredPlan | None, where: Node
 ) -> dict[str, Any]:
-    """Return the recipe's settings with the Plan's strategy, if both go together.
+    """Return the recipe's settings with the Plan's strategy, if they are compatible.
 
     Raises:
         LaunchInvalid: a strategy that needs a Plan, or the Plan is for another node.
-        StrategyNotRunnable: the recipe's model cannot be cut as the Plan says.
+        StrategyNotRunnable: the recipe's model cannot be cut as the Plan requires.
     """
     check_backend(settings_given, plan, where)
     if plan is None:

@@ -29,7 +29,7 @@ class PlannerCommand(BaseCommand):
         return self.command.answer(options)
 
     def handle(self, *args: object, **options: Any) -> None:
-        """Answer and print. Bad input: one line on stderr and exit status 2."""
+        """Run and print. Bad input: one line on stderr and exit status 2."""
         try:
             text = self.answer(options)
         except (CodedError, OSError) as error:

@@ -1,4 +1,4 @@
-"""The rows of placement: models, plans, jobs, endpoints, moves."""
+"""The tables of placement: models, plans, jobs, endpoints, moves."""
 
 from placement.models.backfill import Backfill, BackfillQuerySet
 from placement.models.jobs import Job, JobArray, JobEvent, JobQuerySet, LogDropped

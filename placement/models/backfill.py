@@ -9,13 +9,13 @@ from reservations.models import User
 
 
 class BackfillQuerySet(models.QuerySet["Backfill"]):
-    """Reads and moves of what runs in gaps."""
+    """Reads and state changes of Jobs in gaps."""
 
     def move(self, pk: int, *, old: GapState, new: GapState, **fields: object) -> bool:
-        """Move one by compare-and-set; False: another worker was first.
+        """Change the state by compare-and-set. False: another worker was first.
 
         Raises:
-            ValueError: no such move is in the table.
+            ValueError: the table has no such change.
         """
         if new not in NEXT[old]:
             raise ValueError(f"what runs in gaps cannot move from {old} to {new}")
@@ -26,7 +26,7 @@ class BackfillQuerySet(models.QuerySet["Backfill"]):
         return self.filter(state__in=GapState.live())
 
     def visible_to(self, user: User) -> "BackfillQuerySet":
-        """Own, those of Accounts that the User heads; all for operators."""
+        """Own ones, and those of Accounts that the User heads. All for operators."""
         if user.is_operator:
             return self.all()
         headed = user.memberships.filter(is_head=True, active=True).values("account")
@@ -36,10 +36,10 @@ class BackfillQuerySet(models.QuerySet["Backfill"]):
 
 
 class Backfill(models.Model):
-    """A Job that takes gaps as they come: each of its stretches is a Job of its own.
+    """A Job that runs in gaps. Each of its stretches is a separate Job.
 
-    A stretch goes on from the checkpoint of the one before (``Job.resume_from``), in a
-    Reservation that holds the gap for it and gives way to every booking.
+    A stretch resumes from the checkpoint of the one before (``Job.resume_from``), in a
+    Reservation that holds the gap for it and yields to every booking.
     """
 
     owner = models.ForeignKey(

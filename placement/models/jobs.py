@@ -1,4 +1,4 @@
-"""Jobs, arrays of them, and their moves from state to state."""
+"""Jobs, arrays of Jobs, and state changes."""
 
 import secrets
 from functools import partial
@@ -15,31 +15,33 @@ from placement.rules.rebalance_rules import RestartMode
 from reservations.models import User
 
 KEY_BYTES = 8
-"""Length of a Job's own key: 64 random bits."""
+"""Length of a Job's key: 64 random bits."""
 
 
 class LogDropped(models.TextChoices):
-    """Which rule deleted a Job's logs."""
+    """The rule that deleted a Job's logs."""
 
     AGE = "age", gettext_lazy("older than the site keeps them")
     ROOM = "room", gettext_lazy("their owner's logs held too much")
 
 
 class JobQuerySet(models.QuerySet["Job"]):
-    """Reads and moves of Jobs."""
+    """Reads and state changes of Jobs."""
 
     def move(self, pk: int, *, old: JobState, new: JobState, **fields: object) -> bool:
-        """Move one Job by compare-and-set; False: another worker was first.
+        """Change the state by compare-and-set. False: another worker was first.
 
         Raises:
-            ValueError: no such move is in the table.
+            ValueError: the table has no such change.
         """
         if new not in NEXT[old]:
             raise ValueError(f"a Job cannot move from {old} to {new}")
         return self.filter(pk=pk, state=old).update(state=new, **fields) == 1
 
     def visible_to(self, user: User) -> "JobQuerySet":
-        """Jobs a User may look at: own, of Accounts they head; all for operators."""
+        """Jobs that a User may see: own, and of Accounts they head. All for
+        operators.
+        """
         if user.is_operator:
             return self.all()
         headed = user.memberships.filter(is_head=True, active=True).values("account")
@@ -53,7 +55,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 
 class JobArray(models.Model):
-    """Jobs that differ in some parameters only, launched together (Slurm: array)."""
+    """Jobs that differ only in some parameters, launched together (Slurm: array)."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT)
     reservation = models.ForeignKey(
@@ -267,7 +269,7 @@ class Job(models.Model):
 
 
 class JobEvent(models.Model):
-    """One move of a Job: when, from where to where, who, why."""
+    """One state change of a Job: time, states, actor and reason."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
     at = models.DateTimeField(default=timezone.now)

@@ -1,4 +1,4 @@
-"""Looking again at running Jobs: the site's rules, and what each look came to."""
+"""Reviews of running Jobs: the site's policy, and the decisions."""
 
 from django.conf import settings
 from django.db import models

@@ -7,10 +7,10 @@ from placement.models.jobs import Job
 
 
 class PlanOutcome(models.Model):
-    """A Job's Plan beside what the Job really did; settled when the Job has ended.
+    """A Job's Plan and its measured values. It is settled when the Job has ended.
 
-    The prior is what the Plan said before the site's own measured error corrected it:
-    errors are counted against it, or a correction would feed on itself.
+    The prior is the Plan's prediction before it was corrected by the site's measured
+    error. Errors are computed against it, because a correction must not feed on itself.
     """
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="outcome")

@@ -1,7 +1,7 @@
-"""Jobs over several nodes: what runs on each; and checkpoints that travel.
+"""Jobs over several nodes: the part on each, and checkpoints in transfer.
 
-A Job on one node has no JobPart: its own row says all. A Job over several has one of
-each node, the first with number 0, and its own state is folded from theirs.
+A Job on one node has no JobPart. A Job over several nodes has one per node, the first
+with number 0, and its own state is derived from theirs.
 """
 
 from django.db import models
@@ -12,7 +12,7 @@ from placement.protocol.multi_node import PartInfo
 
 
 class JobPart(models.Model):
-    """What of a Job over several nodes runs on one of them."""
+    """The part of a Job over several nodes on one of them."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="parts")
     number = models.PositiveSmallIntegerField(
@@ -61,7 +61,7 @@ class JobPart(models.Model):
         return f"part {self.number} of job #{self.job_id}"
 
     def info(self) -> PartInfo:
-        """Return it as the frozen value that decisions take."""
+        """Return it as the frozen value for decisions."""
         return PartInfo(
             number=self.number,
             node=self.node.name,
@@ -75,7 +75,7 @@ class JobPart(models.Model):
 
 
 class CarriedCheckpoint(models.Model):
-    """What one node holds of an ended Job's checkpoint, on its way to others."""
+    """One node's part of an ended Job's checkpoint, in transfer to other nodes."""
 
     class State(models.TextChoices):
         WANTED = "wanted", "asked of its node"

@@ -25,11 +25,13 @@ class RegisteredModel(models.Model):
 
 
 class StoredPlanQuerySet(models.QuerySet["StoredPlan"]):
-    """Reads of Plans that people kept."""
+    """Reads of saved Plans."""
 
     def visible_to(self, user: User) -> "StoredPlanQuerySet":
-        """Plans that a User may see: their own, and those of members of Accounts that
-        they head. Operators see all. A Plan's link admits its bearer to that Plan."""
+        """Plans that a User may see: own ones, and those of members of headed Accounts.
+
+        Operators see all. A Plan's link admits its bearer to that Plan.
+        """
         if user.is_operator:
             return self.all()
         headed = user.memberships.filter(is_head=True, active=True).values("account")

@@ -1,4 +1,4 @@
-"""Files that a Job left in its results folder, brought up from its node."""
+"""Files in a Job's results folder, uploaded by its node."""
 
 from django.db import models
 from django.utils import timezone
@@ -7,7 +7,7 @@ from placement.models.jobs import Job
 
 
 class ResultFile(models.Model):
-    """One file of a Job's results; its bytes lie under MEDIA_ROOT until dropped."""
+    """One file of a Job's results. Its bytes are under MEDIA_ROOT until deleted."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="results")
     attempt = models.PositiveSmallIntegerField()

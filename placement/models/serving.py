@@ -1,4 +1,4 @@
-"""Models that are served: files, endpoints, what an endpoint holds."""
+"""Served models: files, endpoints, and models at endpoints."""
 
 from django.conf import settings
 from django.db import models
@@ -11,7 +11,7 @@ from reservations.models import Membership, User
 
 
 class ModelFile(models.Model):
-    """An ONNX file that was kept to be served; the bytes lie under MEDIA_ROOT."""
+    """An ONNX file that was stored to be served, under MEDIA_ROOT."""
 
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="model_files"
@@ -55,7 +55,7 @@ class ModelFile(models.Model):
 
 
 class Admits(models.TextChoices):
-    """Whose models an Endpoint takes."""
+    """Whose models an Endpoint accepts."""
 
     OWNER = "owner", gettext_lazy("its owner's models only")
     ACCOUNT = "account", gettext_lazy("models of the account that is charged")
@@ -66,8 +66,9 @@ class EndpointQuerySet(models.QuerySet["Endpoint"]):
     """Reads of Endpoints."""
 
     def visible_to(self, user: User) -> "EndpointQuerySet":
-        """Endpoints whose page a User may look at: of Jobs they may see, and those
-        that hold a model of theirs."""
+        """Endpoints whose page a User may see: of Jobs they may see, or with their
+        models.
+        """
         if user.is_operator:
             return self.all()
         jobs: JobQuerySet = Job.objects.visible_to(user)
@@ -78,7 +79,7 @@ class EndpointQuerySet(models.QuerySet["Endpoint"]):
         )
 
     def open_to(self, user: User) -> "EndpointQuerySet":
-        """Running Endpoints that a User may bring a model to; none on the move."""
+        """Running Endpoints to which a User may add a model. Not while they move."""
         accounts = Membership.objects.filter(user=user, active=True).values("account")
         shared = models.Q(
             admits=Admits.ACCOUNT,
@@ -121,7 +122,7 @@ class Endpoint(models.Model):
 
 
 class ServedModel(models.Model):
-    """One model at one Endpoint, under a name of its own."""
+    """One model at one Endpoint, with its name there."""
 
     endpoint = models.ForeignKey(
         Endpoint, on_delete=models.CASCADE, related_name="models"

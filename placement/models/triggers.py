@@ -1,11 +1,12 @@
-"""What only the database can refuse of Jobs, installed after every migrate.
+"""Constraints on Jobs that only the database can enforce.
 
-A Job that has ended stays as it ended, and no state is written that the table of
-moves (``protocol.job_lifecycle``) does not know. Which moves are legal in between is
-kept by the one compare-and-set that writes them, ``JobQuerySet.move``: a trigger could
-not tell a late fact of a node from a mistake, and both must find nothing to do.
-Made after migrate and not by a migration: a later AlterField rebuilds the SQLite table
-and silently drops its triggers.
+They are installed after every migrate. An ended Job stays as it ended, and no state is
+written that the table of states (``protocol.job_lifecycle``) does not have. The changes
+in between are checked by the one compare-and-set that writes them,
+``JobQuerySet.move``: a trigger could not distinguish a late fact of a node from a
+mistake, and neither may have an effect. They are created after migrate and not by a
+migration, because a later AlterField rebuilds the SQLite table and silently drops its
+triggers.
 """
 
 from django.db import connections
@@ -43,7 +44,7 @@ _POSTGRES = (
 
 
 def install(using: str = "default", **_kwargs: object) -> None:
-    """Drop and make the triggers; safe to run any number of times."""
+    """Drop and create the triggers. Safe to run any number of times."""
     connection = connections[using]
     if TABLE not in connection.introspection.table_names():
         return

@@ -1,4 +1,4 @@
-"""Jobs that wait for time on the waitlist, as they were submitted."""
+"""Jobs that wait with a request on the waitlist, as they were submitted."""
 
 from django.db import models
 from django.utils import timezone

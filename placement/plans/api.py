@@ -1,4 +1,4 @@
-"""The JSON API of models and Plans: read a model, plan it, keep a Plan, its files."""
+"""The JSON API of models and Plans: read a model, plan it, save a Plan, its files."""
 
 import json
 from datetime import UTC, datetime
@@ -40,16 +40,16 @@ router = Router(tags=["placement"])
 
 
 class NewPlan(Schema):
-    """A model, one of three ways; what to run with it; when and where."""
+    """A model in one of three ways, its workload, the start and the duration."""
 
     model: str = ""
     """Name of a well-known model."""
     config: dict[str, Any] | None = None
     """A config.json."""
     model_id: int | None = None
-    """What POST /models answered."""
+    """The number from POST /models."""
     weights: str = "full"
-    """Or int8, nf4: the blocks' linear layers quantized and frozen."""
+    """Or int8, nf4: the linear layers of the blocks quantized and frozen."""
     lora_rank: int = 0
     lora_targets: list[str] = []
     """Linear layers, as the family calls them, beside which adapters are trained."""

@@ -64,7 +64,7 @@ class EarliestStart:
     """True if these are the Plan's own Gpus."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dict for pages and the API."""
+        """Return a dict for pages and the API."""
         return {
             "start": self.window.start.isoformat(),
             "end": self.window.end.isoformat(),
@@ -75,7 +75,7 @@ class EarliestStart:
 
 
 def needs_of(plan: Plan, peak_flops: Mapping[str, float]) -> list[RankRequirement]:
-    """What the ranks of a Plan ask for; `peak_flops` of its Gpus by UUID."""
+    """Return the requirements of a Plan's ranks. `peak_flops` of its Gpus by UUID."""
     cut = int(plan.launch.get("tensor_degree", 1)) > 1
     teams: dict[tuple[int, int], int] = {}
     needs = []
@@ -96,10 +96,11 @@ def first_start(
     duration_seconds: int,
     nodes: int = 1,
 ) -> EarliestStart | None:
-    """The first Window of a length in which every rank has a Gpu; None: none.
+    """Return the first Window of a length with a Gpu for every rank. None: there is
+    none.
 
-    Deterministic: where several Gpus suit, the Plan's own first, then those of least
-    memory, so that large cards stay free.
+    Deterministic: of several suitable Gpus the Plan's own come first, then those with
+    the least memory, so that large cards stay free.
     """
     by_pk = {one.gpu.pk: one for one in candidates}
     wish = SlotWish(count=len(needs), duration_seconds=duration_seconds)
@@ -123,7 +124,7 @@ def first_start(
 def match(
     free: Sequence[Candidate], needs: Sequence[RankRequirement], *, nodes: int = 1
 ) -> list[Candidate] | None:
-    """Return a Gpu for every rank, on so many Nodes; None without a solution."""
+    """Return a Gpu for every rank, on this many Nodes. None: there is no solution."""
     by_node: dict[str, list[Candidate]] = {}
     for one in free:
         by_node.setdefault(one.gpu.node, []).append(one)
@@ -144,7 +145,7 @@ def match(
 def _match_teams(
     free: Sequence[Candidate], needs: Sequence[RankRequirement]
 ) -> list[Candidate] | None:
-    """Teams into groups of fast links, the neediest first; without teams, all."""
+    """Match teams with groups of fast links, the largest need first. Or all ranks."""
     teams: dict[int, list[int]] = {}
     for rank, need in enumerate(needs):
         teams.setdefault(need.team, []).append(rank)
@@ -169,7 +170,7 @@ def _match_teams(
 
 
 def _groups(free: Iterable[Candidate]) -> list[list[Candidate]]:
-    """Gpus by fast links, the smallest group first."""
+    """Return the Gpus by fast links, the smallest group first."""
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for one in free:
         if one.link_group:
@@ -180,7 +181,7 @@ def _groups(free: Iterable[Candidate]) -> list[list[Candidate]]:
 def _match(
     needs: Sequence[RankRequirement], free: Sequence[Candidate]
 ) -> list[Candidate] | None:
-    """Kuhn's augmenting paths; each rank tries its own Gpu first."""
+    """Match by Kuhn's augmenting paths. Each rank tries its own Gpu first."""
     if len(free) < len(needs):
         return None
     options = [_suitable_gpus(need, free) for need in needs]
@@ -203,7 +204,7 @@ def _match(
 
 
 def _suitable_gpus(need: RankRequirement, free: Sequence[Candidate]) -> list[int]:
-    """Gpus that a rank may have, the best first."""
+    """Return the Gpus that suit a rank, the best first."""
     enough = [
         spot
         for spot, one in enumerate(free)
@@ -223,7 +224,9 @@ def _suitable_gpus(need: RankRequirement, free: Sequence[Candidate]) -> list[int
 
 
 def later_starts(calendar: Calendar, search: SlotSearch, most: int) -> list[datetime]:
-    """Starts worth planning for: the first, and every one at which a Gpu comes free."""
+    """Return the starts to plan for: the first, and each at which a Gpu becomes
+    free.
+    """
     found = []
     for start in starts(calendar, search):
         found.append(start)

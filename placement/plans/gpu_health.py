@@ -13,13 +13,13 @@ from telemetry.protocol.sentences import sentence
 from telemetry.rules.alert_rules import JobHarm, alert_rules
 
 SLOWEST_RATIO = 0.1
-"""A clock as low as this is a reading of an idle card, not what a Job would get."""
+"""A lower clock is a reading of an idle card, not the speed of a Job."""
 HARMFUL = frozenset(word.value for word in HARM)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUsability:
-    """What placement makes of a Gpu's troubles."""
+    """The usability of a Gpu with problems."""
 
     unusable: str = ""
     """Why no Plan may use it."""

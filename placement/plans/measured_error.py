@@ -1,7 +1,7 @@
-"""The site's measured error, from settled outcomes, for pages and for the planner.
+"""The site's measured error, from settled outcomes, for pages and the planner.
 
 Simulated Gpus report the numbers of their simulator, so outcomes there are kept apart.
-They are shown and correct nothing.
+They are shown, and correct nothing.
 """
 
 from collections.abc import Iterable
@@ -25,11 +25,11 @@ from telemetry.models import Gpu
 from telemetry.protocol.sentences import counted, joined
 
 MOST_OUTCOMES = 5000
-"""The newest that are looked at."""
+"""The newest outcomes that are read."""
 
 
 def outcomes(*, simulated: bool) -> list[OutcomeInfo]:
-    """Return what counts of the settled outcomes, newest first."""
+    """Return the settled outcomes that count, newest first."""
     rows = PlanOutcome.objects.filter(
         simulated=simulated, not_counted="", settled_at__isnull=False
     ).order_by("-settled_at", "-pk")
@@ -54,7 +54,7 @@ def outcomes(*, simulated: bool) -> list[OutcomeInfo]:
 
 
 def learned(policy: PlacementPolicy) -> Corrections:
-    """Return what predictions are corrected by; nothing where the site forbids it."""
+    """Return the corrections of predictions. None if the site forbids it."""
     if not policy.learns:
         return UNCORRECTED
     return corrections_of(outcomes(simulated=False))
@@ -62,14 +62,14 @@ def learned(policy: PlacementPolicy) -> Corrections:
 
 @dataclass(frozen=True)
 class Record:
-    """One kind's error as a page says it beside a Plan."""
+    """One kind's error, for a Plan's page."""
 
     error: SiteError
     simulated: bool
 
     @property
     def kind(self) -> str:
-        """Of which runs."""
+        """The kind of runs."""
         title = "" if self.error.strategy == ANY else TITLES[self.error.strategy]
         of = counted(
             "{n} run on {gpu_class}",
@@ -81,12 +81,12 @@ class Record:
 
     @property
     def corrects(self) -> bool:
-        """Whether enough ran for predictions to follow it."""
+        """Whether there are enough runs to correct predictions."""
         return not self.simulated and self.error.runs >= ENOUGH
 
 
 class Records:
-    """The site's errors by kind, read once for one page."""
+    """The site's errors by kind, read once per page."""
 
     @cached_property
     def _real(self) -> dict[tuple[str, str], SiteError]:
@@ -102,7 +102,7 @@ class Records:
         return {uuid: (name, simulated) for uuid, name, simulated in rows}
 
     def of(self, plan: Plan) -> Record | None:
-        """Return the record of a Plan's kind, else of its class; None: none ran."""
+        """Return the record of a Plan's kind, or of its class. None: no run."""
         found = [self._gpus[uuid] for uuid in plan.gpu_uuids if uuid in self._gpus]
         if not found:
             return None
@@ -118,5 +118,5 @@ def _by_kind(rows: Iterable[OutcomeInfo]) -> dict[tuple[str, str], SiteError]:
 
 
 def class_name(classes: Iterable[str]) -> str:
-    """Return what a set of Gpus is called: its class, or its classes with a plus."""
+    """Return the name of a set of Gpus: its class, or its classes joined by plus."""
     return "+".join(sorted(set(classes)))[:80]

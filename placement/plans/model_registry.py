@@ -1,9 +1,9 @@
 """Registered models: uploaded files become a stored ModelSpec.
 
-Files are parsed in a process of their own, without our environment, secrets, network
-or working folder; only the JSON it prints comes back, and that is read again with the
-same checks. A config.json of a family that is not known here is built on meta by the
-pinned transformers in such a process too.
+Files are parsed in a separate process, without our environment, secrets, network or
+working folder. Only its JSON output is used, and is validated again. A config.json of
+an unknown family is built on the meta device by the pinned transformers in such a
+process, too.
 """
 
 import hashlib
@@ -52,12 +52,12 @@ BROKER_AWAY = sentence(
 )
 HOLD_SPARE_SECONDS = 10
 OWN_HOLD_SECONDS = 150
-"""The waits and the limits of both kinds of process together are less."""
+"""Longer than the waits and limits of both kinds of process together."""
 
 
 @dataclass(frozen=True)
 class _Places:
-    """Processes of one kind that run at once on the site, and how many wait.
+    """The limit of processes of one kind on the site, and of waiting ones.
 
     Each takes a core, up to 1 GiB and the worker that waits for it.
     """
@@ -67,7 +67,7 @@ class _Places:
     most_waiting: int
     wait_seconds: float
     hold_seconds: float
-    """A place whose holder was ended is free again after so long."""
+    """After this time the place of an ended holder is free again."""
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -95,17 +95,18 @@ _parsers = _Places(
     wait_seconds=10.0,
     hold_seconds=PARSE_SECONDS + HOLD_SPARE_SECONDS,
 )
-"""Of files: a second or two each."""
+"""For parsing files: a second or two each."""
 _builders = _Places(
     "builders",
     *(1, 3),
     wait_seconds=20.0,
     hold_seconds=BUILD_SECONDS + HOLD_SPARE_SECONDS,
 )
-"""Of families that only transformers knows: half a minute each. They have a place of
-their own, so that nobody's short file waits for one."""
+"""For families that only transformers knows: half a minute each. They have separate
+places, so that short files need not wait for them.
+"""
 SOURCES = {"config.json": "config"}
-"""ModelSpec.source -> RegisteredModel.source, where they differ."""
+"""ModelSpec.source -> RegisteredModel.source, if they differ."""
 
 
 def parse_model(
@@ -150,7 +151,9 @@ def parse_model(
 
 
 def _title(name: str) -> str:
-    """A model's name by its file's; "" for a bare config.json, which may tell it."""
+    """Return a model's name from its file's. "": a config.json, which may contain
+    it.
+    """
     for end in (".safetensors.index.json", ".safetensors", ".json", ".onnx"):
         if name.lower().endswith(end):
             name = name[: -len(end)]
@@ -162,7 +165,7 @@ def _check_sizes(uploads: Sequence[UploadedFile]) -> None:
     """Refuse too many bytes or files before anything is written.
 
     Raises:
-        SpecInvalid: with what would be enough.
+        SpecInvalid: with the limit.
     """
     total = sum(one.size or 0 for one in uploads)
     if not uploads:
@@ -219,7 +222,7 @@ def _register(
 
 @contextmanager
 def _one_at_a_time(user: User) -> Iterator[None]:
-    """A User's files are read one after another. Raises SpecInvalid."""
+    """Read a User's files one after another. Raises SpecInvalid."""
     try:
         with slot_held(
             f"reading.{user.pk}",
@@ -240,13 +243,14 @@ def _one_at_a_time(user: User) -> Iterator[None]:
 def understood_served(
     user: User, path: Path, *, name: str
 ) -> tuple[ModelSpec, Signature, dict[str, int]]:
-    """Return what an ONNX file that is to be served is, takes and gives, and the files
-    that its weights lie in, each with the bytes that are read of it.
+    """Return the spec, inputs and outputs of an ONNX file to serve, and its weight
+    files.
 
-    Read in a parser's process, one file of a User at a time.
+    With each weight file comes the number of bytes that are read. A parser's process
+    reads the file, one file of a User at a time.
 
     Raises:
-        SpecInvalid: it may not be served, or it cannot be read just now.
+        SpecInvalid: it may not be served, or it cannot be read now.
     """
     with _one_at_a_time(user):
         try:
@@ -261,7 +265,7 @@ def understood_served(
 
 
 def chosen_spec(*, user: User, well_known: str, model_id: int | None) -> ModelSpec:
-    """Return the ModelSpec that a form chose: an upload of the User, else by name.
+    """Return the ModelSpec that a form chose: an upload of the User, or by name.
 
     Raises:
         SpecInvalid: neither exists.

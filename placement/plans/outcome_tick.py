@@ -1,10 +1,10 @@
-"""The tick of what comes of Plans.
+"""The tick of the outcomes of Plans.
 
-1. begin the outcome of each running Job with a Plan, and keep what it holds and steps
-2. begin those of Jobs that ran between two looks
-3. settle outcomes of Jobs that have ended
+1. begin the outcome of each running Job with a Plan, and record its memory and steps 2.
+begin those of Jobs that ran between two ticks 3. settle outcomes of Jobs that have
+ended
 
-Safe to run twice and at the same time; one bad row never blocks the rest.
+Safe to run twice and concurrently. One bad row never blocks the rest.
 """
 
 import json
@@ -26,13 +26,13 @@ from telemetry.live.broadcast import DETAIL
 
 MISSED = timedelta(minutes=30)
 Held = dict[int, dict[str, int]]
-"""Bytes that each Job's processes hold, by Gpu UUID."""
+"""Bytes held by each Job's processes, by Gpu UUID."""
 
 logger = logging.getLogger(__name__)
 
 
 def measure(now: datetime) -> dict[str, int]:
-    """Run every step once; how many rows each one changed."""
+    """Run every step once. Return how many rows each one changed."""
     planned = running(now).filter(plan__isnull=False)
     jobs = list(planned[:MOST_JOBS])
     held = held_by_jobs(_nodes(jobs))
@@ -58,7 +58,7 @@ def _nodes(jobs: Iterable[Job]) -> set[str]:
 
 
 def held_by_jobs(nodes: Iterable[str]) -> Held:
-    """Return what nodes say that Jobs' processes hold now; {} while they are silent."""
+    """Return the memory that nodes report for Jobs' processes. {}: they are silent."""
     names = sorted(nodes)
     if not names:
         return {}
@@ -88,7 +88,7 @@ def _measure(job: Job, held: dict[str, int], now: datetime) -> bool:
 
 
 def _missed(now: datetime) -> Iterable[Job]:
-    """Jobs with a Plan that ran and ended, and that nobody looked at while they did."""
+    """Return Jobs with a Plan that ran and ended between two ticks."""
     return (
         Job.objects.filter(
             plan__isnull=False,

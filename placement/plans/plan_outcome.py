@@ -24,19 +24,20 @@ from telemetry.models import Gpu, UsageSummary
 from telemetry.protocol.sentences import sentence
 
 SUMMARY_SECONDS = 300.0
-"""After the end, how long the minutes' highest is waited for where a node could not
-say what the Job's own processes held."""
+"""How long after the end the minutes' maximum is waited for, if the node could not
+report the memory of the Job's own processes.
+"""
 LOG_SECONDS = 600.0
-"""The same, for a log that has not come up whole."""
+"""How long after the end an incomplete log is waited for."""
 MOST_SETTLED = 100
-"""Rows a look."""
+"""Rows per run."""
 ENDED_BADLY = (JobState.FAILED, JobState.LOST)
 ALONE_BYTES = 2**30
-"""A Gpu that held less than this of others is read as the Job's own."""
+"""A Gpu with less memory of others than this counts as the Job's alone."""
 
 
 def begin(job: Job, *, now: datetime) -> PlanOutcome | None:
-    """Begin a Job's row; None: its Plan is of a form that is not read any more."""
+    """Create a Job's row. None: its Plan has a form that is no longer read."""
     assert job.plan is not None
     try:
         plan = Plan.from_json(job.plan.plan)
@@ -61,7 +62,7 @@ def begin(job: Job, *, now: datetime) -> PlanOutcome | None:
 
 
 def _predicted(shard: Any) -> dict[str, Any]:
-    """One rank of a Plan as a row keeps it."""
+    """Return one rank of a Plan in the form of a row."""
     outside = shard.components.get("context", 0)
     return {
         "uuid": shard.gpu_uuid,
@@ -86,7 +87,7 @@ def _predicted(shard: Any) -> dict[str, Any]:
 def record_use(
     outcome: PlanOutcome, held: Mapping[str, int], step: float | None, now: datetime
 ) -> bool:
-    """Keep what the Job holds by UUID and its last step; whether anything is new."""
+    """Record the Job's memory by UUID and its last step. Return whether it is new."""
     grown = False
     for row in outcome.gpus:
         bytes_now = held.get(row["uuid"], 0)
@@ -107,7 +108,7 @@ def record_use(
 
 
 def measured(outcome: PlanOutcome, job: Job) -> PlanOutcome:
-    """Return the row with what the log says by now; nothing is written."""
+    """Return the row with the present values of the log. Nothing is written."""
     rows = log_store.numbers(job)
     pace = pace_of(rows, [(at, step) for at, step in outcome.marks])
     outcome.step_seconds, outcome.step_source = pace.step_seconds, pace.source
@@ -127,7 +128,7 @@ def measured(outcome: PlanOutcome, job: Job) -> PlanOutcome:
 
 
 def _compare(outcome: PlanOutcome) -> None:
-    """Count the errors against the prior."""
+    """Compute the errors against the prior."""
     outcome.step_ratio = None
     if outcome.step_seconds and outcome.prior_step_seconds:
         outcome.step_ratio = outcome.step_seconds / outcome.prior_step_seconds
@@ -144,7 +145,7 @@ def _compare(outcome: PlanOutcome) -> None:
 
 
 def due(now: datetime) -> Iterable[PlanOutcome]:
-    """Rows of Jobs that have ended and are not settled."""
+    """Rows of ended Jobs that are not settled."""
     return (
         PlanOutcome.objects.filter(settled_at=None)
         .exclude(job__state__in=JobState.live())
@@ -154,7 +155,7 @@ def due(now: datetime) -> Iterable[PlanOutcome]:
 
 
 def settle_outcome(outcome: PlanOutcome, now: datetime) -> bool:
-    """Settle one row if all that it needs has come; else wait for it."""
+    """Settle one row if all its values have arrived. Otherwise wait."""
     job = outcome.job
     ended = job.ended_at or now
     if log_store.size(job) < job.log_bytes and now - ended < timedelta(
@@ -177,7 +178,7 @@ def settle_outcome(outcome: PlanOutcome, now: datetime) -> bool:
 
 
 def _from_minutes(outcome: PlanOutcome, job: Job) -> bool:
-    """Fill in the highest that minutes knew of each Gpu; False: not counted yet."""
+    """Fill in the maximum of each Gpu from minutes. False: not counted yet."""
     rows = UsageSummary.objects.filter(
         kind=UsageSummary.Kind.JOB, job_id=job.pk, gpu__isnull=False
     )
@@ -195,7 +196,7 @@ def _from_minutes(outcome: PlanOutcome, job: Job) -> bool:
 
 
 def why_not_counted(outcome: PlanOutcome, job: Job) -> str:
-    """Say why an outcome is no measure of the planner; "": it is."""
+    """Say why an outcome does not measure the planner. "": it does."""
     assert job.plan is not None
     if job.state in ENDED_BADLY:
         return sentence("the job {state}", state=job.state)
@@ -214,7 +215,7 @@ def _other_work(
     recipe: str,
     settings: Mapping[str, Any],
 ) -> str:
-    """Say how what a recipe ran is not what its Plan was made for; "": it is."""
+    """Say how a recipe's workload differs from its Plan's. "": it does not."""
     if recipe not in (TINY_TRANSFORMER.name, OWN_MODEL.name):
         return sentence("the recipe trains nothing")
     shape = spec.get("shape") or {}

@@ -1,8 +1,8 @@
-"""Refinements: symbolic Estimates that a worker makes and that are kept by content.
+"""Refinements: symbolic Estimates that a worker computes, stored by content.
 
-The plan page shows the closed form at once and asks for the refinement; the same
-question of anybody else is answered from the table. A row moves by compare-and-set, so
-two workers never follow the same case, and a worker that died is overtaken.
+The plan page shows the closed form at once and requests the refinement. The same
+request of another person is answered from the table. A row changes by compare-and-set,
+so two workers never compute the same case, and the work of a dead worker is taken over.
 """
 
 import hashlib
@@ -30,13 +30,15 @@ from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 ANSWERS_VERSION = 1
-"""Counts up when the same case may get another answer."""
+"""Increased when the same case may get another answer."""
 MOST_KEPT = 2000
 MOST_OPEN_PER_USER = 3
 LIMIT_SECONDS = 90.0
-"""Wall time of one child, its imports included."""
+"""Wall time of one child, including its imports."""
 STALE_SECONDS = 150
-"""A row that runs for longer has lost its worker; one that waits, its message."""
+"""A row that runs for longer has lost its worker. A waiting one has lost its
+message.
+"""
 State = Refinement.State
 
 
@@ -139,10 +141,10 @@ def compute_refinement(*, refinement_id: int, clock: Callable[[], datetime]) -> 
 
 
 def make_next_refinement(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
-    """Make the Refinement whose turn it is; return the state it ended in.
+    """Compute the next Refinement. Return its final state.
 
-    `refinement_id`: the one that was sent. Another worker may be quicker to take the
-    one whose turn it is: then it is the next one's.
+    `refinement_id`: the one that was sent. If another worker has taken the next one
+    first, the one after it is computed.
     """
     state = str(State.RUNNING)
     for _ in range(MOST_OPEN_PER_USER):
@@ -192,7 +194,7 @@ def cancel_refinement(*, user: User, key: str, now: datetime) -> bool:
 
 
 def key_of(case: Case) -> str:
-    """Return the content's address: the case, and the versions that answer it."""
+    """Return the content's address: the case, and the versions that compute it."""
     content = {
         "case": case.to_json(),
         "answers": ANSWERS_VERSION,
@@ -211,7 +213,7 @@ def _version(package: str) -> str:
 
 
 def _config(user: User, well_known: str, model_id: int | None) -> Mapping[str, Any]:
-    """Return the config.json behind a choice.
+    """Return the config.json of a choice.
 
     Raises:
         SpecInvalid: no such model, or sizes without code.
@@ -236,7 +238,7 @@ def _must_be_asked_again(row: Refinement, now: datetime) -> bool:
         since = row.started_at or row.asked_at
         return now - since > timedelta(seconds=STALE_SECONDS)
     if row.state == State.FAILED:
-        # What lies in the model fails again; a worker's bad day does not.
+        # Problems of the model fail again. Problems of the worker may not.
         return not row.problem or now - row.asked_at > timedelta(seconds=STALE_SECONDS)
     return row.state == State.CANCELLED
 

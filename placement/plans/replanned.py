@@ -77,7 +77,7 @@ def _nearest_plan(kept: StoredPlan, plans: tuple[Plan, ...], kind: str) -> Plan 
 def notify_new_plan(
     user: User, name: str, plan: StoredPlan, reservation: Reservation, now: datetime
 ) -> None:
-    """Say that a Job goes on with another Plan than it was asked with."""
+    """Notify the owner that a Job continues with another Plan than requested."""
     notices.notify(
         user=user,
         kind="plan_again",

@@ -1,4 +1,4 @@
-"""Plans that people keep: links to them, copies of them, bookings of their Gpus."""
+"""Saved Plans: links to them, copies of them, bookings of their Gpus."""
 
 import io
 import secrets
@@ -40,7 +40,7 @@ def visible_plan(user: User, plan_id: int, key: str = "") -> StoredPlan | None:
 
 
 def set_link(*, plan: StoredPlan, shared: bool) -> str:
-    """Create or revoke the link to a Plan of the User; return its key or "".
+    """Create or revoke the link to a Plan of the User. Return its key or "".
 
     A revoked link never works again, because the next one has another key.
     """
@@ -53,7 +53,7 @@ def set_link(*, plan: StoredPlan, shared: bool) -> str:
 
 
 def own_copy(*, user: User, plan: StoredPlan, now: datetime) -> StoredPlan:
-    """Return a Plan that is the User's own: this one, or a copy of another's."""
+    """Return the User's own Plan: this one, or a copy of another's."""
     if plan.owner_id == user.pk:
         return plan
     with transaction.atomic(durable=True):
@@ -72,12 +72,12 @@ def own_copy(*, user: User, plan: StoredPlan, now: datetime) -> StoredPlan:
 
 @dataclass(frozen=True)
 class PlanStarts:
-    """When a Plan could start, by the calendar; None: not within its horizon."""
+    """When a Plan could start, by the calendar. None: not within its horizon."""
 
     own: datetime | None
     """On exactly its Gpus."""
     other: datetime | None = None
-    """Sooner, on others that suit."""
+    """Sooner, on other suitable Gpus."""
     other_gpus: tuple[str, ...] = ()
 
 
@@ -108,11 +108,11 @@ def book_plan(
     hours: float,
     now: datetime,
 ) -> Reservation:
-    """Book a Plan's Gpus from a time for so many hours; None: from now.
+    """Book a Plan's Gpus from a time for this many hours. None: from now.
 
     Raises:
-        BadInput: a Gpu of it is gone; hours out of range.
-        Refusal, NotAllowed: as the calendar says.
+        BadInput: a Gpu of it is gone, or hours are out of range.
+        Refusal, NotAllowed: by the calendar.
     """
     window = offered(user=user, at=at, hours=hours, now=now)
     uuids = Plan.from_json(plan.plan).gpu_uuids
@@ -138,7 +138,7 @@ def book_plan(
 
 
 def plan_archive(made: LaunchFiles) -> bytes:
-    """Return the archive; the same Plan gives the same bytes."""
+    """Return the archive. The same Plan gives the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in made.files:

@@ -1,8 +1,8 @@
-"""From a ModelSpec and the Gpus as they are, or will be, to ranked Plans.
+"""From a ModelSpec and present or future Gpus to ranked Plans.
 
-Which Gpus there are stands in ``available_gpus.py``; how Plans are made, in
-``placement.planner.search.planner``. Here they meet the calendar: when could a Plan
-start?"""
+``available_gpus.py`` has the Gpus, ``placement.planner.search.planner`` makes Plans.
+This module searches the calendar for a start.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -47,9 +47,9 @@ from reservations.store.gpu_rows import calendar_gpus
 from telemetry.models import Gpu
 
 MOST_STARTS = 12
-"""Starts that are planned for, one after another, until one has a Plan."""
+"""Starts that are tried one after another until one has a Plan."""
 KEPT_PLANS = 200
-"""Plans of one User that no job and no move names."""
+"""Plans of one User that no job and no move refers to."""
 
 __all__ = [
     "BOOKED",
@@ -99,7 +99,7 @@ class EarliestPlans:
     found: PlanSet
     offered: AvailableGpus
     first: "EarliestPlans | None" = None
-    """What there is at the start that was asked for; None: this is it."""
+    """The answer for the requested start. None: this is it."""
 
 
 def soonest_plans(
@@ -134,7 +134,7 @@ def soonest_plans(
     for start in _starts(at, hours, now):
         there = offered(user=user, at=start, hours=hours, now=now)
         usable = frozenset(offer.uuid for offer in there.offers if offer.usable)
-        # What did not fit on more empty Gpus does not fit on fewer.
+        # A model that did not fit on more empty Gpus does not fit on fewer.
         if any(usable <= earlier for earlier in tried):
             continue
         found = make_plans(
@@ -175,7 +175,7 @@ def _later(at: datetime | None, hours: float, now: datetime) -> list[datetime]:
 
 
 def _search(at: datetime | None, now: datetime) -> SlotSearch:
-    """Return where the calendar is searched: from a start to the horizon."""
+    """Return the range of the calendar's search: from a start to the horizon."""
     policy = site_policy()
     begin = now if at is None or at <= now else grid_ceil(at, policy.grid_seconds)
     return SlotSearch(
@@ -196,11 +196,11 @@ def earliest_start(
 ) -> EarliestStart | None:
     """Return the first Window from a start on in which a Plan can be booked.
 
-    On its own Gpus where they are free together then, else on others that suit; by
-    the calendar alone: quota and limits are asked when it is booked.
+    On its own Gpus if they are free together then, otherwise on other suitable ones.
+    Only the calendar counts. Quota and limits are checked on booking.
 
     Args:
-        same_gpus: on no others than its own.
+        same_gpus: only on its own Gpus.
 
     Raises:
         WorkloadInvalid: hours out of range.
@@ -239,12 +239,13 @@ def earliest_start(
 def save_plan(
     *, user: User, spec: ModelSpec, plan: Plan, now: datetime, address: str = ""
 ) -> StoredPlan:
-    """Store a chosen Plan, so that a booking and a Job can name it.
+    """Store a chosen Plan, so that a booking and a Job can refer to it.
 
-    The oldest of this User beyond `KEPT_PLANS` go, unless something names them.
+    The oldest Plans of this User beyond `KEPT_PLANS` are deleted, unless they are in
+    use.
 
     Args:
-        address: the query that opens the planning page with its question again.
+        address: the query that opens the planning page with the same question.
     """
     with transaction.atomic(durable=True):
         kept = StoredPlan.objects.create(
@@ -261,9 +262,9 @@ def save_plan(
 
 
 def forget_old_plans(user: User) -> None:
-    """Delete a User's oldest Plans beyond `KEPT_PLANS` that nothing names.
+    """Delete a User's oldest Plans beyond `KEPT_PLANS` that are not in use.
 
-    Jobs and moves name Plans by a key, and jobs that wait in what will be launched.
+    Jobs and moves refer to Plans by a key, and waiting Jobs in their stored launch.
     """
     wanted = [
         *WaitingLaunch.objects.filter(waiting__user=user).values_list("launch"),

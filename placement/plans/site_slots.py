@@ -30,11 +30,11 @@ from django.conf import settings
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 3.0
 POLL_SECONDS = 0.1
-"""How often one that waits asks again, where nothing in its own process ends before."""
+"""How often a waiting request asks again, if no slot of its own process ends first."""
 BROKER_SECONDS = 2.0
-"""How long one question to the broker may take."""
+"""Time limit of one request to the broker."""
 CONNECTIONS = 4
-"""Of one event loop, for all questions."""
+"""Of one event loop, for all requests."""
 OUTAGES = (redis.RedisError, OSError)
 UNBOUNDED = 10**6
 
@@ -117,37 +117,37 @@ return 0
 
 
 class SlotVerdict(StrEnum):
-    """What the site answers to a ticket."""
+    """The site's answer to a ticket."""
 
     IN = "in"
-    """It holds a slot."""
+    """It has a slot."""
     WAIT = "wait"
     USER_FULL = "user"
-    """The User has as many running and waiting as one may have."""
+    """The User has the maximum of running and waiting operations."""
     ALL_FULL = "all"
-    """As many wait as may."""
+    """The maximum is waiting."""
 
 
 @dataclass(frozen=True)
 class SlotLimits:
-    """Of one kind of thing, for the whole site."""
+    """Limits of one kind of operation, for the whole site."""
 
     slots: int
-    """That run at once."""
+    """Running at once."""
     running_per_user: int = UNBOUNDED
     per_user: int = UNBOUNDED
-    """That run or wait."""
+    """Running or waiting."""
     waiting: int = 0
-    """That wait."""
+    """Waiting."""
 
 
 @dataclass(frozen=True)
 class SlotTicket:
-    """One that wants a slot."""
+    """A request for a slot."""
 
     user_pk: int
     size_bytes: int = 0
-    """Room that it takes on the disk of its machine."""
+    """The disk space that it needs on its machine."""
     host: str = field(default_factory=socket.gethostname)
     arrived: int = field(default_factory=time.time_ns)
     key: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -187,10 +187,10 @@ class SiteSlots:
     async def enter(
         self, ticket: SlotTicket, bounds: SlotLimits
     ) -> tuple[SlotVerdict, int]:
-        """Ask for a slot, or ask again.
+        """Request a slot, or ask again.
 
         Returns:
-            the verdict, and the number of other waiting requests (or of the User's own,
+            The verdict, and the number of other waiting requests (or of the User's own,
             if they have too many).
 
         Raises:
@@ -207,7 +207,7 @@ class SiteSlots:
         return verdict, int(count)
 
     async def leave(self, ticket: SlotTicket) -> None:
-        """Give a slot, or a place in the queue, back. An outage is no error."""
+        """Return a slot, or leave the queue. An outage is no error."""
         self._held.discard(str(ticket))
         if not self._held and self._renewal is not None:
             self._renewal.cancel()
@@ -218,10 +218,10 @@ class SiteSlots:
             await broker.zrem(self._keys[1], str(ticket))
 
     async def held_bytes(self, host: str) -> int:
-        """Return what the holders on one machine take on its disk.
+        """Return the disk space that the holders on one machine need.
 
         Raises:
-            OUTAGES: the broker is away.
+            OUTAGES: the broker is unreachable.
         """
         members = await self._broker().zrange(self._keys[0], 0, -1)
         told = (member.decode().split("|") for member in members)
@@ -253,11 +253,11 @@ class SiteSlots:
 
 
 class SlotRefused(Exception):
-    """No slot came in time, or too many wait."""
+    """No slot was free in time, or too many wait."""
 
 
 class SlotsUnknown(SlotRefused):
-    """The broker is away, so nobody knows what runs."""
+    """The broker is unreachable, so the running operations are unknown."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What pages of plans queue for a worker."""
+"""Tasks that pages of plans queue for a worker."""
 
 from celery import shared_task
 from django.utils import timezone
@@ -8,5 +8,7 @@ from placement.plans.refinement import make_next_refinement
 
 @shared_task(name="placement.tasks.refine")
 def refine(refinement_id: int) -> str:
-    """Follow one Refinement: whose turn it is. Seconds: on its own queue (settings)."""
+    """Compute the next Refinement. It takes seconds, so it has its own queue
+    (settings).
+    """
     return make_next_refinement(refinement_id=refinement_id, clock=timezone.now)

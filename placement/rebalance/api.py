@@ -1,4 +1,4 @@
-"""Moves of running Jobs over the JSON API: the log, the allowance, yes and no."""
+"""Moves of running Jobs over the JSON API: list, permission, accept and decline."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ router = Router(tags=["placement"])
 
 
 class Allowance(Schema):
-    """Whether a Job is looked at again, and how it may be started again."""
+    """Whether a Job is reviewed, and how it may be restarted."""
 
     may_move: bool
     restart: RestartMode = RestartMode.NOT
@@ -27,7 +27,7 @@ class Allowance(Schema):
 
 @router.get("/jobs/{int:job_id}/moves")
 def move_list(request: HttpRequest, job_id: int) -> dict[str, Any]:
-    """What looking again came to, newest first: predicted and realised."""
+    """The reviews of a Job, newest first, with predicted and actual gain."""
     job = Job.objects.visible_to(reader(request)).filter(pk=job_id).first()
     if job is None:
         raise NotFound(what=sentence("job #{job_id}", job_id=job_id))
@@ -36,7 +36,7 @@ def move_list(request: HttpRequest, job_id: int) -> dict[str, Any]:
 
 @router.post("/jobs/{int:job_id}/moves")
 def move_allow(request: HttpRequest, job_id: int, body: Allowance) -> dict[str, Any]:
-    """Say whether one's Job is looked at, and how it may be started again."""
+    """Set whether the caller's Job is reviewed, and how it may be restarted."""
     return _facts(
         allow_moves(
             job_id=job_id,
@@ -50,13 +50,13 @@ def move_allow(request: HttpRequest, job_id: int, body: Allowance) -> dict[str, 
 
 @router.post("/jobs/{int:job_id}/moves/{int:move_id}/accept")
 def move_accept(request: HttpRequest, job_id: int, move_id: int) -> dict[str, Any]:
-    """Accept a proposal; it is carried out within seconds."""
+    """Accept a proposal. It is carried out within seconds."""
     return _decide(request, job_id, move_id, accept=True)
 
 
 @router.post("/jobs/{int:job_id}/moves/{int:move_id}/decline")
 def move_decline(request: HttpRequest, job_id: int, move_id: int) -> dict[str, Any]:
-    """Decline a proposal; the same is not asked again for an hour."""
+    """Decline a proposal. It is not made again for an hour."""
     return _decide(request, job_id, move_id, accept=False)
 
 

@@ -36,11 +36,11 @@ from telemetry.protocol.sentences import joined, sentence
 
 State = MoveDecision.State
 DECLINED_SECONDS = 3600
-"""The same proposal is not made again for so long after a no."""
+"""After a decline the same proposal is not made again for this long."""
 FAILED_SECONDS = 600
-"""Nor after it could not be carried out."""
+"""The same after a move that failed."""
 BEGIN_SECONDS = 600
-"""A Job that has not begun elsewhere by then holds up no other move."""
+"""A Job that has not begun elsewhere by then no longer delays other moves."""
 MOST_REASON = 600
 
 
@@ -55,7 +55,7 @@ def write(
     state: str,
     now: datetime,
 ) -> MoveDecision:
-    """Write a decision; a stay that says the same of the same place counts up."""
+    """Store a decision. A repeated decision to stay only increases its count."""
     fields = _numbers(weighed, verdict) | {"reason": verdict.reason[:MOST_REASON]}
     last = job.moves.first()
     if (
@@ -103,7 +103,7 @@ def _numbers(
 def _save_moved_plan(
     job: Job, weighed: plan_evaluation.RebalanceEvaluation, plan: Plan, now: datetime
 ) -> StoredPlan:
-    """Keep the Plan under its new Gpus."""
+    """Save the Plan with its new Gpus."""
     return StoredPlan.objects.create(
         owner=job.owner,
         title=f"{weighed.spec.name}: {plan.title}"[:160],
@@ -117,7 +117,7 @@ def _save_moved_plan(
 def same_offer(
     row: MoveDecision, weighed: plan_evaluation.RebalanceEvaluation, cause: str
 ) -> bool:
-    """Whether a proposal that stands says what a look says now."""
+    """Whether the open proposal equals the result of the present review."""
     return (row.cause, row.to_gpus) == (cause, weighed.to_gpus)
 
 
@@ -127,7 +127,7 @@ def refresh(
     verdict: MoveVerdict,
     now: datetime,
 ) -> None:
-    """A proposal still holds; by a policy that was changed it may be done now."""
+    """Refresh an open proposal. By a changed policy it may be carried out now."""
     fields = _numbers(weighed, verdict) | {"reason": verdict.reason[:MOST_REASON]}
     if verdict.act is RebalanceAction.DO:
         fields |= {"state": State.ACCEPTED, "automatic": True, "decided_at": now}
@@ -141,7 +141,7 @@ def refresh(
 def recent_refusal(
     job: Job, weighed: plan_evaluation.RebalanceEvaluation, cause: str, now: datetime
 ) -> str:
-    """Why the same is not tried again so soon, in words; "" where it may be."""
+    """Return why the same move is not tried again so soon, in words. "": it may be."""
     lately = Q(
         state=State.DECLINED, decided_at__gt=now - timedelta(seconds=DECLINED_SECONDS)
     ) | Q(state=State.FAILED, seen_at__gt=now - timedelta(seconds=FAILED_SECONDS))
@@ -156,7 +156,7 @@ def recent_refusal(
 
 
 def withdraw(row: MoveDecision, now: datetime, *, reason: str) -> bool:
-    """Withdraw a decision not yet carried out; False: another process was first."""
+    """Withdraw a decision not yet carried out. False: another process was first."""
     waiting = [State.PROPOSED, State.ACCEPTED]
     words = joined([row.reason, sentence("Withdrawn: {why}", why=reason)])[:MOST_REASON]
     taken = MoveDecision.objects.filter(pk=row.pk, state__in=waiting).update(
@@ -167,19 +167,20 @@ def withdraw(row: MoveDecision, now: datetime, *, reason: str) -> bool:
     return taken == 1
 
 
-# --- what people say ------------------------------------------------------------------
+# --- people's decisions
+# ----------------------------------------------------------------
 
 
 @transaction.atomic(durable=True)
 def allow_moves(
     *, job_id: int, user: User, may_move: bool, restart: str, now: datetime
 ) -> Job:
-    """Say whether a Job is looked at, and how it may be started again.
+    """Set whether a Job is reviewed, and how it may be restarted.
 
     Raises:
         NotFound, NotAllowed: as for stopping it.
-        ValueError: no such way to start again.
-        LaunchInvalid: it runs over several nodes, and stays where it is.
+        ValueError: no such way to restart.
+        LaunchInvalid: it runs over several nodes, and cannot be moved.
     """
     job = _own_job(job_id, user, act=sentence("say how to move"))
     if may_move and job.parts.exists():
@@ -196,11 +197,11 @@ def allow_moves(
 def decide(
     *, job_id: int, move_id: int, user: User, accept: bool, now: datetime
 ) -> MoveDecision:
-    """Accept a proposal, or decline it. Carried out by the next tick.
+    """Accept or decline a proposal. The next tick carries it out.
 
     Raises:
-        MoveGone: it does not stand any more.
-        RestartNotAllowed: the Job has not said how it may be started again.
+        MoveGone: the proposal is no longer open.
+        RestartNotAllowed: the Job does not allow a restart.
         NotFound, NotAllowed.
     """
     job = _own_job(job_id, user, act=sentence("decide about a move of"))
@@ -246,7 +247,7 @@ def _own_job(job_id: int, user: User, *, act: str) -> Job:
 
 
 def next_accepted() -> Iterable[MoveDecision]:
-    """The oldest accepted move, if none is in flight."""
+    """Return the oldest accepted move, if none is in flight."""
     if MoveDecision.objects.filter(state=State.MOVING).exists():
         return []
     rows = MoveDecision.objects.filter(state=State.ACCEPTED).exclude(plan=None)
@@ -256,8 +257,8 @@ def next_accepted() -> Iterable[MoveDecision]:
 def carry_out(row: MoveDecision, now: datetime) -> bool:
     """Move a Job: book, give back, stop, launch, all in one transaction.
 
-    What the rules, a faster booking or a stranger refuse changes nothing and is
-    written down.
+    A refusal by the rules, a faster booking or a stranger changes nothing and is
+    recorded.
     """
     try:
         with transaction.atomic(durable=True):
@@ -330,14 +331,14 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
 
 
 def _resumes(job: Job) -> bool:
-    """Say whether the next Job takes the checkpoint that this one leaves at its end."""
+    """Say whether the next Job resumes from the checkpoint that this one writes."""
     if job.restart != RestartMode.RESUMES or not checkpoint_relay.allowed():
         return False
     return not Job.objects.filter(resume_from=job).exists()
 
 
 def _check_still_free(job: Job, plan: Plan, now: datetime) -> None:
-    """Refuse where the Job has ended, or a Gpu is not as free as it was.
+    """Refuse if the Job has ended, or a Gpu is less free than it was.
 
     Raises:
         MoveGone: with the reason.
@@ -375,16 +376,16 @@ def _fail(pk: int, old: str, why: str, now: datetime) -> bool:
     return failed == 1
 
 
-# --- what came of it --------------------------------------------------------------
+# --- outcomes -------------------------------------------------------------------------
 
 
 def in_flight() -> Iterable[MoveDecision]:
-    """Moves whose new Job has not been seen to begin."""
+    """Moves whose new Job has not begun."""
     return MoveDecision.objects.filter(state=State.MOVING).select_related("next_job")
 
 
 def advance_move(row: MoveDecision, now: datetime) -> bool:
-    """Land a move when its Job has begun, or give it up."""
+    """Complete a move whose Job has begun, or give it up."""
     job = row.next_job
     if job is not None and job.started_at is not None:
         assert row.moved_at is not None
@@ -414,7 +415,7 @@ def advance_move(row: MoveDecision, now: datetime) -> bool:
 
 
 def realise(job: Job, now: datetime) -> None:
-    """Write what a move gained, once the Job that came of it shows its pace."""
+    """Store the gain of a move, once the new Job's pace is known."""
     row = getattr(job, "came_by", None)
     if row is None or job.step_seconds is None:
         return

@@ -41,23 +41,23 @@ from telemetry.protocol.sentences import counted, joined, sentence
 from telemetry.rules.alert_rules import breaking_rules
 
 STATE_BYTES_PER_SECOND = 1e9
-"""Through a checkpoint on a drive of the node, written and read again."""
+"""Through a checkpoint on a drive of the node, written and read."""
 MOST_NAMED = 6
-"""Gpus that a reason lists one by one."""
+"""Gpus that a reason names."""
 MOST_ELAPSED_LOOKS = 3
-"""Time in which nobody looked does not count as regret."""
+"""Time without reviews does not count as regret."""
 
 
 @dataclass(frozen=True)
 class RebalanceEvaluation:
-    """What one look is judged by, and what a move would need."""
+    """The facts of one review, and the requirements of a move."""
 
     look: MoveSnapshot
     spec: ModelSpec
     current: Plan
     plan: Plan | None
     gpu_ids: tuple[int, ...] = ()
-    """All that the rest of the Reservation would hold."""
+    """All Gpus that the rest of the Reservation would hold."""
 
     @property
     def from_gpus(self) -> list[str]:
@@ -66,7 +66,7 @@ class RebalanceEvaluation:
 
     @property
     def to_gpus(self) -> list[str]:
-        """Labels by rank; [] where there is nowhere to go."""
+        """Labels by rank. []: there is no other place."""
         return [] if self.plan is None else [s.gpu_label for s in self.plan.shards]
 
 
@@ -84,10 +84,10 @@ def weigh(
     looked_at: datetime | None,
     now: datetime,
 ) -> RebalanceEvaluation:
-    """Weigh a Job with a Plan.
+    """Compare a Job's Plan with other places.
 
     Raises:
-        PlanInvalid, SpecInvalid, WorkloadInvalid: its stored Plan is of an old form.
+        PlanInvalid, SpecInvalid, WorkloadInvalid: its stored Plan has an old form.
     """
     assert job.plan is not None
     spec = ModelSpec.from_json(job.plan.spec)
@@ -99,7 +99,7 @@ def weigh(
     pace = 1.0
     step_now = own
     if job.step_seconds is not None and own:
-        # Predictions are scaled to what the Job itself has shown.
+        # Predictions are scaled by the Job's measured pace.
         pace, step_now = job.step_seconds / own, job.step_seconds
     step_new = None if best is None else best.step_seconds * pace
     gpu_ids, dearer = _holding(job, best, offers)
@@ -129,11 +129,11 @@ def weigh(
     return RebalanceEvaluation(look, spec, current, best, gpu_ids)
 
 
-# --- what is offered -----------------------------------------------------------------
+# --- the offered Gpus -----------------------------------------------------------------
 
 
 def offers_for(job: Job, now: datetime) -> dict[str, GpuOffer]:
-    """Return by UUID the Gpus as they would be without the Job, for its Window's rest.
+    """Return, by UUID, the Gpus without the Job, for the rest of its Window.
 
     Gpus of other Reservations are not offered, not even those of the same User.
     """
@@ -153,7 +153,7 @@ def offers_for(job: Job, now: datetime) -> dict[str, GpuOffer]:
 
 @dataclass(frozen=True)
 class _GpuUse:
-    """What the Job's own processes do on one Gpu, and what others do there."""
+    """The use of one Gpu by the Job's own processes, and by others."""
 
     own_bytes: int
     own_processes: int
@@ -185,7 +185,7 @@ def _use(processes: Sequence[Mapping[str, Any]], job: int, likely: int) -> _GpuU
 
 
 def _without(offer: GpuOffer, use: _GpuUse | None) -> GpuOffer:
-    """The Gpu as it would be if the Job were not there."""
+    """Return the Gpu without the Job."""
     if use is None or not use.own_processes:
         return offer
     used = max(0, offer.used_bytes - use.own_bytes)
@@ -198,13 +198,16 @@ def _without(offer: GpuOffer, use: _GpuUse | None) -> GpuOffer:
     )
 
 
-# --- what the planner says --------------------------------------------------------
+# --- the planner's answers
+# --------------------------------------------------------------
 
 
 def _plans(
     spec: ModelSpec, workload: Workload, like: Plan, offers: Sequence[GpuOffer]
 ) -> list[Plan]:
-    """Plans of the same strategy, number of Gpus and remedies, the fastest first."""
+    """Return Plans with the same strategy, number of Gpus and remedies, fastest
+    first.
+    """
     found = planning.make_plans(
         spec=spec,
         workload=workload,
@@ -238,7 +241,7 @@ def _seconds_on_own_gpus(
     current: Plan,
     offers: Mapping[str, GpuOffer],
 ) -> float | None:
-    """Seconds a step where the Job is, as its Gpus are now; None: it does not fit."""
+    """Return the step time on the Job's Gpus as they are now. None: it does not fit."""
     own = [offers[uuid] for uuid in current.gpu_uuids if uuid in offers]
     if len(own) < len(current.shards) or not all(offer.usable for offer in own):
         return None
@@ -260,7 +263,7 @@ def _best_other_plan(
     offers: Mapping[str, GpuOffer],
     trouble: GpuTrouble | None,
 ) -> tuple[Plan | None, str]:
-    """The best Plan that is not where the Job is, nearest first; or why none."""
+    """Return the best Plan elsewhere, nearest first, or why there is none."""
     shunned = _troubled_gpus()
     open_to = {
         uuid: offer
@@ -333,7 +336,8 @@ def _no_place_reason(
     )
 
 
-# --- what a move needs and costs ---------------------------------------------------
+# --- requirements and cost of a move
+# -----------------------------------------------------
 
 
 def _holding(

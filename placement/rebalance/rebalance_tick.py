@@ -37,11 +37,11 @@ from telemetry.protocol.sentences import sentence
 from telemetry.rules.isolated_steps import RowSteps, isolated
 
 TROUBLE_SECONDS = 60
-"""Between two looks at a Job in trouble where the site looks at nothing else."""
+"""Between two reviews of a Job in trouble, if the site reviews no other Jobs."""
 REVIVE_SECONDS = 600
-"""A Job that a broken Gpu ended is worth moving for so long."""
+"""For this long, a Job that a broken Gpu ended may still be moved."""
 MOST_LOOKS = 20
-"""In one tick; the next tick takes the next ones."""
+"""Per tick. The next tick handles the next ones."""
 _ENDED_BADLY = (JobState.FAILED, JobState.LOST)
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ _each = RowSteps(logger, "move")
 
 
 def rebalance_jobs(now: datetime) -> dict[str, int]:
-    """Run every step once; how many rows each one moved."""
+    """Run every step once. Return how many rows each one changed."""
     policy = PlacementPolicy.current()
     troubles = _troubles()
     return {
@@ -65,7 +65,7 @@ def rebalance_jobs(now: datetime) -> dict[str, int]:
     }
 
 
-# --- which Jobs -------------------------------------------------------------------
+# --- the Jobs to review --------------------------------------------------------------
 
 
 def _troubles() -> dict[int, tuple[GpuTrouble, datetime]]:
@@ -92,7 +92,7 @@ def _troubles() -> dict[int, tuple[GpuTrouble, datetime]]:
 
 
 def _planned():  # type: ignore[no-untyped-def]
-    """Jobs with a Plan on one node whose Reservation runs."""
+    """Jobs with a Plan on one node and a running Reservation."""
     return (
         Job.objects.filter(reservation__state=State.ACTIVE, parts=None)
         .exclude(plan=None)
@@ -125,21 +125,21 @@ def _jobs_to_evaluate(
 
 
 def _unmeasured() -> Q:
-    """Jobs that came by a move whose gain is not known yet."""
+    """Jobs that were moved, with a gain not known yet."""
     return Q(
         came_by__state=MoveDecision.State.MOVED, came_by__realised_gain_seconds=None
     )
 
 
 def _may_restart(job: Job, now: datetime) -> bool:
-    """Whether a Job that has ended badly just now has not been moved already."""
+    """Whether a Job that has just ended badly has not been moved already."""
     if job.ended_at is None or now - job.ended_at > timedelta(seconds=REVIVE_SECONDS):
         return False
     settled = [MoveDecision.State.MOVED, MoveDecision.State.DECLINED]
     return not job.moves.filter(state__in=settled).exists()
 
 
-# --- one look -----------------------------------------------------------------------
+# --- one review ---------------------------------------------------------------------
 
 
 def _judge_job(
@@ -148,7 +148,7 @@ def _judge_job(
     policy: PlacementPolicy,
     now: datetime,
 ) -> bool:
-    """Look at one Job, unless another worker is doing so."""
+    """Review one Job, unless another worker is doing so."""
     before = job.looked_at
     if not Job.objects.filter(pk=job.pk, looked_at=before).update(looked_at=now):
         return False
@@ -170,7 +170,7 @@ def _judge_job(
 
 
 def _settled(job: Job) -> bool:
-    """Whether a move of the Job is on its way already."""
+    """Whether a move of the Job is already in progress."""
     on_its_way = [MoveDecision.State.ACCEPTED, MoveDecision.State.MOVING]
     return job.moves.filter(state__in=on_its_way).exists()
 
@@ -181,7 +181,7 @@ def _record(
     trouble: GpuTrouble | None,
     now: datetime,
 ) -> None:
-    """Write what a look came to; the same again only counts up."""
+    """Store the result of a review. A repeated result only increases the count."""
     verdict = decide_rebalance(weighed.look)
     cause = trouble.rule if trouble else "look"
     open_row = job.moves.filter(state=MoveDecision.State.PROPOSED).first()
@@ -209,11 +209,12 @@ def _record(
         job_broadcast.publish_job(job.pk)
 
 
-# --- 4. of Jobs that ended ------------------------------------------------------------
+# --- 4. Jobs that ended
+# ------------------------------------------------------------------
 
 
 def _of_ended_jobs(now: datetime) -> Iterable[MoveDecision]:
-    """Proposals and acceptances that nothing can come of any more."""
+    """Proposals and acceptances that can no longer be carried out."""
     revivable = Q(
         job__state__in=_ENDED_BADLY,
         job__ended_at__gt=now - timedelta(seconds=REVIVE_SECONDS),

@@ -1,6 +1,6 @@
-"""The JSON API of served models: files, endpoints, what they hold.
+"""The JSON API of served models: files, endpoints, and their models.
 
-Asking a model is not here: that is the Open Inference Protocol at /serve/<job>/v2/.
+Inference is not here: it is the Open Inference Protocol at /serve/<job>/v2/.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ NOTHING_BESIDE: list[UploadedFile] = []
 
 
 class Serve(Schema):
-    """A model to serve: in the caller's reservation, or for hours from now."""
+    """A model to serve, in the caller's reservation or for hours from now."""
 
     file: int
     name: str = ""
@@ -34,13 +34,13 @@ class Serve(Schema):
     hours: float | None = None
     membership: int | None = None
     most_batch: int = 8
-    """Rows that may share a run."""
+    """Rows in one batch."""
     deadline_ms: int = 10_000
-    """Of requests that name none."""
+    """For requests without a deadline."""
     admits: str = "owner"
     threads: int = 1
     may_move: bool = True
-    """By itself, when its Gpu is lost or a stranger runs on it."""
+    """Whether it moves automatically if its Gpu is lost or a stranger uses it."""
 
 
 class Bring(Schema):
@@ -53,7 +53,7 @@ class Bring(Schema):
 
 
 class Admit(Schema):
-    """Whose models an endpoint takes: owner, account or anybody."""
+    """Whose models an endpoint accepts: owner, account or anybody."""
 
     admits: str
 
@@ -71,8 +71,9 @@ def file_add(
     file: File[UploadedFile],
     beside: File[list[UploadedFile]] = NOTHING_BESIDE,
 ) -> Status[dict[str, Any]]:
-    """Keep an ONNX model to serve it: the .onnx file, with the files of its weights in
-    `beside` where there are any, or a .zip or .tar of its folder."""
+    """Store an ONNX model to serve: the .onnx file, with the files of its weights in
+    `beside` if there are any, or a .zip or .tar of its folder.
+    """
     user, now = _user(request), timezone.now()
     check_rate("upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now)
     row = model_store.store_file(user=user, upload=file, beside=beside, now=now)
@@ -81,7 +82,7 @@ def file_add(
 
 @router.delete("/serve/files/{int:file_id}", response={204: None})
 def file_drop(request: HttpRequest, file_id: int) -> Status[None]:
-    """Delete a file that nothing serves."""
+    """Delete a file that is not being served."""
     model_store.drop_file(user=_user(request), file_id=file_id, now=timezone.now())
     return Status(204, None)
 
@@ -92,7 +93,7 @@ def endpoint_list(
     limit: int = Query(50, ge=1, le=200),
     offset: int = Query(0, ge=0, le=10**9),
 ) -> dict[str, Any]:
-    """Endpoints that one may look at, newest first."""
+    """Endpoints that the caller may see, newest first."""
     rows = show.endpoints_of(_user(request))
     page = rows[offset : offset + limit]
     return {
@@ -119,7 +120,7 @@ def endpoint_add(request: HttpRequest, body: Serve) -> Status[dict[str, Any]]:
 
 @router.get("/serve/{int:job_id}")
 def endpoint_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
-    """One endpoint with its models; their figures are at /serve/<job>/stats."""
+    """One endpoint with its models. Their figures are at /serve/<job>/stats."""
     return show.endpoint_facts(_endpoint(request, job_id))
 
 
@@ -141,7 +142,7 @@ def endpoint_move(request: HttpRequest, job_id: int) -> Status[dict[str, Any]]:
 
 @router.post("/serve/{int:job_id}/models", response={201: dict[str, Any]})
 def model_add(request: HttpRequest, job_id: int, body: Bring) -> Status[dict[str, Any]]:
-    """Add a model to an endpoint that admits it."""
+    """Add a model to an endpoint that accepts it."""
     row = serving.bring(
         user=_user(request),
         job_id=job_id,
@@ -154,7 +155,7 @@ def model_add(request: HttpRequest, job_id: int, body: Bring) -> Status[dict[str
 
 @router.delete("/serve/{int:job_id}/models/{str:name}", response={204: None})
 def model_drop(request: HttpRequest, job_id: int, name: str) -> Status[None]:
-    """Take a model out of an endpoint."""
+    """Remove a model from an endpoint."""
     serving.take_out(user=_user(request), job_id=job_id, name=name, now=timezone.now())
     return Status(204, None)
 

@@ -1,7 +1,7 @@
-"""An uploaded archive's files, as numbered ones of ours: read by a bounded child.
+"""Extract the files of an uploaded archive in a limited child process.
 
-The child (``planner/sandbox/archive.py``) only tells names and bytes; this process
-writes them, under names of its own, and never more than may be.
+The child (``planner/sandbox/archive.py``) only sends names and bytes. This process
+writes them, under its own names, within limits.
 """
 
 import json
@@ -31,7 +31,7 @@ def is_archive(name: str) -> bool:
 
 
 def unpack(archive: Path, folder: Path) -> dict[str, Path]:
-    """Write an archive's files into a folder as 0, 1, 2 ...; return them by name.
+    """Write an archive's files into a folder as 0, 1, 2 ... Return them by name.
 
     Raises:
         SpecInvalid: with the problem of the archive.

@@ -1,4 +1,4 @@
-"""Who may call a served model, who may see it, and where a call goes."""
+"""The rights to call and see a served model, and the target of a call."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from reservations.rules.errors import NotFound
 from telemetry.protocol.sentences import sentence
 
 MOST_MOVES = 64
-"""So often an address is followed to where its models are now."""
+"""How often an address is followed to the present place of its models."""
 
 
 @dataclass(frozen=True)
 class CallTarget:
-    """Where a call goes and whose it is: a registered node, a Job's own endpoint."""
+    """The target of a call and its owner: a registered node, a Job's endpoint."""
 
     node: str
     job: int
@@ -25,15 +25,15 @@ class CallTarget:
 
 
 def call_target(user: User, job_id: int, model: str | None) -> CallTarget:
-    """Return where a User's request goes.
+    """Return the target of a User's request.
 
-    The endpoint's owner may ask every model there, who brought one that one.
+    The endpoint's owner may call every model there, a model's owner that model.
 
     Args:
-        model: its name; None: health and metadata of the server.
+        model: its name. None: health and metadata of the server.
 
     Raises:
-        NotFound: no such endpoint, or not theirs to ask.
+        NotFound: no such endpoint, or the User may not call it.
         CallRefused: it has not begun, or it is over.
     """
     endpoint = _endpoint(job_id)
@@ -43,10 +43,10 @@ def call_target(user: User, job_id: int, model: str | None) -> CallTarget:
 
 
 def stats_target(user: User, job_id: int) -> CallTarget:
-    """Return where a User's question for figures goes; heads and operators too.
+    """Return the target of a User's request for figures. Heads and operators may, too.
 
     Raises:
-        NotFound: no such endpoint, or not for this User's eyes.
+        NotFound: no such endpoint, or the User may not see it.
         CallRefused: it has not begun, or it is over.
     """
     endpoint = _endpoint(job_id)
@@ -57,7 +57,7 @@ def stats_target(user: User, job_id: int) -> CallTarget:
 
 
 def _endpoint(job_id: int) -> Endpoint | None:
-    """Return the endpoint that answers for a Job: where its models moved, that one."""
+    """Return the endpoint of a Job, or the one to which its models moved."""
     rows = Endpoint.objects.select_related("job__node", "job__owner")
     found: Endpoint | None = rows.filter(job_id=job_id).first()
     for _ in range(MOST_MOVES):

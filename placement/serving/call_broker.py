@@ -74,7 +74,7 @@ _desks: "WeakKeyDictionary[asyncio.AbstractEventLoop, CallBroker]" = WeakKeyDict
 
 
 def call_broker() -> "CallBroker":
-    """The running loop's desk."""
+    """Return the running loop's broker."""
     loop = asyncio.get_running_loop()
     if loop not in _desks:
         _desks[loop] = CallBroker()
@@ -94,11 +94,11 @@ class CallBroker:
     async def place(
         self, target: CallTarget, size_bytes: int, seconds: float
     ) -> AsyncIterator[str]:
-        """Hold a place for one call of so many bytes; yields the call's name.
+        """Hold a place for one call of this many bytes. Yields the call's name.
 
         Raises:
-            CallRefused: 429 where the person has too many on the way, 503 where the Job
-                or the site has, or the broker is away.
+            CallRefused: 429 if the person has too many in flight, 503 if the Job or the
+                site has, or the broker is unreachable.
         """
         call, now = secrets.token_hex(16), time.time()
         try:
@@ -131,7 +131,7 @@ class CallBroker:
         """Send one call and wait for its answer.
 
         Raises:
-            CallRefused: no tunnel, no answer in time, or none that may be passed on.
+            CallRefused: no tunnel, no answer in time, or an invalid one.
         """
         frame = replace(call, expires_at=time.time() + call.within_seconds)
         future: asyncio.Future[NodeAnswer] = asyncio.get_running_loop().create_future()
@@ -240,7 +240,7 @@ def _too_many_requests(word: str) -> CallRefused:
 
 
 async def give(client: Any, reply: str, head: dict[str, Any], body: bytes) -> None:
-    """Put an answer where its desk looks."""
+    """Put an answer into the list of its web process."""
     async with client.pipeline(transaction=False) as pipe:
         pipe.rpush(reply, pack(head, body))
         pipe.expire(reply, LIST_SECONDS)

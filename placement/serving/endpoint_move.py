@@ -1,12 +1,12 @@
-"""Move a served model: load it at the new place, switch calls there, end the old one.
+"""Move a served model: load it at the new place, switch calls, end the old one.
 
 See docs/design/placement.md#moving-endpoints. An endpoint moves when its owner starts
 the move, or, if the owner allows it, when its Gpu breaks or an intruder uses it. The
 steps use only database rows, and each may run twice and concurrently:
 
-1. ``begin``: a Job with the same models on the best other Gpu: one of the same
-   Reservation; else one booked beside it, so that both run for a moment; where the
-   calendar or the quota does not give both, the Reservation's rest moves (the old
+1. ``begin``: a Job with the same models on the best other Gpu. This is a Gpu of the
+   same Reservation, or one booked besides it, so that both run for a moment. If the
+   calendar or the quota does not allow both, the Reservation's rest moves (the old
    place ends first).
 2. ``follow``: when the new server has loaded its models, or the old one is gone, calls
    to the old address go to the new one. A new Job that fails is given up.
@@ -49,13 +49,13 @@ from telemetry.protocol.sentences import sentence
 from telemetry.rules.isolated_steps import RowSteps
 
 LEAVE_SECONDS = 5.0
-"""From the switch to the old server's end: what was asked before is answered."""
+"""From the switch to the old server's end, for pending answers."""
 AGAIN_SECONDS = 600.0
-"""A move that failed is not tried again so soon."""
+"""A failed move is not tried again for this long."""
 REVIVE_SECONDS = 600.0
-"""An endpoint that a broken Gpu ended is worth moving for so long."""
+"""For this long, an endpoint that a broken Gpu ended may still be moved."""
 LEAST_LEFT_SECONDS = 60.0
-"""Of a Reservation: for less nothing moves."""
+"""With less time left in the Reservation, nothing moves."""
 MOST_ROWS = 100
 _ENDED_BADLY = (JobState.FAILED, JobState.LOST)
 
@@ -116,7 +116,7 @@ def move_now(*, user: User, job_id: int, now: datetime) -> Job:
 
 
 def _troubled_endpoints(uuids: set[str], now: datetime) -> Iterable[Endpoint]:
-    """Endpoints on Gpus that something is wrong with, which may move and do not yet."""
+    """Endpoints on Gpus with problems, which may move and do not yet."""
     lately = now - timedelta(seconds=AGAIN_SECONDS)
     revived = now - timedelta(seconds=REVIVE_SECONDS)
     ended = Q(job__state__in=_ENDED_BADLY, job__ended_at__gt=revived)
@@ -159,7 +159,7 @@ def _begin_move(endpoint: Endpoint, trouble: GpuTrouble, now: datetime) -> bool:
 def _start_successor(
     endpoint: Endpoint, why: str, now: datetime, *, actor: User | None, broken: bool
 ) -> Endpoint:
-    """Begin at another place. Raises as ``move_now``."""
+    """Start the endpoint at another place. Raises as ``move_now``."""
     job = endpoint.job
     alive = job.state in (JobState.RUNNING, *(_ENDED_BADLY if broken else ()))
     if not alive or job.reservation.state != State.ACTIVE:
@@ -175,7 +175,7 @@ def _start_successor(
         with transaction.atomic(durable=True):
             return _create_successor(endpoint, job.reservation, place, why, now, actor)
     try:
-        # A broken Gpu's Reservation is of no use beside another.
+        # A broken Gpu's Reservation is useless besides another.
         beside = None if broken else book_beside(job, place, now=now, actor=actor)
     except CodedError as refused:
         logger.info("job %s cannot be held twice: %s", job.pk, refused.text())
@@ -203,11 +203,11 @@ def _create_successor(
     now: datetime,
     actor: User | None,
 ) -> Endpoint:
-    """The new Job with the same models; another worker's is not doubled."""
+    """Create the new Job with the same models. Another worker's is not duplicated."""
     job = endpoint.job
     with transaction.atomic():
         Reservation.objects.select_for_update().get(pk=reservation.pk)
-        # The row of the old endpoint is the lock: it moves once at a time.
+        # The old endpoint's row is the lock, so it moves once at a time.
         Endpoint.objects.select_for_update().get(pk=endpoint.pk)
         if _has_live_successor(endpoint):
             raise CannotMove(job=job.pk, why=sentence("it is moving already"))
@@ -253,14 +253,14 @@ def _create_successor(
 
 
 def _arriving() -> Iterable[Endpoint]:
-    """New places that calls do not go to yet."""
+    """New places that do not receive calls yet."""
     return _endpoints().filter(
         follows__isnull=False, took_over_at=None, job__in=Job.objects.live()
     )[:MOST_ROWS]
 
 
 def _switch_calls(endpoint: Endpoint, now: datetime) -> bool:
-    """Send the calls there as soon as that is better than where they go now."""
+    """Switch calls to the new place as soon as it is better than the present one."""
     before = endpoint.follows
     assert before is not None
     if endpoint.job.state != JobState.RUNNING:
@@ -297,7 +297,7 @@ def _switch_calls(endpoint: Endpoint, now: datetime) -> bool:
 
 
 def _places_to_stop(now: datetime) -> Iterable[Endpoint]:
-    """Old places that calls have not come to for some seconds, and which still run."""
+    """Old places that still run, some seconds after calls were switched."""
     since = now - timedelta(seconds=LEAVE_SECONDS)
     return (
         _endpoints()

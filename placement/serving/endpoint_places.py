@@ -1,4 +1,4 @@
-"""Where an endpoint could go, and how its Reservation comes along."""
+"""The possible places of an endpoint, and the change of its Reservation."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,20 +16,20 @@ from telemetry.protocol.sentences import sentence
 
 @dataclass(frozen=True)
 class EndpointPlace:
-    """Where an endpoint could go."""
+    """A possible place of an endpoint."""
 
     offer: GpuOffer
     gpu_id: int
     own: bool
-    """It is of the same Reservation."""
+    """Whether it belongs to the same Reservation."""
 
 
 def find_place(endpoint: Endpoint, now: datetime) -> EndpointPlace:
-    """The best other Gpu: of the same Reservation, else any. Raises FitsNowhere."""
+    """Return the best other Gpu, of the same Reservation or any. Raises FitsNowhere."""
     job = endpoint.job
     rows = endpoint.models.filter(removed_at=None)
     sizes = list(rows.values_list("memory_bytes", flat=True))
-    # All at once where they fit; else as many as fit take turns, as they may here.
+    # All at once if they fit. Otherwise as many as fit take turns, as allowed here.
     wishes = sorted({sum(sizes), max(sizes, default=0)}, reverse=True)
     serving = Endpoint.objects.filter(job__in=Job.objects.live().values("pk"))
     taken = {

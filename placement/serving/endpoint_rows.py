@@ -29,7 +29,7 @@ def put_endpoint(
     follows: Endpoint | None = None,
     now: datetime,
 ) -> Endpoint:
-    """Queue the Job of an endpoint without models yet, in the caller's transaction."""
+    """Queue the Job of an endpoint without models, in the caller's transaction."""
     room = room_bytes(offer)
     simulated = {
         "room_bytes": room,
@@ -61,7 +61,9 @@ def put_endpoint(
 
 
 def check_alone(reservation: Reservation, gpu: Gpu) -> None:
-    """One server per Gpu. The Reservation is locked. Raises ServesAlready."""
+    """Refuse a second server on a Gpu. The Reservation is locked. Raises
+    ServesAlready.
+    """
     there = Endpoint.objects.filter(
         gpu=gpu,
         job__reservation=reservation,

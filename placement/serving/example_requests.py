@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 MOST_INLINE_CHARACTERS = 1000
-"""A longer body comes as a file: nobody copies it from a page."""
+"""A longer body is a file, because it is too long to copy from a page."""
 MOST_ELEMENTS = 2**20
-"""A larger tensor is sent in the binary form; no example in JSON is made of it."""
+"""A larger tensor is sent in the binary form, so there is no JSON example."""
 REQUEST_FILE = "request.json"
 _FIRST: Mapping[str, object] = {"BOOL": False, "BYTES": ""}
 
@@ -42,15 +42,15 @@ def example_request(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | Non
 
 
 def curl_command(endpoint: str, name: str, body: Mapping[str, Any] | None) -> str:
-    """Return a command for a POSIX shell that asks a model once.
+    """Return a command for a POSIX shell that calls a model once.
 
-    It reads the token from the variable TOKEN. A short body is part of the command; a
-    long one is read from request.json, in the folder where the command runs.
+    It reads the token from the variable TOKEN. A short body is part of the command. A
+    long one is read from request.json in the current folder.
 
     Args:
-        endpoint: address of the endpoint, up to and with /v2.
+        endpoint: address of the endpoint, including /v2.
         name: of the model.
-        body: of the request; None: request.json is the reader's own.
+        body: of the request. None: the reader provides request.json.
     """
     data = f"@{REQUEST_FILE}"
     if body is not None and is_inline(body):
@@ -65,5 +65,5 @@ def curl_command(endpoint: str, name: str, body: Mapping[str, Any] | None) -> st
 
 
 def is_inline(body: Mapping[str, Any]) -> bool:
-    """Return whether a command carries this body itself."""
+    """Return whether a command contains this body."""
     return len(json.dumps(body)) <= MOST_INLINE_CHARACTERS

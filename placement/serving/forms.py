@@ -1,4 +1,4 @@
-"""What people type to serve a model, and to filter the list of endpoints."""
+"""Forms to serve a model, and to filter the list of endpoints."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,14 +18,14 @@ Choices = Sequence[tuple[str, str]]
 RESERVATION, BOOK, ENDPOINT = "r", "book", "e"
 """How a place is written: r:<reservation>, book, e:<job>."""
 RESULT = "result:"
-"""How a file is written that a Job left: result:<number>; a kept one by its number."""
+"""How a file is written: result:<number> of a Job, or the number of a stored one."""
 
 ADMITS = (
     (Admits.OWNER, gettext_lazy("only I")),
     (Admits.ACCOUNT, gettext_lazy("members of the group that pays")),
     (Admits.ANYBODY, gettext_lazy("everyone")),
 )
-"""Who may add models to an endpoint, as its owner chooses it."""
+"""Whose models an endpoint accepts, as its owner chooses."""
 
 
 class EndpointFilterForm(PlainForm):
@@ -47,19 +47,19 @@ class _SeveralInput(forms.ClearableFileInput):
 
 
 class SeveralFiles(forms.FileField):
-    """A field of one file or more; its value is the list of them."""
+    """A field of one or more files. Its value is their list."""
 
     widget = _SeveralInput
 
     def clean(self, data: Any, initial: Any = None) -> list[UploadedFile]:
-        """Check each of them."""
+        """Check each file."""
         given = data if isinstance(data, list | tuple) else [data]
         cleaned = [super(SeveralFiles, self).clean(one, initial) for one in given]
         return [one for one in cleaned if one]
 
 
 class ServeForm(PlainForm):
-    """A model, a place for it, and how it is served."""
+    """A model, its place, and its settings."""
 
     upload = SeveralFiles(required=False, allow_empty_file=True)
     file = forms.ChoiceField(required=False)
@@ -93,7 +93,7 @@ class ServeForm(PlainForm):
             field.choices = choices
 
     def choose(self, number: int, name: str) -> None:
-        """Take a file that has arrived, so that it is not sent a second time."""
+        """Choose a stored file, so that it is not uploaded again."""
         field = self.fields["file"]
         assert isinstance(field, forms.ChoiceField)
         choices = dict(field.choices) | {str(number): name}  # type: ignore[arg-type]
@@ -105,14 +105,14 @@ class ServeForm(PlainForm):
         self.arrived = name
 
     def clean_name(self) -> str:
-        """A name of the protocol's; empty: made of the file's."""
+        """Return a name that the protocol allows. Empty: from the file's name."""
         name = str(self.cleaned_data["name"]).strip()
         if name and not MODEL_NAME.fullmatch(name):
             raise forms.ValidationError(NAME_RULE)
         return name
 
     def clean(self) -> dict[str, object]:
-        """A file is needed, and hours where something is booked."""
+        """Require a file, and hours if a booking is made."""
         data = super().clean() or self.cleaned_data
         if not data.get("file") and not data.get("upload") and not self.errors:
             self.add_error("upload", gettext_lazy("Choose an ONNX model."))

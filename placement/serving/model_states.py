@@ -21,16 +21,15 @@ from telemetry.protocol.sentences import sentence
 
 STATES = ("loading", "ready", "failed")
 SILENT = timedelta(seconds=45)
-"""After so long without a word an endpoint counts as down."""
+"""After this long without a report an endpoint counts as down."""
 MOST_TOLD = 32
 MOST_ROWS = 200
 
 
 def record(endpoint: Endpoint, said: object, now: datetime) -> int:
-    """Keep what a node tells of an endpoint's models; how many rows changed.
+    """Store a node's report on an endpoint's models. Return how many rows changed.
 
-    Nodes are not trusted: rows of other endpoints and words that are none count for
-    nothing.
+    Nodes are not trusted: rows of other endpoints and unknown states are ignored.
     """
     Endpoint.objects.filter(pk=endpoint.pk).update(heard_at=now)
     rows = {row.pk: row for row in endpoint.models.filter(removed_at=None)}
@@ -86,7 +85,7 @@ def silent(now: datetime) -> Iterable[Endpoint]:
 
 
 def notify_of_silence(endpoint: Endpoint, now: datetime) -> bool:
-    """Notify the owners of silent models once per silence; False: sent before."""
+    """Notify the owners of silent models once per silence. False: sent before."""
     job, last = endpoint.job, endpoint.heard_at or endpoint.job.started_at
     assert last is not None
     with transaction.atomic():

@@ -1,4 +1,4 @@
-"""ONNX models that people keep to serve: read in the jail, stored, deleted."""
+"""ONNX models to serve: read in a sandbox, stored, deleted."""
 
 import hashlib
 import os
@@ -48,17 +48,17 @@ def store_file(
     beside: Sequence[UploadedFile] = (),
     now: datetime,
 ) -> ModelFile:
-    """Read an ONNX model in the jail and keep it; the same bytes are kept once.
+    """Read an ONNX model in the sandbox and store it. The same bytes are stored once.
 
     Args:
-        user: whose it is.
+        user: its owner.
         upload: the .onnx file, or a .zip or .tar of its folder.
-        beside: the files that its weights lie in, where it came by itself.
+        beside: the files of its weights, if it was uploaded alone.
         now: aware UTC.
 
     Raises:
-        SpecInvalid: it is no ONNX model, or one that may not be served; by field.
-        FilesFull: as many as one person may keep.
+        SpecInvalid: it is no ONNX model, or one that may not be served. By field.
+        FilesFull: the person has the maximum of files.
     """
     name = Path(upload.name or "").name[:120]
     _check_uploads(name, [upload, *beside])
@@ -75,7 +75,7 @@ def store_file(
         digest = sum_of(parts) if needed else parts[0].sha256
         size_bytes = sum(part.size_bytes for part in parts)
         with transaction.atomic(durable=True):
-            # The row of the person is the lock: the count below is a promise.
+            # The lock on the person's row makes the count below exact.
             User.objects.select_for_update().get(pk=user.pk)
             same = _stored_files(user).filter(sha256=digest).first()
             if same is not None:
@@ -104,7 +104,7 @@ def store_file(
 
 
 def own_results(user: User) -> QuerySet[ResultFile]:
-    """Return the ONNX models that a User's Jobs left, and are here, newest first."""
+    """Return the stored ONNX models in the results of a User's Jobs, newest first."""
     rows = ResultFile.objects.filter(
         job__owner=user, complete_at__isnull=False, dropped_at=None
     )
@@ -146,7 +146,9 @@ def store_result(*, user: User, result_id: int, now: datetime) -> ModelFile:
 
 
 def _check_uploads(name: str, uploads: Sequence[UploadedFile]) -> None:
-    """Refuse what cannot be a model before anything is written. Raises SpecInvalid."""
+    """Refuse uploads that cannot be a model before anything is written. Raises
+    SpecInvalid.
+    """
     if not name.lower().endswith(ENDING) and not is_archive(name):
         raise SpecInvalid(
             {
@@ -187,7 +189,7 @@ def _check_uploads(name: str, uploads: Sequence[UploadedFile]) -> None:
 def _received(
     name: str, upload: UploadedFile, beside: Sequence[UploadedFile], draft: Path
 ) -> dict[str, Path]:
-    """The files that came, by name, under numbers of ours. Raises SpecInvalid."""
+    """Return the received files by name, stored under numbers. Raises SpecInvalid."""
     if is_archive(name):
         archive = draft / "archive"
         _write(upload, archive)
@@ -207,7 +209,7 @@ def _received(
 
 
 def _model_among(files: Mapping[str, Path]) -> str:
-    """The one model's name. Raises SpecInvalid."""
+    """Return the name of the one model. Raises SpecInvalid."""
     models = [name for name in files if name.lower().endswith(ENDING)]
     if len(models) != 1:
         raise SpecInvalid(
@@ -225,7 +227,7 @@ def _model_among(files: Mapping[str, Path]) -> str:
 def _parts(
     files: Mapping[str, Path], model: str, needed: Mapping[str, int]
 ) -> list[ModelFilePart]:
-    """The model's own file and those its weights lie in. Raises SpecInvalid."""
+    """Return the model's own file and its weight files. Raises SpecInvalid."""
     there = from_folder_of(model, list(files))
     sizes = {name: files[whole].stat().st_size for name, whole in there.items()}
     check_there(needed, sizes)
@@ -243,7 +245,7 @@ def _store_files(
     model: str,
     parts: Sequence[ModelFilePart],
 ) -> None:
-    """Move what belongs to a model to where it stays."""
+    """Move the files of a model to their final place."""
     if not row.parts:
         files[model].replace(model_files.path_of(row))
         return
@@ -255,11 +257,11 @@ def _store_files(
 
 
 def drop_file(*, user: User, file_id: int, now: datetime) -> None:
-    """Delete a file's bytes; its row stays for the record.
+    """Delete a file's bytes. Its row stays for the record.
 
     Raises:
         NotFound: no such file of this User.
-        FileServed: a Job that lives serves it.
+        FileServed: a live Job serves it.
     """
     with transaction.atomic(durable=True):
         row = _stored_files(user).select_for_update().filter(pk=file_id).first()
@@ -278,7 +280,7 @@ def drop_file(*, user: User, file_id: int, now: datetime) -> None:
 
 
 def own_files(user: User) -> list[ModelFile]:
-    """Return the files that a User keeps, newest first."""
+    """Return the files that a User has stored, newest first."""
     return list(_stored_files(user))
 
 
@@ -287,7 +289,7 @@ def _stored_files(user: User):  # type: ignore[no-untyped-def]
 
 
 def _check_space(user: User, size_bytes: int) -> None:
-    """Raises FilesFull."""
+    """Check the limit of a person's files. Raises FilesFull."""
     found = _stored_files(user).aggregate(files=Count("pk"), total=Sum("size_bytes"))
     files, total = found["files"], found["total"] or 0
     if files >= MOST_FILES or total + size_bytes > MOST_BYTES:
@@ -299,7 +301,7 @@ def _check_space(user: User, size_bytes: int) -> None:
 def _spec_row(
     user: User, name: str, digest: str, spec: ModelSpec, now: datetime
 ) -> RegisteredModel:
-    """The ModelSpec beside it, as the plan page keeps them."""
+    """Return the ModelSpec's row, as the plan page stores them."""
     known = RegisteredModel.objects.filter(owner=user, sha256=digest, source="onnx")
     return known.first() or RegisteredModel.objects.create(
         owner=user,
@@ -313,7 +315,7 @@ def _spec_row(
 
 @contextmanager
 def _draft() -> Iterator[Path]:
-    """A folder beside where the files will lie, gone afterwards."""
+    """Yield a temporary folder beside the final one."""
     path = model_files.folder() / f".draft-{secrets.token_hex(8)}"
     path.mkdir(mode=0o700)
     try:

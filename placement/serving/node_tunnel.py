@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Open:
-    """A call that went down here and has no whole answer yet."""
+    """A call that was sent here and has no complete answer yet."""
 
     reply: str
     expires_at: float
@@ -69,7 +69,9 @@ class _Tunnel:
         self.open: dict[str, _Open] = {}
 
     async def run(self) -> None:
-        """Until the node leaves, its token is no good, or the broker is away."""
+        """Serve until the node leaves, its token is invalid, or the broker is
+        unreachable.
+        """
         up = asyncio.create_task(self._up())
         others = [asyncio.create_task(self._down()), asyncio.create_task(self._guard())]
         done, _ = await asyncio.wait({up, *others}, return_when=asyncio.FIRST_COMPLETED)
@@ -84,7 +86,7 @@ class _Tunnel:
         await self._give_up()
 
     async def _guard(self) -> None:
-        """End where the token is not the node's any more."""
+        """End when the token is no longer the node's."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
             if await database_sync_to_async(node_with)(self.shown) is None:
@@ -124,7 +126,7 @@ class _Tunnel:
                 logger.warning("%s sent what is no answer: %s", self.node, error)
 
     async def _take(self, data: bytes) -> None:
-        """Add one piece of an answer; deliver it once complete. Raises FrameInvalid."""
+        """Add one piece of an answer. Deliver it once complete. Raises FrameInvalid."""
         head, body = unpack(data)
         call = self.open.get(head["call"])
         if call is None or head["kind"] != "answer":

@@ -1,4 +1,4 @@
-"""From rows to what pages and programs show of served models."""
+"""Served models for pages and programs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from reservations.models import User
 
 
 def file_facts(file: ModelFile) -> dict[str, Any]:
-    """A kept file, ready for JSON."""
+    """Return a stored file as JSON values."""
     return {
         "id": file.pk,
         "name": file.name,
@@ -26,7 +26,7 @@ def file_facts(file: ModelFile) -> dict[str, Any]:
 
 
 def tensor_text(tensors: Sequence[Mapping[str, Any]]) -> str:
-    """Inputs or outputs as people read them: x FP32 any × 4."""
+    """Return inputs or outputs in words: x FP32 any × 4."""
     told = []
     for one in tensors:
         sizes = ["any" if size < 0 else str(size) for size in one["shape"]]
@@ -35,7 +35,7 @@ def tensor_text(tensors: Sequence[Mapping[str, Any]]) -> str:
 
 
 def model_facts(row: ServedModel) -> dict[str, Any]:
-    """A model at an endpoint."""
+    """Return a model at an endpoint."""
     return {
         "name": row.name,
         "file": row.file_id,
@@ -55,7 +55,7 @@ def _number(endpoint: Endpoint) -> int:
 
 
 def move_status(endpoint: Endpoint) -> dict[str, Any]:
-    """Where an endpoint moves or moved, for its page; {} where it stays."""
+    """Return the move of an endpoint, for its page. {}: there is none."""
     there = sorted(endpoint.successors.all(), key=_number)
     if not there:
         return {}
@@ -70,7 +70,7 @@ def move_status(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def endpoint_facts(endpoint: Endpoint) -> dict[str, Any]:
-    """An endpoint with its models and its address."""
+    """Return an endpoint with its models and its address."""
     job = endpoint.job
     rows = [row for row in endpoint.models.all() if row.removed_at is None]
     return {
@@ -92,7 +92,7 @@ def endpoint_facts(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def endpoints_of(user: User):  # type: ignore[no-untyped-def]
-    """Endpoints that a User may look at, with what their facts need."""
+    """Return the endpoints that a User may see, with the data of their facts."""
     return (
         Endpoint.objects.visible_to(user)
         .select_related("job__owner", "job__node", "job__reservation", "gpu")
@@ -103,5 +103,5 @@ def endpoints_of(user: User):  # type: ignore[no-untyped-def]
 
 
 def may_change(user: User, job: Job) -> bool:
-    """Whether a User decides over an endpoint."""
+    """Whether a User may change an endpoint."""
     return job.owner_id == user.pk

@@ -18,20 +18,20 @@ from telemetry.protocol.sentences import sentence
 
 ARENA_RATIO = 1.2
 FLOW_BYTES_PER_ROW = 2 * 2**20
-"""Tensors between operators, for each row of the batch: a guess, on the safe side."""
+"""Tensors between operators, per row of the batch: a safe guess."""
 LEAST_BYTES = 16 * 2**20
 CONTEXT_BYTES = 500 * 2**20
 """CUDA context, cuDNN and workspaces of one process
 (docs/design/placement.md#outside-the-tensors)."""
 ROOM_RATIO = 0.9
-"""Part of what is free on a Gpu that models may take together."""
+"""Part of a Gpu's free memory that models may take together."""
 ALIKE_PCT = 10.0
-"""Utilizations that differ by less are alike."""
+"""Utilizations that differ by less count as equal."""
 GIB = 2**30
 
 
 def likely_bytes(weight_bytes: int, batch: int) -> int:
-    """What a model takes while it is loaded, for batches up to this one.
+    """Return the likely memory of a loaded model, for batches up to this one.
 
     >>> likely_bytes(10 * 2**20, 1) == LEAST_BYTES
     True
@@ -41,13 +41,13 @@ def likely_bytes(weight_bytes: int, batch: int) -> int:
 
 
 def room_bytes(offer: GpuOffer) -> int:
-    """What models may take together on a Gpu."""
+    """Return the memory that models may take together on a Gpu."""
     return max(0, int((offer.free_bytes - CONTEXT_BYTES) * ROOM_RATIO))
 
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """The Gpu to serve on, or why none."""
+    """The Gpu to serve on, or why there is none."""
 
     offer: GpuOffer | None
     reasons: tuple[str, ...] = ()
@@ -59,12 +59,13 @@ def best_offer(
     *,
     without: Mapping[str, str] | None = None,
 ) -> GpuChoice:
-    """The least utilized Gpu that holds a model; of equal ones the smallest, emptiest.
+    """Return the least used Gpu that holds a model. Of equal ones the smallest,
+    emptiest.
 
     Args:
-        offers: what the calendar and the live readings leave.
-        needs_bytes: of the model while it is loaded.
-        without: UUIDs of Gpus that are left out, each with the reason.
+        offers: Gpus that the calendar and the live readings leave.
+        needs_bytes: of the loaded model.
+        without: UUIDs of excluded Gpus, each with the reason.
     """
     fits: list[GpuOffer] = []
     reasons: list[str] = []

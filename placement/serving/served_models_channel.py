@@ -21,7 +21,7 @@ MOST_STATES_BYTES = 64 * 1024
 
 @for_nodes("GET", "PUT")
 def models(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
-    """Say which models a Job is to serve now; or hear how they are."""
+    """Send the models that a Job is to serve, or receive their states."""
     endpoint = _endpoint(node, pk)
     if endpoint is None:
         return refused("not-found", "no such job that serves here")
@@ -48,7 +48,7 @@ def models(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
 
 @for_nodes("GET")
 def model(request: HttpRequest, node: Node, *, pk: int, model_id: int) -> HttpResponse:
-    """Send a piece of one model's file, or of a part of it; the node checks the sum."""
+    """Send a piece of a model's file, or of a part of it. The node checks the hash."""
     offset = number(request, "offset")
     part = number(request, "part") if "part" in request.GET else 0
     if offset is None or part is None:
@@ -63,7 +63,7 @@ def model(request: HttpRequest, node: Node, *, pk: int, model_id: int) -> HttpRe
 
 
 def _record_states(request: HttpRequest, endpoint: Endpoint) -> HttpResponse:
-    """Keep what a node tells of an endpoint's models."""
+    """Store a node's report on an endpoint's models."""
     if not 0 <= length_of(request) <= MOST_STATES_BYTES:
         return refused(
             "too-large", f"at most {MOST_STATES_BYTES} bytes, of a known length"
@@ -86,6 +86,6 @@ def _endpoint(node: Node, job_id: int) -> Endpoint | None:
 
 
 def _served(endpoint: Endpoint) -> list[ServedModel]:
-    """Return what an endpoint is to hold."""
+    """Return the models that an endpoint is to serve."""
     rows = endpoint.models.filter(removed_at=None, file__dropped_at=None)
     return list(rows.select_related("file").order_by("pk"))

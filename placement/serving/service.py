@@ -1,7 +1,7 @@
-"""Serving models: where, which, for whom. What runs follows from these rows.
+"""Serve models: deploy, add, remove. What runs follows from these rows.
 
-A Job of kind ``serve`` has an Endpoint on one Gpu of its Reservation; models come and
-go there. The node asks which models it is to hold (``channel.models``).
+A Job of kind ``serve`` has an Endpoint on one Gpu of its Reservation. Models are added
+and removed there. The node asks which models it is to serve (``channel.models``).
 """
 
 import re
@@ -49,7 +49,7 @@ MOST_HOURS = 24 * 14
 
 @dataclass(frozen=True)
 class ServingSettings:
-    """How a model is to be served; every field checked by ``read``."""
+    """The settings of a served model. ``read`` checks every field."""
 
     name: str
     most_batch: int
@@ -70,7 +70,7 @@ class ServingSettings:
 
 
 def tidy_name(file_name: str) -> str:
-    """Return a name for a model, made of its file's."""
+    """Return a name for a model, from its file's name."""
     stem = file_name.rsplit(".", 1)[0]
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip("-._")[:63] or "model"
 
@@ -108,17 +108,17 @@ def deploy(
     """Serve a model on the best Gpu of the User's Reservation, or of a new one.
 
     Args:
-        said: name, most_batch, deadline_ms, admits, threads; a missing key has its
+        said: name, most_batch, deadline_ms, admits, threads. A missing key has its
             default.
         reservation_id: the Reservation whose Gpus may be used.
         hours: instead, book the best Gpu from now for this many hours.
-        membership: the membership that pays for it; None: the only one.
+        membership: the membership that pays for it. None: the only one.
 
     Raises:
         LaunchInvalid: by field.
         NotFound: no such file or Reservation of this User.
-        FitsNowhere, ServesAlready, NothingServedFor, ReservationNotUsable,
-        TooManyJobs: as they say.
+        FitsNowhere, ServesAlready, NothingServedFor, ReservationNotUsable, TooManyJobs:
+        see there.
         Refusal, NotAllowed: the calendar does not book it.
     """
     file = _own_file(user, file_id)
@@ -183,12 +183,12 @@ def _launch(
 def bring(
     *, user: User, job_id: int, file_id: int, said: Mapping[str, Any], now: datetime
 ) -> ServedModel:
-    """Add a model to a running endpoint of the User, or to one that admits it.
+    """Add a model to a running endpoint of the User, or to one that accepts it.
 
     Raises:
-        LaunchInvalid: by field; the name is taken.
-        NotFound: no such file, or no endpoint that admits this User's models.
-        EndpointFull, TooLargeForEndpoint, JobOver: as they say.
+        LaunchInvalid: by field, for example if the name is taken.
+        NotFound: no such file, or no endpoint that accepts this User's models.
+        EndpointFull, TooLargeForEndpoint, JobOver: see there.
     """
     file = _own_file(user, file_id)
     asked = ServingSettings.read(said, file=file)
@@ -252,7 +252,7 @@ def take_out(*, user: User, job_id: int, name: str, now: datetime) -> None:
                     "take {name} out of job #{job_id}", name=name, job_id=job_id
                 )
             )
-        # Also where the endpoint is moving to just now.
+        # Also at the endpoint to which it is moving.
         there = Q(endpoint__follows=row.endpoint, name=name, removed_at=None)
         ServedModel.objects.filter(Q(pk=row.pk) | there).update(removed_at=now)
         _audit("served.removed", row, user, now)

@@ -11,7 +11,7 @@ from telemetry.protocol.sentences import joined, sentence
 
 @dataclass(eq=False)
 class FitsNowhere(JobRefusal):
-    """No GPU that may be used has enough memory for the model."""
+    """No allowed GPU has enough memory for the model."""
 
     code = "model-fits-nowhere"
     title = sentence("The model fits on no GPU")
@@ -40,7 +40,7 @@ class ServesAlready(JobRefusal):
 
 @dataclass(eq=False)
 class EndpointFull(JobRefusal):
-    """The endpoint has as many models as it may have."""
+    """The endpoint has the maximum of models."""
 
     code = "endpoint-full"
     title = sentence("The endpoint is full")
@@ -77,7 +77,7 @@ class TooLargeForEndpoint(JobRefusal):
 
 @dataclass(eq=False)
 class FilesFull(JobRefusal):
-    """The person has as many files, or bytes of files, as one may keep."""
+    """The person has the maximum of files, or of bytes."""
 
     code = "model-files-full"
     title = sentence("Too many model files")

@@ -44,7 +44,7 @@ PAGE_ROWS = 30
 
 @require_safe
 def serve_list(request: HttpRequest) -> HttpResponse:
-    """The endpoints that the User may see, and their own files."""
+    """Show the endpoints that the User may see, and the User's files."""
     user = reader(request)
     form = EndpointFilterForm(request.GET)
     form.is_valid()
@@ -84,7 +84,7 @@ def serve_list(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def serve_new(request: HttpRequest) -> HttpResponse:
-    """The form that serves a model, or its errors."""
+    """Show the form to serve a model, or its errors."""
     user = reader(request)
     posted = request.method == "POST"
     places = _places(user)
@@ -115,7 +115,7 @@ def serve_new(request: HttpRequest) -> HttpResponse:
 
 
 def _places(user: User) -> list[tuple[str, str]]:
-    """Where a model may go: own reservations, a new booking, open endpoints."""
+    """Return the possible places: own reservations, a new booking, open endpoints."""
     now = timezone.now()
     found = [(BOOK, gettext("book the best GPU, from now"))]
     found += [
@@ -139,7 +139,7 @@ def _places(user: User) -> list[tuple[str, str]]:
 
 
 def _serve(user: User, form: ServeForm) -> int | None:
-    """Do what a valid form says; refusals go back into the form."""
+    """Carry out a valid form. Refusals become errors of the form."""
     data, now = form.cleaned_data, timezone.now()
     try:
         file_id = int(data["file"])
@@ -161,7 +161,7 @@ def _serve(user: User, form: ServeForm) -> int | None:
         )
     except BadInput as error:
         for field, text in error.fields.items():
-            # What the parser calls the file is the upload here.
+            # The parser's "file" is the upload here.
             named = field in form.fields and field != "file"
             form.add_error(field if named else "upload", text)
         return None
@@ -216,11 +216,11 @@ def _store(user: User, uploads: list[UploadedFile], now: datetime) -> ModelFile:
 
 @dataclass(frozen=True)
 class CallExample:
-    """How a program asks a model once."""
+    """How a program calls a model once."""
 
     command: str
     file: str
-    """Address of its request.json; "": the command carries the request itself."""
+    """Address of its request.json. "": the command contains the request."""
     made: bool
     """False: the model's inputs are too large for an example in JSON."""
 
@@ -228,7 +228,7 @@ class CallExample:
 def _call(
     request: HttpRequest, facts: Mapping[str, Any], row: ServedModel
 ) -> CallExample:
-    """Return the command that asks a model once."""
+    """Return the command that calls a model once."""
     body = example_requests.example_request(row.file.signature["inputs"])
     command = example_requests.curl_command(
         request.build_absolute_uri(facts["address"]), row.name, body
@@ -258,7 +258,7 @@ def serve_request(request: HttpRequest, pk: int, model: int) -> HttpResponse:
 
 @require_safe
 def serve_show(request: HttpRequest, pk: int) -> HttpResponse:
-    """One endpoint; its script then follows its figures."""
+    """Show one endpoint. Its script then updates its figures."""
     user = reader(request)
     endpoint = show.endpoints_of(user).filter(job_id=pk).first()
     if endpoint is None:

@@ -1,1 +1,1 @@
-"""Jobs that wait with a request on the waitlist, and start where it is placed."""
+"""Jobs that wait with a request on the waitlist, and start when it is placed."""

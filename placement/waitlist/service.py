@@ -1,4 +1,4 @@
-"""Jobs that wait with a request on the waitlist, and start where it is placed.
+"""Jobs that wait with a request on the waitlist, and start when it is placed.
 
 A Job submitted with the request is stored as it was entered (``WaitingLaunch``). Jobs
 queued in a displaced flex Reservation wait with its new request. The tick of Jobs moves
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 def check(user: User, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``launch`` that are kept, but for the Reservation.
+    """Return the arguments of ``launch`` to store, without the Reservation.
 
     Raises:
         LaunchInvalid: fields that cannot be used.
@@ -85,12 +85,12 @@ def check(user: User, job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attach(row: WaitingRequest, launch: dict[str, Any]) -> None:
-    """Keep a launch with its request."""
+    """Store a launch with its request."""
     WaitingLaunch.objects.create(waiting=row, launch=launch, created_at=row.created_at)
 
 
 def queue_jobs_again(displaced: Reservation, again: WaitingRequest) -> bool:
-    """Have Jobs queued in a displaced Reservation wait with it."""
+    """Move Jobs queued in a displaced Reservation to its new request."""
     queued = Job.objects.filter(state=JobState.QUEUED).exclude(kind=Job.Kind.SERVE)
     queued.filter(reservation=displaced).update(
         waits_with=again,
@@ -103,7 +103,7 @@ def queue_jobs_again(displaced: Reservation, again: WaitingRequest) -> bool:
 
 
 def choices(user: User) -> JobChoices:
-    """Return the ready recipes, and the newest Plans that a User kept."""
+    """Return the recipes, and the newest Plans that a User saved."""
     plans = StoredPlan.objects.filter(owner=user).defer("spec")[:MOST_PLANS]
     return JobChoices(
         recipes=[
@@ -134,7 +134,9 @@ CARRIER = WaitingJobHooks(
 
 
 def settle_waiting_jobs(now: datetime) -> int:
-    """Bring Jobs into where their requests were placed; end what waits in vain."""
+    """Move Jobs into the Reservations of their requests. End those that wait in
+    vain.
+    """
     done = 0
     rows = WaitingLaunch.objects.exclude(waiting__state=WAITING)
     for kept in rows.select_related("waiting__user", "waiting__reservation").order_by(
@@ -160,7 +162,7 @@ def _safely(step, row, now: datetime) -> int:  # type: ignore[no-untyped-def]
 
 
 def _plan_again(kept: WaitingLaunch, now: datetime) -> StoredPlan | None:
-    """Make its Plan again where its request was placed elsewhere, if it has one."""
+    """Make its Plan again if its request was placed on other Gpus."""
     row, plan_id = kept.waiting, kept.launch.get("plan_id")
     if plan_id is None or row.state != PLACED or row.reservation is None:
         return None
@@ -196,7 +198,7 @@ def _launch(kept: WaitingLaunch, now: datetime) -> None:
 
 
 def _bring(job: Job, now: datetime) -> None:
-    """Move a queued Job into where its request was placed, or end it."""
+    """Move a queued Job into the Reservation of its request, or end it."""
     waits = job.waits_with
     Job.objects.filter(pk=job.pk).update(waits_with=None)
     if waits is None or job.state != JobState.QUEUED:
@@ -264,7 +266,9 @@ def _notify_refused(
 
 
 def _forget_jobless() -> None:
-    """A request whose last Job was stopped is one without: it is asked again."""
+    """Mark a request without Jobs, after its last Job was stopped, as one that is
+    asked.
+    """
     kept = WaitingLaunch.objects.filter(waiting=OuterRef("pk"))
     queued = Job.objects.filter(waits_with=OuterRef("pk"), state=JobState.QUEUED)
     rows = WaitingRequest.objects.waiting().filter(has_job=True)

@@ -1,8 +1,8 @@
-"""The web's side of checkpoints that travel: up from one node, down to others.
+"""The web's side of the transfer of checkpoints between nodes.
 
 A node may upload only a requested checkpoint. It may download only the checkpoint from
-which a Job ordered from it resumes. The address has the number of that Job, not
-of the Job that wrote the checkpoint.
+which a Job ordered on it resumes. The address has the number of that Job, not of the
+Job that wrote the checkpoint.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ MOST_PROBLEM = 300
 
 @for_nodes("PUT")
 def announce_checkpoint(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
-    """Receive the size of a requested checkpoint; answer the offset to continue at."""
+    """Receive the size of a requested checkpoint. Answer the offset to continue at."""
     row = _requested_transfer(node, pk)
     if row is None:
         return refused("not-found", "no checkpoint of such a job was asked for here")
@@ -83,7 +83,7 @@ def _parse_announcement(request: HttpRequest) -> tuple[int, str, str, str]:
 
 @for_nodes("PUT")
 def piece(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
-    """Store a piece at its byte offset; 409 says where to go on."""
+    """Store a piece at its byte offset. 409 has the right offset."""
     offset = number(request, "offset")
     if offset is None:
         return refused("invalid", "offset must be a whole number")
@@ -113,7 +113,9 @@ def piece(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
 
 @for_nodes("GET")
 def checkpoint(request: HttpRequest, node: Node, *, pk: int, part: int) -> HttpResponse:
-    """Send a piece of what a Job here goes on from; the whole is checked there."""
+    """Send a piece of the checkpoint for a Job of this node. The node checks the
+    whole.
+    """
     offset = number(request, "offset")
     if offset is None:
         return refused("invalid", "offset must be a whole number")
@@ -125,7 +127,7 @@ def checkpoint(request: HttpRequest, node: Node, *, pk: int, part: int) -> HttpR
 
 
 def _requested_transfer(node: Node, pk: int) -> CarriedCheckpoint | None:
-    """Return what a node was asked to bring of a Job."""
+    """Return the transfer that was requested from a node."""
     rows = CarriedCheckpoint.objects.filter(
         job=pk, node=node, state__in=checkpoint_relay.OPEN, ordered_at__isnull=False
     )
@@ -133,7 +135,7 @@ def _requested_transfer(node: Node, pk: int) -> CarriedCheckpoint | None:
 
 
 def _ordered(node: Node, pk: int, part: int) -> CarriedCheckpoint | None:
-    """Return a part of what a Job goes on from that is ordered to this node."""
+    """Return a part of the checkpoint for a Job that is ordered on this node."""
     job = Job.objects.live().filter(pk=pk, attempt__gt=0).first()
     if job is None or job.resume_from_id is None:
         return None

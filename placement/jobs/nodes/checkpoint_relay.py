@@ -39,7 +39,7 @@ class Ready:
 
 
 def allowed() -> bool:
-    """Say whether the site lets checkpoints travel."""
+    """Say whether the site allows transfers of checkpoints."""
     return PlacementPolicy.current().checkpoint_bytes > 0
 
 
@@ -122,7 +122,7 @@ def handed_back(job: Job) -> Job:
 
 
 def travels(job: Job) -> bool:
-    """Say whether a Job's checkpoint has to come from other nodes than its own."""
+    """Say whether a Job's checkpoint has to come from nodes other than its own."""
     before = job.resume_from
     if before is None:
         return False
@@ -131,7 +131,7 @@ def travels(job: Job) -> bool:
 
 
 def ready(job: Job, now: datetime) -> Ready:
-    """Return whether a due Job's checkpoint is here; ask for it where it is not."""
+    """Return whether a due Job's checkpoint is here. Request it if it is not."""
     before = job.resume_from
     if before is None or not travels(job):
         return Ready()
@@ -203,7 +203,7 @@ def _coming(before: Job, rows: list[CarriedCheckpoint]) -> str:
 
 @transaction.atomic
 def _ask(before: Job, now: datetime) -> list[CarriedCheckpoint]:
-    """Want each node's part, again where it was deleted meanwhile."""
+    """Request each node's part, again if it was deleted meanwhile."""
     numbers = list(enumerate(before.node_ids()))
     CarriedCheckpoint.objects.bulk_create(
         (
@@ -225,7 +225,7 @@ def _ask(before: Job, now: datetime) -> list[CarriedCheckpoint]:
 
 
 def start_checkpoints(job: Job) -> tuple[StartCheckpoint, ...]:
-    """Return what a Job's nodes fetch before they start it."""
+    """Return the checkpoints that a Job's nodes fetch before they start it."""
     if job.resume_from is None or not travels(job):
         return ()
     rows = job.resume_from.carried.filter(state=State.WHOLE)
@@ -246,7 +246,7 @@ def due(now: datetime) -> Iterable[CarriedCheckpoint]:
 
 
 def claim_transfer(row: CarriedCheckpoint, now: datetime) -> bool:
-    """Mark one as ordered; False: another worker was first."""
+    """Mark one as ordered. False: another worker was first."""
     rows = CarriedCheckpoint.objects.filter(
         pk=row.pk, state=row.state, ordered_at=row.ordered_at
     )
@@ -254,7 +254,7 @@ def claim_transfer(row: CarriedCheckpoint, now: datetime) -> bool:
 
 
 def delete_unneeded_bytes() -> int:
-    """Delete the bytes that nobody fetches any more: the next Job began or ended."""
+    """Delete checkpoints that are no longer needed: the next Job began or ended."""
     begun = Q(job__continued_by__started_at__isnull=False)
     over = Q(job__continued_by__ended_at__isnull=False)
     gone = Q(job__continued_by=None)
@@ -269,7 +269,7 @@ def delete_unneeded_bytes() -> int:
     return done
 
 
-# --- what the nodes bring -------------------------------------------------------------
+# --- uploads of nodes -----------------------------------------------------------------
 
 
 def announce(
@@ -323,7 +323,7 @@ def held_up(rows: Q, why: str) -> None:
 
 
 def receive(row: CarriedCheckpoint, *, offset: int, data: bytes, now: datetime) -> int:
-    """Store a piece; return how many bytes are here.
+    """Store a piece. Return how many bytes are stored.
 
     Raises:
         LogConflict: another piece is next.

@@ -1,6 +1,6 @@
-"""Checkpoints on their way from node to node, under MEDIA_ROOT.
+"""Checkpoints in transfer between nodes, under MEDIA_ROOT.
 
-``checkpoints/<job>-<attempt>-<key>-<part>.tar``; with ``.part`` while it comes.
+``checkpoints/<job>-<attempt>-<key>-<part>.tar``, with ``.part`` while it is incomplete.
 """
 
 import fcntl
@@ -14,7 +14,7 @@ from placement.planner.values.errors import LogConflict
 
 
 def path_of(row: CarriedCheckpoint) -> Path:
-    """Return where a whole one lies."""
+    """Return the path of a complete one."""
     own = f"-{row.job.key}" if row.job.key else ""
     name = f"{row.job_id}-{row.job.attempt}{own}-{row.number}.tar"
     return Path(settings.MEDIA_ROOT) / "checkpoints" / name
@@ -25,10 +25,10 @@ def _coming(row: CarriedCheckpoint) -> Path:
 
 
 def append(row: CarriedCheckpoint, *, offset: int, data: bytes) -> int:
-    """Append a piece; return how many bytes are here. The last one makes it whole.
+    """Append a piece. Return how many bytes are stored. The last one completes it.
 
     Raises:
-        LogConflict: it does not start where the stored part ends, or goes over its end.
+        LogConflict: it does not start where the stored part ends, or exceeds its end.
     """
     path = _coming(row)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)

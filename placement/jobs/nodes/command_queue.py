@@ -29,7 +29,7 @@ from telemetry.models import Gpu, Node
 from telemetry.protocol.sentences import sentence
 
 ORDER_SECONDS = 60.0
-"""An order older than this is stale; the tick sends another one by then."""
+"""An order older than this expires. By then the tick sends another one."""
 STOP_SECONDS = 60.0
 SCRIPT_CLAIM_BYTES = 4 * 2**30
 SCRIPT_CLAIM_PCT = 60.0
@@ -44,10 +44,10 @@ def new_nonce() -> str:
 
 
 def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Order:
-    """Return the order that starts a Job (or tells its shim a new end).
+    """Return the order that starts a Job (or gives its shim a new end).
 
     Args:
-        part: of a Job over several nodes, whose node the order is for.
+        part: of a Job over several nodes, for whose node the order is.
     """
     reservation = job.reservation
     issued_at, deadline_at = now.timestamp(), reservation.end.timestamp()
@@ -113,7 +113,7 @@ def stop_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Order
 
 
 def stranger_order(node_name: str, item: Running, *, now: datetime) -> Order:
-    """Return the order that ends what a node runs and this portal does not know."""
+    """Return the order that ends a Job that this portal does not know."""
     issued_at = now.timestamp()
     return Order(
         kind=OrderKind.STOP,
@@ -133,7 +133,7 @@ def stranger_order(node_name: str, item: Running, *, now: datetime) -> Order:
 
 
 def _grace_seconds(job: Job, now: datetime) -> float:
-    """Return what a Job has from TERM to KILL: in a gap never past its end."""
+    """Return a Job's time from TERM to KILL. In a gap never past its end."""
     grace = float(SitePolicy.current().stop_grace_seconds)
     if job.backfill_id is None:
         return grace
@@ -142,7 +142,7 @@ def _grace_seconds(job: Job, now: datetime) -> float:
 
 
 def carry_order(row: CarriedCheckpoint, *, now: datetime) -> Order:
-    """Return the order to bring what a node holds of an ended Job's checkpoint."""
+    """Return the order to upload a node's part of an ended Job's checkpoint."""
     issued_at = now.timestamp()
     return Order(
         kind=OrderKind.CARRY,
@@ -160,12 +160,12 @@ def carry_order(row: CarriedCheckpoint, *, now: datetime) -> Order:
 
 
 def send(order: Order, *, now: datetime) -> bool:
-    """Sign an order and put it into its node's queue; False: the broker is away."""
+    """Sign an order and put it into its node's queue. False: no broker."""
     return _send(order, order.payload(), about=sentence("job {job}", job=order.job))
 
 
 def send_process_order(order: ProcessOrder, *, now: datetime) -> bool:
-    """The same for an order against an intruder's process."""
+    """Sign and queue an order against an intruder's process. False: no broker."""
     return _send(order, order.payload(), about=sentence("process {pid}", pid=order.pid))
 
 
@@ -192,8 +192,10 @@ def _send(order: Addressed, payload: str, *, about: str) -> bool:
 
 
 def planned_uuids(job: Job) -> list[str]:
-    """Return the Gpus of the Plan that a recipe or launcher runs by, as its processes
-    are counted, or the one of an endpoint; else nothing."""
+    """Return the Gpus of the Plan by which a recipe or launcher runs, in rank order.
+
+    For an endpoint, its Gpu. Otherwise nothing.
+    """
     if job.kind == Job.Kind.SERVE:
         return [job.endpoint.gpu.uuid]
     if job.kind == Job.Kind.RECIPE and runs_by_plan(_plan_of(job)):
@@ -204,7 +206,7 @@ def planned_uuids(job: Job) -> list[str]:
 
 
 def _gpus_of(job: Job) -> list[Gpu]:
-    """Return the Gpus that a Job got (or would get), in the order it counts them."""
+    """Return the Gpus that a Job got (or would get), in its own order."""
     held = held_gpus(job)
     by_pk = {gpu.pk: gpu for gpu in held}
     by_uuid = {gpu.uuid: gpu for gpu in held}
@@ -235,14 +237,14 @@ def _claim(job: Job, node: Node) -> dict[str, Any]:
 
 
 def _plan_of(job: Job) -> dict[str, Any]:
-    """Return the Plan for the Job's own eyes; one that is too long stays here."""
+    """Return the Plan that is sent to the Job. One that is too long is not sent."""
     if job.plan is None or len(json.dumps(job.plan.plan)) > MOST_PLAN_CHARACTERS:
         return {}
     return dict(job.plan.plan)
 
 
 def _files_sha256(job: Job) -> str:
-    """Return the sum of the files that a script with a Plan finds in its folder."""
+    """Return the hash of the files that a script with a Plan gets in its folder."""
     if job.kind != Job.Kind.SCRIPT or job.plan is None:
         return ""
     return hashlib.sha256(files_for_job(job.plan)).hexdigest()

@@ -39,13 +39,13 @@ from telemetry.protocol.sentences import sentence
 
 ABSENT_SECONDS = 15.0
 CLOCK_SECONDS = 300.0
-"""A belief from before a start counts all the same after so long without the Job."""
+"""A belief from before a start counts after this long without the Job."""
 STRANGER_SECONDS = 60.0
-"""A Job that the portal does not know is stopped after so long: its row may be new."""
+"""An unknown Job is stopped after this time, because its row may be new."""
 MOST_STRANGERS = 64
 """Stop orders of that kind for one node in `STRANGER_AGAIN_SECONDS`."""
 STRANGER_AGAIN_SECONDS = 30
-"""A stop order for the same unknown job is sent again after so long."""
+"""After this time a stop order for the same unknown job is sent again."""
 REPLAYED = "replayed"
 PASSING = {
     "storage": "",
@@ -55,15 +55,17 @@ PASSING = {
     ),
     "clock": sentence("its clock is not the portal's"),
 }
-"""Refusals that may pass: the Job stays where it is and is ordered again."""
+"""Temporary refusals: the Job keeps its state and is ordered again."""
 SHOULD_SHOW = JobState.ending() | {JobState.RUNNING}
-"""A node that believes nothing of these has lost them."""
+"""States in which a Job must be in its node's belief, or it is lost."""
 
 logger = logging.getLogger(__name__)
 
 
 def record_fact(node_name: str, fact: dict[str, Any], now: datetime) -> bool:
-    """Take one message of ``facts.<node_name>``; whether it moved anything."""
+    """Process one message of ``facts.<node_name>``. Return whether it changed
+    anything.
+    """
     try:
         said = parse_fact(fact)
     except FactRefused as refusal:
@@ -127,7 +129,7 @@ def _take(job: Job, fact: JobFact, now: datetime) -> bool:
 
 
 def _take_part(job: Job, part: JobPart, fact: JobFact, now: datetime) -> bool:
-    """Apply one fact about what of a Job runs on one of its nodes."""
+    """Apply one fact about the part of a Job on one of its nodes."""
     own = fact.event is not JobEventKind.REFUSED or _answers_last_order(
         job, fact, now, part
     )
@@ -169,7 +171,7 @@ def _temporary_reason(node_name: str, fact: JobFact) -> str:
 
 
 def _store_wait_reason(job: Job, why: str, now: datetime) -> None:
-    """Write down why a Job does not start; it is ordered again by the tick."""
+    """Store why a Job does not start. The tick orders it again."""
     same = Job.objects.filter(pk=job.pk, state=JobState.STARTING)
     with transaction.atomic():
         if not same.exclude(reason=why).update(reason=why):
@@ -253,18 +255,18 @@ def _exit_text(fact: JobFact) -> str:
 
 
 def _check_in(job: Job, now: datetime) -> None:
-    """A Job that runs is its holder's presence; a co-user's is not."""
+    """Check in the holder by a running Job. A co-user's Job does not count."""
     if job.owner_id != job.reservation.user_id:
         return
     if job.reservation.checked_in_at is None:
         check_in(reservation_id=job.reservation_id, now=now, by="job")
 
 
-# --- what a node believes ---------------------------------------------------------
+# --- beliefs of nodes -----------------------------------------------------------------
 
 
 def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
-    """Compare what a node says that runs with what should be there."""
+    """Compare the Jobs that a node reports as running with those that should run."""
     moved = False
     belief = _without_strangers(node_name, belief, now)
     for pk in job_nodes.take_belief(node_name, belief, now):
@@ -279,7 +281,7 @@ def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
     for job in known.values():
         item = running.get((job.pk, job.attempt))
         if item is not None:
-            # Of an ended Job too: the tick then stops what should not run.
+            # Ended Jobs too: the tick then stops those that should not run.
             seen.append(job.pk)
             moved |= _mark_job_seen(job, item, now)
         elif job.state in SHOULD_SHOW:
@@ -289,11 +291,11 @@ def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
 
 
 def _without_strangers(node_name: str, belief: Belief, now: datetime) -> Belief:
-    """Return a belief without the Jobs that only had the number of one of ours.
+    """Return a belief without Jobs that only have the number of one of ours.
 
-    A portal that was restored from a backup gives numbers again that a node knows as
-    other Jobs. Those it does not know at all hold Gpus that it takes for free. Both are
-    stopped.
+    A portal that was restored from a backup reuses numbers that a node knows as other
+    Jobs. Jobs that the portal does not know hold Gpus that it believes to be free. Both
+    are stopped.
     """
     told: list[Running | JobFact] = [*belief.running, *belief.ended]
     named = {item.job for item in told}
@@ -356,12 +358,12 @@ def _of_node(node_name: str, belief: Belief) -> Iterable[Job]:
 
 
 def _mark_job_seen(job: Job, item: Running, now: datetime) -> bool:
-    """A Job runs there; its start may have been lost on the way."""
+    """Mark a Job as running there. Its start may have been lost on the way."""
     if job.state not in JobState.live():
         return False
     end = job.reservation.end.timestamp()
     if item.deadline_at is not None and abs(item.deadline_at - end) > 1:
-        # The node does not know the Reservation's end: the tick tells it again.
+        # The node does not know the Reservation's end, so the tick sends it again.
         Job.objects.filter(pk=job.pk).update(told_end=None)
     if item.started_at is None:
         return False
@@ -378,10 +380,10 @@ def _mark_job_seen(job: Job, item: Running, now: datetime) -> bool:
 
 
 def _mark_job_missing(job: Job, belief: Belief, now: datetime) -> bool:
-    """A Job that ran there is not named: after 15 s of that it is lost.
+    """Mark a Job as lost if the node has not named it for 15 s.
 
-    A belief from before its start may be read late, and does not count; but a node
-    whose clock is behind is not believed for ever.
+    A belief from before its start may arrive late, and does not count. But a node whose
+    clock is behind is not believed for ever.
     """
     if job.seen_at is None or job.started_at is None:
         return False

@@ -36,19 +36,19 @@ from telemetry.protocol.sentences import sentence
 
 ABSENT_SECONDS = 15.0
 OF_NODES = tuple(Launcher)[1:]
-"""All but the script that starts itself: that one begins on one node."""
+"""All except the script that starts itself, which begins on one node."""
 ON_NODE = (JobState.STARTING, JobState.RUNNING)
 
 logger = logging.getLogger(__name__)
 
 
-# --- which nodes ----------------------------------------------------------------
+# --- the nodes ------------------------------------------------------------------------
 
 
 def planned_nodes(
     plan: StoredPlan | None, *, kind: str, recipe: str, launcher: str
 ) -> list[str]:
-    """Return the nodes that a launch goes to by its Plan; []: to one."""
+    """Return the nodes of a launch by its Plan. []: one node."""
     if plan is None:
         return []
     by_recipe = recipe in BY_TORCHRUN and runs_by_plan(plan.plan)
@@ -60,7 +60,7 @@ def planned_nodes(
 
 
 def divide(job: Job, names: Iterable[str]) -> None:
-    """Write the parts of a new Job, its first node first."""
+    """Store the parts of a new Job, its first node first."""
     nodes = {node.name: node for node in Node.objects.filter(name__in=list(names))}
     JobPart.objects.bulk_create(
         JobPart(job=job, number=number, node=nodes[name])
@@ -69,7 +69,7 @@ def divide(job: Job, names: Iterable[str]) -> None:
 
 
 def of_node(job: Job, node_name: str) -> JobPart | None:
-    """Return the part of a Job that a node runs; None: none, or it has no parts."""
+    """Return the part of a Job on a node. None: none, or the Job has no parts."""
     found: JobPart | None = (
         job.parts.select_related("node").filter(node__name=node_name).first()
     )
@@ -80,7 +80,7 @@ def of_node(job: Job, node_name: str) -> JobPart | None:
 
 
 def begin(job: Job) -> str:
-    """Share a Job's Gpus out to its parts; return why that cannot be, "" if it can."""
+    """Distribute a Job's Gpus to its parts. Return why that is impossible, or ""."""
     where = dict(Gpu.objects.filter(pk__in=job.gpu_ids).values_list("pk", "node_id"))
     first = 0
     for part in job.parts.select_related("node"):
@@ -96,14 +96,14 @@ def begin(job: Job) -> str:
 
 
 def rendezvous_of(job: Job, part: JobPart) -> Meeting:
-    """Return where one part stands among the others, and where they meet."""
+    """Return the rank of one part among the others, and their rendezvous."""
     parts = list(job.parts.select_related("node"))
     first = parts[0]
     token = salted_hmac("placement.meeting", f"{job.pk}:{job.attempt}")
     return Meeting(
         node_rank=part.number,
         counts=tuple(len(one.gpu_ids) for one in parts),
-        # What the operator says; else what the first node says of itself.
+        # The operator's setting, otherwise the first node's report.
         address=first.node.address or (first.address if part.number else ""),
         port=(first.port or 0) if part.number else 0,
         token=token.hexdigest()[:32],
@@ -111,10 +111,10 @@ def rendezvous_of(job: Job, part: JobPart) -> Meeting:
 
 
 def to_order(job: Job, *, again_before: datetime | None = None) -> list[JobPart]:
-    """Return the parts that are due for an order to start.
+    """Return the parts for which a start order is due.
 
-    The first at once, the others when it has said where they meet; with
-    ``again_before`` also those that were ordered before that and not heard of.
+    The first at once, the others when it has reported the rendezvous. With
+    ``again_before`` also those that were ordered before that and have not answered.
     """
     parts = list(job.parts.select_related("node"))
     meets = parts[0].state == JobState.RUNNING and parts[0].port is not None
@@ -148,7 +148,7 @@ def joining(now: datetime) -> Iterable[Job]:
 
 
 def take_to_order(part: JobPart, nonce: str, now: datetime) -> bool:
-    """Mark a part as ordered; False: another worker was first."""
+    """Mark a part as ordered. False: another worker was first."""
     old, before = part.state, part.ordered_at
     taken = JobPart.objects.filter(pk=part.pk, state=old, ordered_at=before).update(
         state=JobState.STARTING if old == JobState.QUEUED else old,
@@ -165,7 +165,7 @@ def running(job: Job) -> list[JobPart]:
 
 
 def to_stop(job: Job, now: datetime) -> list[JobPart]:
-    """Return the parts that are to hear of the end; what never began ends here."""
+    """Return the parts to stop. Those that never began end here."""
     if job.state not in JobState.live():
         return list(job.parts.select_related("node").filter(seen_at__gt=job.ended_at))
     with transaction.atomic():
@@ -178,14 +178,14 @@ def to_stop(job: Job, now: datetime) -> list[JobPart]:
     return running(job)
 
 
-# --- what the nodes say -------------------------------------------------------------
+# --- facts of nodes -------------------------------------------------------------------
 
 
 def take(part: JobPart, fact: JobFact, now: datetime, *, believed: bool) -> bool:
-    """Apply one fact of a part's own node; whether it moved the Job.
+    """Apply one fact of a part's own node. Return whether it changed the Job.
 
     Args:
-        believed: of a refusal, whether it is of the order that was sent last.
+        believed: of a refusal, whether it answers the order that was sent last.
     """
     with transaction.atomic():
         job = Job.objects.select_for_update().get(pk=part.job_id)
@@ -246,7 +246,7 @@ def _exit_text(fact: JobFact) -> str:
 
 
 def _record_part_event(job: Job, part: JobPart, now: datetime) -> None:
-    """Write into the Job's history what became of a part."""
+    """Record a part's change in the Job's history."""
     ranks = part.info().rank_words
     why = f": {part.reason}" if part.reason else ""
     words = f"{part.node.name} ({ranks}) {part.state}{why}"[:MOST_REASON]
@@ -262,7 +262,7 @@ def _record_part_event(job: Job, part: JobPart, now: datetime) -> None:
 
 
 def _apply_part_states(job: Job, now: datetime) -> bool:
-    """Move the Job as its parts say. Its row is locked."""
+    """Change the Job's state according to its parts. Its row is locked."""
     rows = list(job.parts.select_related("node"))
     parts = [row.info() for row in rows]
     end = final_state([part.state for part in parts])
@@ -308,7 +308,7 @@ def _end(
 
 
 def give_up(job: Job, now: datetime) -> str:
-    """End the parts whose nodes are silent; return their names."""
+    """End the parts whose nodes are silent. Return their names."""
     silent = job.parts.select_related("node").exclude(state__in=list(ENDS))
     names = ", ".join(part.node.name for part in silent)
     silent.update(
@@ -317,11 +317,11 @@ def give_up(job: Job, now: datetime) -> str:
     return names
 
 
-# --- what a node believes -----------------------------------------------------------
+# --- beliefs of nodes -----------------------------------------------------------------
 
 
 def take_belief(node_name: str, belief: Belief, now: datetime) -> set[int]:
-    """Compare what a node says that runs with the parts that should be there.
+    """Compare a node's report of running Jobs with the parts that should be there.
 
     Returns the Jobs that it named as running.
     """
@@ -352,7 +352,7 @@ def take_belief(node_name: str, belief: Belief, now: datetime) -> set[int]:
 
 
 def _mark_part_seen(part: JobPart, item: Running, now: datetime) -> None:
-    """A part runs there; its start may have been lost on the way."""
+    """Mark a part as running there. Its start may have been lost on the way."""
     job = part.job
     if job.state not in JobState.live():
         return
@@ -373,7 +373,7 @@ def _mark_part_seen(part: JobPart, item: Running, now: datetime) -> None:
 
 
 def _mark_part_missing(part: JobPart, belief: Belief, now: datetime) -> None:
-    """A part that ran there is not named: after 15 s of that it is lost."""
+    """Mark a part as lost if the node has not named it for 15 s."""
     if part.seen_at is None or part.started_at is None:
         return
     if belief.at < part.started_at.timestamp():

@@ -29,22 +29,23 @@ from telemetry.protocol.units import format_bytes
 
 logger = logging.getLogger(__name__)
 MOST_BYTES = 2**33
-"""Ceiling of one stored log, against a node that lies: eight times the size at which
-a shim ends a Job, which may still print as fast as it can for its grace."""
+"""Limit of one stored log, in case a node lies. Eight times the size at which a shim
+ends a Job, because the Job may still print during its grace.
+"""
 TAIL_BYTES = 64 * 1024
 MOST_READ_BYTES = 2**20
 MOST_POINTS = 1000
 DROPPED_A_LOOK = 50
-"""Jobs whose logs are deleted in one look: each costs a listing of the folder."""
+"""Jobs whose logs are deleted in one run. Each costs a listing of the folder."""
 MOST_QUERIED = 1000
-"""Jobs that are asked for in one query."""
+"""Jobs per query."""
 _FILE = re.compile(r"(\d{1,18})-\d{1,9}(?:-([0-9a-f]{1,32}))?\..+")
 SCAN_BYTES = 32 * 2**20
-"""How much of a log one look for numbers reads; the next look goes on."""
+"""Bytes of a log that one run reads for numbers. The next run continues."""
 SEARCH_BYTES = 256 * 2**20
-"""How much of a log one search reads; the next goes on."""
+"""Bytes of a log that one search reads. The next search continues."""
 BLOCK_BYTES = 2**20
-"""What is held in memory of a log at once."""
+"""Bytes of a log in memory at once."""
 MOST_HITS = 100
 MOST_LINE_BYTES = 400
 MOST_WANTED_CHARACTERS = 200
@@ -66,23 +67,24 @@ class LogMatch:
     """A line of a log that contains the searched text."""
 
     offset: int
-    """Of the line, or of the part of a long one that is shown."""
+    """Of the line, or of the shown part of a long one."""
     data: str
 
 
 @dataclass(frozen=True)
 class LogSearch:
-    """What one search came to."""
+    """The result of one search."""
 
     hits: tuple[LogMatch, ...]
     next_offset: int | None
-    """Where the next search goes on; None: this is all."""
+    """The offset of the next search. None: there is no more."""
     size: int
 
 
 class UpToNow:
-    """A log as long as it was when it was opened: an answer that has said how long
-    it is must not grow with a Job that goes on printing."""
+    """A log up to its length when it was opened, so that an answer with a declared
+    length does not grow while the Job prints.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open it."""
@@ -90,7 +92,7 @@ class UpToNow:
         self.size = self._left = os.fstat(self._file.fileno()).st_size
 
     def read(self, most: int) -> bytes:
-        """Return the next bytes; none at the end."""
+        """Return the next bytes. Empty at the end."""
         data = self._file.read(min(most, self._left))
         self._left -= len(data)
         return data
@@ -101,10 +103,10 @@ class UpToNow:
 
 
 def path_of(job: Job, attempt: int | None = None, *, part: int = 0) -> Path:
-    """Return where the log of an attempt (the last one) is stored.
+    """Return the path of the log of an attempt (default: the last one).
 
     Args:
-        part: of a Job over several nodes; the others' logs lie beside the first's.
+        part: of a Job over several nodes. The other logs are beside the first one.
     """
     number = job.attempt if attempt is None else attempt
     own = f"-{job.key}" if job.key else ""
@@ -122,7 +124,7 @@ def size(job: Job, *, part: int = 0) -> int:
 
 
 def written_at(job: Job) -> float | None:
-    """Return when the log grew last, in Unix seconds; None without a log."""
+    """Return when the log last grew, in Unix seconds. None: there is no log."""
     try:
         return path_of(job).stat().st_mtime
     except FileNotFoundError:
@@ -130,11 +132,11 @@ def written_at(job: Job) -> float | None:
 
 
 def append(job: Job, *, attempt: int, offset: int, data: bytes, part: int = 0) -> int:
-    """Append what a node sent; return the new size.
+    """Append a piece from a node. Return the new size.
 
     Raises:
         LogConflict: it does not start where the stored part ends.
-        LogTooLarge: the log would grow over its ceiling, or no more of it is kept.
+        LogTooLarge: the log would exceed its limit, or no more of it is stored.
     """
     if job.log_dropped_at or job.log_cut_at:
         raise LogTooLarge(note(job))
@@ -155,7 +157,7 @@ def append(job: Job, *, attempt: int, offset: int, data: bytes, part: int = 0) -
 
 
 def drop_due(now: datetime) -> int:
-    """Delete the logs of Jobs that ended before the policy's days; how many Jobs."""
+    """Delete logs after the policy's number of days. Return the number of Jobs."""
     row = PlacementPolicy.objects.filter(pk=1).first() or PlacementPolicy()
     if not row.logs_keep_days:
         return 0
@@ -169,7 +171,7 @@ def drop_due(now: datetime) -> int:
 
 def _drop(job: Job, why: LogDropped, now: datetime) -> None:
     """Delete the logs of all attempts and nodes, with the numbers read from them."""
-    # First the row: from then on nothing is appended.
+    # First the row, so that nothing more is appended.
     Job.objects.filter(pk=job.pk).update(log_dropped_at=now, log_dropped_for=why)
     own = f"-{job.key}" if job.key else ""
     for attempt in range(1, job.attempt + 1):
@@ -181,9 +183,9 @@ def _drop(job: Job, why: LogDropped, now: datetime) -> None:
 def limit_each_person(now: datetime) -> dict[str, int]:
     """Keep each person's logs within the policy's bytes.
 
-    The logs of Jobs that ended first are deleted first. Where those of running Jobs
-    alone hold more, no more is stored of the ones that hold more than an equal part.
-    Costs a listing of the folder: for once a minute.
+    The logs of Jobs that ended first are deleted first. If running Jobs alone exceed
+    the limit, those with more than an equal part are cut. It costs a listing of the
+    folder, so it runs once a minute.
 
     Returns:
         How many Jobs' logs were deleted (``dropped``) and cut (``cut``).
@@ -224,14 +226,15 @@ def _by_owner() -> dict[int, dict[Job, int]]:
     for at in range(0, len(numbers), MOST_QUERIED):
         rows = Job.objects.filter(pk__in=numbers[at : at + MOST_QUERIED])
         for job in rows.only("key", "owner", "ended_at", "attempt", "log_cut_at"):
-            # A file of another Job that had the number before a restore is not its.
+            # A file of another Job with the same number, from before a restore, is not
+            # counted.
             if size_bytes := sizes.get((job.pk, job.key), 0):
                 owners[job.owner_id][job] = size_bytes
     return owners
 
 
 def _cut(job: Job, held: int, most: int, now: datetime) -> None:
-    """Store no more of a Job's log, and say so at its end."""
+    """Store no more of a Job's log, and add a line about that."""
     Job.objects.filter(pk=job.pk).update(log_cut_at=now)
     line = (
         f"\ngpuportal: the log is cut here: the logs of your jobs hold "
@@ -239,7 +242,7 @@ def _cut(job: Job, held: int, most: int, now: datetime) -> None:
     )
     first = path_of(job)
     for path in (first, *first.parent.glob(f"{first.stem}.*.log")):
-        # Only where there is one: a cut log does not begin with its end.
+        # Only if there is one, because the note must not be the first line.
         with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0, os.SEEK_END)
@@ -247,7 +250,7 @@ def _cut(job: Job, held: int, most: int, now: datetime) -> None:
 
 
 def note(job: Job) -> str:
-    """Return why a log is not, or not wholly, there; "": it is."""
+    """Return why a log is missing or incomplete. "": it is complete."""
     if job.log_dropped_at:
         day = date_format(timezone.localtime(job.log_dropped_at), "j F Y")
         why = sentence("the lab keeps logs for a limited time")
@@ -268,7 +271,7 @@ def note(job: Job) -> str:
 
 
 def read(job: Job, *, offset: int, length: int = TAIL_BYTES, part: int = 0) -> LogPiece:
-    """Return a range of the log, at most 1 MiB; negative offset: from the end."""
+    """Return a range of the log, at most 1 MiB. Negative offset: from the end."""
     total = size(job, part=part)
     start = max(0, total + offset) if offset < 0 else min(offset, total)
     data = _bytes(job, start, min(length, MOST_READ_BYTES), part=part)
@@ -276,7 +279,7 @@ def read(job: Job, *, offset: int, length: int = TAIL_BYTES, part: int = 0) -> L
 
 
 def tail(job: Job, length: int = TAIL_BYTES, *, part: int = 0) -> LogPiece:
-    """Return the end of the log, from the start of a line where there is one."""
+    """Return the end of the log, from the start of a line if possible."""
     piece = read(job, offset=-length, length=length, part=part)
     if piece.offset == 0:
         return piece
@@ -296,8 +299,8 @@ def last_lines(job: Job, count: int, *, part: int = 0) -> list[str]:
 def numbers(job: Job) -> list[dict[str, float]]:
     """Return the numbers in the log, thinned for a chart.
 
-    Earlier results are kept beside the log, so only the new part of a long log is read.
-    When there are too many points, every second one is dropped.
+    Earlier results are stored beside the log, so only the new part of a long log is
+    read. When there are too many points, every second one is dropped.
     """
     path = path_of(job)
     if not path.is_file():
@@ -334,16 +337,16 @@ def _put_by(kept: Path, state: dict[str, Any]) -> None:
         draft.write_text(json.dumps(state))
         draft.replace(kept)
     except OSError as error:
-        # On a full disk the next look reads once more what this one read.
+        # On a full disk the next run reads this part again.
         draft.unlink(missing_ok=True)
         logger.warning("%s is not kept: %s", kept.name, error)
 
 
 def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> LogSearch:
-    """Return the lines from a byte offset on that hold some text, ASCII case apart.
+    """Return the lines from a byte offset on that contain a text, ignoring ASCII case.
 
-    Reads at most 256 MiB, a mebibyte at a time, and finds at most 100 lines:
-    seconds for a gigabyte, in several calls, with the same little memory.
+    Reads at most 256 MiB, a mebibyte at a time, and finds at most 100 lines. A gigabyte
+    takes seconds, in several calls, with the same little memory.
     """
     total = size(job, part=part)
     needle = wanted.encode(errors="replace").lower()
@@ -374,7 +377,7 @@ def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> LogSearc
 
 
 def _line_at(job: Job, at: int, length: int, part: int) -> LogMatch:
-    """Return the line around a hit, or that much of a long one."""
+    """Return the line around a match, or a limited part of a long one."""
     first = max(0, at - MOST_LINE_BYTES // 2)
     near = _bytes(job, first, MOST_LINE_BYTES + length, part=part)
     start = near.rfind(b"\n", 0, at - first) + 1

@@ -1,7 +1,7 @@
 """The web's side of the HTTPS channel: scripts down to nodes, logs up.
 
-Every request carries the node's own token. A node sees its own Jobs only;
-another's is not found, whether it exists or not.
+Every request has the node's token. A node sees its own Jobs only. Others are not found,
+whether they exist or not.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ View = Callable[..., HttpResponse]
 
 
 def for_nodes(*methods: str) -> Callable[[View], View]:
-    """Admit a node that shows its token; ``view(request, node, ...)``."""
+    """Admit a node with its token. ``view(request, node, ...)``."""
 
     def decorate(view: View) -> View:
         @csrf_exempt
@@ -62,10 +62,10 @@ def for_nodes(*methods: str) -> Callable[[View], View]:
 
 
 def _same_job(request: HttpRequest, pk: Any) -> bool:
-    """Whether a node means the Job that has this number here.
+    """Whether a node's request is about the Job that has this number here.
 
-    After a restore a number may be another Job's on the node. A node whose worker is
-    older names no key.
+    After a restore the node may have another Job with this number. A node whose worker
+    is older sends no key.
     """
     key = request.headers.get(KEY_HEADER)
     if key is None or pk is None:
@@ -74,12 +74,12 @@ def _same_job(request: HttpRequest, pk: Any) -> bool:
 
 
 def node_of(request: HttpRequest) -> Node | None:
-    """Return the node that a request's token belongs to."""
+    """Return the node of a request's token."""
     return node_with(request.headers.get("Authorization", ""))
 
 
 def node_with(shown: str) -> Node | None:
-    """Return the node that shows such an Authorization."""
+    """Return the node of an Authorization header."""
     scheme, _, rest = shown.partition(" ")
     name, colon, token = rest.partition(":")
     if scheme != "Node" or not colon or len(rest) > 512:
@@ -95,7 +95,7 @@ def refused(code: str, detail: str) -> JsonResponse:
 
 @for_nodes("GET")
 def hello(request: HttpRequest, node: Node) -> HttpResponse:
-    """Answer a node that asks whether its token and its order key are right."""
+    """Answer a node that checks its token and its order key."""
     mark_channel(name=node.name, now=timezone.now())
     digest = signing.public_key_sha256(signing.public_key_pem())
     return JsonResponse({"node": node.name, "order_key_sha256": digest})
@@ -103,7 +103,7 @@ def hello(request: HttpRequest, node: Node) -> HttpResponse:
 
 @for_nodes("GET")
 def script(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
-    """Send a Job's script; its sha256 stands in the signed order too."""
+    """Send a Job's script. Its sha256 is in the signed order too."""
     job = _jobs_on_node(node).filter(pk=pk, kind=Job.Kind.SCRIPT).first()
     if job is None:
         return refused("not-found", "no script of such a job here")
@@ -121,7 +121,7 @@ def files(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
 
 
 def _jobs_on_node(node: Node) -> JobQuerySet:
-    """Jobs that run on a node, or a part of them."""
+    """Return Jobs that run on a node, or have a part there."""
     parts = JobPart.objects.filter(node=node).values("job")
     return Job.objects.filter(Q(node=node) | Q(pk__in=parts))
 
@@ -136,7 +136,7 @@ def _with_sum(body: bytes) -> HttpResponse:
 
 @for_nodes("PUT")
 def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
-    """Append a piece of log at its byte offset; 409 says where to go on."""
+    """Append a piece of log at its byte offset. 409 has the right offset."""
     attempt = number(request, "attempt")
     offset = number(request, "offset")
     if attempt is None or offset is None:
@@ -170,22 +170,22 @@ def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
 
 
 def number(request: HttpRequest, name: str) -> int | None:
-    """Return a whole number of the address; None: it has none."""
+    """Return a whole number in the address. None: it has none."""
     text = request.GET.get(name, "")
     return int(text) if text.isdecimal() and len(text) <= 18 else None
 
 
 def length_of(request: HttpRequest) -> int:
-    """Return the length in bytes that a request declares; -1: it declares none."""
+    """Return the declared length of a request in bytes. -1: none is declared."""
     text = request.headers.get("Content-Length", "")
     return int(text) if text.isdecimal() and len(text) <= 18 else -1
 
 
 def json_of(request: HttpRequest) -> Any:
-    """Return the JSON document of a request whose values the database can keep.
+    """Return the JSON document of a request, with values that the database can store.
 
     Raises:
-        ValueError: it is not JSON, is nested too deeply, or holds such a value.
+        ValueError: it is not JSON, is nested too deeply, or has another value.
     """
     try:
         document = json.loads(request.body)
@@ -198,9 +198,9 @@ def json_of(request: HttpRequest) -> Any:
 
 
 def piece_of(path: Path, offset: int) -> bytes:
-    """Return up to ``FILE_PIECE_BYTES`` of a file; b"" from its end on.
+    """Return up to ``FILE_PIECE_BYTES`` of a file. From its end on b"".
 
-    An offset past the end is not sought: file systems refuse one beyond their limit.
+    An offset past the end is not passed to seek, because file systems limit it.
     """
     with path.open("rb") as file:
         if offset >= os.fstat(file.fileno()).st_size:

@@ -1,7 +1,7 @@
-"""Results that Jobs left: listed by their node, kept here, dropped by the policy.
+"""Results of Jobs: listed by their node, stored here, deleted by the policy.
 
-Bytes lie under MEDIA_ROOT by number, never by a name that a Job chose. A file is there
-when all of it has come and its SHA-256 is the one that was listed first.
+Files are under MEDIA_ROOT by number, never by a name that a Job chose. A file is
+complete when all bytes have arrived and its SHA-256 equals the one in the list.
 """
 
 import fcntl
@@ -51,17 +51,17 @@ class ResultSpoiled(CodedError):
 
 @dataclass(frozen=True)
 class ResultLimits:
-    """What the site takes of one Job."""
+    """The site's limits for one Job."""
 
     most_files: int
     most_bytes: int
     keep_days: int
     person_bytes: int
-    """Of all Jobs of one person; 0: no limit."""
+    """Of all Jobs of one person. 0: no limit."""
 
 
 def limits() -> ResultLimits:
-    """Return the site's policy."""
+    """Return the site's limits."""
     row = PlacementPolicy.objects.filter(pk=1).first() or PlacementPolicy()
     return ResultLimits(
         row.results_most_files,
@@ -72,13 +72,13 @@ def limits() -> ResultLimits:
 
 
 def kept_bytes(owner_id: int) -> int:
-    """Return what results of one person's Jobs take at the portal."""
+    """Return the size of the stored results of one person's Jobs."""
     rows = ResultFile.objects.filter(job__owner=owner_id, refused="", dropped_at=None)
     return rows.aggregate(total=Sum("size_bytes"))["total"] or 0
 
 
 def path_of(file: ResultFile) -> Path:
-    """Return where a file's bytes lie."""
+    """Return the path of a file's bytes."""
     return _folder(file.job_id, file.attempt) / str(file.pk)
 
 
@@ -87,12 +87,12 @@ def _folder(job_id: int, attempt: int) -> Path:
 
 
 def of_job(job: Job) -> Sequence[ResultFile]:
-    """Return what the last attempt of a Job left."""
+    """Return the results of a Job's last attempt."""
     return list(job.results.filter(attempt=job.attempt))
 
 
 def stored_file(job: Job, file_id: int) -> ResultFile | None:
-    """Return a file of a Job whose bytes are here; None: they are not."""
+    """Return a file of a Job whose bytes are stored. None: they are not."""
     row = job.results.filter(
         pk=file_id, complete_at__isnull=False, dropped_at=None
     ).first()
@@ -103,7 +103,7 @@ def stored_file(job: Job, file_id: int) -> ResultFile | None:
 def store_list(
     *, job: Job, attempt: int, said: object, now: datetime, above: str = ""
 ) -> Sequence[ResultFile]:
-    """Store a node's list; return the files that are wanted and missing. Idempotent.
+    """Store a node's list. Return the files that are wanted and missing. Idempotent.
 
     Args:
         above: prefix of its paths, for the further nodes of a Job over several nodes.
@@ -168,7 +168,7 @@ def _row(
 
 
 def _checked(said: object) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Read a node's list; it is not trusted."""
+    """Read a node's list, which is not trusted."""
     if not isinstance(said, dict):
         raise BadInput({"results": sentence("must be an object")})
     parts: list[list[dict[str, Any]]] = []
@@ -209,7 +209,7 @@ def _is_valid_row(row: object, whole: bool) -> bool:
 
 
 def append(*, file: ResultFile, offset: int, data: bytes, now: datetime) -> int:
-    """Append a piece; return the new size. The last one is checked by the sum.
+    """Append a piece. Return the new size. After the last one the hash is checked.
 
     Raises:
         ResultMisplaced: it does not begin where the stored part ends.
@@ -250,7 +250,7 @@ def append(*, file: ResultFile, offset: int, data: bytes, now: datetime) -> int:
 
 
 def drop_due(now: datetime) -> int:
-    """Delete the files past the policy's retention; return their number."""
+    """Delete files past the policy's retention. Return their number."""
     until = now - timedelta(days=limits().keep_days)
     due = ResultFile.objects.filter(
         refused="",
@@ -262,7 +262,7 @@ def drop_due(now: datetime) -> int:
 
 
 def drop(files: Iterable[ResultFile], *, now: datetime) -> int:
-    """Delete the bytes of some files; their names stay listed. How many."""
+    """Delete the bytes of some files. Their names stay listed. Return how many."""
     done = 0
     for file in files:
         if ResultFile.objects.filter(pk=file.pk, dropped_at=None).update(
@@ -274,14 +274,14 @@ def drop(files: Iterable[ResultFile], *, now: datetime) -> int:
 
 
 def forget(job_ids: Iterable[int]) -> None:
-    """Delete all that Jobs left, bytes and names; the bytes once that is committed."""
+    """Delete all results of Jobs, bytes and names. The bytes go on commit."""
     numbers = list(job_ids)
     ResultFile.objects.filter(job__in=numbers).delete()
     transaction.on_commit(lambda: remove_folders(numbers))
 
 
 def remove_folders(job_ids: Iterable[int]) -> None:
-    """Remove the bytes of Jobs whose rows are gone."""
+    """Remove the bytes of Jobs whose rows are deleted."""
     above = Path(settings.MEDIA_ROOT) / "results"
     for number in job_ids:
         for folder in above.glob(f"{int(number)}-*"):

@@ -23,7 +23,7 @@ MOST_LIST_BYTES = 2**20
 
 @for_nodes("GET", "PUT")
 def job_results(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
-    """Say what the site takes of one Job (GET); take the list of it (PUT)."""
+    """Send the site's limits for one Job (GET), or store its list (PUT)."""
     job = _job(request, node, pk)
     attempt = number(request, "attempt")
     if job is None or attempt is None:
@@ -64,7 +64,7 @@ def job_results(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
 def job_result(
     request: HttpRequest, node: Node, *, pk: int, file_id: int
 ) -> HttpResponse:
-    """Append a piece of one file at its byte offset; 409 says where to go on."""
+    """Append a piece of one file at its byte offset. 409 has the right offset."""
     job = _job(request, node, pk)
     offset = number(request, "offset")
     if offset is None:
@@ -92,7 +92,7 @@ def job_result(
 
 
 def _job(request: HttpRequest, node: Node, pk: int) -> Job | None:
-    """Return a Job that ran on this node, or a part of it, in such an attempt."""
+    """Return a Job that ran on this node, or had a part there, in this attempt."""
     attempt = number(request, "attempt")
     parts = JobPart.objects.filter(node=node).values("job")
     job = Job.objects.filter(Q(node=node) | Q(pk__in=parts), pk=pk).first()

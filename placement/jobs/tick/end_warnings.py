@@ -1,6 +1,6 @@
-"""Word before the Reservation's end takes a Job away: ten minutes, one minute.
+"""Warnings before the Reservation's end stops a Job: at ten minutes and one minute.
 
-The Job's log hears the same from its shim, which needs no portal for that.
+The shim writes the same into the Job's log, without the portal.
 """
 
 from collections.abc import Iterable
@@ -20,13 +20,13 @@ MOST_ROWS = 200
 
 
 def due(now: datetime) -> Iterable[Job]:
-    """Return running Jobs whose end is near and whose owner has not heard so."""
+    """Return running Jobs whose end is near and whose owner was not warned."""
     soon = now + timedelta(seconds=max(WARN_SECONDS))
     told = Q(warned_end=F("reservation__end")) & Q(warned_seconds=min(WARN_SECONDS))
     rows = Job.objects.select_related("owner", "reservation", "node")
     return rows.filter(
         ~told,
-        # What runs in gaps goes on in the next one: its log hears, not its owner.
+        # A Job in a gap continues in the next one, so only its log is warned.
         backfill=None,
         state=JobState.RUNNING,
         reservation__state=State.ACTIVE,
@@ -36,7 +36,7 @@ def due(now: datetime) -> Iterable[Job]:
 
 
 def warn(job: Job, now: datetime) -> bool:
-    """Warn the owner, once for each of the two warnings; False: sent before."""
+    """Warn the owner, once for each of the two warnings. False: sent before."""
     end = job.reservation.end
     before = job.warned_seconds if job.warned_end == end else None
     seconds = due_warning((end - now).total_seconds(), before)

@@ -1,9 +1,8 @@
-"""Which Gpus of its Reservation a due Job gets: one after the other, as they were
-launched.
+"""Assign Gpus of a Reservation to its due Jobs, in the order of launch.
 
-Jobs of one Reservation on one node stand in line. The first gets its Plan's Gpus, or
-as many as it needs in the order of their index, once no other Job and no stranger is
-on them; nobody overtakes, so that a wide Job is not starved by narrow ones.
+Jobs of one Reservation on one node wait in line. The first gets its Plan's Gpus, or as
+many as it needs in the order of their index, once no other Job and no stranger is on
+them. No Job overtakes, so that small Jobs do not starve a large one.
 """
 
 from collections.abc import Sequence
@@ -23,19 +22,19 @@ ON_NODE = tuple(sorted(JobState.on_node()))
 
 @dataclass(frozen=True, slots=True)
 class JobTurn:
-    """What a due Job gets now."""
+    """The Gpus of a due Job, or why it waits."""
 
     gpu_ids: tuple[int, ...] = ()
-    """In the order in which it counts them."""
+    """In the Job's own order."""
     waits: str = ""
-    """Why it gets none yet; "": it may start."""
+    """Why it gets none yet. "": it may start."""
 
 
 def gpus_for_due_job(job: Job, planned: Sequence[str]) -> JobTurn:
     """Return the Gpus for a due Job, or the reason why it waits.
 
     Args:
-        planned: UUIDs of the Gpus of its Plan, by rank; empty: it needs ``gpu_count``
+        planned: UUIDs of the Gpus of its Plan, by rank. Empty: it needs ``gpu_count``
             Gpus, or all of the Reservation on its node.
     """
     held = {gpu.uuid: gpu.pk for gpu in held_gpus(job)}
@@ -73,7 +72,7 @@ def gpus_for_due_job(job: Job, planned: Sequence[str]) -> JobTurn:
 
 
 def held_gpus(job: Job) -> list[Gpu]:
-    """Return what the Reservation holds on the Job's nodes, by index."""
+    """Return the Reservation's Gpus on the Job's nodes, by index."""
     held = (
         job.reservation.allocations.filter(live=True, gpu__node_id__in=job.node_ids())
         .select_related("gpu")
@@ -83,7 +82,7 @@ def held_gpus(job: Job) -> list[Gpu]:
 
 
 def _waits_for(other: Job, gpu_ids: Sequence[int] = ()) -> str:
-    """Return which Job is waited for, on what, and when it must have ended."""
+    """Return for which Job and Gpus it waits, and when that Job must end."""
     rows = Gpu.objects.filter(pk__in=gpu_ids or other.gpu_ids).select_related("node")
     names: dict[str, list[str]] = {}
     for gpu in rows.order_by("node__name", "index"):
@@ -109,7 +108,7 @@ def _too_few(job: Job, held: int) -> str:
 
 
 def _on_nodes(node_ids: Sequence[int]) -> Q:
-    """Jobs on any of these nodes."""
+    """Return a filter for Jobs on any of these nodes."""
     own = JobPart.objects.filter(node_id__in=node_ids).values("job")
     return Q(node_id__in=node_ids) | Q(pk__in=own)
 
@@ -135,8 +134,8 @@ def _ahead(job: Job) -> int | None:
 def _intruders(gpu_ids: Sequence[int]) -> dict[int, str]:
     """Return the Gpus that have an intruder's process, with the intruders' names.
 
-    A Job that starts there would lack memory. It would also check in its holder, who
-    is owed equal Gpus or a full refund (docs/design/fair-booking.md#rule-7).
+    A Job that starts there would lack memory. It would also check in its holder, who is
+    owed equal Gpus or a full refund (docs/design/fair-booking.md#rule-7).
     """
     rows = Alert.objects.open().filter(gpu__in=gpu_ids, rule__in=FOREIGN_RULES)
     found = rows.select_related("gpu__node").order_by("gpu__index")
@@ -144,7 +143,7 @@ def _intruders(gpu_ids: Sequence[int]) -> dict[int, str]:
 
 
 def _jobs_on_gpus(job: Job, held: set[int]) -> dict[int, int]:
-    """Return the Job that is on each of these Gpus, of whichever Reservation."""
+    """Return the Job on each of these Gpus, of any Reservation."""
     found: dict[int, int] = {}
     others = (
         Job.objects.filter(_on_nodes(job.node_ids()), state__in=ON_NODE)

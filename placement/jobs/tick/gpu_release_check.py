@@ -35,16 +35,16 @@ from telemetry.protocol.units import MIB_BYTES
 
 NOT_CLEAN = (HELD_RULE, OVERRUN, ZOMBIE_MEMORY)
 HELD_SECONDS = 20.0
-"""After its end a Job's last processes and the driver have this long to let go."""
+"""Time for a Job's last processes and the driver to free memory after its end."""
 LOOK_SECONDS = 600.0
-"""For so long after its end a Job is looked for; with an open Alert, for as long."""
+"""How long after its end a Job is checked. With an open Alert, until that closes."""
 AGAIN_SECONDS = 30.0
-"""How often a finding that stands is told again."""
+"""How often an open finding is reported again."""
 NEXT_SECONDS = 900.0
-"""Before its start a Reservation's holder hears that a Gpu is not free."""
+"""How long before its start a Reservation's holder is told that a Gpu is not free."""
 FRESH_SECONDS = 5.0
 FRAMES = 10
-"""Memory that no process shows must be there in so many frames, a second apart."""
+"""Memory without a process must be present in this many frames, a second apart."""
 MOST_JOBS = 2000
 MOST_ROWS = 200
 
@@ -56,13 +56,13 @@ class _ReportedGpu:
     """The last reading of one Gpu from ingest."""
 
     used_bytes: int
-    """The least of the last frames: what comes and goes is no leftover."""
+    """The least of the last frames, because short peaks are no leftovers."""
     processes: Sequence[Mapping[str, Any]] | None
-    """None: the card cannot say."""
+    """None: the card does not report them."""
 
 
 def update_alerts(now: datetime) -> int:
-    """Open and close the Alerts about what ended Jobs still hold; how many opened."""
+    """Open and close the Alerts about memory of ended Jobs. Return how many opened."""
     open_ones = Alert.objects.open().filter(rule=HELD_RULE)
     alerts = {alert.gpu_id: alert for alert in open_ones if alert.gpu_id is not None}
     jobs = _ended_jobs(now, [alert.detail.get("job") for alert in alerts.values()])
@@ -111,7 +111,7 @@ def _ended_jobs(now: datetime, named: Iterable[int | None]) -> list[Job]:
 def _held_gpus(
     jobs: Iterable[Job], seen: Mapping[int, _ReportedGpu]
 ) -> dict[int, tuple[Job, dict[str, Any]]]:
-    """Return by Gpu which Job still holds memory there, and how much."""
+    """Return, by Gpu, the Job that still holds memory there, and how much."""
     least = TelemetryPolicy.current().zombie_memory_mib * MIB_BYTES
     running = Job.objects.filter(state__in=gpu_assignment.ON_NODE)
     busy = {pk for ids in running.values_list("gpu_ids", flat=True) for pk in ids}
@@ -125,7 +125,7 @@ def _held_gpus(
                 continue
             one = seen[gpu_id]
             own = [p for p in one.processes or () if p["job"] == job.pk]
-            # Memory of no process at all is the last Job's that ran there.
+            # Memory without a process belongs to the last Job that ran there.
             nobodys = was_last and one.processes == [] and one.used_bytes >= least
             if own or nobodys:
                 found[gpu_id] = (job, _detail(job, own, one))
@@ -145,7 +145,7 @@ def _detail(
 
 
 def _readings(now: datetime) -> dict[str, _ReportedGpu]:
-    """Return the last readings by UUID; {} without recent readings."""
+    """Return the last readings by UUID. {}: there are no recent ones."""
     with Redis.from_url(settings.REDIS_URL) as client:
         at, rows = read_live(client)
         if at is None or now.timestamp() - at > FRESH_SECONDS:
@@ -169,7 +169,7 @@ def _readings(now: datetime) -> dict[str, _ReportedGpu]:
 
 
 def _least_mib(frames: Sequence[Sequence[FrameRow]], count: int) -> list[int]:
-    """Return the least that each Gpu showed in whole frames of the same Gpus."""
+    """Return the least value of each Gpu in whole frames of the same Gpus."""
     if len(frames) < FRAMES or any(len(rows) != count for rows in frames):
         return [0] * count
     return [
@@ -178,7 +178,7 @@ def _least_mib(frames: Sequence[Sequence[FrameRow]], count: int) -> list[int]:
 
 
 def notify_next_holders(now: datetime) -> int:
-    """Notify the next holders of Gpus that are not free yet; return their number."""
+    """Notify the next holders of Gpus that are not free yet. Return their number."""
     return sum(notify_next_holder(alert, row, now) for alert, row in next_holders(now))
 
 
@@ -202,7 +202,7 @@ def next_holders(now: datetime) -> list[tuple[Alert, Allocation]]:
 
 @transaction.atomic
 def notify_next_holder(alert: Alert, row: Allocation, now: datetime) -> bool:
-    """Notify the next holder once; False: sent before, or it is their own Job."""
+    """Notify the next holder once. False: sent before, or it is their own Job."""
     user = row.reservation.user
     job = Job.objects.filter(pk=alert.detail.get("job")).first()
     if job is not None and job.owner_id == user.pk:

@@ -1,7 +1,7 @@
-"""How far a running Job is, and how long its steps take, as its log tells.
+"""The progress and step time of a running Job, from its log.
 
-A line counts when it names a step (`step=120 loss=2.3`; `steps=` names the last one).
-Two looks apart in time give the pace; nothing is asked of the Job itself.
+A line counts if it names a step (`step=120 loss=2.3`; `steps=` names the last one). Two
+readings at different times give the pace. The Job itself is not asked.
 """
 
 from dataclasses import dataclass
@@ -14,27 +14,27 @@ from placement.rules.log_text import numbers_of
 
 TAIL_BYTES = 16 * 1024
 LEAST_SECONDS = 5.0
-"""Between two steps that a pace is measured by."""
+"""The least time between two steps from which a pace is measured."""
 MOST_STEP = 2**62
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Steps done and in all; None: its log does not say."""
+    """Steps done and in total. None: the log has none."""
 
     done: int | None
     total: int | None
 
     @property
     def left(self) -> int | None:
-        """Steps still to do."""
+        """Remaining steps."""
         if self.done is None or self.total is None:
             return None
         return max(0, self.total - self.done)
 
 
 def progress_of(job: Job) -> Progress:
-    """Return how far a Job is."""
+    """Return the progress of a Job."""
     done: int | None = None
     total: int | None = None
     for line in reversed(log_store.tail(job, TAIL_BYTES).data.splitlines()):
@@ -53,7 +53,7 @@ def _step_count(value: float | None) -> int | None:
 
 
 def measure(job: Job, now: datetime) -> None:
-    """Note the last step, and the pace since the look before."""
+    """Store the last step, and the pace since the previous reading."""
     done = progress_of(job).done
     if done is None or done == job.seen_step:
         return

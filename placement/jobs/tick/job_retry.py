@@ -19,7 +19,7 @@ from telemetry.protocol.sentences import sentence
 
 MOST_ROWS = 100
 HEARD_SECONDS = 30.0
-"""A node that was heard within these is there again."""
+"""A node that was heard within this time is back."""
 SAME = (
     "reservation",
     "owner",
@@ -40,11 +40,11 @@ SAME = (
     "may_move",
     "restart",
 )
-"""What the next one takes over."""
+"""Fields that the restarted Job copies."""
 
 
 def due(now: datetime) -> Iterable[Job]:
-    """Return lost Jobs that may start again, whose nodes and Reservation are there."""
+    """Return lost Jobs that may restart, whose nodes and Reservations are there."""
     rows = Job.objects.select_related("node", "owner", "reservation")
     silent = JobPart.objects.filter(
         Q(node__last_seen_at=None)
@@ -65,7 +65,7 @@ def due(now: datetime) -> Iterable[Job]:
 
 
 def queue_retry(job: Job, now: datetime) -> bool:
-    """Queue the next one; False: another worker did."""
+    """Queue the restart. False: another worker did."""
     left = job.retries - 1
     try:
         with transaction.atomic():

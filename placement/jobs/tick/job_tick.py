@@ -46,7 +46,7 @@ STOP_AGAIN_SECONDS = 5.0
 GIVE_UP_SECONDS = 60.0
 STRAY_SECONDS = 10.0
 UNWATCHED_SECONDS = 30.0
-"""Without a tick for so long the portal was away, or its clock was set."""
+"""After this long without a tick, the portal was down or its clock was set."""
 MOST_ROWS = 200
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ _WORDS = {
 
 
 def tick(now: datetime) -> dict[str, int]:
-    """Run every step once; how many rows each step moved."""
+    """Run every step once. Return how many rows each step changed."""
     return {
         "carried": _request_checkpoints(now),
         "ordered": _each(_jobs_to_start(now), _order, now),
@@ -80,7 +80,7 @@ def tick(now: datetime) -> dict[str, int]:
 
 
 def _request_checkpoints(now: datetime) -> int:
-    """Ask nodes for checkpoints that Jobs on other nodes go on from."""
+    """Request checkpoints from nodes, for Jobs that resume on other nodes."""
     sent = 0
     for row in checkpoint_relay.due(now):
         if checkpoint_relay.claim_transfer(row, now):
@@ -94,7 +94,7 @@ def _jobs() -> JobQuerySet:
     )
 
 
-# --- 1 and 2: order ---
+# --- 1 and 2: start orders ---
 
 
 def _jobs_to_start(now: datetime) -> Iterable[Job]:
@@ -170,7 +170,7 @@ def _send_parts(job: Job, due: Iterable[JobPart], now: datetime) -> bool:
 
 
 def _long_ago(now: datetime, seconds: float) -> Q:
-    """Ordered so long ago, or in a future that a clock set back has made."""
+    """Ordered long ago, or in a future from before the clock was set back."""
     span = timedelta(seconds=seconds)
     return Q(ordered_at__lt=now - span) | Q(ordered_at__gt=now + span)
 
@@ -196,7 +196,7 @@ def _order_again(job: Job, now: datetime) -> bool:
     return _send_start(job, now, again=True)
 
 
-# --- 3: the end has moved ---
+# --- 3: a new end ---
 
 
 def _end_moved() -> Iterable[Job]:
@@ -208,7 +208,7 @@ def _end_moved() -> Iterable[Job]:
 
 
 def _tell_end(job: Job, now: datetime) -> bool:
-    """Send the order once more: a shim that runs takes only its new deadline."""
+    """Send the order again. A running shim takes only its new deadline."""
     if job.reservation.end <= now:
         return False
     nonce = command_queue.new_nonce()
@@ -223,7 +223,7 @@ def _tell_end(job: Job, now: datetime) -> bool:
     return command_queue.send(command_queue.start_order(job, now=now), now=now)
 
 
-# --- 4 and 5: stop ---
+# --- 4 and 5: stop orders ---
 
 
 _WITHOUT_RIGHT = ~Q(owner=F("reservation__user")) & ~Q(
@@ -233,7 +233,7 @@ _WITHOUT_RIGHT = ~Q(owner=F("reservation__user")) & ~Q(
         )
     )
 )
-"""Neither the Reservation's owner's nor a co-user's."""
+"""Neither the Reservation's owner nor a co-user owns it."""
 
 
 def _without_reservation() -> Iterable[Job]:
@@ -243,7 +243,7 @@ def _without_reservation() -> Iterable[Job]:
         .filter(
             (begun & ~Q(reservation__state=State.ACTIVE))
             | (
-                # Those that follow a displaced Reservation: see ``waitlist_jobs``.
+                # Except Jobs of a displaced Reservation: see ``waitlist_jobs``.
                 Q(state=JobState.QUEUED, waits_with=None)
                 & ~Q(reservation__state__in=list(State.live()))
             )
@@ -290,7 +290,7 @@ def _send_stop(job: Job, now: datetime) -> bool:
     asked_at = job.ordered_at or job.stop_at
     unwatched = timedelta(seconds=UNWATCHED_SECONDS)
     if job.state in JobState.ending() and asked_at and abs(now - asked_at) > unwatched:
-        # Nobody listened meanwhile: its node's silence counts from here on.
+        # Nobody listened meanwhile, so the node's silence counts from now on.
         fields["stop_at"] = now
     taken = Job.objects.filter(
         pk=job.pk, state=job.state, ordered_at=job.ordered_at
@@ -306,7 +306,7 @@ def _send_stop(job: Job, now: datetime) -> bool:
     return sent
 
 
-# --- 8: give up ---
+# --- 8: silent nodes ---
 
 
 def _jobs_to_give_up(now: datetime) -> Iterable[Job]:

@@ -1,10 +1,10 @@
 """The tick that follows running Jobs.
 
-1. read the progress of each running Job, and send it to its pages
-2. delete results and logs past the site's retention
+1. read the progress of each running Job, and send it to its pages 2. delete results and
+logs past the site's retention
 
-Only logs that have grown are read, and only their ends. Safe to run twice and at the
-same time; one bad row never blocks the rest.
+Only logs that have grown are read, and only their ends. Safe to run twice and
+concurrently. One bad row never blocks the rest.
 """
 
 import logging
@@ -21,7 +21,7 @@ from placement.rules.log_progress import followed, read_progress
 from telemetry.rules.isolated_steps import RowSteps
 
 TAIL_BYTES = 64 * 1024
-"""What is read of a log's end: programs print other things between their steps."""
+"""Bytes that are read of a log's end. Programs print other lines between steps."""
 MOST_JOBS = 500
 LAST_LOOK = timedelta(seconds=20)
 FOLLOWED = (JobState.RUNNING, JobState.STOPPING)
@@ -32,7 +32,7 @@ each_job = RowSteps(logger, "job")
 
 
 def run_steps(now: datetime) -> dict[str, int]:
-    """Run every step once; how many rows each one changed."""
+    """Run every step once. Return how many rows each one changed."""
     return {
         "progress": each_job(running(now)[:MOST_JOBS], _progress, now),
         "dropped": result_files.drop_due(now),
@@ -41,7 +41,7 @@ def run_steps(now: datetime) -> dict[str, int]:
 
 
 def running(now: datetime) -> JobQuerySet:
-    """Return Jobs that run, and Jobs that ended just now: logs' ends come last."""
+    """Return running Jobs, and those that just ended, because the log's end is late."""
     return (
         Job.objects.filter(Q(state__in=FOLLOWED) | Q(ended_at__gt=now - LAST_LOOK))
         .exclude(kind=Job.Kind.SERVE)
@@ -51,7 +51,7 @@ def running(now: datetime) -> JobQuerySet:
 
 
 def _progress(job: Job, now: datetime) -> bool:
-    """Read a log's end where it has grown since the last look."""
+    """Read the end of a log that has grown since the last run."""
     written = log_store.written_at(job)
     if written is None or (
         job.progress_at is not None and written < job.progress_at.timestamp()
@@ -61,7 +61,7 @@ def _progress(job: Job, now: datetime) -> bool:
     before = job_broadcast.last_progress(job)
     if told is None or (before is not None and before.told == told):
         return False
-    # The log's own time: it came up later than it was written.
+    # The log's own time, because it arrived later than it was written.
     seen = followed(before, told, min(written, now.timestamp()))
     fields = {
         "progress_done": told.done,

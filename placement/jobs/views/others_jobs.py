@@ -1,4 +1,4 @@
-"""Jobs of others, as far as the site lets one look: what runs where, not what it is."""
+"""Jobs of other users that the site shows: their place, not their content."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,11 +13,11 @@ MOST_ROWS = 200
 
 @dataclass(frozen=True)
 class OtherJob:
-    """One live Job that is not theirs to see: no name, no log, no page."""
+    """One live Job that the User may not open: no name, no log, no page."""
 
     state: str
     who: str
-    """Its owner, where the site shows names; else the Account."""
+    """Its owner, if the site shows names. Otherwise the Account."""
     node: str
     gpus: int
     since: datetime

@@ -1,4 +1,4 @@
-"""Downloads of what Jobs left; to their owners alone."""
+"""Downloads of Jobs' results, for their owners only."""
 
 from pathlib import PurePosixPath
 
@@ -12,7 +12,7 @@ from placement.models import Job, ResultFile
 
 @require_safe
 def job_file(request: HttpRequest, pk: int, file_id: int) -> FileResponse:
-    """Send one file of one's own Job; it is saved, never shown."""
+    """Send one file of the User's Job. It is saved, never displayed."""
     job = Job.objects.filter(pk=pk, owner=reader(request)).first()
     row = None if job is None else result_files.stored_file(job, file_id)
     if row is None:
@@ -21,7 +21,7 @@ def job_file(request: HttpRequest, pk: int, file_id: int) -> FileResponse:
 
 
 def sent(row: ResultFile) -> FileResponse:
-    """Return a file as an attachment that no browser takes for anything else."""
+    """Return a file as an attachment that browsers do not interpret."""
     answer = FileResponse(
         result_files.path_of(row).open("rb"),
         as_attachment=True,

@@ -28,7 +28,7 @@ BEST = {"low": gettext_lazy("lowest"), "high": gettext_lazy("highest")}
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One Job with its parameters and what it came to."""
+    """One Job with its parameters and its results."""
 
     job: Job
     values: tuple[object, ...]
@@ -38,18 +38,18 @@ class ComparedRun:
 
     @property
     def final(self) -> str:
-        """Return the last value in figures."""
+        """Return the last value as text."""
         return f"{self.result.final:.5g}" if self.result else "–"
 
     @property
     def best(self) -> str:
-        """Return the best value in figures."""
+        """Return the best value as text."""
         return f"{self.result.best:.5g}" if self.result else "–"
 
 
 @require_safe
 def job_compare(request: HttpRequest) -> HttpResponse:
-    """Compare the Jobs that the address names, or all of an array."""
+    """Compare the Jobs in the address, or all Jobs of an array."""
     user = reader(request)
     jobs, left_out = _jobs(request, user)
     rows = [log_store.numbers(job) for job in jobs]
@@ -117,9 +117,9 @@ def _number(request: HttpRequest, name: str) -> int:
 
 
 def _jobs(request: HttpRequest, user: User) -> tuple[list[Job], int]:
-    """Return the Jobs that are asked for and may be seen, and how many were too many.
+    """Return the requested Jobs that the User may see, and how many were too many.
 
-    Of an array that was moved or retried the latest Job of each parameter counts.
+    Of an array that was moved or retried, the latest Job of each parameter counts.
     """
     rows = Job.objects.visible_to(user).select_related("node", "owner", "array")
     array = _number(request, "array")
@@ -134,7 +134,7 @@ def _jobs(request: HttpRequest, user: User) -> tuple[list[Job], int]:
 
 
 def _settings(job: Job) -> dict[str, Any]:
-    """Return what a run was started with, as far as runs may differ in it."""
+    """Return the settings of a run that may differ between runs."""
     return {
         "recipe": job.recipe or job.get_kind_display(),
         "node": job.node.name,
@@ -151,14 +151,14 @@ def _winner(results: list[MetricSummary | None], *, low: bool) -> int | None:
 
 
 def _label(run: ComparedRun, names: list[str]) -> str:
-    """Return how a curve is called: its number and what sets it apart."""
+    """Return the label of a curve: its number and its differing parameters."""
     pairs = zip(names, run.values, strict=True)
     words = [f"{name}={value}" for name, value in pairs if name not in ("node",)]
     return f"{run.job.pk} {' '.join(words[:3]) or run.job.name}"[:60]
 
 
 def _sorted(runs: list[ComparedRun], sort: str) -> list[ComparedRun]:
-    """Return the rows by a column; those without a value are last."""
+    """Return the rows sorted by a column. Those without a value are last."""
     key, down = sort.removeprefix("-"), sort.startswith("-")
 
     def value(run: ComparedRun) -> Any:
@@ -178,7 +178,7 @@ def _sorted(runs: list[ComparedRun], sort: str) -> list[ComparedRun]:
 def _columns(
     titles: dict[str, str], sort: str, asked: list[tuple[str, str]]
 ) -> list[dict[str, str]]:
-    """Return the heads of the table; each sorts, the current one the other way."""
+    """Return the headers of the table. Each link sorts, or reverses the order."""
     found = []
     for name, title in titles.items():
         here = sort.removeprefix("-") == name

@@ -1,4 +1,4 @@
-"""Who looks, and what of theirs they may choose from."""
+"""The signed-in User, and the User's choices in forms."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,14 +26,14 @@ class OwnReservation:
     start: datetime
     end: datetime
     isolated: bool
-    """Some node of it runs Jobs as Unix users of their own."""
+    """Whether some node of it runs Jobs as separate Unix users."""
 
 
 def reader(request: HttpRequest) -> User:
-    """Return who looks. The login middleware lets nobody else through.
+    """Return the signed-in User. LoginRequiredMiddleware lets no others through.
 
     Raises:
-        PermissionDenied: it was taken out of the settings.
+        PermissionDenied: the middleware was removed from the settings.
     """
     if not isinstance(request.user, User):
         raise PermissionDenied
@@ -41,7 +41,7 @@ def reader(request: HttpRequest) -> User:
 
 
 def usable_reservations(user: User, now: datetime) -> list[OwnReservation]:
-    """Return what one may run Jobs in, own and shared, the soonest first."""
+    """Return the Reservations in which a User may run Jobs, the soonest first."""
     rows = (
         Reservation.objects.live()
         .filter(usable_by(user), end__gt=now, booked_end__gt=F("start"))

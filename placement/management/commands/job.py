@@ -1,8 +1,8 @@
-"""``manage.py job submit|list|gaps|log|stop``: Jobs from the operator's terminal.
+"""``manage.py job submit|list|gaps|log|stop``: Jobs in the operator's terminal.
 
 The commands call the same services as the pages, so the same rules apply. A person who
-may run manage.py may read the database: there is no sign-in, but every act names a User
-and is audited.
+may run manage.py may read the database. So there is no sign-in, but every act names a
+User and is audited.
 """
 
 import argparse
@@ -41,18 +41,18 @@ class OneLine(argparse.ArgumentParser):
     """Reports invalid options of a subcommand in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Leave with 2."""
+        """Exit with 2."""
         self.exit(2, f"{self.prog}: {message} (see --help)\n")
 
 
 class Command(BaseCommand):
-    """One line and exit status 2 for what cannot be done."""
+    """Impossible requests print one line and exit with 2."""
 
     help = "Submit, list, read and stop jobs. Each subcommand has its own --help."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the four words and their options."""
-        # Django's own parser class would ask the subparsers for its arguments.
+        """Declare the subcommands and their options."""
+        # Django's own parser class would require its arguments for the subparsers.
         parser.usage = argparse.SUPPRESS
         words = parser.add_subparsers(
             dest="word", required=True, prog=parser.prog, parser_class=OneLine
@@ -87,7 +87,7 @@ class Command(BaseCommand):
         waits.add_argument("--json", action="store_true")
 
     def handle(self, *args: object, **options: Any) -> None:
-        """Do what the word says."""
+        """Run the subcommand."""
         word = options["word"]
         act = {
             "submit": self._submit,
@@ -101,7 +101,7 @@ class Command(BaseCommand):
         except CodedError as error:
             self._refuse(f"job {word}: {message_of(error)}")
         except BrokenPipeError:
-            # Who reads has read enough: job log 5 | head.
+            # The reader closed the pipe: job log 5 | head.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
             self._refuse(f"job {word}: {error}")
@@ -214,7 +214,7 @@ class Command(BaseCommand):
                 self.stdout.write(piece.data, ending="")
                 self.stdout.flush()
                 offset = piece.offset + piece.bytes
-            # Of one that was cut or deleted no more comes.
+            # A cut or deleted log does not grow.
             whole = offset >= job.log_bytes or log_store.note(job)
             if not options["follow"] or (ended and whole):
                 return

@@ -34,7 +34,7 @@ LIVE_HOURS = 4.0
 
 
 class Command(PlannerCommand):
-    """Plans as tables, or all of it as JSON."""
+    """Prints Plans as tables, or everything as JSON."""
 
     command = PLAN
     help = "Rank the ways to run a model on GPUs of a file, or of the portal."
@@ -70,7 +70,7 @@ class Command(PlannerCommand):
 
 
 def _live(question: Question) -> PlanAnswer:
-    """Plan on the portal's Gpus; say when the first Plan could start."""
+    """Plan on the portal's Gpus, with the time at which the first Plan could start."""
     options = question.options
     now = timezone.now()
     at = _instant(options["at"])

@@ -5,7 +5,9 @@ from placement.planner.cli.split_command import SPLIT
 
 
 class Command(PlannerCommand):
-    """One case answers one object; a list, or a file with "cases", a list with ids."""
+    """One case prints one object. A list, or a file with "cases", prints a list with
+    ids.
+    """
 
     command = SPLIT
     help = SPLIT.help

@@ -32,7 +32,7 @@ COMPONENTS = (
     ("context", gettext_lazy("CUDA context and workspace")),
 )
 WORDS: dict[str, Any] = dict((USED, *COMPONENTS, SLACK))
-"""Component to its name; translated when it is shown."""
+"""Component to its name, which is translated when it is shown."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class BarPart:
 
     @property
     def thin(self) -> bool:
-        """Too narrow for a gap beside it: the gap would hide it."""
+        """Whether it is too narrow for a gap beside it."""
         return self.width < THIN
 
 
@@ -60,13 +60,13 @@ class Bar:
     pieces: tuple[BarPart, ...]
     words: str
     off: str = ""
-    """Why nothing more of it may be used: booked, or closed. Hatched then."""
+    """Why the rest may not be used: booked, or closed. Drawn hatched."""
 
 
 def pieces_of(
     sizes: Sequence[tuple[str, str, float]], total: float
 ) -> tuple[BarPart, ...]:
-    """Lay (key, words, size) side by side on a bar that stands for ``total``."""
+    """Place (key, words, size) side by side on a bar of the size ``total``."""
     pieces, x = [], 0.0
     for key, words, size in sizes:
         if size <= 0 or total <= 0:
@@ -95,7 +95,7 @@ def shard_bar(shard: Shard, plan: Plan) -> Bar:
 
 
 def _part(shard: Shard, plan: Plan) -> str:
-    """Return which part of the model a Gpu has; "" where it has all of it."""
+    """Return the part of the model on a Gpu. "": all of it."""
     said = []
     if shard.pieces != ((0, plan.layer_count),):
         runs = translated(ranges_told(shard.pieces))
@@ -113,7 +113,9 @@ def _part(shard: Shard, plan: Plan) -> str:
 
 
 def offer_bar(offer: GpuOffer, booked: str) -> Bar:
-    """Return a Gpu as it was offered; ``booked`` begins reasons that are bookings."""
+    """Return the bar of an offered Gpu. Reasons that begin with ``booked`` are
+    bookings.
+    """
     words = gettext("%(free)s free of %(total)s") % {
         "free": gib(offer.free_bytes),
         "total": gib(offer.memory_total_bytes),
@@ -135,7 +137,7 @@ def _unusable_kind(reason: str, booked: str) -> str:
 
 
 def estimate_bar(one: Estimate) -> Bar:
-    """Return the components at the peak as one bar as wide as the high end."""
+    """Return the components at the peak as a bar with the width of the upper bound."""
     sizes = _components(one.components, one.likely_bytes)
     return Bar(
         gettext("One GPU"),
@@ -147,7 +149,7 @@ def estimate_bar(one: Estimate) -> Bar:
 
 
 def time_bar(plan: Plan) -> Bar:
-    """Return one step's time: compute, sending, waiting."""
+    """Return the bar of one step's time: compute, communication, waiting."""
     sizes = [
         (key, f"{words} {seconds(size)}", size)
         for key, words, size in (

@@ -1,4 +1,4 @@
-"""The site's measured error, for the operator: what plans said, what jobs did."""
+"""The site's measured error, for the operator: predictions and measurements."""
 
 import csv
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ CSV_ROWS = 10_000
 @operator_required
 @require_safe
 def measured_show(request: HttpRequest) -> HttpResponse:
-    """Show errors by class and strategy, and the outcomes that they come from."""
+    """Show errors by class and strategy, with their outcomes."""
     simulated = request.GET.get("gpus") == "simulated"
     rows = (
         PlanOutcome.objects.filter(simulated=simulated, settled_at__isnull=False)
@@ -63,7 +63,7 @@ def measured_show(request: HttpRequest) -> HttpResponse:
 
 
 def _in_order(errors: Sequence[SiteError]) -> list[SiteError]:
-    """Classes by name; within one, all of it first and then what ran most."""
+    """Classes by name. In each the total first, then the most frequent."""
     return sorted(errors, key=lambda e: (e.gpu_class, e.strategy != ANY, -e.runs))
 
 

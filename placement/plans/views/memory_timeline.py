@@ -36,7 +36,7 @@ class Area:
 
 @dataclass(frozen=True)
 class PhaseSpan:
-    """One phase on the axis of time, and its computed peak."""
+    """One phase on the time axis, and its computed peak."""
 
     key: str
     words: str
@@ -49,7 +49,7 @@ class PhaseSpan:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What `_plan_timeline.html` draws."""
+    """The data of `_plan_timeline.html`."""
 
     areas: tuple[Area, ...]
     spans: tuple[PhaseSpan, ...]
@@ -59,7 +59,7 @@ class Timeline:
 
 
 def timeline(one: Estimate, workload: Workload) -> Timeline | None:
-    """Return the picture of one step; None where there is nothing to draw."""
+    """Return the chart of one step. None: there is nothing to draw."""
     phases = [name for name in SHARE if one.phase_bytes.get(name)]
     top = max(one.phase_bytes.values(), default=0)
     if not phases or top <= 0:
@@ -126,7 +126,7 @@ def _layer_moments(one: Estimate, workload: Workload, span: PhaseSpan) -> list[M
 def _areas(
     moments: Sequence[Moment], top: int, peaks: dict[str, int]
 ) -> tuple[Area, ...]:
-    """Return the bands from below; none is drawn above its phase's computed peak."""
+    """Return the bands from below, limited to their phase's computed peak."""
     floors = [0.0] * len(moments)
     areas = []
     for band, key in enumerate(BANDS):

@@ -1,4 +1,4 @@
-"""Predicted beside actual: one Job's outcome as its page draws it."""
+"""Predicted and actual values of one Job, for its page."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +20,9 @@ class OutcomeFigure:
     predicted: str
     actual: str
     error: str
-    """In percent of what was predicted; "": not known yet."""
+    """In percent of the prediction. "": not known yet."""
     bad: bool = False
-    """More than was said, by more than the plan's own interval allows."""
+    """Whether it exceeds the prediction by more than the plan's interval."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class GpuBar:
     error: str
     above: bool
     tensors: str
-    """What the allocator itself counted, where the runtime logs it."""
+    """The allocator's own count, if the runtime logs it."""
 
     @property
     def span(self) -> float:
-        """How wide the interval is."""
+        """The width of the interval."""
         return round(self.high_x - self.low_x, 1)
 
 
 @dataclass(frozen=True)
 class OutcomePanel:
-    """All that stands beside a Plan."""
+    """The values beside a Plan."""
 
     outcome: PlanOutcome
     figures: tuple[OutcomeFigure, ...]
@@ -58,7 +58,7 @@ class OutcomePanel:
 
 
 def measured_of(job: Job, units: str) -> OutcomePanel | None:
-    """Return the outcome of a Job's Plan, so far if it runs; None: nothing yet."""
+    """Return the outcome of a Job's Plan, so far if it runs. None: nothing yet."""
     outcome = PlanOutcome.objects.filter(job=job).first()
     if outcome is None:
         return None
@@ -96,7 +96,7 @@ def _figures(outcome: PlanOutcome, units: str) -> tuple[OutcomeFigure, ...]:
 
 
 def _pace_source(outcome: PlanOutcome) -> str:
-    """Return where the pace comes from."""
+    """Return the source of the pace."""
     if not outcome.step_seconds:
         return gettext(
             "No step time yet. It is read from lines such as step=120 "

@@ -1,4 +1,4 @@
-"""Plans as the pages show them: cards, the table of all candidates, the verdict."""
+"""Plans for pages: cards, the table of all candidates, the verdict."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from telemetry.web.translation import translated
 MOST_CARDS = 6
 IMAGES, TOKENS = "images", "tokens"
 MENTION_GAIN = 1.15
-"""How much faster another Plan must be to stand in the verdict."""
+"""How much faster another Plan must be to be mentioned in the verdict."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class PlanCard:
     headroom: str
     own_reservation: int | None
     why_no_recipe: str
-    """Why no ready recipe runs it; "": one does."""
+    """Why no recipe can run it. "": one can."""
     schedule: Schedule | None
     record: Record | None = None
-    """How plans of its kind did on this site."""
+    """The results of similar plans on this site."""
 
 
 def plan_key(plan: Plan) -> str:
-    """Return what names a Plan within its PlanSet."""
+    """Return the key of a Plan within its PlanSet."""
     return f"{plan.strategy}|{','.join(plan.gpu_uuids)}"
 
 
@@ -57,7 +57,7 @@ def own_reservation(plan: Plan, own: Mapping[str, int]) -> int | None:
 
 
 def cards(plans: Sequence[Plan], own: Mapping[str, int], units: str) -> list[PlanCard]:
-    """Return the Plans to show, best first: the best of each strategy."""
+    """Return the Plans to show: the best of each strategy, best first."""
     best: dict[str, Plan] = {}
     for plan in plans:
         best.setdefault(plan.strategy, plan)
@@ -89,13 +89,13 @@ def card(plan: Plan, own: Mapping[str, int], units: str) -> PlanCard:
 
 
 def with_records(shown: Sequence[PlanCard]) -> list[PlanCard]:
-    """Return cards with how plans of their kinds did here: read once for all."""
+    """Return cards with the results of similar plans, read once for all."""
     records = Records()
     return [replace(one, record=records.of(one.plan)) for one in shown]
 
 
 def speed(plan: Plan, units: str) -> str:
-    """Return how much a Plan computes in a second; a dash where that is unknown."""
+    """Return the throughput of a Plan. A dash: unknown."""
     if not plan.step_seconds:
         return "–"
     pace = f"{plan.units_per_second:,.0f}"
@@ -105,23 +105,23 @@ def speed(plan: Plan, units: str) -> str:
 
 
 def units_of(image_tokens: int) -> str:
-    """Return what ``units_per_second`` counts: images of a vision model, or tokens."""
+    """Return the unit of ``units_per_second``: images of a vision model, or tokens."""
     return IMAGES if image_tokens else TOKENS
 
 
 def units_of_spec(spec: ModelSpec) -> str:
-    """Return the same of a model."""
+    """Return the unit for a model."""
     return units_of(spec.shape.image_tokens if spec.shape else 0)
 
 
 def legend(shown: Iterable[Bar]) -> list[tuple[str, str]]:
-    """Return (key, words) of every component that some bar really has, in order."""
+    """Return (key, words) of every component on some bar, in order."""
     there = {piece.key for bar in shown for piece in bar.pieces}
     return [(key, words) for key, words in bar_chart.WORDS.items() if key in there]
 
 
 def candidates(found: PlanSet) -> list[dict[str, object]]:
-    """Return every Plan and every strategy that lost as rows of one table."""
+    """Return every Plan and every rejected strategy as rows of one table."""
     rows: list[dict[str, object]] = [
         {
             "title": plan.title,
@@ -150,7 +150,7 @@ def candidates(found: PlanSet) -> list[dict[str, object]]:
 
 
 def _against(plan: Plan, found: PlanSet) -> str:
-    """Return why a Plan that fits stands where it stands."""
+    """Return why a fitting Plan has its place in the ranking."""
     first = found.plans[0]
     wish = OBJECTIVE_WORDS[found.wish]
     tight = [gettext("Tight: only the minimum fits.")] if plan.fit == "tight" else []
@@ -199,7 +199,7 @@ def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> s
 
     Args:
         found: the Plans of the first card.
-        start: when it can begin, in words; "": at the requested time.
+        start: when it can begin, in words. "": at the requested time.
         now: the Plans for the Gpus that are free now, if ``found`` is for later.
     """
     if not found.plans:
@@ -293,7 +293,7 @@ def _without_figures(text: str) -> str:
 
 
 def gpus_more(more: int) -> str:
-    """Return how many GPUs another Plan has more, or fewer where it is negative."""
+    """Return how many GPUs more another Plan has, or fewer if it is negative."""
     if more > 0:
         return ngettext("%(n)s GPU more", "%(n)s GPUs more", more) % {"n": more}
     return ngettext("%(n)s GPU fewer", "%(n)s GPUs fewer", -more) % {"n": -more}
@@ -329,12 +329,12 @@ def _no_plan_reason(found: PlanSet) -> str:
 
 
 def _step(plan: Plan) -> str:
-    """Return a step's time; a dash where no layer of the file computes anything."""
+    """Return a step's time. A dash: the file names no computation."""
     return seconds(plan.step_seconds) if plan.step_seconds else "–"
 
 
 def _headroom_or_lack(headroom_bytes: int) -> str:
-    """Return what a Plan leaves free, or how much too little there is."""
+    """Return the free memory of a Plan, or the missing memory."""
     if headroom_bytes < 0:
         return gettext("%(size)s too little") % {"size": gib(-headroom_bytes)}
     return gib(headroom_bytes)

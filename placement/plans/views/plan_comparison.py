@@ -25,12 +25,12 @@ class ComparisonRow:
     first: str
     second: str
     better: int = 0
-    """1 or 2: which is better; 0: neither, or no matter of better."""
+    """1 or 2: the better one. 0: neither, or not comparable."""
 
 
 @dataclass(frozen=True)
 class PlanColumn:
-    """One Plan at the head of its column."""
+    """One Plan in the header of its column."""
 
     plan: Plan
     heading: str
@@ -40,7 +40,7 @@ class PlanColumn:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `_plan_compare.html` draws."""
+    """The data of `_plan_compare.html`."""
 
     sides: tuple[PlanColumn, PlanColumn]
     rows: tuple[ComparisonRow, ...]
@@ -55,7 +55,7 @@ def compare(
     units: tuple[str, str],
     headings: tuple[str, str] = ("", ""),
 ) -> Comparison:
-    """Put two Plans side by side; of the same model or not."""
+    """Compare two Plans, of the same model or not."""
     sides = tuple(
         PlanColumn(
             plan,
@@ -80,7 +80,7 @@ def _figures(a: Plan, b: Plan, units: tuple[str, str]) -> tuple[ComparisonRow, .
         words: str, of: Callable[[Plan], float], said: Callable[[float], str]
     ) -> ComparisonRow:
         x, y = of(a), of(b)
-        # Less of another work is no better.
+        # Less of another workload is not better.
         return ComparisonRow(words, said(x), said(y), _lower(x, y) if same else 0)
 
     def time(value: float) -> str:
@@ -182,7 +182,7 @@ def _batch(plan: Plan) -> str:
 
 
 def _lower(x: float, y: float) -> int:
-    """Return which of two figures is clearly lower, where lower is better."""
+    """Return which of two figures is clearly lower, if lower is better."""
     low, high = min(x, y), max(x, y)
     if high - low <= (MARK_RATIO - 1) * max(abs(low), abs(high)):
         return 0
@@ -190,7 +190,7 @@ def _lower(x: float, y: float) -> int:
 
 
 def _same_work(a: Plan, b: Plan) -> bool:
-    """Say whether a step of one does what a step of the other does."""
+    """Say whether a step of both Plans does the same work."""
     works = [
         (p.model, p.workload.task, p.workload.batch, p.workload.sequence_length)
         for p in (a, b)

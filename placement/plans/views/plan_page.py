@@ -54,20 +54,20 @@ WALL = "%Y-%m-%dT%H:%M"
 
 @dataclass(frozen=True)
 class PlanResult:
-    """What a valid form led to."""
+    """The result of a valid form."""
 
     asked: PlanRequest
     one: Estimate
     found: PlanSet
     offered: AvailableGpus
     later: EarliestPlans | None = None
-    """Where nothing fits then: the first start at which something does."""
+    """If nothing fits then: the first start at which something does."""
     now: EarliestPlans | None = None
-    """What is possible on the Gpus that are free now, where ``found`` is for later."""
+    """The Plans for the Gpus that are free now, if ``found`` is for later."""
 
     @property
     def spec(self) -> ModelSpec:
-        """The model as it would be run."""
+        """The model with the form's changes."""
         return self.asked.spec
 
 
@@ -88,8 +88,8 @@ def plan_now(request: HttpRequest) -> HttpResponse:
     context: dict[str, object] = {"form": form, "part": True}
     if form.is_valid():
         if form.cleaned_data["source"] == "file" and not form.cleaned_data["model"]:
-            # The file itself comes with the whole question, not with every key. Until
-            # then no figures stand here: they would be those of another model.
+            # The file is sent with the whole form, not with each change. Until then
+            # there are no figures, because they would be those of another model.
             context |= {"waits": True, "uploading": "uploading" in request.POST}
             return render(request, "placement/plans/_plan_now.html", context)
         try:
@@ -128,7 +128,9 @@ def quick_pictures(asked: PlanRequest, one: Estimate) -> dict[str, object]:
 
 
 def _class_verdict(name: str, total_bytes: int, one: Estimate) -> dict[str, object]:
-    """Return whether an empty card of a class would hold it, in a word and a figure."""
+    """Return whether an empty card of a class would hold it, with a word and a
+    figure.
+    """
     if one.likely_bytes <= total_bytes:
         return {"name": name, "word": gettext("fits"), "state": "free", "icon": "check"}
     if one.low_bytes <= total_bytes:
@@ -167,7 +169,7 @@ def _show(
         context |= _pictures(answer)
         marked = _marked(request)
         context |= {"compared": marked, "compare": _compared(marked, answer)}
-    # The script puts a part in place only if its status is a success.
+    # The script inserts a part only if its status is a success.
     wrong = 422 if form.errors else 200
     return render(request, template, context, status=200 if part else status or wrong)
 
@@ -212,7 +214,7 @@ def _plans(request: HttpRequest, form: PlanForm, asked: PlanRequest) -> PlanResu
 
     anywhere = data["reservation"] is None
     if anywhere and (wish == "soonest" or (wish is None and data["at"] is None)):
-        # Nobody named a time: the answer is the soonest good place.
+        # No time was given, so the answer is the soonest good start.
         answer = soonest(recommendable)
         if answer.first is not None and not _is_known(answer.first):
             answer = answer.first
@@ -240,21 +242,23 @@ def _plans(request: HttpRequest, form: PlanForm, asked: PlanRequest) -> PlanResu
 
 
 def _is_known(one: EarliestPlans) -> bool:
-    """Return whether anything is known of the Gpus then.
+    """Return whether the Gpus' state then is known.
 
-    Where no node reports, a later start is no better answer than the reason for that.
+    If no node reports, a later start is no better answer than the reason.
     """
     booked = any(left.reason.startswith(BOOKED) for left in one.found.left_out)
     return booked or any(offer.usable for offer in one.offered.offers)
 
 
 def _later_key(start: datetime, key: str) -> str:
-    """Name a Plan that begins later than asked: never taken for one that begins now."""
+    """Return the key of a Plan that begins later, different from one that begins
+    now.
+    """
     return f"{start.isoformat()} {key}"
 
 
 def _pictures(answer: PlanResult) -> dict[str, object]:
-    """Return what the template draws."""
+    """Return the charts for the template."""
     asked, one, found = answer.asked, answer.one, answer.found
     offered = answer.offered
     units = plan_cards.units_of_spec(asked.spec)
@@ -297,7 +301,9 @@ def _pictures(answer: PlanResult) -> dict[str, object]:
 
 
 def _fit_ladder(answer: PlanResult) -> Ladder | None:
-    """Return what would make it fit on the one Gpu with most room; None: no Gpu."""
+    """Return the changes that would make it fit on the largest free Gpu. None: no
+    Gpu.
+    """
     offers = answer.offered.offers
     if not offers:
         return None
@@ -323,7 +329,7 @@ def _marked(request: HttpRequest) -> list[str]:
 def _compared(
     wanted: list[str], answer: PlanResult
 ) -> plan_comparison.Comparison | None:
-    """Return the two Plans that were marked, the last two where there are more."""
+    """Return the two marked Plans, or the last two if there are more."""
     best: dict[str, Plan] = {}
     for plan in answer.found.plans:
         best.setdefault(plan.strategy, plan)
@@ -336,10 +342,10 @@ def _compared(
 
 @require_POST
 def plan_choose(request: HttpRequest) -> HttpResponse:
-    """Keep the Plan that was clicked and go on to its booking, its Job or its page.
+    """Save the clicked Plan and redirect to its booking, its Job or its page.
 
-    The browser names the Plan; the planner makes it again, so that nothing a
-    browser sends is believed. Where the Gpus changed meanwhile the page says so.
+    The browser only names the Plan. The planner makes it again, so that no data from
+    the browser is trusted. If the Gpus changed meanwhile, the page says so.
     """
     form = plan_form(request, request.POST)
     answer = _planner_result(request, form)
@@ -377,7 +383,7 @@ def plan_choose(request: HttpRequest) -> HttpResponse:
 
 
 def _next_page(plan: Plan, plan_id: int, title: str, offered: AvailableGpus) -> str:
-    """Return where a chosen Plan leads: to its Job, or first to its booking."""
+    """Return the next page of a chosen Plan: its Job, or first its booking."""
     own = plan_cards.own_reservation(plan, offered.own)
     if own is not None:
         query = urlencode({"reservation": own, "plan": plan_id})

@@ -1,4 +1,4 @@
-"""What the planning page asks: the form, the model it names, what to run with it."""
+"""The request of the planning page: the form, its model, and its workload."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ NOT_IN_ADDRESS = ("upload",)
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a valid form asks: the model as it would be run, and the Workload."""
+    """The request of a valid form: the model with its changes, and the Workload."""
 
     spec: ModelSpec
     workload: Workload
@@ -69,7 +69,7 @@ class PlanRequest:
 
 
 def plan_form(request: HttpRequest, values: Mapping[str, object]) -> PlanForm:
-    """Return the form with what this User may choose from."""
+    """Return the form with this User's choices."""
     user = reader(request)
     mine = usable_reservations(user, timezone.now())
     models = RegisteredModel.objects.filter(owner=user).values_list("pk", "name")
@@ -82,7 +82,7 @@ def plan_form(request: HttpRequest, values: Mapping[str, object]) -> PlanForm:
 
 
 def first_values(asked: Mapping[str, str]) -> dict[str, object]:
-    """Return the defaults, with what the address says in their place."""
+    """Return the defaults, replaced by values in the address."""
     values = {
         name: field.initial
         for name, field in PlanForm.base_fields.items()
@@ -104,7 +104,7 @@ def address_of(form: PlanForm) -> str:
 
 
 def question_of_form(request: HttpRequest, form: PlanForm) -> PlanRequest:
-    """Return what a valid form asks; a new upload is parsed and kept first.
+    """Return the request of a valid form. A new upload is parsed and stored first.
 
     Raises:
         BadInput: by a field of the form.
@@ -126,7 +126,7 @@ def question_of_form(request: HttpRequest, form: PlanForm) -> PlanRequest:
 
 
 def add_problems(form: PlanForm, error: CodedError) -> None:
-    """Show each problem at its field, or on top if the form has no such field."""
+    """Show each problem at its field, or at the top if the form has no such field."""
     if not error.fields:
         form.add_error(None, message_of(error))
     for field, text in error.fields.items():
@@ -149,7 +149,7 @@ def _base(request: HttpRequest, form: PlanForm) -> ModelSpec:
 
 
 def _parsed(request: HttpRequest, form: PlanForm) -> int:
-    """Parse and keep the uploaded file; return its number."""
+    """Parse and store the uploaded file. Return its number."""
     now = timezone.now()
     try:
         check_rate(

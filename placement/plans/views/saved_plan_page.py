@@ -46,7 +46,7 @@ FIRST_HOURS = 4.0
 
 
 def _visible_plan(request: HttpRequest, pk: int) -> tuple[StoredPlan, Plan, ModelSpec]:
-    """Return a kept Plan that the User may look at; 404 otherwise: it says nothing."""
+    """Return a saved Plan that the User may see. Otherwise 404, without details."""
     said = request.POST if request.method == "POST" else request.GET
     row = visible_plan(reader(request), pk, said.get("key", ""))
     if row is None:
@@ -63,7 +63,7 @@ def _visible_plan(request: HttpRequest, pk: int) -> tuple[StoredPlan, Plan, Mode
 
 @require_safe
 def saved_plan_list(request: HttpRequest) -> HttpResponse:
-    """List the Plans that one kept and may compare."""
+    """List the Plans that the User saved and may compare."""
     rows = StoredPlan.objects.filter(owner=reader(request)).defer("spec")[:MOST_KEPT]
     return render(
         request, "placement/plans/plan_list.html", {"plans": _plan_rows(rows)}
@@ -71,7 +71,7 @@ def saved_plan_list(request: HttpRequest) -> HttpResponse:
 
 
 def _places(shards: list[dict[str, object]]) -> str:
-    """Return which Gpus a stored Plan is for, at most MOST_PLACES by name."""
+    """Return the Gpus of a stored Plan, at most MOST_PLACES by name."""
     names = ", ".join(str(one.get("gpu_label", "")) for one in shards[:MOST_PLACES])
     if len(shards) <= MOST_PLACES:
         return names
@@ -95,7 +95,7 @@ def _plan_rows(rows: object) -> list[dict[str, object]]:
 
 @require_safe
 def saved_plan_show(request: HttpRequest, pk: int) -> HttpResponse:
-    """Show one kept Plan."""
+    """Show one saved Plan."""
     row, plan, spec = _visible_plan(request, pk)
     first = {"hours": request.GET.get("hours") or f"{FIRST_HOURS:g}"}
     return _page(request, row, plan, spec, BookPlanForm(initial=first))
@@ -148,7 +148,7 @@ def _page(
 
 
 def _own_plan_choices(request: HttpRequest) -> QuerySet[StoredPlan]:
-    """Return the names of the User's own Plans, for a choice."""
+    """Return the names of the User's Plans, as choices."""
     return StoredPlan.objects.filter(owner=reader(request)).only("title", "created_at")
 
 
@@ -158,7 +158,9 @@ def _key(request: HttpRequest) -> str:
 
 
 def _hours(form: BookPlanForm) -> float:
-    """Return the length that starts are searched for; the usual one for nonsense."""
+    """Return the duration for which starts are searched. The default if it is
+    invalid.
+    """
     if form.is_bound:
         return (
             form.cleaned_data.get("hours") or FIRST_HOURS
@@ -170,7 +172,7 @@ def _hours(form: BookPlanForm) -> float:
 
 
 def _plan_again_url(row: StoredPlan, at: datetime | None) -> str:
-    """Return the address that asks the planner again: as the GPUs are now, or at."""
+    """Return the address that plans again, for the GPUs of now or of a time."""
     said = dict(parse_qsl(row.address))
     said.pop("at", None)
     said.pop("reservation", None)
@@ -195,7 +197,7 @@ def saved_plan_share(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_POST
 def saved_plan_book(request: HttpRequest, pk: int) -> HttpResponse:
-    """Book the Plan's Gpus from T for H hours; what the rules say no to is shown."""
+    """Book the Plan's Gpus from a time for some hours. Refusals are shown."""
     row, plan, spec = _visible_plan(request, pk)
     form = BookPlanForm(request.POST)
     if not form.is_valid():
@@ -226,7 +228,7 @@ def saved_plan_book(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_safe
 def saved_plan_file(request: HttpRequest, pk: int, name: str) -> HttpResponse:
-    """One launch file, to be saved."""
+    """Download one launch file."""
     _, plan, spec = _visible_plan(request, pk)
     for file in launch_files(plan, spec).files:
         if file.name == name:
@@ -238,7 +240,7 @@ def saved_plan_file(request: HttpRequest, pk: int, name: str) -> HttpResponse:
 
 @require_safe
 def saved_plan_zip(request: HttpRequest, pk: int) -> HttpResponse:
-    """All launch files in one archive."""
+    """Download all launch files in one archive."""
     _, plan, spec = _visible_plan(request, pk)
     content = plan_archive(launch_files(plan, spec))
     return _attachment(content, f"plan-{pk}.zip", "application/zip")
@@ -252,7 +254,7 @@ def _attachment(content: bytes, name: str, kind: str) -> HttpResponse:
 
 @require_safe
 def saved_plan_compare(request: HttpRequest) -> HttpResponse:
-    """Two kept Plans side by side: of one model or of two."""
+    """Compare two saved Plans, of one model or of two."""
     user = reader(request)
     sides = []
     for name in ("a", "b"):

@@ -16,11 +16,11 @@ from placement.planner.values.plan import Plan, Shard
 from placement.planner.values.strategies import strategy_of
 
 MOST_CELLS = 480
-"""More of them on a screen show nothing: fewer microbatches are drawn then."""
+"""With more cells the chart would be unreadable, so fewer microbatches are drawn."""
 UNITS = 1000
 """Width of the drawing."""
 BACKWARD = {"none": 2.0, "selective": 2.0, "full": 3.0}
-"""How long a backward is beside its forward; recomputing adds another forward."""
+"""Length of a backward relative to its forward. Recomputing adds a forward."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Schedule:
     bubble_pct: float
     words: str
     pieces: int
-    """Pieces of the model per Gpu: more than one is interleaved."""
+    """Pieces of the model per Gpu. More than one: interleaved."""
 
 
 def schedule_of(plan: Plan) -> Schedule | None:
-    """Return the schedule of a Plan with stages; None for others."""
+    """Return the schedule of a Plan with stages. None for others."""
     ranks = _first_of_each_stage(plan)
     microbatches = int(plan.launch.get("microbatches") or 0)
     if len(ranks) < 2 or microbatches < 1 or not _is_staged(plan):
@@ -101,9 +101,9 @@ def _is_staged(plan: Plan) -> bool:
 
 
 def _first_of_each_stage(plan: Plan) -> list[Shard]:
-    """Return one Gpu per stage: copies and tensor ranks do the same at once."""
+    """Return one Gpu per stage, because copies and tensor ranks do the same work."""
     found: dict[int, Shard] = {}
-    # Plans of version 1 number no stages: there every rank is one.
+    # Plans of version 1 have no stage numbers. There every rank is a stage.
     numbered = any(shard.stage for shard in plan.shards)
     for place, shard in enumerate(plan.shards):
         found.setdefault(shard.stage if numbered else place, shard)
@@ -117,12 +117,12 @@ def _as_many_as_can_be_seen(
     most = max(stages, MOST_CELLS // each)
     if microbatches <= most:
         return microbatches
-    # Interleaving goes by whole rounds over the stages.
+    # Interleaving works by whole rounds over the stages.
     return most - most % stages if pieces > 1 else most
 
 
 def _forward_lengths(shard: Shard, trains: bool, checkpointing: str) -> list[float]:
-    """Return how long the forward of each piece of a Gpu is, in any unit."""
+    """Return the length of each piece's forward on a Gpu, in any unit."""
     layers = [last - first for first, last in shard.pieces]
     whole = shard.busy_seconds if shard.busy_seconds > 0 else float(sum(layers))
     parts = 1 + (BACKWARD[checkpointing] if trains else 0)
@@ -219,7 +219,7 @@ def order_of(
 def _input_ready_at(
     ends: dict[tuple[str, int, int], float], op: str, seat: int, number: int, seats: int
 ) -> float | None:
-    """Return when the input is there; None: nobody has worked on it yet."""
+    """Return when the input is ready. None: it has not been computed yet."""
     if op == "f":
         return 0.0 if seat == 0 else ends.get(("f", seat - 1, number))
     if seat == seats - 1:
