@@ -9,6 +9,7 @@ from placement import tick as placement_tick
 from placement.jobs import service as jobs
 from placement.models import Job, WaitingLaunch
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.workload import Workload
 from placement.plans.service import make_plans, offered, save_plan
@@ -135,8 +136,13 @@ def test_a_plan_is_made_again_where_its_request_is_placed_on_other_gpus(
     start = NOW + 9 * HOUR
     spec = well_known_spec("gpt2")
     there = offered(user=alice, at=start, hours=2, now=NOW)
-    found = make_plans(spec=spec, workload=Workload(), offers=there.offers)
-    plan = next(one for one in found.plans if one.strategy == "single")
+    found = make_plans(
+        spec=spec,
+        workload=Workload(),
+        offers=there.offers,
+        limits=PlanLimits(strategies=("single",)),
+    )
+    plan = found.plans[0]
     kept = save_plan(user=alice, spec=spec, plan=plan, now=NOW)
     (planned_on,) = [gpu for gpu in gpus if gpu.uuid == plan.shards[0].gpu_uuid]
     make_reservation(bob, [planned_on], start=NOW, end=NOW + 60 * HOUR)
