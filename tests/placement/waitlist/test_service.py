@@ -140,9 +140,9 @@ def test_a_plan_is_made_again_where_its_request_is_placed_on_other_gpus(
         spec=spec,
         workload=Workload(),
         offers=there.offers,
-        limits=PlanLimits(strategies=("single",)),
+        limits=PlanLimits(beaten_too=True),
     )
-    plan = found.plans[0]
+    plan = next(one for one in found.plans if one.strategy == "single")
     kept = save_plan(user=alice, spec=spec, plan=plan, now=NOW)
     (planned_on,) = [gpu for gpu in gpus if gpu.uuid == plan.shards[0].gpu_uuid]
     make_reservation(bob, [planned_on], start=NOW, end=NOW + 60 * HOUR)
