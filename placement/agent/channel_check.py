@@ -21,7 +21,7 @@ from placement.protocol.events import ChannelFact, ChannelState
 
 EVERY_SECONDS = 60.0
 AGAIN_SECONDS = 10.0
-"""After a check that failed, or a fact that the broker did not take."""
+"""After a check that failed, or a fact that the broker did not accept."""
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class ChannelWatch:
             stop.wait(EVERY_SECONDS if well else AGAIN_SECONDS)
 
     def look(self, tell: Callable[[dict[str, Any]], bool]) -> bool:
-        """Check once and report the result; return whether the channel works."""
+        """Check once and report the result. Return whether the channel works."""
         found = check(self.node)
         if found != self.known:
             if found.state is not ChannelState.OK:

@@ -41,20 +41,20 @@ logger = logging.getLogger(__name__)
 Publish = Callable[[dict[str, Any]], None]
 MOST_NONCES = 100_000
 TOLD_REFUSALS = frozenset({"expired", "clock", "protected", "malformed"})
-"""Of orders against processes: those of orders that the web did sign."""
+"""The refusals of orders against processes that are reported: of signed orders."""
 
 
 class Nonces:
-    """The orders of the last minutes, in a file: they survive a restart."""
+    """The orders of the last minutes, in a file, so that they survive a restart."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def use(self, nonce: str, *, expires_at: float, now: float) -> bool:
-        """Remember an order until it expires; False: it was here before.
+        """Record an order until it expires. False: it was used before.
 
         Raises:
-            OrderRefused: ``malformed``, a nonce that is no single word.
+            OrderRefused: ``malformed``, a nonce that is not a single word.
         """
         if not nonce.isalnum() or len(nonce) > 64:
             raise OrderRefused("malformed", "nonce is no word of letters and digits")
@@ -68,14 +68,16 @@ class Nonces:
             kept = list(fresh.items())[-MOST_NONCES:]
             file.seek(0)
             file.writelines(f"{until} {word}\n" for word, until in kept)
-            # Cut after the write: a full disk does not empty the file.
+            # Truncated after the write, so that a full disk does not empty the file.
             file.flush()
             file.truncate()
         return True
 
 
 def _entry(line: str) -> tuple[float, str]:
-    """Read one line; half a one, after a full disk or a power cut, is over."""
+    """Read one line. A partial line, after a full disk or a power cut, counts as
+    expired.
+    """
     until, _, word = line.strip().partition(" ")
     try:
         return float(until), word
@@ -84,7 +86,7 @@ def _entry(line: str) -> tuple[float, str]:
 
 
 class OrderDesk:
-    """Takes one order at a time (the node worker has one pool process)."""
+    """Handles one order at a time (the node worker has one pool process)."""
 
     def __init__(self, node: NodeView, *, publish: Publish) -> None:
         self.node = node
@@ -167,7 +169,7 @@ class OrderDesk:
         self.runner.accept(order, payload)
 
     def _carry(self, folder: JobFolder, order: Order, now: float) -> None:
-        """Have an ended attempt's checkpoint brought to the web, once for each time."""
+        """Have an ended attempt's checkpoint uploaded, once for each request."""
         gone = {"event": "lost", "reason": "its folder is gone", "ended_at": now}
         self.runner.refuse(folder, gone)
         known = folder.read("carry")
@@ -185,7 +187,7 @@ class OrderDesk:
         self._stop(order, now)
 
     def _take_process(self, payload: str, now: float) -> None:
-        """An order against an intruder's process, for the enforcer."""
+        """Hand an order against an intruder's process to the enforcer."""
         order = parse_process_order(payload)
         check_order(order, node=self.node.name, now=now)
         self.runner.prepare()
@@ -209,7 +211,7 @@ class OrderDesk:
             self.publish(fact.message())
 
     def _check(self, order: Order) -> None:
-        """Refuse now what could only fail later."""
+        """Refuse now what would fail later."""
         if why := why_not(self.node):
             raise OrderRefused("isolation", why)
         unix_user.identity_of(order, allow_scripts=self.node.allow_scripts)
@@ -231,7 +233,7 @@ class OrderDesk:
             )
 
     def _follow(self, folder: JobFolder, order: Order) -> None:
-        """Take over the Reservation's end, which may have moved."""
+        """Store the Reservation's end, which may have moved."""
         known = folder.read("deadline").get("issued_at", 0.0)
         if order.issued_at > float(known):
             folder.write(
@@ -246,12 +248,12 @@ class OrderDesk:
         if self.runner.refuse(folder, never):
             return
         if not self.runner.stop(folder, reason):
-            # Accepted and not begun: the keeper or the shim reads it.
+            # Accepted and not started: the keeper or the shim reads it.
             folder.write("stop", {"at": now, "reason": reason, "lost": False})
 
 
 def _named(payload: str) -> dict[str, Any]:
-    """Return which Job a refused order names; it may be anything."""
+    """Return the Job that a refused order names. Its content is not trusted."""
     try:
         body = json.loads(payload[:65_536])
     except (ValueError, RecursionError):

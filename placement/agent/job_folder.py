@@ -1,25 +1,25 @@
-"""A Job's folder on the node, and what a Runner promises.
+"""The layout of a Job's folder on the node, and the interface of a Runner.
 
     <NODE_DIR>/jobs/<job>-<attempt>[-<key>]/
         order.json     the order, as it was signed
         shim.json      {"pid", "start_ticks", "pgid", "leader_start_ticks"}
-        status.json    what the shim knows: started, ended, how and why
+        status.json    the shim's report: started, ended, how and why
         deadline.json  the Reservation's end, when it has moved since the order
-        stop.json      why it is to stop (written before the shim gets TERM)
-        reported.json  what the web has heard of it
-        size.json      what the folder takes on the disk, and when it was measured
+        stop.json      the reason of a stop (written before the shim gets TERM)
+        reported.json  the facts that the web has received
+        size.json      the folder's size on the disk, and when it was measured
         lock           held by the shim as long as it lives
-        status.room, stop.room    for its last words on a full disk
-        log            of the Job's standard output and error
-        serve.sock     where a Job that serves models is asked
-        models/        the files that it serves, its Unix user's to read
-        tmp/           its temporary files: /tmp and /var/tmp where it runs in a unit,
+        status.room, stop.room    reserved space for these files on a full disk
+        log            the Job's standard output and error
+        serve.sock     the socket of a Job that serves models
+        models/        the files that it serves, readable for its Unix user
+        tmp/           its temporary files: /tmp and /var/tmp if it runs in a unit,
                        $TMPDIR elsewhere
         work/          the Job's own folder: it may write here and in tmp only
-        work/results/  what of it is brought up to the web when it has ended
+        work/results/  the files that are uploaded when it has ended
 
-Everything but ``work`` belongs to the node worker. JSON files are written whole
-and renamed, so that a reader never sees half of one.
+Everything except ``work`` belongs to the node worker. JSON files are written completely
+and renamed, so that a reader never sees a part of one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from placement.protocol.commands import Order
 
 NAME = re.compile(r"(\d{1,18})-(\d{1,9})(?:-([0-9a-f]{1,32}))?")
 RESULTS = "results"
-"""The folder in a Job's own one whose files are brought up when it has ended."""
+"""The folder in a Job's own folder whose files are uploaded when it has ended."""
 ENDS = frozenset({"exited", "refused", "lost"})
 """Events after which nothing of an attempt runs."""
 LAST_LINES = 20
@@ -45,7 +45,7 @@ LAST_LINES_BYTES = 4096
 
 
 class NodeView(Protocol):
-    """What a node's settings must tell the rooms of this folder."""
+    """The settings of a node that this package needs."""
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class NodeView(Protocol):
 
     @property
     def supervisor_pid(self) -> int | None:
-        """The process that Jobs end with."""
+        """The process with which Jobs end."""
 
     @property
     def own_ids(self) -> bool:
@@ -85,11 +85,11 @@ class NodeView(Protocol):
 
     @property
     def allow_scripts(self) -> bool:
-        """Whether scripts may run without a Unix user of their own."""
+        """Whether scripts may run without a separate Unix user."""
 
     @property
     def isolation(self) -> str:
-        """How far Jobs are to be kept apart: `auto`, `watched` or `enforced`."""
+        """The isolation of Jobs: `auto`, `watched` or `enforced`."""
 
     def token(self) -> str:
         """Read the node's token."""
@@ -102,16 +102,16 @@ class Runner(Protocol):
     """Starts, polls and stops Jobs on one node."""
 
     def accept(self, order: Order, payload: str) -> JobFolder:
-        """Take an order to start; the same one twice is one Job."""
+        """Accept an order to start. The same order twice is one Job."""
 
     def start(self, folder: JobFolder) -> None:
-        """Start the process that keeps the Job."""
+        """Start the process that supervises the Job."""
 
     def stop(self, folder: JobFolder, reason: str) -> bool:
-        """Ask for an end; False: nothing of it lives."""
+        """Request an end. False: nothing of it runs."""
 
     def alive(self, folder: JobFolder) -> bool:
-        """Say whether the keeping process lives."""
+        """Say whether the supervising process runs."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class JobFolder:
     job: int
     attempt: int
     key: str = ""
-    """The Job's own key: a number may be given again after a restore."""
+    """The Job's key, because a number may be used again after a restore."""
 
     @classmethod
     def of(cls, jobs: Path, job: int, attempt: int, key: str = "") -> JobFolder:
@@ -168,11 +168,11 @@ class JobFolder:
         return self.path / "lock"
 
     def read(self, name: str) -> dict[str, Any]:
-        """Return ``<name>.json``, or {} where it does not exist."""
+        """Return ``<name>.json``. {}: it does not exist."""
         return read_json(self.path / f"{name}.json")
 
     def write(self, name: str, body: Mapping[str, Any]) -> None:
-        """Write ``<name>.json`` whole, mode 600."""
+        """Write ``<name>.json`` completely, mode 600."""
         write_json(self.path / f"{name}.json", body)
 
     def log_bytes(self) -> int:
@@ -205,7 +205,7 @@ def job_folders(jobs: Path) -> Iterator[JobFolder]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a file's object, or {} where there is no such file."""
+    """Return a file's object. {}: there is no such file."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -215,14 +215,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, body: Mapping[str, Any]) -> None:
-    """Write an object whole: a reader sees the old file or the new one."""
+    """Write an object completely: a reader sees the old file or the new one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "w") as file:
             json.dump(body, file)
     except OSError:
-        # On a full disk an empty file of each try would stay.
+        # On a full disk each attempt would leave an empty file.
         draft.unlink()
         raise
     draft.replace(path)

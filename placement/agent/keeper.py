@@ -45,12 +45,12 @@ STEP_SECONDS = 0.2
 BELIEF_SECONDS = 5.0
 TIDY_SECONDS = 60.0
 RECALL_SECONDS = 600.0
-"""How long the end of a Job is told again with each belief."""
+"""How long the end of a Job is repeated with each belief."""
 MOST_RECALLED = 50
 KEEP_SECONDS = 7 * 86_400
 """How long a Job's folder stays after its end."""
 REMOVED = ".removed-"
-"""Begins the name of a folder that is being removed."""
+"""Prefix of the name of a folder that is being removed."""
 START_WAIT_SECONDS = 5.0
 MOST_STARTS = 3
 BROKER_TIMEOUT_SECONDS = 2.0
@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 
 
 class KeptFolder:
-    """What the keeper remembers of one folder between its looks."""
+    """The keeper's memory of one folder between two runs."""
 
     def __init__(self, folder: JobFolder) -> None:
         self.folder = folder
@@ -90,17 +90,17 @@ class KeptFolder:
         return None
 
     def report(self, **what: bool) -> None:
-        """Remember across restarts which facts the web has received."""
+        """Store which facts the web has received, for a restart."""
         self.reported |= what
         try:
             self.folder.write("reported", self.reported)
         except OSError as error:
-            # It stays known in memory. After a restart it is reported again.
+            # It stays in memory. After a restart it is reported again.
             logger.error("job %s: not kept what was told: %s", self.folder.name, error)
 
 
 class JobKeeper:
-    """Start it once per node worker; `step` is one look."""
+    """Start it once per node worker. `step` is one run."""
 
     def __init__(self, node: NodeView) -> None:
         self.node = node
@@ -138,14 +138,14 @@ class JobKeeper:
             self._threads.append(thread)
 
     def _serve(self) -> None:
-        """Carry calls to Jobs that serve models."""
+        """Pass calls to Jobs that serve models."""
         # Not at the top: a node without serving Jobs may lack these libraries.
         from placement.agent.serving.tunnel import ServeTunnels
 
         ServeTunnels(self.node).run(self._stop)
 
     def stop(self) -> None:
-        """Stop the threads; the Jobs live on."""
+        """Stop the threads. The Jobs continue."""
         self._stop.set()
         for thread in self._threads:
             thread.join(15)
@@ -159,7 +159,7 @@ class JobKeeper:
                 logger.exception("the keeper's look failed; it looks again")
 
     def step(self) -> None:
-        """Look once at every folder; one bad folder never blocks the rest."""
+        """Process every folder once. One bad folder never blocks the rest."""
         for folder in job_folders(self.runner.jobs):
             try:
                 kept = self.kept.get(folder.name) or KeptFolder(folder)
@@ -179,7 +179,7 @@ class JobKeeper:
             return
         kept.status = kept.folder.read("status")
         if not kept.ended and not self.runner.alive(kept.folder):
-            # It may have written its end between the two looks.
+            # It may have written its end between the two reads.
             kept.status = kept.folder.read("status")
             if not kept.ended:
                 self._revive(kept)
@@ -189,7 +189,7 @@ class JobKeeper:
     # --- shims -----------------------------------------------------------------
 
     def _revive(self, kept: KeptFolder) -> None:
-        """Start a shim that never ran; bury one that did."""
+        """Start a shim that never ran. End a Job whose shim is gone."""
         folder = kept.folder
         if folder.read("shim"):
             ended = self.runner.end_strays(folder)
@@ -229,7 +229,7 @@ class JobKeeper:
             # It is reported in any case, and ended again after a restart.
             logger.error("job %s: its end is not kept: %s", kept.folder.name, error)
 
-    # --- telling ---------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------
 
     def _pump(self, kept: KeptFolder) -> None:
         """Send new log lines. Those of an ended Job go before the fact of its end."""
@@ -267,7 +267,7 @@ class JobKeeper:
                     }
                 )
             elif now - float(kept.status.get("ended_at") or 0) < RECALL_SECONDS:
-                # Without its last lines: the log itself is at the web by then.
+                # Without its last lines, because the log itself has been uploaded.
                 ended.append(fact_of(kept.folder, {**kept.status, "last_lines": []}))
         belief = {
             "v": 1,
@@ -282,9 +282,10 @@ class JobKeeper:
         return self._add(f"facts.{self.node.name}", fact, maxlen=FACTS_MAXLEN)
 
     def _add(self, stream: str, message: dict[str, Any], *, maxlen: int) -> bool:
-        """Append to a stream; False: the broker did not take it.
+        """Append to a stream. False: the broker did not accept it.
 
-        A broker that hangs costs two seconds, and then a pause, not each look.
+        A broker that hangs costs two seconds and then a pause, not two seconds in each
+        run.
         """
         if time.monotonic() < self._broker_again_at:
             return False
@@ -301,7 +302,7 @@ class JobKeeper:
             return False
         return True
 
-    # --- uploads and tidying -----------------------------------------------------
+    # --- uploads and removal ------------------------------------------------------
 
     def _to_upload(self) -> list[KeptFolder]:
         return [
@@ -318,34 +319,34 @@ class JobKeeper:
         ]
 
     def tidy(self, now: float) -> int:
-        """Remove folders of Jobs that ended a week ago and are with the web.
+        """Remove folders of Jobs that ended a week ago and are uploaded.
 
-        Sooner, oldest first, where a person's folders hold more than they may.
+        Sooner, oldest first, if a person's folders exceed the limit.
         """
         old = [
             name
             for name, kept in self.kept.items()
             if kept.ended
             and kept.reported.get("ended")
-            # A web that was away for a week has not the whole log yet.
+            # After a week without the web, the log is not uploaded completely.
             and kept.reported.get("uploaded")
             and now - float(kept.status.get("ended_at") or now) > KEEP_SECONDS
         ]
         old += [name for name in self._over_quota() if name not in old]
         for name in old:
-            # Under a name that is no Job's: half of a folder is not one to revive.
+            # Under a name that is no Job's, so that a partial folder is not started.
             folder = self.kept.pop(name).folder.path
             folder.rename(folder.with_name(f"{REMOVED}{secrets.token_hex(6)}-{name}"))
         for path in self.runner.jobs.glob(f"{REMOVED}*"):
             try:
                 folder_tree.remove(path)
             except OSError as error:
-                # One folder that cannot go must not keep all others.
+                # One folder that cannot be removed must not block the others.
                 logger.error("job folder %s is not removed: %s", path.name, error)
         return len(old)
 
     def _over_quota(self) -> list[str]:
-        """Return the names of the folders that go because their person holds more."""
+        """Return the names of the folders to remove because of their person's limit."""
         names = []
         kept = [one.folder for one in self.kept.values()]
         for user, own in disk_quota.holdings(kept).items():
@@ -358,7 +359,9 @@ class JobKeeper:
 
 
 def connect(url: str) -> redis.Redis:
-    """Return a client that gives up soon: nothing here may wait for a broker."""
+    """Return a client with short time limits, because nothing here may wait for a
+    broker.
+    """
     return redis.Redis.from_url(
         url,
         socket_timeout=BROKER_TIMEOUT_SECONDS,
@@ -367,14 +370,14 @@ def connect(url: str) -> redis.Redis:
 
 
 def meets_at(status: dict[str, Any]) -> dict[str, Any]:
-    """Return where the ranks of other nodes are to come, if they are."""
+    """Return the rendezvous for the ranks of other nodes, if there is one."""
     if not status.get("meeting_port"):
         return {}
     return {name: status[name] for name in ("meeting_address", "meeting_port")}
 
 
 def fact_of(folder: JobFolder, status: dict[str, Any]) -> dict[str, Any]:
-    """Return the fact that a status stands for."""
+    """Return the fact about a status."""
     event = status["event"]
     at = status.get("started_at" if event == "started" else "ended_at")
     return {

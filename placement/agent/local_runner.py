@@ -1,8 +1,8 @@
 """The Runner of a node: Job folders and shims on this machine.
 
-A Job is taken by making its folder (one rename: there or not there), so the
-same order twice is one Job, and a worker that dies half-way leaves either
-nothing or a folder that the keeper finds and starts.
+A Job is accepted by creating its folder with one rename, so the same order twice is one
+Job. A worker that dies meanwhile leaves either nothing or a folder that the keeper
+finds and starts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHIM_VARIABLES = (
     "GPUPORTAL_OWN_IDS",
     "GPUPORTAL_MEETING_PORTS",
 )
-# Under `make run` the supervisor leaves this long after it asked; it then waits.
+# Under `make run` the supervisor has this much time after it sent the signal.
 HALT_GRACE_SECONDS = 2.0
 
 
@@ -49,7 +49,7 @@ class LocalRunner:
         self.jobs = node.node_dir / "jobs"
 
     def prepare(self) -> None:
-        """Make the folder of all Jobs; students may pass through, not look in."""
+        """Create the folder of all Jobs. Students may pass through it, not list it."""
         for path in (self.node.node_dir, self.jobs):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(0o711)
@@ -59,7 +59,7 @@ class LocalRunner:
         return JobFolder.of(self.jobs, job, attempt, key)
 
     def accept(self, order: Order, payload: str) -> JobFolder:
-        """Make the Job's folder; where it exists nothing changes."""
+        """Create the Job's folder. An existing one is not changed."""
         folder = self.folder(order.job, order.attempt, order.key)
         order_json = {
             "payload": payload,
@@ -71,7 +71,9 @@ class LocalRunner:
         return folder
 
     def refuse(self, folder: JobFolder, status: Mapping[str, object]) -> bool:
-        """Make a folder that only says why nothing ran; False: it ran or runs."""
+        """Create a folder that only has the reason of a refusal. False: it ran or
+        runs.
+        """
         return self._make(folder, {}, status)
 
     def _make(
@@ -90,7 +92,7 @@ class LocalRunner:
             write_json(draft / "order.json", order)
             if status is not None:
                 write_json(draft / "status.json", status)
-            # rename(2) replaces an empty folder only; a Job's is never empty.
+            # rename(2) replaces only an empty folder, and a Job's is never empty.
             draft.rename(folder.path)
         except OSError:
             shutil.rmtree(draft)
@@ -100,7 +102,7 @@ class LocalRunner:
         return True
 
     def start(self, folder: JobFolder) -> None:
-        """Start the shim; it leaves this process at once and outlives it."""
+        """Start the shim. It leaves this process at once and outlives it."""
         variables = {
             name: os.environ[name] for name in SHIM_VARIABLES if name in os.environ
         }
@@ -134,18 +136,18 @@ class LocalRunner:
         first.wait(30)
 
     def alive(self, folder: JobFolder) -> bool:
-        """Say whether the Job's shim lives."""
+        """Say whether the Job's shim runs."""
         return shim_lives(folder)
 
     def stop(self, folder: JobFolder, reason: str) -> bool:
-        """Have the shim end the Job; False: no shim lives."""
+        """Have the shim end the Job. False: no shim runs."""
         return ask(folder, {"reason": reason, "lost": False})
 
     def end_strays(self, folder: JobFolder) -> int:
-        """Kill what a shim that was itself killed left behind; how many.
+        """Kill the processes left by a shim that was killed. Return how many.
 
-        Known by the mark in their environment and by nothing else: the number of
-        a process group may by now be that of an innocent one.
+        They are known only by the mark in their environment. The number of a process
+        group may belong to another program now.
         """
         nonce = folder.read("order").get("nonce")
         if not nonce:
@@ -166,7 +168,7 @@ class LocalRunner:
 
 
 def shim_lives(folder: JobFolder) -> bool:
-    """Say whether a folder's shim lives: exactly that process, not its pid.
+    """Say whether a folder's shim runs: exactly that process, not only its pid.
 
     The lock covers the moment before it has registered itself.
     """
@@ -191,16 +193,16 @@ def _locked(folder: JobFolder) -> bool:
 
 
 def ask(folder: JobFolder, why: Mapping[str, object]) -> bool:
-    """Leave word why, then TERM the shim; False: no shim lives."""
+    """Store the reason, then TERM the shim. False: no shim runs."""
     if not shim_lives(folder):
         return False
-    # Before the signal: a shim that has no word takes it for a shutdown, and one
-    # that has not registered yet reads the word when it begins.
+    # Before the signal: a shim without a reason takes it for a shutdown, and one that
+    # has not registered yet reads the reason when it begins.
     word = {"at": time.time(), **why}
     try:
         disk_space.write_with_reserve(folder.path, "stop", word)
     except OSError:
-        # A full disk is no reason to go on; the word of before is as good.
+        # A full disk is no reason to continue. The previous reason is sufficient.
         if not folder.read("stop"):
             raise
     shim = folder.read("shim")
@@ -210,10 +212,10 @@ def ask(folder: JobFolder, why: Mapping[str, object]) -> bool:
 
 
 def halt_all(node_dir: Path, *, reason: str, wait_seconds: float = 8.0) -> int:
-    """End every Job of a node folder and wait for it; how many were left.
+    """End every Job of a node folder and wait for it. Return how many were left.
 
-    For the supervisor of ``make run``: it calls this before it leaves, so that
-    nothing outlives it, Jobs included. Their fate is ``lost``.
+    For the supervisor of ``make run``, which calls this before it ends, so that nothing
+    outlives it, Jobs included. Their state is ``lost``.
     """
     why = {"reason": reason, "lost": True, "grace_seconds": HALT_GRACE_SECONDS}
     folders = [item for item in job_folders(node_dir / "jobs") if ask(item, why)]

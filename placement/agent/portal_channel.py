@@ -25,11 +25,11 @@ RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class ChannelDown(Exception):
-    """The web cannot be reached or cannot answer now; try again later."""
+    """The web cannot be reached or cannot answer now. Try again later."""
 
 
 class ChannelRefused(Exception):
-    """The web answered and says no; the same request will not succeed."""
+    """The web refused. The same request will not succeed."""
 
     def __init__(self, status: int, detail: str) -> None:
         self.status = status
@@ -56,9 +56,9 @@ def request(
     headers: Mapping[str, str] | None = None,
     key: str | None = None,
 ) -> tuple[int, bytes]:
-    """Send one request; return status and body of a 2xx or 409 answer.
+    """Send one request. Return status and body of a 2xx or 409 answer.
 
-    ``key``: of the Job that it is about; None: it is about no Job.
+    ``key``: of the Job of the request. None: it is about no Job.
 
     Raises:
         ChannelDown: no answer, 5xx or 429.
@@ -143,7 +143,7 @@ def download_part(
     until: float,
     given_up: Callable[[], bool],
 ) -> bytes:
-    """Download a Job's ``script`` or ``files``; check the sum from the signed order.
+    """Download a Job's ``script`` or ``files``. Check the hash from the signed order.
 
     Tries again while the web is unreachable, until the order expires.
 
@@ -185,11 +185,11 @@ def upload_log(
     offset_bytes: int,
     data: bytes,
 ) -> int:
-    """Append a piece of log; return the size that the web now has.
+    """Append a piece of log. Return the size that the web has now.
 
     Raises:
         ChannelDown: try again later.
-        ChannelRefused: the web does not want this log.
+        ChannelRefused: the web does not accept this log.
     """
     url = f"{web_url}/node/v1/jobs/{job}/log?attempt={attempt}&offset={offset_bytes}"
     status, body = request("PUT", url, node=node, token=token, body=data, key=key)

@@ -43,21 +43,21 @@ from telemetry.proc_stat import read_stat, read_uids
 
 STEP_SECONDS = 0.5
 LOOK_SECONDS = 8.0
-"""How long one look at the Gpus may take; a driver that hangs is no reason to act."""
+"""Time limit of one reading of the Gpus. A driver that hangs proves nothing."""
 SAME_START_SECONDS = 1.5
-"""The kernel tells the boot's time in whole seconds and moves it with the clock."""
+"""The kernel reports the boot's time in whole seconds and moves it with the clock."""
 KILL_SECONDS = 10.0
-"""A killed process is gone at once, unless it sits in the driver."""
+"""A killed process ends at once, unless it is inside the driver."""
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 BASE_DIR = Path(__file__).resolve().parents[3]
 
 Tell = Callable[[dict[str, Any]], bool]
-"""Appends one fact; False: the broker did not take it."""
+"""Appends one fact. False: the broker did not accept it."""
 logger = logging.getLogger(__name__)
 
 
 class Differs(Exception):
-    """The node found something else than the order says; nothing is done."""
+    """The node's state differs from the order, so nothing is done."""
 
     def __init__(self, outcome: ResponseOutcome, reason: str) -> None:
         self.outcome = outcome
@@ -91,7 +91,7 @@ def pids_on(node: NodeView, gpu_uuid: str) -> set[int]:
         # The roster comes first, the Sample last.
         sample = json.loads(read_gpus(node)[-1])
         gpus = {gpu["uuid"]: gpu for gpu in sample["gpus"]}
-        # Left out: the card cannot say, which is no "it is there".
+        # Left out: the card does not report processes, which proves nothing.
         return {int(process["pid"]) for process in gpus[gpu_uuid]["processes"]}
     except (
         OSError,
@@ -107,7 +107,7 @@ def pids_on(node: NodeView, gpu_uuid: str) -> set[int]:
 
 
 class Enforcer:
-    """Works off the orders against processes. `step` is one look at all of them."""
+    """Executes the orders against processes. `step` processes all of them once."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Enforcer:
         """The gate's thread drops orders while another one executes them."""
 
     def accept(self, order: ProcessOrder, payload: str) -> None:
-        """Keep an order that the desk has checked."""
+        """Store an order that the desk has checked."""
         self._keep(order, {"payload": payload, "phase": "new"})
 
     def accept_from_gate(self, order: ProcessOrder, device: int) -> None:
@@ -163,11 +163,11 @@ class Enforcer:
             try:
                 self.step(time.time(), tell)
             except Exception:
-                # The thread must go on: a KILL may be due.
+                # The thread must continue, because a KILL may be due.
                 logger.exception("a look at the responses failed; it looks again")
 
     def step(self, now: float, tell: Tell) -> None:
-        """Look once at every order; one bad file never blocks the rest."""
+        """Process every order once. One bad file never blocks the rest."""
         for path in sorted(self.folder.glob("*.json")):
             try:
                 with self._lock:
@@ -198,7 +198,7 @@ class Enforcer:
     def _act(
         self, order: ProcessOrder, state: dict[str, Any], now: float
     ) -> ProcessFact | None:
-        """Do the next thing; None: it is not over yet, and `state` says so."""
+        """Take the next action. None: it is not over yet, and `state` is updated."""
         try:
             return self._do(order, state, now)
         except Differs as found:
@@ -232,7 +232,7 @@ class Enforcer:
                 why = f"it still runs {KILL_SECONDS:.0f} s after SIGKILL"
                 return ProcessFact(order.nonce, ResponseOutcome.FAILED, now, why)
             self._check_gpu(order, state.get("device"))
-            # The look took its time: once more, with the process held.
+            # The reading took time, so check again while the process is held.
             self._check_identity(order)
             if order.kind is ProcessOrderKind.WARN:
                 told = self._write(order.uid, terminal_text(order.text))
@@ -251,7 +251,7 @@ class Enforcer:
             os.close(handle)
 
     def _check_identity(self, order: ProcessOrder) -> None:
-        """Raises Differs unless the process is the one that the order means."""
+        """Raise Differs unless the process is the one in the order."""
         found = read_stat(order.pid)
         if found is None or found.dead:
             raise Differs(ResponseOutcome.GONE, "it has ended")
@@ -290,7 +290,7 @@ def _uid_in(state: dict[str, Any]) -> int | None:
 
 
 def _hold(pid: int) -> int:
-    """Return a pidfd: from now on the number cannot become another's."""
+    """Return a pidfd, so that the number cannot become another process's."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError as error:

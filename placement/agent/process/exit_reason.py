@@ -1,4 +1,4 @@
-"""Why a Job ends: by its shim, by the portal's end, by ranks of other nodes."""
+"""The reason of a Job's end: its shim, the portal's end, or ranks of other nodes."""
 
 import os
 import time
@@ -9,23 +9,23 @@ from placement.protocol.commands import Order, remaining_seconds
 from placement.protocol.multi_node import LOST_PEERS, lost_peers
 
 TAIL_BYTES = 64 * 1024
-"""More than the tracebacks of all ranks of a node and their launcher's."""
+"""More than the tracebacks of all ranks of a node and of their launcher."""
 
 
 @dataclass
 class JobEnding:
-    """Why and until when a Job is being ended."""
+    """The reason and the deadline of a Job's end."""
 
     reason: str
     kill_at: float
-    """Monotonic time at which the rest is killed."""
+    """Monotonic time at which the remaining processes are killed."""
     stopped: bool = True
-    """Whether somebody or the clock ended it, and not a fault of the Job."""
+    """Whether a person or the clock ended it, not a fault of the Job."""
     lost: bool = False
 
 
 class Deadline:
-    """The Reservation's end by the monotonic clock: the wall's may jump."""
+    """The Reservation's end by the monotonic clock, because the wall clock may jump."""
 
     def __init__(self, deadline_at: float, issued_at: float) -> None:
         self.at = 0.0
@@ -38,7 +38,7 @@ class Deadline:
         self.at = time.monotonic() + remaining
 
     def reread(self, folder: JobFolder) -> None:
-        """Take over an end that has moved."""
+        """Read an end that has moved."""
         try:
             changed_ns = (folder.path / "deadline.json").stat().st_mtime_ns
         except FileNotFoundError:
@@ -57,14 +57,14 @@ def supervisor() -> int | None:
     try:
         return os.pidfd_open(int(text))
     except ProcessLookupError:
-        # Gone already: a pipe whose other end is closed says the same.
+        # Gone already: a closed pipe is readable too.
         read, write = os.pipe2(os.O_CLOEXEC)
         os.close(write)
         return read
 
 
 def broken_off(folder: JobFolder, order: Order) -> str:
-    """Return the reason where a Job failed because ranks of other nodes were gone."""
+    """Return the reason if a Job failed because ranks of other nodes were gone."""
     if order.meeting is None:
         return ""
     with folder.log.open("rb") as file:

@@ -1,8 +1,9 @@
-"""The last steps before a Job's own program: limits, its user, its folder, exec.
+"""The last steps before a Job's own program: limits, user, folder, exec.
 
-As a value, because at the level ``enforced`` another process takes them, inside the
-Job's unit (unit_entry.py); elsewhere the forked child of the shim does
-(job_process.py)."""
+They are a value, because at the level ``enforced`` another process takes them, inside
+the Job's unit (unit_entry.py). Elsewhere the forked child of the shim does
+(job_process.py).
+"""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ from placement.protocol.launchers import Launcher, programs
 
 CANNOT_START = 126
 CHECKPOINT = "checkpoint"
-"""The folder in a Job's folder that is taken over by the Job that goes on."""
+"""The checkpoint's folder in a Job's folder. The resuming Job copies it."""
 OURS = Path(__file__).resolve().parents[3]
-"""What served models and recipes are run from."""
+"""The code with which served models and recipes run."""
 PRIVATE = {"tmp": Path("/tmp"), "var-tmp": Path("/var/tmp")}
-"""Folders in ``private_tmp``, and where a Job in a unit sees them."""
+"""Folders in ``private_tmp``, and their paths for a Job in a unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,10 @@ class JobStart:
     launcher: str = ""
     environment_folder: str = ""
     resume: Path | None = None
-    """The checkpoint that it begins with, read as its own user."""
+    """The checkpoint to load, read as the Job's user."""
     resume_job: int = 0
     private_tmp: Path | None = None
-    """The folder that the Job has for /tmp; None: everybody's. Needs root."""
+    """The folder for the Job's /tmp. None: the shared one. Needs root."""
 
     def run(self) -> NoReturn:
         """Replace this process by the Job's program. Write a failure to the log."""
@@ -78,7 +79,7 @@ class JobStart:
     def _close_off(self, folder: Path) -> None:
         """Give the Job a private view of the machine. Raises OSError."""
         private_mounts.check_outside(folder, PRIVATE.values())
-        # First: a descriptor of before belongs to the view that is left.
+        # First: an earlier descriptor belongs to the view that is left.
         private_mounts.leave_shared_view()
         handles = folder_tree.make_owned(folder, self.identity, tuple(PRIVATE))
         own = Path(self.argv[0]).is_relative_to(sys.prefix)
@@ -99,11 +100,11 @@ class JobStart:
                 )
 
     def _take_over(self, source: Path) -> bool:
-        """Copy a checkpoint, whole or not at all; False: there is one that cannot be.
+        """Copy a checkpoint completely or not at all. False: there is one that fails.
 
-        Without one the Job starts from the beginning, and its log says so. Starting
-        beside one that is there would lose it. Links stay links: this runs as the
-        Job's own user, and reads what that may read.
+        Without a checkpoint the Job starts from the beginning, and its log says so.
+        Starting although there is one would lose it. Links stay links, because this
+        runs as the Job's user and reads what that user may read.
         """
         draft, job = self.work / f".{CHECKPOINT}.coming", self.resume_job
         try:

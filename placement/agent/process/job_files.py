@@ -1,6 +1,6 @@
-"""What lies in a Job's own folder when it begins: its script, its Plan's files.
+"""The files in a Job's own folder at its start: its script and its Plan's files.
 
-Fetched over the channel, checked by the sums in the signed order, and written as the
+Fetched over the channel, checked by the hashes in the signed order, and written as the
 Job's user.
 """
 
@@ -28,10 +28,10 @@ def lay_out(
     token_file: Path,
     given_up: Callable[[], bool],
 ) -> list[str]:
-    """Write the script and the Plan's files; return the names of the latter.
+    """Write the script and the Plan's files. Return the names of the latter.
 
     Raises:
-        OrderRefused: they could not be fetched, or are not those that were ordered.
+        OrderRefused: they could not be fetched, or differ from the order.
     """
 
     def fetched(part: str, sha256: str) -> bytes:
@@ -74,7 +74,7 @@ def lay_out(
 
 
 def _read(body: bytes) -> dict[str, str]:
-    """Names that may lie there, and texts; nothing else is written anywhere."""
+    """Return the allowed names with their texts. Nothing else is written anywhere."""
     try:
         files = json.loads(body)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """The Job's own first process: its command, its environment, its start.
 
-Runs between fork and exec in the shim. What the Job sees of the portal is what
-is written here and nothing else: no token, no broker, no key, no setting.
+Runs between fork and exec in the shim. The Job gets from the portal only what is
+written here: no token, no broker, no key, no setting.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ from telemetry.protocol.codec import encode
 CODE_DIR = Path(__file__).resolve().parents[3]
 RUN_VARIABLE = "GPUPORTAL_RUN"
 PRIVATE_TMP = "tmp"
-"""The folder beside a Job's own one for its temporary files. In a unit the Job has it
-for /tmp and /var/tmp, elsewhere the variables of TMP_VARIABLES name it."""
+"""The folder for a Job's temporary files, beside its own one. In a unit it is /tmp and
+/var/tmp, elsewhere the variables of TMP_VARIABLES name it.
+"""
 TMP_VARIABLES = ("TMPDIR", "TMP", "TEMP")
 MOST_TMP_CHARACTERS = 72
-"""A longer path is not named. The address of a Unix socket has 107 characters
-(unix(7)), and Python's multiprocessing adds 32 to the path of this folder:
-``/pymp-xxxxxxxx/listener-xxxxxxxx``."""
+"""A longer path is not used. The address of a Unix socket has 107 characters (unix(7)),
+and Python's multiprocessing adds 32 to the path of this folder:
+``/pymp-xxxxxxxx/listener-xxxxxxxx``.
+"""
 BY_TORCHRUN = (Launcher.TORCHRUN, Launcher.ACCELERATE)
 LISTENER = 3
-"""The descriptor of the socket that served models are asked through."""
+"""The descriptor of the socket through which served models are called."""
 
 
 def run_entry(nonce: str) -> str:
@@ -58,11 +60,11 @@ def run_entry(nonce: str) -> str:
 def command(order: Order, work: Path, files: Collection[str] = ()) -> list[str]:
     """Return argv: the recipe's, or the script with its launcher and arguments.
 
-    A script that starts itself and has no ``#!`` line is one for the shell, as in
-    every shell. A launcher is looked up when the Job's user is known.
+    As in every shell, a script that starts itself without a ``#!`` line is run by the
+    shell. A launcher is looked up when the Job's user is known.
 
     Raises:
-        OrderRefused: ``script``, where it is no regular file any more.
+        OrderRefused: ``script``, if it is no longer a regular file.
     """
     if order.recipe is not None:
         return recipe_command(
@@ -86,7 +88,8 @@ def command(order: Order, work: Path, files: Collection[str] = ()) -> list[str]:
         )
         return script_command(launcher, str(script), arguments, ranks)
     try:
-        # The folder is the student's by now: no link is followed, no pipe waited for.
+        # The student may have changed the folder: no link is followed, no pipe waited
+        # for.
         with os.fdopen(open_inside(str(work), SCRIPT), "rb") as file:
             head = [] if file.read(2) == b"#!" else ["/bin/sh"]
     except NotThere as error:
@@ -106,7 +109,7 @@ def environment(
     """Return the whole environment of the Job.
 
     Args:
-        tmp: the folder of its temporary files; None: it has a /tmp of its own.
+        tmp: the folder of its temporary files. None: it has a private /tmp.
     """
     home = identity.home if identity and identity.home.is_dir() else work
     name = identity.name if identity else ""
@@ -131,7 +134,7 @@ def environment(
         **_visible(order),
     }
     if order.recipe is not None or order.launcher in BY_TORCHRUN:
-        # It would kill ranks 30 s after TERM; when that is due the shim knows.
+        # It would kill ranks 30 s after TERM, but the shim knows when that is due.
         seconds = math.ceil(order.grace_seconds) + 1
         facts["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(seconds)
     if order.meeting is not None:
@@ -149,9 +152,9 @@ def environment(
 
 
 def _visible(order: Order) -> dict[str, str]:
-    """Return what shows CUDA the reserved Gpus and no other.
+    """Return the variables that show CUDA the reserved Gpus only.
 
-    A Job on simulated Gpus must not touch a real card that happens to be there.
+    A Job on simulated Gpus must not use a real card of the machine.
     """
     uuids = "" if order.simulated else ",".join(order.gpu_uuids)
     return {
@@ -177,11 +180,11 @@ def become_job(
 ) -> None:
     """Turn the forked child into the Job. Never returns.
 
-    Waits at the gate until the shim has registered it and claimed its Gpus; a
-    gate that closes without a word means that the shim is gone or says no.
-    ``listener``: what a Job that serves models accepts on, and nothing else.
-    ``resume``: the checkpoint that it begins with, read as its own user.
-    ``unit``: the command of the systemd unit that it runs in; none: in no unit.
+    Waits at the gate until the shim has registered it and claimed its Gpus. A gate that
+    closes without a word means that the shim is gone or refuses. ``listener``: the
+    socket of a Job that serves models. ``resume``: the checkpoint to load, read as its
+    own user. ``unit``: the command of the systemd unit in which it runs. Empty: no
+    unit.
     """
     try:
         os.setsid()
@@ -195,7 +198,7 @@ def become_job(
             os.dup2(source, target)
         if listener is not None:
             os.dup2(listener.fileno(), LISTENER)
-            # Where it had that number already dup2 leaves it to be closed at exec.
+            # If it already had that number, dup2 leaves it to be closed at exec.
             os.set_inheritable(LISTENER, True)
         os.closerange(3 if listener is None else LISTENER + 1, 4096)
         begin = JobStart(

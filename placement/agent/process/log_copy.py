@@ -4,7 +4,7 @@ The Job holds the pipe and never the file. It can add to its log, but it cannot 
 the log or overwrite the portal's lines. The kernel moves the bytes (splice(2)), so a
 gigabyte costs a fraction of a second. A Job that prints faster than the disk writes
 waits in write(2), as with a file. When the disk is full, output is dropped and counted
-and the Job continues. The log continues when there is room.
+and the Job continues. The log continues when there is space again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LogCopy:
         """Copy the rest once no process of the Job is left. Idempotent."""
         if self._thread is None:
             return
-        # What cannot be killed, in the driver, might print for ever.
+        # A process that cannot be killed, inside the driver, might print for ever.
         self._until = time.monotonic() + FINISH_SECONDS
         self._finishing.set()
         self._thread.join()
@@ -69,7 +69,7 @@ class LogCopy:
                 return
 
     def _piece(self) -> bool:
-        """Copy what there is; False: every writer is gone."""
+        """Copy the available bytes. False: every writer is gone."""
         try:
             if self.lost_bytes and disk_space.open_file_full_text(self.log):
                 raise OSError(errno.ENOSPC, "full")

@@ -1,4 +1,4 @@
-"""What an ended attempt left on this node for the one that goes on from it."""
+"""The folder and checkpoint of an ended attempt on this node, for the next one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from placement.planner.values.humanize import gib_at_least
 from placement.protocol.commands import Order, parse_order
 
 MOST_BEFORE = 100
-"""Attempts in a row of which none got to a checkpoint of its own."""
+"""Consecutive attempts without a checkpoint that are followed."""
 
 
 def checkpoint_of(folder: JobFolder) -> Path:
@@ -38,15 +38,15 @@ def checkpoint_of(folder: JobFolder) -> Path:
 
 
 def previous_folder(order: Order, jobs: Path) -> JobFolder:
-    """Return the folder of the attempt that a Job on this node goes on from."""
+    """Return the folder of the attempt from which a Job on this node resumes."""
     return JobFolder.of(jobs, order.resume_job, order.resume_attempt, order.resume_key)
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of the regular files below a folder; 0 for a missing folder.
+    """Return the bytes of the regular files below a folder. 0: it is missing.
 
     Raises:
-        OrderRefused: ``checkpoint``, if it is nested too deep to be walked.
+        OrderRefused: ``checkpoint``, if it is nested too deeply.
     """
     try:
         return folder_size.content_bytes(folder)
@@ -58,10 +58,10 @@ def size_of(folder: Path) -> int:
 
 
 def check_room(needed_bytes: int, folder: Path, job: int) -> None:
-    """Refuse what a disk has no room for, before it is filled to the last byte.
+    """Refuse if the disk has too little space, before it is full.
 
     Raises:
-        OrderRefused: ``storage``, with how much there is.
+        OrderRefused: ``storage``, with the available space.
     """
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize - disk_space.FULL_BYTES
@@ -74,16 +74,16 @@ def check_room(needed_bytes: int, folder: Path, job: int) -> None:
 
 
 def check(order: Order, jobs: Path) -> None:
-    """Refuse to go on, for now, from what still runs, or where it finds no room.
+    """Refuse for now if the previous attempt still runs, or there is too little space.
 
     Raises:
-        OrderRefused: ``busy`` or ``storage``; the web orders it again.
+        OrderRefused: ``busy`` or ``storage``. The web orders it again.
     """
     if not order.resume_job:
         return
     sizes = [part.size_bytes for part in order.checkpoints]
     if sizes:
-        # Each part lies there packed while it is unpacked.
+        # Each part is there packed while it is unpacked.
         check_room(sum(sizes) + max(sizes), jobs, order.resume_job)
         return
     left = previous_folder(order, jobs)

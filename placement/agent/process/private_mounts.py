@@ -21,19 +21,19 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT = 1, 2, 4, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16_384, 1 << 18
 PR_SET_NO_NEW_PRIVS = 38
 SYSTEM = ("/usr", "/etc", "/boot", "/efi")
-"""What a Job may not change whoever it becomes: ProtectSystem=full."""
+"""Folders that a Job may never change, as any user: ProtectSystem=full."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check_outside(folder: Path, shown: Iterable[Path]) -> None:
-    """Raise OSError where a folder lies in one of those that are to be private."""
+    """Raise OSError if a folder is inside one of those that become private."""
     for place in shown:
         if folder.is_relative_to(place):
             raise OSError(f"{folder} lies in {place} itself, which is to be private")
 
 
 def leave_shared_view() -> None:
-    """Give the calling process a copy of the mounts that others do not see.
+    """Give the calling process a private copy of the mounts.
 
     Raises:
         OSError: the kernel refuses.
@@ -43,13 +43,13 @@ def leave_shared_view() -> None:
 
 
 def close_off(places: Sequence[tuple[int, Path]], *, kept: Sequence[Path] = ()) -> None:
-    """Show other folders in the place of some, and the system's own read-only.
+    """Replace some folders, and make the system's own ones read-only.
 
     Call ``leave_shared_view`` first.
 
     Args:
-        places: (descriptor of the folder that is shown, where).
-        kept: folders that stay where they are, read-only, also below such a place.
+        places: (descriptor of the folder that is shown, path).
+        kept: folders that stay visible, read-only, also below such a place.
 
     Raises:
         OSError: the kernel refuses, or a kept folder is replaced meanwhile.
@@ -74,10 +74,10 @@ def close_off(places: Sequence[tuple[int, Path]], *, kept: Sequence[Path] = ()) 
 
 
 def _show_again(descriptor: int, path: Path, place: Path) -> None:
-    """Show a folder where it was, in a private place that its owner may change.
+    """Show a folder at its path again, in a private place that its owner may change.
 
-    Each step goes by the descriptor of a real folder: a link that the owner puts in the
-    way ends it with an error.
+    Each step uses the descriptor of a real folder, so a link that the owner inserts
+    ends it with an error.
     """
     handles = [os.open(place, FOLDER)]
     try:
@@ -85,7 +85,7 @@ def _show_again(descriptor: int, path: Path, place: Path) -> None:
             handles.append(_enter(handles[-1], name))
         target = f"/proc/self/fd/{handles[-1]}"
         _mount(f"/proc/self/fd/{descriptor}", target, MS_BIND | MS_REC)
-        # The descriptor of before is that of the folder underneath the mount.
+        # The earlier descriptor is that of the folder underneath the mount.
         handles.append(os.open(path.name, FOLDER, dir_fd=handles[-2]))
         if not os.path.sameopenfile(handles[-1], descriptor):
             raise OSError(errno.ESTALE, f"{path} was replaced while it was mounted")
@@ -96,7 +96,7 @@ def _show_again(descriptor: int, path: Path, place: Path) -> None:
 
 
 def _enter(above: int, name: str) -> int:
-    """Open a folder inside an open one; make it where it is missing."""
+    """Open a folder inside an open one. It is created if it is missing."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o711, dir_fd=above)
     handle = os.open(name, FOLDER, dir_fd=above)
@@ -106,7 +106,7 @@ def _enter(above: int, name: str) -> int:
 
 
 def no_new_privileges() -> None:
-    """From here on no program gives more rights than its caller has (prctl(2))."""
+    """Prevent programs from gaining more rights than their caller has (prctl(2))."""
     _checked(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
 
 

@@ -41,16 +41,16 @@ def alive(pid: object, ticks: object) -> bool:
 
 
 def send(pid: int, sig: int) -> None:
-    """Send a signal to a process that may be gone already."""
+    """Send a signal to a process that may have ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, sig)
 
 
 def end_descendants(timeout_seconds: float = 10.0) -> bool:
-    """Kill every descendant of the calling subreaper; False: some are left.
+    """Kill every descendant of the calling subreaper. False: some are left.
 
-    All are stopped before any is killed, so that a process which forks faster
-    than it is killed cannot win; the rounds end when none is left.
+    All are stopped before any is killed, so that a process that forks faster than it is
+    killed cannot win. The rounds end when none is left.
     """
     deadline = time.monotonic() + timeout_seconds
     me = os.getpid()
@@ -77,7 +77,7 @@ def end_all(pids: Iterable[int]) -> None:
 
 
 def reap() -> dict[int, int]:
-    """Collect every ended child; return {pid: wait status}."""
+    """Collect every ended child. Return {pid: wait status}."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -97,10 +97,10 @@ def become_subreaper() -> None:
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel kill this process when its parent ends.
 
-    The kernel forgets the wish when the user changes: ask after setuid.
+    A change of the user cancels this, so call it after setuid.
 
     Raises:
-        ProcessLookupError: the parent is gone already.
+        ProcessLookupError: the parent has ended already.
     """
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:

@@ -1,7 +1,7 @@
-"""Find the programs that a Job starts with. The search runs as the Job's user.
+"""Find the programs with which a Job starts. The search runs as the Job's user.
 
-A folder that the owner names comes first on the PATH. A folder that everybody may
-write to is not used: any user could place a program there that runs as the Job's user.
+A folder that the owner names comes first on the PATH. A folder that everybody may write
+to is not used: any user could place a program there that runs as the Job's user.
 """
 
 from __future__ import annotations

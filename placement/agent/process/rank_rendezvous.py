@@ -1,8 +1,8 @@
-"""Where the ranks of several nodes meet, seen from one of them.
+"""The rendezvous of the ranks on several nodes, for one of the nodes.
 
-The first node says at which of its addresses and ports; every node says through which
-of its interfaces it gets there, because gloo and NCCL would else take the first they
-find ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", docs of torch.distributed).
+The first node chooses its address and port. Every node names the interface to it,
+because gloo and NCCL would otherwise use the first one that they find
+("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", docs of torch.distributed).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from placement.protocol.commands import Order
 from placement.protocol.rendezvous import Meeting
 
 PORTS_VARIABLE = "GPUPORTAL_MEETING_PORTS"
-"""``first-last`` on a node whose firewall lets only these in; unset: any free one."""
+"""``first-last`` on a node whose firewall allows only these. Unset: any free one."""
 SIOCGIFADDR = 0x8915
 LOOPBACK = "127.0.0.1"
 
 
 def settled(order: Order, web_url: str) -> Order:
-    """Return the order with address and port, which the first node gives itself.
+    """Return the order with address and port, which the first node chooses.
 
     Raises:
         OrderRefused: no port is free.
@@ -40,7 +40,7 @@ def settled(order: Order, web_url: str) -> Order:
 
 
 def rendezvous_address(order: Order) -> dict[str, object]:
-    """Return where the ranks of other nodes are to come; of the first node only."""
+    """Return the address for the ranks of other nodes. Only on the first node."""
     meeting = order.meeting
     if meeting is None or meeting.node_rank:
         return {}
@@ -48,7 +48,7 @@ def rendezvous_address(order: Order) -> dict[str, object]:
 
 
 def environment(meeting: Meeting, web_url: str) -> dict[str, str]:
-    """Return what the Job's environment says of the other nodes."""
+    """Return the Job's environment variables about the other nodes."""
     facts = {
         "GPUPORTAL_NODE_RANK": str(meeting.node_rank),
         "GPUPORTAL_NODE_COUNT": str(len(meeting.counts)),
@@ -56,7 +56,7 @@ def environment(meeting: Meeting, web_url: str) -> dict[str, str]:
         "GPUPORTAL_FIRST_RANK": str(meeting.first_rank),
         "GPUPORTAL_MEETING_ADDRESS": meeting.address,
         "GPUPORTAL_MEETING_PORT": str(meeting.port),
-        # torchrun reads it here: an argument would be seen by everybody on the node.
+        # torchrun reads it here, because everybody on the node can read an argument.
         "PET_RDZV_ID": meeting.token,
     }
     if name := interface_of(address_towards(meeting.address, web_url)):
@@ -65,7 +65,7 @@ def environment(meeting: Meeting, web_url: str) -> dict[str, str]:
 
 
 def only_rank(meeting: Meeting) -> dict[str, str]:
-    """Return what a launcher would say to the only rank of this node.
+    """Return the variables that a launcher would set for the only rank of this node.
 
     Names: torch.distributed, "Environment variable initialization", and torchrun's.
     """
@@ -80,24 +80,24 @@ def only_rank(meeting: Meeting) -> dict[str, str]:
 
 
 def own_address(web_url: str) -> str:
-    """Return the address by which this node reaches the portal; others reach it there.
+    """Return the address with which this node reaches the portal, for the other nodes.
 
-    Not the host name: on many systems that is the loopback's.
+    Not that of the host name, which on many systems is the loopback's.
     """
     return _source_address(urlsplit(web_url).hostname or LOOPBACK) or LOOPBACK
 
 
 def address_towards(address: str, web_url: str) -> str:
-    """Return this node's own address on the way to the first node's."""
+    """Return this node's address on the route to the first node's."""
     found = _source_address(address)
     if found and ipaddress.ip_address(found).is_loopback and not _is_local(address):
-        # Its own host name, which its own /etc/hosts gives the loopback.
+        # Its own host name, which /etc/hosts maps to the loopback.
         return own_address(web_url)
     return found
 
 
 def interface_of(address: str) -> str:
-    """Return the interface that has an IPv4 address; "": none, or it is of IPv6."""
+    """Return the interface of an IPv4 address. "": none, or it is IPv6."""
     if not address or ":" in address:
         return ""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
@@ -139,7 +139,7 @@ def _ports(text: str) -> range:
 
 
 def _source_address(host: str) -> str:
-    """Return the local address that a packet to a host would leave from; "": none."""
+    """Return the local source address of packets to a host. "": none."""
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError:

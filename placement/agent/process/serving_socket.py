@@ -1,9 +1,9 @@
-"""The Unix socket through which a Job that serves models is asked.
+"""The Unix socket through which a Job that serves models is called.
 
-The shim makes it in the Job's folder, where the Job itself cannot write, and passes
-the Job only the listening descriptor: the node never follows a path that a student
-could have changed. The folder is named through a descriptor of its own, because a
-socket's address has room for 107 characters and a folder's path may be longer.
+The shim creates it in the Job's folder, where the Job itself cannot write, and passes
+only the listening descriptor to the Job. So the node never follows a path that a
+student could have changed. The folder is named through a descriptor, because a socket's
+address has space for 107 characters and a folder's path may be longer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BACKLOG = 128
 
 @contextmanager
 def short_path(folder: JobFolder) -> Iterator[str]:
-    """Yield a path of the socket that is short enough, good inside the block."""
+    """Yield a path of the socket that is short enough, valid inside the block."""
     handle = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{handle}/{NAME}"
@@ -32,12 +32,12 @@ def short_path(folder: JobFolder) -> Iterator[str]:
 
 
 def path_of(folder: JobFolder) -> Path:
-    """Where the socket is."""
+    """Return the path of the socket."""
     return folder.path / NAME
 
 
 def listen(folder: JobFolder) -> socket.socket:
-    """Make the socket, for the node worker's user alone; return it, listening."""
+    """Create the socket, for the node worker's user only. Return it, listening."""
     with contextlib.suppress(FileNotFoundError):
         path_of(folder).unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -52,7 +52,7 @@ def listen(folder: JobFolder) -> socket.socket:
 
 
 def connect(folder: JobFolder) -> socket.socket:
-    """Connect to a Job's socket. Raises OSError where nobody listens."""
+    """Connect to a Job's socket. Raises OSError if no process listens."""
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with short_path(folder) as path:

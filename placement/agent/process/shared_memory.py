@@ -1,6 +1,6 @@
-"""What a Job's user left in /dev/shm, which no folder of the Job holds.
+"""Remove the files that a Job's user left in /dev/shm, outside the Job's folder.
 
-Shared memory of data loaders and NCCL outlives the processes that made it, and takes
+Shared memory of data loaders and NCCL outlives the processes that created it, and uses
 the node's memory. It is removed when none of the user's processes runs any more. While
 another Job, an ssh session or a notebook of the user runs, it stays.
 """
@@ -19,7 +19,7 @@ SHARED = Path("/dev/shm")
 
 
 def clear(identity: UnixIdentity | None, shared: Path = SHARED) -> int:
-    """Remove what a user left, if nothing of theirs runs; how many entries."""
+    """Remove a user's files, if none of the user's processes runs. Return how many."""
     if identity is None or _runs(identity.uid):
         return 0
     try:

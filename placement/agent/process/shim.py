@@ -83,7 +83,7 @@ class Shim:
         self.supervisor = supervisor()
 
     def run(self) -> None:
-        """Start the Job, see it through, write how it ended."""
+        """Start the Job, supervise it, and write how it ended."""
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -120,7 +120,7 @@ class Shim:
                 systemd_unit.kill(self.order.job, self.order.attempt, self.order.key)
 
     def _prepare(self, identity: UnixIdentity | None) -> list[str]:
-        """Make the Job's own folder with all that belongs there, return argv."""
+        """Create the Job's own folder with its files. Return argv."""
         self.unit = (
             systemd_unit.command(self.order) if systemd_unit.unit_wanted() else []
         )
@@ -143,8 +143,8 @@ class Shim:
         return job_process.command(self.order, self.folder.work, self.files)
 
     def _open_log(self) -> int:
-        # In a folder that the Job cannot write. Nobody else writes here: the Job
-        # has a pipe.
+        # In a folder that the Job cannot write. Only the shim writes here: the Job has
+        # a pipe.
         return os.open(
             self.folder.log,
             os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
@@ -183,7 +183,9 @@ class Shim:
         return self.order.recipe == SERVE.name
 
     def _before(self) -> Path | None:
-        """The checkpoint of the Job that this one goes on from, wherever it lies."""
+        """Return the checkpoint from which this Job resumes, on this node or
+        transferred.
+        """
         order = self.order
         if not order.resume_job or order.checkpoints:
             return None
@@ -192,7 +194,7 @@ class Shim:
     def _fork(
         self, argv: list[str], identity: UnixIdentity | None, copy: LogCopy
     ) -> socket.socket:
-        """Fork the Job's first process, waiting at a gate; return the gate."""
+        """Fork the Job's first process, which waits at a gate. Return the gate."""
         gate, inner = socket.socketpair()
         listener = serving_socket.listen(self.folder) if self._serves else None
         work, me = self.folder.work, os.getpid()
@@ -224,9 +226,9 @@ class Shim:
         copy.start()
         inner.close()
         if listener is not None:
-            # Only the Job holds it: when that ends nobody is connected any more.
+            # Only the Job holds it, so its end closes all connections.
             listener.close()
-        # Its own session and signal handling are in place when it says so.
+        # Its session and signal handling are in place when it writes this.
         gate.recv(1)
         self.leader_pid = pid
         self._register()
@@ -248,13 +250,13 @@ class Shim:
             until = self.ending.kill_at if self.ending else self.deadline.at
             self._wait(poller, min(max(until - now, 0), LOG_LOOK_SECONDS))
         if self.supervisor is not None and self.ending is None:
-            # A supervisor that stops TERMs the Job and the shim alike.
+            # A supervisor that stops sends TERM to the Job and to the shim.
             self._wait(poller, SUPERVISOR_TERM_SECONDS)
         if self.asked:
             self._decide(time.monotonic(), log)
 
     def _wait(self, poller: select.poll, seconds: float) -> None:
-        """Sleep until a signal, the supervisor's end, or so long."""
+        """Wait until a signal, the supervisor's end, or the time limit."""
         for handle, _ in poller.poll(seconds * 1000 + 1):
             if handle == self.wake_read:
                 with contextlib.suppress(BlockingIOError):
@@ -266,11 +268,11 @@ class Shim:
                 )
 
     def _decide(self, now: float, log: int) -> None:
-        """Begin the end where it is time to."""
+        """Begin the end if it is due."""
         self.deadline.reread(self.folder)
         if self.asked:
             self.asked = False
-            # Without a word it was no order: the machine or the portal goes down.
+            # Without a reason it is no order: the machine or the portal shuts down.
             why = self.folder.read("stop") or {
                 "reason": SUPERVISOR_GONE,
                 "grace_seconds": ORPHAN_GRACE_SECONDS,
@@ -298,7 +300,7 @@ class Shim:
             self._end(words, grace_seconds=grace_seconds, stopped=False)
 
     def _warn(self, left_seconds: float, log: int) -> None:
-        """Say in the log that the Reservation's end is near."""
+        """Write into the log that the Reservation's end is near."""
         if left_seconds > max(WARN_SECONDS):
             self.warned_seconds = None  # also where the end has moved away
         due = due_warning(left_seconds, self.warned_seconds)
@@ -319,7 +321,7 @@ class Shim:
         stopped: bool = True,
         lost: bool = False,
     ) -> None:
-        """Send TERM once; a later reason may only shorten the grace."""
+        """Send TERM once. A later reason may only shorten the grace."""
         kill_at = time.monotonic() + max(0.0, grace_seconds)
         if self.ending is not None:
             self.ending.kill_at = min(self.ending.kill_at, kill_at)

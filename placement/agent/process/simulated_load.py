@@ -19,11 +19,11 @@ from telemetry.agent import simulated_probe
 def claimed(
     order: Order, *, sim_dir: Path | None, pid: int, command: str
 ) -> Iterator[None]:
-    """Hold the order's claims on every reserved Gpu.
+    """Claim the order's load on every reserved Gpu.
 
     Raises:
-        telemetry.protocol.errors.CodedError: a Gpu has not that much memory
-            left, or the simulator is not there.
+        telemetry.protocol.errors.CodedError: a Gpu has not enough free memory, or the
+            simulator does not run.
     """
     if not order.simulated or order.claim_bytes_per_gpu == 0 or sim_dir is None:
         yield

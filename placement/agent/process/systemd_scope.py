@@ -23,20 +23,22 @@ COMMON_DEVICES = (
     "/dev/nvidia-uvm",
     "/dev/nvidia-uvm-tools",
 )
-"""What CUDA opens besides the cards; they give no access to a card that is not open."""
+"""Devices that CUDA opens besides the cards. They give no access to a closed card."""
 MOST_COMMON_RATIO = 0.9
-"""Of the memory, where a Job holds all Gpus of a machine: the rest is the node's."""
+"""Of the memory, if a Job holds all Gpus of a machine. The rest is the node's."""
 _DEVICE = re.compile(r"/dev/(nvidia[0-9]{1,4}|nvidia-caps/nvidia-cap[0-9]{1,5})")
 _CAPABILITY = re.compile(r"gpu([0-9]+)/gi([0-9]+)(?:/ci([0-9]+))?/access ([0-9]+)")
 
 
 class UnitInvalid(Exception):
-    """No unit can be made of it: why, in words for the Job's page."""
+    """No unit can be made: the reason, in words for the Job's page."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigPlace:
-    """Where a MIG instance is: its card's minor number, its two instance numbers."""
+    """The place of a MIG instance: its card's minor number, its two instance
+    numbers.
+    """
 
     minor: int
     gpu_instance: int
@@ -45,14 +47,14 @@ class MigPlace:
 
 @dataclass(frozen=True, slots=True)
 class ScopeLimits:
-    """What all processes of a Job may have together; 0: no ceiling."""
+    """Limits for all processes of a Job together. 0: no limit."""
 
     memory_bytes: int = 0
     tasks: int = 0
 
 
 def unit_name(job: int, attempt: int, key: str = "") -> str:
-    """Return the scope's name: the same attempt cannot run twice.
+    """Return the scope's name, so that the same attempt cannot run twice.
 
     >>> unit_name(7, 1)
     'gpuportal-job-7-1.scope'
@@ -98,7 +100,7 @@ def scope_command(
         "MemoryMax": str(ceilings.memory_bytes)
         if ceilings.memory_bytes
         else "infinity",
-        # A Job that outgrows its memory must not take the node's swap instead.
+        # A Job that exceeds its memory must not use the node's swap instead.
         "MemorySwapMax": "0",
     }
     words = [f"--property={name}={value}" for name, value in settings.items()]
@@ -116,7 +118,7 @@ def scope_command(
 
 
 def kill_command(job: int, attempt: int, key: str = "") -> list[str]:
-    """Return the command that kills all that is in a Job's scope."""
+    """Return the command that kills all processes in a Job's scope."""
     return ["systemctl", "kill", "--signal=SIGKILL", unit_name(job, attempt, key)]
 
 
@@ -160,7 +162,7 @@ def device_files(
                 raise UnitInvalid(f"the driver here knows no GPU {uuid:.64}")
             found.append(f"/dev/nvidia{minors[uuid]}")
             continue
-        # The card's own file opens nothing of a split card without its instance's two.
+        # The card's own file opens nothing of a split card without the instance's two.
         whole = (place.minor, place.gpu_instance, None)
         part = (place.minor, place.gpu_instance, place.compute_instance)
         if whole not in granted or part not in granted:

@@ -29,7 +29,7 @@ from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import Order
 
 VARIABLE = "GPUPORTAL_ISOLATION"
-"""In the shim's environment: the level that the node worker told its roster."""
+"""In the shim's environment: the level that the node worker reported."""
 DRIVER = Path("/proc/driver")
 ASK_SECONDS = 20.0
 KILL_SECONDS = 10.0
@@ -38,7 +38,7 @@ INSIDE = "placement.agent.process.unit_entry"
 
 
 def unit_wanted() -> bool:
-    """Whether this shim is to keep its Job in a unit."""
+    """Whether this shim runs its Job in a unit."""
     return os.environ.get(VARIABLE) == "enforced"
 
 
@@ -78,7 +78,7 @@ def command(order: Order, *, driver: Path = DRIVER) -> list[str]:
 
 
 def kill(job: int, attempt: int, key: str = "") -> bool:
-    """Kill all that a Job's unit holds; False: there is no such unit any more."""
+    """Kill all processes of a Job's unit. False: there is no such unit any more."""
     try:
         done = subprocess.run(
             kill_command(job, attempt, key),
@@ -98,7 +98,7 @@ def _memory_bytes() -> int:
 
 
 def _device_minors(driver: Path) -> dict[str, int]:
-    """UUID of each card -> minor number, as the driver tells without NVML."""
+    """Return the minor number of each card by UUID, as the driver reports it."""
     found: dict[str, int] = {}
     for path in sorted((driver / "nvidia/gpus").glob("*/information")):
         if card := card_of(path.read_text(errors="replace")):
@@ -109,7 +109,7 @@ def _device_minors(driver: Path) -> dict[str, int]:
 def _devices(
     uuids: Sequence[str], minors: dict[str, int], driver: Path
 ) -> tuple[str, ...]:
-    """Device files of the reserved Gpus. Raises UnitInvalid."""
+    """Return the device files of the reserved Gpus. Raises UnitInvalid."""
     split = [uuid for uuid in uuids if uuid.startswith("MIG-")]
     granted = driver / "nvidia-caps/mig-minors"
     return device_files(
@@ -121,7 +121,7 @@ def _devices(
 
 
 def _places(uuids: Sequence[str]) -> dict[str, MigPlace]:
-    """Where MIG instances are; asked of the driver, bounded in time."""
+    """Return the places of MIG instances, read from the driver with a time limit."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "telemetry.agent.probe.mig_places", *uuids],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 DEV = Path("/dev")
 FLAGS = os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Never wait for a terminal that is stopped, never follow a link."""
+"""Never wait for a stopped terminal, never follow a link."""
 
 
 def terminals_of(uid: int, dev: Path = DEV) -> Iterator[Path]:
@@ -25,7 +25,7 @@ def terminals_of(uid: int, dev: Path = DEV) -> Iterator[Path]:
 
 
 def write_to_user(uid: int, text: str, dev: Path = DEV) -> int:
-    """Write a text to each terminal of a user; return the number of terminals.
+    """Write a text to each terminal of a user. Return the number of terminals.
 
     The owner is checked again once the terminal is open, because its number may have
     passed to another user in between.

@@ -17,7 +17,7 @@ def main() -> int:
     """Read, close the standard input, become the Job."""
     with os.fdopen(0, encoding="utf-8") as source:
         begin = decode(JobStart, source.read())
-    # The lowest free number: the standard input is nothing again.
+    # The lowest free number: the standard input is /dev/null again.
     os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
     private_mounts.no_new_privileges()
     begin.run()

@@ -59,7 +59,7 @@ def identity_of(order: Order, *, allow_scripts: bool) -> UnixIdentity | None:
         and root
         and not (allow_scripts or _is_development_run())
     ):
-        # Its models are anybody's files: root reads none of them.
+        # Its models may be any user's files, and root must not read them.
         raise OrderRefused(
             "isolation",
             f"{order.user or 'the owner'} has no Unix user on this node, "
@@ -114,7 +114,7 @@ def _lookup(name: str) -> UnixIdentity:
 
 
 def become(identity: UnixIdentity | None) -> None:
-    """Give up root for good; groups first, while that is still allowed."""
+    """Give up root for good. Groups first, while that is still allowed."""
     if identity is None:
         return
     os.setgroups(identity.groups)
@@ -123,7 +123,7 @@ def become(identity: UnixIdentity | None) -> None:
 
 
 def limit(limits: JobLimits, identity: UnixIdentity | None) -> None:
-    """Set the ceilings of the calling process and of all it starts."""
+    """Set the limits of the calling process and of all that it starts."""
     wanted = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_DATA: limits.memory_bytes,
@@ -131,7 +131,8 @@ def limit(limits: JobLimits, identity: UnixIdentity | None) -> None:
         resource.RLIMIT_FSIZE: limits.file_bytes,
     }
     if identity is not None:
-        # Counted per Unix user: without one it would count the node worker too.
+        # Counted per Unix user. Without a separate one it would count the node worker
+        # too.
         wanted[resource.RLIMIT_NPROC] = limits.processes
     for which, ceiling in wanted.items():
         if ceiling == 0 and which != resource.RLIMIT_CORE:

@@ -2,7 +2,7 @@
 
     python -m placement.agent.runtime.burn_in '{"seconds": 60, ...}'
 
-Ends cleanly on SIGTERM. Needs no torch, so any node can show that Jobs run.
+Ends cleanly on SIGTERM. It needs no torch, so any node can test Jobs with it.
 """
 
 import json

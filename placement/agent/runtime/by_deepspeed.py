@@ -55,7 +55,9 @@ def import_deepspeed(device: torch.device) -> Any:
 
 
 def check_drive() -> None:
-    """Raise NotRunnable where NVMe offload cannot work: its operator is not built."""
+    """Raise NotRunnable if NVMe offload cannot work, because its operator is not
+    built.
+    """
     from deepspeed.ops.op_builder import AsyncIOBuilder
     from torch.utils.cpp_extension import verify_ninja_availability
 
@@ -74,7 +76,9 @@ def check_drive() -> None:
 
 
 class ByDeepSpeed(Trainer):
-    """What a Trainer does, done by a DeepSpeed engine. Mixed into one that builds."""
+    """A Trainer that uses a DeepSpeed engine. Mixed into a class that builds the
+    model.
+    """
 
     engine: Any
 
@@ -108,28 +112,28 @@ class ByDeepSpeed(Trainer):
         self.model = self.engine
 
     def _each(self) -> Iterator[nn.Module]:
-        """Yield what one bucket has to hold: layers of lists, or the whole."""
+        """Yield the modules of each bucket: layers of lists, or the whole."""
         for part in self.parts:
             lists = (m for m in part.modules() if isinstance(m, _LISTS))
             inner = [block for one in lists for block in one.children()]
             yield from inner or [part]
 
     def _stages(self) -> nn.Module:
-        """This rank's layers as DeepSpeed's stage; the bounds are the Plan's."""
+        """Return this rank's layers as DeepSpeed's stage. The bounds are the Plan's."""
         from deepspeed.pipe import PipelineModule
 
         how, bounds = self.how, self.how.bounds
         stage = self.ranks.place.stage
 
         class Staged(PipelineModule):  # type: ignore[misc]
-            """Cut where the Plan says, not evenly."""
+            """Cut at the Plan's bounds, not evenly."""
 
             def _partition_layers(self, method: str = "") -> None:
                 self.parts = list(bounds)
                 self._set_bounds(start=bounds[stage], stop=bounds[stage + 1])
 
         own = self.parts[0]
-        # One module of DeepSpeed's for the whole stage, in the place of its first.
+        # One module of DeepSpeed for the whole stage, in place of its first.
         layers = [nn.Identity() for _ in range(bounds[-1])]
         layers[bounds[stage]] = own  # type: ignore[call-overload]
         with contextlib.redirect_stdout(io.StringIO()):
@@ -154,12 +158,12 @@ class ByDeepSpeed(Trainer):
             tokens, following = self.batch()
             pairs += zip(tokens.split(size), following.split(size), strict=True)
         loss = self.engine.train_batch(iter(pairs))
-        # It tells every rank the mean of all.
+        # Every rank gets the mean of all.
         last = self.ranks.place.stage == self.how.stages - 1
         return float(loss) / self.how.replicas if last else 0.0
 
     def held(self, *, to_read: bool) -> dict[str, torch.Tensor]:
-        """What all ranks hold: whole tensors, on the first rank or where to read."""
+        """Return whole tensors, on the first rank or where they are read."""
         if self.how.stages > 1:
             return super().held(to_read=to_read)
         if to_read:
@@ -178,7 +182,9 @@ class ByDeepSpeed(Trainer):
         return found
 
     def _gather_one(self, param: nn.Parameter, *, keep: bool) -> list[tuple[str, Any]]:
-        """A weight ("") and its optimizer state, gathered. All ranks must call it."""
+        """Return a weight ("") and its optimizer state, gathered. All ranks must call
+        it.
+        """
         from deepspeed.utils import (
             safe_get_full_fp32_param,
             safe_get_full_optimizer_state,
@@ -224,7 +230,7 @@ class ByDeepSpeed(Trainer):
                     own["step"].copy_(count)
 
     def _prime(self) -> None:
-        """Make the state that the first step would make, all zero."""
+        """Create the state of the first step, all zero."""
         sharing = self.engine.optimizer
         for flat in self._flat_pieces():
             state = self.engine.basic_optimizer.state[flat]
@@ -236,7 +242,7 @@ class ByDeepSpeed(Trainer):
             sharing._lazy_init_hp_params_optimizer_state()
 
     def _flat_pieces(self) -> list[torch.Tensor]:
-        """What of the fp32 weights this rank steps, joined by groups."""
+        """Return the pieces of the fp32 weights that this rank steps, by group."""
         sharing = self.engine.optimizer
         name = (
             "fp32_partitioned_groups_flat"
@@ -251,11 +257,11 @@ class ByDeepSpeed(Trainer):
         return self.deepspeed.zero.GatheredParameters(params, modifier_rank=0)
 
     def _states(self) -> list[dict[str, Any]]:
-        """What the plain optimizer keeps of each flat piece that lies here."""
+        """Return the optimizer's state of each flat piece on this rank."""
         return list(self.engine.basic_optimizer.state.values())
 
     def _state_keys(self) -> list[str]:
-        """Names of the tensors that are kept of each parameter."""
+        """Return the names of the tensors that are stored of each parameter."""
         return STATE_KEYS[self.how.optimizer]
 
     def _count(self) -> torch.Tensor | None:
@@ -263,7 +269,9 @@ class ByDeepSpeed(Trainer):
         return counts[0] if counts else None
 
     def state_bytes(self) -> int:
-        """Bytes of parameters, gradients and optimizer state that lie on this rank."""
+        """Return the bytes of parameters, gradients and optimizer state on this
+        rank.
+        """
         if self.how.stages > 1:
             return super().state_bytes()
         kept: list[Any] = []
@@ -297,5 +305,5 @@ class DeepSpeedTrainer(ByDeepSpeed, Trainer):
 
 
 def trainer_of(how: Execution) -> type[Trainer]:
-    """Which Trainer runs the ready model."""
+    """Return the Trainer that runs the ready model."""
     return DeepSpeedTrainer if how.backend == "deepspeed" else Trainer

@@ -1,9 +1,9 @@
-"""Loss scaling for fp16 whose ranks agree, however the gradients lie.
+"""Loss scaling for fp16 in which all ranks agree.
 
 Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2: the loss is
-multiplied by a scale, gradients are divided by it; a step with a gradient that is not
-finite is left out and the scale halved, after many good ones it is doubled. torch's
-own scaler asks each process alone; stages of a pipeline must decide together.
+multiplied by a scale, and gradients are divided by it. A step with a gradient that is
+not finite is left out and the scale halved. After many good ones it is doubled. torch's
+own scaler decides in each process alone, but stages of a pipeline must decide together.
 """
 
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ GROWS_AFTER_STEPS = 2000
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a tensor that lies here."""
+    """Return the part of a tensor on this rank."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 class LossScale:
-    """A factor on the loss; always 1 where it is not needed."""
+    """A factor on the loss. Always 1 if it is not needed."""
 
     def __init__(self, device: torch.device, *, needed: bool) -> None:
         self.device = device
@@ -32,7 +32,7 @@ class LossScale:
         self.left_out = 0
 
     def settle(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
-        """Divide the gradients; say whether the step may be taken, on all ranks."""
+        """Divide the gradients. Return whether all ranks may take the step."""
         if not self.needed:
             return True
         grads = [local(p.grad) for p in parameters if p.grad is not None]

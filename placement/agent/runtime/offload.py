@@ -1,10 +1,10 @@
-"""Optimizer state in the node's memory, or on its drive, and the step beside it.
+"""Optimizer state and step in the node's memory, or on its drive.
 
-The weights stay on the Gpu, the optimizer's own copy of them and its state lie in the
-processor's memory; gradients go there, the step is taken there, weights come back
-(Ren et al., "ZeRO-Offload", USENIX ATC 2021). On the drive the same tensors are
-mappings of files: the system keeps in memory what there is room for (compare
-Rajbhandari et al., "ZeRO-Infinity", SC 2021, which reads and writes by itself).
+The weights stay on the Gpu. The optimizer's copy of them and its state are in the
+processor's memory. Gradients are copied there, the step is taken there, and weights are
+copied back (Ren et al., "ZeRO-Offload", USENIX ATC 2021). On the drive the same tensors
+are mappings of files, which the system caches in free memory (compare Rajbhandari et
+al., "ZeRO-Infinity", SC 2021, which reads and writes itself).
 """
 
 import math
@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 DRIVE = Path("offloaded")
-"""In the Job's own folder; it goes with the folder."""
+"""In the Job's own folder. It is removed with the folder."""
 
 
 class HostStep:
@@ -28,7 +28,9 @@ class HostStep:
         params: Sequence[nn.Parameter],
         make: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer],
     ) -> None:
-        """Take the parameters, and what makes an optimizer of their copies."""
+        """Take the parameters, and a function that makes an optimizer of their
+        copies.
+        """
         self.params = list(params)
         self.hosts = [
             nn.Parameter(param.detach().to("cpu", copy=True)) for param in self.params
@@ -37,7 +39,7 @@ class HostStep:
 
     @property
     def state(self) -> dict[Any, Any]:
-        """The saved state of each copy."""
+        """Return the saved state of each copy."""
         return self.inner.state
 
     @torch.no_grad()
@@ -47,13 +49,13 @@ class HostStep:
             host.copy_(param)
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         for param in self.params:
             param.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take the gradients over, step, bring the weights back."""
+        """Copy the gradients, take the step, copy the weights back."""
         for param, host in zip(self.params, self.hosts, strict=True):
             host.grad = None if param.grad is None else param.grad.to("cpu")
         self.inner.step()
@@ -63,7 +65,7 @@ class HostStep:
 
 
 def prime(optimizer: torch.optim.Optimizer) -> None:
-    """Have an optimizer make the state it keeps, without a change to a weight.
+    """Have an optimizer create its state without changing a weight.
 
     As torch.distributed.checkpoint.state_dict does: a step at rate 0.
     """
@@ -84,21 +86,21 @@ def prime(optimizer: torch.optim.Optimizer) -> None:
 
 
 def onto_drive(optimizer: torch.optim.Optimizer, folder: Path) -> int:
-    """Put all that an optimizer keeps into files, mapped; return their bytes.
+    """Move all state of an optimizer into mapped files. Return their bytes.
 
     Args:
-        optimizer: of parameters in the node's memory, whole or shared out.
+        optimizer: of parameters in the node's memory, whole or sharded.
         folder: of this rank alone.
 
     Raises:
-        OSError: no room, or the folder cannot be made.
+        OSError: too little space, or the folder cannot be made.
     """
     prime(optimizer)
     folder.mkdir(parents=True, exist_ok=True)
     done = 0
     for number, state in enumerate(optimizer.state.values()):
         for key, value in state.items():
-            # The count of steps is one number, and some optimizers want it at hand.
+            # The count of steps is one number, and some optimizers need it in memory.
             if isinstance(value, torch.Tensor) and value.numel() > 1:
                 state[key] = _mapped(value, folder / f"{number}.{key}")
                 done += value.numel() * value.element_size()

@@ -58,10 +58,10 @@ def called(text: str) -> Callable[..., Any]:
 
 
 class RemainingBatches(DistributedSampler[Any]):
-    """Leaves out what an epoch has passed already, without reading it."""
+    """Skips what an epoch has passed already, without reading it."""
 
     passed = 0
-    """Items; 0 again once they were left out."""
+    """Items. 0 again once they were skipped."""
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the rest of the epoch."""
@@ -71,12 +71,12 @@ class RemainingBatches(DistributedSampler[Any]):
 
 
 class OwnTrainer(Trainer):
-    """A rank of a training whose model, data and loss come from the user."""
+    """A rank of a training with the user's model, data and loss."""
 
     def __init__(
         self, how: Execution, settings: Mapping[str, Any], ranks: RankGroups
     ) -> None:
-        """Call the entry points. Raises SpecInvalid for what they are not."""
+        """Call the entry points. Raises SpecInvalid if they return something else."""
         self.autocast: torch.dtype | None = None
         self.loss_fn = called(settings["loss"])
         super().__init__(how, settings, ranks)
@@ -92,10 +92,10 @@ class OwnTrainer(Trainer):
         if how.precision == "bf16":
             model = model.to(torch.bfloat16)
         model.to(ranks.device)
-        # Its first weights may come from anywhere: all start with those of rank 0.
+        # Its first weights may differ, so all ranks start with those of rank 0.
         for tensor in (*model.parameters(), *model.buffers()):
             distributed.broadcast(tensor.data, 0)
-        # Its running means are fp32, and torch wants the weights beside them alike.
+        # Its running means are fp32, and torch requires the same type of the weights.
         batch_norms = any(isinstance(m, _BatchNorm) for m in model.modules())
         lowers = how.shares_out and not batch_norms
         self.autocast = None if lowers else LOWER.get(how.precision)
@@ -133,7 +133,7 @@ class OwnTrainer(Trainer):
         return endless(epoch)
 
     def data_position(self) -> None:
-        """Nothing: the step says it, for the order is drawn from the seed."""
+        """Nothing: the step determines it, because the order is drawn from the seed."""
 
     def seek(self, step: int, position: torch.Tensor | None) -> None:
         """Continue with the data of a step, divided by the current replicas."""

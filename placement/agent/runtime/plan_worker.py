@@ -43,7 +43,7 @@ from placement.planner.values.plan import Plan
 PRINT_EVERY_SECONDS = 0.5
 CANNOT_RUN = 2
 MOST_RANKS_TOLD = 11
-"""By name in one line; of more ranks the largest number is told."""
+"""Ranks that one line names. With more ranks the largest value is printed."""
 
 
 def read_plan(path: Path, settings: dict[str, Any]) -> tuple[Plan, Execution]:
@@ -65,7 +65,7 @@ def agree(loss: float, *, stop: bool, device: torch.device) -> tuple[float, bool
 
 
 def memory(trainer: Trainer) -> dict[str, int]:
-    """What lies on every rank's Gpu. All ranks must call it."""
+    """Return the memory use of every rank's Gpu. All ranks must call it."""
     device = trainer.ranks.device
     cuda = device.type == "cuda"
     own = torch.cuda.max_memory_allocated() if cuda else trainer.state_bytes()
@@ -83,7 +83,7 @@ def train(trainer: Trainer, asked: StopFlag) -> None:
     """Train from the checkpoint, or from the start, until the last step or TERM.
 
     Raises:
-        CheckpointUnusable: there is one that this training cannot go on from.
+        CheckpointUnusable: there is a checkpoint that this training cannot load.
     """
     settings, device = trainer.settings, trainer.ranks.device
     first, last = resume(trainer), settings["steps"] - 1
@@ -99,7 +99,7 @@ def train(trainer: Trainer, asked: StopFlag) -> None:
         loss, stop = agree(trainer.step(), stop=asked.to_stop, device=device)
         now = time.monotonic()
         ends = stop or step == last
-        # By the clock of rank 0 alone: all must agree to count and to save together.
+        # By the clock of rank 0 alone, because all ranks must count and save together.
         due = _first_says(
             (
                 now - printed_at >= PRINT_EVERY_SECONDS or step == first or ends,
@@ -134,7 +134,7 @@ def train(trainer: Trainer, asked: StopFlag) -> None:
 
 
 def _throughput(trainer: Trainer, step_seconds: float) -> dict[str, float]:
-    """How fast it goes, all copies together."""
+    """Return the throughput of all copies together."""
     settings, how = trainer.settings, trainer.how
     done = settings["batch"] * settings.get("seq", 1) * how.replicas
     done *= how.microbatches * how.accumulation
@@ -152,7 +152,7 @@ def _first_says(words: Sequence[bool], device: torch.device) -> list[bool]:
 
 
 def log_placement(plan: Plan | None, trainer: Trainer) -> None:
-    """Say in the log what runs where."""
+    """Write the placement into the log."""
     how, device = trainer.how, trainer.ranks.device
     if plan is None:
         print(

@@ -1,4 +1,4 @@
-"""Where this process stands among the others: its coordinates and groups."""
+"""The position of this process among the ranks: its coordinates and groups."""
 
 import os
 
@@ -13,7 +13,7 @@ AXES = ("stage", "replica", "tensor")
 
 
 def begin() -> torch.device:
-    """Join the others that torchrun started; return this process's device."""
+    """Join the processes that torchrun started. Return this process's device."""
     cuda = torch.cuda.is_available()
     if not cuda:
         torch.set_num_threads(1)
@@ -29,7 +29,9 @@ class RankGroups:
     """This process's place in the grid of stages x replicas x tensor ranks."""
 
     def __init__(self, how: Execution, device: torch.device) -> None:
-        """Make the groups. Raises PlanInvalid if other than its ranks were started."""
+        """Create the groups. Raises PlanInvalid if other ranks than its own were
+        started.
+        """
         self.device = device
         self.rank = distributed.get_rank()
         if distributed.get_world_size() != how.ranks:
@@ -46,9 +48,9 @@ class RankGroups:
         self.mesh = DeviceMesh(device.type, grid, mesh_dim_names=AXES)
 
     def along(self, axis: str) -> DeviceMesh:
-        """Those that differ from this process in one coordinate only."""
+        """Return the ranks that differ from this one in one coordinate only."""
         return self.mesh[axis]
 
     def group(self, axis: str) -> distributed.ProcessGroup:
-        """The same as a process group."""
+        """Return them as a process group."""
         return self.mesh.get_group(axis)

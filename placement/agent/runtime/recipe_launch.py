@@ -37,11 +37,11 @@ def torchrun_rendezvous(environ: Mapping[str, str]) -> list[str]:
 
 
 def main(argv: list[str]) -> int:
-    """Run the workers; 0 when they ended well or were asked to end."""
+    """Run the workers. 0: they ended normally or by a requested stop."""
     recipe, processes, settings, plan = argv[1], argv[2], argv[3], argv[4:]
     name = "own_worker" if recipe == OWN_MODEL else "plan_worker"
     worker = [f"placement.agent.runtime.{name}", settings, *plan]
-    # Torch takes seconds to import; the log should not be silent meanwhile.
+    # torch takes seconds to import, so the log gets a line before.
     print(f"{recipe}: starting {processes} process(es)", flush=True)
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException

@@ -35,7 +35,7 @@ from placement.agent.runtime.tiny_transformer import TinyTransformer
 from placement.planner.launch.execution import Execution, parts_by_share
 
 LOWER = {"autocast_bf16": torch.bfloat16, "autocast_fp16": torch.float16}
-"""In what a mixed precision computes."""
+"""The type in which a mixed precision computes."""
 KINDS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, float]]] = {
     "adamw": (torch.optim.AdamW, {}),
     "adam": (torch.optim.Adam, {}),
@@ -50,7 +50,7 @@ def cut_layers(model: TinyTransformer, mesh: DeviceMesh, *, along: bool) -> None
     Args:
         model: whole, or one stage.
         mesh: the tensor ranks of this stage and replica.
-        along: cut what lies between attention and MLP along the sequence.
+        along: also cut activations between attention and MLP along the sequence.
     """
     rows = RowwiseParallel(output_layouts=Shard(1) if along else Replicate())
     columns = ColwiseParallel()
@@ -82,7 +82,7 @@ def cut_layers(model: TinyTransformer, mesh: DeviceMesh, *, along: bool) -> None
 
 
 def _split_sequence(model: TinyTransformer, mesh: DeviceMesh) -> None:
-    """Give the blocks a part of the sequence each, and join what they return."""
+    """Give each block a part of the sequence, and join the results."""
     whole = model.through_blocks
 
     def through_blocks(x: torch.Tensor) -> torch.Tensor:
@@ -102,15 +102,16 @@ def _placed(
 def share_out(
     model: nn.Module, how: Execution, mesh: DeviceMesh, *, lowers: bool = True
 ) -> None:
-    """Share out a model's weights among its copies with FSDP2, in place.
+    """Shard a model's weights among its copies with FSDP2, in place.
 
-    Each member of a list of modules is fetched by itself, the rest together.
+    Each member of a list of modules is gathered separately, the rest together.
 
     Args:
         model: whole.
         how: the Execution.
         mesh: the copies.
-        lowers: in mixed precision its weights come as 16 bits; else autocast does it.
+        lowers: in mixed precision its weights are gathered in 16 bits. Otherwise
+            autocast converts them.
     """
     cuda = mesh.device_type == "cuda"
     offload = CPUOffloadPolicy(pin_memory=cuda) if how.offload else OffloadPolicy()
@@ -118,7 +119,7 @@ def share_out(
     lower = MixedPrecisionPolicy(LOWER.get(how.precision) if lowers else None)
     again = how.zero_stage == 3 or how.streams
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.ModuleDict)]
-    # The inner ones first, as fully_shard wants them.
+    # The inner ones first, as fully_shard requires.
     blocks = [block for one in reversed(lists) for block in one.children()]
     for part in (*blocks, model):
         fully_shard(
@@ -131,7 +132,7 @@ def share_out(
 
 
 class UnevenZero(ZeroRedundancyOptimizer):
-    """ZeRO-1 whose ranks own the shares that a Plan gave them, in whole tensors."""
+    """ZeRO-1 in which ranks own the Plan's shares, in whole tensors."""
 
     _partition_parameters_cache: list[Any]
 
@@ -155,10 +156,10 @@ class UnevenZero(ZeroRedundancyOptimizer):
 
 
 class OwnersStep:
-    """ZeRO-1 for tensors that are cut, and with its state in the node's memory: each
-    copy steps its own, then sends them.
+    """ZeRO-1 for cut tensors, with its state in the node's memory.
 
-    ZeroRedundancyOptimizer knows no DTensor, and no optimizer but torch's.
+    Each copy steps its own tensors, then sends them. ZeroRedundancyOptimizer supports
+    neither DTensor nor optimizers outside torch.
     """
 
     def __init__(
@@ -168,7 +169,9 @@ class OwnersStep:
         make: Any,
         shares: Sequence[float],
     ) -> None:
-        """Take this rank's parameters, what makes an optimizer of some, and shares."""
+        """Take this rank's parameters, a function that makes an optimizer, and
+        shares.
+        """
         self.params, self.group = list(params), group
         sizes = [local(p.data).numel() for p in self.params]
         self.parts = parts_by_share(sizes, shares)
@@ -177,11 +180,11 @@ class OwnersStep:
 
     @property
     def state(self) -> dict[Any, Any]:
-        """What this rank keeps."""
+        """Return the state of this rank."""
         return self.own.state if self.own else {}
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         for param in self.params:
             param.grad = None
 
@@ -201,10 +204,10 @@ class OwnersStep:
 def optimizer_of(
     params: Sequence[nn.Parameter], how: Execution, *, group: Any, rate: float
 ) -> Any:
-    """Make the optimizer of a rank's parameters, its state shared out as planned.
+    """Return the optimizer of a rank's parameters, its state sharded as planned.
 
     Args:
-        params: those that this rank has.
+        params: those of this rank.
         how: the Execution.
         group: the copies of these parameters.
         rate: the learning rate.
@@ -213,7 +216,7 @@ def optimizer_of(
     options: dict[str, Any] = {"lr": rate, "foreach": how.optimizer_loop == "foreach"}
     options |= extra
     cut = any(isinstance(p, DTensor) for p in params)
-    # FSDP steps its shares where they lie; all others have copies of their own there.
+    # FSDP steps its shards in place. All others have copies there.
     host = how.offload and not how.shares_out
 
     def plain(own: Sequence[nn.Parameter]) -> Any:
@@ -235,7 +238,9 @@ def optimizer_of(
 def _torch_optimizer(
     params: Sequence[nn.Parameter], kind: Any, options: dict[str, Any]
 ) -> torch.optim.Optimizer:
-    """An optimizer; cut and whole tensors apart, for foreach cannot mix them."""
+    """Return an optimizer. Cut and whole tensors are separate, because foreach cannot
+    mix them.
+    """
     cut = [p for p in params if isinstance(p, DTensor)]
     whole = [p for p in params if not isinstance(p, DTensor)]
     made: torch.optim.Optimizer = kind(

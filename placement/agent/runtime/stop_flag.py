@@ -4,7 +4,7 @@ import signal
 
 
 class StopFlag:
-    """Notes a SIGTERM instead of dying of it."""
+    """Records a SIGTERM instead of ending the process."""
 
     def __init__(self) -> None:
         self.to_stop = False

@@ -16,7 +16,7 @@ CHOICES = 4
 
 
 class Attention(nn.Module):
-    """Causal self-attention; its projections can be cut by heads."""
+    """Causal self-attention. Its projections can be cut by heads."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Causal attention: each position attends to itself and earlier positions."""
         size, length, _ = x.shape
-        # As many heads as this rank has: the width tells.
+        # The number of heads of this rank follows from the width.
         shape = (size, length, -1, self.head_width)
         query, key, value = (
             made(x).view(shape).transpose(1, 2)
@@ -40,7 +40,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers; they can be cut by their inner width."""
+    """Two linear layers, which can be cut by their inner width."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class Mlp(nn.Module):
         self.down = nn.Linear(4 * hidden, hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Widen, bend, narrow."""
+        """Return the up projection, the activation and the down projection of x."""
         return self.down(gelu(self.up(x)))
 
 
 class TransformerBlock(nn.Module):
-    """One layer: attention and MLP, each behind a norm and beside a short cut."""
+    """One layer: attention and MLP, each with a norm and a residual connection."""
 
     def __init__(self, hidden: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -65,9 +65,11 @@ class TransformerBlock(nn.Module):
         self.checkpointing = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run; with checkpointing only x is kept, and all is computed again."""
+        """Run the layer. With checkpointing only x is stored, and the rest is
+        recomputed.
+        """
         if self.checkpointing and torch.is_grad_enabled():
-            # The state of the random numbers is kept: dropout drops the same again.
+            # The random state is stored, so that dropout repeats its choice.
             again: torch.Tensor = checkpoint(
                 self._run, x, use_reentrant=False, preserve_rng_state=True
             )
@@ -80,7 +82,9 @@ class TransformerBlock(nn.Module):
 
 
 class TinyTransformer(nn.Module):
-    """A decoder-only transformer with learned positions, whole or a stretch of it."""
+    """A decoder-only transformer with learned positions, whole or some of its
+    layers.
+    """
 
     def __init__(
         self, *, layers: int, hidden: int, heads: int, seq: int, dropout: float = 0.0
@@ -88,7 +92,7 @@ class TinyTransformer(nn.Module):
         super().__init__()
         self.token: nn.Embedding | None = nn.Embedding(VOCABULARY, hidden)
         self.position: nn.Embedding | None = nn.Embedding(seq, hidden)
-        # By name, so that a block keeps its name in a stretch of the model.
+        # By name, so that a block keeps its name in a part of the model.
         self.blocks = nn.ModuleDict(
             {str(n): TransformerBlock(hidden, heads, dropout) for n in range(layers)}
         )
@@ -97,7 +101,9 @@ class TinyTransformer(nn.Module):
         self.autocast: torch.dtype | None = None
 
     def keep(self, first: int, last: int) -> "TinyTransformer":
-        """Drop all but a stretch: layer 0 is the embedding, the last one the head."""
+        """Remove all layers except these. Layer 0 is the embedding, the last one the
+        head.
+        """
         count = len(self.blocks) + 2
         if first > 0:
             self.token = self.position = None
@@ -109,10 +115,11 @@ class TinyTransformer(nn.Module):
         return self
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits of the next token at each place, or what the next stage gets.
+        """Return logits of the next token at each position, or the input of the next
+        stage.
 
         Args:
-            x: tokens, or what the stage before made of them.
+            x: tokens, or the output of the previous stage.
         """
         dtype = self.autocast
         with torch.autocast(x.device.type, dtype, enabled=dtype is not None):
@@ -137,7 +144,7 @@ def loss_of(logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
 
 
 class MarkovText:
-    """Endless batches of text; the chain is the same for every process."""
+    """Endless batches of text. The chain is the same in every process."""
 
     def __init__(self, *, seed: int, rank: int) -> None:
         chain = torch.Generator().manual_seed(seed)

@@ -36,7 +36,7 @@ from placement.planner.launch.execution import Execution
 
 
 def autocast_of(how: Execution) -> torch.dtype | None:
-    """What autocast lowers to; None: it is off, or FSDP gives weights of 16 bits."""
+    """Return the type of autocast. None: it is off, or FSDP gathers 16-bit weights."""
     return None if how.shares_out else LOWER.get(how.precision)
 
 
@@ -58,7 +58,7 @@ def whole_model(how: Execution, settings: Mapping[str, Any]) -> TinyTransformer:
 
 
 class Trainer:
-    """What one process does; `step` returns this rank's part of the loss."""
+    """The part of one process. `step` returns this rank's part of the loss."""
 
     def __init__(
         self, how: Execution, settings: Mapping[str, Any], ranks: RankGroups
@@ -78,11 +78,11 @@ class Trainer:
             needed=how.backend == TORCH and how.precision == "autocast_fp16",
         )
         self.text = MarkovText(seed=settings["seed"], rank=ranks.place.replica)
-        # Each copy drops other units; tensor ranks of one copy the same.
+        # Dropout differs between copies, and is equal on the tensor ranks of one copy.
         torch.manual_seed(settings["seed"] + 1 + ranks.place.replica)
 
     def _set_up(self) -> None:
-        """Make of the parts what exchanges gradients, and the optimizer."""
+        """Wrap the parts for exchanging gradients, and create the optimizer."""
         how, ranks = self.how, self.ranks
         copies = ranks.group("replica")
         cut = how.tensor_degree > 1 or how.stages > 1
@@ -115,7 +115,7 @@ class Trainer:
         return parts
 
     def _schedule(self) -> Any:
-        """The pipeline schedule of this rank's stages."""
+        """Return the pipeline schedule of this rank's stages."""
         how, ranks = self.how, self.ranks
         stages: list[Any] = [
             PipelineStage(
@@ -131,14 +131,14 @@ class Trainer:
         ]
 
         def loss_fn(logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-            # Asked when it runs: the scale changes.
+            # Read when it runs, because the scale changes.
             return loss_of(logits, following) * self.scale.factor
 
         if how.schedule == "interleaved":
             return ScheduleInterleaved1F1B(
                 stages, how.microbatches, loss_fn, scale_grads=False
             )
-        # With fewer microbatches than stages 1F1B is GPipe; torch refuses it.
+        # With fewer microbatches than stages 1F1B equals GPipe, and torch refuses it.
         alternates = how.schedule == "1f1b" and how.microbatches >= how.stages
         kind = Schedule1F1B if alternates else ScheduleGPipe
         return kind(stages[0], how.microbatches, loss_fn, scale_grads=False)
@@ -150,15 +150,15 @@ class Trainer:
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def data_position(self) -> torch.Tensor | None:
-        """Where the data of this replica stands; None: the step says it."""
+        """Return the position in this replica's data. None: the step determines it."""
         return self.text.draw.get_state()
 
     def seek(self, step: int, position: torch.Tensor | None) -> None:
-        """Go on with the data of a step.
+        """Continue with the data of a step.
 
         Args:
-            position: where it stood; None: other copies than before read on, each
-                from a place of its own.
+            position: the stored position. None: with another number of copies, each
+                continues from its own position.
         """
         if position is None:
             seed = self.settings["seed"] * 1009 + self.ranks.place.replica + 1
@@ -167,7 +167,7 @@ class Trainer:
             self.text.draw.set_state(position)
 
     def step(self) -> float:
-        """Take one optimizer step; return this rank's part of the mean loss.
+        """Take one optimizer step. Return this rank's part of the mean loss.
 
         The parts of all ranks add up to it.
         """
@@ -204,17 +204,17 @@ class Trainer:
             self.optimizer.zero_grad()
 
     def _exchange(self, *, last: bool) -> Any:
-        """Copies exchange gradients in the last backward of a step only.
+        """Let copies exchange gradients only in the last backward of a step.
 
-        Where FSDP shares them out they are exchanged each time: it would have to keep
-        them whole till then.
+        With FSDP they are exchanged each time, because it would have to keep them whole
+        until then.
         """
         if isinstance(self.model, DistributedDataParallel) and not last:
             return self.model.no_sync()
         return contextlib.nullcontext()
 
     def _staged(self, *, last: bool) -> float:
-        """Run one batch through the pipeline; only its last stage knows the loss."""
+        """Run one batch through the pipeline. Only its last stage has the loss."""
         assert self.schedule is not None
         tokens, following = self.batch()
         stage, stages = self.ranks.place.stage, self.how.stages
@@ -223,7 +223,7 @@ class Trainer:
         ends = {"target": following, "losses": losses} if stage == stages - 1 else {}
         self.schedule.step(*given, **ends, return_outputs=False)
         if last:
-            # Here and not by the schedule: it would divide the sum again each time.
+            # Here and not by the schedule, which would divide the sum again each time.
             for param in self.params:
                 if param.grad is not None:
                     param.grad.div_(self.how.accumulation * self.how.microbatches)
@@ -271,9 +271,9 @@ class Trainer:
             host.refresh()
 
     def state_bytes(self) -> int:
-        """Bytes of parameters, gradients and optimizer state that lie on this rank.
+        """Return the bytes of parameters, gradients and optimizer state on this rank.
 
-        Without what a plan keeps in the node's memory.
+        Without the part in the node's memory.
         """
         kept: list[torch.Tensor] = []
         for param in self.params:
@@ -286,7 +286,7 @@ class Trainer:
 
 
 def inner_optimizers(optimizer: Any) -> Sequence[torch.optim.Optimizer]:
-    """The plain optimizers of a rank, without what shares them out: none or one."""
+    """Return the plain optimizers of a rank, without sharding wrappers: none or one."""
     found = optimizer
     if isinstance(found, OwnersStep):
         found = found.own
@@ -298,6 +298,6 @@ def inner_optimizers(optimizer: Any) -> Sequence[torch.optim.Optimizer]:
 
 
 def host_steps(optimizer: Any) -> Sequence[HostStep]:
-    """What of an optimizer steps in the node's memory: none or one."""
+    """Return the optimizers that step in the node's memory: none or one."""
     found = optimizer.own if isinstance(optimizer, OwnersStep) else optimizer
     return [found] if isinstance(found, HostStep) else []

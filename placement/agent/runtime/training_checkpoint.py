@@ -30,14 +30,14 @@ RENAME_EXCHANGE = 2
 
 
 class CheckpointUnusable(ValueError):
-    """There is a checkpoint, and this training cannot go on from it."""
+    """There is a checkpoint that this training cannot load."""
 
 
 def save(trainer: Trainer, step: int) -> None:
-    """Write what all ranks hold after a step. All ranks must call it."""
+    """Save the state of all ranks after a step. All ranks must call it."""
     draft = CHECKPOINT.with_suffix(".part")
     rank = trainer.ranks.rank
-    # Ranks on other nodes write into a folder of their own there.
+    # Ranks on other nodes write into a folder there.
     first_here = int(os.environ.get("LOCAL_RANK", rank)) == 0
     if first_here and draft.is_dir():
         shutil.rmtree(draft)
@@ -52,7 +52,7 @@ def save(trainer: Trainer, step: int) -> None:
                 json.dumps(_checkpoint_header(trainer, step))
             )
     except (OSError, checkpoint.CheckpointException):
-        # Half a checkpoint on a full disk would take the room of the next one.
+        # A partial checkpoint on a full disk would use the space of the next one.
         if first_here:
             shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -84,10 +84,10 @@ def _put_in_place(draft: Path) -> None:
 
 
 def resume(trainer: Trainer) -> int:
-    """Read the checkpoint, where there is one; return the step to begin with.
+    """Load the checkpoint if there is one. Return the step to begin with.
 
     Raises:
-        CheckpointUnusable: it is of another model or optimizer, or not whole.
+        CheckpointUnusable: it is of another model or optimizer, or incomplete.
     """
     file = CHECKPOINT / "about.json"
     if not file.is_file():
@@ -135,7 +135,7 @@ def _checkpoint_header(trainer: Trainer, step: int) -> dict[str, Any]:
 def _positions(
     trainer: Trainer, *, data: bool = True, random: bool = True
 ) -> dict[str, Any]:
-    """Where this rank's data and random numbers stand, by name."""
+    """Return the position in the data and the random state of this rank, by name."""
     found: dict[str, Any] = {}
     position = trainer.data_position()
     if data and position is not None:

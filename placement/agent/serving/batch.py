@@ -1,4 +1,4 @@
-"""What a station deals in: models that were taken, requests that wait, answers."""
+"""The values of a station: models, waiting requests, answers."""
 
 import asyncio
 import resource
@@ -22,12 +22,12 @@ from placement.agent.serving.tensors import InferenceRequest
 from placement.protocol.call_refusal import CallRefused
 
 QUEUE_SHOWN_RATIO = 0.05
-"""A smaller part of the time needed is not worth a word."""
+"""A smaller part of the needed time is not mentioned."""
 
 
 @dataclass(slots=True)
 class HostedModel:
-    """A model that was taken, loaded just now or not."""
+    """A model of the station, loaded or not."""
 
     name: str
     path: Path
@@ -41,7 +41,7 @@ class HostedModel:
 
     @property
     def ready(self) -> bool:
-        """Whether requests for it are taken."""
+        """Whether requests for it are accepted."""
         return self.state == "ready"
 
     def to_json(
@@ -66,13 +66,13 @@ class HostedModel:
 
 @dataclass(slots=True)
 class AdmittedRequest:
-    """A request that was let in."""
+    """A request that was admitted."""
 
     request: QueuedRequest
     asked: InferenceRequest
     kept: HostedModel
     within_ms: float
-    """What is left of its deadline, from when it came."""
+    """The remaining deadline, from its arrival."""
     answer: "asyncio.Future[InferenceResult]"
     predicted_ms: float = 0.0
 
@@ -90,7 +90,7 @@ class InferenceResult:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRequest:
-    """Results, and how it went (milliseconds since the request came)."""
+    """Results, and the times of the request (milliseconds since its arrival)."""
 
     results: dict[str, Any]
     predicted_ms: float
@@ -103,9 +103,10 @@ class AnsweredRequest:
 def shared_run(
     engine: Engine, model: LoadedModel | None, waiting: Sequence[AdmittedRequest]
 ) -> list[dict[str, Any] | EngineError]:
-    """Run several requests as one; each gets its own rows back.
+    """Run several requests as one. Each gets its own rows.
 
-    Where the shared run fails each runs alone: nobody pays for another's inputs.
+    If the shared run fails, each runs alone, so that invalid inputs fail only their own
+    request.
 
     Raises:
         ModelOverLimit: a run took longer than the model may.
@@ -148,13 +149,13 @@ def _parts(
 def turned_away(
     waiting: AdmittedRequest, verdict: AdmissionVerdict, way_ms: float, run_ms: float
 ) -> CallRefused:
-    """Count a request that is not let in, and say why.
+    """Count a request that is refused. Return the refusal.
 
     Args:
         waiting: with ``predicted_ms``, from its arrival to its end at the model.
         verdict: not ``IN``.
-        way_ms: of its deadline for the network, there and back.
-        run_ms: of ``predicted_ms`` for the model itself; the rest is the queue.
+        way_ms: of its deadline for the network, both ways.
+        run_ms: of ``predicted_ms`` for the model itself. The rest is the queue.
     """
     full, counts = verdict is AdmissionVerdict.FULL, waiting.kept.counts
     counts.full += full

@@ -33,12 +33,13 @@ from placement.protocol.serving_times import ServingError
 
 MOST_WAITING = 256
 OVERRUN_PARTS = 4
-"""A run that takes longer than predicted is taken to last so many parts of it at a
-time, so that not every request that comes meanwhile finds another end."""
+"""A run that takes longer than predicted is extended by this part of the prediction at
+a time, so that not every request that arrives meanwhile computes another end.
+"""
 
 
 class GpuAction(StrEnum):
-    """What the Gpu is to do."""
+    """An action of the Gpu."""
 
     LOAD = "load"
     UNLOAD = "unload"
@@ -47,7 +48,7 @@ class GpuAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing for the Gpu, to begin in [earliest, latest] or not at all."""
+    """One action for the Gpu, to begin in [earliest, latest] or not at all."""
 
     act: GpuAction
     model: str
@@ -63,17 +64,17 @@ class Action:
 
 
 class AdmissionVerdict(StrEnum):
-    """Whether a request is let in, and why not."""
+    """Whether a request is admitted, and why not."""
 
     IN = "in"
     TOO_LATE = "too late"
-    """It, or somebody who was let in before, would miss a deadline."""
+    """It, or a request admitted before, would miss its deadline."""
     FULL = "full"
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The answer to a request, and when it would be done."""
+    """The answer to a request, with its predicted end."""
 
     verdict: AdmissionVerdict
     done_at: float
@@ -83,9 +84,9 @@ class Scheduler:
     """Decides for one Gpu.
 
     Args:
-        room_bytes: what loaded models may take together.
-        admits: False is first come, first served, nobody turned away and nothing
-            dropped: what the rest is measured against.
+        room_bytes: the memory of all loaded models together.
+        admits: False: first come, first served, without refusals and drops, as a
+            baseline for measurements.
     """
 
     def __init__(self, *, room_bytes: int, admits: bool = True) -> None:
@@ -94,10 +95,10 @@ class Scheduler:
         self.loaded: list[str] = []
         """The least recently used first."""
         self.late: list[QueuedRequest] = []
-        """Let in and dropped since; the caller takes them out and says so."""
+        """Admitted and dropped since. The caller removes them and answers."""
         self._queue = InferenceQueue(by_deadline=admits)
         self._walks: list[QueueSimulation] = []
-        """As full as may be, and only of neighbours; empty: to be made anew."""
+        """As full as possible, and only of neighbours. Empty: to be computed again."""
         self._running: Action | None = None
         self._free_at = 0.0
         self._more_seconds = 0.0
@@ -105,7 +106,7 @@ class Scheduler:
     # --- models --------------------------------------------------------------------
 
     def place(self, model: ScheduledModel, *, loaded: bool) -> None:
-        """Take a model; ``loaded``: it is on the Gpu already. Raises ServingError."""
+        """Add a model. ``loaded``: it is on the Gpu already. Raises ServingError."""
         if model.memory_bytes > self.room_bytes:
             raise ServingError(f"{model.name} is larger than the room for all models")
         self.placed[model.name] = model
@@ -114,7 +115,7 @@ class Scheduler:
         self._walks = []
 
     def remove(self, name: str) -> list[QueuedRequest]:
-        """Forget a model; return who waited for it."""
+        """Remove a model. Return its waiting requests."""
         self.placed.pop(name, None)
         self.unloaded(name)
         return self._queue.drop_model(name)
@@ -126,7 +127,7 @@ class Scheduler:
         self._walks = []
 
     def make_room(self, memory_bytes: int) -> list[str]:
-        """Which models must leave before so much more fits, the oldest first."""
+        """Return the models to unload for more memory, the oldest first."""
         used = sum(self.placed[name].memory_bytes for name in self.loaded)
         leaving = []
         for name in self.loaded:
@@ -140,21 +141,21 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Return the number of waiting requests."""
         return len(self._queue)
 
     def busy(self, until: float, *, more_seconds: float = 0.0) -> None:
-        """The Gpu does something else, probably until then.
+        """Note that the Gpu has another task, probably until then.
 
         Args:
-            until: when it is over.
-            more_seconds: when it was not over then, it is taken to last so much longer,
-                again and again. 0.0: it is over at that time.
+            until: its expected end.
+            more_seconds: if it has not ended then, it is extended by this time,
+                repeatedly. 0.0: it ends at that time.
         """
         self._free_at, self._more_seconds = until, more_seconds
 
     def offer(self, request: QueuedRequest, now: float) -> Admission:
-        """Let a request in, or turn it away with the time it would be done.
+        """Admit a request, or refuse it with its predicted end.
 
         Raises:
             ServingError: its model is not placed, or its rows are too many.
@@ -206,12 +207,12 @@ class Scheduler:
         return max(latest, step.begin + timing.predicted_seconds(rows))
 
     def _slower(self, model: str, rows: int) -> float:
-        """By how much a slow run is slower than a usual one."""
+        """Return by how much a slow run is slower than a usual one."""
         timing = self.placed[model].timing
         return timing.predicted_seconds(rows) - timing.typical_seconds(rows)
 
     def withdraw(self, request: QueuedRequest) -> bool:
-        """Nobody waits for it any more; False: it runs or ran."""
+        """Remove a request. False: it runs or ran."""
         if not self._queue.drop(request):
             return False
         self._walks = []
@@ -220,9 +221,9 @@ class Scheduler:
     # --- what runs -----------------------------------------------------------------
 
     def next(self, now: float) -> Action | None:
-        """What the Gpu should do now; None: nothing, or it is at something.
+        """Return the next action of the Gpu. None: nothing to do, or it is busy.
 
-        Requests that cannot be in time any more go to ``late``.
+        Requests that can no longer be in time go to ``late``.
         """
         if self._running is not None or now < self._free_at - ROUNDING_SECONDS:
             return None
@@ -235,19 +236,19 @@ class Scheduler:
         return self._action(walk.steps[0], now) if walk.steps else None
 
     def drop_late(self, now: float) -> None:
-        """Send to ``late`` who cannot be in time even if the Gpu were free now.
+        """Move requests to ``late`` that would be late even if the Gpu were free now.
 
-        For the time in which it is at something that lasts longer than predicted. Who
-        waits hears of it at the deadline, and not at the end of that.
+        While its action lasts longer than predicted, they are answered at their
+        deadline and not at the end of the action.
         """
         if self.admits and self._free_at < now and not self._idle(now):
             self._drop_late(now)
 
     def begin(self, action: Action, now: float) -> bool:
-        """Start an action; False: it is too late, and it is dropped.
+        """Start an action. False: it is too late, and it is dropped.
 
-        Of a dropped run the requests go to ``late``; of a dropped load they are
-        looked at again.
+        The requests of a dropped run go to ``late``. Those of a dropped load are
+        considered again.
         """
         for request in action.requests:
             self._queue.drop(request)
@@ -269,7 +270,7 @@ class Scheduler:
         return True
 
     def finish(self, action: Action, now: float, *, seconds: float) -> None:
-        """An action is over; it took so long."""
+        """End an action that took this long."""
         self._running = None
         self.busy(now)
         self._walks = []
@@ -290,7 +291,7 @@ class Scheduler:
     def _walked(
         self, now: float, newcomer: QueuedRequest | None = None
     ) -> list[QueueSimulation]:
-        """The ways to make batches of all who wait; one where both are the same."""
+        """Return the simulations of the whole queue. One if both ways are the same."""
         at = self._free_from(now)
         if not self._walks or abs(self._walks[0].began_at - at) > ROUNDING_SECONDS:
             self._walks = [self._new_walk(at, greedy=True)]
@@ -314,16 +315,16 @@ class Scheduler:
         return walk
 
     def _chosen(self, now: float) -> QueueSimulation:
-        """The first way in which nobody is late, else the first."""
+        """Return the first simulation without a late request, or the first one."""
         walks = self._walked(now)
         return next((walk for walk in walks if not walk.late), walks[0])
 
     def _idle(self, now: float) -> bool:
-        """Whether the Gpu does nothing."""
+        """Whether the Gpu is idle."""
         return self._running is None and self._free_at <= now and not self._more_seconds
 
     def _free_from(self, now: float) -> float:
-        """When the next run can begin."""
+        """Return when the next run can begin."""
         over = now - self._free_at
         if over <= 0:
             return self._free_at
@@ -349,7 +350,9 @@ class Scheduler:
         return Action(GpuAction.LOAD, model.name, now, latest, load_seconds)
 
     def _drop_late(self, now: float) -> bool:
-        """Take out who would be late even if they were next; whether there were any."""
+        """Remove requests that would be late even if they were next. Return whether any
+        were.
+        """
         found = [
             request
             for request in self._queue.all()

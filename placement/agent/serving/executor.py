@@ -47,14 +47,16 @@ from placement.protocol.call_refusal import CallRefused
 from placement.protocol.serving_times import Lag, ServingError, Timing
 
 SWITCH_SECONDS = 0.0002
-"""What a process that serves sets as Python's switch interval: at the end of a run the
-runtime's thread waits no longer for a loop that computes (Python's own is 5 ms)."""
+"""Python's switch interval in a serving process. With it, the runtime's thread waits
+only briefly at the end of a run for a loop that computes (Python's default is 5 ms).
+"""
 IDLE_SECONDS = 0.5
 WATCH_SECONDS = 0.1
-"""Between two looks whether a run takes too long."""
+"""Between two checks whether a run takes too long."""
 FIRST_LOAD_SECONDS = 3.0
-"""How long taking a new model is taken to last, and how much longer where it has lasted
-so long: nobody can know."""
+"""The assumed time to load a new model, and its extension if it takes longer, because
+it cannot be predicted.
+"""
 TOO_LATE = "Its deadline can no longer be met."
 
 
@@ -70,7 +72,7 @@ class ServingExecutor:
         clock: Callable[[], float] = monotonic,
         failed: Mapping[str, str] | None = None,
     ) -> None:
-        """``failed``: files that a server before this one died of, and why."""
+        """``failed``: files with which an earlier server died, with the reasons."""
         self.failed = dict(failed or {})
         self.engine, self.clock = engine, clock
         self.scheduler = Scheduler(room_bytes=room_bytes, admits=admits)
@@ -88,7 +90,7 @@ class ServingExecutor:
     # --- models --------------------------------------------------------------------
 
     def take(self, kept: HostedModel) -> None:
-        """Take a model; it loads when its turn comes. Raises ServingError."""
+        """Add a model. It loads when its turn comes. Raises ServingError."""
         if kept.memory_bytes > self.scheduler.room_bytes:
             raise ServingError(f"{kept.name} is larger than the room for all models")
         if kept.name in self.kept:
@@ -149,7 +151,7 @@ class ServingExecutor:
         self.engine.unload(kept.model)
 
     def _measured(self, kept: HostedModel, leaving: list[str]) -> Timing:
-        """Load a model once those are gone, and time it. Raises EngineError."""
+        """Load a model once those are unloaded, and measure it. Raises EngineError."""
         for name in leaving:
             self._unload(name)
         begun = self.clock()
@@ -177,18 +179,18 @@ class ServingExecutor:
     async def infer(
         self, kept: HostedModel, asked: InferenceRequest, *, way_ms: float
     ) -> AnsweredRequest:
-        """Serve one request, or say at once why not: ``let_in``, then ``answered``."""
+        """Serve one request, or refuse it at once: ``let_in``, then ``answered``."""
         return await self.answered(self.let_in(kept, asked, way_ms=way_ms))
 
     def let_in(
         self, kept: HostedModel, asked: InferenceRequest, *, way_ms: float
     ) -> AdmittedRequest:
-        """Take a request that can be in time, for ``answered`` to wait for.
+        """Admit a request that can be in time, for ``answered``.
 
         Args:
             kept: the model.
             asked: with its deadline, counted from now.
-            way_ms: of it is gone, or will be, on the way here and back.
+            way_ms: the part of the deadline for the network, both ways.
 
         Raises:
             CallRefused: late, full, or the model is gone.
@@ -211,10 +213,10 @@ class ServingExecutor:
         return waiting
 
     async def answered(self, waiting: AdmittedRequest) -> AnsweredRequest:
-        """What became of a request that was let in; cancelled, nobody waits for it.
+        """Return the result of an admitted request. A cancelled call withdraws it.
 
         Raises:
-            CallRefused: it could not be in time any more, or the model is gone.
+            CallRefused: it could no longer be in time, or the model is gone.
             EngineError: the model failed on these inputs.
         """
         request, kept = waiting.request, waiting.kept
@@ -244,7 +246,9 @@ class ServingExecutor:
         )
 
     def _offer(self, waiting: AdmittedRequest, now: float) -> Admission:
-        """Submit to the scheduler, which keeps what it admits. Raises CallRefused."""
+        """Submit to the scheduler, which stores admitted requests. Raises
+        CallRefused.
+        """
         request = waiting.request
         with self._changed:
             try:
@@ -282,7 +286,7 @@ class ServingExecutor:
                 self.stop()
 
     async def _watch(self) -> None:
-        """End runs that take too long; answer those who wait too long for one."""
+        """End runs that take too long. Answer requests that wait too long for one."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             self.engine.end_overdue()
@@ -331,16 +335,16 @@ class ServingExecutor:
     # --- the runtime's thread -------------------------------------------------------
 
     def _post(self, work: Callable[..., None], *values: Any) -> None:
-        """Have the event loop do it; when that is gone nobody waits any more."""
+        """Have the event loop call it. If the loop is gone, nothing waits any more."""
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(work, *values)
 
     def _drive(self) -> None:
-        """One thing after the other until ``stop``.
+        """Run one action after the other until ``stop``.
 
-        A run begins for the scheduler when the one before it ended: what lies between
-        the two counts as part of it.
+        For the scheduler a run begins at the end of the previous one, so the time
+        between the two counts as part of it.
         """
         begun = forgot_at = self.clock()
         while True:
@@ -379,7 +383,7 @@ class ServingExecutor:
         return action
 
     def _do(self, action: Action, begun: float) -> float:
-        """Carry out an action; when it was over."""
+        """Carry out an action. Return when it ended."""
         asked = (self._waiting.get(one.id) for one in action.requests)
         waiting = [one for one in asked if one is not None]
         found: list[dict[str, Any] | EngineError] = []
@@ -414,7 +418,7 @@ class ServingExecutor:
     def _work(
         self, action: Action, waiting: list[AdmittedRequest]
     ) -> list[dict[str, Any] | EngineError]:
-        """What an action is, carried out. Raises EngineError."""
+        """Carry out the work of an action. Raises EngineError."""
         if action.act is GpuAction.INFER:
             model = waiting[0].kept.model if waiting else None
             return shared_run(self.engine, model, waiting)
@@ -440,10 +444,10 @@ class ServingExecutor:
             gone = self.scheduler.remove(name)
         self._post(self._turn_all, gone, "gone", f"{words}: {why}")
 
-    # --- telling -------------------------------------------------------------------
+    # --- reports --------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Where everything stands, for the page."""
+        """Return the present state, for the page."""
         now = self.clock()
         used = sum(
             kept.memory_bytes

@@ -16,10 +16,10 @@ def write_answer(
     results: Mapping[str, np.ndarray],
     parameters: Mapping[str, Any],
 ) -> tuple[bytes, int | None]:
-    """The body of an answer, and how many bytes of it are JSON (None: all).
+    """Return the body of an answer, and how many bytes of it are JSON (None: all).
 
-    Numbers that JSON cannot say (NaN, infinities) go out as null; the binary form
-    has them as they are.
+    Numbers that JSON does not have (NaN, infinities) become null. The binary form has
+    them unchanged.
     """
     outputs, blobs = [], []
     for name in asked.outputs:
@@ -49,7 +49,7 @@ def write_answer(
 
 
 def datatype_of(value: np.ndarray) -> str:
-    """The protocol's word for an array's type."""
+    """Return the protocol's name of an array's type."""
     if value.dtype.kind in "OUS":
         return "BYTES"
     for word, kind in DATATYPES.items():

@@ -1,8 +1,8 @@
 """The Open Inference Protocol v2 over HTTP, for one station.
 
-Behind the node's tunnel only: it listens on a socket that nobody else can open. What
-starts with /repository/ and /stats is the node's own; the portal's door lets nobody
-from outside through to it.
+It is only behind the node's tunnel, on a socket that no other user can open. Paths that
+begin with /repository/ and /stats are for the node. The portal's door refuses them from
+outside.
 
     GET  /v2, /v2/health/live, /v2/health/ready
     GET  /v2/models/M[/versions/1], /v2/models/M[/versions/1]/ready
@@ -248,7 +248,8 @@ class ServeApp:
             headers["content-type"] = "application/octet-stream"
         return InferenceAnswer(200, body, headers)
 
-    # --- the node's own ------------------------------------------------------------
+    # --- for the node
+    # -------------------------------------------------------------------
 
     def _repository(self, name: str, act: str, body: bytes) -> InferenceAnswer:
         if act == "unload":

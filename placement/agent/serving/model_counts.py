@@ -1,4 +1,4 @@
-"""What a served model did, for its page: counts, latencies, predicted and actual."""
+"""Figures of a served model for its page: counts, latencies, predicted and actual."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ class Counts:
 
     in_time: int = 0
     late: int = 0
-    """Let in, answered after the deadline."""
+    """Admitted, and answered after the deadline."""
     dropped: int = 0
-    """Let in, and dropped because it could not be in time any more."""
+    """Admitted, and dropped because it could no longer be in time."""
     refused: int = 0
-    """Turned away at once: it would have been late."""
+    """Refused at once, because it would have been late."""
     full: int = 0
     wrong: int = 0
-    """Tensors that the model does not take."""
+    """Tensors that the model does not accept."""
     failed: int = 0
     runs: int = 0
     rows: int = 0
@@ -35,20 +35,20 @@ class Counts:
     )
 
     def ran(self, rows: int) -> None:
-        """A run of so many rows is over."""
+        """Count a run with this many rows."""
         self.runs += 1
         self.rows += rows
 
     def done(
         self, now: float, *, predicted_seconds: float, seconds: float, in_time: bool
     ) -> None:
-        """A request was answered; seconds since it came."""
+        """Count an answered request. Seconds since its arrival."""
         self.in_time += in_time
         self.late += not in_time
         self._done.append((now, predicted_seconds, seconds))
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """Counts and percentiles, milliseconds."""
+        """Return counts and percentiles, in milliseconds."""
         recent = [one for one in self._done if one[0] > now - KEPT_SECONDS]
         told: dict[str, Any] = {
             name: getattr(self, name)

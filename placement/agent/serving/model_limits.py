@@ -1,11 +1,11 @@
-"""Time and memory that one served model may take from the others.
+"""Limits on time and memory of one served model.
 
 Time: each load and each run has a deadline. The server asks ONNX Runtime to end a run
-that is over it (``RunOptions.terminate``). What does not obey, because one operator
-never returns or the load itself hangs, is ended by the parent process
-(server_guard.py), which reads the deadline from memory that both share.
+that exceeds it (``RunOptions.terminate``). If that has no effect, because one operator
+never returns or the load itself hangs, the parent process (server_guard.py) ends the
+server. It reads the deadline from memory that both share.
 
-Memory: RLIMIT_DATA (setrlimit(2)). It needs no privilege, so it holds at each isolation
+Memory: RLIMIT_DATA (setrlimit(2)). It needs no privilege, so it works at each isolation
 level. It fails one allocation of one run, where a control group would kill the process
 with all its models. It counts private writable memory only: RLIMIT_AS would also count
 the address space that CUDA reserves, and files that are mapped.
@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SLACK_BYTES = 2**30
-"""What the process itself may need beside its models: libraries, requests, answers."""
+"""Memory of the process besides its models: libraries, requests, answers."""
 CUDA_SLACK_BYTES = 6 * 2**30
 """The same with CUDA's libraries and its host buffers."""
 OBEY_SECONDS = 3.0
-"""From asking a run to end until the process is killed."""
+"""From the request to end a run until the process is killed."""
 _HEAD = struct.Struct("dH")
 NOTE_BYTES = 4096
 NOTE_VARIABLE = "GPUPORTAL_RUN_NOTE"
@@ -37,27 +37,30 @@ NOTE_VARIABLE = "GPUPORTAL_RUN_NOTE"
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """How long one thing may take, in seconds."""
+    """Time limits of one operation, in seconds."""
 
     load: float = 120.0
-    """Reading a file and making it ready."""
+    """Reading and preparing a file."""
     try_run: float = 10.0
-    """One run on made-up inputs when the model is taken."""
+    """One run on random inputs when the model is added."""
     tries: float = 60.0
     """All of those together."""
     run: float = 10.0
-    """One run for requests; ``slowest`` times the slowest tried one where longer."""
+    """One run for requests. ``slowest`` times the slowest test run if that is
+    longer.
+    """
     slowest: float = 4.0
 
 
 class RunNote:
-    """What the server does just now and until when, in memory shared with its parent.
+    """The server's present operation and its deadline, in memory shared with its
+    parent.
 
     Writing it costs less than a microsecond.
     """
 
     def __init__(self, handle: int | None = None) -> None:
-        """Make it, or open the one that a descriptor holds."""
+        """Create it, or open the one of a descriptor."""
         if handle is None:
             handle = os.memfd_create("run-note")
             os.ftruncate(handle, NOTE_BYTES)
@@ -65,10 +68,10 @@ class RunNote:
         self._memory = mmap.mmap(handle, NOTE_BYTES)
 
     def begin(self, path: str, until: float) -> None:
-        """Write down a model's file and its deadline (monotonic, in seconds)."""
+        """Write a model's file and its deadline (monotonic, in seconds)."""
         name = path.encode()[: NOTE_BYTES - _HEAD.size]
         self._memory[_HEAD.size : _HEAD.size + len(name)] = name
-        # The deadline comes last: before it there is nothing to read.
+        # The deadline comes last, because it makes the rest valid.
         _HEAD.pack_into(self._memory, 0, until, len(name))
 
     def end(self) -> None:
@@ -76,7 +79,7 @@ class RunNote:
         _HEAD.pack_into(self._memory, 0, 0.0, 0)
 
     def read(self) -> tuple[str, float]:
-        """Return the file and its deadline; ("", 0.0): nothing runs."""
+        """Return the file and its deadline. ("", 0.0): nothing runs."""
         until, length = _HEAD.unpack_from(self._memory, 0)
         name = self._memory[_HEAD.size : _HEAD.size + length]
         return name.decode(errors="replace"), until
@@ -98,7 +101,7 @@ def data_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """Return the memory that the machine can give without swapping."""
+    """Return the memory that the machine has available without swapping."""
     return _kib(Path("/proc/meminfo"), "MemAvailable:") * 1024
 
 
@@ -110,10 +113,10 @@ def _kib(path: Path, name: str) -> int:
 
 
 def bound_process(room_bytes: int, *, cuda: bool) -> int:
-    """Bound this process for good; return the bound in bytes.
+    """Limit this process for good. Return the limit in bytes.
 
-    It may take the room of its models and some slack, and never more than three
-    quarters of what the machine can give now.
+    It is the memory of its models and some slack, and never more than three quarters of
+    the machine's available memory.
     """
     slack_bytes = CUDA_SLACK_BYTES if cuda else SLACK_BYTES
     most = data_bytes() + min(room_bytes, available_bytes() * 3 // 4) + slack_bytes
@@ -128,8 +131,8 @@ def bound_process(room_bytes: int, *, cuda: bool) -> int:
 def bounded(memory_bytes: int, *, cuda: bool) -> Iterator[None]:
     """Let the process grow by twice an estimate and some slack inside the block.
 
-    Allocations of other threads fail by it too while the block lasts: the slack is
-    theirs.
+    Allocations of other threads also fail beyond it while the block lasts. The slack is
+    for them.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     slack_bytes = CUDA_SLACK_BYTES if cuda else SLACK_BYTES

@@ -55,11 +55,11 @@ class WantedModel:
     most_batch: Count
     deadline_ms: Count
     parts: Annotated[tuple[ModelFilePart, ...], Meta(max_length=MOST_PARTS)] = ()
-    """Its files, its own first, where its weights lie beside it."""
+    """Its files, its own first, if its weights are in other files."""
 
     @property
     def path(self) -> str:
-        """Where it lies in the folder of the Job's models."""
+        """Return its path in the folder of the Job's models."""
         return f"{self.sha256}/{OWN_NAME}" if self.parts else f"{self.sha256}.onnx"
 
     def __post_init__(self) -> None:
@@ -74,22 +74,24 @@ class WantedModels(Struct, frozen=True):
 
 
 class ModelSync:
-    """Keeps one Job's models as the web wants them."""
+    """Keeps one Job's models equal to the web's list."""
 
     def __init__(self, node: NodeView, folder: JobFolder) -> None:
         self.node, self.folder = node, folder
         self.told: dict[str, WantedModel] = {}
-        """What the server took, by name."""
+        """The models that the server accepted, by name."""
         self.failed: dict[WantedModel, str] = {}
-        """What the server could not serve, and why. One that begins again after it died
-        does not try it again: that may take the Gpu from the others for long."""
+        """The models that the server could not serve, with the reason. A server that
+        restarts after it died does not try them again, because that may block the Gpu
+        for long.
+        """
         self.identity: UnixIdentity | None = None
         self.heard: list[dict[str, Any]] = []
-        """What the web heard last of the models."""
+        """The last report on the models to the web."""
         self.heard_at = 0.0
 
     async def run(self) -> None:
-        """Look every two seconds, until cancelled."""
+        """Compare every two seconds, until cancelled."""
         payload = str(self.folder.read("order").get("payload", ""))
         self.identity = unix_user.identity_of(
             parse_order(payload), allow_scripts=self.node.allow_scripts
@@ -168,7 +170,7 @@ class ModelSync:
         return list(decode(WantedModels, body).models[:MOST_MODELS])
 
     def _fetch(self, one: WantedModel) -> None:
-        """Have the files, readable for the Job's Unix user and for nobody else."""
+        """Download the files, readable only for the Job's Unix user."""
         place = self.folder.models
         _enter_only(place)
         path = place / one.path
@@ -178,7 +180,7 @@ class ModelSync:
         if not one.parts:
             self._download(url, path, one.sha256, MOST_MODEL_BYTES)
             return
-        # The model's own file comes last: where it is, all is there.
+        # The model's own file comes last: if it exists, all files do.
         left = MOST_MODEL_BYTES
         for number, part in reversed(list(enumerate(one.parts))):
             there = place / one.sha256 / part.name
@@ -218,7 +220,9 @@ class ModelSync:
         self.told[one.name] = one
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> None:
-        """Tell the server. Raises NoAnswer; 409: it has the model from before."""
+        """Send a command to the server. Raises NoAnswer. 409: it has the model
+        already.
+        """
         said = await ask(
             self.folder,
             "POST",
@@ -231,7 +235,7 @@ class ModelSync:
             raise NoAnswer(f"{path}: {said.status} {said.body[:200]!r}")
 
     def _tidy(self, kept: set[str]) -> None:
-        """Remove files that nothing here serves any more."""
+        """Remove files that are no longer served."""
         for path in self.folder.models.glob("*"):
             if path.name.removesuffix(".onnx") in kept or path.name.startswith("."):
                 continue
@@ -242,6 +246,6 @@ class ModelSync:
 
 
 def _enter_only(folder: Path) -> None:
-    """Make a folder of ours: others may pass through, not look in, not write."""
+    """Create a folder that others may pass through, not list and not write."""
     folder.mkdir(mode=0o711, exist_ok=True)
     folder.chmod(0o711)

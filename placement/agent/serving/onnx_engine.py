@@ -1,7 +1,7 @@
-"""ONNX Runtime: load a file, run it, measure it. One thread calls this, one at a time.
+"""ONNX Runtime: load a file, run it, measure it. One thread calls this, serially.
 
-No library of custom operators is ever registered. Weights in other files lie in folders
-of the node's own, under names that were checked before the model came here.
+No library of custom operators is ever registered. Weights in other files are in folders
+of the node, under names that were checked before the model was downloaded.
 """
 
 import gc
@@ -24,10 +24,10 @@ WARM_RUNS = 2
 PROFILE_RUNS = 20
 FEWEST_RUNS = 5
 PROFILE_SECONDS = 0.4
-"""For one batch size; slow models are measured by fewer runs."""
+"""For one batch size. Slow models are measured with fewer runs."""
 UNPROFILED_SECONDS = 0.1
 FREE_SIZE = 8
-"""Of free dimensions beside the batch, where a model is measured."""
+"""Size of free dimensions besides the batch, when a model is measured."""
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     *(RuntimeError, ValueError, TypeError, MemoryError),
     *(
@@ -36,7 +36,7 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (
         if isinstance(kind, type) and issubclass(kind, Exception)
     ),
 )
-"""What ONNX Runtime raises: its own classes have no common one but Exception."""
+"""Errors of ONNX Runtime: its own classes have no common base except Exception."""
 
 
 class EngineError(Exception):
@@ -44,7 +44,7 @@ class EngineError(Exception):
 
 
 class ModelOverLimit(EngineError):
-    """The model takes more time or memory than it may: it is not served."""
+    """The model takes more time or memory than allowed, so it is not served."""
 
 
 @dataclass(slots=True)
@@ -57,16 +57,16 @@ class LoadedModel:
     sizes: dict[str, tuple[str, ...]]
     """Input -> its dimensions as the model names them."""
     batches: bool = False
-    """Its rows do not mix, so that requests may share a run."""
+    """Whether its rows are independent, so that requests may share a run."""
     note: str = ""
     path: str = ""
     """Its file."""
     run_seconds: float = TimeLimits.run
-    """How long one run for requests may take."""
+    """The time limit of one run for requests."""
 
 
 class Engine:
-    """Makes sessions with the best provider that is there."""
+    """Creates sessions with the best available provider."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class Engine:
         limits: TimeLimits | None = None,
         note: RunNote | None = None,
     ) -> None:
-        """``note``: what the parent process reads; none where there is no parent."""
+        """``note``: read by the parent process. None without a parent."""
         self.limits, self.note = limits or TimeLimits(), note or RunNote()
         self._running: tuple[float, Any] | None = None
-        """Deadline (monotonic) and options of the run that is going on."""
+        """Deadline (monotonic) and options of the present run."""
         there = ort.get_available_providers()
         self.providers: list[Any] = ["CPUExecutionProvider"]
         if cuda and "CUDAExecutionProvider" in there:
@@ -90,13 +90,13 @@ class Engine:
 
     @property
     def provider(self) -> str:
-        """What computes, in a word: cuda or cpu."""
+        """Return the provider: cuda or cpu."""
         return "cuda" if len(self.providers) > 1 else "cpu"
 
     def load(self, path: Path) -> LoadedModel:
         """Load one file. Raises EngineError.
 
-        Nothing can end a load but the parent process, by its deadline in the note.
+        Only the parent process can end a load, by its deadline in the note.
         """
         options = ort.SessionOptions()
         options.intra_op_num_threads = self.threads
@@ -131,12 +131,12 @@ class Engine:
         *,
         seconds: float | None = None,
     ) -> dict[str, Any]:
-        """One inference, ended where it takes too long.
+        """Run one inference, ended if it takes too long.
 
         Args:
-            model: what to run.
+            model: the model to run.
             feeds: its inputs.
-            seconds: that it may take; None: what the model may.
+            seconds: its time limit. None: the model's.
 
         Raises:
             ModelOverLimit: it took longer.
@@ -158,7 +158,7 @@ class Engine:
             self._running = None
 
     def end_overdue(self) -> None:
-        """Ask a run that is over its deadline to end. From another thread."""
+        """End a run that exceeds its deadline. Called by another thread."""
         running = self._running
         if running is not None and time.monotonic() > running[0]:
             running[1].terminate = True
@@ -171,13 +171,13 @@ class Engine:
     def measure(
         self, model: LoadedModel, most_batch: int, clock: Callable[[], float]
     ) -> dict[int, list[float]]:
-        """Seconds of single runs by batch size; sets ``batches`` and ``note``.
+        """Return seconds of single runs by batch size. Sets ``batches`` and ``note``.
 
-        A model that cannot run on made-up inputs counts as taking 0.1 s until real
-        ones have shown it.
+        A model that cannot run on random inputs counts as taking 0.1 s until real ones
+        are measured.
 
         Raises:
-            ModelOverLimit: it takes more time or memory than it may.
+            ModelOverLimit: it takes more time or memory than allowed.
         """
         free = _free_batch(model)
         self._tries_end = time.monotonic() + self.limits.tries
@@ -220,14 +220,14 @@ class Engine:
         return found
 
     def _try(self, model: LoadedModel, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """One run on made-up inputs. Raises EngineError."""
+        """Run once on random inputs. Raises EngineError."""
         left = self._tries_end - time.monotonic()
         if left <= 0:
             raise ModelOverLimit(f"trying it took longer than {self.limits.tries:g} s")
         return self.run(model, feeds, seconds=min(left, self.limits.try_run))
 
     def _rows_apart(self, model: LoadedModel) -> tuple[bool, str]:
-        """Whether two rows in one run give what they give alone."""
+        """Whether two rows in one run give the same results as alone."""
         first, second = random_inputs(model, 1, seed=1), random_inputs(model, 1, seed=2)
         both = {name: np.concatenate([first[name], second[name]]) for name in first}
         alone = [self._try(model, one) for one in (first, second)]
@@ -243,7 +243,7 @@ class Engine:
 
 
 def random_inputs(model: LoadedModel, rows: int, seed: int = 0) -> dict[str, Any]:
-    """Inputs of the right form: noise, small whole numbers, empty texts."""
+    """Return inputs of the right form: noise, small integers, empty texts."""
     noise = np.random.default_rng(seed)
     found = {}
     for one in model.inputs:
@@ -272,7 +272,7 @@ def _free_batch(model: LoadedModel) -> bool:
 
 
 def _info(said: Any) -> Tensor:
-    """An input or output in the protocol's words. Raises EngineError."""
+    """Return an input or output in the protocol's words. Raises EngineError."""
     if said.type not in OF_ONNX:
         raise EngineError(f"{said.name} is a {said.type}, which cannot be sent")
     shape = tuple(size if isinstance(size, int) else -1 for size in said.shape)
@@ -288,16 +288,16 @@ def _close(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _of_memory(error: BaseException) -> bool:
-    """Whether a run failed because memory was refused: ONNX Runtime has words only."""
+    """Whether a run failed for lack of memory. ONNX Runtime only has a message."""
     return bool(re.search("failed to allocate|bad_alloc|MemoryError", f"{error}", re.I))
 
 
 def _error_line(error: BaseException) -> str:
-    """What the runtime said, on one line, without where this machine keeps things."""
+    """Return the runtime's message on one line, without paths of this machine."""
     text = " ".join(str(error).split())
     return "".join(c for c in text if c.isprintable())[:300] or type(error).__name__
 
 
 def monotonic() -> float:
-    """The clock of everything that is measured here, in seconds."""
+    """Return the clock of all measurements here, in seconds."""
     return time.perf_counter()

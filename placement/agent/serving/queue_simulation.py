@@ -32,15 +32,15 @@ class QueuedRequest:
     arrived_at: float
     deadline_at: float
     like: str = ""
-    """Requests of one model with the same word may share a batch; "": none may."""
+    """Requests of one model with the same value may share a batch. "": none may."""
 
     @property
     def group(self) -> Group:
-        """Requests of one group may share a batch, if they are like anything."""
+        """Requests of one group may share a batch, if ``like`` is not empty."""
         return (self.model, self.like)
 
     def in_time(self, end: float) -> bool:
-        """Whether it would be, were it done then."""
+        """Whether it would be in time with this end."""
         return end <= self.deadline_at + ROUNDING_SECONDS
 
 
