@@ -50,6 +50,11 @@ def plan_key(plan: Plan) -> str:
     return f"{plan.strategy}|{','.join(plan.gpu_uuids)}"
 
 
+def strategy_of_key(key: str) -> str:
+    """Return the strategy that a key names; the browser may have sent any text."""
+    return key.partition("|")[0]
+
+
 def own_reservation(plan: Plan, own: Mapping[str, int]) -> int | None:
     """Return the one Reservation that already holds all of a Plan's Gpus."""
     held = {own.get(uuid) for uuid in plan.gpu_uuids}

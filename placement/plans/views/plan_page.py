@@ -1,7 +1,7 @@
 """The planning page: a model and a workload to an estimate and ranked Plans."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from urllib.parse import urlencode
@@ -19,11 +19,13 @@ from placement.jobs.views.viewer import reader
 from placement.planner.memory.estimate import Estimate, estimate
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.fit_suggestions import Ladder, ladder
+from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.symbolic.torch_check import torch_installed
 from placement.planner.values.errors import BadInput, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.objective import is_recommendable
 from placement.planner.values.plan import Plan, PlanSet
+from placement.planner.values.strategies import TITLES
 from placement.plans import service as planning
 from placement.plans.service import (
     BOOKED,
@@ -360,7 +362,11 @@ def plan_choose(request: HttpRequest) -> HttpResponse:
             wanted = wanted.removeprefix(prefix)
         else:
             found, offered = answer.now.found, answer.now.offered
-    chosen = next((p for p in found.plans if plan_cards.plan_key(p) == wanted), None)
+    chosen = _plan_of_key(wanted, found.plans)
+    if chosen is None:
+        # Between two readings of the GPUs a Plan that is nearly as good may take its
+        # place on the page. It still fits.
+        chosen = _plan_of_key(wanted, _plans_of_strategy(wanted, form, answer, offered))
     if chosen is None:
         form.add_error(
             None,
@@ -380,6 +386,27 @@ def plan_choose(request: HttpRequest) -> HttpResponse:
     if kept:
         return redirect("plan-kept", pk=stored.pk)
     return redirect(_next_page(chosen, stored.pk, stored.title, offered))
+
+
+def _plan_of_key(key: str, plans: Sequence[Plan]) -> Plan | None:
+    return next((plan for plan in plans if plan_cards.plan_key(plan) == key), None)
+
+
+def _plans_of_strategy(
+    key: str, form: PlanForm, answer: PlanResult, offered: AvailableGpus
+) -> Sequence[Plan]:
+    """Return the Plans of a key's strategy that fit, also those that others beat."""
+    strategy = plan_cards.strategy_of_key(key)
+    if strategy not in TITLES:
+        return ()
+    return make_plans(
+        spec=answer.spec,
+        workload=answer.asked.workload,
+        offers=offered.offers,
+        max_gpus=form.cleaned_data["max_gpus"],
+        limits=PlanLimits(strategies=(strategy,)),
+        wish=form.cleaned_data["wish"] or None,
+    ).plans
 
 
 def _next_page(plan: Plan, plan_id: int, title: str, offered: AvailableGpus) -> str:

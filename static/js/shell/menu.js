@@ -26,14 +26,18 @@ function step(menu, by) {
   items[next]?.focus();
 }
 
+function opened(menu, isOpen) {
+  const button = document.querySelector(`[popovertarget="${menu.id}"]`);
+  button?.setAttribute("aria-expanded", String(isOpen));
+  if (!isOpen) return;
+  place(menu);
+  if (button?.matches(":focus-visible")) menu.querySelector("[aria-current], .menu-item")?.focus();
+}
+
 for (const menu of document.querySelectorAll(MENUS)) {
-  menu.addEventListener("toggle", (event) => {
-    const button = document.querySelector(`[popovertarget="${menu.id}"]`);
-    button?.setAttribute("aria-expanded", String(event.newState === "open"));
-    if (event.newState !== "open") return;
-    place(menu);
-    if (button?.matches(":focus-visible")) menu.querySelector("[aria-current], .menu-item")?.focus();
-  });
+  menu.addEventListener("toggle", (event) => opened(menu, event.newState === "open"));
+  // On a slow line a menu may be opened before this script is there.
+  if (menu.matches(":popover-open")) opened(menu, true);
   menu.addEventListener("keydown", (event) => {
     const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!by) return;

@@ -124,7 +124,7 @@ def test_two_plans_are_compared_and_one_is_booked_from_the_earliest_start(
 
     elsewhere(take)
     page.reload()
-    expect(page.locator("#earliest")).to_contain_text("Earliest start on this GPU")
+    expect(page.locator("#earliest")).to_contain_text("Earliest start on these GPUs")
     assert page.get_by_label("From", exact=True).input_value() != ""
     page.get_by_label("Hours").fill("1")
     with page.expect_download() as saved:

@@ -132,6 +132,8 @@ async def test_runs_go_on_while_the_event_loop_is_busy(tmp_path):
         while made.scheduler.waiting and time.perf_counter() < until:
             time.sleep(0.01)
         assert made.scheduler.waiting == 0, "the runtime does not wait for the loop"
+        # On a fast machine all runs end within a nap, and the loop was hardly busy.
+        time.sleep(0.1)
         assert not any(one.done() for one in asks)
         answers = await asyncio.gather(*asks)
         assert kept.counts.runs == 20

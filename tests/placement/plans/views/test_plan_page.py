@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import timedelta
+from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -11,6 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from placement.models import RegisteredModel, StoredPlan
+from placement.planner.search.memory_savings import PlanLimits
 from placement.plans.views import plan_page, plan_request
 from reservations.booking.service import book
 from reservations.rules.lifecycle import State
@@ -347,6 +349,31 @@ def test_a_plan_in_ones_own_running_reservation_leads_to_the_job(student, alice,
     answer = student.post("/plan/choose/", data | {"choose": choice_of(html)})
     plan = StoredPlan.objects.get()
     assert answer["Location"] == f"/jobs/new/?reservation={mine.pk}&plan={plan.pk}"
+
+
+def test_a_plan_whose_place_another_one_took_meanwhile_can_still_be_booked(
+    student, alice, monkeypatch
+):
+    """Between two readings of the GPUs the better of two near equals may change."""
+    wish = typed(wish="fastest")
+    best = student.post("/plan/", wish, headers=FRAGMENT).content.decode()
+    everything = partial(plan_page.make_plans, limits=PlanLimits(beaten_too=True))
+    with monkeypatch.context() as patched:
+        patched.setattr(plan_page, "make_plans", everything)
+        page = student.post("/plan/", wish, headers=FRAGMENT).content.decode()
+    earlier = re.search(r'name="choose" value="(ddp\|[^"]+)"', page)
+    assert earlier is not None
+    assert earlier[1] not in best, "the page shows a better plan in its place"
+    answer = student.post("/plan/choose/", wish | {"choose": earlier[1]})
+    assert answer.status_code == 302
+    assert StoredPlan.objects.get(owner=alice).plan["strategy"] == "ddp"
+
+
+@pytest.mark.parametrize("key", ["", "zero1", "zero1|none", "hoax|GPU-a", "|"])
+def test_a_key_of_no_plan_is_refused(student, key):
+    answer = student.post("/plan/choose/", typed(choose=key))
+    assert answer.status_code == 409
+    assert not StoredPlan.objects.exists()
 
 
 def test_a_plan_that_no_longer_fits_is_not_kept(student, gpus, bob):
