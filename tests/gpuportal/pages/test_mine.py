@@ -80,7 +80,9 @@ def test_the_past_is_filtered_and_paged(client, alice, gpus):
     page = page_for(client, alice)
     assert "1 to 15 of 20" in page
     assert "16 to 20 of 20" in page_for(client, alice, "/mine/?page=2")
-    assert "1 to 15" not in page_for(client, alice, "/mine/?state=cancelled")
+    cancelled = page_for(client, alice, "/mine/?state=cancelled")
+    assert cancelled.count("state state-cancelled") == 1
+    assert "1 to 15 of" not in cancelled
     assert page_for(client, alice, "/mine/?state=nonsense&page=x")
 
 
