@@ -325,8 +325,10 @@ def test_csv_has_a_row_a_job_and_runs_no_formula(student, reservation):
 
 
 def test_list_and_page_ask_no_more_for_more_rows(
-    student, reservation, django_assert_max_num_queries
+    student, reservation, django_assert_max_num_queries, time_machine
 ):
+    # A job that has run for a second has figures of its use, which two queries read.
+    time_machine.move_to(timezone.now(), tick=False)
     for number in range(12):
         job = make_job(reservation, name=f"run {number}")
     with django_assert_max_num_queries(12):
@@ -334,6 +336,15 @@ def test_list_and_page_ask_no_more_for_more_rows(
     for _ in range(20):
         make_gpu(reservation.allocations.first().gpu.node)
     with django_assert_max_num_queries(18):
+        student.get(f"/jobs/{job.pk}/")
+
+
+def test_the_figures_of_a_running_job_cost_two_queries(
+    student, reservation, django_assert_max_num_queries, time_machine
+):
+    time_machine.move_to(timezone.now(), tick=False)
+    job = make_job(reservation, started_at=timezone.now() - timedelta(minutes=30))
+    with django_assert_max_num_queries(20):
         student.get(f"/jobs/{job.pk}/")
 
 
