@@ -8,6 +8,8 @@ import { gettext } from "../words.js";
 
 const WAIT_MS = 200;
 const INTERRUPTED = "drafts-interrupted";
+/** From sending until a page answers whose script runs: an expired page may be left before. */
+const SENT = "drafts-sent";
 const SKIPPED = ["csrfmiddlewaretoken", "next"];
 
 const keyOf = (form) => `draft:${location.pathname}:${form.id || form.getAttribute("action") || "form"}`;
@@ -82,9 +84,14 @@ export function startDrafts() {
     store((storage) => storage.setItem(INTERRUPTED, "1"));
     return;
   }
+  const unanswered = store((storage) => storage.getItem(SENT)) === "1";
+  store((storage) => storage.removeItem(SENT));
   const forms = document.querySelectorAll("form[data-keep]");
   if (!forms.length) return;
-  const interrupted = store((storage) => storage.getItem(INTERRUPTED)) === "1";
+  const interrupted = unanswered || store((storage) => storage.getItem(INTERRUPTED)) === "1";
   store((storage) => storage.removeItem(INTERRUPTED));
+  addEventListener("submit", (event) => {
+    if (!event.defaultPrevented && event.target.matches("form[data-keep]")) store((storage) => storage.setItem(SENT, "1"));
+  });
   for (const form of forms) keep(form, interrupted);
 }

@@ -2,7 +2,7 @@
 
 import pytest
 from django.contrib.sessions.models import Session
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.factories import PASSWORD, make_gpus, make_node
 
@@ -52,6 +52,30 @@ def test_a_form_whose_cookies_are_gone_says_so_and_leads_back(form: Page, consol
     expect(form.get_by_label("Name", exact=True)).to_have_value(TYPED)
     assert len(console) == 1
     assert "403" in console.pop()  # the browser's own note on the answer
+
+
+def test_the_way_back_is_taken_before_the_scripts_are_there(form: Page, console):
+    session = [one for one in form.context.cookies() if one["name"] == "sessionid"]
+    form.context.clear_cookies()
+    form.context.add_cookies(session)
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        """Keep the script of the page between for ever."""
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    form.route("**/portal.js", hold)
+    form.locator("#launch [type=submit]").first.click(no_wait_after=True)
+    back = form.get_by_role("link", name="Back to the form")
+    expect(back).to_be_visible()
+    assert held
+    back.click()
+    expect(form.get_by_label("Name", exact=True)).to_have_value(TYPED)
+    assert len(console) == 1
+    assert "403" in console.pop()
 
 
 def test_a_fresh_visit_of_the_form_is_empty(form: Page, live_asgi):
