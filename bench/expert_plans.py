@@ -280,7 +280,7 @@ def degrees(one: Plan) -> str:
 
 
 def memory_gb(one: Plan) -> float:
-    """What the fullest rank likely needs."""
+    """Likely memory of the rank that needs the most."""
     return max(shard.likely_bytes for shard in one.shards) / 1e9
 
 

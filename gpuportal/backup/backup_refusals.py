@@ -22,7 +22,7 @@ class BackupUnusable(CodedError):
 
 
 class BackupKeyWrong(CodedError):
-    """The key is none, or it does not open the secrets of the backup."""
+    """The key is invalid, or it does not open the secrets of the backup."""
 
     code = "backup-key-wrong"
 

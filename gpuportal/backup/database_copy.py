@@ -209,7 +209,7 @@ def facts_of(now: str, **environ: str) -> tuple[dict[str, Any], list[str]]:
 
 @contextmanager
 def scratch_server(folder: Path) -> Iterator[str]:
-    """Run a PostgreSQL server of its own in a folder; yield the address of a database.
+    """Run a private PostgreSQL server in a folder; yield the address of a database.
 
     It listens on a socket in the folder only. As root it runs as the user ``postgres``,
     because PostgreSQL refuses root.

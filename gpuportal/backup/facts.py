@@ -73,7 +73,7 @@ def ranks(now: datetime) -> list[dict[str, Any]]:
 
 
 def sorted_models() -> list[type[Model]]:
-    """Return every model that has a table of its own, by label."""
+    """Return every model with its own table, sorted by label."""
     models = apps.get_models(include_auto_created=True)
     return sorted(
         (m for m in models if m._meta.managed and not m._meta.proxy),

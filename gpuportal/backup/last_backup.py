@@ -1,4 +1,4 @@
-"""What is known of the last backup: when it was made, and when one was verified."""
+"""The times of the last backup and of the last verification."""
 
 import time
 from pathlib import Path

@@ -24,7 +24,7 @@ class FileSum(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """What a backup holds. It is written last, so a backup without one is not whole."""
+    """The contents of a backup. Written last: a backup without it is incomplete."""
 
     format: int
     version: str

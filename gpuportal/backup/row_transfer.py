@@ -23,10 +23,10 @@ def transfer() -> int:
     models = sorted_models()
     tables = ", ".join(f'"{model._meta.db_table}"' for model in models)
     with transaction.atomic(), connection.cursor() as cursor:
-        # What migrate made (permissions, the site's policy) comes with the backup.
+        # The backup has the rows that migrate makes, such as permissions, too.
         cursor.execute(f"TRUNCATE {tables}")
         count = sum(_copy_table(cursor, model) for model in models)
-        # What refers to a row may come before it: foreign keys are checked at the end.
+        # Foreign keys are checked at the end, so the order of the tables is free.
         for statement in connection.ops.sequence_reset_sql(no_style(), models):
             cursor.execute(statement)
     return count

@@ -38,7 +38,7 @@ NAME = "%Y-%m-%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class BackupSummary:
-    """What a command prints of a backup."""
+    """The values that a command prints about a backup."""
 
     folder: Path
     manifest: Manifest
@@ -142,7 +142,7 @@ def verify_backup(folder: Path) -> list[str]:
     The books are checked too. Nothing of the site is touched.
 
     Returns:
-        one line for each difference; empty if there is none.
+        a line for each difference; an empty list if both are equal.
 
     Raises:
         BackupDamaged: a file is missing, cut short or changed.
@@ -195,7 +195,7 @@ def restore_backup(folder: Path, key_file: Path | None) -> list[str]:
         key_file: private key of the secrets; None leaves the secrets out.
 
     Returns:
-        one line for each difference from the original; empty if there is none.
+        a line for each difference from the original; an empty list if both are equal.
 
     Raises:
         SiteNotEmpty: the database has tables, or there are uploads.

@@ -36,29 +36,6 @@ PAGES = (
 APPS = ("telemetry", "reservations", "placement")
 
 
-def ledger() -> dict[str, int]:
-    """Weighted GPU-seconds by group, person and kind of entry."""
-    from django.db.models import Sum
-
-    from reservations.models import LedgerEntry
-
-    rows = (
-        LedgerEntry.objects.order_by()
-        .values_list("membership__account__name", "membership__user__username", "kind")
-        .annotate(total=Sum("gpu_seconds"))
-    )
-    return {f"{group}/{user}/{kind}": total for group, user, kind, total in rows}
-
-
-def ranks(now: datetime) -> list[dict[str, Any]]:
-    """Return every row of the Fair Tree, as ``manage.py fairshare`` prints it."""
-    from dataclasses import asdict
-
-    from reservations.management.commands.fairshare import live_rows
-
-    return [asdict(row) for row in live_rows(now)]
-
-
 def counts() -> dict[str, int]:
     """Rows of each table of the portal's that has any."""
     from django.apps import apps
@@ -108,9 +85,11 @@ def pages(now: datetime) -> dict[str, dict[str, int]]:
 
 def figures(now: datetime) -> dict[str, Any]:
     """Return all of the above for one instant."""
+    from gpuportal.backup.facts import balances, ranks
+
     return {
         "at": now.isoformat(),
-        "ledger": ledger(),
+        "ledger": balances(),
         "ranks": ranks(now),
         "rows": counts(),
         # Last: a page may write, such as the time at which it was read.
