@@ -12,7 +12,8 @@ so that no file is read twice for SQLite, and three queues of runs go side by si
 - Runs that only compute, with low priority: they take what is left of the cores.
   SQLite comes first.
 
-What a run prints follows when it has ended. The last line sums up what all passed.
+What a run prints follows when it has ended. What failed is printed once more at the
+end, where it is found. The last line sums up what all passed.
 """
 
 import os
@@ -139,6 +140,19 @@ class Run:
         return 0 if code == NO_TESTS and self.url else abs(code)
 
 
+@dataclass(frozen=True)
+class Result:
+    """What a run came to."""
+
+    title: str
+    status: int
+    """Exit status that counts."""
+    counts: dict[str, int]
+    """Number of tests that passed, failed and so on."""
+    failures: str
+    """What pytest printed about the failures; everything if it said nothing of them."""
+
+
 def _environ(url: str) -> dict[str, str]:
     environ = {k: v for k, v in os.environ.items() if k not in KEPT_OUT}
     return environ | ({"DATABASE_URL": url} if url else {})
@@ -212,12 +226,12 @@ def _whole(servers: Sequence[str]) -> int:
                 pool.shutdown(wait=False, cancel_futures=True)
             raise
     seconds = time.monotonic() - began
-    failed = [title for title, status, _ in done if status]
-    if failed:
-        print(f"\ntest: failed: {'; '.join(failed)}")
+    failed = [one for one in done if one.status]
+    for one in failed:
+        print(f"\ntest: failed: {one.title}\n{one.failures}")
     total: Counter[str] = Counter()
-    for _, _, counts in done:
-        total.update(counts)
+    for one in done:
+        total.update(one.counts)
     counted = ", ".join(f"{number} {word}" for word, number in total.items())
     print(
         f"\ntest: {_clock(sqlite_seconds)} until SQLite was through, "
@@ -225,7 +239,7 @@ def _whole(servers: Sequence[str]) -> int:
         f"==== {counted} in {seconds:.2f}s ({_clock(seconds)}) ====",
         flush=True,
     )
-    return max(status for _, status, _ in done)
+    return max(one.status for one in done)
 
 
 def _left_out(paths: Sequence[str], parts: dict[str, list[str]]) -> list[str]:
@@ -238,10 +252,8 @@ def _left_out(paths: Sequence[str], parts: dict[str, list[str]]) -> list[str]:
     ]
 
 
-def _reported(
-    run: Run, began: float, after: "Future[None] | None" = None
-) -> tuple[str, int, dict[str, int]]:
-    """Run it, then print what it said; its title, exit status and counts."""
+def _reported(run: Run, began: float, after: "Future[None] | None" = None) -> Result:
+    """Run it, then print what it said."""
     if after is not None:
         after.result()
     started = time.monotonic()
@@ -257,7 +269,9 @@ def _reported(
     sys.stdout.flush()
     last = said.rstrip().rpartition("\n")[2]
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", last)}
-    return run.title, run.status(process.returncode), counts
+    head = re.search(r"^=+ (?:ERRORS|FAILURES) =+$", said, re.MULTILINE)
+    failures = said[head.start() :] if head else said
+    return Result(run.title, run.status(process.returncode), counts, failures)
 
 
 def _clock(seconds: float) -> str:
