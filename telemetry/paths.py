@@ -1,6 +1,6 @@
-"""Where the portal keeps what it makes: one folder, secrets of mode 600.
+"""The folder in which the portal keeps its files. Secrets have mode 600.
 
-No Django here: the node settings and the supervisor read it too.
+No Django here, because the node settings and the supervisor read it too.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ UNIX_SOCKET_PATH_MAX = 107
 
 
 def var_dir() -> Path:
-    """Return the folder of everything that is made, not committed."""
+    """Return the folder of every file that the portal makes and does not commit."""
     return Path(os.environ.get("GPUPORTAL_VAR") or BASE_DIR / "var").resolve()
 
 
@@ -25,7 +25,7 @@ def secret_file(name: str) -> Path:
 
 
 def read_secret(name: str) -> str:
-    """Return a secret's text, or "" where it was never made."""
+    """Return a secret's text, or "" if it was never made."""
     try:
         return secret_file(name).read_text().strip()
     except FileNotFoundError:
@@ -33,10 +33,10 @@ def read_secret(name: str) -> str:
 
 
 def make_secret(name: str, text: str = "") -> str:
-    """Write a secret once, mode 600, and return what the file now holds.
+    """Write a secret once, mode 600, and return the content of the file.
 
-    Two processes that start together end with the same secret: the file is
-    created exclusively and the slower one reads it.
+    Two processes that start together get the same secret: the file is created
+    exclusively, and the slower process reads it.
     """
     path = secret_file(name)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -57,8 +57,8 @@ def make_secret(name: str, text: str = "") -> str:
 def embedded_socket() -> Path:
     """Return the embedded Valkey's socket.
 
-    A checkout whose path is too long for a Unix socket gets a private folder
-    under the temporary folder instead, named after the checkout.
+    A checkout whose path is too long for a Unix socket gets a private folder below the
+    temporary folder instead. The folder is named after the checkout.
     """
     near = var_dir() / "run" / "valkey.sock"
     if len(os.fsencode(near)) <= UNIX_SOCKET_PATH_MAX:
@@ -74,7 +74,7 @@ def embedded_redis_url() -> str:
 
 
 def celery_url(redis_url: str) -> str:
-    """Return kombu's spelling of a Redis address (sockets differ)."""
+    """Return a Redis address as kombu writes it (sockets differ)."""
     if redis_url.startswith("unix://"):
         path, _, query = redis_url.removeprefix("unix://").partition("?")
         database = query.removeprefix("db=") or "0"

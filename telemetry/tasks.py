@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 
 def sees(now: float) -> bool:
     """Return whether ingest works. While it does not, silence is not the fault of a
-    node."""
+    node.
+    """
     with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5) as client:
         data = client.get(FRAME_LATEST)
     if not isinstance(data, bytes):

@@ -37,7 +37,7 @@ SOCKETS = ("/run/docker.sock", "/run/podman/podman.sock")
 ASK_WITHIN_SECONDS = 2.0
 REPLY_MOST_BYTES = 2**20
 ASK_AGAIN_SECONDS = 60.0
-"""When to look again for a container that no engine knew or answered for."""
+"""Time after which a container is looked up again if no engine knew it or answered."""
 
 _SLICE = re.compile(r"^/user\.slice/user-(\d{1,10})\.slice(?:/|$)")
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?=/|$)")

@@ -23,7 +23,7 @@ Numbers = tuple[tuple[int, int], ...]
 
 
 def card_numbers(minor: int | None) -> Numbers:
-    """Return the device of a whole card; () if the driver does not tell its minor."""
+    """Return the device of a whole card; () if the driver does not report its minor."""
     return () if minor is None else ((NVIDIA_MAJOR, minor),)
 
 
@@ -38,8 +38,8 @@ def instance_numbers(
     """Return the devices of a MIG instance of a card; () if any of them is unknown.
 
     Args:
-        minor: of the card.
-        gpu_instance, compute_instance: numbers of the instances, as NVML tells them.
+        minor: minor number of the card.
+        gpu_instance, compute_instance: numbers of the instances, as NVML reports them.
     """
     major = capabilities_major(devices)
     if None in (minor, gpu_instance, compute_instance) or major is None:
@@ -67,7 +67,7 @@ def capabilities_major(devices: Path = DEVICES) -> int | None:
 
 
 def path_of(major: int, minor: int, dev: Path = DEV) -> Path | None:
-    """Return a file of a device below ``/dev``; None: there is none."""
+    """Return the file of a device below ``/dev``; None if there is none."""
     wanted = os.makedev(major, minor)
     for pattern in ("nvidia*", "nvidia-caps/*", "dri/*", "*"):
         for path in sorted(dev.glob(pattern)):
@@ -81,7 +81,7 @@ def path_of(major: int, minor: int, dev: Path = DEV) -> Path | None:
 
 
 def _capability_minor(path: Path) -> int | None:
-    """Read ``DeviceFileMinor: 30`` of a capability; None: it is not there."""
+    """Read ``DeviceFileMinor: 30`` of a capability; None if it is missing."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

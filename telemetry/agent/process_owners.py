@@ -142,7 +142,9 @@ class JobRegistry:
         self._groups: dict[int, ShimEntry] = {}
 
     def refresh(self, at: float) -> None:
-        """Read the folder again if it was not read lately. `at`: monotonic seconds."""
+        """Read the folder again if it was not read recently. `at`: monotonic
+        seconds.
+        """
         if self._folder is None or at - self._read_at < REGISTRY_EVERY_SECONDS:
             return
         self._read_at = at

@@ -60,7 +60,7 @@ class _Desk:
             self._changed.notify_all()
 
     def leave(self, reading: GpuReading) -> None:
-        """Leave the reading of a Gpu."""
+        """Store the reading of a Gpu."""
         with self._changed:
             self._done[reading.uuid] = reading
             self._waited_for.discard(reading.uuid)
@@ -72,7 +72,7 @@ class _Desk:
         return self._all_done.wait(timeout_seconds)
 
     def give_up(self, uuids: Iterable[str]) -> None:
-        """Wait for these no longer."""
+        """Stop waiting for these Gpus."""
         with self._changed:
             self._waited_for.difference_update(uuids)
             if not self._waited_for:

@@ -32,8 +32,9 @@ from telemetry.protocol.errors import ProbeUnavailable
 from telemetry.protocol.hardware import NODE_NAME, Backend, Isolation
 
 PULSE_SILENCE_SECONDS = 4.0
-"""The supervisor's heartbeat comes once a second. After this time without one it is
-stopped or stuck."""
+"""The supervisor's heartbeat comes once a second. After this time without one the
+supervisor is stopped or stuck.
+"""
 
 EXIT_OK = 0
 EXIT_UNAVAILABLE = 3
@@ -92,7 +93,9 @@ class Pulse:
         os.set_blocking(handle, False)
 
     def beats(self) -> bool:
-        """Return whether a heartbeat came lately. An end of file counts as silence."""
+        """Return whether a heartbeat came recently. An end of file counts as
+        silence.
+        """
         try:
             if os.read(self._handle, 4096):
                 self._heard_at = time.monotonic()

@@ -171,7 +171,10 @@ class Sampler:
             probe.close()
 
     def _tick(self, probe: Probe, lanes: Lanes) -> None:
-        """1 mend  2 read  3 send roster and Sample  4 heartbeat  5 give up?"""
+        """Do the work of one second.
+
+        1 mend 2 read 3 send roster and Sample 4 heartbeat 5 give up?
+        """
         started = time.monotonic()
         if probe.stale:
             self._mend(probe, lanes)

@@ -80,7 +80,7 @@ class Actor(Struct, frozen=True):
 
     gpu: GpuUuid
     pid: Annotated[int, Meta(ge=1, lt=SCRIPTED_PIDS)]
-    """Told above every pid that Linux can give."""
+    """Above every pid that Linux can give."""
     memory_bytes: MemoryBytes
     util_pct: SharePct
     from_at: Instant = field(name="from")
@@ -93,7 +93,7 @@ class Actor(Struct, frozen=True):
 
     @property
     def load(self) -> SimulatedProcess:
-        """The process as the simulation follows it."""
+        """Return the process as the simulation uses it."""
         return SimulatedProcess(
             gpu=self.gpu,
             pid=SCRIPTED_PIDS + self.pid,

@@ -1,7 +1,7 @@
-"""Ask questions that may take seconds, without ever delaying a Sample.
+"""Run queries that may take seconds, without ever delaying a Sample.
 
-A directory of users or a container engine may be slow or dead. Each kind of question
-has its own thread. An answer that comes too late is used the next time.
+A directory of users or a container engine may be slow or dead. Each kind of query has
+its own thread. An answer that comes too late is used the next time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class SlowAnswer(NamedTuple):
-    """The answer to a question, if there is one by now."""
+    """The answer to a query, if there is one by now."""
 
     known: bool
     value: str | None = None
@@ -31,7 +31,7 @@ PENDING = SlowAnswer(known=False)
 
 
 class SlowAnswers(Generic[Key]):
-    """Keeps answers for ten minutes and asks only once at a time for each key.
+    """Keeps answers for ten minutes and runs only one query at a time for each key.
 
     `ask` runs on the thread and must return in the end. An exception is a bug of `ask`
     and counts as no answer.

@@ -2,7 +2,7 @@
 
 A separate thread sends. The sampler only leaves the newest messages for it. While the
 broker is away Samples are dropped and counted, never kept: gaps stay gaps. Once a
-second the same thread asks which Gpus have an open page.
+second the same thread reads which Gpus have an open page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ BACK_OFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 TIMEOUT_SECONDS = 2.0
 WATCHED_EVERY_SECONDS = 0.9
 WATCHED_REFUSED_SECONDS = 60.0
-"""When to ask a broker again that did not let the node read these keys."""
+"""Time after which a broker is queried again that did not let the node read these
+keys.
+"""
 
 
 _Message = tuple[bytes, "Callable[[], object] | None"]
@@ -127,7 +129,7 @@ class Sender:
             message[1]()
 
     def _look(self) -> None:
-        """Ask which Gpus have an open page. Without an answer, none has."""
+        """Read which Gpus have an open page. Without an answer, none has."""
         now, uuids = time.monotonic(), self._followed
         if now < self._look_at or not uuids:
             return

@@ -73,7 +73,8 @@ def lines(
     paint: Paint = uncoloured,
 ) -> Iterator[str]:
     """Return a Sample line by line. `unnamed`: indices of Gpus that were lost
-    before."""
+    before.
+    """
     yield _head(info, sample, paint)
     titles = ("", "GPU", "util", "memory", "temp", "power", "clock")
     yield paint(COLUMNS.format(*titles).rstrip(), TerminalColours.DIM)

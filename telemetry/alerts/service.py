@@ -216,7 +216,8 @@ def _close(alerts: AlertQuerySet, now: datetime) -> int:
     return closed
 
 
-# --- what the operator says about one ---------------------------------------------
+# --- the operator's actions on an Alert
+# ------------------------------------------------
 
 
 def acknowledge_alert(*, alert_id: int, by: str, now: datetime) -> bool:
@@ -238,8 +239,10 @@ def snooze_alert(*, alert_id: int, until: datetime, by: str, now: datetime) -> b
 
 
 def wake_alert(*, alert_id: int) -> bool:
-    """Remove acknowledgement and snooze. Return False if closed, or if there was
-    neither."""
+    """Remove acknowledgement and snooze.
+
+    Return False if the Alert is closed, or if it had neither.
+    """
     row = Alert.objects.open().filter(pk=alert_id)
     row = row.exclude(acknowledged_at=None, snoozed_until=None)
     none = {"acknowledged_by": "", "snoozed_by": ""}

@@ -22,7 +22,7 @@ MOST_CONNECTIONS = 64
 SIGN_IN_SECONDS = 10
 """A connection that has not signed in after this time is closed."""
 NOBODY = "default"
-"""The user of a connection before it signs in."""
+"""The broker's name for a connection that has not signed in."""
 MOST_ENDED = 1000
 """Most connections without a user that one call closes."""
 

@@ -4,9 +4,9 @@ They use plain Redis pub/sub, because the channel layer would copy each frame in
 list per browser. Each message is also kept under a key, so that a process that joins
 late starts with the present state.
 
-| channel and key           | what                                  | when        |
+| channel and key           | content                               | when        |
 | ------------------------- | ------------------------------------- | ----------- |
-| telemetry.frame(.latest)  | live frame, binary, protocol/frame.py   | each second |
+| telemetry.frame(.latest)  | live frame, binary, protocol/frame.py | each second |
 | telemetry.frame.minute    | list: the last 60 frames, newest 1st  | each second |
 | telemetry.roster          | `Roster` as JSON                      | on change   |
 | telemetry.detail.<node>   | `Detail` as JSON                      | each sample |

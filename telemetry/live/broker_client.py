@@ -1,4 +1,4 @@
-"""One connection pool to the broker for what a process publishes and counts."""
+"""The connection pool to the broker with which a process publishes and counts."""
 
 import threading
 
@@ -12,8 +12,8 @@ _client_lock = threading.Lock()
 def broker_client() -> redis.Redis:
     """Return this process's connection pool to the broker.
 
-    Made once, under a lock: a second one that is dropped again closes, when it
-    is collected, connections that other threads are reading from.
+    It is made once, under a lock. A second pool would close connections that other
+    threads are reading from when it is collected.
     """
     global _client
     with _client_lock:

@@ -111,17 +111,17 @@ class Alert(models.Model):
 
     @property
     def place(self) -> str:
-        """Where it is: "node-a:1", or "node-a" for a whole node."""
+        """Return where it is: "node-a:1", or "node-a" for a whole node."""
         return str(self.gpu if self.gpu_id else self.node)
 
     @property
     def words(self) -> str:
-        """The rule in words: "missing after reboot"."""
+        """Return the rule in words: "missing after reboot"."""
         return self.rule.replace("_", " ")
 
     @property
     def lasted(self) -> timedelta:
-        """How long the finding has been open."""
+        """Return how long the finding has been open."""
         return (self.closed_at or self.last_seen_at) - self.opened_at
 
     def snoozed(self, now: datetime) -> bool:

@@ -36,14 +36,14 @@ class Node(models.Model):
         ORDER_KEY = "order_key", lazy("its order key is missing or not the portal's")
 
     class GateMode(models.TextChoices):
-        """What the operator wants of a node's device gate."""
+        """The mode that the operator chose for a node's device gate."""
 
         OPEN = "open", lazy("open: no gate")
         WATCH = "watch", lazy("watch: count, refuse nobody")
         GATED = "gated", lazy("gated: only holders open a GPU")
 
     class GateState(models.TextChoices):
-        """What a node reports of its device gate."""
+        """State of the device gate, as the node reports it."""
 
         OPEN = "open", lazy("open")
         WATCH = "watch", lazy("watches")

@@ -37,7 +37,7 @@ def column_of(rule: PolicyRule) -> "models.Field[Any, Any]":
     least, most = rule.row_limits
     made = _number_field(rule)
     validators: list[Any] = []
-    # A count of bytes has the least of its column.
+    # For a count of bytes the column's own minimum counts.
     if least is not None and made is not models.PositiveBigIntegerField:
         validators.append(MinValueValidator(least))
     if most is not None:
@@ -82,7 +82,9 @@ class PolicyRow(models.Model):
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return a column; the type checker does not see those that are added."""
+            """Return a column. The type checker does not see the columns that are
+            added.
+            """
 
         def __setattr__(self, name: str, value: Any) -> None:
             """Set a column."""
@@ -114,6 +116,6 @@ class PolicyRow(models.Model):
 
     @classmethod
     def current(cls) -> Self:
-        """Return the one row, made with the defaults where it is missing."""
+        """Return the one row. It is made with the defaults if it is missing."""
         rows = cls._default_manager
         return rows.filter(pk=1).first() or rows.get_or_create(pk=1)[0]

@@ -1,4 +1,4 @@
-"""Growing pauses between tries of something that fails."""
+"""Growing pauses between attempts at something that fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pause_after(pauses_seconds: Sequence[float], failures: int) -> float:
 
 
 class BackOff:
-    """How long to wait before the next try. It counts failures and reads no clock.
+    """The pause before the next attempt. It counts failures and reads no clock.
 
     >>> pauses = BackOff((0.5, 1.0, 2.0))
     >>> [pauses.failed() for _ in range(4)]
@@ -40,21 +40,21 @@ class BackOff:
 
         Args:
             pauses_seconds: after the first failure, the second, and so on. The last one
-                stays.
-            jitter: least and most that a pause is multiplied by, so that many
-                processes do not come back at one instant.
+                is repeated.
+            jitter: smallest and largest factor of a pause, so that many processes do
+                not come back at one instant.
             between: draws a number between the two, such as ``random.uniform``.
         """
         self._pauses_seconds = tuple(pauses_seconds)
         self._jitter = jitter
         self._between = between
         self.failures = 0
-        """In a row."""
+        """Number of failures in a row."""
         self.pause_seconds = 0.0
         """The pause after the last failure; 0 without a failure."""
 
     def failed(self) -> float:
-        """Count a failure; return how many seconds to wait before the next try."""
+        """Count a failure. Return the seconds to wait before the next attempt."""
         self.failures += 1
         pause_seconds = pause_after(self._pauses_seconds, self.failures)
         self.pause_seconds = pause_seconds * self._between(*self._jitter)

@@ -1,13 +1,12 @@
-"""The codec: typed values to JSON, and JSON that nobody vouches for back to values.
+"""The codec: typed values to JSON, and untrusted JSON back to values.
 
-A kind is a frozen ``msgspec.Struct`` or dataclass whose annotations say everything: the
-type of a field, whether it may be missing, and its bounds (``Annotated[int, Meta(ge=0,
-le=100)]``). Nothing is coerced: "1" is no number and 1.0 is no whole number. NaN and
-infinity do not exist. A field that the kind does not have is ignored, so that a newer
-node can talk to an older portal, unless the kind forbids it.
+A kind is a frozen ``msgspec.Struct`` or dataclass. Its annotations have the type of
+each field, whether it may be missing, and its bounds (``Annotated[int, Meta(ge=0,
+le=100)]``). Nothing is coerced: "1" is not a number and 1.0 is not a whole number. NaN
+and infinity do not exist. A field that the kind does not have is ignored, so that a
+newer node can talk to an older portal, unless the kind forbids it.
 
-``Malformed`` is the only error. It names the field and says in one short sentence what
-is wrong with it.
+``Malformed`` is the only error. It names the field and the fault in one short sentence.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import msgspec
 from msgspec import Meta, inspect
 
 MOST_WHY = 120
-"""Characters of a reason: it may quote what a hostile sender wrote."""
+"""Characters of a reason, because it may quote the text of a hostile sender."""
 Line = Annotated[str, Meta(extra={"printable": True})]
 """Text without control characters, as ``str.isprintable`` judges."""
 
@@ -34,7 +33,7 @@ _Check = Callable[[Any], None]
 class Malformed(ValueError):
     """A value that its kind does not allow.
 
-    A ``__post_init__`` raises it too, for what fields may not be together.
+    A ``__post_init__`` raises it too, for fields that contradict each other.
     """
 
     def __init__(self, field: str, why: str) -> None:
@@ -58,7 +57,7 @@ def encode(value: object) -> bytes:
 
 
 def to_plain(value: object) -> Any:
-    """Return a value as the dictionaries, lists, numbers and texts that JSON has."""
+    """Return a value as the dictionaries, lists, numbers and texts of JSON."""
     return msgspec.to_builtins(value, enc_hook=_plain_text)
 
 
@@ -67,7 +66,7 @@ def decode(kind: type[_Kind], data: bytes | str, *, most_bytes: int = 2**24) -> 
 
     Args:
         kind: the type of the value. May be a union of Structs with tags.
-        most_bytes: the largest text that is read at all.
+        most_bytes: size of the largest text that is accepted.
 
     Raises:
         Malformed: it is too large, not JSON, or not of this kind.
@@ -86,7 +85,7 @@ def decode(kind: type[_Kind], data: bytes | str, *, most_bytes: int = 2**24) -> 
 
 
 def read(kind: type[_Kind], values: object) -> _Kind:
-    """Read a value from what ``to_plain`` returned, or ``json.loads``.
+    """Read a value from the result of ``to_plain`` or ``json.loads``.
 
     Raises:
         Malformed: it is not of this kind.
@@ -102,10 +101,10 @@ def read(kind: type[_Kind], values: object) -> _Kind:
 
 
 def read_exact(kind: type[_Kind], values: object) -> _Kind:
-    """Read a value whose fields must all be there, also those with a default.
+    """Read a value that must have all fields, including those with a default.
 
     Raises:
-        Malformed: it is not of this kind, or lacks a field, or has one too many.
+        Malformed: it is not of this kind, lacks a field, or has an unknown one.
     """
     value = read(kind, values)
     _check_names(to_plain(value), values, "")
@@ -127,7 +126,7 @@ def _check_names(known: Any, given: Any, path: str) -> None:
 
 
 def _plain_text(value: object) -> str:
-    """Return a path, or a ``str`` of a subclass, as what msgspec knows."""
+    """Convert a path, or a ``str`` of a subclass, to a type that msgspec knows."""
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, str):
@@ -227,7 +226,7 @@ def _text_check(kind: Any) -> _Check | None:
 
 
 def _check_of(info: inspect.Type, printable: bool = False) -> _Check | None:
-    """Return what judges the ``Line``s in a value of a type; None: it has none."""
+    """Return the check of the ``Line``s in a value of a type; None if it has none."""
     if isinstance(info, inspect.Metadata):
         return _check_of(info.type, bool((info.extra or {}).get("printable")))
     if isinstance(info, inspect.StrType):
@@ -236,7 +235,7 @@ def _check_of(info: inspect.Type, printable: bool = False) -> _Check | None:
         if isinstance(info, inspect.DataclassType) and "__slots__" not in vars(
             info.cls
         ):
-            # Without slots msgspec leaves defaults out of what it read, and writes.
+            # Without slots msgspec would leave out defaults when it reads and writes.
             raise TypeError(f"{info.cls.__name__} needs slots=True")
         checks = [(one.name, _check_of(one.type)) for one in info.fields]
         return _check_of_fields([(name, c) for name, c in checks if c is not None])
@@ -279,7 +278,7 @@ def _check_of_items(check_item: _Check | None) -> _Check | None:
 
 
 def _check_of_union(info: inspect.UnionType) -> _Check | None:
-    """Unions are of Structs, told apart by their class, or of one type and None."""
+    """Unions are of Structs, distinguished by their class, or of one type and None."""
     by_class = {
         one.cls: _check_of(one)
         for one in info.types

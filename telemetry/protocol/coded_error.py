@@ -27,7 +27,7 @@ from telemetry.protocol.sentences import Sentence, joined
 PROBLEM_TYPE = "application/problem+json"
 """Media type of problem details (RFC 9457)."""
 EXIT_REFUSED = 2
-"""Exit status of a command that was given something it cannot use."""
+"""Exit status of a command whose input is invalid."""
 
 
 class CodedError(Exception):
@@ -38,11 +38,11 @@ class CodedError(Exception):
     title: str = ""
     """A few words above the sentence; empty: the phrase of the HTTP status."""
     status: int | None = None
-    """HTTP status of the answer. None: a request that meets this error crashed."""
+    """HTTP status of the answer. None: the error is a crash of the request."""
     fields: Mapping[str, str] = MappingProxyType({})
-    """Each wrong field of a form or of a program's input, with what is wrong."""
+    """Each invalid field of a form or of a program's input, with its fault."""
     retry_seconds: int = 0
-    """When to try again, for the header Retry-After; 0: the answer does not say."""
+    """Seconds after which to try again, for the header Retry-After; 0: unknown."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         """Return one or two sentences, with instants in ``zone``."""
@@ -54,7 +54,7 @@ class CodedError(Exception):
 
     @property
     def numbers(self) -> dict[str, object]:
-        """Return the values that the sentence is made of, by name, ready for JSON."""
+        """Return the values of the sentence by name, ready for JSON."""
         if not is_dataclass(self):
             return {}
         return {
@@ -65,7 +65,7 @@ class CodedError(Exception):
 
     @property
     def members(self) -> dict[str, object]:
-        """Return what problem details have beside the code and the sentence."""
+        """Return the members of the problem details besides code and sentence."""
         found: dict[str, object] = {
             "fields": dict(self.fields),
             "numbers": self.numbers,
@@ -74,32 +74,32 @@ class CodedError(Exception):
 
 
 class FieldsRefused(CodedError):
-    """Values of a form or of a program's input that cannot be used, field by field."""
+    """Invalid values of a form or of a program's input, field by field."""
 
     status = HTTPStatus.UNPROCESSABLE_ENTITY
 
     def __init__(self, fields: Mapping[str, str]) -> None:
-        """Keep what is wrong: field to sentence."""
+        """Store the faults: field to sentence."""
         self.fields = dict(fields)
         super().__init__()
 
     def text(self, zone: tzinfo = UTC) -> str:
-        """Return what is wrong, without the names of the fields."""
+        """Return the faults, without the names of the fields."""
         return joined(self.fields.values())
 
     @property
     def field(self) -> str:
-        """The first wrong field."""
+        """Return the first invalid field."""
         return next(iter(self.fields), "")
 
     @property
     def detail(self) -> str:
-        """What is wrong with the first field."""
+        """Return the fault of the first field."""
         return next(iter(self.fields.values()), "")
 
 
 def json_ready(value: object) -> object:
-    """Return a value as JSON can hold it: instants in ISO 8601, UTC, with Z."""
+    """Return a value that JSON can hold. Instants are in ISO 8601, UTC, with Z."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, CodedError):
@@ -113,12 +113,12 @@ def problem_details(
     """Return an error as problem details (RFC 9457), ready for JSON.
 
     Members: type, title, status, code and detail, and those of ``error.members``:
-    ``fields``, ``numbers`` and what else the error adds. ``numbers`` are for programs
-    and stay as they are.
+    ``fields``, ``numbers`` and the error's additional members. ``numbers`` are for
+    programs and are not translated.
 
     Args:
-        zone: of the instants in the sentence.
-        words: turns a sentence into the reader's language.
+        zone: time zone of the instants in the sentence.
+        words: translates a sentence into the reader's language.
 
     Raises:
         LookupError: the error has no status; it is a crash.
@@ -137,7 +137,8 @@ def error_parts(
 ) -> dict[str, object]:
     """Return code, title and detail of an error and its members, ready for JSON.
 
-    It is also the part of an answer that tells why something is not possible.
+    An answer that is no refusal itself uses it to give the reason why something is not
+    possible.
     """
     members = error.members
     if error.fields:

@@ -1,4 +1,4 @@
-"""What can go wrong between the GPU and the page, as data.
+"""The errors between the GPU and the page.
 
 CodedError
 ├── MessageRefused        a message of a node breaks the protocol
@@ -25,12 +25,12 @@ from telemetry.protocol.units import format_bytes
 
 @dataclass(eq=False)
 class MessageRefused(CodedError):
-    """A message of a node holds something that it must not. Nodes are not trusted."""
+    """A message of a node has an invalid value. Nodes are not trusted."""
 
     code = "message-refused"
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     field: str
-    """Path of the offending field, such as `gpus[3].util_pct`."""
+    """Path of the invalid field, such as `gpus[3].util_pct`."""
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -39,7 +39,7 @@ class MessageRefused(CodedError):
 
 @dataclass(eq=False)
 class FrameRefused(CodedError):
-    """Bytes that are no frame of a version that this code reads."""
+    """The bytes are not a frame of a version that this code reads."""
 
     code = "frame-refused"
     why: str
@@ -113,7 +113,7 @@ class ProbeUnavailable(CodedError):
     backend: str
     why: str
     no_gpu: bool = False
-    """Whether the driver answers, and there is no GPU."""
+    """Whether the driver answers but there is no GPU."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         return f"{self.backend}: {self.why}"
@@ -132,7 +132,7 @@ class ClaimRefused(CodedError):
 
 
 class SimulatedOutOfMemory(ClaimRefused):
-    """Out of memory on a simulated GPU, with the numbers of CUDA's own text."""
+    """Out of memory on a simulated GPU, with the numbers of CUDA's message."""
 
     code = "simulated-out-of-memory"
 

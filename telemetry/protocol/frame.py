@@ -1,9 +1,9 @@
 """The live frame: every Gpu of the cluster in one small binary message.
 
-One frame a second goes to every open page, so it has no names (those are in the
-roster, found by `roster_id`) and 12 bytes a Gpu; JSON of the same facts is 16 times
-larger. No deltas: any frame alone is the whole
-truth, so a slow browser may skip as many as it likes.
+One frame a second goes to every open page. So it has no names and 12 bytes a Gpu. The
+names are in the roster, found by `roster_id`. JSON of the same facts is 16 times
+larger. There are no deltas: each frame is complete, so a slow browser may skip any
+number of them.
 
 The header is little-endian, without padding. Its layout never changes:
 
@@ -17,7 +17,7 @@ The header is little-endian, without padding. Its layout never changes:
 | 16     |       |      | rows                                                |
 
 The fields of `FrameRow` are the layout of a row, in their order. The roster message
-carries it to the pages (`LAYOUT`), so `static/js/telemetry/frame.js` has no copy, and a
+carries it to the pages (`LAYOUT`). So `static/js/telemetry/frame.js` has no copy, and a
 page that is open while the portal restarts reads the frames of the new version.
 """
 
@@ -39,22 +39,22 @@ MAGIC = 0x47
 VERSION = 1
 HEADER = struct.Struct("<BBIdH")
 ROSTER_ID = slice(2, 6)
-"""Where the header has the roster's id."""
+"""Position of the roster's id in the header."""
 MAX_ROWS = 65_535
 
 UNKNOWN_U8 = 0xFF
 UNKNOWN_U32 = 0xFFFFFFFF
 AGE_STEP_SECONDS = 0.1
 AGE_MOST = 254
-"""Largest age a frame can tell: 25.4 s "or more". 255 means never seen."""
+"""Largest age in a frame: 25.4 s "or more". 255 means never seen."""
 Width = Literal["Uint8", "Uint16", "Uint32"]
-"""Of a number, as JavaScript's DataView names it."""
+"""Width of a number, under the name of JavaScript's DataView."""
 _UNKNOWN: dict[Width, tuple[str, int]] = {
     "Uint8": ("B", UNKNOWN_U8),
     "Uint16": ("H", 0xFFFF),
     "Uint32": ("I", UNKNOWN_U32),
 }
-"""Format of `struct`, and the number that stands for "unknown"."""
+"""Format of `struct`, and the number that means "unknown"."""
 
 
 def figure(
@@ -64,12 +64,12 @@ def figure(
     page_name: str = "",
     step: float = 1,
 ) -> Any:
-    """Return the field of a row that is a number, or None for unknown.
+    """Return the field of a row for a number; None means unknown.
 
     Args:
-        most: largest known value, in steps; None: all but the one for unknown.
-        page_name: name on the pages; empty: the same.
-        step: what one step is on the pages.
+        most: largest known value, in steps; None: the largest but the one for unknown.
+        page_name: name on the pages; empty: the same name.
+        step: the size of one step on the pages.
     """
     if most is None:
         most = _UNKNOWN[width][1] - 1
@@ -92,7 +92,7 @@ class FrameRow:
     power_watts: int | None = figure("Uint16")
     sm_clock_mhz: int | None = figure("Uint16")
     age_seconds: float | None = figure("Uint8", step=AGE_STEP_SECONDS)
-    """Seconds since the newest sample arrived; `None` = never. The last field."""
+    """Seconds since the newest sample arrived; `None`: never. The last field."""
 
     @classmethod
     def of(cls, reading: GpuReading, state: GpuState, age_seconds: float) -> FrameRow:
@@ -113,7 +113,7 @@ _NUMBERS = [one for one in fields(FrameRow) if one.metadata]
 ROW = struct.Struct(
     "<B" + "".join(_UNKNOWN[one.metadata["width"]][0] for one in _NUMBERS)
 )
-# The age is packed apart: it is rounded down, and it may come from the future.
+# The age is packed separately: it is rounded down, and it may be negative.
 _FIGURES = _NUMBERS[:-1]
 _figures_of = attrgetter(*[one.name for one in _FIGURES])
 _MOST = [one.metadata["most"] for one in _FIGURES]
@@ -125,7 +125,7 @@ class FrameLayout(TypedDict):
 
     row_bytes: int
     fields: list[tuple[str, Width, int, int, float]]
-    """Name, width, offset, largest known value and what one step is."""
+    """Name, width, offset, largest known value and size of one step."""
 
 
 def _layout() -> FrameLayout:
@@ -149,18 +149,18 @@ class Frame:
     """The whole cluster at one instant."""
 
     roster_id: int
-    """Which roster the rows are in the order of; 32 bits."""
+    """The roster that has the order of the rows; 32 bits."""
     server_at: float
     """Unix seconds on the server's clock when the frame was made."""
     rows: tuple[FrameRow, ...]
 
 
 def encode(frame: Frame) -> bytes:
-    """Frame to bytes. Raises FrameRefused for more than 65,535 rows.
+    """Encode a frame. Raises FrameRefused for more than 65,535 rows.
 
-    Values above a field's range are clamped to its largest known value, values
-    that make no sense (negative, not a number) become unknown: a frame is drawn
-    once a second and must never fail for one odd Gpu.
+    Values above a field's range are clamped to its largest known value. Senseless
+    values (negative, not a number) become unknown, because a frame is sent once a
+    second and must never fail for one odd Gpu.
     """
     if len(frame.rows) > MAX_ROWS:
         raise FrameRefused(why=f"{len(frame.rows)} rows, at most {MAX_ROWS}")
@@ -180,7 +180,7 @@ def _pack_rows(rows: Iterable[FrameRow]) -> Iterator[bytes]:
 
 
 def decode(data: bytes) -> Frame:
-    """Bytes to frame. Raises FrameRefused for anything that is not one."""
+    """Decode a frame. Raises FrameRefused if the bytes are not one."""
     if len(data) < HEADER.size:
         raise FrameRefused(why=f"{len(data)} bytes, a header has {HEADER.size}")
     magic, version, roster_id, server_at, count = HEADER.unpack_from(data)
@@ -209,14 +209,14 @@ def _row(numbers: tuple[int, ...]) -> FrameRow:
 
 
 def _fit(value: float | None, most: int, unknown: int) -> int:
-    """A whole number the field can hold, or its word for "unknown"."""
+    """Return a whole number that the field can hold, or the one for "unknown"."""
     if value is None or not math.isfinite(value) or value < 0:
         return unknown
     return min(round(value), most)
 
 
 def _age(age_seconds: float | None) -> int:
-    """Age in steps of 100 ms; a sample from the future is brand new."""
+    """Return the age in steps of 100 ms; 0 for a sample from the future."""
     if age_seconds is None or math.isnan(age_seconds):
         return UNKNOWN_U8
     return int(min(max(age_seconds, 0.0) / AGE_STEP_SECONDS, AGE_MOST))

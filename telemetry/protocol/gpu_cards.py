@@ -1,14 +1,14 @@
-"""The table of cards: what each GPU can do, by the name that its driver reports.
+"""The table of cards: the abilities of each GPU, by the name that its driver reports.
 
-Figures are the vendors'. Arithmetic is dense, never with structured sparsity, which the
-data sheets of Ampere and later print as twice as much. Tensor cores take 16-bit or
-8-bit numbers and accumulate in fp32: GeForce cards do half as much that way as with
-16-bit sums, and frameworks accumulate in fp32. A rate that a data sheet gives only with
+The figures are the vendors'. Arithmetic is dense, never with structured sparsity, which
+the data sheets of Ampere and later print as twice as much. Tensor cores take 16-bit or
+8-bit numbers and accumulate in fp32, because frameworks do. GeForce cards are half as
+fast with fp32 sums as with 16-bit sums. A rate that a data sheet gives only with
 sparsity is halved here. fp32 is the rate of the ordinary cores, because torch does not
 use TF32 unless a program allows it.
 
-A card that is not in the table is unknown: `card_of` returns None, never a guess. AMD's
-MI210 to MI250X report each of their dies as one GPU, so a row is one die.
+For a card that is not in the table `card_of` returns None, never a guess. AMD's MI210
+to MI250X report each of their dies as one GPU, so a row is one die.
 """
 
 import re
@@ -193,7 +193,7 @@ AMD Instinct MI325X|gfx942|256|6000|163.4|1307|1307|2615|-|-|mi300
 AMD Instinct MI350X|gfx950|288|8000|144.2|2307|2307|4614|-|-|mi350
 AMD Instinct MI355X|gfx950|288|8000|157.3|2517|2517|5033|-|-|mi350
 """
-"""Teraoperations a second; - where the card has none. NVLink: generation and speed."""
+"""Teraoperations a second; - if the card has none. NVLink: generation and speed."""
 
 _COMMON_NAMES = {
     "A100": "NVIDIA A100-SXM4-40GB",
@@ -211,7 +211,7 @@ _COMMON_NAMES = {
     "V100": "Tesla V100-SXM2-16GB",
     "V100 32GB": "Tesla V100-SXM2-32GB",
 }
-"""What people write in a list of GPUs -> the name that a driver reports."""
+"""Common names in lists of GPUs -> the name that a driver reports."""
 FLASH_CAPABILITY = (8, 0)
 """FlashAttention-2 runs on Ampere and later (github.com/Dao-AILab/flash-attention,
 README; torch's sdp_utils.cpp checks the same)."""
@@ -228,7 +228,7 @@ class GpuCard:
     compute_capability: str
     """CUDA's, such as "8.0"; AMD's target, such as "gfx90a"."""
     memory_gb: float
-    """As it is sold."""
+    """Nominal memory."""
     memory_bytes_per_second: float
     fp32_flops: float
     fp16_flops: float
@@ -237,20 +237,24 @@ class GpuCard:
     nvlink_generation: int
     """0: it has no NVLink."""
     nvlink_bytes_per_second: float
-    """Of all its links, both directions together, as data sheets count."""
+    """Of all its links in both directions together, as data sheets count."""
     source: str
     """Title of the vendor's document."""
 
     @property
     def half_flops(self) -> float:
-        """16-bit operations a second. Where the fp16 units are slower than the fp32
-        ones (P40, GTX 10), cuBLAS computes 16-bit products in fp32."""
+        """Return 16-bit operations a second.
+
+        If the fp16 units are slower than the fp32 ones (P40, GTX 10), cuBLAS computes
+        16-bit products in fp32.
+        """
         return max(self.fp16_flops, self.bf16_flops, self.fp32_flops)
 
     @property
     def has_flash_attention(self) -> bool:
-        """Whether the flash kernels run on it. On AMD they do from CDNA 2 on
-        (ROCm's Composable Kernel)."""
+        """Whether the flash kernels run on it. On AMD they do from CDNA 2 on (ROCm's
+        Composable Kernel).
+        """
         if self.compute_capability.startswith("gfx"):
             return self.compute_capability != "gfx908"
         major, minor = self.compute_capability.split(".")
@@ -292,7 +296,7 @@ _BY_KEY |= {_key(word): _BY_KEY[_key(name)] for word, name in _COMMON_NAMES.item
 
 @lru_cache(maxsize=1024)
 def card_of(name: str) -> GpuCard | None:
-    """Return the card with a name; None: it is not in the table.
+    """Return the card with a name; None if it is not in the table.
 
     Args:
         name: as NVML or a framework reports it, or a class of GPUs of the portal.

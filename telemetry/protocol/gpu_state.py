@@ -1,8 +1,8 @@
-"""What one Gpu is doing right now, in one word.
+"""The present state of one Gpu, in one word.
 
-The word is what people read, the code is what the live frame carries
-(`frame.py`, mirrored in `static/js/telemetry/frame.js`). Codes are never
-re-used: a browser that is one version behind shows `unknown` and not a lie.
+People read the word. The live frame carries the code (`frame.py`, mirrored in
+`static/js/telemetry/frame.js`). Codes are never used again: a browser that is one
+version behind shows `unknown` and nothing wrong.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from enum import IntEnum
 
 
 class GpuState(IntEnum):
-    """State word of a Gpu; the value is its code in the live frame."""
+    """State of a Gpu. The value is its code in the live frame."""
 
     UNKNOWN = 0
-    """Never heard of it, or the card cannot say enough to tell."""
+    """Never seen, or the card does not report enough."""
     FREE = 1
-    """Nobody booked it and nothing runs on it."""
+    """It is not booked, and nothing runs on it."""
     RESERVED = 2
     """Booked; the holder's first process has not come yet."""
     BUSY = 3
@@ -24,11 +24,11 @@ class GpuState(IntEnum):
     IDLE = 4
     """Booked and idle: memory held, utilization under the pool's threshold."""
     INTRUDER = 5
-    """Booked, and somebody who is neither holder nor co-user runs on it."""
+    """Booked, and a process of another person than holder and co-users runs on it."""
     SQUATTER = 6
-    """Nobody booked it, yet somebody runs on it."""
+    """Not booked, but a process runs on it."""
     STALE = 7
-    """Three samples or more are missing; what is shown is "last seen"."""
+    """At least three samples are missing. The values are those "last seen"."""
     LOST = 8
     """The driver lost the Gpu, or reading it hangs."""
     MAINTENANCE = 9
@@ -56,19 +56,21 @@ WORDS: dict[GpuState, str] = {
     GpuState.FOREIGN: "foreign",
     GpuState.MIG: "MIG",
 }
-"""The word on the screen, in lower case as it stands in a sentence."""
+"""The word on the screen, in lower case for the middle of a sentence."""
 
 BROKEN = frozenset({GpuState.LOST, GpuState.STALE})
-"""States in which nothing can be said about what runs there now."""
+"""States without information about the processes on the Gpu."""
 
 NEEDS_ATTENTION = frozenset(
     {GpuState.INTRUDER, GpuState.SQUATTER, GpuState.LOST, GpuState.STALE, GpuState.IDLE}
 )
-"""States the operator wants to see first."""
+"""States that the operator should see first."""
 
 
 def state_of_code(code: int) -> GpuState:
-    """State for a code from a frame; a code from a newer version is UNKNOWN."""
+    """Return the state for a code from a frame; UNKNOWN for a code of a newer
+    version.
+    """
     try:
         return GpuState(code)
     except ValueError:

@@ -1,9 +1,8 @@
-"""What a node is made of: Gpus and the Links between them.
+"""The hardware of a node: its Gpus and the Links between them.
 
-These facts change when somebody opens the machine, not every second: a node
-sends them as a *roster* when it starts, when they change, and every 30 s.
-`NodeInfo.to_message()` and `from_message()` are the two ends of that; the
-latter believes nothing.
+These facts change when a person opens the machine, not every second. A node sends them
+as a *roster* when it starts, when they change, and every 30 s. `NodeInfo.to_message()`
+writes a roster and `from_message()` reads it. `from_message()` trusts nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from telemetry.protocol.message import MESSAGE_MOST_BYTES, NodeMessage, read_as
 from telemetry.protocol.units import GIB_BYTES, TIB_BYTES
 
 MOST_GPUS = 64
-"""Gpus (MIG instances included) in one node; NVSwitch nodes have 16 boards."""
+"""Gpus (MIG instances included) in one node. NVSwitch nodes have 16 boards."""
 MOST_EXTRAS = 16
 MOST_INDEX = 1023
 MOST_LINKS = MOST_GPUS * (MOST_GPUS - 1) // 2
@@ -51,15 +50,15 @@ Pairs = Annotated[tuple[tuple[str, str], ...], Meta(max_length=MOST_LINKS)]
 """UUIDs of two Gpus each."""
 
 NODE_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
-"""A slug of at most 63 characters: it becomes part of stream and file names."""
+"""A slug of at most 63 characters, because it is part of stream and file names."""
 
 
 UNNAMED = "unnamed"
-"""Name of a card that does not tell its own."""
+"""Name of a card that does not report its name."""
 
 
 class LinkKind(StrEnum):
-    """How two Gpus reach each other, best first (names of `nvidia-smi topo -m`)."""
+    """The connection of two Gpus, best first (names of `nvidia-smi topo -m`)."""
 
     NVLINK = "nvlink"
     PIX = "pix"
@@ -75,7 +74,7 @@ class LinkKind(StrEnum):
 
 
 class Backend(StrEnum):
-    """What reads the Gpus of a node."""
+    """The source of a node's readings."""
 
     NVML = "nvml"
     SIMULATED = "simulated"
@@ -101,41 +100,43 @@ class Link(Struct, frozen=True):
 
 
 class GpuInfo(Struct, frozen=True):
-    """One allottable card or MIG instance. `None`: the card cannot say."""
+    """One card or MIG instance that can be booked. `None`: the card cannot report
+    it.
+    """
 
     uuid: GpuUuid
-    """NVML UUID: the identity. Never the index, which moves at reboots."""
+    """NVML UUID: the identity. Never the index, which may change at a reboot."""
     index: Annotated[int, Meta(ge=0, le=MOST_INDEX)]
     """NVML index at the last look, for people."""
     name: Annotated[Name, Meta(min_length=1)]
     gpu_class: Annotated[Name, Meta(min_length=1)]
-    """Pool key: the name without vendor words, see `gpu_class_of`."""
+    """Key of the pool: the name without vendor words, see `gpu_class_of`."""
     memory_total_bytes: MemoryBytes
-    """0: the card cannot say."""
+    """0: the card cannot report it."""
     power_limit_watts: Watts | None = None
     slowdown_celsius: Annotated[float, Meta(ge=0, le=MOST_CELSIUS)] | None = None
-    """Temperature at which this model slows itself down."""
+    """Temperature at which this model reduces its clocks."""
     shutdown_celsius: Annotated[float, Meta(ge=0, le=MOST_CELSIUS)] | None = None
     """Temperature at which it switches itself off."""
     power_limit_min_watts: Watts | None = None
-    """Limits that an operator may set it to."""
+    """Limits within which an operator may set it."""
     power_limit_max_watts: Watts | None = None
     sm_clock_max_mhz: Megahertz | None = None
     memory_clock_max_mhz: Megahertz | None = None
     pcie_gen_max: Annotated[int, Meta(ge=0, le=10)] | None = None
-    """What card and slot can do together."""
+    """The highest generation of card and slot together."""
     pcie_width_max: Annotated[int, Meta(ge=0, le=64)] | None = None
     pci_bus_id: Annotated[Line, Meta(max_length=32)] = ""
-    """For people with the screwdriver."""
+    """For people who open the machine."""
     serial: Annotated[Line, Meta(max_length=40)] = ""
     compute_capability: Annotated[Line, Meta(max_length=8)] = ""
-    """CUDA compute capability such as "8.0"; "" where unknown."""
+    """CUDA compute capability such as "8.0"; "" if unknown."""
     mig_parent: Annotated[Line, Meta(max_length=UUID_LENGTH)] = ""
     """UUID of the card that this MIG instance is part of; "" for a whole card."""
     mig_instance: Annotated[int, Meta(ge=0, le=MOST_INDEX)] | None = None
-    """Number of the GPU instance that this is, within its card."""
+    """Number of this GPU instance within its card."""
     mig: bool = False
-    """Whether the card is split; then it cannot be booked as a whole."""
+    """Whether the card is split. Then it cannot be booked as a whole."""
     lost: bool = False
     """The driver does not find it (any more)."""
     device_numbers: Annotated[
@@ -145,15 +146,15 @@ class GpuInfo(Struct, frozen=True):
 
 
 class NodeInfo(Struct, frozen=True):
-    """A node's roster: what it has and what reads it."""
+    """A node's roster: its hardware and the source of its readings."""
 
     node: str
-    """Whose roster it is. Not part of the message: the stream's name says it."""
+    """Name of the node. Not part of the message, because the stream's name has it."""
     backend: Backend
     gpus: tuple[GpuInfo, ...]
     links: tuple[Link, ...] = ()
     links_known: bool = True
-    """False while the driver is still asked how the Gpus are joined."""
+    """False while the driver is still queried for the connections of the Gpus."""
     driver_version: str = ""
     cuda_version: str = ""
     boot_id: str = ""
@@ -164,14 +165,14 @@ class NodeInfo(Struct, frozen=True):
 
     @property
     def fast_links(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of UUIDs joined by NVLink."""
+        """Return the pairs of UUIDs joined by NVLink."""
         return tuple((x.a, x.b) for x in self.links if x.kind is LinkKind.NVLINK)
 
     def to_message(self, *, at: float) -> bytes:
-        """The roster as compact JSON; `at` is the node's clock, Unix seconds.
+        """Return the roster as compact JSON. `at`: the node's clock, Unix seconds.
 
-        NVLink pairs are `fast_links`, all others `links` with their distance. A
-        node so large that both are too much for a reader tells the former only.
+        NVLink pairs are in `fast_links`, all others in `links` with their distance. If
+        both are too large for a reader, only the NVLink pairs are sent.
         """
         message = RosterMessage(
             v=1,
@@ -195,7 +196,7 @@ class NodeInfo(Struct, frozen=True):
 
     @classmethod
     def from_message(cls, data: bytes | str, *, node: str = "") -> NodeInfo:
-        """Read a roster. Raises MessageRefused with the field that is wrong."""
+        """Read a roster. Raises MessageRefused with the invalid field."""
         return read_as(RosterMessage, data).value(node)
 
 
@@ -216,7 +217,7 @@ class RosterMessage(NodeMessage, frozen=True, kw_only=True, tag="roster"):
         Annotated[tuple[tuple[str, str, LinkKind], ...], Meta(max_length=MOST_LINKS)]
         | UnsetType
     ) = UNSET
-    """All but NVLinks. Left out: unknown, too many, or sent by an older node."""
+    """All but NVLinks. Missing: unknown, too many, or sent by an older node."""
     links_unknown: bool = False
 
     def value(self, node: str) -> NodeInfo:
@@ -257,7 +258,7 @@ def links_of(
     slow: Iterable[tuple[str, str, LinkKind]],
     uuids: Collection[str],
 ) -> tuple[Link, ...]:
-    """Return one Link a pair; NVLink wins where a pair is in both lists.
+    """Return one Link per pair. NVLink wins if a pair is in both lists.
 
     Raises:
         MessageRefused: a pair is not of two Gpus of the roster.
@@ -280,11 +281,11 @@ _VENDOR_WORDS = re.compile(r"^(NVIDIA|Tesla|Quadro|GeForce)\s+")
 
 
 def gpu_class_of(name: str, memory_total_bytes: int) -> str:
-    """Pool key of a card: its name without vendor words, with its memory.
+    """Return the pool key of a card: its name without vendor words, with its memory.
 
-    Cards of one name come with different memories (A100 40 and 80 GB), and
-    boards of one chip under different names; both matter to what fits, so both
-    are in the key. Memory is rounded to whole GiB as NVML reports it.
+    Cards of one name exist with different memories (A100 40 and 80 GB), and boards of
+    one chip under different names. Both affect what fits, so both are in the key.
+    Memory is rounded to whole GiB as NVML reports it.
 
     >>> gpu_class_of("NVIDIA A100-SXM4-80GB", 85_899_345_920)
     'A100-SXM4-80GB'

@@ -1,8 +1,7 @@
-"""What all messages of a node's raw stream have in common.
+"""The common part of all messages of a node's raw stream.
 
 A message is one JSON object with a version ``v``, a ``kind`` and the instant ``at`` by
-the node's clock. The classes of messages are Structs; their values are told apart by
-``kind``.
+the node's clock. The classes of messages are Structs, distinguished by ``kind``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from telemetry.protocol.errors import MessageRefused
 MESSAGE_MOST_BYTES = 256 * 1024
 """Largest message a node may send."""
 LATEST_AT = 32_503_680_000.0
-"""The year 3000: a clock beyond it is broken."""
+"""The year 3000. A later clock is broken."""
 Instant = Annotated[float, Meta(ge=0, le=LATEST_AT)]
 """Unix seconds."""
 
@@ -28,7 +27,7 @@ class NodeMessage(Struct, frozen=True, kw_only=True, tag_field="kind"):
     """The fields that every message has."""
 
     v: Literal[1]
-    """Version of the message; others are refused."""
+    """Version of the message. Others are refused."""
     at: Instant
 
 
@@ -38,7 +37,7 @@ def read_as(
     """Return a value that an untrusted node wrote.
 
     Raises:
-        MessageRefused: the field that is wrong, and why.
+        MessageRefused: the invalid field and the reason.
     """
     try:
         return decode(kind, data, most_bytes=most_bytes)

@@ -1,7 +1,7 @@
-"""What one Gpu said at one instant, read strictly from a node's message.
+"""The reading of one Gpu at one instant, checked strictly in a node's message.
 
-`None` means "the card cannot say"; it is never 0. A value out of range refuses
-the whole message, with the path of the field.
+`None` means "the card cannot report it" and is never 0. If a value is out of range, the
+whole message is refused, with the path of the field.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from telemetry.protocol.hardware import (
 from telemetry.protocol.message import Instant
 
 MOST_PROCESSES = 64
-"""Processes told per Gpu; a node that has more tells the largest ones."""
+"""Processes per Gpu in a sample. A node with more reports the largest ones."""
 MOST_PROCESSES_PER_NODE = 512
 USER_LENGTH = 64
 COMMAND_LENGTH = 120
 MOST_XIDS = 16
-"""Xid events told per Gpu and sample; more wait for the next one."""
+"""Xid events per Gpu and sample. More of them wait for the next sample."""
 MOST_XID = 10_000
 MOST_INSTANCES = 16
-"""MIG instances told of one card; the largest cards have seven."""
+"""MIG instances of one card in a sample. The largest cards have seven."""
 MOST_BYTES_PER_SECOND = 10**13
 """More than any link carries: 18 NVLinks of 50 GB/s are 9 * 10**11."""
 MOST_RETIRED_PAGES = 100_000
 SCRIPTED_PIDS = 2**22
-"""Linux' ceiling of pid_max on 64 bits (proc(5)). Scripted processes of simulated
-Gpus are told from here on: no signal to one of them can hit a real process."""
+"""Linux' highest pid_max on 64 bits (proc(5)). Scripted processes of simulated Gpus
+have pids from here on, so that no signal to one of them can hit a real process.
+"""
 MOST_PID = 2 * SCRIPTED_PIDS
 MOST_UID = 2**32 - 1
 MOST_JOB = 2**63 - 1
@@ -56,8 +57,9 @@ LoginName = Annotated[Line, Meta(max_length=USER_LENGTH)]
 CommandLine = Annotated[Line, Meta(max_length=COMMAND_LENGTH)]
 JobNumber = Annotated[int, Meta(ge=0, le=MOST_JOB)]
 ALWAYS_TOLD: Any = field(default_factory=NoneType)
-"""None, and written even so. Of a reading's other fields None is left out of the
-message: most cards lack some of them."""
+"""These fields are written even if they are None. Other fields of a reading are left
+out of the message if they are None, because most cards lack some of them.
+"""
 
 
 class GpuAnswer(StrEnum):
@@ -65,15 +67,15 @@ class GpuAnswer(StrEnum):
 
     OK = "ok"
     LOST = "lost"
-    """Fallen off the bus, or gone from the driver's list."""
+    """Fallen off the bus, or missing in the driver's list."""
     HUNG = "hung"
     """The driver did not answer within the deadline."""
     ERROR = "error"
-    """The driver answers, with nothing but errors."""
+    """The driver answers, but only with errors."""
 
 
 class Throttle(StrEnum):
-    """Why the clocks are lower than they could be, in NVML's own terms."""
+    """The reason for lower clocks, in NVML's terms."""
 
     GPU_IDLE = "gpu_idle"
     APPLICATIONS_CLOCKS = "applications_clocks"
@@ -89,19 +91,19 @@ class Throttle(StrEnum):
 HEAT = frozenset({Throttle.SW_THERMAL, Throttle.HW_THERMAL})
 """Slowed down by heat."""
 HARM = HEAT | {Throttle.HW_SLOWDOWN, Throttle.HW_POWER_BRAKE}
-"""Slowed down by something an operator should look at (a power cap is not)."""
+"""Causes of lower clocks that an operator should look at (a power cap is not one)."""
 
 
 class XidEvent(Struct, frozen=True):
-    """One error event of the driver (NVIDIA's "XID Errors" lists the codes)."""
+    """One error event of the driver (codes: NVIDIA's "XID Errors")."""
 
     code: Annotated[int, Meta(ge=1, le=MOST_XID)]
     at: Instant
-    """Unix seconds at which the node heard of it."""
+    """Unix seconds at which the node received it."""
 
 
 class MigInstance(Struct, frozen=True):
-    """One part of a split card. `None`: it cannot say."""
+    """One part of a split card. `None`: it cannot be reported."""
 
     uuid: GpuUuid
     name: Name = ""
@@ -115,7 +117,7 @@ class ProcessReading(Struct, frozen=True):
     pid: Pid
     uid: Uid | None = None
     user: LoginName | None = None
-    """Login name on the node; None where the process is gone or hidden."""
+    """Login name on the node; None if the process is gone or hidden."""
     command: CommandLine = ""
     """Command line, shortened."""
     memory_bytes: MemoryBytes | None = None
@@ -124,24 +126,24 @@ class ProcessReading(Struct, frozen=True):
     started_at: Instant | None = None
     """Unix seconds."""
     job: JobNumber | None = None
-    """Portal job id, where the process belongs to a job's session."""
+    """Portal job id, if the process belongs to a job's session."""
 
 
 class GpuReading(Struct, frozen=True, omit_defaults=True):
-    """One Gpu at one instant. Every `None` is "the card cannot say"."""
+    """One Gpu at one instant. `None`: the card cannot report the value."""
 
     uuid: GpuUuid
     state: GpuAnswer = field(default_factory=lambda: GpuAnswer.OK)
     util_pct: Pct | None = ALWAYS_TOLD
     memory_util_pct: Pct | None = ALWAYS_TOLD
     memory_used_bytes: MemoryBytes | None = ALWAYS_TOLD
-    """Without the driver's own reserve, as nvidia-smi shows it."""
+    """Without the driver's reserve, as nvidia-smi shows it."""
     memory_reserved_bytes: MemoryBytes | None = ALWAYS_TOLD
     memory_total_bytes: MemoryBytes | None = ALWAYS_TOLD
     temperature_celsius: Celsius | None = ALWAYS_TOLD
     memory_temperature_celsius: Celsius | None = None
     fan_pct: Pct | None = None
-    """Of the fan's full speed; None for a card that the chassis cools."""
+    """Percent of the fan's full speed; None for a card that the chassis cools."""
     encoder_pct: Pct | None = None
     decoder_pct: Pct | None = None
     power_watts: Watts | None = ALWAYS_TOLD
@@ -154,23 +156,23 @@ class GpuReading(Struct, frozen=True, omit_defaults=True):
         ALWAYS_TOLD
     )
     energy_joules: Annotated[float, Meta(ge=0, le=MOST_JOULES)] | None = ALWAYS_TOLD
-    """Counter since the driver was loaded; only differences mean anything."""
+    """Counter since the driver was loaded. Only differences have a meaning."""
     ecc_corrected: Count | None = ALWAYS_TOLD
     """Errors since boot."""
     ecc_uncorrected: Count | None = ALWAYS_TOLD
     remap_pending: bool | None = ALWAYS_TOLD
     remap_failure: bool | None = ALWAYS_TOLD
     row_remap_corrected: Count | None = None
-    """Memory rows replaced for good, by the kind of error."""
+    """Memory rows replaced permanently, by the kind of error."""
     row_remap_uncorrected: Count | None = None
     retired_pages: Annotated[int, Meta(ge=0, le=MOST_RETIRED_PAGES)] | None = None
-    """Memory pages out of use for good (cards before row remapping)."""
+    """Memory pages permanently out of use (cards before row remapping)."""
     retired_pages_pending: bool | None = None
     pcie_gen: Annotated[int, Meta(ge=0, le=10)] | None = None
-    """Generation in use now: it falls when the card idles."""
+    """Present generation, which falls when the card idles."""
     pcie_width: Annotated[int, Meta(ge=0, le=64)] | None = None
     pcie_tx_bytes_per_second: BytesPerSecond | None = None
-    """Rates are read only while somebody watches the Gpu; tx: out of the Gpu."""
+    """Rates are read only while a page of the Gpu is open. tx: out of the Gpu."""
     pcie_rx_bytes_per_second: BytesPerSecond | None = None
     nvlink_tx_bytes_per_second: BytesPerSecond | None = None
     """Sum over the Gpu's links."""
@@ -184,16 +186,16 @@ class GpuReading(Struct, frozen=True, omit_defaults=True):
     processes: (
         Annotated[tuple[ProcessReading, ...], Meta(max_length=MOST_PROCESSES)] | None
     ) = ALWAYS_TOLD
-    """None: the card cannot say who is there, which is not "nobody"."""
+    """None: the card cannot list them, which is not the same as no process."""
 
     @property
     def answers(self) -> bool:
-        """Whether what it says can be used at all."""
+        """Return whether its values can be used."""
         return self.state is GpuAnswer.OK
 
 
 def largest(
     processes: Iterable[ProcessReading], most: int = MOST_PROCESSES
 ) -> tuple[ProcessReading, ...]:
-    """At most `most` of them, those with the most memory first."""
+    """Return at most `most` of them, those with the most memory first."""
     return tuple(sorted(processes, key=lambda p: -(p.memory_bytes or 0))[:most])

@@ -1,4 +1,4 @@
-"""A request that is refused before a rule of the portal sees it."""
+"""A request that is refused before a rule of the portal handles it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RequestRefused(CodedError):
     """The site, a node or a served model refuses a request. Its code gives the status.
 
     "not-found" has the same meaning as ``reservations.rules.errors.NotFound``. It is
-    here for what knows nothing of reservations.
+    here for code that knows nothing of reservations.
     """
 
     statuses: ClassVar[Mapping[str, int]] = {
@@ -57,7 +57,7 @@ class RequestRefused(CodedError):
         "no-answer": 504,
         "storage-full": 507,
     }
-    """Code to HTTP status. docs/errors.md says what each means."""
+    """Code to HTTP status. docs/errors.md explains each."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class RequestRefused(CodedError):
             code: one of ``statuses``.
             detail: one or two sentences.
             title: a few words; empty: the phrase of the status.
-            fields: each wrong field, with what is wrong.
+            fields: each invalid field, with its fault.
             retry_seconds: for the header Retry-After; 0: without it.
-            members: what else the problem details have.
+            members: additional members of the problem details.
 
         Raises:
             KeyError: there is no such code.
@@ -94,5 +94,5 @@ class RequestRefused(CodedError):
 
     @property
     def members(self) -> dict[str, object]:
-        """Return the wrong fields, and what else was given."""
+        """Return the invalid fields and the additional members."""
         return super().members | self.more

@@ -1,9 +1,9 @@
-"""One look at every Gpu of a node at one instant.
+"""One sample of every Gpu of a node at one instant.
 
-The sampling child writes it (`NodeSample.to_message`), ingest reads it
-(`NodeSample.from_message`) and believes nothing: a value out of range refuses
-the whole message, with the path of the field. `None` means "the card cannot
-say"; it is never 0, and a Gpu that cannot be read stays in the list.
+The sampling child writes it (`NodeSample.to_message`). Ingest reads it
+(`NodeSample.from_message`) and trusts nothing: if a value is out of range, the whole
+message is refused, with the path of the field. `None` means "the card cannot report it"
+and is never 0. A Gpu that cannot be read stays in the list.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ class NodeSample(Struct, frozen=True):
     """All Gpus of a node at one instant of the node's clock."""
 
     node: str
-    """Whose sample it is. Not part of the message: the stream's name says it."""
+    """Name of the node. Not part of the message, because the stream's name has it."""
     at: float
-    """Unix seconds, the node's clock. Staleness goes by the server's instead."""
+    """Unix seconds, the node's clock. Staleness is judged by the server's clock."""
     gpus: tuple[GpuReading, ...]
     seq: int = 0
-    """Counts the child's samples; a gap is a dropped sample."""
+    """Number of the child's sample. A gap means a dropped sample."""
     load1: float | None = None
     """Load average of the last minute."""
     took_seconds: float = 0.0
@@ -97,7 +97,7 @@ class NodeSample(Struct, frozen=True):
 
     @property
     def message(self) -> SampleMessage:
-        """The sample as it is sent, without bounds."""
+        """Return the message of the sample, without bounds."""
         return SampleMessage(
             v=1,
             at=self.at,
@@ -108,10 +108,12 @@ class NodeSample(Struct, frozen=True):
         )
 
     def to_message(self) -> bytes:
-        """The sample as compact JSON, never above the size a reader takes.
+        """Return the sample as compact JSON, never above the size that a reader
+        accepts.
 
-        A node with more processes than a message may hold tells the largest of
-        each Gpu; one whose commands are too long together sends none of them.
+        If a node has more processes than a message may hold, only the largest of each
+        Gpu are sent. If their commands are too long together, none of the commands is
+        sent.
         """
         told = _process_count(self.gpus)
         bounded = self if told <= MOST_PROCESSES_PER_NODE else _fewer_processes(self)
@@ -122,7 +124,7 @@ class NodeSample(Struct, frozen=True):
 
     @classmethod
     def from_message(cls, data: bytes | str, *, node: str = "") -> NodeSample:
-        """Read a sample. Raises MessageRefused with the field that is wrong."""
+        """Read a sample. Raises MessageRefused with the invalid field."""
         return read_as(SampleMessage, data).value(node)
 
 
@@ -138,8 +140,8 @@ class SampleMessage(NodeMessage, frozen=True, kw_only=True, tag="sample"):
         """Return the sample of a node.
 
         Raises:
-            MessageRefused: a UUID twice, more memory used than there is, or more
-                processes than a node may tell.
+            MessageRefused: a UUID twice, more memory used than exists, or more
+                processes than a node may report.
         """
         if len({gpu.uuid for gpu in self.gpus}) != len(self.gpus):
             raise MessageRefused(field="gpus", why="a UUID appears twice")
@@ -162,7 +164,7 @@ class SampleMessage(NodeMessage, frozen=True, kw_only=True, tag="sample"):
 def read_message(
     data: bytes | str, *, node: str = ""
 ) -> NodeInfo | NodeSample | NodeTrouble:
-    """What one message of a node's raw stream holds. Raises MessageRefused."""
+    """Return one message of a node's raw stream. Raises MessageRefused."""
     kinds: type[AnyMessage] = AnyMessage  # type: ignore[assignment]
     return read_as(kinds, data).value(node)
 

@@ -1,9 +1,9 @@
-"""Sentences that can be translated later, where the reader is known.
+"""Sentences that can be translated later, when the reader is known.
 
-Domain code does not know who reads a sentence. It returns a ``Sentence``: a string in
-English that remembers the template and the values that it was made of. Programs, JSON
-and the database see the English string. ``telemetry.web.translation.translated`` looks
-the template up in the reader's language and fills the values in again.
+Domain code does not know the reader of a sentence. It returns a ``Sentence``: an
+English string that keeps its template and its values. Programs, JSON and the database
+see the English string. ``telemetry.web.translation.translated`` looks the template up
+in the reader's language and fills in the values.
 
 ``makemessages`` finds the templates by the names ``sentence`` and ``counted``.
 """
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 
 class Sentence(str):
-    """An English text with the template and the values that it was made of.
+    """An English text with its template and its values.
 
-    It is equal to the same plain string and has the same hash. What string methods
-    return (``+``, ``join``, ``strip``) is a plain string and stays English: nest
+    It is equal to the same plain string and has the same hash. The results of string
+    methods (``+``, ``join``, ``strip``) are plain strings and stay English. Nest
     sentences as values, or use ``joined``.
 
     Templates print it in the reader's language, because they call ``__html__``.
@@ -29,11 +29,11 @@ class Sentence(str):
     template: str
     """The text with its values as ``{name}``. For a plural, the form for one thing."""
     values: Mapping[str, object]
-    """The values by name. A value may be a Sentence; it is translated too."""
+    """The values by name. A value may be a Sentence, which is translated too."""
     many: str
-    """The form for several things; empty where the sentence has no plural."""
+    """The form for several things; empty if the sentence has no plural."""
     number: float
-    """What decides between the two forms."""
+    """The number that selects one of the two forms."""
 
     def __new__(
         cls,
@@ -42,7 +42,7 @@ class Sentence(str):
         many: str = "",
         number: float = 1,
     ) -> Sentence:
-        """Return the English text. A template without values is taken as it is.
+        """Return the English text. A template without values is returned unchanged.
 
         Raises:
             KeyError: the template names a value that is not given.
@@ -57,7 +57,9 @@ class Sentence(str):
         return self
 
     def __reduce__(self) -> tuple[type[Sentence], tuple[object, ...]]:
-        """Return what ``pickle`` and ``copy`` make the same sentence from."""
+        """Return the arguments from which ``pickle`` and ``copy`` make the same
+        sentence.
+        """
         return Sentence, (self.template, self.values, self.many, self.number)
 
     def __str__(self) -> str:
@@ -78,7 +80,7 @@ def sentence(template: str, /, **values: object) -> Sentence:
 
     Args:
         template: the English text, with its values as ``{name}``.
-        values: what the template names, formatted as it is to be shown.
+        values: the values of the template, formatted for display.
 
     Raises:
         KeyError: the template names a value that is not given.
@@ -93,10 +95,10 @@ def counted(one: str, many: str, n: float, /, **values: object) -> Sentence:
     """Return a sentence about a number of things that can be translated.
 
     Args:
-        one: the English text where ``n`` is 1.
+        one: the English text for ``n`` = 1.
         many: the English text for every other number.
         n: the number. The template sees it as ``{n}``, unless ``values`` has an ``n``.
-        values: what else the templates name.
+        values: the other values of the templates.
 
     Raises:
         KeyError: the template names a value that is not given.
@@ -112,7 +114,7 @@ def joined(parts: Iterable[str], by: str = " ") -> Sentence:
 
     Args:
         parts: plain strings or sentences. Empty ones are left out.
-        by: what is put between two parts. A Sentence is translated too.
+        by: the text between two parts. A Sentence is translated too.
 
     >>> joined([sentence("It is taken."), "", sentence("Choose another.")])
     'It is taken. Choose another.'
@@ -126,8 +128,8 @@ def known(text: str) -> Sentence:
     """Return a stored text as a sentence.
 
     Fixed words that the portal stored (a reason, a cause) are translated, because the
-    same words are marked with ``sentence`` where they are stored. What a person typed
-    has no translation and stays as it is.
+    same words are marked with ``sentence`` in the code that stores them. A text that a
+    person typed has no translation and is not changed.
     """
     return Sentence(text)
 
@@ -140,6 +142,8 @@ _reader: Callable[[Sentence], str] = _english
 
 
 def set_reader(translate: Callable[[Sentence], str]) -> None:
-    """Set what ``Sentence.__html__`` translates with. The Django side calls it once."""
+    """Set the function with which ``Sentence.__html__`` translates. The Django side
+    calls it once.
+    """
     global _reader
     _reader = translate

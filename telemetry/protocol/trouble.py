@@ -1,4 +1,4 @@
-"""What keeps a whole node from being read, told in one word and one line."""
+"""The reason why a whole node cannot be read, in one word and one line."""
 
 from __future__ import annotations
 
@@ -14,35 +14,37 @@ REASON_LENGTH = 300
 
 
 class TroubleState(StrEnum):
-    """How a node's driver is doing."""
+    """State of a node's driver."""
 
     OK = "ok"
     NO_RIGHTS = "no_rights"
-    """It answers and refuses a part to this node's worker; the reason says which."""
+    """It answers but refuses a part to this node's worker. The reason names the
+    part.
+    """
     HUNG = "hung"
     """The driver does not answer; the sampling child is killed and replaced."""
     WEDGED = "wedged"
-    """The child survives SIGKILL (state D): only a reboot ends it."""
+    """The child survives SIGKILL (state D). Only a reboot ends it."""
     NO_DRIVER = "no_driver"
     """Nothing to read: no driver, or one that does not start."""
     NO_GPU = "no_gpu"
-    """There is a driver that answers, and no Gpu."""
+    """The driver answers, but there is no Gpu."""
     RELOADING = "reloading"
-    """The driver was reloaded and is being started anew."""
+    """The driver was reloaded and is being started again."""
 
 
 class NodeTrouble(Struct, frozen=True):
-    """The newest word of a node about its driver."""
+    """The newest report of a node about its driver."""
 
     node: str
-    """Whose it is. Not part of the message: the stream's name says it."""
+    """Name of the node. Not part of the message, because the stream's name has it."""
     state: TroubleState
     reason: str = ""
     at: float = 0.0
     """Unix seconds, the node's clock."""
 
     def to_message(self) -> bytes:
-        """As compact JSON; a reason that is too long is cut."""
+        """Return it as compact JSON. A reason that is too long is cut."""
         line = "".join(c if c.isprintable() else " " for c in self.reason)
         return encode(
             TroubleMessage(
@@ -55,7 +57,7 @@ Reason = Annotated[Line, Meta(max_length=REASON_LENGTH)]
 
 
 class KeptTrouble(Struct, frozen=True):
-    """A trouble as it is kept for an ingest that starts later, and shown on pages."""
+    """A trouble as it is kept for an ingest that starts later, and for pages."""
 
     state: TroubleState
     at: Instant

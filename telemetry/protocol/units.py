@@ -1,8 +1,7 @@
-"""Units at the edge of the screen: bytes to GiB, seconds to GPU-hours.
+"""Units for display: bytes to GiB, seconds to GPU-hours.
 
-Inside the portal everything is bytes, seconds, watts and aware UTC datetimes;
-these functions are the only place where they become words. `2**20` is a MiB,
-never "MB" (IEC 80000-13).
+Inside the portal all values are bytes, seconds, watts and aware UTC datetimes. Only
+these functions turn them into words. `2**20` is a MiB, never "MB" (IEC 80000-13).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ HOUR_SECONDS = 3600
 MICROSECONDS_PER_SECOND = 1_000_000
 
 UNKNOWN = "–"
-"""What a reading that the card cannot give looks like. Never "0"."""
+"""Text for a reading that the card cannot report. Never "0"."""
 
 _STEPS = (
     (TIB_BYTES, "TiB"),
@@ -27,9 +26,10 @@ _STEPS = (
 
 
 def format_bytes(size_bytes: int | None) -> str:
-    """Size in the largest binary unit that leaves at least 1; `None` is unknown.
+    """Return a size in the largest binary unit that leaves at least 1; `None` is
+    unknown.
 
-    One decimal below 100, none above, and no ".0".
+    It has one decimal below 100, none above, and no ".0".
 
     >>> format_bytes(85_899_345_920), format_bytes(1_610_612_736), format_bytes(12)
     ('80 GiB', '1.5 GiB', '12 B')
@@ -46,7 +46,8 @@ def format_bytes(size_bytes: int | None) -> str:
 
 
 def format_gib(size_bytes: int | None) -> str:
-    """Size in GiB whatever its size, so that a column compares at a glance.
+    """Return a size in GiB, however small, so that the values of a column compare
+    easily.
 
     >>> format_gib(85_899_345_920), format_gib(536_870_912)
     ('80 GiB', '0.5 GiB')
@@ -57,7 +58,7 @@ def format_gib(size_bytes: int | None) -> str:
 
 
 def gpu_hours(gpu_seconds: float) -> float:
-    """GPU-hours in so many GPU-seconds (one Gpu held for 3,600 s is one).
+    """Return GPU-seconds as GPU-hours (one Gpu held for 3,600 s is one).
 
     >>> gpu_hours(5400)
     1.5
@@ -66,7 +67,7 @@ def gpu_hours(gpu_seconds: float) -> float:
 
 
 def format_gpu_hours(gpu_seconds: float | None) -> str:
-    """GPU-hours for the screen; a minute of one Gpu is not 0.
+    """Return GPU-hours for the screen. A minute of one Gpu is not shown as 0.
 
     >>> format_gpu_hours(5400), format_gpu_hours(360_000)
     ('1.5 GPU-h', '100 GPU-h')
@@ -80,7 +81,8 @@ def format_gpu_hours(gpu_seconds: float | None) -> str:
 
 
 def little(amount: float) -> str:
-    """An amount too little for one decimal, by its first figure; "": it is not.
+    """Return an amount that one decimal would show as 0 by its first figure; "" for
+    others.
 
     >>> little(0.0175), little(-0.003), little(0.1), little(0)
     ('0.02', '-0.003', '', '')
@@ -89,7 +91,7 @@ def little(amount: float) -> str:
 
 
 def format_pct(value_pct: float | None) -> str:
-    """A share of 100 to a whole percent; what is not 0 is never shown as 0.
+    """Return a percentage as a whole number. Only 0 is shown as 0.
 
     >>> format_pct(93.4), format_pct(0.2), format_pct(0), format_pct(None)
     ('93 %', '< 1 %', '0 %', '–')
@@ -102,7 +104,7 @@ def format_pct(value_pct: float | None) -> str:
 
 
 def format_ratio(value_ratio: float | None) -> str:
-    """A share of 1 as percent.
+    """Return a ratio as percent.
 
     >>> format_ratio(0.25)
     '25 %'
@@ -111,7 +113,7 @@ def format_ratio(value_ratio: float | None) -> str:
 
 
 def format_kwh(energy_kwh: float | None) -> str:
-    """Energy in the unit of the bill, in Wh where it is little.
+    """Return an energy in kWh, as on an electricity bill, or in Wh if it is small.
 
     >>> format_kwh(3.456), format_kwh(27.3), format_kwh(0.0421), format_kwh(None)
     ('3.46 kWh', '27 kWh', '42 Wh', '–')
@@ -124,7 +126,7 @@ def format_kwh(energy_kwh: float | None) -> str:
 
 
 def format_duration(span_seconds: float | None) -> str:
-    """A span in its two largest units, for people.
+    """Return a duration in its two largest units, for people.
 
     >>> format_duration(42), format_duration(3_900), format_duration(180_000)
     ('42 s', '1 h 5 min', '2 d 2 h')
@@ -147,7 +149,7 @@ def format_duration(span_seconds: float | None) -> str:
 
 
 def mib(size_bytes: int) -> int:
-    """Whole MiB, rounded down: 1 MiB is the grain of the live frame.
+    """Return whole MiB, rounded down. 1 MiB is the resolution of the live frame.
 
     >>> mib(1_572_863)
     1
@@ -156,7 +158,7 @@ def mib(size_bytes: int) -> int:
 
 
 def _short(value: float) -> str:
-    """One decimal below 100, none above, no ".0"."""
+    """Return a number with one decimal below 100, none above, and no ".0"."""
     if abs(value) >= 99.95:
         return f"{value:.0f}"
     return f"{value:.1f}".removesuffix(".0")

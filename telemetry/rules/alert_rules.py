@@ -1,14 +1,14 @@
-"""Every alert rule whole: its name, severity, condition, sentence and advice.
+"""Every alert rule: its name, severity, condition, sentence and advice in one place.
 
-A rule is declared once with ``declare``, which returns its name. The name is what the
-database, the API and the filters of pages use. Here are the rules that need no
+A rule is declared once with ``declare``, which returns its name. The name is used in
+the database, the API and the filters of pages. This module has the rules that need no
 bookings. ``reservations.rules.booking_alerts`` declares those that do, and
 ``placement.rules.job_alerts`` those about jobs.
 
-A rule has a condition where one look at a GPU or a node decides. The finder of that
-kind of facts looks at all of its rules: a new rule needs its declaration alone.
-Where a query decides, ``found_in`` names the function that opens and closes the alerts.
-See docs/design/telemetry.md#findings.
+A rule has a condition if one look at a GPU or a node decides. The finder of that kind
+of facts checks all of its rules, so a new rule needs only its declaration. If a query
+decides, ``found_in`` names the function that opens and closes the alerts. See
+docs/design/telemetry.md#findings.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class AlertRule:
     after_seconds: Callable[[Any], float] = _at_once
     """How long the cause must last, from the detector's policy."""
     detail: Callable[[Any], Mapping[str, Any]] = _no_detail
-    """What the alert keeps of the facts, for the page."""
+    """The facts that the alert keeps for the page."""
     found_in: str = ""
     """The function that opens and closes it, if there is no condition."""
     advice: str = ""
@@ -100,7 +100,7 @@ def declare(rule: AlertRule) -> str:
     """Register a rule and return its name.
 
     Raises:
-        ValueError: the name is taken, or nothing says when the rule holds.
+        ValueError: the name is taken, or neither a condition nor ``found_in`` is given.
     """
     if rule.name in _RULES:
         raise ValueError(f"two alert rules are called {rule.name!r}")
@@ -120,7 +120,7 @@ def alert_rules() -> Mapping[str, AlertRule]:
 
 
 def rules_about(facts: type) -> list[AlertRule]:
-    """Return the rules whose condition takes these facts."""
+    """Return the rules with a condition on these facts."""
     return [rule for _, rule in _CONDITIONS.get(facts, [])]
 
 
@@ -152,7 +152,7 @@ def severity_of(name: str) -> Severity:
     return _RULES[name].severity if name in _RULES else Severity.WARNING
 
 
-# --- what a card says of itself ---------------------------------------------------
+# --- the card's own reports -----------------------------------------------------------
 
 
 def _slow_because_of_heat(reading: GpuReading) -> bool:
@@ -161,7 +161,7 @@ def _slow_because_of_heat(reading: GpuReading) -> bool:
         return False
     if Throttle.HW_THERMAL in throttle:
         return True
-    # Older drivers say only that the hardware slows the GPU down.
+    # Older drivers report only that the hardware slows the GPU down.
     return Throttle.HW_SLOWDOWN in throttle and Throttle.HW_POWER_BRAKE not in throttle
 
 
@@ -280,7 +280,7 @@ BRAKE = declare(
 )
 
 
-# --- what ingest knows of a node --------------------------------------------------
+# --- ingest's facts about a node ------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +377,7 @@ DRIVER = declare(
 )
 
 
-# --- what queries find ------------------------------------------------------------
+# --- rules that queries decide --------------------------------------------------------
 
 SILENT = declare(
     AlertRule(

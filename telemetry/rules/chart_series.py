@@ -79,7 +79,7 @@ class ChartSeries(TypedDict):
 
     step_seconds: int
     at: list[int]
-    """Unix seconds at which each bucket begins."""
+    """Whether the node's Alert covers it. Then it gets no Alert."""
     n: list[int]
     util_min_pct: list[float | None]
     util_avg_pct: list[float | None]

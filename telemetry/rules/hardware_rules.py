@@ -33,7 +33,7 @@ def causes_of(reading: GpuReading) -> tuple[AlertRule, ...]:
     ['thermal slowdown']
     """
     if not reading.answers:
-        # Nothing else is known of it.
+        # No other value of it is known.
         return (alert_rules()[LOST],)
     return active_rules(reading)
 

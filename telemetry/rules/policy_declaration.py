@@ -36,7 +36,7 @@ UNITS = (
 
 
 class PolicyInvalid(FieldsRefused):
-    """A rule is out of its limits or contradicts another one."""
+    """A rule is outside its limits or contradicts another one."""
 
     code = "policy-invalid"
 
@@ -49,7 +49,7 @@ class PolicyInvalid(FieldsRefused):
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """One rule as it is declared. Limits and default are in the unit of the row."""
+    """One declared rule. Limits and default are in the unit of the row."""
 
     name: str
     """Name of the dataclass's field."""
@@ -58,13 +58,13 @@ class PolicyRule:
     """Name on screen, without the unit beside it; empty: only the admin shows it."""
     meaning: str
     says_unit: bool = False
-    """Whether the meaning names the unit, and what 0 means, itself."""
+    """Whether the meaning itself names the unit and explains 0."""
     shown: str = ""
     """The default in words, such as "14 days"."""
     least: float | None = None
     most: float | None = None
     floor: float | None = None
-    """Least that the dataclass itself accepts, where code may go below ``least``."""
+    """Least value that the dataclass accepts, if code may go below ``least``."""
     group: str = ""
     """Title under which the page shows it; empty: with the other rules."""
     column_label: str = ""
@@ -72,7 +72,7 @@ class PolicyRule:
 
     @property
     def column(self) -> str:
-        """Return the name in the row, which keeps a ratio where the value has permille.
+        """Return the name in the row, which has a ratio where the value has permille.
 
         >>> PolicyRule("late_return_permille", 500, "", "").column
         'late_return_ratio'
@@ -83,7 +83,7 @@ class PolicyRule:
 
     @property
     def is_converted(self) -> bool:
-        """Whether the row keeps it in another form than the dataclass."""
+        """Return whether the row keeps it in another form than the dataclass."""
         return self.column != self.name or self.kind in ("words", "lines", "choice")
 
     @property
@@ -106,12 +106,12 @@ class PolicyRule:
 
     @property
     def unit(self) -> str:
-        """Return the unit that the row's name ends in; empty: a number or words."""
+        """Return the unit at the end of the row's name; empty: a number or words."""
         return unit_of(self.column)
 
     @property
     def help(self) -> str:
-        """Return the meaning with its unit and, where it is declared, the default."""
+        """Return the meaning with its unit and, if it is declared, the default."""
         if self.says_unit:
             return self.meaning
         values = {"meaning": self.meaning, "default": self.default}
@@ -150,13 +150,13 @@ class PolicyRule:
 
     @property
     def row_default(self) -> Any:
-        """Return the default as the row keeps it."""
+        """Return the default in the form of the row."""
         default = self.to_row(self.default)
         return _whole_or_float(default) if self.kind == "ratio" else default
 
     @property
     def row_limits(self) -> tuple[float | None, float | None]:
-        """Return the least and the most that the row takes."""
+        """Return the least and the largest value that the row accepts."""
         if self.kind in ("words", "lines", "choice"):
             return None, None
         if self.column == self.name:
@@ -167,7 +167,7 @@ class PolicyRule:
         )
 
     def to_row(self, value: Any) -> Any:
-        """Return a value as the row keeps it: codes and names as text."""
+        """Return a value in the form of the row. Codes and names become text."""
         if self.kind == "words":
             return " ".join(str(code) for code in value)
         if self.kind == "lines":
@@ -177,7 +177,7 @@ class PolicyRule:
         return value if self.column == self.name else value / PERMILLE
 
     def from_row(self, stored: Any) -> Any:
-        """Return the value of what the row keeps.
+        """Convert a value of the row.
 
         Raises:
             PolicyInvalid: it cannot be read.
@@ -236,7 +236,7 @@ def check_limits_of(policy: Any) -> None:
     """Check every number of a policy against its declared limits.
 
     Raises:
-        PolicyInvalid: names the first field that is wrong.
+        PolicyInvalid: names the first invalid field.
     """
     # Every booking makes a policy: the limits are read from the rules once.
     kind = type(policy)
@@ -274,7 +274,7 @@ def check_between(name: str, value: float, least: float, most: float) -> None:
     """Refuse a number outside of two limits.
 
     Raises:
-        PolicyInvalid.
+        PolicyInvalid: the number is outside.
     """
     if not math.isfinite(value) or not least <= value <= most:
         raise PolicyInvalid(
@@ -284,7 +284,7 @@ def check_between(name: str, value: float, least: float, most: float) -> None:
 
 
 def unit_of(name: str) -> str:
-    """Return the unit that a name ends in; empty: a plain number or words.
+    """Return the unit at the end of a name; empty: a plain number or words.
 
     >>> unit_of("freeze_seconds"), unit_of("gpus_at_once")
     ('seconds', '')

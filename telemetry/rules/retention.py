@@ -52,7 +52,7 @@ class RetentionTimes:
         """Check every rule, and the rules against each other.
 
         Raises:
-            PolicyInvalid: names the first field that is wrong.
+            PolicyInvalid: names the first invalid field.
         """
         check_limits_of(self)
         if self.keep_hour_days < self.keep_minute_days:

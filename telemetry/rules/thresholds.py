@@ -194,7 +194,7 @@ class JudgePolicy:
         least=1,
         most=MOST_XID,
     )
-    """Never a finding, whatever the other two lists hold."""
+    """Never a finding, even if one of the other two lists has it."""
     xid_stands_seconds: int = rule(
         DAY_SECONDS,
         sentence("xid stands"),
@@ -224,7 +224,7 @@ class JudgePolicy:
         most=2**20,
         floor=0,
     )
-    """A person who starts a program chooses its name."""
+    """A limit is needed because a person chooses the names of their own programs."""
     warn_after_seconds: int = rule(
         60,
         sentence("warn after"),
@@ -252,7 +252,7 @@ class JudgePolicy:
         """Check every field, and the fields against each other.
 
         Raises:
-            PolicyInvalid: names the first field that is wrong.
+            PolicyInvalid: names the first invalid field.
         """
         check_limits_of(self)
         if twice := set(self.xid_critical) & set(self.xid_warning):

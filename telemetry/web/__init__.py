@@ -1,1 +1,1 @@
-"""What the pages of all apps share: forms, error sentences, spreadsheets."""
+"""Shared parts of the pages of all apps: forms, error sentences, spreadsheets."""

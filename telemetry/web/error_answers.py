@@ -1,4 +1,4 @@
-"""How pages, forms and programs get to see an error: one function for each."""
+"""Errors for pages, forms and programs: one function for each."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -11,29 +11,28 @@ from telemetry.protocol.coded_error import PROBLEM_TYPE, CodedError, problem_det
 from telemetry.web.translation import translated
 
 RETRY_SECONDS = 5
-"""Retry-After of a problem that passes, where the error names no other."""
+"""Retry-After of a passing problem, if the error has no time of its own."""
 
 
 def message_of(error: CodedError) -> str:
-    """Return what an error says to a person, in the reader's time zone."""
+    """Return an error's sentences for a person, in the reader's time zone."""
     return error.text(timezone.get_current_timezone())
 
 
 def add_errors(
     form: forms.BaseForm, error: CodedError, names: Mapping[str, str] | None = None
 ) -> int:
-    """Show an error in a form: wrong fields by the field, everything else on top.
+    """Show an error in a form: invalid fields by the field, everything else on top.
 
     Return the HTTP status of the page with the form.
 
     Args:
         form: a bound form.
-        error: what the service raised.
-        names: field of the error to field of the form, where they differ.
+        error: raised by the service.
+        names: field of the error to field of the form, if they differ.
 
     Raises:
-        CodedError: the same error, where it is a fault of the portal and not the
-            person's.
+        CodedError: the same error, if it is a fault of the portal and not the person's.
     """
     if error.status is None:
         raise error

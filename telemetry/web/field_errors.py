@@ -80,7 +80,7 @@ _BOUNDS = {
 
 
 def field_sentence(error: Mapping[str, Any]) -> str:
-    """Return what is wrong with one value, in a sentence.
+    """Return the fault of one value in a sentence.
 
     Args:
         error: an entry of ``ValidationError.errors()``: type, msg, ctx.
@@ -97,7 +97,7 @@ def field_sentence(error: Mapping[str, Any]) -> str:
     kind = str(error.get("type", ""))
     context = error.get("ctx") or {}
     if kind in ("value_error", "assertion_error"):
-        # A validator of ours: its sentence is written for people.
+        # The portal's own validators have sentences for people.
         return _as_sentence(str(context.get("error", ""))) or UNKNOWN
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]

@@ -19,7 +19,7 @@ class JsonTooDeep(ValueError):
 
 
 def unstorable(value: object) -> dict[str, str]:
-    """Return what is wrong with a document's values, by the path of each.
+    """Return the faults of a document's values, by the path of each.
 
     Raises:
         JsonTooDeep: it is nested too deeply.

@@ -9,7 +9,7 @@ from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError, one_line
 
 
 class CommandInvalid(CodedError):
-    """A command was given arguments that it cannot use."""
+    """A command was given invalid arguments."""
 
     code = "command-invalid"
 
@@ -21,8 +21,8 @@ class PlainCommand(BaseCommand):
         """Run the command.
 
         Raises:
-            CommandError: with exit status 2, where the rules refuse it or the input
-                cannot be used.
+            CommandError: with exit status 2, if the rules refuse it or the input is
+                invalid.
         """
         try:
             return super().execute(*args, **options)

@@ -1,8 +1,8 @@
-"""Forms whose refusals are written for people.
+"""Forms with error sentences for people.
 
 Every form of the project derives from one of these two classes. They replace Django's
-sentences ("Ensure this value is less than or equal to 5.", "Select a valid choice.")
-by plain ones that say what to enter. A sentence that a field brings itself stays.
+sentences ("Ensure this value is less than or equal to 5.", "Select a valid choice.") by
+plain ones that name the valid input. A field's own sentences stay.
 """
 
 from collections.abc import Iterator
@@ -19,16 +19,18 @@ MOST_BOUND_SHOWN = 10**9
 
 
 class PlainErrors(forms.BaseForm):
-    """Mixin: a form that says in plain words what is wrong."""
+    """Mixin: a form with errors in plain words."""
 
     def full_clean(self) -> None:
-        """Validate, with plain sentences on every field, late ones included."""
+        """Validate, with plain sentences on every field, including fields added
+        late.
+        """
         for field in self.fields.values():
             _speak_plainly(field)
         super().full_clean()
-        # Some checks of Django do not look at the field's own sentences.
+        # Some checks of Django do not use the field's own sentences.
         if self.errors:
-            # In the reader's language on both sides.
+            # Both sides are in the reader's language.
             plain = {str(django): words for django, words in _OF_VALIDATORS}
             for errors in self.errors.as_data().values():
                 for error in errors:
@@ -185,7 +187,7 @@ def _number_messages(field: Any) -> dict[str, str]:
 
 
 def _bound_text(bound: Any) -> str:
-    """Return a bound in figures; "" for none, or one that nobody reaches."""
+    """Return a bound in figures; "" for no bound, or for one that is out of reach."""
     value = bound() if callable(bound) else bound
     if value is None or abs(value) > MOST_BOUND_SHOWN:
         return ""
@@ -193,7 +195,7 @@ def _bound_text(bound: Any) -> str:
 
 
 def _example(field: forms.Field) -> str | None:
-    """Say what to enter, with an example; None: the field takes any text.
+    """Return what to enter, with an example; None if the field takes any text.
 
     The sentence is English, for gettext.
     """

@@ -1,4 +1,4 @@
-"""What the address of a page may say: good parts are kept, bad ones are named."""
+"""Read the address of a page: valid parts are kept, and invalid ones are named."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from telemetry.web.translation import translated
 
 @dataclass(frozen=True)
 class QueryFilters:
-    """Values that an address names, and notices of the parts that are invalid."""
+    """The values of an address, and notices of its invalid parts."""
 
     values: dict[str, Any]
     notices: list[str] = field(default_factory=list)
@@ -21,7 +21,7 @@ class QueryFilters:
 def read_filters(
     form_class: type[forms.Form], query: Mapping[str, Any]
 ) -> QueryFilters:
-    """Read an address leniently: keep the good parts, name the bad ones."""
+    """Read an address leniently: keep the valid parts, name the invalid ones."""
     form = form_class(query)
     form.full_clean()
     notices = [
@@ -37,7 +37,7 @@ def read_filters(
 
 
 def whole_number(text: str) -> int:
-    """Return a key or a version from an address or a form; 0 where it is invalid.
+    """Return a key or a version from an address or a form; 0 if it is invalid.
 
     >>> whole_number("17"), whole_number("-1"), whole_number("9" * 5000)
     (17, 0, 0)

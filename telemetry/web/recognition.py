@@ -1,9 +1,9 @@
-"""Texts that the database keeps in English, recognised as sentences again.
+"""Recognise texts that the database keeps in English as sentences.
 
-The reason of an ended job, the notes of a saved plan and the like are stored as the
-English text alone, because programs read them. A page shows them to a reader of another
-language. This module finds the template that such a text was made of among the
-translated templates, and with it the values.
+The reason of an ended job, the notes of a saved plan and similar texts are stored in
+English alone, because programs read them. A page shows them to a reader of another
+language. This module finds the template and the values of such a text among the
+translated templates.
 """
 
 import re
@@ -21,9 +21,9 @@ from telemetry.web.translation import translated
 
 FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 CLEAR_LETTERS, CLEAR_BEGINNING = 8, 4
-"""A template with fewer letters outside of its fields, or before the first of them,
-could match texts of people, for example "{first} to {last}". It counts only inside of
-another, and its values must be single words, or texts that are recognised themselves.
+"""A template with fewer letters outside of its fields, or before the first field, could
+match texts of people, for example "{first} to {last}". It counts only inside another
+template, and its values must be single words or recognised texts.
 """
 DAY_FIELDS = {
     "weekday": "Mon|Tue|Wed|Thu|Fri|Sat|Sun",
@@ -32,20 +32,20 @@ DAY_FIELDS = {
     "year": r"\d{4}",
     "time": r"\d{2}:\d{2}",
 }
-"""What the fields of a date look like. A template of these fields alone has no letters
-to be found by, for example "{weekday} {day} {month} {time}".
+"""Patterns of the fields of a date. A template of these fields alone has no letters to
+be found by, for example "{weekday} {day} {month} {time}".
 """
 SENTENCES = re.compile(r"(?<=\.) (?=[A-Z“])")
 JOINTS = tuple(map(re.compile, (r"(?<=\.)( )(?=[A-Z“])", "(; )", "(, )", "(: )")))
-"""What separates texts that ``joined`` put together."""
+"""Separators of texts that ``joined`` put together."""
 MOST_CHARACTERS = 700
-"""Longer texts are logs or files, and no sentence."""
+"""Longer texts are logs or files, not sentences."""
 MOST_DEPTH = 4
-"""How deep sentences may be nested in the values of others."""
+"""Deepest nesting of sentences in the values of others."""
 
 
 class KnownTemplate(NamedTuple):
-    """A template with fields, and how its translation is asked for."""
+    """A template with fields, and the arguments that look up its translation."""
 
     template: str
     part: str
@@ -53,9 +53,9 @@ class KnownTemplate(NamedTuple):
     clear: bool
     """Whether it is a date, or has CLEAR_LETTERS, or CLEAR_BEGINNING at its start."""
     one: str
-    """The template for one thing, where it has a plural."""
+    """The template for one thing, if it has a plural."""
     number: int
-    """For how many things the template is."""
+    """The number of things for which the template is used."""
 
 
 def shown(text: str) -> str:
@@ -63,7 +63,7 @@ def shown(text: str) -> str:
 
     Args:
         text: a Sentence, or the English text of one. A text of no known template is
-            returned as it is, for example one that a user wrote.
+            returned unchanged, for example a text of a user.
     """
     language = get_language()
     if isinstance(text, Sentence):
@@ -78,7 +78,7 @@ def shown_values(data: Any, names: Collection[str]) -> Any:
 
     Args:
         data: dictionaries and lists are walked through and copied.
-        names: the fields whose texts people read. Those of other fields stay, since
+        names: the fields whose texts people read. Other fields are not changed, because
             programs compare them.
     """
     if isinstance(data, dict):
@@ -184,7 +184,7 @@ def _is_date(template: str) -> bool:
 
 @lru_cache(maxsize=2048)
 def _pattern(template: str) -> re.Pattern[str]:
-    """Return what the texts of a template look like."""
+    """Return the pattern of the texts of a template."""
     parts = FIELD.split(template)
     forms = DAY_FIELDS if _is_date(template) else {}
     return re.compile(
@@ -197,7 +197,7 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 
 def _group(name: str, before: list[str], forms: Mapping[str, str]) -> str:
-    """Return the pattern of a field; one that is named again must have its value."""
+    """Return the pattern of a field. A repeated field must have the same value."""
     if name in before[1::2]:
         return f"(?P={name})"
     return f"(?P<{name}>{forms.get(name, '.+?')})"

@@ -1,4 +1,4 @@
-"""Tables for a spreadsheet: plain cells that it will not run."""
+"""Tables for a spreadsheet, with cells that it will not run as formulas."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def series_rows(series: ChartSeries, *, of: str) -> Iterator[list[str]]:
     """Return head and rows of a series. A gap is an empty cell, and not 0.
 
     Args:
-        of: name of the subject. It is tamed, because a Node or an Account may have an
-            odd name.
+        of: name of the subject. Formulas in it are escaped, because a Node or an
+            Account may have an odd name.
     """
     yield ["of", "at", "seconds", *_COLUMNS]
     columns = [series[name] for name in _COLUMNS]  # type: ignore[literal-required]

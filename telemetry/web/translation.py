@@ -1,9 +1,9 @@
-"""The one place where sentences of the domain become the reader's language.
+"""The one place where sentences of the domain are translated for the reader.
 
-Pages need nothing: templates, ``format_html`` and the errors of forms call
-``Sentence.__html__``, which ends here. Problem details are translated in
-``gpuportal.http.problems``. Everything else that leaves the portal as text (mails, JSON
-for our own scripts, messages of Django) goes through ``translated``.
+Pages do nothing: templates, ``format_html`` and the errors of forms call
+``Sentence.__html__``, which calls this module. Problem details are translated in
+``gpuportal.http.problems``. All other texts that leave the portal (mails, JSON for its
+own scripts, messages of Django) go through ``translated``.
 """
 
 import logging
@@ -20,8 +20,8 @@ def translated(text: str) -> str:
     """Return a text in the active language, as a plain string.
 
     Args:
-        text: a Sentence is translated with its values; any other string is returned as
-            it is.
+        text: a Sentence is translated with its values; any other string is returned
+            unchanged.
     """
     if not isinstance(text, Sentence):
         return text
@@ -48,7 +48,7 @@ def translated(text: str) -> str:
 
 
 def _plural_number(number: float) -> int:
-    """Return a number for the rule of plurals; a fraction counts as several things."""
+    """Return a number for the plural rule. A fraction counts as several things."""
     return int(number) if number == int(number) else 2
 
 
@@ -60,11 +60,12 @@ def _is_english() -> bool:
 def translated_values(data: Any) -> Any:
     """Return JSON-ready data with every sentence in it in the active language.
 
-    In English the data is returned as it is: JSON sees a Sentence as its English text.
+    In English the data is returned unchanged, because JSON sees a Sentence as its
+    English text.
 
     Args:
         data: dictionaries, lists and tuples are walked through and copied; their keys
-            are left alone.
+            are not changed.
     """
     return data if _is_english() else _translate_nested(data)
 

@@ -112,7 +112,7 @@ class NvmlGpu(QueriedGpu):
         return self.known_memory
 
     def celsius(self) -> int | None:
-        """Temperature of the chip."""
+        """Return the temperature of the chip."""
         value = self.ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)
         return plausible.plausible_integer(value, hardware.MOST_CELSIUS, least=1)
 
@@ -124,33 +124,37 @@ class NvmlGpu(QueriedGpu):
         return None if speed is None else min(speed, 100)
 
     def watts(self) -> float | None:
-        """Power drawn."""
+        """Return the power drawn."""
         milliwatts = self.ask(nvml.nvmlDeviceGetPowerUsage)
         return plausible.scaled(milliwatts, hardware.MOST_WATTS, per_unit=1000, least=1)
 
     def energy_and_memory_heat(self) -> tuple[float | None, int | None]:
-        """Joules since the driver was loaded, temperature of the memory: one call."""
+        """Return the joules since the driver was loaded and the temperature of the
+        memory.
+
+        Both come from one call.
+        """
         millijoules, celsius = self.ask_fields(
             (nvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, nvml.NVML_FI_DEV_MEMORY_TEMP)
         )
         if millijoules is None:  # a driver that knows the older call only
             millijoules = self.ask(nvml.nvmlDeviceGetTotalEnergyConsumption)
-        # Cards without the sensor answer 0, with a success code.
+        # Cards without the sensor return 0 with a success code.
         heat = plausible.plausible_integer(celsius, hardware.MOST_CELSIUS, least=1)
         return plausible.scaled(millijoules, MOST_JOULES, per_unit=1000), heat
 
     def sm_mhz(self) -> int | None:
-        """Clock of the processors."""
+        """Return the clock of the processors."""
         clock = self.ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)
         return plausible.plausible_integer(clock, hardware.MOST_MHZ, least=1)
 
     def memory_mhz(self) -> int | None:
-        """Clock of the memory."""
+        """Return the clock of the memory."""
         clock = self.ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM)
         return plausible.plausible_integer(clock, hardware.MOST_MHZ, least=1)
 
     def pstate(self) -> int | None:
-        """Performance state, 0 to 15; NVML says 32 for "unknown"."""
+        """Return the performance state, 0 to 15. NVML's 32 means "unknown"."""
         return plausible.plausible_integer(
             self.ask(nvml.nvmlDeviceGetPerformanceState), 15
         )

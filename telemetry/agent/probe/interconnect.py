@@ -1,4 +1,4 @@
-"""Ask on a separate thread how the Gpus of a machine are connected.
+"""Query on a separate thread how the Gpus of a machine are connected.
 
 16 Gpus have 120 pairs, with up to two calls each. On a slow bus that takes half a
 minute, during which the Gpus are sampled as usual.
@@ -18,7 +18,7 @@ STUCK_SECONDS = 5.0
 
 
 class TopologyQuery:
-    """Starts to ask the driver about every pair of these cards."""
+    """Queries the driver about every pair of these cards."""
 
     def __init__(self, cards: Iterable[NvmlGpu]) -> None:
         self._links: list[Link] = []
@@ -32,7 +32,7 @@ class TopologyQuery:
 
     @property
     def stuck(self) -> bool:
-        """Whether the driver has not returned from the call for one pair for long."""
+        """Whether the call for one pair has not returned for long."""
         waits_seconds = time.monotonic() - self._asked_at
         return self._thread.is_alive() and waits_seconds > STUCK_SECONDS
 
@@ -43,7 +43,7 @@ class TopologyQuery:
         return tuple(self._links)
 
     def close(self) -> None:
-        """Stop asking. Returns once the thread has left the driver."""
+        """Stop the queries. Returns once the thread has left the driver."""
         self._closed = True
         self._thread.join(STUCK_SECONDS)
 

@@ -20,7 +20,9 @@ ALL_LINKS = 0xFFFFFFFF
 
 
 def link_rates(card: NvmlGpu, now: float) -> dict[str, Any]:
-    """Rates of PCIe and NVLink, bytes per second. `now`: monotonic seconds."""
+    """Return the rates of PCIe and NVLink in bytes per second. `now`: monotonic
+    seconds.
+    """
     sent, received = (
         card.ask(nvml.nvmlDeviceGetPcieThroughput, direction)
         for direction in (nvml.NVML_PCIE_UTIL_TX_BYTES, nvml.NVML_PCIE_UTIL_RX_BYTES)

@@ -97,7 +97,7 @@ def _cards_at(index: int) -> list[NvmlGpu] | None:
 def _side_by_side(
     call: Callable[[int], list[NvmlGpu] | None], indices: Sequence[int]
 ) -> list[list[NvmlGpu] | None]:
-    """Ask about several cards at once, because on a slow bus each takes seconds.
+    """Query several cards at once, because on a slow bus each takes seconds.
 
     The threads are daemons. A pool would wait at its end for a card that hangs.
     """
@@ -160,8 +160,11 @@ def instance_uuids(card: NvmlGpu) -> set[str]:
 
 
 def links(cards: Iterable[NvmlGpu]) -> Iterator[Link | None]:
-    """Yield the link of each pair of whole Gpus. Yields None after a call that tells
-    nothing of the pair, so that the caller sees that the driver answers."""
+    """Yield the link of each pair of whole Gpus.
+
+    Yields None after a call that shows nothing about the pair, so that the caller sees
+    that the driver answers.
+    """
     whole = [x for x in cards if x.handle is not None and not x.info.mig_parent]
     wired = set()
     for card in whole:

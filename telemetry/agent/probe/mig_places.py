@@ -17,7 +17,7 @@ from telemetry.agent.probe.nvml_call import quiet
 
 
 def places(uuids: Iterable[str]) -> dict[str, tuple[int, int, int]]:
-    """Ask the driver about each instance."""
+    """Return the place of each instance, from the driver."""
     found: dict[str, tuple[int, int, int]] = {}
     for uuid in uuids:
         handle = quiet(nvml.nvmlDeviceGetHandleByUUID, uuid)
