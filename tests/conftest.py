@@ -125,13 +125,9 @@ def django_db_setup(
     django_db_blocker: DjangoDbBlocker,
 ) -> Iterator[None]:
     """Make the test database, from one that was migrated before where it can."""
-    # Without pytest's plugin for its cache there is none.
-    cache = getattr(request.config, "cache", None)
-    kept = cache.mkdir("databases") if cache else Path(early.VAR, "databases")
-    kept.mkdir(exist_ok=True)
     with ExitStack() as stack:
         with django_db_blocker.unblock():
-            stack.enter_context(migrated_database(kept))
+            stack.enter_context(migrated_database(_kept_databases(request.config)))
         yield
         with django_db_blocker.unblock():
             stack.close()
@@ -140,8 +136,18 @@ def django_db_setup(
 @pytest.fixture(scope="session")
 def make_database(request: pytest.FixtureRequest) -> Callable[[Path], None]:
     """Make the SQLite file of a portal whose first start is not tested."""
-    cache = request.config.cache.mkdir("databases")
-    return lambda path: copy_migrated(cache, path)
+    kept = _kept_databases(request.config)
+    return lambda path: copy_migrated(kept, path)
+
+
+def _kept_databases(config: pytest.Config) -> Path:
+    """Return the folder of migrated databases; this run's own without a cache."""
+    cache = getattr(config, "cache", None)
+    if cache is not None:
+        return Path(cache.mkdir("databases"))
+    folder = Path(early.VAR, "databases")
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 # --- broker and channel layer ---------------------------------------------------

@@ -92,6 +92,8 @@ def _keep(made: sqlite3.Connection, kept: Path) -> None:
     draft = kept.with_suffix(f".{os.getpid()}")
     with contextlib.closing(sqlite3.connect(draft)) as into:
         made.backup(into)
-    for path in kept.parent.glob("*.sqlite3"):
-        path.unlink(missing_ok=True)
+    # In this order: a run beside this one finds the old file or the new one.
     draft.replace(kept)
+    for path in kept.parent.glob("*.sqlite3"):
+        if path != kept:
+            path.unlink(missing_ok=True)
