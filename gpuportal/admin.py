@@ -1,4 +1,4 @@
-"""The operator's acts on nodes and Gpus go into the audit log too.
+"""The operator's actions on nodes and Gpus go into the audit log too.
 
 Telemetry may not import the audit log, so its admin classes are extended here.
 """

@@ -52,7 +52,7 @@ class JsonParser(Parser):
     """Reads a body that is one JSON object, with values that the database can keep."""
 
     def parse_body(self, request: HttpRequest) -> Any:
-        """Return the object of a body; None where the body is ``null``.
+        """Return the object of a body; None if the body is ``null``.
 
         Raises:
             ValueError: it is not JSON.
@@ -88,7 +88,7 @@ def _sent(request: HttpRequest) -> dict[str, Any]:
     try:
         return JsonParser().parse_body(request) or {}
     except (ValueError, RequestRefused):
-        # The operation refuses it later on.
+        # The operation refuses it later.
         return {}
 
 
@@ -137,8 +137,8 @@ class PortalAPI(NinjaAPI):
     def urls(self) -> tuple[list[URLResolver | URLPattern], str, str]:
         """Return the addresses, for ``path()``.
 
-        SignInMiddleware would send programs to the login page; only the
-        schema is left to it.
+        SignInMiddleware would redirect programs to the login page. Only the schema is
+        left to it.
         """
         patterns, app_name, namespace = super().urls
         for pattern in patterns:
@@ -148,7 +148,7 @@ class PortalAPI(NinjaAPI):
         return patterns, app_name, namespace
 
     def get_openapi_schema(self, **where: Any) -> OpenAPISchema:
-        """Return the schema, with the problems that every operation may answer."""
+        """Return the schema, with the problems that every operation may return."""
         schema = super().get_openapi_schema(**where)
         with_problems(schema)
         return schema
@@ -172,8 +172,8 @@ api.add_router("", "gpuportal.board.api.router")
 
 @api.exception_handler(ValidationError)
 def _invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:
-    """Name each field that is wrong, with one sentence."""
-    # A place is (source, parameter, field, ...) or (source, field).
+    """Name each invalid field, with one sentence."""
+    # A location is (source, parameter, field, ...) or (source, field).
     fields = field_sentences(error.errors, skip=2)
     return problem_response(problems.fields_refusal(fields))
 
@@ -218,7 +218,9 @@ def _too_large(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
 @api.exception_handler(MultiPartParserError)
 @api.exception_handler(SuspiciousOperation)
 def _malformed(request: HttpRequest, error: Exception) -> HttpResponse:
-    """A body that is no form, a null character in a field's name, and the like."""
+    """Answer a body that is no form, a null character in a field's name, and the
+    like.
+    """
     return problem_response(
         RequestRefused("bad-request", sentence("The request cannot be read."))
     )
@@ -226,7 +228,9 @@ def _malformed(request: HttpRequest, error: Exception) -> HttpResponse:
 
 @api.exception_handler(Exception)
 def _unexpected_problem(request: HttpRequest, error: Exception) -> HttpResponse:
-    """A refusal or an outage as a problem; a crash is logged and says little."""
+    """Answer a refusal or an outage with a problem. A crash is logged and explained
+    briefly.
+    """
     refused = problems.refusal_of(error, request)
     if refused is None:
         log.error("%s %s failed", request.method, request.path, exc_info=error)

@@ -7,7 +7,7 @@ import django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuportal.settings")
 django.setup(set_prefix=False)
 
-# Consumers import models: only after Django is set up.
+# Consumers import models, so this comes after Django is set up.
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 

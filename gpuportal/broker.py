@@ -1,10 +1,10 @@
-"""The broker's address, and the protection of what is sent there.
+"""The broker's address, and the protection of the messages to it.
 
-A password goes over each new connection, and orders to nodes after it. So TLS
-(``rediss://``) checks the broker's certificate and its name in every client: redis-py
-does so by itself, kombu (Celery) only where the address asks for it.
+A password is sent over each new connection, and then commands to nodes. So TLS
+(``rediss://``) checks the broker's certificate and its name in every client. redis-py
+does so by default, kombu (Celery) only if the address requests it.
 
-No Django here: the node settings read it too.
+No Django here, because the node settings read it too.
 """
 
 from ipaddress import ip_address
@@ -24,12 +24,12 @@ def verified_url(url: str, *, ca_file: str = "") -> str:
     """Return the address with the checks of TLS written into it, for every client.
 
     Args:
-        url: ``rediss://...``; any other kind is returned as it is.
+        url: ``rediss://...``; any other kind is returned unchanged.
         ca_file: certificates (PEM) of the broker's certificate authority; "": those
             that the machine trusts.
 
     Raises:
-        BrokerUrlInvalid: the address turns a check off, or the file is not there.
+        BrokerUrlInvalid: the address turns a check off, or the file is missing.
     """
     parts = urlsplit(url)
     if parts.scheme != "rediss":

@@ -1,4 +1,4 @@
-"""The compiled translations: what each .po file becomes.
+"""The compiled translations of each .po file.
 
 Reads .po files with polib. Only the commands for translators use it.
 """
@@ -14,7 +14,9 @@ SCRIPTS = Path("static/js/words")
 READ = ("Language", "Content-Type", "Plural-Forms")
 """Headers of a catalogue that Python's gettext reads."""
 PLURAL_FORMS = re.compile(r"nplurals=(\d+);\s*plural=([n0-9\s()?:!=<>&|%]+);?\s*")
-"""gettext's formula: C's arithmetic of ``n``, which JavaScript reads the same."""
+"""gettext's formula. It has C's arithmetic of ``n``, which JavaScript reads the same
+way.
+"""
 
 
 def compiled(base: Path) -> dict[Path, bytes]:
@@ -28,7 +30,7 @@ def compiled(base: Path) -> dict[Path, bytes]:
     found: dict[Path, bytes] = {}
     for folder in sorted((base / LOCALE).glob("*/LC_MESSAGES")):
         words = polib.pofile(folder / "django.po")
-        # The tools' dates differ from run to run.
+        # The tools' dates differ in every run.
         words.metadata = {key: words.metadata[key] for key in READ}
         found[folder / "django.mo"] = words.to_binary()
         script = base / SCRIPTS / f"{folder.parent.name}.js"

@@ -1,7 +1,7 @@
 """Checks of the site's settings, before the first request.
 
-``manage.py check --deploy --database default`` runs them, and so does every
-unit of ``deploy/systemd`` before it starts; ``manage.py portal`` on its own.
+``manage.py check --deploy --database default`` runs them, and so does every unit of
+``deploy/systemd`` before it starts. ``manage.py portal`` runs them too.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from telemetry.models import Node
 
 @register(Tags.security)
 def production_is_meant(**_kwargs: Any) -> list[CheckMessage]:
-    """Refuse settings that are for a laptop where GPUPORTAL_PRODUCTION is set."""
+    """Refuse settings for development if GPUPORTAL_PRODUCTION is set."""
     if not settings.PRODUCTION:
         return []
     found: list[CheckMessage] = []
@@ -133,7 +133,7 @@ def database_is_migrated(
 ) -> list[CheckMessage]:
     """Refuse to start on a database that waits for an upgrade.
 
-    A check of deployments only: ``migrate`` itself runs the others.
+    This is a check of deployments only. ``migrate`` runs the others.
     """
     if "default" not in (databases or ()):
         return []

@@ -147,5 +147,5 @@ def start_threads(**_kwargs: object) -> None:
 
 @worker_shutdown.connect(weak=False)
 def stop_threads(**_kwargs: object) -> None:
-    """Leave no thread behind."""
+    """End all threads."""
     threads.stop()

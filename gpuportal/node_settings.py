@@ -1,8 +1,8 @@
-"""The settings of a node worker: its name and the ways to reach the portal.
+"""The settings of a node worker: its name and the addresses of the portal.
 
-Nodes run students' code and are not trusted. So nothing of the control side
-is read here: no Django, no database address, no secret key, only the
-variables below. The supervisor and ``deploy/`` set them.
+Nodes run students' code and are not trusted. So nothing of the control side is read
+here: no Django, no database address, no secret key, only the variables below. The
+supervisor and ``deploy/`` set them.
 """
 
 import os
@@ -31,14 +31,14 @@ class NodeSettingsError(ValueError):
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """The whole configuration of one node worker."""
+    """The configuration of one node worker."""
 
     name: str
     """Name the node was enrolled under; also its queue and stream name."""
     redis_url: str
     """Broker and streams, with the node's own ACL user in production."""
     web_url: str
-    """Where the portal's pages are, without a slash at the end."""
+    """Address of the portal's pages, without a slash at the end."""
     token_file: Path
     """File of mode 600 that holds the node's token for the web channel."""
     order_key_file: Path
@@ -46,19 +46,21 @@ class NodeSettings:
     node_dir: Path
     """Folder of the node's own state: one folder per job, shim records."""
     backend: str = "auto"
-    """``nvml``, ``simulated``, or ``auto``: NVML where a driver answers."""
+    """``nvml``, ``simulated``, or ``auto``: NVML if a driver answers."""
     sim_dir: Path | None = None
-    """Folder the simulated Gpus share with the jobs on them."""
+    """Folder that the simulated Gpus share with the jobs on them."""
     supervisor_pid: int | None = None
     """Process of ``manage.py portal``; jobs end with it. None in production."""
     allow_scripts: bool = False
     """Whether scripts may run if jobs have no separate Unix users."""
     own_ids: bool = False
     """Whether people without a Unix user get an id of their own on this node. Only
-    under ``manage.py portal``, where the portal and its one node are one machine."""
+    under ``manage.py portal``, where the portal and its one node are one machine.
+    """
     isolation: str = "auto"
-    """How far jobs are kept apart: ``watched``, ``enforced`` (then nothing starts
-    where that is not possible), or ``auto``: the best that this node can."""
+    """How far jobs are kept apart: ``watched``, ``enforced`` (nothing starts if that is
+    impossible), or ``auto``: the best level of this node.
+    """
 
     @property
     def queue(self) -> str:
@@ -67,11 +69,11 @@ class NodeSettings:
 
     @property
     def broker_url(self) -> str:
-        """Kombu's spelling of ``redis_url``."""
+        """``redis_url`` in kombu's spelling."""
         return paths.celery_url(self.redis_url)
 
     def token(self) -> str:
-        """Read the token; it may be renewed while the worker runs.
+        """Read the token, which may be renewed while the worker runs.
 
         Raises:
             NodeSettingsError: the file cannot be read or is empty.
@@ -91,7 +93,7 @@ class NodeSettings:
         """Build the settings from the environment.
 
         Raises:
-            NodeSettingsError: names the variable and what is wrong with it.
+            NodeSettingsError: names the invalid variable and its fault.
         """
         env = os.environ if environ is None else environ
         name = _required(env, "GPUPORTAL_NODE")

@@ -15,6 +15,6 @@ websocket_urlpatterns: list[URLPattern] = [
     path("ws/alerts/", AlertsConsumer.as_asgi()),
     *reservations_urls,
     *placement_urls,
-    # Otherwise an unknown address is a crash in the log.
+    # Without this an unknown address is a crash in the log.
     re_path("", WebsocketDenier.as_asgi()),  # type: ignore[arg-type]
 ]

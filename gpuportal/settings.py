@@ -1,8 +1,8 @@
 """Settings of the web, worker, beat and ingest processes.
 
-Everything that differs between sites comes from the environment; everything
-secret comes from a file of mode 600 under ``var/secret`` or the environment.
-Nodes do not read this file: see ``gpuportal/node_settings.py``.
+Settings that differ between sites come from the environment. Secrets come from a file
+of mode 600 under ``var/secret`` or from the environment. Nodes do not read this file:
+see ``gpuportal/node_settings.py``.
 """
 
 from ipaddress import ip_network
@@ -50,7 +50,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    # First, because every other one may use the address.
+    # First, because every other middleware may use the address.
     "gpuportal.http.middleware.NullMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -93,10 +93,10 @@ TEMPLATES = [
     },
 ]
 
-# --- data ------------------------------------------------------------------
-# IMMEDIATE: a deferred SQLite transaction that turns into a write cannot wait
-# and fails at once with "database is locked". FULL: a booking confirmed to a
-# student survives a power cut.
+# --- data -----------------------------------------------------------------------
+# IMMEDIATE: a deferred SQLite transaction that turns into a write cannot wait and fails
+# at once with "database is locked". FULL: a booking that was confirmed to a student
+# survives a power cut.
 if env("DATABASE_URL", default=""):
     DATABASES = {"default": env.db("DATABASE_URL")}
 else:
@@ -251,10 +251,11 @@ CHANNEL_LAYERS = {
     }
 }
 
-# --- pages -------------------------------------------------------------------
-# Each by its own name. docs/translation.md tells how to add one.
+# --- pages ------------------------------------------------------------------------
+# Each language by its own name. docs/translation.md explains how to add one.
 LANGUAGES = [("en", "English"), ("de", "Deutsch")]
-# For those who chose none and whose browser asks for none of them, and for mails.
+# For readers who chose no language and whose browser requests none of them, and for
+# mails.
 LANGUAGE_CODE = env("GPUPORTAL_LANGUAGE", default="en")
 if LANGUAGE_CODE not in dict(LANGUAGES):
     raise ImproperlyConfigured(
@@ -329,11 +330,12 @@ SESSION_COOKIE_SAMESITE = "Lax"
 if PRODUCTION:
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = True
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
-    # The proxy ends TLS and says so; health checks and metrics come from this machine.
+    # The proxy ends TLS and reports it. Health checks and metrics come from this
+    # machine.
     SECURE_SSL_REDIRECT = env.bool("SECURE_SSL_REDIRECT", default=True)
     SECURE_REDIRECT_EXEMPT = ["^healthz$", "^readyz$", "^metrics$"]
-    # A year. Other hosts of the institute's domain are not ours to decide for: neither
-    # sub-domains nor the browsers' preload list.
+    # A year. Other hosts of the institute's domain are not the portal's to decide for,
+    # so neither sub-domains nor the browsers' preload list.
     SECURE_HSTS_SECONDS = env.int("HSTS_SECONDS", default=365 * 24 * 3600)
     SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 2**20
@@ -343,24 +345,25 @@ MAIL_CONFIGURED = bool(env("EMAIL_URL", default=""))
 if MAIL_CONFIGURED:
     vars().update(env.email_url("EMAIL_URL"))
 DEFAULT_FROM_EMAIL = env("MAIL_FROM", default="GPU Portal <gpuportal@localhost>")
-# The address that people type; links in mails begin with it.
+# The address that people type. Links in mails begin with it.
 PORTAL_URL = env("PORTAL_URL", default="").rstrip("/")
 # Contact for users, as pages show it: a mail address, or any short text.
 PORTAL_CONTACT = env("PORTAL_CONTACT", default="").strip()
-# Networks inside the institute that webhooks may call; public addresses always may.
+# Networks inside the institute that webhooks may call. Public addresses always may be
+# called.
 WEBHOOK_ALLOWED_NETWORKS = env.list("WEBHOOK_ALLOWED_NETWORKS", default=[])
 for _network in WEBHOOK_ALLOWED_NETWORKS:
     try:
         ip_network(_network)
     except ValueError as error:
         raise ImproperlyConfigured(f"WEBHOOK_ALLOWED_NETWORKS: {error}") from error
-# Plain http to this very machine: for development only.
+# Plain http to this machine, for development only.
 WEBHOOK_LOOPBACK_HTTP = env.bool("WEBHOOK_LOOPBACK_HTTP", default=DEBUG)
 if WEBHOOK_LOOPBACK_HTTP and PRODUCTION:
     raise ImproperlyConfigured("WEBHOOK_LOOPBACK_HTTP is not for production")
 
-# --- the portal's own ----------------------------------------------------------
-# Simulated GPUs are refused in production unless the operator says so.
+# --- the portal's own settings ----------------------------------------------------
+# Simulated GPUs are refused in production unless the operator allows them.
 ALLOW_SIMULATED_GPUS = env.bool("ALLOW_SIMULATED_GPUS", default=not PRODUCTION)
 # Whether students' scripts may run if jobs have no separate Unix users.
 ALLOW_UNISOLATED_SCRIPTS = env.bool("ALLOW_UNISOLATED_SCRIPTS", default=False)
@@ -391,15 +394,15 @@ LOGGING = {
     # A visitor's 404 or a refused booking is not a warning for the operator.
     "loggers": {
         "django.request": {"level": "ERROR"},
-        # The server's own handlers know no bounds: a traceback for each socket that
-        # the database refuses.
+        # The server's own handlers have no bounds, and would log a traceback for each
+        # socket that the database refuses.
         "uvicorn": {
             "handlers": ["console"],
             "propagate": False,
             "level": env("LOG_LEVEL", default="WARNING"),
         },
-        # One line a request is the proxy's to write. Without this entry the line
-        # above would undo the server's --no-access-log.
+        # The proxy logs requests. Without this entry the line above would undo the
+        # server's --no-access-log.
         "uvicorn.access": {"handlers": [], "propagate": False},
     },
 }

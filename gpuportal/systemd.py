@@ -11,7 +11,7 @@ def ready() -> None:
     """Send READY=1 if systemd waits for it. Otherwise do nothing.
 
     The protocol is that of sd_notify(3): one datagram to the socket that
-    ``NOTIFY_SOCKET`` names; ``@`` stands for the zero byte of an abstract address.
+    ``NOTIFY_SOCKET`` names. An ``@`` in it means the zero byte of an abstract address.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):

@@ -46,8 +46,9 @@ def begin() -> None:
 
 
 def ages() -> dict[str, float | None]:
-    """Return seconds since each periodic task was last done; None: not since the
-    broker's start.
+    """Return the seconds since each periodic task was last done.
+
+    None: not since the broker's start.
 
     Raises:
         redis.RedisError: the broker does not answer.

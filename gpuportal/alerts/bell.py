@@ -1,4 +1,4 @@
-"""The bell of the top bar alone. Open pages fetch it when they hear of news."""
+"""The bell of the top bar alone. Open pages fetch it when they are notified of news."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render

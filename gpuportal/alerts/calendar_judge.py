@@ -140,7 +140,8 @@ class CalendarJudge:
         self._findings: dict[int, tuple[Finding, ...]] = {}
         self._scenes: dict[int, IntruderScene] = {}
 
-    # --- what Ingest asks ---------------------------------------------------------
+    # --- called by Ingest
+    # -------------------------------------------------------------------
 
     def judge(
         self, gpu_id: int, reading: GpuReading | None, age_seconds: float, now: datetime
@@ -148,7 +149,7 @@ class CalendarJudge:
         """Return the state of a Gpu. Its findings are kept for `findings`."""
         picture = self._picture
         if picture is None:
-            # Without the calendar nobody counts as an intruder or a squatter.
+            # Without the calendar no process counts as an intruder or a squatter.
             return bare_state(reading, age_seconds=age_seconds)
         self._watcher.policy = picture.policy
         holding, before = picture.at(gpu_id, now)
@@ -193,7 +194,8 @@ class CalendarJudge:
         holding, _before = picture.at(gpu_id, now)
         return holder_present(reading, holding, picture.owners)
 
-    # --- the thread that keeps it fresh ---------------------------------------------
+    # --- the thread that updates the picture
+    # ------------------------------------------------
 
     def refresh(self, now: datetime) -> None:
         """Read the picture again."""

@@ -257,7 +257,8 @@ def _audit(row: Response, word: str, *, now: datetime, **more: Any) -> None:
     )
 
 
-# --- what nodes answer ------------------------------------------------------------
+# --- reports of nodes
+# -------------------------------------------------------------------
 
 
 def record_fact(node_name: str, fact: dict[str, Any], now: datetime) -> bool:

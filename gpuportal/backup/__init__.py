@@ -1,1 +1,1 @@
-"""Backups that prove themselves: made, verified and restored by ``manage.py``."""
+"""Backups that verify themselves: made, verified and restored by ``manage.py``."""

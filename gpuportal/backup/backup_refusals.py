@@ -1,4 +1,4 @@
-"""Why a backup is not made, not restored, or not accepted."""
+"""The reasons why a backup is not made, not restored, or not accepted."""
 
 from telemetry.protocol.coded_error import CodedError
 
@@ -16,7 +16,7 @@ class BackupDamaged(CodedError):
 
 
 class BackupUnusable(CodedError):
-    """The backup is whole, but this portal or this database cannot take it."""
+    """The backup is complete, but this portal or this database cannot use it."""
 
     code = "backup-unusable"
 

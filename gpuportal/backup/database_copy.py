@@ -1,4 +1,4 @@
-"""The database as one file, and from that file into a database."""
+"""Copy the database into one file, and from that file into a database."""
 
 import gzip
 import json
@@ -28,12 +28,12 @@ FILES = {"sqlite": "database.sqlite3.gz", "postgresql": "database.dump"}
 
 
 def write_copy(folder: Path, now: datetime) -> dict[str, Any]:
-    """Copy the live database into a folder; return its figures.
+    """Copy the live database into a folder. Return its figures.
 
-    Copy and figures are of one state. Nobody waits: readers and writers go on.
+    Copy and figures are of one state. Readers and writers are not blocked.
 
     Args:
-        folder: of the backup; gets one file of `FILES`.
+        folder: folder of the backup, which gets one file of `FILES`.
         now: instant of the ranks in the figures.
 
     Raises:
@@ -79,7 +79,7 @@ def _write_postgresql(target: Path, now: datetime) -> dict[str, Any]:
 
 
 def server_environ(database: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment by which PostgreSQL's programs find a database."""
+    """Return the environment with which PostgreSQL's programs find a database."""
     named = {
         "PGHOST": database["HOST"],
         "PGPORT": database["PORT"],
@@ -99,7 +99,7 @@ def program(name: str) -> str:
     """
     found = shutil.which(name)
     if found is None:
-        # Debian keeps the programs of servers out of the path.
+        # Debian does not put the programs of servers into the path.
         servers = Path("/usr/lib/postgresql").glob(f"*/bin/{name}")
         newest = max(servers, key=lambda p: float(p.parts[-3]), default=None)
         found = None if newest is None else str(newest)
@@ -120,7 +120,7 @@ def _run(command: list[str], environ: Mapping[str, str]) -> None:
         raise BackupNotMade(f"{Path(command[0]).name} failed: {lines[0]}")
 
 
-# --- back ------------------------------------------------------------------------
+# --- restore --------------------------------------------------------------------------
 
 
 def unpack_sqlite(copy: Path, target: Path) -> None:
@@ -149,8 +149,8 @@ def restore_postgresql(
     Args:
         copy: file of pg_dump.
         database: as in Django's ``DATABASES``; it must be empty.
-        roles: False leaves out what was granted to roles, which a scratch server
-            does not have.
+        roles: False leaves out the grants to roles, which a scratch server does not
+            have.
 
     Raises:
         BackupDamaged: pg_restore refuses the file.
@@ -175,14 +175,14 @@ def is_empty() -> bool:
 
 
 def run_here(*arguments: str, **environ: str) -> str:
-    """Run Python in the checkout with the settings of this process; return its output.
+    """Run Python in the checkout with the settings of this process. Return its output.
 
     Args:
         arguments: of the interpreter.
-        environ: what differs, such as DATABASE_URL.
+        environ: different variables, such as DATABASE_URL.
 
     Raises:
-        BackupUnusable: it failed; says its last line.
+        BackupUnusable: it failed, with its last line.
     """
     changed = os.environ | {"DJANGO_SETTINGS_MODULE": "gpuportal.settings"} | environ
     done = subprocess.run(
@@ -200,8 +200,9 @@ def run_here(*arguments: str, **environ: str) -> str:
 
 
 def facts_of(now: str, **environ: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the figures of the database that an environment names, and what is wrong
-    with its books."""
+    """Return the figures of the database that an environment names, and the faults of
+    its books.
+    """
     text = run_here("-m", "gpuportal.backup.facts", now, **environ)
     found = json.loads(text.strip().splitlines()[-1])
     return found["facts"], found["findings"]

@@ -2,9 +2,9 @@
 
     python -m gpuportal.backup.facts INSTANT
 
-prints them as JSON for the database of the settings, and what `check_books` finds.
-``INSTANT`` (ISO 8601, aware) is the time for which ranks are computed, because usage
-fades as time goes by.
+prints them as JSON for the database of the settings, together with the findings of
+`check_books`. ``INSTANT`` (ISO 8601, aware) is the time for which ranks are computed,
+because usage decays over time.
 """
 
 import hashlib
@@ -20,7 +20,9 @@ from django.apps import apps
 from django.db.models import Model
 
 MOST_ROWS = 200_000
-"""Of a larger table, such as the minutes of telemetry, the newest rows are compared."""
+"""Most rows that are compared. Of a larger table, such as the minutes of telemetry,
+they are the newest ones.
+"""
 
 
 def collect_facts(now: datetime) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def quotas() -> dict[str, dict[str, Any]]:
 
 
 def ranks(now: datetime) -> list[dict[str, Any]]:
-    """Return every row of the Fair Tree; none where there is no account."""
+    """Return every row of the Fair Tree; none if there is no account."""
     from reservations.management.commands.fairshare import live_rows
     from reservations.models import Account
 
@@ -97,7 +99,7 @@ def _table(model: type[Model]) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """Return a value of a column as JSON has it, the same for both databases."""
+    """Return a value of a column in the form of JSON, the same for both databases."""
     if isinstance(value, bytes | memoryview):
         return bytes(value).hex()
     if value is None or isinstance(value, bool | int | float | str | list | dict):
@@ -108,13 +110,13 @@ def _plain(value: object) -> object:
 def differences(
     original: dict[str, Any], restored: dict[str, Any], *, same_schema: bool
 ) -> Iterator[str]:
-    """Yield one line for each figure that is not the same.
+    """Yield one line for each different figure.
 
     Args:
         original: figures of the data that were backed up.
         restored: figures of the restored copy.
         same_schema: False if the copy was migrated to a newer schema. Then tables may
-            have more rows, and other columns, than they had.
+            have more rows, and other columns, than before.
     """
     for kind in ("balances", "quotas") if same_schema else ("balances",):
         for name in sorted(original[kind].keys() | restored[kind].keys()):

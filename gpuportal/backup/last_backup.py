@@ -16,12 +16,12 @@ LATE_SECONDS = 36 * 3600.0
 
 
 class LastBackup(Struct, frozen=True):
-    """Times are Unix seconds; None: never."""
+    """The record of the last backup. Times are Unix seconds; None: never."""
 
     made_at: float | None = None
     verified_at: float | None = None
     failure: str = ""
-    """Why the last try failed; empty if it did not."""
+    """Why the last attempt failed; empty if it did not."""
 
 
 def _file() -> Path:
@@ -37,10 +37,10 @@ def read_last() -> LastBackup:
 
 
 def trouble() -> str:
-    """Return one sentence where the operator must look after the backups, or "".
+    """Return one sentence if the operator must look after the backups, otherwise "".
 
-    A site that never made one with the command may have another way, so it hears
-    nothing.
+    A site that never made a backup with the command may use another method, so it gets
+    no sentence.
     """
     last = read_last()
     if last.failure:
@@ -82,7 +82,7 @@ def note_verified() -> None:
 
 
 def note_failure(why: str) -> None:
-    """Record why a backup was not made or is not good."""
+    """Record why a backup was not made or is damaged."""
     _write(replace(read_last(), failure=why[:500]))
 
 

@@ -1,4 +1,6 @@
-"""The manifest of a backup: versions, sums of the files, and figures of the data."""
+"""The manifest of a backup: versions, checksums of the files, and figures of the
+data.
+"""
 
 import hashlib
 from pathlib import Path
@@ -11,7 +13,7 @@ from telemetry.protocol import codec
 
 FILE = "manifest.json"
 FORMAT = 1
-"""Raised when an older portal could not read a backup any more."""
+"""Increased when an older portal can no longer read a backup."""
 MOST_BYTES = 64 * 2**20
 CHUNK_BYTES = 2**20
 
@@ -38,11 +40,11 @@ class Manifest(Struct, frozen=True):
     files: dict[str, FileSum]
     """Every other file of the backup by name."""
     facts: dict[str, Any]
-    """``gpuportal.backup.facts.collect_facts`` of the data."""
+    """Result of ``gpuportal.backup.facts.collect_facts`` for the data."""
 
 
 def file_sum(path: Path) -> FileSum:
-    """Read a file and return its size and its sum."""
+    """Read a file. Return its size and its checksum."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):

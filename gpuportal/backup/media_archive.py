@@ -13,8 +13,8 @@ from gpuportal.backup.backup_refusals import BackupDamaged
 class _FixedLength:
     """Reads as many bytes as a file had when it was opened.
 
-    A log may be trimmed while it is read. The rest is then zeros, because the length
-    is in the archive already.
+    A log may be trimmed while it is read. The missing bytes are then zeros, because the
+    archive already has the length.
     """
 
     def __init__(self, file: BinaryIO, size: int) -> None:
@@ -27,10 +27,10 @@ class _FixedLength:
 
 
 def write_archive(folder: Path, archive: Path) -> int:
-    """Write the files below a folder, which may change meanwhile; return their number.
+    """Write the files below a folder, which may change meanwhile. Return their number.
 
-    Only folders and plain files are taken, and no link is followed. A folder that is
-    not there gives an empty archive.
+    Only folders and plain files are written, and no link is followed. A missing folder
+    gives an empty archive.
     """
     count = 0
     with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
@@ -59,7 +59,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def read_archive(archive: Path, folder: Path) -> int:
-    """Write the files of an archive below a new folder; return their number.
+    """Write the files of an archive below a new folder. Return their number.
 
     Raises:
         BackupDamaged: the archive cannot be read, or names a file outside the folder.

@@ -1,9 +1,10 @@
-"""Every row of an SQLite backup into an empty, migrated PostgreSQL database.
+"""Copy every row of an SQLite backup into an empty, migrated PostgreSQL database.
 
     GPUPORTAL_BACKUP_SQLITE=FILE python -m gpuportal.backup.row_transfer
 
 The settings name the file as the database ``backup``. Both must have run the same
-migrations. All rows go in one transaction, so a failure leaves the target empty.
+migrations. All rows are written in one transaction, so a failure leaves the target
+empty.
 """
 
 from typing import Any
@@ -17,13 +18,13 @@ SOURCE = "backup"
 
 
 def transfer() -> int:
-    """Copy all rows by COPY; return their number."""
+    """Copy all rows by COPY. Return their number."""
     from gpuportal.backup.facts import sorted_models
 
     models = sorted_models()
     tables = ", ".join(f'"{model._meta.db_table}"' for model in models)
     with transaction.atomic(), connection.cursor() as cursor:
-        # The backup has the rows that migrate makes, such as permissions, too.
+        # The backup also has the rows that migrate makes, such as permissions.
         cursor.execute(f"TRUNCATE {tables}")
         count = sum(_copy_table(cursor, model) for model in models)
         # Foreign keys are checked at the end, so the order of the tables is free.

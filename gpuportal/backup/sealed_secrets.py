@@ -17,7 +17,7 @@ Recipient: TypeAlias = pyrage.x25519.Recipient | pyrage.ssh.Recipient
 
 
 def make_key(path: Path) -> str:
-    """Write a new private key, mode 600; return the public key.
+    """Write a new private key, mode 600. Return the public key.
 
     Raises:
         BackupNotMade: the file exists or cannot be written.
@@ -34,7 +34,7 @@ def make_key(path: Path) -> str:
 
 
 def recipient(text: str) -> Recipient:
-    """Return a public key: ``age1...`` or a line of OpenSSH (ed25519, rsa).
+    """Parse a public key: ``age1...`` or a line of OpenSSH (ed25519, rsa).
 
     Raises:
         BackupKeyWrong: it is neither.

@@ -56,10 +56,10 @@ def make_backup(
 ) -> BackupSummary:
     """Write a backup into a new folder below ``folder``, named by the instant.
 
-    Until it is whole, the name ends with `.partial`. What fails leaves nothing.
+    Until it is complete, the name ends with `.partial`. A failed backup is removed.
 
     Args:
-        folder: holds the backups; it is made where it is missing.
+        folder: folder of the backups. It is made if it is missing.
         key: encrypts the secrets; None leaves them out.
         now: instant of the data.
 
@@ -101,16 +101,16 @@ def make_backup(
 
 
 def version() -> str:
-    """Return the version of this checkout, as pyproject.toml has it."""
+    """Return the version of this checkout from pyproject.toml."""
     with (settings.BASE_DIR / "pyproject.toml").open("rb") as file:
         return str(tomllib.load(file)["project"]["version"])
 
 
 def secrets_of_site() -> dict[str, str]:
-    """Return the texts of ``var/secret`` by name, and Django's key from wherever it is.
+    """Return the texts of ``var/secret`` by name, and Django's key from its source.
 
-    Passwords in the environment of the services are not among them: they lie in
-    ``/etc/gpuportal``, which only root can read whole.
+    Passwords in the environment of the services are not included. They are in
+    ``/etc/gpuportal``, which only root can read completely.
     """
     texts = {
         path.name: path.read_text()
@@ -121,7 +121,9 @@ def secrets_of_site() -> dict[str, str]:
 
 
 def remove_old(folder: Path, keep: int) -> list[Path]:
-    """Delete all but the newest ``keep`` whole backups of a folder; return them."""
+    """Delete all but the newest ``keep`` complete backups of a folder. Return the
+    deleted ones.
+    """
     whole = sorted(
         path.parent
         for path in folder.glob(f"*/{manifest.FILE}")
@@ -139,7 +141,7 @@ def remove_old(folder: Path, keep: int) -> list[Path]:
 def verify_backup(folder: Path) -> list[str]:
     """Restore a backup into a scratch database and compare it with the original.
 
-    The books are checked too. Nothing of the site is touched.
+    The books are checked too. The site's data are not touched.
 
     Returns:
         a line for each difference; an empty list if both are equal.
@@ -158,7 +160,8 @@ def verify_backup(folder: Path) -> list[str]:
         var = scratch / "var"
         var.mkdir()
         copy = folder / database_copy.FILES[made.vendor]
-        # An address of its own: what the settings of this process name is the site.
+        # A separate address, because the settings of this process name the site's
+        # database.
         environ = {"GPUPORTAL_VAR": str(var), "DATABASE_URL": ""}
         with ExitStack() as stack:
             if made.vendor == "sqlite":
@@ -191,7 +194,7 @@ def restore_backup(folder: Path, key_file: Path | None) -> list[str]:
     A backup of SQLite can be restored into PostgreSQL, too.
 
     Args:
-        folder: of the backup.
+        folder: folder of the backup.
         key_file: private key of the secrets; None leaves the secrets out.
 
     Returns:
@@ -240,7 +243,7 @@ def _restore_database(made: Manifest, folder: Path) -> None:
         database_copy.restore_postgresql(copy, target)
         return
     if made.vendor == connection.vendor:
-        # The empty file that connecting made, and its companions.
+        # The empty file that the connection made, and the files beside it.
         name = Path(target["NAME"])
         for path in (name, *name.parent.glob(f"{name.name}-*")):
             path.unlink(missing_ok=True)
@@ -262,7 +265,9 @@ def _restore_database(made: Manifest, folder: Path) -> None:
 
 @contextmanager
 def _fresh(media: Path) -> Iterator[Path]:
-    """Yield the path of a new folder beside the media; it is removed if it is left."""
+    """Yield the path of a new folder beside the media. It is removed afterwards if it
+    still exists.
+    """
     path = media.with_name(f"{media.name}.restored")
     shutil.rmtree(path, ignore_errors=True)
     try:

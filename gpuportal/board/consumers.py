@@ -89,7 +89,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
         ]
 
     async def disconnect(self, code: int) -> None:
-        """Leave hub and desk."""
+        """Leave the hub and the shared state."""
         others = [task for task in self.tasks if task is not asyncio.current_task()]
         for task in others:
             task.cancel()

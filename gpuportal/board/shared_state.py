@@ -1,9 +1,9 @@
 """State that all board sockets of one web process share, computed once.
 
 500 open pages must not ask the database 500 times for the holders, nor encode the same
-message 500 times. The desk of an event loop asks once and keeps one text per audience:
-without names, with names, the operator's, and one for each viewer whose own bookings
-are in it.
+message 500 times. The shared state of an event loop asks once and keeps one text per
+audience: without names, with names, the operator's, and one for each viewer whose own
+bookings are in it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from telemetry.live.broadcast import Detail
 from telemetry.live.hub import CALENDAR_CHANGED, Mailbox, hub
 
 HOLDERS = "board.holders"
-"""Not a channel of the broker, but the desk's signal in a Mailbox."""
+"""Not a channel of the broker, but a signal of the shared state in a Mailbox."""
 LONGEST_SECONDS = 30.0
 """Holders are read again at least this often, even without a signal."""
 SHORTEST_SECONDS = 0.2
@@ -166,5 +166,5 @@ _desks: WeakKeyDictionary[asyncio.AbstractEventLoop, BoardState] = WeakKeyDictio
 
 
 def board_state() -> BoardState:
-    """Return the desk of the running event loop."""
+    """Return the shared state of the running event loop."""
     return _desks.setdefault(asyncio.get_running_loop(), BoardState())

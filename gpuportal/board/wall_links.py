@@ -61,14 +61,14 @@ def _made_by_operator(link: WallLink) -> bool:
 
 
 def link_of(text: str) -> WallLink | None:
-    """Return the link that a text stands for; None: unknown, or it does not work."""
+    """Return the link of a text; None if it is unknown or does not work."""
     rows = WallLink.objects.select_related("made_by")
     link = rows.filter(link_hash=ApiToken.hash_token(text), revoked_at=None).first()
     return link if link is not None and _made_by_operator(link) else None
 
 
 def viewer_of_link(text: str) -> Viewer | None:
-    """Return what a screen behind a link may see; None: the link does not work.
+    """Return what a screen behind a link may see; None if the link does not work.
 
     The viewer is no User: its number is negative. If the site hides names from its
     members, no link shows them to passers-by.

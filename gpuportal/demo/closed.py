@@ -1,6 +1,6 @@
-"""Closed time ahead in the demo lab: a night of maintenance, a course's two hours.
+"""Closed time ahead in the demo lab: a night of maintenance, and two hours of a course.
 
-It is after everything that is booked there, so that it displaces no booking.
+It is after all bookings there, so that it displaces none.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ NIGHT, LESSON = timedelta(days=9), timedelta(days=10)
 
 
 def write_closures(members: Sequence[Membership], *, now: datetime) -> list[Closure]:
-    """Write both, made by the portal."""
+    """Write both closures through the portal's services."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     nodes = {node.name: node for node in Node.objects.all()}
     taught = next(m.account for m in members if m.account.name == GROUPS[0].name)

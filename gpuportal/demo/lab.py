@@ -1,8 +1,8 @@
 """The people and nodes of the demo lab. Data only.
 
-Two nodes of two classes, four groups, sixteen students, one operator. The
-first names are the ones the tests use: Alice and Bob share an account, Carol is
-outside, Omar runs the site.
+Two nodes of two classes, four groups, sixteen students, one operator. The first names
+are those of the tests: Alice and Bob share an account, Carol is outside, Omar runs the
+site.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class SimulatedNode:
 
 
 LOGINS = ("omar", "alice", "bob", "carol")
-"""At first only these can sign in. The operator can give the others a password."""
+"""Only these can sign in at first. The operator can give the others a password."""
 
 GROUPS = (
     DemoGroup(

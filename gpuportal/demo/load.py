@@ -1,4 +1,4 @@
-"""Writes the demo lab into an empty database.
+"""Write the demo lab into an empty database.
 
 Nodes are enrolled first, each in a separate transaction. Everything else, people
 included, is one transaction, so an interrupted load can be run again. Shared and
@@ -68,9 +68,9 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> LoadedLab:
     """Make people, nodes, history and the running reservations.
 
     Args:
-        now: aware UTC; the history ends and the calendar begins here.
-        simulation: folder the simulated probes read.
-        seed: of the drawn history.
+        now: aware UTC. The history ends and the calendar begins here.
+        simulation: folder that the simulated probes read.
+        seed: of the random history.
 
     Raises:
         AlreadyThere: the database has people already.
@@ -136,7 +136,7 @@ def _count_rows() -> None:
 
 
 class AlreadyThere(Exception):
-    """The database has people; the demo lab is only for an empty one."""
+    """The database has people. The demo lab is only for an empty one."""
 
 
 def _people() -> tuple[list[tuple[str, str]], list[Membership]]:
@@ -199,7 +199,7 @@ def _nodes(now: datetime) -> list[DemoGpu]:
 
 
 def _enroll(name: str, now: datetime) -> Node:
-    """Enroll a node and keep its token; a second load gives it a new one."""
+    """Enroll a node and keep its token. A second load gives it a new one."""
     if Node.objects.filter(name=name).exists():
         row, token = renew_token(name=name)
     else:

@@ -22,8 +22,8 @@ def write_minutes(
 ) -> None:
     """Write one row per Gpu and minute of the last 24 h.
 
-    Utilization follows the drawn reservations; a hole of 40 minutes last night
-    stays a hole, as when a node worker was restarted.
+    Utilization follows the drawn reservations. A gap of 40 minutes last night looks
+    like a restart of a node worker.
     """
     first = now - MINUTES_SPAN
     hole = (now - timedelta(hours=9), now - timedelta(hours=9) + timedelta(minutes=40))

@@ -29,7 +29,7 @@ class DemoGpu:
 
 @dataclass(frozen=True)
 class DraftBooking:
-    """One drawn reservation: student number, Gpus, Window, how it behaves."""
+    """One drawn reservation: student number, Gpus, Window, behaviour."""
 
     student: int
     gpus: tuple[DemoGpu, ...]
@@ -94,11 +94,11 @@ def draw(
     tries_per_day: int,
     chance: random.Random,
 ) -> None:
-    """Add reservations that lie inside [first, last) to the book.
+    """Add reservations inside [first, last) to the book.
 
-    Some students book far more than others: the n-th is drawn with weight
-    1 / n, as on real clusters (a few users make most of the load); by night and
-    at weekends less is drawn.
+    Some students book far more than others. The n-th is drawn with weight 1 / n, as on
+    real clusters, where a few users make most of the load. Fewer are drawn at night and
+    at weekends.
     """
     days = (last - first).total_seconds() / 86_400
     weights = [1 / (1 + (number * 7) % students) for number in range(students)]
@@ -131,6 +131,8 @@ def draw(
 
 
 def _wanted(start: datetime) -> float:
-    """Return how likely a booking begins then: less at night and at weekends."""
+    """Return the probability of a booking that begins then: less at night and at
+    weekends.
+    """
     awake = 1.0 if 8 <= start.hour < 19 else 0.3
     return awake * (0.45 if start.weekday() >= 5 else 1.0)

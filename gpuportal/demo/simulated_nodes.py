@@ -13,13 +13,15 @@ Actor = dict[str, object]
 
 
 def gpu_uuid(node: str, index: int) -> str:
-    """Return the fixed UUID of a simulated Gpu (so a reload finds the same)."""
+    """Return the fixed UUID of a simulated Gpu, so that a second load finds the
+    same.
+    """
     letter = ord(node[-1]) - ord("a") + 1
     return f"GPU-51{letter:02d}0000-0000-4000-8000-{index:012d}"
 
 
 def roster_gpus(node: SimulatedNode) -> list[dict[str, object]]:
-    """Return the node's Gpus as a roster message lists them."""
+    """Return the node's Gpus in the form of a roster message."""
     return [
         {
             "uuid": gpu_uuid(node.name, index),
@@ -53,7 +55,7 @@ def write_simulation(
     """Write one file per node that the simulated probe reads.
 
     Args:
-        folder: where the files go.
+        folder: target of the files.
         actors: per node name, the scripted processes.
         now: recorded as the simulation's epoch.
     """

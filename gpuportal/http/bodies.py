@@ -108,7 +108,7 @@ class Uploads:
             return SlotVerdict.ALL_FULL if full else SlotVerdict.IN
 
     def _check(self, verdict: SlotVerdict) -> None:
-        """Raise RequestRefused unless the file may come."""
+        """Raise RequestRefused unless the upload is allowed."""
         if verdict is SlotVerdict.USER_FULL:
             raise RequestRefused(
                 "too-many-uploads",

@@ -50,11 +50,11 @@ class NullMiddleware(MiddlewareMixin):
 
 
 class SignInMiddleware(LoginRequiredMiddleware):
-    """Send a visitor to the sign-in page, and from there back to where they were.
+    """Redirect a visitor to the sign-in page, and from there back to the previous page.
 
-    A browser with a session that has ended is told so (``ended`` in the address).
-    After a form, the way back is the page that shows the form, because the address
-    that receives it may take no GET.
+    For a browser with a session that has ended, the address has ``ended``. After a
+    form, the way back is the page that shows the form, because the address that
+    receives it may not accept GET.
     """
 
     def handle_no_permission(
@@ -84,7 +84,7 @@ def form_page(request: HttpRequest) -> str:
 
 
 class TimeZoneMiddleware(MiddlewareMixin):
-    """Show times in the User's own zone; without one, in the site's."""
+    """Show times in the User's own zone, or in the site's if the User chose none."""
 
     def process_view(
         self,
@@ -204,7 +204,7 @@ class ProblemMiddleware(MiddlewareMixin):
     def process_exception(
         self, request: HttpRequest, error: Exception
     ) -> HttpResponse | None:
-        """Answer with the error's status; None: a crash, Django's to report."""
+        """Answer with the error's status; None: a crash, which Django reports."""
         refusal = problems.refusal_of(error, request)
         if refusal is None:
             return None

@@ -1,7 +1,7 @@
-"""The child of a web process that plans. ``planners.py`` has the reason and the turns.
+"""The child of a web process that plans. ``planners.py`` has the reason and the order.
 
 Each descriptor on the command line is one connection. A request comes as two files: its
-ASGI scope and its body. The answer goes back as one file.
+ASGI scope and its body. The answer is returned as one file.
 
 This process loads Django once and then forks a worker for each used connection. So a
 plan that takes too much time or memory ends only its own worker, and workers share the
@@ -37,7 +37,7 @@ FAILED = b'{"status": 500, "headers": [], "cookies": []}\n'
 ANSWERED, ENDED, TOO_LONG = b"!", b"x", b"t"
 """The reply: an answer with its file, or a note that the worker has ended."""
 NICE = 10
-"""Pages come first."""
+"""Pages have priority."""
 IDLE_SECONDS = 60.0
 """A worker ends after this time without a request."""
 FOLDER = "gpuportal-planner-"
@@ -227,7 +227,7 @@ def ended_after(seconds: float | None) -> Iterator[None]:
 def _answer_request(
     handler: Any, head: dict[str, Any], body: IO[bytes], answer: IO[bytes]
 ) -> None:
-    """Run Django's chain for one request and write what it answers."""
+    """Run Django's chain for one request and write its answer."""
     from django.core import signals
     from django.core.handlers.asgi import get_script_prefix
     from django.urls import set_script_prefix

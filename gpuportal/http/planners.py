@@ -1,4 +1,4 @@
-"""Planning in a separate process, in fair turns.
+"""Planning in a separate process, in a fair order.
 
 A plan of a large model takes seconds of arithmetic in Python. In the web process it
 would block the interpreter and with it every page. So the web process passes whole
@@ -76,7 +76,7 @@ PART_TEMPLATES = {
     "plan-result": "placement/plans/_plan_busy.html",
     "plan-now": "placement/plans/_plan_now_busy.html",
 }
-"""Target of a request for a part of a page to the part that says that it is busy."""
+"""Target of a request for a part of a page to the part that reports that it is busy."""
 
 
 class PlannerBusy(RequestRefused):
@@ -286,12 +286,12 @@ class Planners:
 def _ask(
     sock: socket.socket, request: ASGIRequest, seconds: float | None = None
 ) -> None:
-    """Send a request over a connection.
+    """Send a request over a connection. Return the answer.
 
     Args:
         sock: the connection.
-        request: what is sent, with its body.
-        seconds: after which its worker is ended; None: never.
+        request: the request with its body.
+        seconds: time after which its worker is ended; None: never.
 
     Raises:
         OSError: the other side is gone.
@@ -309,13 +309,13 @@ def _ask(
         about.flush()
         body = _file_of(request)
         with contextlib.suppress(BlockingIOError):
-            # The worker ended after its answer, which nobody has noticed.
+            # The worker ended after its answer, which went unnoticed.
             sock.recv(1)
         socket.send_fds(sock, [b"?"], [about.fileno(), body.fileno()])
 
 
 async def _receive(sock: socket.socket) -> HttpResponse:
-    """Return what comes back over a connection.
+    """Return the answer from a connection.
 
     Raises:
         PlannerLost: the request's worker ended; PlannerTooLong: it took too long.

@@ -1,4 +1,4 @@
-"""Which refusal a request meets: an error of the domain, of Django or of the database.
+"""The refusal for an error of the domain, of Django or of the database.
 
 ``telemetry.web.error_answers`` renders it. The API and the pages use this module, and
 ``middleware.py`` for every error that a view did not handle.
@@ -17,7 +17,7 @@ from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import joined, sentence
 
-# The database or the broker is away: not the visitor's fault, and it passes.
+# The database or the broker is away. The visitor did not cause it, and it passes.
 OUTAGES: tuple[type[Exception], ...] = (
     OperationalError,
     InterfaceError,
@@ -35,11 +35,11 @@ def disk_is_full(error: BaseException) -> bool:
 def refusal_of(
     error: BaseException, request: HttpRequest | None = None
 ) -> CodedError | None:
-    """Return what to answer for an error; None: it is a crash.
+    """Return the refusal for an error; None: it is a crash.
 
     Args:
-        error: what a view or a middleware raised.
-        request: looked at for values that no database can hold; None: not looked at.
+        error: raised by a view or a middleware.
+        request: searched for values that no database can hold; None: not searched.
     """
     if isinstance(error, CodedError):
         return error if error.status is not None else None
@@ -65,11 +65,11 @@ PHRASES = (
     *(noop("Method Not Allowed"), noop("Conflict"), noop("Unprocessable Entity")),
     *(noop("Too Many Requests"), noop("Service Unavailable"), noop("Unauthorized")),
 )
-"""Titles of problems that have none of their own, for the translators."""
+"""Titles of problems without their own title, for the translators."""
 
 
 def fields_refusal(fields: Mapping[str, str]) -> RequestRefused:
-    """Return the refusal of wrong fields, each with what is wrong, in a sentence."""
+    """Return the refusal of invalid fields, each with its fault in a sentence."""
     parts = (joined((f"{name}:", text)) for name, text in fields.items())
     return RequestRefused(
         "invalid", joined(parts), title=sentence("Some fields are wrong"), fields=fields
@@ -77,7 +77,7 @@ def fields_refusal(fields: Mapping[str, str]) -> RequestRefused:
 
 
 def no_such_address() -> RequestRefused:
-    """Return the refusal of an address that leads nowhere."""
+    """Return the refusal of an unknown address."""
     return RequestRefused("not-found", sentence("There is no such thing."))
 
 
@@ -103,9 +103,11 @@ LONG_NUMBER = re.compile(r"[0-9]{10,}")
 
 
 NULL_WORDS = ("NUL (0x00)", "\\u0000", "null character", "null byte")
-"""How PostgreSQL, its driver, Python and Django name a null character."""
+"""The words of PostgreSQL, its driver, Python and Django for a null character."""
 SURROGATE_WORDS = "surrogates not allowed"
-"""How Python names half of a character, which JSON can spell and no database keeps."""
+"""Python's words for half of a surrogate pair, which JSON can spell and no database
+stores.
+"""
 INSTANT_WORDS = (
     *("time zone displacement", "timestamp out of range", "year is out of"),
     *("date value out of range", "date/time field value out of range"),
@@ -119,9 +121,9 @@ def _unstorable_value(
     """Return the refusal of a value that the database cannot hold.
 
     That is a number of the address or of a form beyond its range (SQLite's driver
-    raises OverflowError, PostgreSQL DataError; Django's admin hands numbers of filters
-    and of tampered choices through as they are typed), a null character, half of a
-    character, or an instant beyond its range. None: the error has another cause.
+    raises OverflowError, PostgreSQL DataError; Django's admin passes on numbers of
+    filters and of tampered choices unchecked), a null character, half of a surrogate
+    pair, or an instant beyond its range. None: the error has another cause.
     """
     if not isinstance(error, OverflowError | DataError | ValueError):
         return None
@@ -164,15 +166,15 @@ def _unstorable_value(
 
 
 NO_NUMBER = re.compile(r"Field '\w+' expected a number but got '")
-"""How Django says that a text was compared with the numbers of rows."""
+"""Django's words for a comparison of a text with the numbers of rows."""
 
 
 def _admin_refusal(request: HttpRequest, error: BaseException) -> RequestRefused | None:
-    """Return the refusal of a wrong address or form of Django's own admin.
+    """Return the refusal of an invalid address or form of Django's own admin.
 
-    It hands these on unchecked: a row's number that is no number (actions, histories),
-    a range of other than two values, a field to search for that is no field, and a date
-    to begin a form with that is no date. None: the error has another cause.
+    Django's admin does not check these: a row's number that is no number (actions,
+    histories), a range of other than two values, an unknown field to search for, and an
+    invalid date as the initial value of a form. None: the error has another cause.
     """
     match = request.resolver_match
     if match is None or "admin" not in match.namespaces:
@@ -208,7 +210,7 @@ def _texts(request: HttpRequest) -> Iterator[str]:
 
 
 def wants_problem(request: HttpRequest) -> bool:
-    """Say whether a program asks, not a person with a browser."""
+    """Return whether a program sent the request, and not a person with a browser."""
     return request.path.startswith(("/api/", "/node/")) or not request.accepts(
         "text/html"
     )

@@ -64,7 +64,7 @@ class AdmittedCall(HttpResponse):
     """Django's admission of a request, with its destination."""
 
     def __init__(self, target: CallTarget, path: str) -> None:
-        # Seen only if Django is called without this application. An error would be
+        # Reached only if Django is called without this application. An error would be
         # logged.
         super().__init__(b"Served models are answered by the ASGI door.", status=202)
         self.target, self.path_there = target, path
@@ -121,7 +121,7 @@ def _authenticated_user(request: HttpRequest, job_id: int) -> User:
 def refusal(error: CallRefused) -> HttpResponse:
     """Return the problem that answers a refused call."""
     response: HttpResponse = problem_response(error)
-    # A model that is not ready is no error of the portal's: not for its log.
+    # A model that is not ready is no error of the portal, so it is not logged.
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
 
@@ -162,7 +162,7 @@ class ServeDoor:
             await self.django.send_response(response, send)
 
     async def _admitted(self, scope: Scope) -> HttpResponseBase:
-        """Return Return Django's answer to the request without its body."""
+        """Return Django's answer to the request without its body."""
         body = (b"content-type", b"content-length", b"transfer-encoding")
         headers = [(k, v) for k, v in scope["headers"] if k not in body]
         request, error = self.django.create_request(

@@ -201,7 +201,7 @@ class AuditRow:
     actor: str
     sentence: str
     url: str
-    """The subject's page; "" where it has none."""
+    """The subject's page; "" if it has none."""
 
 
 def sentence_of(verb: str, what: str) -> str:
@@ -230,10 +230,10 @@ def sentence_of(verb: str, what: str) -> str:
 
 
 def subject_text(subject: str, names: dict[str, str]) -> str:
-    """Return a subject as people call it.
+    """Return a subject in the words of people.
 
     Args:
-        names: by subject, of those that have a name of their own (`names_of`).
+        names: names by subject, for those that have one (`names_of`).
     """
     if subject in names:
         return names[subject]
@@ -244,7 +244,7 @@ def subject_text(subject: str, names: dict[str, str]) -> str:
 
 
 def subject_url(subject: str) -> str:
-    """Return the address of a subject's page; "" where it has none."""
+    """Return the address of a subject's page; "" if it has none."""
     found = SUBJECT.fullmatch(subject)
     if found is None or found[1] not in PAGES:
         return ""
@@ -309,7 +309,7 @@ NAMED: dict[str, Callable[[set[int]], dict[int, str]]] = {
 
 
 def names_of(subjects: Iterable[str]) -> dict[str, str]:
-    """Return names of the subjects that have one: one query for each kind of them."""
+    """Return the names of the subjects that have one, with one query for each kind."""
     by_kind: dict[str, set[int]] = {}
     for subject in subjects:
         found = SUBJECT.fullmatch(subject)
@@ -323,7 +323,7 @@ def names_of(subjects: Iterable[str]) -> dict[str, str]:
 
 
 def rows_of(entries: Iterable[AuditEntry]) -> list[AuditRow]:
-    """Return rows with their sentences; the actors are loaded already."""
+    """Return rows with their sentences. The actors are loaded already."""
     entries = list(entries)
     names = names_of(entry.subject for entry in entries)
     return [

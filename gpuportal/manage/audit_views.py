@@ -1,4 +1,4 @@
-"""The audit log inside Manage: who did what, when and why."""
+"""The audit log inside Manage: actor, action, time and reason."""
 
 import csv
 from datetime import UTC, datetime, time
@@ -33,7 +33,7 @@ AREA_WORDS = {
 
 
 class AuditForm(PlainForm):
-    """Which rows, and which page of them."""
+    """The requested rows, and the page of them."""
 
     q = forms.CharField(required=False, max_length=80)
     who = forms.CharField(required=False, max_length=150)
@@ -47,7 +47,7 @@ class AuditForm(PlainForm):
 @require_safe
 @operator_required
 def audit_log(request: HttpRequest) -> HttpResponse:
-    """List the audit log, newest first, in sentences; or the same as CSV."""
+    """List the audit log in sentences, newest first, as a page or as CSV."""
     asked = read_filters(AuditForm, request.GET)
     rows = _filtered(AuditEntry.objects.select_related("actor"), asked.values)
     if request.GET.get("format") == "csv":
@@ -73,7 +73,7 @@ def audit_log(request: HttpRequest) -> HttpResponse:
 def _filtered(
     rows: QuerySet[AuditEntry], values: dict[str, object]
 ) -> QuerySet[AuditEntry]:
-    """Return the rows that an address asks for."""
+    """Return the rows that an address requests."""
     who = str(values.get("who") or "").strip()
     if who.lower() in (PORTAL.lower(), "portal"):
         rows = rows.filter(actor=None)

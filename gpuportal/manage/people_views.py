@@ -50,7 +50,7 @@ SORTS = {"name": "username", "newest": "-date_joined", "seen": "-last_login"}
 
 
 class PeopleForm(PlainForm):
-    """Which people, in which order."""
+    """The requested people, and their order."""
 
     q = forms.CharField(required=False, max_length=80)
     kind = forms.ChoiceField(required=False, choices=list(KINDS.items()))

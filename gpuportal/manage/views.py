@@ -196,9 +196,11 @@ def _machines(now: datetime) -> Iterator[OperatorTask]:
 
 
 def _unknown_broker_users() -> Iterator[OperatorTask]:
-    """Names that the broker refuses and that are no node in service: a renamed
-    machine, one that was never enrolled, one that was retired. Enrolled nodes have an
-    Alert."""
+    """Yield names that the broker refuses and that are no node in service.
+
+    These are a renamed machine, one that was never enrolled, and one that was retired.
+    Enrolled nodes have an Alert.
+    """
     refused = refused_nodes()
     known = dict(Node.objects.filter(name__in=refused).values_list("name", "retired"))
     for name in sorted(refused)[:NAMES_SHOWN]:
@@ -252,7 +254,9 @@ def _requests(now: datetime) -> Iterator[OperatorTask]:
 
 
 def _people() -> Iterator[OperatorTask]:
-    """No group at all; people who cannot sign in or have no group or Unix user."""
+    """Yield tasks about people: no group at all; people who cannot sign in or have no
+    group or Unix user.
+    """
     if not Account.objects.exists():
         yield OperatorTask(
             "users",
@@ -309,7 +313,7 @@ def _people() -> Iterator[OperatorTask]:
 
 
 def _oversold() -> Iterator[OperatorTask]:
-    """Pools whose quotas add up to more than they hold."""
+    """Yield pools whose quotas add up to more than they hold."""
     policy = site_policy()
     found = promises_of(
         read_tree(), pool_infos(), quota_gpu_seconds=policy.quota_gpu_seconds
@@ -333,7 +337,7 @@ def _oversold() -> Iterator[OperatorTask]:
 
 
 def _deliveries(now: datetime) -> Iterator[OperatorTask]:
-    """Mails and webhook calls that were not taken."""
+    """Yield mails and webhook calls that were not accepted."""
     failed = Delivery.objects.filter(
         state=Delivery.State.FAILED, done_at__gte=now - FAILED_SINCE
     )

@@ -1,8 +1,8 @@
 """``/healthz`` and ``/readyz``: whether the portal can work, and whether it does.
 
-``/healthz`` is for a load balancer: database and broker answer. ``/readyz`` is for an
-operator's monitoring: it also checks the periodic tasks, the disk and the migrations.
-Operators see the same as a banner on every page.
+``/healthz`` is for a load balancer: it checks that database and broker answer.
+``/readyz`` is for an operator's monitoring: it also checks the periodic tasks, the disk
+and the migrations. Operators see the same as a banner on every page.
 """
 
 import logging

@@ -2,8 +2,8 @@
 
 Names, units and labels are those of dcgm-exporter's default counters
 (github.com/NVIDIA/dcgm-exporter, etc/default-counters.csv), so that NVIDIA's own
-Grafana board (grafana.com, 12239) draws a lab without DCGM; ours come beside them:
-the labels ``holder``, ``group`` and ``reservation``, and ``gpuportal_*``.
+Grafana board (grafana.com, 12239) draws a lab without DCGM. The portal adds the labels
+``holder``, ``group`` and ``reservation``, and the metrics ``gpuportal_*``.
 
 Values that a card cannot report, and values older than a few seconds, are left out: a
 gap in Prometheus, never a 0. The only exception is the ratio of the tensor pipe, which

@@ -25,7 +25,7 @@ _found: tuple[float, list[str]] | None = None
 
 
 def made_before_first_release(alias: str = DEFAULT_DB_ALIAS) -> bool:
-    """Whether a version before 0.1.0 made the database.
+    """Return whether a version before 0.1.0 made the database.
 
     Raises:
         DatabaseError: the database does not answer.
@@ -35,7 +35,7 @@ def made_before_first_release(alias: str = DEFAULT_DB_ALIAS) -> bool:
 
 
 def way_to_new_database(alias: str = DEFAULT_DB_ALIAS) -> str:
-    """Return what to do about a database that is too old, as one sentence."""
+    """Return the remedy for a database that is too old, as one sentence."""
     var = paths.var_dir()
     if connections[alias].settings_dict["NAME"] == var / "db.sqlite3":
         return f"Move {var} to another place and start again: a new one is made."
@@ -43,7 +43,7 @@ def way_to_new_database(alias: str = DEFAULT_DB_ALIAS) -> str:
 
 
 def waiting(alias: str = DEFAULT_DB_ALIAS) -> list[str]:
-    """Migrations that ``manage.py migrate`` would run, as ``app.name``.
+    """Return the migrations that ``manage.py migrate`` would run, as ``app.name``.
 
     Raises:
         DatabaseError: the database does not answer.
@@ -63,7 +63,8 @@ def recently_waiting() -> list[str]:
 
 
 def unknown(alias: str = DEFAULT_DB_ALIAS) -> list[str]:
-    """Migrations of ours that the database has run and this version does not know.
+    """Return the portal's migrations that the database has run and this version does
+    not know.
 
     Raises:
         DatabaseError: the database does not answer.

@@ -91,7 +91,7 @@ class ZoneForm(PlainForm):
     """The page to go back to."""
 
     def clean_time_zone(self) -> str:
-        """Take a zone by its IANA name; empty is the site's."""
+        """Take a zone by its IANA name; empty: the site's."""
         name = self.cleaned_data["time_zone"].strip()
         if name and name not in zone_names():
             raise forms.ValidationError(
@@ -106,7 +106,7 @@ class LanguageForm(PlainForm):
     language = forms.CharField(max_length=16, required=False)
 
     def clean_language(self) -> str:
-        """Take a language by its code; empty is the browser's."""
+        """Take a language by its code; empty: the browser's."""
         code = self.cleaned_data["language"]
         if code and code not in dict(settings.LANGUAGES):
             raise forms.ValidationError(_("Choose a language from the list."))

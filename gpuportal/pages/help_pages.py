@@ -1,4 +1,4 @@
-"""The help page: where to go for what, the glossary and the keyboard shortcuts."""
+"""The help page: tasks and their pages, the glossary and the keyboard shortcuts."""
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
@@ -10,7 +10,7 @@ from gpuportal.pages.glossary import TERMS, explanation, prices
 
 @require_safe
 def help_page(request: HttpRequest) -> HttpResponse:
-    """Show where to go for what, every special word, and the shortcuts."""
+    """Show the pages for common tasks, every special word, and the shortcuts."""
     terms = [(term, explanation(term)) for term in TERMS.values()]
     return render(
         request, "gpuportal/pages/help.html", {"terms": terms, "prices": prices()}

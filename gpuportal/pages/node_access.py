@@ -17,11 +17,11 @@ class NodeAccess:
     visible_devices: str
     """Value for CUDA_VISIBLE_DEVICES with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     ssh: str
-    """The command that logs in; "" where the site does not let this User in."""
+    """The command that logs in; "" if the site does not let this User in."""
     ssh_needs_account: bool
     """Users may log in to the node, but this one has no Unix account there."""
     scripts: bool
-    """Own scripts may run there: jobs are kept apart."""
+    """Whether own scripts may run there, because jobs are kept apart."""
 
 
 def node_access(
@@ -31,7 +31,7 @@ def node_access(
 
     Args:
         allocations: with ``gpu__node`` loaded.
-        user: who would log in.
+        user: the person who would log in.
     """
     nodes: dict[int, tuple[Node, list[Allocation]]] = {}
     for one in allocations:

@@ -1,4 +1,4 @@
-"""One Reservation's page: what it is, why it was given, what it cost."""
+"""One Reservation's page: its state, the reason for its kind, and its cost."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -34,7 +34,7 @@ from telemetry.protocol.sentences import counted, sentence
 
 
 def _instant(text: object) -> datetime | None:
-    """Return a stored instant; None where the row is older than the field."""
+    """Return a stored instant; None if the row is older than the field."""
     try:
         at = datetime.fromisoformat(str(text))
     except ValueError:
@@ -43,7 +43,7 @@ def _instant(text: object) -> datetime | None:
 
 
 def _quota_sentence(quota: dict[str, Any], whose: str) -> str:
-    """Say how full the fullest 7 days were, with this Reservation in them."""
+    """Return how full the fullest 7 days were, with this Reservation in them."""
     zone = timezone.get_current_timezone()
     since = _instant(quota.get("from"))
     values = {
@@ -67,9 +67,9 @@ def _possessive(name: str) -> str:
 
 
 def decision_text(reservation: Reservation, *, own: bool) -> list[str]:
-    """Say why it is firm or flex, from what was stored when it was decided.
+    """Return why it is firm or flex, from the facts stored at the decision.
 
-    The first quota is the Membership's, the others are of Accounts above it.
+    The first quota is the Membership's. The others are of Accounts above it.
     """
     decision = reservation.decision or {}
     rule = str(decision.get("rule", ""))
@@ -115,7 +115,7 @@ def decision_text(reservation: Reservation, *, own: bool) -> list[str]:
 
 
 def can_edit(user: User, reservation: Reservation) -> bool:
-    """Say whether this reader's page offers actions (services decide again)."""
+    """Return whether this reader's page offers actions. Services decide again."""
     return reservation.user_id == user.pk and reservation.state in State.live()
 
 
@@ -177,7 +177,8 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
                 "zone": timezone.get_current_timezone_name(),
                 "start": wall(found.start),
                 "end": wall(found.end),
-                # To the second: what is not changed is sent back as it was booked.
+                # To the second, because an unchanged value is sent back as it was
+                # booked.
                 "start_at": iso(found.start),
                 "end_at": iso(found.end),
                 "grid_seconds": policy.grid_seconds,
@@ -190,7 +191,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
 def _past_context(
     found: Reservation, allocations: list[Allocation], now: datetime
 ) -> dict[str, Any]:
-    """Return what it came to and its charts, where it has begun."""
+    """Return its totals and its charts, if it has begun."""
     usage = reservation_usage(found, now=now)
     if usage is None:
         return {}
@@ -239,7 +240,7 @@ def _by_node(allocations: list[Any]) -> list[dict[str, Any]]:
 
 
 def _ledger(found: Reservation) -> dict[str, Any]:
-    """Return the rows and what they add up to."""
+    """Return the rows and their sum."""
     rows = list(found.ledger.order_by("at", "pk"))
     held = sum(row.gpu_seconds for row in rows if row.kind != LedgerEntry.Kind.CHARGE)
     charged = sum(

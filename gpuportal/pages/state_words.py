@@ -28,7 +28,7 @@ WORDS = frozenset(
 
 
 def state_word(word: str) -> str:
-    """Return a state in the reader's language. An unknown one is returned as it is."""
+    """Return a state in the reader's language. An unknown one is returned unchanged."""
     key = word.lower()
     if key not in WORDS:
         return word

@@ -74,7 +74,7 @@ def board(request: HttpRequest) -> HttpResponse:
 def board_minute(request: HttpRequest) -> HttpResponse:
     """Return the last minute's frames, oldest first, for the first sparklines.
 
-    Only those of the newest roster: a page reads all of them by one layout.
+    Only those of the newest roster, because a page reads all of them with one layout.
     """
     frames = read_frames(MINUTE_FRAMES)
     same = [one for one in frames if one[ROSTER_ID] == frames[0][ROSTER_ID]]

@@ -18,8 +18,8 @@ TURN_SECONDS = 0.2
 STEADY_SECONDS = 60.0
 QUICK_DEATHS_MAX = 5
 RESTART_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-# Jobs are told to end, and have this long before they are killed. Longer than
-# the grace that a job shim gives when the portal ends.
+# Jobs are requested to end, and have this long before they are killed. Longer than the
+# grace period that a job shim gives when the portal ends.
 STRAGGLER_SECONDS = 3.0
 # How long to wait until a killed process is gone.
 KILL_SECONDS = 2.0
@@ -52,7 +52,7 @@ class ChildProcess:
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     deaths: BackOff = field(default_factory=lambda: BackOff(RESTART_SECONDS))
-    """Those soon after a start."""
+    """Number of deaths soon after a start."""
     start_again: float = field(default=0.0)
     """Monotonic instant of the next start while ``process`` is None."""
 
@@ -108,8 +108,8 @@ class Supervisor:
     def stop(self) -> None:
         """Stop everything, jobs included, and leave no process behind."""
         self._stopping = True
-        # Job shims first: they take the signal for the portal's end and have
-        # until the makers of work are gone to end their jobs.
+        # Job shims first: they take the signal for the portal's end and have until the
+        # processes that start work are gone to end their jobs.
         for process in self._stragglers():
             kernel.send(process.pid, signal.SIGTERM)
         began = time.monotonic()
@@ -132,7 +132,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # A session of its own: Ctrl-C reaches only the supervisor.
+                # A separate session: Ctrl-C reaches only the supervisor.
                 start_new_session=True,
                 preexec_fn=kernel.die_with_parent(spec.orphan_signal),
                 pass_fds=spec.pass_fds,

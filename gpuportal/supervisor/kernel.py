@@ -24,9 +24,9 @@ class AlreadyRunning(Exception):
 
 
 def take_lock(path: Path) -> IO[str]:
-    """Take the lock of a folder, for as long as the file returned stays open.
+    """Take the lock of a folder, for as long as the returned file stays open.
 
-    Children do not inherit it: Python opens files close-on-exec.
+    Children do not inherit it, because Python opens files close-on-exec.
 
     Raises:
         AlreadyRunning: another process holds it. Nothing was changed.
@@ -64,9 +64,9 @@ def adopt_orphans() -> None:
 def die_with_parent(signum: int) -> Callable[[], None]:
     """Return a function that a child runs before exec, so that it dies with its parent.
 
-    The kernel sends the signal when the *thread* that forked ends, so only the
-    main thread may start children. A parent that died before the request was
-    made is noticed by the changed parent id.
+    The kernel sends the signal when the *thread* that forked ends, so only the main
+    thread may start children. If the parent died before the request was made, the
+    changed parent id shows it.
     """
     parent_pid = os.getpid()
 

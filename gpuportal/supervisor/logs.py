@@ -12,12 +12,12 @@ from pathlib import Path
 LOG_MAX_BYTES = 5 * 2**20
 READ_MAX_BYTES = 64 * 2**10
 LINE_MAX = 240
-# At most this many lines of one process reach the terminal in one span.
+# Most lines of one process that reach the terminal in one span.
 SHOWN_MAX = 10
 SPAN_SECONDS = 30.0
 _LOUD = re.compile(r"\b(WARNING|ERROR|CRITICAL|Traceback)\b")
-# Known and harmless: Celery's advice against root, its banner, Valkey's advice
-# on a kernel setting that only matters to a server that saves.
+# Known and harmless: Celery's advice against root, its banner, Valkey's advice on a
+# kernel setting that only matters to a server that saves.
 _QUIET = re.compile(
     r"SecurityWarning|superuser privileges|logfile ->|Memory overcommit"
 )

@@ -17,11 +17,11 @@ class OwnScripts(StrEnum):
     """How people's own scripts run on this machine."""
 
     OWN_IDS = "own-ids"
-    """Each person's as a Unix user id of its own."""
+    """Each person's scripts run as a separate Unix user id."""
     SHARED = "shared"
-    """All as the user who started the portal."""
+    """All scripts run as the user who started the portal."""
     OFF = "off"
-    """Not at all: ready recipes only."""
+    """No scripts run, only ready recipes."""
 
 
 VARIABLES = {
@@ -29,7 +29,7 @@ VARIABLES = {
     OwnScripts.SHARED: {"ALLOW_UNISOLATED_SCRIPTS": "1"},
     OwnScripts.OFF: {},
 }
-"""What the portal's processes find in their environment."""
+"""Environment variables of the portal's processes."""
 ANSWERS = ("ask", "yes", "no")
 QUESTION = (
     "Students' own scripts would run as {user}, with all rights of that user. "
@@ -39,7 +39,9 @@ HOW = "make run ARGS='--own-scripts yes'"
 
 
 def closed_folder(paths: Sequence[Path]) -> Path | None:
-    """Return the first folder that other Unix users cannot enter; None: they can."""
+    """Return the first folder that other Unix users cannot enter; None if they can
+    enter all.
+    """
     for path in paths:
         whole = path.resolve()
         for folder in (whole, *whole.parents):
@@ -62,8 +64,8 @@ def choice(
         said: one of ``ANSWERS``.
         needed: folders that a Job of another Unix user has to enter.
         kept: the file with an earlier answer. A new answer is written to it.
-        ask: shows a question and returns what was typed; None: nobody is there.
-        user: who runs the portal.
+        ask: shows a question and returns the typed answer; None: there is no terminal.
+        user: the user who runs the portal.
     """
     if said == "no":
         _keep(kept, "no")
@@ -102,7 +104,7 @@ def _keep(kept: Path, answer: str) -> None:
 
 
 def at_terminal() -> Callable[[str], str] | None:
-    """Return what asks the person at the terminal; None: there is none."""
+    """Return the function that asks at the terminal; None if there is no terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return None
 

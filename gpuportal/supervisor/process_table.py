@@ -1,4 +1,4 @@
-"""Which processes one machine runs under ``manage.py portal``, and in what order.
+"""The processes of one machine under ``manage.py portal``, and their order.
 
 The same commands run under systemd in production (``deploy/systemd``).
 """
@@ -24,7 +24,8 @@ from telemetry import paths
 from telemetry.inventory.enrollment import enroll_node, renew_token
 from telemetry.models import Node
 
-# Stopped in this order: what makes work, what shows it, what carries it.
+# Stopped in this order: the processes that start work, those that show it, those that
+# carry it.
 WORK_RANK, SHOW_RANK, CARRY_RANK = 0, 1, 2
 
 # If setproctitle is installed, Celery sets process titles, which overwrite the
@@ -64,7 +65,7 @@ class NodeProcess:
 
 
 def valkey(socket: Path) -> ProcessSpec:
-    """Return the embedded broker: a Unix socket only its owner can open."""
+    """Return the embedded broker, on a Unix socket that only its owner can open."""
     return ProcessSpec(
         "valkey",
         [
@@ -153,7 +154,7 @@ def refining(celery: Sequence[str], environ: Mapping[str, str]) -> list[ProcessS
                 *("--max-tasks-per-child", "500"),
             ],
             environ,
-            # An idle worker checks its queue, and signals, every few seconds.
+            # An idle worker checks its queue and its signals every few seconds.
             stop_seconds=5.0,
             orphan_signal=signal.SIGQUIT,
             essential=False,
@@ -175,7 +176,7 @@ def node(process: NodeProcess, *, web_url: str) -> ProcessSpec:
         | {
             "GPUPORTAL_NODE": process.name,
             "GPUPORTAL_NODE_REDIS_URL": settings.REDIS_URL,
-            # Its processes go the same way as the web's, which was warned.
+            # Its connections are those of the web, for which the warning was given.
             "GPUPORTAL_BROKER_PLAIN": str(int(is_unencrypted(settings.REDIS_URL))),
             "GPUPORTAL_WEB_URL": os.environ.get("GPUPORTAL_WEB_URL") or web_url,
             "GPUPORTAL_NODE_TOKEN_FILE": str(token_file(process)),
@@ -189,7 +190,7 @@ def node(process: NodeProcess, *, web_url: str) -> ProcessSpec:
         }
     )
     if settings.OWN_IDS:
-        # An id without an account is not one that systemd can start a unit as.
+        # systemd cannot start a unit as an id without an account.
         environ["GPUPORTAL_ISOLATION"] = "watched"
     return ProcessSpec(
         f"node-{process.name}",
@@ -206,7 +207,9 @@ def node(process: NodeProcess, *, web_url: str) -> ProcessSpec:
 
 
 def node_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what a node worker may know of the supervisor's environment."""
+    """Return the variables of the supervisor's environment that a node worker may
+    know.
+    """
     return {
         name: value
         for name, value in environ.items()
@@ -236,8 +239,8 @@ def local_nodes(choice: str) -> Sequence[NodeProcess]:
     """Choose the node workers of this machine.
 
     Args:
-        choice: ``none``, ``auto`` (the driver's Gpus where there is a driver, and
-            every simulated node), or node names with commas between.
+        choice: ``none``, ``auto`` (the driver's Gpus if there is a driver, and every
+            simulated node), or node names with commas between them.
     """
     if choice == "none":
         return []
@@ -258,8 +261,8 @@ def local_nodes(choice: str) -> Sequence[NodeProcess]:
     return real + (list(simulated.values()) if settings.ALLOW_SIMULATED_GPUS else [])
 
 
-# Asked in a process of its own, for a driver that hangs is no driver to start on:
-# nvmlInit answers 0 where library and driver are there (NVML API, nvmlReturn_t).
+# In a separate process, because a driver that hangs is no driver to start on: nvmlInit
+# returns 0 if library and driver exist (NVML API, nvmlReturn_t).
 _ASK_NVML = (
     "import ctypes, sys; sys.exit(ctypes.CDLL('libnvidia-ml.so.1').nvmlInit_v2())"
 )

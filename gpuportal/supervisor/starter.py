@@ -33,7 +33,7 @@ class Starter:
             try:
                 handle = os.pidfd_open(pid)
             except (OSError, AttributeError):
-                # Gone already, or a kernel older than 5.3: nothing to watch.
+                # Already gone, or a kernel older than 5.3: nothing to watch.
                 continue
             self._handles.append(handle)
             self._poll.register(handle, select.POLLIN)
@@ -43,7 +43,7 @@ class Starter:
         return bool(self._handles) and bool(self._poll.poll(0))
 
     def close(self) -> None:
-        """Let go of the handles."""
+        """Close the handles."""
         for handle in self._handles:
             self._poll.unregister(handle)
             os.close(handle)

@@ -139,8 +139,8 @@ def term(context: Context, key: str, text: str = "") -> SafeString | str:
     and it adds the site's prices to the words that have some.
 
     Args:
-        context: the template's; without a request the bare word is returned.
-        key: a key of ``glossary.TERMS``; an unknown one raises KeyError.
+        context: of the template. Without a request the bare word is returned.
+        key: a key of ``glossary.TERMS``. An unknown one raises KeyError.
         text: shown instead of the word, for example "flex, now safe".
     """
     found = TERMS[key]
@@ -160,12 +160,12 @@ def term(context: Context, key: str, text: str = "") -> SafeString | str:
 
 @register.simple_tag(takes_context=True)
 def price(context: Context, gpu_seconds: int, sum_text: str, key: str) -> str:
-    """Return a cost in credits as a button that shows how it comes about.
+    """Return a cost in credits as a button that explains it.
 
     Args:
-        context: the template's; without a request the bare cost is returned.
+        context: of the template. Without a request the bare cost is returned.
         gpu_seconds: the cost in weighted GPU-seconds.
-        sum_text: as ``reservations.rules.figures.price_sum`` writes it.
+        sum_text: from ``reservations.rules.figures.price_sum``.
         key: unique on the page, for example the Reservation's number.
     """
     shown = credits_text(gpu_seconds)

@@ -1,4 +1,4 @@
-"""Why a call to a served model is refused, by the portal or on its node."""
+"""The reasons why a call to a served model is refused, by the portal or on its node."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from telemetry.protocol.request_refusal import RequestRefused
 
 NOT_READY_SECONDS = 5
-"""When to try a model again that is being loaded."""
+"""Time after which to try a model again that is being loaded."""
 
 
 class CallRefused(RequestRefused):
-    """A call that brings no answer of the model.
+    """A call without an answer of the model.
 
-    Its problem details also have ``error``, which the Open Inference Protocol wants.
+    Its problem details also have ``error``, which the Open Inference Protocol requires.
     """
 
     def __init__(

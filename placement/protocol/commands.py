@@ -1,10 +1,10 @@
-"""What the web tells a node to do: all the node needs, as one signed text.
+"""The web's commands to a node, each as one signed text with all that the node needs.
 
-An order carries everything (argv or recipe, Gpus, Unix user, limits, deadline),
-so that a node needs no database; it names its node, expires, and is idempotent
-by Job and attempt. The signed form is canonical JSON (RFC 8785's rules for the
-values used here: sorted keys, no spaces, ASCII escapes), so that equal orders
-have equal bytes. Cost: microseconds.
+A command has everything (argv or recipe, Gpus, Unix user, limits, deadline), so that a
+node needs no database. It names its node, expires, and is idempotent by Job and
+attempt. The signed form is canonical JSON (RFC 8785's rules for the values used here:
+sorted keys, no spaces, ASCII escapes), so that equal commands have equal bytes. Cost:
+microseconds.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ SINCE: dict[int, dict[str, Any]] = {
     2: {"meeting": None, "checkpoints": [], "carry_most_bytes": 0},
     3: {"key": "", "resume_key": ""},
 }
-"""What each version added, and what leaving it out means. An order is written in the
-lowest version that holds it: a node whose worker is older takes what it can do."""
+"""The fields that each version added, and the meaning if they are left out. A command
+is written in the lowest version that can hold it, so that a node with an older worker
+accepts the commands that it can carry out.
+"""
 JobKey = Annotated[str, Meta(pattern=r"\A[0-9a-f]{0,32}\Z")]
-"""It is part of a folder's name."""
+"""Part of a folder's name."""
 Text = Annotated[str, Meta(pattern=r"\A[^\0]*\Z")]
-"""What a program, a path or an environment may hold."""
+"""Allowed text of a program, a path or an environment."""
 VariableName = Annotated[str, Meta(pattern=r"\A[^\0=]+\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Amount = Annotated[float, Meta(ge=0, lt=2**53)]
 """Seconds, percent or Unix time."""
 MAX_ORDER_BYTES = 64 * 1024
-# A node whose clock is further off cannot keep deadlines: refused, not guessed.
+# A node whose clock differs more cannot keep deadlines, so it refuses.
 MAX_CLOCK_SKEW_SECONDS = 300.0
 
 
 class OrderKind(StrEnum):
-    """What to do."""
+    """Kind of command."""
 
     START = "start"
     STOP = "stop"
@@ -52,27 +54,29 @@ class OrderKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """Ceilings on one Job; 0: none."""
+    """Limits of one Job; 0: none."""
 
     memory_bytes: Count = 0
     """Private memory of each process (RLIMIT_DATA)."""
     processes: Count = 4096
-    """Processes of the Unix user (RLIMIT_NPROC); only with a user of its own."""
+    """Processes of the Unix user (RLIMIT_NPROC). Only if the Job has a separate
+    user.
+    """
     open_files: Count = 65_536
     """Descriptors of each process (RLIMIT_NOFILE)."""
     file_bytes: Count = 256 * 2**30
     """Size of each file (RLIMIT_FSIZE)."""
     log_bytes: Count = 2**30
-    """Size of the log; the shim ends a Job that writes more."""
+    """Size of the log. The shim ends a Job that writes more."""
     disk_bytes: Count = 0
-    """What the Job's folder may hold; the shim ends a Job that fills more."""
+    """Size of the Job's folder. The shim ends a Job that fills more."""
     person_bytes: Count = 0
-    """What the folders of all Jobs of the Job's ``user`` may hold on this node."""
+    """Size of the folders of all Jobs of the Job's ``user`` on this node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One order of the web to one node about one attempt of one Job."""
+    """One command of the web to one node about one attempt of one Job."""
 
     kind: OrderKind
     node: Text
@@ -80,17 +84,17 @@ class Order:
     attempt: Count
     nonce: Text
     issued_at: Amount
-    """Unix time, as the four other instants here."""
+    """Unix time, like the four other instants here."""
     expires_at: Amount
     """Never after `deadline_at`."""
     deadline_at: Amount
-    """The Reservation's end: the shim stops the Job then, by itself."""
+    """The Reservation's end, at which the shim stops the Job without a command."""
     grace_seconds: Amount
-    """From TERM to KILL."""
+    """Seconds from TERM to KILL."""
     gpu_uuids: tuple[Text, ...] = ()
     gpu_indexes: tuple[int, ...] = ()
     user: Text = ""
-    """Login name in the portal, for the Job's own environment."""
+    """Login name in the portal, for the Job's environment."""
     unix_user: Text = ""
     argv: tuple[Text, ...] | None = None
     """Arguments after the script's own name; None for recipes."""
@@ -98,36 +102,39 @@ class Order:
     settings: Mapping[str, Any] = field(default_factory=dict)
     script_sha256: Text = ""
     launcher: Launcher = Launcher.OWN
-    """What starts the script."""
+    """The program that starts the script."""
     environment_folder: Text = ""
-    """First on the Job's PATH; "": none."""
+    """First entry of the Job's PATH; "": none."""
     files_sha256: Text = ""
-    """Of the Plan's launch files, fetched like the script; "": none."""
+    """Hash of the Plan's launch files, which are fetched like the script; "": none."""
     env: Mapping[VariableName, Text] = field(default_factory=dict)
     limits: JobLimits = field(default_factory=JobLimits)
     simulated: bool = False
     claim_bytes_per_gpu: Count = 0
-    """What the Job occupies on each simulated Gpu; 0 on real ones."""
+    """Bytes that the Job occupies on each simulated Gpu; 0 on real ones."""
     claim_util_pct: Amount = 0.0
     plan: Mapping[str, Any] = field(default_factory=dict)
     reason: Text = ""
-    """Why to stop, for the Job's page."""
+    """Reason for the stop, for the Job's page."""
     resume_job: Count = 0
-    """The Job whose ``checkpoint`` folder it begins with; 0: none."""
+    """The Job with whose ``checkpoint`` folder this one begins; 0: none."""
     resume_attempt: Count = 0
     meeting: Meeting | None = None
-    """How the ranks of several nodes meet; None: all are on this one."""
+    """Rendezvous of the ranks of several nodes; None: all ranks are on this node."""
     checkpoints: Annotated[
         tuple[StartCheckpoint, ...], Meta(max_length=MOST_NODES)
     ] = ()
-    """Fetched before the start, instead of what lies on this node."""
+    """Checkpoints to fetch before the start, instead of those on this node."""
     carry_most_bytes: Count = 0
-    """The largest checkpoint that the web takes; of an order to carry."""
+    """Size of the largest checkpoint that the web accepts. Only in a command to carry
+    one.
+    """
     key: JobKey = ""
-    """The Job's own random key. After a restore numbers are given again, keys are
-    not; "": a Job from before there were keys."""
+    """The Job's random key. After a restore the numbers of Jobs are used again, but
+    keys are not; "": a Job from before keys existed.
+    """
     resume_key: JobKey = ""
-    """The same of ``resume_job``."""
+    """The key of ``resume_job``."""
 
     def __post_init__(self) -> None:
         if self.expires_at > self.deadline_at and self.kind is OrderKind.START:
@@ -148,7 +155,7 @@ class Order:
             version -= 1
         body["v"] = version
         if not self.limits.person_bytes:
-            # An order without this limit is read by older nodes too.
+            # Older nodes can read a command without this limit, too.
             del body["limits"]["person_bytes"]
         return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -156,8 +163,8 @@ class Order:
 def remaining_seconds(deadline_at: float, issued_at: float, now: float) -> float:
     """Return seconds until a deadline, at least 0.
 
-    A node whose clock is behind the web's counts from the order's own date, so
-    that a slow clock never lengthens a Reservation.
+    A node whose clock is behind the web's counts from the command's date, so that a
+    slow clock never lengthens a Reservation.
 
     >>> remaining_seconds(100.0, 40.0, 30.0)
     60.0
@@ -166,10 +173,10 @@ def remaining_seconds(deadline_at: float, issued_at: float, now: float) -> float
 
 
 def parse_order(payload: str) -> Order:
-    """Read an order back; every field is checked.
+    """Read a command and check every field.
 
     Raises:
-        OrderRefused: ``malformed``, with the field that is wrong.
+        OrderRefused: ``malformed``, with the invalid field.
     """
     body = order_body(payload)
     version = body.pop("v", None)
@@ -179,7 +186,7 @@ def parse_order(payload: str) -> Order:
         if not body.keys() & SINCE[later].keys():
             body |= SINCE[later]
     if isinstance(limits := body.get("limits"), dict):
-        # What a web of before these limits sends.
+        # A web from before these limits sends this.
         body["limits"] = {"disk_bytes": 0, "person_bytes": 0, **limits}
     order = read_order(Order, body, version)
     if why := folder_problem(order.environment_folder):
@@ -191,7 +198,7 @@ _AnOrder = TypeVar("_AnOrder")
 
 
 def order_body(payload: str) -> dict[str, Any]:
-    """Return the JSON object that a payload is. Raises OrderRefused."""
+    """Return the JSON object of a payload. Raises OrderRefused."""
     try:
         return decode(dict[str, Any], payload, most_bytes=MAX_ORDER_BYTES)
     except Malformed as error:
@@ -199,10 +206,10 @@ def order_body(payload: str) -> dict[str, Any]:
 
 
 def read_order(kind: type[_AnOrder], body: dict[str, Any], version: int) -> _AnOrder:
-    """Return the order of a kind that a body without its version is.
+    """Return the command of a kind from a body without its version.
 
     Raises:
-        OrderRefused: ``malformed``, with the field that is wrong.
+        OrderRefused: ``malformed``, with the invalid field.
     """
     try:
         return read_exact(kind, body)
@@ -213,11 +220,11 @@ def read_order(kind: type[_AnOrder], body: dict[str, Any], version: int) -> _AnO
 
 
 class Addressed(Protocol):
-    """What every order says of where and when it holds."""
+    """The addressee and the validity of every command."""
 
     @property
     def node(self) -> str:
-        """The node it is for."""
+        """Name of the addressed node."""
 
     @property
     def issued_at(self) -> float:
@@ -229,7 +236,7 @@ class Addressed(Protocol):
 
 
 def check_order(order: Addressed, *, node: str, now: float) -> None:
-    """Refuse an order that is for another node, stale, or from another time.
+    """Refuse a command that is for another node, expired, or from another time.
 
     Raises:
         OrderRefused: ``other_node``, ``expired`` or ``clock``.

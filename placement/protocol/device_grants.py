@@ -1,9 +1,10 @@
-"""What the web tells a node's device gate, and what the gate reports.
+"""The web's commands to a node's device gate, and the gate's reports.
 
-An order names the mode and **every** grant of the node, so that one order that arrives
-repairs all that were lost. It is signed as the other orders (``signing.py``) and has a
-sequence number. A node takes an order only if its number is higher than the last one,
-so a replayed order changes nothing. See docs/design/security.md#device-gate.
+A command names the mode and **every** grant of the node, so that one command that
+arrives repairs all that were lost. It is signed like the other commands
+(``signing.py``) and has a sequence number. A node accepts a command only if its number
+is higher than the last one, so a replayed command changes nothing. See
+docs/design/security.md#device-gate.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ Uid = Annotated[int, Meta(ge=0, lt=2**32)]
 
 
 class GateMode(StrEnum):
-    """What the operator wants of a node's gate."""
+    """The mode that the operator chose for a node's gate."""
 
     OPEN = "open"
     """There is no gate."""
     WATCH = "watch"
-    """Count who would be refused, and refuse nobody."""
+    """Count the refusals that would happen, and refuse nobody."""
     GATED = "gated"
 
 
 @dataclass(frozen=True, slots=True)
 class HolderGrant:
-    """What one reservation opens to its people until its end."""
+    """The Gpus that one reservation opens to its people until its end."""
 
     users: Annotated[tuple[UnixName, ...], Meta(max_length=MOST_HOLDERS)]
     """Unix names of owner and co-users."""
@@ -64,7 +65,7 @@ class HolderGrant:
 
 @dataclass(frozen=True, slots=True)
 class GateOrder:
-    """The whole state that a node's gate is to have."""
+    """The complete intended state of a node's gate."""
 
     kind: Literal["gate"]
     node: Text
@@ -73,9 +74,11 @@ class GateOrder:
     issued_at: Instant
     """Unix time, as ``expires_at``."""
     expires_at: Instant
-    """When the order is too old to be taken. What was taken stays in force."""
+    """Time after which the command is not accepted. An accepted command stays in
+    force.
+    """
     grace_seconds: Seconds
-    """From TERM to KILL of a process that holds a GPU after the grant's end."""
+    """Seconds from TERM to KILL of a process that holds a GPU after the grant's end."""
     grants: Annotated[tuple[HolderGrant, ...], Meta(max_length=MOST_GPUS)] = ()
 
     def payload(self) -> str:
@@ -89,7 +92,7 @@ class _GateKinded(Struct):
 
 
 def is_gate_order(payload: str) -> bool:
-    """Return whether a payload names this kind, which says nothing of the rest."""
+    """Return whether a payload names this kind. The rest of it may be invalid."""
     try:
         decode(_GateKinded, payload, most_bytes=MAX_ORDER_BYTES)
     except Malformed:
@@ -98,10 +101,10 @@ def is_gate_order(payload: str) -> bool:
 
 
 def parse_gate_order(payload: str) -> GateOrder:
-    """Read an order back; every field is checked.
+    """Read a command and check every field.
 
     Raises:
-        OrderRefused: ``malformed`` with the field that is wrong.
+        OrderRefused: ``malformed`` with the invalid field.
     """
     body = order_body(payload)
     if body.pop("v", None) != VERSION:
@@ -110,15 +113,15 @@ def parse_gate_order(payload: str) -> GateOrder:
 
 
 class GateState(StrEnum):
-    """What a node's gate does."""
+    """State of a node's gate."""
 
     OPEN = "open"
     WATCH = "watch"
     GATED = "gated"
     FAILED = "failed"
-    """It does not do what the operator wants; the reason says why."""
+    """It does not do what the operator wants. The reason explains why."""
     UNAVAILABLE = "unavailable"
-    """Kernel or rights are missing, so the node is as without a gate."""
+    """Kernel or rights are missing, so the node has no gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class UserRefusals:
     uid: Uid
     count: Annotated[int, Meta(ge=1, lt=MOST_COUNT)]
     user: str = ""
-    """Unix name; "": the node does not know it."""
+    """Unix name; "": unknown to the node."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "user", _printable(self.user, MOST_NAME))
@@ -136,20 +139,20 @@ class UserRefusals:
 
 @dataclass(frozen=True, slots=True)
 class GateFact:
-    """What a node reports of its gate."""
+    """A node's report of its gate."""
 
     mode: GateMode
-    """What the last order wants."""
+    """Mode of the last command."""
     state: GateState
     sequence: Sequence
-    """Of the last order that was taken."""
+    """Sequence number of the last accepted command."""
     reason: str = ""
     uncovered: Annotated[tuple[str, ...], Meta(max_length=MOST_NAMES)] = ()
-    """People that the gate cannot stop: members of ``docker`` or ``sudo``."""
+    """People whom the gate cannot stop: members of ``docker`` or ``sudo``."""
     unknown: Annotated[tuple[str, ...], Meta(max_length=MOST_NAMES)] = ()
     """Unix names of holders that this node does not have."""
     refusals: Annotated[tuple[UserRefusals, ...], Meta(max_length=MOST_NAMES)] = ()
-    """The most frequent ones, since the gate was attached."""
+    """The most frequent ones since the gate was attached."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", _printable(self.reason, MOST_REASON))
@@ -163,15 +166,15 @@ class GateFact:
 
 
 def is_gate_fact(message: Mapping[str, Any]) -> bool:
-    """Whether a message of ``facts.<node>`` is of this kind."""
+    """Return whether a message of ``facts.<node>`` is of this kind."""
     return message.get("kind") == FACT_KIND
 
 
 def parse_gate_fact(message: Mapping[str, Any]) -> GateFact:
-    """Read one such message: nodes are not trusted.
+    """Read one such message. Nodes are not trusted.
 
     Raises:
-        FactRefused: which field is wrong.
+        FactRefused: the invalid field.
     """
     if message.get("v") != 1 or not is_gate_fact(message):
         raise FactRefused("kind", "no report of a gate of version 1")

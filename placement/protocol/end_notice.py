@@ -1,18 +1,18 @@
-"""When to say that a Reservation's end is near, and in which words. Pure."""
+"""The warnings before a Reservation's end: their times and their words. Pure."""
 
 from __future__ import annotations
 
 from telemetry.protocol.sentences import sentence
 
 WARN_SECONDS = (600, 60)
-"""Before the end, longest first."""
+"""Seconds before the end, longest first."""
 
 
 def due_warning(left_seconds: float, told_seconds: int | None) -> int | None:
-    """Return which warning is due; None: none, or it was given.
+    """Return the due warning; None if none is due or it was given already.
 
     Args:
-        left_seconds: until the end.
+        left_seconds: time until the end.
         told_seconds: the last warning that was given of this end.
 
     >>> [due_warning(601, None), due_warning(600, None), due_warning(500, 600)]
@@ -28,7 +28,7 @@ def due_warning(left_seconds: float, told_seconds: int | None) -> int | None:
 
 
 def remaining_time_text(left_seconds: float) -> str:
-    """Return how long it still is, as people say it.
+    """Return the remaining time in words.
 
     >>> remaining_time_text(600), remaining_time_text(59.7), remaining_time_text(12)
     ('10 min', '60 s', '12 s')

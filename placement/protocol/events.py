@@ -1,6 +1,7 @@
-"""What a node says of Jobs, checked field by field: nodes are not trusted.
+"""The events of Jobs that a node reports, checked field by field, because nodes are not
+trusted.
 
-Which node speaks is not in the message: it is the stream that it came in on.
+The message does not name its node. The stream in which it arrived does.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class JobEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobFact:
-    """One thing that happened to one attempt of one Job."""
+    """One event of one attempt of one Job."""
 
     job: Count
     attempt: Count
@@ -54,22 +55,24 @@ class JobFact:
     exit_code: ExitNumber | None = None
     signal: ExitNumber | None = None
     stopped: bool = False
-    """Ended because somebody or the Reservation's end said so."""
+    """It was ended by a person or by the Reservation's end."""
     code: str = ""
-    """Why an order was refused at the door; empty for all else."""
+    """Reason why the node refused a command; empty for all other events."""
     nonce: str = ""
     reason: str = ""
     log_bytes: Count = 0
     last_lines: tuple[str, ...] = ()
     pid: Count | None = None
     meeting_address: str = ""
-    """Where the ranks of other nodes are to come; "": nowhere."""
+    """Address of the rendezvous for the ranks of other nodes; "": none."""
     meeting_port: Port = 0
     key: JobKey | None = None
-    """The Job's own key; None: a node whose worker knows of none."""
+    """The Job's key; None: the node's worker has no keys yet."""
 
     def __post_init__(self) -> None:
-        """Cut texts to their length and take out what PostgreSQL does not store."""
+        """Cut texts to their length, and remove characters that PostgreSQL does not
+        store.
+        """
         for name in ("code", "nonce", "reason"):
             text = _storable(getattr(self, name))[:MOST_TEXT]
             object.__setattr__(self, name, text)
@@ -80,13 +83,13 @@ class JobFact:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """One attempt that the node believes to run."""
+    """One attempt that runs, as far as the node knows."""
 
     job: Count
     attempt: Count
     started_at: Instant | None = None
     deadline_at: Instant | None = None
-    """The Reservation's end as the shim knows it."""
+    """The Reservation's end, as the shim knows it."""
     meeting_address: str = ""
     meeting_port: Port = 0
     key: JobKey | None = None
@@ -97,7 +100,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What a node believes runs, and what ended there lately."""
+    """The Jobs that run on a node or ended there recently, as the node knows them."""
 
     at: Instant
     running: Annotated[tuple[Running, ...], Meta(max_length=MOST_RUNNING)] = ()
@@ -105,7 +108,7 @@ class Belief:
 
 
 class ChannelState(StrEnum):
-    """How a node's HTTPS channel to the portal is."""
+    """State of a node's HTTPS channel to the portal."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -115,12 +118,12 @@ class ChannelState(StrEnum):
     TOKEN = "token"
     """The node cannot read its token."""
     ORDER_KEY = "order_key"
-    """The node has no order key, or not the portal's: it would refuse every order."""
+    """The node has no order key or a wrong one, so it would refuse every command."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelFact:
-    """What a node found when it tried its channel."""
+    """Result of a node's test of its channel."""
 
     state: ChannelState
     detail: str = ""
@@ -163,5 +166,7 @@ def _check_address(address: str) -> None:
 
 
 def _storable(text: str) -> str:
-    """Return text that PostgreSQL takes: no nulls, no halves of surrogate pairs."""
+    """Return text that PostgreSQL accepts: without nulls and halves of surrogate
+    pairs.
+    """
     return text.replace("\0", "").encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""Which moves of a Job are legal. A table; a move is one compare-and-set."""
+"""The allowed transitions of a Job. A transition is one compare-and-set."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from telemetry.protocol.sentences import sentence
 
 
 class JobState(StrEnum):
-    """Where a Job stands."""
+    """State of a Job."""
 
     QUEUED = "queued"  # waits for its Reservation's start
     STARTING = "starting"  # ordered from the node; no process seen yet
@@ -18,7 +18,7 @@ class JobState(StrEnum):
     STOPPED = "stopped"  # ended because somebody or the Window's end said so
     LOST = "lost"  # the node or the shim went away with it
 
-    # StrEnum members carry no label of their own; Django's choices want one.
+    # StrEnum members have no label, which Django's choices need.
     @property
     def label(self) -> str:
         """Return the word on screen."""
@@ -31,7 +31,7 @@ class JobState(StrEnum):
 
     @classmethod
     def on_node(cls) -> frozenset["JobState"]:
-        """Return the states in which something of it may be on its Gpus."""
+        """Return the states in which the Job may have processes on its Gpus."""
         return cls.ending() | {cls.STARTING, cls.RUNNING}
 
     @classmethod
@@ -55,7 +55,7 @@ _ENDS = frozenset({JobState.DONE, JobState.FAILED, JobState.STOPPED, JobState.LO
 
 NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset({JobState.STARTING, JobState.STOPPED, JobState.FAILED}),
-    # A short Job may have ended before its start was heard of.
+    # A short Job may end before its start was reported.
     JobState.STARTING: frozenset({JobState.RUNNING, JobState.STOPPING}) | _ENDS,
     JobState.RUNNING: frozenset({JobState.MOVING, JobState.STOPPING}) | _ENDS,
     JobState.MOVING: _ENDS,

@@ -1,8 +1,8 @@
-"""What starts a Job's own script: its ``#!`` line, python, or a launcher of ranks.
+"""The programs that start a Job's own script: its ``#!`` line, python, or a launcher.
 
-The launchers are the user's own programs: found on the Job's PATH, never ours. Options:
-torch 2.13 "torchrun", accelerate 1.15 "accelerate launch --help", DeepSpeed 0.19
-``deepspeed/launcher/{runner,launch}.py``.
+The launchers are the user's programs, found on the Job's PATH, and never the portal's.
+Options: torch 2.13 "torchrun", accelerate 1.15 "accelerate launch --help", DeepSpeed
+0.19 ``deepspeed/launcher/{runner,launch}.py``.
 """
 
 import base64
@@ -16,9 +16,11 @@ from telemetry.protocol.sentences import sentence
 
 PLAN = "plan.json"
 DEEPSPEED = "ds_config.json"
-"""DeepSpeed's configuration in numbers, as DeepSpeed itself reads it."""
+"""DeepSpeed's configuration with numbers, which DeepSpeed itself reads."""
 TRAINER = "deepspeed.json"
-"""The same for Hugging Face's Trainer and accelerate, which fill in each "auto"."""
+"""DeepSpeed's configuration for Hugging Face's Trainer and accelerate, which fill in
+each "auto".
+"""
 ACCELERATE = "accelerate.json"
 DEVICE_MAP = "device_map.json"
 ADAPTER = "adapter_config.json"
@@ -34,15 +36,15 @@ FILES = {
     QUANTIZATION: "GPUPORTAL_QUANTIZATION_CONFIG",
     SFT: "GPUPORTAL_SFT_CONFIG",
 }
-"""Files of a Plan in the Job's folder -> what its environment calls their paths."""
+"""Files of a Plan in the Job's folder -> the environment variable with the path."""
 MOST_FILES_BYTES = 2**20
 MOST_FOLDER_CHARACTERS = 300
 MEETING_SECONDS = 600
-"""For so long the ranks of the first node wait for those of the others."""
+"""Seconds for which the ranks of the first node wait for those of the others."""
 
 
 class Launcher(StrEnum):
-    """Who starts the script."""
+    """The program that starts the script."""
 
     OWN = ""
     PYTHON = "python"
@@ -52,7 +54,7 @@ class Launcher(StrEnum):
 
     @property
     def label(self) -> str:
-        """What a form calls it."""
+        """Return its name in forms."""
         return _LABELS[self]
 
 
@@ -67,28 +69,28 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class LaunchPlace:
-    """What a launcher needs to know of the place."""
+    """The facts about the place that a launcher needs."""
 
     gpu_uuids: Sequence[str]
     """By rank."""
     simulated: bool
     folder: str
-    """The Job's own, absolute."""
+    """The Job's folder, absolute."""
     files: Collection[str]
-    """Names of those of ``FILES`` that lie in it."""
+    """Names of those of ``FILES`` that are in it."""
     port: int
-    """A free one, for the ranks to meet."""
+    """A free port for the rendezvous of the ranks."""
     meeting: Meeting | None = None
-    """Where there are ranks on other nodes too."""
+    """Rendezvous, if there are ranks on other nodes too."""
 
 
 def script_command(
     launcher: Launcher, script: str, arguments: Sequence[str], ranks: LaunchPlace
 ) -> list[str]:
-    """Return the argv of a script that does not start itself; argv[0] is looked up.
+    """Return the argv of a script that needs a launcher. argv[0] is looked up.
 
-    DeepSpeed's configuration is handed on as ``--deepspeed_config``, the option that
-    ``deepspeed.add_config_arguments`` reads, unless the arguments say one themselves.
+    DeepSpeed's configuration is passed as ``--deepspeed_config``, the option that
+    ``deepspeed.add_config_arguments`` reads, unless the arguments already name one.
     """
     count, words = len(ranks.gpu_uuids), [script, *arguments]
     if launcher is Launcher.TORCHRUN:
@@ -121,7 +123,7 @@ def static_options(meeting: Meeting) -> list[str]:
 
 
 def why_not_on_nodes(launcher: Launcher, counts: Sequence[int]) -> str:
-    """Say why a launcher cannot start so many ranks by node; "" where it can.
+    """Return why a launcher cannot start so many ranks by node; "" if it can.
 
     >>> why_not_on_nodes(Launcher.TORCHRUN, (2, 1))
     ''
@@ -151,7 +153,8 @@ def _accelerate(ranks: LaunchPlace) -> list[str]:
         plain = ["--mixed_precision=no", "--dynamo_backend=no", "--multi_gpu"]
         return [
             *(known if ACCELERATE in ranks.files else plain),
-            # Each node has its own command; the default goes to the others by ssh.
+            # Each node has a separate command. The default would reach the others by
+            # ssh.
             "--deepspeed_multinode_launcher=standard",
             f"--num_machines={len(meeting.counts)}",
             f"--machine_rank={meeting.node_rank}",
@@ -166,7 +169,7 @@ def _accelerate(ranks: LaunchPlace) -> list[str]:
         return [f"--config_file={ranks.folder}/{ACCELERATE}", *several]
     given = ["--num_machines=1", f"--num_processes={count}"]
     given += ["--mixed_precision=no", "--dynamo_backend=no"]
-    # On simulated Gpus too: with --cpu, accelerate starts several ranks only by MPI.
+    # Also on simulated Gpus: with --cpu, accelerate starts several ranks only by MPI.
     return [*given, *(["--multi_gpu", *several] if count > 1 else [])]
 
 
@@ -175,17 +178,17 @@ def _deepspeed(ranks: LaunchPlace) -> list[str]:
 
     The program ``deepspeed`` itself only builds this command. It ignores
     CUDA_VISIBLE_DEVICES and counts from the machine's first Gpu (``--num_gpus``), which
-    may belong to another person. -1 means no Gpu: the ranks of a Job on simulated ones
+    may belong to another person. -1 means no Gpu: the ranks of a Job on simulated Gpus
     see no real card.
     """
     gpus = ["-1" for _ in ranks.gpu_uuids] if ranks.simulated else ranks.gpu_uuids
     meeting = ranks.meeting
     counts = meeting.counts if meeting else (len(gpus),)
     own = meeting.node_rank if meeting else 0
-    # It counts local ranks as rank % processes, which on a further node need not begin
-    # at 0: the Gpus are turned so that each rank still gets its own.
+    # It computes local ranks as rank % processes, which need not begin at 0 on a
+    # further node. The Gpus are rotated so that each rank still gets its Gpu.
     turn = -meeting.first_rank % len(gpus) if meeting else 0
-    # Of the other nodes only how many there are is needed.
+    # Only the number of the other nodes is needed.
     nodes = {
         "localhost" if not meeting else f"node{number}": [*gpus[turn:], *gpus[:turn]]
         if number == own
@@ -213,7 +216,7 @@ def _deepspeed_config(ranks: LaunchPlace, arguments: Sequence[str]) -> list[str]
 
 
 def folder_problem(folder: str) -> str:
-    """Say why a folder cannot stand at the head of a PATH; "" where it can.
+    """Return why a folder cannot be the first entry of a PATH; "" if it can.
 
     >>> folder_problem("/home/alice/venv/bin")
     ''

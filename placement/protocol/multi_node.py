@@ -1,8 +1,8 @@
-"""A Job over several nodes: which Gpus on which, and what its parts make of the whole.
+"""A Job over several nodes: its Gpus on each, and its state from those of its parts.
 
-A part is what runs on one node. The Job runs when all have started and is done when
-all are; where one fails or is lost the others are stopped, and the Job ends as that one
-did, for a reason that names its node and rank.
+A part runs on one node. The Job runs when all parts have started, and it is done when
+all are done. If a part fails or is lost, the others are stopped. The Job then ends with
+the state of that part and with a reason that names its node and rank.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from placement.protocol.job_lifecycle import JobState
 from telemetry.protocol.sentences import sentence
 
 LOST_PEERS = "it lost the connection to ranks of other nodes"
-"""A node's reason where that is how its own ranks ended: not what was first."""
+"""A node's reason if its ranks ended because of other ranks. It is not the first
+cause.
+"""
 _LOST = re.compile(
     r"gloo/transport/\S+\] .*(?:by peer|Broken pipe|Connection refused)"
     r"|ncclRemoteError|Did the remote server shutdown or crash"
@@ -27,14 +29,16 @@ _TORCH_RANK = re.compile(r"rank +: (\d+) \(local_rank: \d+\)")
 _TORCH_CODE = re.compile(r"exitcode +: (-?\d+) \(pid: \d+\)")
 _DEEPSPEED = re.compile(r".*\[launch\.py:.* exits with return code = (-?\d+)")
 ENDS = (JobState.LOST, JobState.FAILED, JobState.STOPPED, JobState.DONE)
-"""The whole ends as the first of these that a part ended as."""
+"""The Job ends with the first of these states that a part has."""
 BAD = frozenset({JobState.LOST, JobState.FAILED})
 CONSEQUENCE = "SIGABRT"
-"""How torch ends a rank whose peers are gone: not what was first."""
+"""The messages with which torch ends a rank whose peers are gone. Not the first
+cause.
+"""
 
 
 def gpus_by_node(plan: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Return the Gpus of a Plan (as JSON) by node, as its processes are counted.
+    """Return the Gpus of a Plan (as JSON) by node, in the order of its processes.
 
     >>> gpus_by_node({"node": "a", "nodes": ["b", "a"], "shards": [
     ...     {"node": "a", "gpu_uuid": "0"}, {"node": "b", "gpu_uuid": "1"}]})
@@ -50,7 +54,7 @@ def gpus_by_node(plan: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
 
 def ending(exit_code: int) -> str:
-    """Say how a rank ended.
+    """Return how a rank ended.
 
     >>> ending(-9), ending(3)
     ('ended by SIGKILL', 'ended with exit code 3')
@@ -64,10 +68,10 @@ def ending(exit_code: int) -> str:
 
 
 def lost_peers(log: str) -> bool:
-    """Say whether the end of a log tells of ranks elsewhere that were gone.
+    """Return whether the end of a log reports that ranks on other nodes were gone.
 
-    As gloo, NCCL and torch's store word it; a lost connection to anything else is not
-    meant.
+    It recognises the messages of gloo, NCCL and torch's store. A lost connection to
+    anything else does not count.
     """
     return _LOST.search(log) is not None
 
@@ -87,7 +91,7 @@ class PartInfo:
 
     @property
     def rank_words(self) -> str:
-        """Which ranks run there, in words."""
+        """Return the ranks of the part in words."""
         if self.ranks == 1:
             return sentence("rank {rank}", rank=self.first_rank)
         return sentence(
@@ -100,9 +104,10 @@ class PartInfo:
     def said(self) -> str:
         """Return the launcher's report on the first rank that failed there, or "".
 
-        Ours writes one line. torchrun and accelerate write a table whose last entry is
-        the root cause ("torch.distributed.elastic.multiprocessing.errors"); DeepSpeed's
-        ``launch.py`` does not say which.
+        The portal's launcher writes one line. torchrun and accelerate write a table
+        whose last entry is the root cause
+        ("torch.distributed.elastic.multiprocessing.errors"). DeepSpeed's ``launch.py``
+        does not report which rank it was.
         """
         how = ""
         for line in reversed([line.strip() for line in self.last_lines]):
@@ -119,7 +124,7 @@ class PartInfo:
 
 
 def final_state(states: Collection[JobState]) -> JobState | None:
-    """Return how the whole ended; None: a part has not.
+    """Return the state with which the Job ended; None if a part has not ended.
 
     >>> final_state([JobState.DONE, JobState.DONE]).value
     'done'
@@ -132,10 +137,11 @@ def final_state(states: Collection[JobState]) -> JobState | None:
 
 
 def first_failed_part(parts: Sequence[PartInfo]) -> PartInfo | None:
-    """Return the part that the others went down with; None: none failed.
+    """Return the part that caused the end of the others; None if none failed.
 
-    One that was lost; else one whose rank was ended by a signal; else one that did not
-    end because its connection to the others did, which is what follows. Else the first.
+    A lost part comes first, then a part with a rank that was ended by a signal, then a
+    part that did not end because of its connection to the others, which is a
+    consequence. Otherwise it is the first one.
     """
     bad = [part for part in parts if part.state in BAD]
 
@@ -150,7 +156,7 @@ def first_failed_part(parts: Sequence[PartInfo]) -> PartInfo | None:
 
 
 def reason_of(part: PartInfo) -> str:
-    """Return why the whole ends, with node and rank."""
+    """Return why the Job ends, with node and rank."""
     if said := part.said:
         return f"{part.node}: {said}"
     why = part.reason or sentence("it failed there")

@@ -1,6 +1,8 @@
-"""What both sides of the HTTPS channel between a node and the web agree on."""
+"""Constants that both sides of the HTTPS channel between a node and the web use."""
 
 FILE_PIECE_BYTES = 2**20
-"""Of one answer with a part of a file; a shorter one is the last."""
+"""Bytes of one answer with a part of a file. A shorter answer is the last one."""
 KEY_HEADER = "X-Job-Key"
-"""Names the Job that a node means: numbers may be another Job's after a restore."""
+"""Names the Job that a node means, because numbers may be another Job's after a
+restore.
+"""

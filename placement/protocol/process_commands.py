@@ -1,9 +1,9 @@
-"""The web's orders to a node about the process of an intruder.
+"""The web's commands to a node about the process of an intruder.
 
-Two kinds beside those of Jobs (`commands.py`), signed and sent alike: `warn` writes
-to the terminals of the process's user, `stop_process` ends the process, with TERM
-and after a grace with KILL. An order names the process by pid, uid and start time
-and Gpu. The node checks all four again just before it acts, and never touches root. It
+There are two kinds, signed and sent like those of Jobs (`commands.py`). `warn` writes
+to the terminals of the process's user. `stop_process` ends the process with TERM and,
+after a grace period, with KILL. A command names the process by pid, uid, start time and
+Gpu. The node checks all four again just before it acts, and never touches root. It
 reports the result as one fact of kind `response`.
 """
 
@@ -32,9 +32,9 @@ LOWEST_UID = 1000
 """Accounts of people begin here (Debian policy manual, 9.2.2)."""
 NOBODY_UID = 65_534
 MOST_PID = 2**22
-"""Linux' ceiling of pid_max on 64 bits (proc(5))."""
+"""Linux' highest pid_max on 64 bits (proc(5))."""
 LATEST_AT = 2**40
-"""Unix time of the year 36812: a clock beyond it is broken."""
+"""Unix time of the year 36812. A later clock is broken."""
 MOST_TEXT = 600
 """Characters of a warning."""
 LINE_CHARACTERS = 76
@@ -44,7 +44,7 @@ Instant = Annotated[float, Meta(ge=0, lt=LATEST_AT)]
 
 
 class ProcessOrderKind(StrEnum):
-    """What to do."""
+    """Kind of command."""
 
     WARN = "warn"
     STOP = "stop_process"
@@ -52,23 +52,23 @@ class ProcessOrderKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessOrder:
-    """One order of the web to one node about one process."""
+    """One command of the web to one node about one process."""
 
     kind: ProcessOrderKind
     node: Text
     nonce: Text
     issued_at: Instant
-    """Unix time, as the two other instants here."""
+    """Unix time, like the two other instants here."""
     expires_at: Instant
     pid: int
     uid: int
     started_at: Instant
-    """When the process started, by the node's clock."""
+    """Start of the process, by the node's clock."""
     gpu_uuid: Text
     grace_seconds: Instant = 30.0
-    """From TERM to KILL."""
+    """Seconds from TERM to KILL."""
     text: Text = ""
-    """What the terminals are to show."""
+    """Text for the terminals."""
 
     def __post_init__(self) -> None:
         if not 1 < self.pid < MOST_PID:
@@ -89,9 +89,9 @@ class _Kinded(Struct):
 
 
 def kind_of(payload: str) -> ProcessOrderKind | None:
-    """Return the kind that a payload names; None: it is no order of this file.
+    """Return the kind that a payload names; None if it is no command of this module.
 
-    Says nothing about whether the rest of it is in order.
+    The rest of the payload may be invalid.
     """
     try:
         return decode(_Kinded, payload, most_bytes=MAX_ORDER_BYTES).kind
@@ -100,10 +100,10 @@ def kind_of(payload: str) -> ProcessOrderKind | None:
 
 
 def parse_process_order(payload: str) -> ProcessOrder:
-    """Read an order back; every field is checked.
+    """Read a command and check every field.
 
     Raises:
-        OrderRefused: ``malformed`` with the field that is wrong, ``protected``.
+        OrderRefused: ``malformed`` with the invalid field, or ``protected``.
     """
     body = order_body(payload)
     if body.pop("v", None) != VERSION:
@@ -134,19 +134,19 @@ class ResponseOutcome(StrEnum):
     NO_TERMINAL = "no terminal"
     """The user has none on this node."""
     STOPPED = "stopped"
-    """The process ended by itself after TERM."""
+    """The process ended after TERM."""
     KILLED = "killed"
     GONE = "gone"
-    """It had ended before anything was done."""
+    """It had ended before."""
     REFUSED = "refused"
-    """The node found something else than the order said, or may not act."""
+    """The process differs from that of the command, or the node may not act."""
     FAILED = "failed"
-    """The process outlived KILL: it sits in the driver."""
+    """The process survived KILL, because it is in a call of the driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFact:
-    """What a node says came of one order of this file."""
+    """A node's report of the result of one command of this module."""
 
     nonce: Annotated[str, Meta(min_length=1, max_length=64)]
     outcome: ResponseOutcome
@@ -166,15 +166,15 @@ class ProcessFact:
 
 
 def is_process_fact(message: Mapping[str, Any]) -> bool:
-    """Whether a message of ``facts.<node>`` is one of these."""
+    """Return whether a message of ``facts.<node>`` is of this kind."""
     return message.get("kind") == "response"
 
 
 def parse_process_fact(message: Mapping[str, Any]) -> ProcessFact:
-    """Read one such message: nodes are not trusted.
+    """Read one such message. Nodes are not trusted.
 
     Raises:
-        FactRefused: which field is wrong.
+        FactRefused: the invalid field.
     """
     if message.get("v") != 1 or not is_process_fact(message):
         raise FactRefused("kind", "no response of version 1")

@@ -1,10 +1,11 @@
-"""How the ranks of a Job over several nodes meet, and what they bring along.
+"""The rendezvous of the ranks of a Job over several nodes, and their checkpoints.
 
-torchrun's static rendezvous: the first node listens at an address and port, the others
-come there, ranks are counted node by node, with as many on each as it has Gpus of the
-Job. ("torchrun, Elastic Launch", https://docs.pytorch.org/docs/stable/elastic/run.html;
-its c10d rendezvous gives ranks by host name, not by the Plan, so it is not used.) Both
-are carried in the signed order of each node.
+It is torchrun's static rendezvous. The first node listens at an address and port, and
+the others connect to it. Ranks are counted node by node. Each node has as many ranks as
+Gpus of the Job. ("torchrun, Elastic Launch",
+https://docs.pytorch.org/docs/stable/elastic/run.html; its c10d rendezvous assigns ranks
+by host name, not by the Plan, so it is not used.) The signed command of each node has
+both.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from placement.planner.values.errors import OrderRefused
 MOST_NODES = 256
 MOST_PROCESSES = 64
 NONE, LATER, REFUSED = "none", "later", "refused"
-"""Why a node brings no checkpoint: there is none; it cannot now; it never can."""
+"""Why a node brings no checkpoint: there is none, not at present, or never."""
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,252}")
 _TOKEN = re.compile(r"[a-z0-9]{16,64}")
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 def address_problem(address: str) -> str:
-    """Say why nodes cannot meet at an address; "" where they can.
+    """Return why nodes cannot use an address for the rendezvous; "" if they can.
 
     >>> address_problem("lab-a.example.org"), address_problem("10.0.0.7")
     ('', '')
@@ -41,18 +42,22 @@ def address_problem(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where one node stands among those of a Job."""
+    """The position of one node among those of a Job."""
 
     node_rank: int
-    """0: the first, which the others come to."""
+    """0: the first node, to which the others connect."""
     counts: tuple[int, ...]
     """Processes on each node, by node rank."""
     address: str
-    """Of the first node; "", in its own order only: the one that it has by itself."""
+    """Address of the first node; "" only in that node's command: it uses its own
+    address.
+    """
     port: int
-    """There; 0, in its own order only: it takes a free one and tells."""
+    """Its port; 0 only in that node's command: it takes a free port and reports it."""
     token: str
-    """Of this attempt alone: ranks of two Jobs that meet by mistake do not mix."""
+    """Unique to this attempt, so that ranks of two Jobs that connect by mistake do not
+    mix.
+    """
 
     def __post_init__(self) -> None:
         first = self.node_rank == 0
@@ -73,12 +78,12 @@ class Meeting:
 
     @property
     def first_rank(self) -> int:
-        """Of the ranks on this node."""
+        """Return the first rank on this node."""
         return sum(self.counts[: self.node_rank])
 
     @property
     def world(self) -> int:
-        """Processes in all."""
+        """Return the number of processes on all nodes."""
         return sum(self.counts)
 
 

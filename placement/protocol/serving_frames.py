@@ -25,7 +25,9 @@ from telemetry.protocol.codec import Malformed, decode, encode, read
 
 MOST_HEAD_BYTES = 8 * 1024
 PIECE_BYTES = 48 * 1024
-"""Of an answer's body in one frame: the web takes websocket messages up to 64 KiB."""
+"""Bytes of an answer's body in one frame. The web accepts websocket messages up to 64
+KiB.
+"""
 MOST_REQUEST_BYTES = 8 * 2**20
 MOST_ANSWER_BYTES = 8 * 2**20
 CONTENT_TYPES = (
@@ -35,7 +37,7 @@ CONTENT_TYPES = (
 )
 LENGTH_HEADER = "inference-header-content-length"
 REQUEST_HEADERS = ("content-type", LENGTH_HEADER, "x-deadline-ms", "x-way-ms")
-"""Nothing else that a client sends reaches a node: no cookie, no token."""
+"""Only these headers of a client reach a node, so no cookie and no token does."""
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 NAME_RULE = (
     "must be 1 to 63 letters, digits, points, dashes or underscores, "
@@ -138,15 +140,15 @@ class Call:
     path: Annotated[str, Meta(pattern=r"\A/[ -~]*\Z")]
     headers: Mapping[str, HeaderValue]
     within_seconds: Annotated[float, Meta(gt=0, le=3600)]
-    """From when the node has it; the web waits a little longer."""
+    """Time limit from the arrival at the node. The web waits a little longer."""
     expires_at: float
-    """Unix time by the web's clocks: a call that waits longer is not sent."""
+    """Unix time by the web's clock. A call that has waited longer is not sent."""
     body: bytes = b""
     key: str | None = None
-    """The Job's own key; None: of a portal that does not send it."""
+    """The Job's key; None: the portal does not send it."""
 
     def frame(self, reply: str = "") -> bytes:
-        """Return its frame; ``reply``: where the web wants the answer (its own)."""
+        """Return its frame. ``reply``: the web process's own address for the answer."""
         head = {
             "kind": "call",
             "call": self.call,

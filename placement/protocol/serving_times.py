@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 RECENT = 50
-"""Runs of one batch size that a prediction is made of."""
+"""Number of runs of one batch size from which a prediction is made."""
 RECENT_SECONDS = 30.0
-"""Older runs count for nothing: a machine that was slow may be quick again, and one
-that nobody is let into would never show it."""
+"""Older runs are ignored. A machine that was slow may be fast again, and without
+admitted requests nothing would show it.
+"""
 FEWEST = 5
 PREDICTED_QUANTILE = 0.95
 
@@ -22,15 +23,17 @@ PREDICTED_QUANTILE = 0.95
 HEARD = 100
 HEARD_SECONDS = 5.0
 FRESH_SECONDS = 0.05
-"""So long a figure of what was heard stands."""
+"""Seconds for which a reported figure is valid."""
 
 
 class ServingError(Exception):
-    """The calling code passed an invalid value. A person's request never does."""
+    """The calling code passed an invalid value. It is never caused by a person's
+    request.
+    """
 
 
 def quantile(values: Iterable[float], part: float) -> float:
-    """The nearest-rank quantile. Raises ValueError for no values.
+    """Return the nearest-rank quantile. Raises ValueError without values.
 
     >>> quantile([4.0, 1.0, 3.0, 2.0], 0.5)
     2.0
@@ -43,7 +46,7 @@ def quantile(values: Iterable[float], part: float) -> float:
 
 
 class Timing:
-    """How long one model's runs take, by batch size; measured at load, then as it goes.
+    """The run times of one model by batch size, measured at load and then updated.
 
     ``profile``: batch size -> seconds of single runs, none empty.
     """
@@ -56,7 +59,7 @@ class Timing:
         self.profile = {size: tuple(profile[size]) for size in sorted(profile)}
         self.load_seconds = load_seconds
         self.most_rows = max(self.profile)
-        """The largest batch that was measured."""
+        """The largest batch size that was measured."""
         self._recent: dict[int, deque[tuple[float, float]]] = {
             size: deque(maxlen=RECENT) for size in self.profile
         }
@@ -65,30 +68,30 @@ class Timing:
             for rows in range(self.most_rows + 1)
         ]
         self._last: deque[tuple[float, int, float]] = deque(maxlen=RECENT)
-        """Of all sizes: (when, size, seconds)."""
+        """The runs of all sizes: (when, size, seconds)."""
         self._means = {size: _mean(runs) for size, runs in self.profile.items()}
         self._typical = dict(self._means)
         self._slow = self._slow_ratio()
 
     def size_of(self, rows: int) -> int:
-        """The measured batch size that stands for so many rows."""
+        """Return the measured batch size that is used for so many rows."""
         return self._size_of[min(rows, self.most_rows)]
 
     def typical_seconds(self, rows: int) -> float:
-        """What a run takes in the mean."""
+        """Return the mean time of a run."""
         return self._typical[self.size_of(rows)]
 
     def predicted_seconds(self, rows: int) -> float:
-        """What a run takes, 19 times of 20 not more; never under the mean."""
+        """Return the time that 19 of 20 runs do not exceed, but at least the mean."""
         return self._typical[self.size_of(rows)] * self._slow
 
     def rows_within(self, seconds: float) -> int:
-        """The largest measured batch that usually takes no longer; 0: none."""
+        """Return the largest measured batch that usually takes no longer; 0 if none."""
         fit = (size for size, usual in self._typical.items() if usual <= seconds)
         return max(fit, default=0)
 
     def ran(self, rows: int, seconds: float, now: float) -> None:
-        """Remember a run."""
+        """Record a run."""
         size = self.size_of(rows)
         self._recent[size].append((now, seconds))
         self._last.append((now, size, seconds))
@@ -123,7 +126,9 @@ class Timing:
         return known
 
     def _slow_ratio(self) -> float:
-        """How many usual runs one takes that is slower than 19 of 20, at least 1."""
+        """Return how many usual runs a slow one takes (19 of 20 are faster), at least
+        1.
+        """
         means = self._means
         ratios = [seconds / means[size] for _, size, seconds in self._last]
         if len(ratios) < FEWEST:
@@ -147,11 +152,11 @@ class Lag:
         self._known, self._known_at = 0.0, float("-inf")
 
     def heard(self, seconds: float, now: float) -> None:
-        """One answer took so long."""
+        """Record the delay of one answer."""
         self._heard.append((now, seconds))
 
     def seconds(self, now: float) -> float:
-        """The 95th percentile of recent answers; 0.0 without answers."""
+        """Return the 95th percentile of recent answers; 0.0 without answers."""
         if now - self._known_at > FRESH_SECONDS:
             late = [one for at, one in self._heard if at > now - HEARD_SECONDS]
             self._known = quantile(late, PREDICTED_QUANTILE) if late else 0.0

@@ -1,7 +1,7 @@
-"""The key that signs orders: Ed25519, made on first use, mode 600.
+"""The key that signs commands: Ed25519, made on first use, mode 600.
 
-The web holds the private key; a node holds only the public one, so that a node
-that is taken over cannot give orders to others. No Django here: nodes verify.
+The web holds the private key. A node holds only the public one, so that a node that is
+taken over cannot send commands to others. No Django here, because nodes verify.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PUBLIC = "order_key.pub"
 
 
 def private_key() -> Ed25519PrivateKey:
-    """Return the site's signing key; both files are made where they miss."""
+    """Return the site's signing key. Both files are made if they are missing."""
     text = paths.read_secret(PRIVATE)
     if not text:
         draft = Ed25519PrivateKey.generate().private_bytes(
@@ -48,26 +48,26 @@ def private_key() -> Ed25519PrivateKey:
 
 
 def public_key_pem() -> str:
-    """Return the public key for the nodes; both files are made where they miss."""
+    """Return the public key for the nodes. Both files are made if they are missing."""
     return _public_pem(private_key())
 
 
 def public_key_file() -> Path:
-    """Return the file of the public key for the nodes, made where it is missing.
+    """Return the file of the public key for the nodes. It is made if it is missing.
 
-    Needs no order: a node is enrolled before its first job.
+    Works before the first command, because a node is enrolled before its first job.
     """
     private_key()
     return paths.secret_file(PUBLIC)
 
 
 def public_key_sha256(pem: str) -> str:
-    """Return the SHA-256 of a public key in PEM, blanks around it left out."""
+    """Return the SHA-256 of a public key in PEM, without blanks around it."""
     return hashlib.sha256(pem.strip().encode()).hexdigest()
 
 
 def sign(payload: str) -> str:
-    """Return the base64 signature of an order's payload."""
+    """Return the base64 signature of a command's payload."""
     return base64.b64encode(private_key().sign(payload.encode())).decode()
 
 

@@ -1,10 +1,10 @@
-"""Which gap a backfill Job takes, how long, and when it must leave. Pure.
+"""The choice of a gap for a backfill Job: which one, how long, when to leave. Pure.
 
-"Backfill" as in EASY (Lifka, "The ANL/IBM SP Scheduling System", 1995):
-a Job that fits into unused time may run at once if it delays no other Job. EASY relies
-on the Job's estimate of its length. Here no estimate is needed: the Job is stopped,
-with its grace period, when the gap ends or its Gpus are booked, and it resumes from its
-checkpoint in the next gap.
+"Backfill" as in EASY (Lifka, "The ANL/IBM SP Scheduling System", 1995): a Job that fits
+into unused time may run at once if it delays no other Job. EASY relies on the Job's
+estimate of its length. Here no estimate is needed: the Job is stopped, with its grace
+period, when the gap ends or its Gpus are booked, and it resumes from its checkpoint in
+the next gap.
 
 Cost: one sort of the free Gpus for each Job considered.
 """
@@ -25,13 +25,13 @@ from telemetry.protocol.sentences import counted, joined, sentence
 from telemetry.protocol.units import GIB_BYTES, format_duration
 
 SETTLE_SECONDS = 10
-"""Between a Job's KILL, at the latest, and the end of its gap."""
+"""Seconds between the latest KILL of a Job and the end of its gap."""
 MOST_LIVE = 10
-"""Jobs in gaps that one person may have waiting or running."""
+"""Most waiting or running Jobs in gaps of one person."""
 
 
 class GapState(StrEnum):
-    """Where a Job that runs in gaps stands."""
+    """State of a Job that runs in gaps."""
 
     QUEUED = "queued"  # waits for a gap, before the first and between two
     RUNNING = "running"  # holds a gap; the stretch in it is a Job of its own
@@ -91,7 +91,7 @@ class TooManyBackfills(JobRefusal):
 
 @dataclass(eq=False)
 class GapJobOver(JobRefusal):
-    """The job in gaps was stopped in the moment in which its gap was found."""
+    """The job in gaps was stopped at the moment in which its gap was found."""
 
     code = "gap-job-over"
     title = sentence("The job has ended")
@@ -103,7 +103,7 @@ class GapJobOver(JobRefusal):
 
 @dataclass(frozen=True, slots=True)
 class GapRequirements:
-    """What a Job needs of a gap."""
+    """A Job's requirements of a gap."""
 
     count: int
     shortest_seconds: int
@@ -111,9 +111,9 @@ class GapRequirements:
     gpu_class: str = ""
     """"": any."""
     uuids: frozenset[str] = frozenset()
-    """Of its Plan: exactly these; empty: any."""
+    """Exactly the Gpus of its Plan; empty: any."""
     node: str = ""
-    """Where its checkpoint lies; "": anywhere."""
+    """The node of its checkpoint; "": any."""
 
     def suits(self, gpu: CalendarGpu, uuid: str) -> bool:
         """Return whether a Gpu is good enough, ignoring its present holder."""
@@ -148,7 +148,7 @@ class GapRequirements:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Gpus of one node that are free until then."""
+    """Gpus of one node that are free until an instant."""
 
     gpu_ids: tuple[int, ...]
     node: str
@@ -158,14 +158,14 @@ class Gap:
 def best_gap(
     free: Iterable[OpenGpu], wants: GapRequirements, *, now: datetime, until: datetime
 ) -> Gap | None:
-    """Return the gap to take: the longest, then the lightest Gpus; None: none will do.
+    """Return the gap to take: the longest, then the lightest Gpus; None if none fits.
 
     Args:
-        until: more is not wanted, or not allowed.
+        until: the latest wanted or allowed end.
     """
     found: list[tuple[tuple[int, int, str, str], Gap]] = []
     for (node, gpu_class), group in _groups(free, wants):
-        # Those that are free longest, of these the first.
+        # Those that are free longest, and the first of these.
         chosen = sorted(group, key=lambda one: (-unix(one.until), one.gpu.index))
         chosen = chosen[: wants.count]
         if len(chosen) < wants.count:
@@ -182,7 +182,7 @@ def best_gap(
 def _groups(
     free: Iterable[OpenGpu], wants: GapRequirements
 ) -> Iterable[tuple[tuple[str, str], list[OpenGpu]]]:
-    """Yield what suits by node and class; a Plan's Gpus by node alone."""
+    """Yield the suitable Gpus by node and class; a Plan's Gpus by node alone."""
 
     def key(one: OpenGpu) -> tuple[str, str]:
         return one.gpu.node, "" if wants.uuids else one.gpu.gpu_class
@@ -193,7 +193,7 @@ def _groups(
 
 
 def why_waits(free: Sequence[OpenGpu], wants: GapRequirements, *, now: datetime) -> str:
-    """Return in a sentence why no gap will do now."""
+    """Return in a sentence why no gap fits now."""
     good = [one for one in free if wants.suits(one.gpu, one.uuid)]
     if not good:
         return sentence(
@@ -220,10 +220,11 @@ def why_waits(free: Sequence[OpenGpu], wants: GapRequirements, *, now: datetime)
 def needed_seconds(
     shortest_seconds: int, grace_seconds: float, left_seconds: int | None
 ) -> int:
-    """Return the shortest gap that is of use, with the time that leaving takes.
+    """Return the shortest useful gap, with the time for leaving it.
 
     Args:
-        left_seconds: of the time that it wants in all; None: until it ends.
+        left_seconds: remaining seconds of the requested total; None: until the Job
+            ends.
     """
     shortest = shortest_seconds
     if left_seconds is not None:
@@ -232,12 +233,12 @@ def needed_seconds(
 
 
 def leave_seconds(grace_seconds: float) -> int:
-    """Return how long before its end a gap is left: TERM, the grace, KILL."""
+    """Return how long before its end a gap is left: TERM, the grace period, KILL."""
     return int(grace_seconds) + SETTLE_SECONDS
 
 
 def must_leave(end: datetime, now: datetime, grace_seconds: float) -> bool:
-    """Say whether TERM is due, so that the Gpus are free when the gap is over."""
+    """Return whether TERM is due, so that the Gpus are free when the gap ends."""
     return (end - now).total_seconds() <= leave_seconds(grace_seconds)
 
 

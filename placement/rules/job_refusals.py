@@ -1,4 +1,4 @@
-"""Why a Job is not launched or stopped, as data.
+"""The reasons why a Job is not launched or stopped.
 
     Refusal (reservations.rules.errors)
     └── JobRefusal
@@ -10,7 +10,7 @@
         ├── TooManyJobs            as many as one Reservation may have
         └── JobOver                nothing left to stop
 
-"Not found" and "not allowed" are the reservations floor's own.
+"Not found" and "not allowed" are errors of reservations.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How far a program is, as its own output tells: done of a total.
+"""The progress of a program from its output: done of a total.
 
-Read are a JSON line ({"step": 3, "total": 10}), pairs (``step=3 steps=10``), words with
-a slash (``step 3/10``, ``Epoch [3/10]``) and bars as tqdm draws them
-(`` 30%|###       | 3/10 [00:02<00:05,  1.3it/s]``). What says it in so many words goes
-before a bar: programs draw bars for their parts too. Every pattern is linear in the
-line, and lines are bounded.
+It reads a JSON line ({"step": 3, "total": 10}), pairs (``step=3 steps=10``), words with
+a slash (``step 3/10``, ``Epoch [3/10]``) and the bars of tqdm (`` 30%|### | 3/10
+[00:02<00:05, 1.3it/s]``). An explicit statement takes precedence over a bar, because
+programs also draw bars for parts of the work. Every pattern is linear in the line, and
+lines are bounded.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from placement.rules.log_text import LONGEST_NUMBER_LINE, numbers_of
 
 TOTALS = ("total", "steps", "total_steps", "max_steps", "num_steps")
-"""Names of the last step; the first that a line has counts."""
+"""Names of the last step. The first one in a line counts."""
 MOST = 1e15
 LEAST_SECONDS = 3.0
-"""That a pace is measured over."""
+"""Shortest time over which a pace is measured."""
 
 _OF_WORD = re.compile(
     r"\b(?:step|iter|iteration|epoch|batch)s?[ :=]{0,3}[\[(]?"
@@ -38,7 +38,7 @@ class ProgressCount:
 
     @property
     def ratio(self) -> float:
-        """Part that is done, 0 to 1."""
+        """Return the part that is done, 0 to 1."""
         return self.done / self.total
 
 
@@ -53,7 +53,9 @@ class ProgressReading:
 
     @property
     def left_seconds(self) -> float | None:
-        """Time until the total at the pace so far; None: not known yet."""
+        """Return the time until the total at the pace so far; None if it is not known
+        yet.
+        """
         spent, gone = self.at - self.first_at, self.told.done - self.first_done
         if spent < LEAST_SECONDS or gone <= 0:
             return None
@@ -61,7 +63,7 @@ class ProgressReading:
 
 
 def read_progress(lines: Iterable[str]) -> ProgressCount | None:
-    """What the last lines of a log tell; None: nothing.
+    """Return the progress in the last lines of a log; None if there is none.
 
     >>> read_progress(["step=3 steps=10 loss=2.1", " 50%|##   | 1/2 [00:01<00:01]"])
     ProgressCount(done=3.0, total=10.0)

@@ -15,9 +15,9 @@ LONGEST_LINE = 64 * 1024
 MOST_NUMBERS_A_LINE = 16
 LONGEST_NUMBER_LINE = 2000
 
-# ECMA-48. Kept: SGR (colours), tab, line feed, carriage return. Dropped: every
-# other control sequence (cursor, titles, links, device queries), lone escapes,
-# other control characters, and bidirectional overrides, which reorder a line.
+# ECMA-48. Kept: SGR (colours), tab, line feed, carriage return. Dropped: every other
+# control sequence (cursor, titles, links, device queries), lone escapes, other control
+# characters, and bidirectional overrides, which reorder a line.
 _CONTROL = re.compile(
     r"(?P<sgr>\x1b\[[0-9;:]{0,64}m)"
     r"|\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]?"
@@ -47,10 +47,10 @@ def clean(text: str) -> str:
 
 
 def numbers_of(line: str) -> dict[str, float] | None:
-    """Return the numbers of one log line, or None where it carries none.
+    """Return the numbers of one log line, or None if it has none.
 
-    Either pairs (``step=10 loss=3.2``, ``loss: 3.2``) or one JSON object. A line
-    counts when it names a step and something else.
+    It has either pairs (``step=10 loss=3.2``, ``loss: 3.2``) or one JSON object. A line
+    counts if it names a step and something else.
 
     >>> numbers_of("step=10 loss=3.25 tokens_per_s=1200")
     {'step': 10.0, 'loss': 3.25, 'tokens_per_s': 1200.0}

@@ -1,9 +1,9 @@
-"""Among equally good places, the one nearest to where a Job is.
+"""The place nearest to the present one of a Job, among equally good places.
 
 Gpus of one node that offer the same (class, room, speed) are interchangeable, so a Plan
-on some of them is as good on others of them; where links differ the planner is asked
-again. `nearest_set` swaps in the Gpus that the Job already holds; `renamed` puts a
-pipeline's stages on the Gpus that hold their layers already.
+on some of them is as good on others of them. If links differ, the planner is called
+again. `nearest_set` swaps in the Gpus that the Job already holds. `renamed` puts a
+pipeline's stages on the Gpus that already hold their layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,15 @@ from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.plan import Plan, Shard
 
 MOST_PERMUTED = 6
-"""Interchangeable Gpus of one kind whose stages are tried in every order."""
+"""Most interchangeable Gpus of one kind whose stages are tried in every order."""
 
 
 def nearest_set(
     chosen: Sequence[str], held: Sequence[str], offers: Mapping[str, GpuOffer]
 ) -> tuple[str, ...]:
-    """The same number of Gpus (uuids), as many as possible of those that are held."""
+    """Return the same number of Gpus (UUIDs), with as many of the held ones as
+    possible.
+    """
     kept = [uuid for uuid in chosen if uuid in held]
     spare = [uuid for uuid in held if uuid not in chosen and uuid in offers]
     for uuid in chosen:
@@ -34,7 +36,7 @@ def nearest_set(
 
 
 def _as_good(one: GpuOffer, other: GpuOffer) -> bool:
-    """Whether a Plan on the other Gpu would be as good on this one."""
+    """Return whether a Plan on the other Gpu would be as good on this one."""
     return (
         one.usable
         and one.free_bytes >= other.free_bytes
@@ -55,7 +57,7 @@ def _kind(offer: GpuOffer) -> tuple[object, ...]:
 
 
 def moved_bytes(plan: Plan, now: Plan) -> int:
-    """Bytes of weights and optimizer that a Gpu must newly hold.
+    """Return the bytes of weights and optimizer that Gpus would have to receive.
 
     Activations are computed again and are not transferred.
     """
@@ -64,11 +66,11 @@ def moved_bytes(plan: Plan, now: Plan) -> int:
 
 
 STATES = ("parameters", "optimizer")
-"""Components that travel; at a step boundary there are no gradients."""
+"""Components that are transferred. At a step boundary there are no gradients."""
 
 
 def _missing_bytes(shard: Shard, held: Shard | None) -> int:
-    """A Gpu's new state less the part whose layers it has already."""
+    """Return a Gpu's new state less the layers that it already has."""
     state = sum(
         size for name, size in shard.components.items() if name.startswith(STATES)
     )
@@ -82,7 +84,9 @@ def _missing_bytes(shard: Shard, held: Shard | None) -> int:
 
 
 def renamed(plan: Plan, now: Plan, offers: Mapping[str, GpuOffer]) -> Plan:
-    """The same Plan with interchangeable Gpus in the order that moves least."""
+    """Return the Plan with interchangeable Gpus in the order that moves the fewest
+    bytes.
+    """
     kinds: dict[tuple[object, ...], list[int]] = {}
     for index, shard in enumerate(plan.shards):
         offer = offers.get(shard.gpu_uuid)
@@ -108,7 +112,7 @@ def renamed(plan: Plan, now: Plan, offers: Mapping[str, GpuOffer]) -> Plan:
 
 
 def _reordered(plan: Plan, order: Sequence[str]) -> Plan:
-    """The Plan with its shards on these Gpus, in every place where they are named."""
+    """Return the Plan with its shards on these Gpus, wherever they are named."""
     if tuple(order) == plan.gpu_uuids:
         return plan
     own = {shard.gpu_uuid: shard for shard in plan.shards}
@@ -132,7 +136,7 @@ def _reordered(plan: Plan, order: Sequence[str]) -> Plan:
 
 
 def _renamed_in(value: object, names: Mapping[str, str]) -> object:
-    """A launch entry with every Gpu by its new name."""
+    """Return a launch entry with the new name of every Gpu."""
     if isinstance(value, str):
         return names.get(value, value)
     if isinstance(value, dict):
@@ -143,7 +147,7 @@ def _renamed_in(value: object, names: Mapping[str, str]) -> object:
 
 
 def _relabelled(sentence: str, labels: Mapping[str, str]) -> str:
-    """Swap labels all at once, whole words only."""
+    """Replace labels all at once, whole words only."""
     words = sentence.split(" ")
     for index, word in enumerate(words):
         bare = word.rstrip(",.;:)")

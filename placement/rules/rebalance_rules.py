@@ -1,10 +1,10 @@
 """The review of a running Job: stay, propose a move, or move it. A pure decision.
 
-See docs/design/placement.md#moving. Two questions decide. Has one of its Gpus a problem
-(an intruder, or a fault)? Then the Plan that keeps the Job alive wins. Otherwise, and
-only if the Job allows it: is a better Plan worth its transfer
-(`move_benefit.decide_move`)? The site's policy says what follows: never, propose, or
-move. A Job without a restart setting is never moved.
+See docs/design/placement.md#moving. If one of its Gpus has a problem (an intruder or a
+fault), the Plan that keeps the Job alive wins. Otherwise, and only if the Job allows
+it, the question is whether a better Plan is worth its transfer
+(`move_benefit.decide_move`). The site's policy determines the result: never, propose,
+or move. A Job without a restart setting is never moved.
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from telemetry.protocol.sentences import counted, joined, sentence
 from telemetry.rules.policy_declaration import rule
 
 SAME_RATIO = 1e-9
-"""Step times that differ by less are the same."""
+"""Step times that differ by less are equal."""
 
 
 class RebalanceAction(StrEnum):
-    """What a policy allows, and what a look ends in."""
+    """The actions that a policy allows, and the results of a review."""
 
     NEVER = "never"
     PROPOSE = "propose"
@@ -32,7 +32,7 @@ class RebalanceAction(StrEnum):
 
     @property
     def label(self) -> str:
-        """Words of the policy's form."""
+        """Return the words of the policy's form."""
         return {
             "never": sentence("never"),
             "propose": sentence("propose it"),
@@ -41,7 +41,7 @@ class RebalanceAction(StrEnum):
 
 
 class RestartMode(StrEnum):
-    """How a Job may be started again, as its owner says."""
+    """How a Job may be started again, as its owner set it."""
 
     NOT = ""
     FRESH = "fresh"
@@ -49,7 +49,7 @@ class RestartMode(StrEnum):
 
     @property
     def label(self) -> str:
-        """Words of the Job's form."""
+        """Return the words of the Job's form."""
         return {
             "": sentence("no: it stays where it is"),
             "fresh": sentence("yes, from its beginning"),
@@ -111,13 +111,13 @@ class GpuTrouble:
     """The Alert's rule."""
     gpu_label: str
     breaks: bool
-    """Nobody can count on the Gpu; False: a stranger shares it."""
+    """The Gpu is unreliable; False: another person uses it too."""
     unheard: bool = False
-    """Its node says nothing: the Job may still run there, and cannot be stopped."""
+    """Its node reports nothing. The Job may still run there and cannot be stopped."""
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Return the trouble in words for people."""
         if self.breaks:
             return sentence(
                 "GPU {gpu_label} is not reliable ({rule})",
@@ -129,39 +129,41 @@ class GpuTrouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveSnapshot:
-    """What one look saw. Seconds."""
+    """The facts of one review. Times are in seconds."""
 
     rules: RebalancePolicy
     may_move: bool
     restart: RestartMode
     trouble: GpuTrouble | None = None
     step_seconds_now: float | None
-    """A step where the Job is, as things are; None: it cannot go on there."""
+    """Time of a step at the present place and in the present state; None: the Job
+    cannot continue there.
+    """
     step_seconds_new: float | None
-    """A step under the best other Plan; None: there is none."""
+    """Time of a step under the best other Plan; None: there is none."""
     no_plan: str = ""
-    """Why there is none."""
+    """Why there is no other Plan."""
     places: str = ""
-    """Where the other Plan would run, for people."""
+    """The place of the other Plan, for people."""
     steps_left: int | None = None
     window_seconds: float
-    """What is left of the Reservation."""
+    """Remaining time of the Reservation."""
     cost_seconds: float = 0.0
     regret_seconds: float = 0.0
-    """Up to the last look."""
+    """Regret up to the last review."""
     elapsed_seconds: float = 0.0
-    """Since the last look."""
+    """Time since the last review."""
     seconds_since_last_move: float | None = None
     last_move_cost_seconds: float = 0.0
     dearer: bool = False
     """The other Gpus cost more quota."""
     companions: int = 0
-    """Other live Jobs of the Reservation: they would end, since it moves as a whole."""
+    """Other live Jobs of the Reservation. They would end, because all of it moves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveVerdict:
-    """What a look ends in, with the numbers behind it."""
+    """The result of a review, with its numbers."""
 
     act: RebalanceAction
     reason: str
@@ -171,7 +173,7 @@ class MoveVerdict:
 
 
 def decide_rebalance(look: MoveSnapshot) -> MoveVerdict:
-    """Decide. Deterministic; every branch says why in words."""
+    """Decide. Deterministic. Every branch gives its reason in words."""
     if look.trouble is not None:
         return _in_trouble(look, look.trouble)
     if not look.may_move:
@@ -199,7 +201,7 @@ def _stay_verdict(reason: str) -> MoveVerdict:
 
 
 def _move_if_worthwhile(look: MoveSnapshot, now: float, new: float) -> MoveVerdict:
-    """The rule of section 4, for a better Plan."""
+    """Apply the rule of section 4 to a better Plan."""
     regret = regret_after(
         look.regret_seconds,
         elapsed_seconds=look.elapsed_seconds,
@@ -253,7 +255,7 @@ def _move_if_worthwhile(look: MoveSnapshot, now: float, new: float) -> MoveVerdi
 
 
 def _in_trouble(look: MoveSnapshot, trouble: GpuTrouble) -> MoveVerdict:
-    """Keep the Job alive: elsewhere, if there is a place and time for it."""
+    """Keep the Job alive: at another place, if there is one and enough time."""
     words, policy = trouble.words, look.rules.when_in_trouble
     if look.step_seconds_new is None:
         return MoveVerdict(
@@ -303,7 +305,7 @@ def _in_trouble(look: MoveSnapshot, trouble: GpuTrouble) -> MoveVerdict:
 
 
 def _allowed(policy: RebalanceAction, look: MoveSnapshot) -> RebalanceAction:
-    """What the policy comes to for this Job."""
+    """Return the action that the policy allows for this Job."""
     unheard = look.trouble is not None and look.trouble.unheard
     held_back = look.restart is RestartMode.NOT or look.dearer or unheard
     if policy is RebalanceAction.DO and (held_back or look.companions):
@@ -312,7 +314,7 @@ def _allowed(policy: RebalanceAction, look: MoveSnapshot) -> RebalanceAction:
 
 
 def _why_not_done(policy: RebalanceAction, look: MoveSnapshot) -> str:
-    """Why what the policy would do is only proposed, and what a move would cost."""
+    """Return why an action is only proposed, and what a move would cost."""
     if look.companions:
         jobs = counted("{n} other job", "{n} other jobs", look.companions)
         return sentence(

@@ -1,4 +1,4 @@
-"""Runs side by side: what their logged numbers came to, and which is the best."""
+"""Compare runs by their logged numbers, and find the best one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 NO_METRIC = frozenset(
     {"step", "steps", "total", "total_steps", "max_steps", "num_steps", "seconds"}
 )
-"""Numbers of a log line that say where a run is, not how well it goes."""
+"""Numbers of a log line that give the position of a run, not its quality."""
 LOW_IS_BEST = ("loss", "error", "perplexity", "ppl", "nll", "mse", "mae", "rmse")
 
 

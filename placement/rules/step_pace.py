@@ -13,7 +13,7 @@ from statistics import median
 
 WARM_UP_STEPS = 20
 LEAST_ROWS = 3
-"""Readings after the warm-up that a median is worth."""
+"""Fewest readings after the warm-up for a median."""
 MOST_MARKS = 60
 
 STEP_SECONDS = (
@@ -56,23 +56,25 @@ UNITS_A_SECOND = (
 
 Row = Mapping[str, float]
 Mark = tuple[float, float]
-"""(Unix seconds, step) as it was seen in the log."""
+"""(Unix seconds, step), as read from the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a Job's steps came to after the warm-up; None: its log does not say."""
+    """Time and throughput of a Job's steps after the warm-up; None: not in its log."""
 
     step_seconds: float | None = None
     units_per_second: float | None = None
     steps: int = 0
-    """After the warm-up."""
+    """Number of steps after the warm-up."""
     source: str = ""
-    """log: the job printed it; clock: by when its steps were seen."""
+    """log: the job printed it; clock: computed from the times at which steps were
+    read.
+    """
 
 
 def pace_of(rows: Sequence[Row], marks: Sequence[Mark] = ()) -> Pace:
-    """The pace that a log tells, or else the one by which its steps came in.
+    """Return the pace from a log, or else from the times at which its steps were read.
 
     >>> pace_of([{"step": n, "step_seconds": 9 if n < 2 else 2} for n in range(9)])
     Pace(step_seconds=2.0, units_per_second=None, steps=6, source='log')
@@ -136,7 +138,7 @@ def _timed(marks: Sequence[Mark]) -> tuple[float | None, int]:
 
 
 def _last_warm_up_step(steps: Iterable[float]) -> float:
-    """The last step of the warm-up."""
+    """Return the last step of the warm-up."""
     seen = list(steps)
     if not seen:
         return 0.0

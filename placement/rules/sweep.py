@@ -55,7 +55,7 @@ def read_sweep(text: str) -> Sweep:
 
 
 def checked_sweep(given: Mapping[str, object]) -> Sweep:
-    """Return a sweep whose every part can be used.
+    """Return a sweep whose every part is valid.
 
     Raises:
         LaunchInvalid: ``sweep``, with the problem.
@@ -116,7 +116,7 @@ def filled(arguments: Sequence[str], values: Mapping[str, Value]) -> list[str]:
 
 
 def variables(values: Mapping[str, Value], index: int) -> dict[str, str]:
-    """Return what a script finds in its environment.
+    """Return the environment variables of a script.
 
     >>> variables({"lr": 0.1}, 3)
     {'GPUPORTAL_ARRAY_INDEX': '3', 'SWEEP_LR': '0.1'}
@@ -126,7 +126,7 @@ def variables(values: Mapping[str, Value], index: int) -> dict[str, str]:
 
 
 def title_of(values: Mapping[str, Value]) -> str:
-    """Return the words that tell one of an array from the others.
+    """Return the words that distinguish one Job of an array from the others.
 
     >>> title_of({"lr": 0.1, "layers": 4})
     'lr=0.1 layers=4'

@@ -1,12 +1,12 @@
-"""Curves from the output of training libraries, as they print without any change.
+"""Curves from the unchanged output of training libraries.
 
-``log_text.numbers_of`` reads lines that name their step. The lines here do not, so the
+``log_text.numbers_of`` reads lines that name their step. These lines do not, so the
 step is found beside or before the numbers:
 
 * Hugging Face's Trainer: ``{'loss': '4.16', 'epoch': '0.25'}``, once in so many steps.
-  The bar before it says the step. Without a bar, reports are counted.
-* bars of tqdm with a postfix, Lightning's among them:
-  ``Epoch 1:  30%|###  | 3/10 [00:02<00:05, 1.3it/s, loss=2.3]``.
+  The bar before it has the step. Without a bar, reports are counted.
+* bars of tqdm with a postfix, such as Lightning's: ``Epoch 1:  30%|###  | 3/10
+  [00:02<00:05, 1.3it/s, loss=2.3]``.
 * Keras: ``Epoch 2/5``, then ``32/32 [====] - 1s 9ms/step - loss: 0.3``.
 * plain prints: ``epoch 1/2 loss 2.3``, ``Epoch [2/8], Step [100/600], Loss: 0.3``.
 
@@ -47,19 +47,19 @@ _METRIC = re.compile(
     r"|learning_rate|grad_norm|score|precision|recall",
     re.IGNORECASE,
 )
-"""Names of what is worth a curve. A plain word before a number may be anything else."""
+"""Names of the metrics with a curve. Other words before a number may be anything."""
 
 
 @dataclass(slots=True)
 class TrainingOutput:
-    """What the lines so far have told; keep it between two parts of one log."""
+    """State of the lines read so far. Keep it between two parts of one log."""
 
     epoch: float = 0.0
     """The epoch that Keras began, from 1; 0: none yet."""
     bar: float = -1.0
-    """The step of the last bar that counts the whole run; -1: there was none."""
+    """The step of the last bar that counts the whole run; -1: none yet."""
     reports: int = 0
-    """Dictionaries of the Trainer without a bar before them."""
+    """Number of the Trainer's dictionaries without a bar before them."""
 
     def read(self, line: str) -> dict[str, float] | None:
         """Return the numbers of one line with their step; None: it has none.
@@ -82,7 +82,9 @@ class TrainingOutput:
         return self._of_epoch(line)
 
     def _report(self, line: str) -> dict[str, float] | None:
-        """A dictionary that the Trainer prints, after the bar that it interrupts."""
+        """Read a dictionary that the Trainer prints, after the bar that it
+        interrupts.
+        """
         head, _, rest = line.rpartition("{'")
         numbers = _finite(_DICT.findall("{'" + rest))
         if "epoch" not in numbers or len(numbers) < 2:
@@ -90,7 +92,7 @@ class TrainingOutput:
         if bar := _BAR.search(head):
             self.bar = max(self.bar, float(bar[1]))
         if "train_runtime" in numbers or "eval_runtime" in numbers:
-            # A summary: of the whole run, or of an evaluation at the last step.
+            # A summary of the whole run, or of an evaluation at the last step.
             numbers = {key: x for key, x in numbers.items() if "loss" in key}
             if not numbers:
                 return None
@@ -111,7 +113,7 @@ class TrainingOutput:
         return {"step": min(before + done, MOST_COUNT), **numbers}
 
     def _of_keras(self, line: str, bar: re.Match[str]) -> dict[str, float] | None:
-        """The last line of an epoch: the others are redrawn over one another."""
+        """Read the last line of an epoch. The others are overwritten."""
         done, total = float(bar[1]), float(bar[2])
         numbers = _metrics(line[bar.end() :])
         if not numbers or done < total:

@@ -25,7 +25,7 @@ class Command(PlainCommand):
     requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Where to, which key, and what else."""
+        """Add the options: the folder, the key, and others."""
         parser.add_argument("folder", type=Path, metavar="FOLDER")
         parser.add_argument(
             "--key",
@@ -63,10 +63,11 @@ class Command(PlainCommand):
         keep: int | None,
         **options: object,
     ) -> None:
-        """Do it, and keep a record for the operator's page and the metrics.
+        """Make or verify a backup, and record it for the operator's page and the
+        metrics.
 
         Raises:
-            CommandError: the backup was made and is not what the original is.
+            CommandError: the backup was made but differs from the original.
         """
         if keep is not None and keep < 1:
             raise CommandInvalid("--keep is 1 or more.")

@@ -1,6 +1,6 @@
-"""``manage.py compilemessages``: write what the portal reads from what people edit.
+"""``manage.py compilemessages``: compile the translations.
 
-Of ``django.po`` comes ``django.mo``, for Python; of ``djangojs.po`` a script, for the
+``django.po`` becomes ``django.mo`` for Python. ``djangojs.po`` becomes a script for the
 browser. Both are committed, so that no site needs the tools.
 """
 
@@ -14,7 +14,7 @@ from gpuportal import catalogues
 
 
 class Command(BaseCommand):
-    """Compile both catalogues of every language; replaces Django's command."""
+    """Compile both catalogues of every language. Replaces Django's command."""
 
     help = "Compile the translations."
 

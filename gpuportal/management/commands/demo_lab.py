@@ -1,4 +1,4 @@
-"""``manage.py demo_lab``: fill an empty portal with a lab that is alive."""
+"""``manage.py demo_lab``: fill an empty portal with the demo lab."""
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
@@ -11,7 +11,7 @@ from telemetry import paths
 
 
 class Command(BaseCommand):
-    """Make the demo lab once and print the logins it made."""
+    """Make the demo lab once and print the logins."""
 
     help = "Load the demo lab: 2 simulated nodes, 4 groups, 16 students, 2 weeks."
 

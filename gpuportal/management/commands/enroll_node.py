@@ -20,7 +20,7 @@ NODE_FILES = Path("/etc/gpuportal")
 
 
 class Command(PlainCommand):
-    """Makes the node's row, its token and the order key, and says what to copy."""
+    """Makes the node's row, its token and the order key, and prints what to copy."""
 
     help = (
         "Enrol a node, write its token to a file of mode 600, "

@@ -1,4 +1,4 @@
-"""Erase a person: the login stays as an alias, every balance as it was."""
+"""Erase a person. The login becomes an alias, and every balance stays."""
 
 from argparse import ArgumentParser
 

@@ -1,4 +1,4 @@
-"""`manage.py health`: what `/readyz` says, in a terminal."""
+"""`manage.py health`: the result of `/readyz` in a terminal."""
 
 from typing import Any
 

@@ -37,7 +37,7 @@ class Command(BaseCommand):
     help = "Receive node messages; write frames, minutes, alerts and job states."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Wire, start, wait."""
+        """Connect the parts, start them, and wait."""
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

@@ -1,7 +1,7 @@
 """``manage.py makemessages``: collect the portal's sentences for translation.
 
-It needs the GNU gettext tools and is for developers only. ``docs/translation.md``
-tells the steps.
+It needs the GNU gettext tools and is for developers only. ``docs/translation.md`` has
+the steps.
 """
 
 from typing import Any

@@ -31,7 +31,7 @@ from gpuportal.supervisor.kernel import write_lock
 from gpuportal.supervisor.starter import Starter
 from telemetry import paths
 
-# How many ports after an occupied one are tried for the advice, and TCP's last port.
+# Ports after an occupied one that are tried for the advice, and TCP's last port.
 PORTS_TRIED, MOST_PORT = 50, 65_535
 DISK_NEEDED_BYTES = 200 * 2**20
 BROKER_SECONDS = 10.0
@@ -39,7 +39,7 @@ SLOW_START_SECONDS = 60.0
 
 
 class Command(BaseCommand):
-    """Start everything, keep it running, stop it without leaving a trace."""
+    """Start everything, keep it running, and stop it without leftovers."""
 
     help = "Run web, worker, beat, ingest, the node workers and the broker."
     requires_system_checks: list[str] = []
@@ -83,7 +83,7 @@ class Command(BaseCommand):
         address = f"http://{_shown(bind)}:{port}/"
         write_lock(lock, f"process {os.getpid()}, {address}")
         self._need_disk()
-        # WhiteNoise complains about a missing folder, even an unused one.
+        # WhiteNoise warns about a missing folder, even an unused one.
         settings.STATIC_ROOT.mkdir(parents=True, exist_ok=True)
         supervisor = Supervisor(
             root=settings.BASE_DIR, log_dir=paths.var_dir() / "log", say=self.say
@@ -168,8 +168,8 @@ class Command(BaseCommand):
         self._migrate()
         self._keep_private()
         self._own_scripts(str(options["own_scripts"]))
-        # All checks in production, where a mistake hurts others; elsewhere only
-        # whether the front-end packages are there: each second counts.
+        # All checks in production, where a mistake harms others. Elsewhere only the
+        # check for the front-end packages, because each second counts.
         self.check(
             tags=None if settings.PRODUCTION else [Tags.staticfiles],
             databases=[DEFAULT_DB_ALIAS],
@@ -236,9 +236,9 @@ class Command(BaseCommand):
             call_command("migrate", interactive=False, verbosity=0)
 
     def _keep_private(self) -> None:
-        """Keep sessions, logs and uploads from jobs, which are other Unix users.
+        """Keep sessions, logs and uploads from jobs, which run as other Unix users.
 
-        Their own folders lie beside, so the folder of all stays passable.
+        The jobs' folders are beside them, so the parent folder stays passable.
         """
         for folder in (settings.MEDIA_ROOT, paths.var_dir() / "log"):
             folder.mkdir(exist_ok=True)
@@ -251,7 +251,7 @@ class Command(BaseCommand):
                     path.chmod(0o600)
 
     def _own_scripts(self, said: str) -> None:
-        """Settle whether own scripts run, for this process and those it starts."""
+        """Decide whether own scripts run, for this process and those it starts."""
         if settings.PRODUCTION or settings.ALLOW_UNISOLATED_SCRIPTS:
             return
         node_dir = paths.var_dir() / "node"

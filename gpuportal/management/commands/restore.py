@@ -22,7 +22,7 @@ class Command(PlainCommand):
     requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The backup and its key."""
+        """Add the options: the backup and its key."""
         parser.add_argument("backup", type=Path, metavar="BACKUP")
         parser.add_argument(
             "--key-file",
@@ -44,10 +44,10 @@ class Command(PlainCommand):
         without_secrets: bool,
         **options: object,
     ) -> None:
-        """Restore, compare, and print what differs.
+        """Restore, compare, and print the differences.
 
         Raises:
-            CommandError: the restored data are not the original ones.
+            CommandError: the restored data differ from the original.
         """
         if key_file and without_secrets:
             raise CommandInvalid("Give either --key-file or --without-secrets.")

@@ -1,4 +1,4 @@
-"""`manage.py retire_node NAME`: a machine that will not come back."""
+"""`manage.py retire_node NAME`: retire a machine that will not come back."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from telemetry.web.plain_commands import PlainCommand
 
 
 class Command(PlainCommand):
-    """Takes a node off the board; its history stays."""
+    """Takes a node off the board. Its history stays."""
 
     help = (
         "Retire a node: it leaves the board and the calendar, its token ends, its "

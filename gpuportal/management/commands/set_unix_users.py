@@ -19,7 +19,9 @@ COLUMNS = ("user", "unix_user")
 
 
 class Command(PlainCommand):
-    """All rows are looked at first: a file with a mistake changes nothing."""
+    """Sets the Unix users. All rows are checked first: a file with a mistake changes
+    nothing.
+    """
 
     help = "Set people's Unix users from a CSV with the columns user and unix_user."
 
@@ -52,7 +54,7 @@ class Command(PlainCommand):
         self.stdout.write(f"{changed} of {len(wanted)} people changed.")
 
     def _read(self, name: str) -> list[tuple[User, str]]:
-        """Return people with their new Unix users; CommandError names every mistake."""
+        """Return people with their new Unix users. CommandError names every mistake."""
         try:
             data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
             rows = read_sheet(decoded(data), known=COLUMNS, needed=COLUMNS)
