@@ -44,7 +44,7 @@ def cards_answer(options: Mapping[str, Any]) -> str:
 
 
 def _line(card: GpuCard) -> str:
-    """Return one row: dense teraoperations a second, - where it has none."""
+    """Return one row: dense teraoperations a second, - if the card has none."""
     rates = (card.fp32_flops, card.fp16_flops, card.bf16_flops, card.fp8_flops)
     told = "".join(f"{rate / TERA:>7.5g}" if rate else f"{'-':>7}" for rate in rates)
     link = "-"

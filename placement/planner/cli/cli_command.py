@@ -1,4 +1,4 @@
-"""A command of the command line, and how it is run."""
+"""A command of the command line, and the function that runs it."""
 
 import argparse
 import sys
@@ -11,20 +11,20 @@ from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError, one_line
 
 @dataclass(frozen=True)
 class CliCommand:
-    """One command: its options, and the text that answers them."""
+    """One command: its options, and the function that returns its output."""
 
     name: str
     help: str
     """One sentence."""
     add_arguments: Callable[[argparse.ArgumentParser], None]
     answer: Callable[[Mapping[str, Any]], str]
-    """Options by name -> what is printed. Raises CodedError or OSError."""
+    """Options by name -> the text to print. Raises CodedError or OSError."""
 
 
 def run_command(command: CliCommand, options: Mapping[str, Any]) -> int:
-    """Answer and print. Return the exit status.
+    """Print the command's output. Return the exit status.
 
-    Bad input is one line on standard error and status 2.
+    Invalid input gives one line on standard error and status 2.
     """
     try:
         text = command.answer(options)

@@ -1,8 +1,8 @@
-"""``estimate``: how many bytes a model needs, in closed form or symbolically.
+"""``estimate``: the bytes that a model needs, in closed form or symbolically.
 
-SOURCE is a well-known name, a config.json,
-.safetensors or ONNX file, or module:callable (runs that code, in a child process).
-``--spec FILE`` answers the memory reference cases instead.
+SOURCE is a well-known name, a config.json, .safetensors or ONNX file, or
+module:callable (runs that code, in a child process). ``--spec FILE`` answers the memory
+reference cases instead.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def estimate_answer(options: Mapping[str, Any]) -> str:
 
     Raises:
         BadInput: by field.
-        SymbolicFailed: the child gave no answer.
+        SymbolicFailed: the child process returned no answer.
     """
     if bool(options["spec"]) == bool(options["source"]):
         raise BadInput({"source": "give a SOURCE or --spec FILE"})
@@ -84,11 +84,11 @@ def estimate_answer(options: Mapping[str, Any]) -> str:
 
 
 def one(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer for a SOURCE, with the interval of what the card must hold.
+    """Return the answer for a SOURCE, with the interval of the bytes on the card.
 
     Raises:
         BadInput: by field.
-        SymbolicFailed: the child gave no answer.
+        SymbolicFailed: the child process returned no answer.
     """
     workload = workload_of(options)
     source = find(options["source"])
@@ -101,7 +101,7 @@ def one(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sharding_of(options: Mapping[str, Any]) -> Sharding:
-    """The Sharding of --strategy and --ranks. Raises WorkloadInvalid."""
+    """Return the Sharding of --strategy and --ranks. Raises WorkloadInvalid."""
     strategy, ranks = options["strategy"], options["ranks"]
     known = STRATEGIES[strategy]
     if known.axis is Axis.NONE and ranks != 1:
@@ -111,7 +111,7 @@ def sharding_of(options: Mapping[str, Any]) -> Sharding:
         raise BadInput({"strategy": detail})
     degree = "tensor_degree" if known.axis is Axis.TENSOR else "data_degree"
     degrees: dict[str, Any] = {degree: ranks}
-    # torch's own default: gradients are copied into buckets, not views of them.
+    # torch's default: gradients are copied into buckets and are not views of them.
     return Sharding(strategy=strategy, bucket_view=strategy != DDP.key, **degrees)
 
 
@@ -164,11 +164,11 @@ def _one_answer(answer: dict[str, Any] | CodedError) -> dict[str, Any]:
 
 
 def answers(data: object, method: str | None) -> Any:
-    """One spec object's answer, or for several a list in order, each with its id.
+    """Return the answer for one spec object, or a list for several, each with its id.
 
     Raises:
         BadInput: names the case and the field.
-        SymbolicFailed: the child gave no answer.
+        SymbolicFailed: the child process returned no answer.
     """
     alone, specs = specs_of(data)
     chosen = method or ("symbolic" if torch_installed() else "closed")
@@ -199,7 +199,9 @@ def answers(data: object, method: str | None) -> Any:
 
 
 def specs_of(data: object) -> tuple[bool, list[Any]]:
-    """Whether a file has one spec alone, and its spec objects. Raises BadInput."""
+    """Return whether a file has a single spec, and its spec objects. Raises
+    BadInput.
+    """
     if isinstance(data, Mapping) and data.get("cases") is None:
         return True, [_spec_in(data)]
     cases = data["cases"] if isinstance(data, Mapping) else data
@@ -211,7 +213,7 @@ def specs_of(data: object) -> tuple[bool, list[Any]]:
 
 
 def was_traced(data: object) -> bool:
-    """Whether a file of cases says that its steps were traced, not run.
+    """Return whether a file of cases states that its steps were traced, not run.
 
     Under FakeTensorMode transformers makes masks that it does not make otherwise
     (masking_utils.is_tracing), so such steps are followed as traced.

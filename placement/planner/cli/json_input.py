@@ -11,7 +11,7 @@ MOST_FILE_BYTES = 16 * 2**20
 
 
 def json_from(source: str, field: str) -> object:
-    """Return what a file contains.
+    """Return the value in a file.
 
     Args:
         source: the file's path; ``-`` reads standard input.

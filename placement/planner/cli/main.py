@@ -19,7 +19,7 @@ class OneLineParser(argparse.ArgumentParser):
     """A parser that reports a wrong option in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the problem and where help is; exit with status 2."""
+        """Print the problem and how to get help. Exit with status 2."""
         text = one_line(f"{self.prog.split()[-1]}: {message}; see --help")
         self.exit(EXIT_REFUSED, f"{text}\n")
 

@@ -1,9 +1,9 @@
-"""``plan``: where and how a model could run, ranked, with reasons.
+"""``plan``: the ranked ways to run a model on GPUs, with reasons.
 
 SOURCE is a well-known name, a config.json, .safetensors or ONNX file, or
 module:callable (runs that code, in a child process). The form of the file of GPUs is in
-``placement/planner/values/gpu_list.py``. If nothing fits, the answer says which GPU
-lacks how many bytes.
+``placement/planner/values/gpu_list.py``. If nothing fits, the answer names the GPU that
+is too small and its missing bytes.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what does not depend on where the GPUs come from."""
+    """Declare the options that do not depend on the source of the GPUs."""
     parser.add_argument(
         "source",
         help="well-known name, config.json, .safetensors, .onnx, module:callable",
@@ -101,7 +101,7 @@ def plan_answer(options: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class PlanAnswer:
-    """Plans, and where the calendar was asked, when the best could start."""
+    """Plans, and the start of the best one if the calendar was searched."""
 
     found: PlanSet
     start: str = ""
@@ -109,12 +109,12 @@ class PlanAnswer:
     earliest: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dict."""
+        """Return it as a plain dict."""
         more = {"start": self.start, "end": self.end, "earliest": self.earliest}
         return {**self.found.to_json(), **(more if self.start else {})}
 
     def table(self) -> str:
-        """All Plans, what lost, and the start."""
+        """Return all Plans, the rejected strategies, and the start as text."""
         lines = [self.found.table()]
         if self.start:
             lines.append(f"Planned for {self.start} to {self.end}.")
@@ -127,7 +127,7 @@ class PlanAnswer:
 
 
 def write_files(found: PlanSet, spec: ModelSpec, folder: str | None) -> list[str]:
-    """Write the first Plan's launch files; return the written and the missing ones.
+    """Write the first Plan's launch files. Return the written and the missing ones.
 
     Raises:
         BadInput: there is no Plan, or the path is not a folder.
@@ -198,7 +198,7 @@ def plans_for_file(question: Question) -> PlanSet:
 
 
 def text_of(answer: PlanAnswer, question: Question) -> str:
-    """Return an answer as JSON or tables. Writes the launch files, if asked to.
+    """Return an answer as JSON or tables. Writes the launch files if requested.
 
     Raises:
         BadInput: the launch files cannot be made.

@@ -30,8 +30,7 @@ def add_split_options(parser: argparse.ArgumentParser) -> None:
 def split_answer(options: Mapping[str, Any]) -> str:
     """Return the answers: JSON, or a line for each case.
 
-    One case answers one object. A list, or a file with "cases", answers a list with
-    ids.
+    One case gives one object. A list, or a file with "cases", gives a list with ids.
 
     Raises:
         BadInput: names the case and the field.
@@ -43,7 +42,7 @@ def split_answer(options: Mapping[str, Any]) -> str:
 
 
 def solve(data: object) -> dict[str, Any] | list[dict[str, Any]]:
-    """Answer one case, or each of several in order with its id.
+    """Return the answer of one case, or of several in order with their ids.
 
     Raises:
         BadInput: names the case and the field.

@@ -1,1 +1,1 @@
-"""From a plan to the processes of each node, and the files that start them."""
+"""Convert a plan to the processes of each node and the files that start them."""

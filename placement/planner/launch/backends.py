@@ -19,16 +19,18 @@ DEEPSPEED = "deepspeed"
 BACKENDS = (TORCH, DEEPSPEED)
 FIELD = "recipe_settings.backend"
 PRECISIONS = ("fp32", "autocast_bf16")
-"""fp16 and pure bf16 weights get a second, fp32 copy there that no Plan counts."""
+"""With fp16 and pure bf16 weights DeepSpeed has a second, fp32 copy that no Plan
+counts.
+"""
 NEEDS_PLAN = sentence(
     "deepspeed runs by a plan of ZeRO-1, 2 or 3, or of stages: make one first"
 )
 
 
 def why_not_deepspeed(plan: Mapping[str, Any]) -> str:
-    """Say in words why DeepSpeed cannot run a Plan (as JSON) of a recipe; "": it can.
+    """Return why DeepSpeed cannot run a Plan (as JSON) of a recipe; "" if it can.
 
-    To be asked of Plans that ``execution.why_not`` has nothing against.
+    Call it only for Plans that ``execution.why_not`` accepts.
 
     >>> why_not_deepspeed({"strategy": "zero1", "launch": {}})
     ''
@@ -71,12 +73,12 @@ def backend_problem(
     plan: Mapping[str, Any] | None,
     extras: Mapping[str, Any],
 ) -> str:
-    """Say why a recipe cannot be run with the backend of its settings; "": it can.
+    """Return why a recipe cannot be run with the backend of its settings; "" if it can.
 
     Args:
-        settings: of the recipe, checked.
-        plan: the Plan (as JSON) that the recipe runs by, if any.
-        extras: node name -> optional packages that its worker has.
+        settings: checked settings of the recipe.
+        plan: the Plan (as JSON) by which the recipe runs, if any.
+        extras: node name -> optional packages of its worker.
     """
     if settings.get("backend", TORCH) == TORCH:
         return ""

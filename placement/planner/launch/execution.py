@@ -1,9 +1,10 @@
-"""From a Plan to what each process of the ready recipe does: an Execution.
+"""Convert a Plan to an Execution: the work of each process of the ready recipe.
 
-The recipe's model has an embedding, so many blocks and a head: layers + 2 pieces in a
-row, as a Plan counts them. A Plan made for a model of another length keeps its
-proportions: its bounds are scaled, and `scaled_from` says so. What the runtime cannot
-do is refused in words here, before anything starts; the web and the node both ask.
+The recipe's model has an embedding, a number of blocks and a head. As a Plan counts,
+these are layers + 2 pieces in a row. A Plan for a model of another length keeps its
+proportions: its bounds are scaled, and `scaled_from` has the original length. Plans
+that the runtime cannot run are refused here in words, before anything starts. Both the
+web and the node call this.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from telemetry.protocol.sentences import sentence
 RUNNABLE_STRATEGIES = tuple(
     one.key for one in STRATEGIES.values() if TORCH in one.backends
 )
-"""What the recipe runs by a Plan, where `why_not` has nothing against the Plan."""
+"""Strategies that the recipe can run by a Plan, unless `why_not` returns a reason."""
 PRECISIONS = ("fp32", "bf16", "autocast_bf16", "autocast_fp16")
 OPTIMIZERS = ("adamw", "adam", "sgd", "momentum")
 CHECKPOINTING = ("none", "full")
@@ -36,12 +37,12 @@ OFFLOADS = ("none", "cpu", "nvme")
 
 
 class NotRunnable(Exception):
-    """A sound Plan that the runtime cannot run; the text says why."""
+    """A sound Plan that the runtime cannot run. The text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Where one rank stands."""
+    """The position of one rank."""
 
     stage: int
     replica: int
@@ -50,7 +51,7 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """All that a process needs to know of the Plan."""
+    """All facts of the Plan that a process needs."""
 
     strategy: str
     places: tuple[RankPlace, ...]
@@ -61,7 +62,7 @@ class Execution:
     sequence_parallel: bool
     zero_stage: int
     shares: tuple[float, ...]
-    """Uneven ZeRO-1: part of the optimizer state by rank; empty elsewhere."""
+    """Uneven ZeRO-1: part of the optimizer state by rank; empty otherwise."""
     schedule: str
     """"" without stages, else 1f1b, gpipe, interleaved."""
     bounds: tuple[int, ...]
@@ -73,35 +74,39 @@ class Execution:
     optimizer_loop: str
     checkpointing: bool
     offload: bool
-    """The optimizer's state lies in the node's memory, and is stepped there."""
+    """The optimizer's state is in the node's memory and is stepped there."""
     on_drive: bool = False
-    """That state lies in mapped files instead."""
+    """That state is in mapped files instead."""
     streams: bool = False
-    """The weights lie there too; each layer's come to the one Gpu while it is run."""
+    """The weights are there too. Each layer's are copied to the single Gpu while it
+    runs.
+    """
     backend: str = TORCH
-    """Which library does it (``backends``)."""
+    """The library that runs it (``backends``)."""
     keeps_weights_away: bool = False
-    """The Plan wants the weights in the node's memory, or on its drive, too."""
+    """The Plan also keeps the weights in the node's memory or on its drive."""
     scaled_from: int | None = None
-    """Layers of the Plan's own model, where the recipe's has another number."""
+    """Number of layers of the Plan's model, if the recipe's model has another
+    number.
+    """
 
     @property
     def shares_out(self) -> bool:
-        """Whether FSDP holds the weights."""
+        """Return whether FSDP holds the weights."""
         return self.backend == TORCH and (self.zero_stage >= 2 or self.streams)
 
     @property
     def ranks(self) -> int:
-        """Processes in all."""
+        """Return the total number of processes."""
         return len(self.places)
 
     def pieces_of(self, stage: int) -> tuple[int, ...]:
-        """Which pieces of the model one stage has: itself, or every p-th."""
+        """Return the pieces of the model on one stage: a single one, or every p-th."""
         return tuple(range(stage, len(self.bounds) - 1, self.stages))
 
 
 def why_not(plan: Mapping[str, Any]) -> str:
-    """Say in words why a Plan (as JSON) cannot be run by the recipe; "": it can.
+    """Return why the recipe cannot run a Plan (as JSON); "" if it can.
 
     >>> why_not({"strategy": "zero1", "launch": {"task": "train"}})
     ''
@@ -152,7 +157,7 @@ def _why_not_offload(strategy: Strategy, launch: Mapping[str, Any]) -> str:
 
 
 def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
-    """What the recipe's processes do for a Plan, with the recipe's settings.
+    """Return the work of the recipe's processes for a Plan, with the recipe's settings.
 
     Args:
         settings: layers, hidden, heads and seq of the recipe's model, and backend.
@@ -209,7 +214,7 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
 
 
 def _shares(plan: Plan) -> tuple[float, ...]:
-    """The Plan has them by rank; processes are counted Node by Node."""
+    """The Plan has them by rank. Processes are counted Node by Node."""
     shares = plan.launch.get("shares", ())
     if not shares or not plan.spans_nodes:
         return tuple(shares)
@@ -259,7 +264,7 @@ def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
 
 
 def execution_without_plan(replicas: int, *, layers: int = 1) -> Execution:
-    """One process, or copies of the model in so many: fp32, AdamW."""
+    """Return the Execution of one process, or of copies of the model: fp32, AdamW."""
     return Execution(
         strategy=DDP.key if replicas > 1 else SINGLE.key,
         places=tuple(RankPlace(0, replica, 0) for replica in range(replicas)),
@@ -282,9 +287,9 @@ def execution_without_plan(replicas: int, *, layers: int = 1) -> Execution:
 
 
 def scaled(bounds: Sequence[int], count: int) -> tuple[int, ...]:
-    """Bounds in proportion for a model of `count` layers, no piece empty.
+    """Return proportional bounds for a model of `count` layers, without an empty piece.
 
-    Raises NotRunnable where there are more pieces than layers.
+    Raises NotRunnable if there are more pieces than layers.
 
     >>> scaled([0, 10, 14], 4)
     (0, 3, 4)
@@ -312,7 +317,8 @@ def scaled(bounds: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def parts_by_share(sizes: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
-    """Which tensors each rank owns: whole ones, largest first, to who lacks most.
+    """Return the tensors of each rank: whole ones, largest first, to the rank that
+    lacks most.
 
     Longest processing time first (Graham 1969) on machines of unequal speed: no rank
     exceeds its share by more than one tensor.

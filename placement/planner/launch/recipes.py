@@ -1,4 +1,4 @@
-"""The ready recipes: their settings, what each setting means, how a recipe starts.
+"""The ready recipes: their settings, the meaning of each, and their commands.
 
 A recipe is code of the portal, so it may run where Jobs are not isolated. For that
 reason both the web and the node check every setting here.
@@ -26,9 +26,9 @@ from telemetry.protocol.sentences import sentence
 
 GIB = 2**30
 PLAN_FILE = "plan.json"
-"""Of the Job's Plan, in the Job's own folder."""
+"""Name of the Plan's file in the Job's folder."""
 WITHOUT_PLAN = tuple(one.key for one in STRATEGIES.values() if one.keeps_state_whole)
-"""Strategies that recipe ``tiny-transformer`` runs with no Plan."""
+"""Strategies that recipe ``tiny-transformer`` runs without a Plan."""
 
 
 UNITS = {"gib": "GiB", "pct": "%"}
@@ -50,12 +50,12 @@ FULL_NAMES = {
     "data": sentence("Data"),
     "folder": sentence("Folder"),
 }
-"""Of settings: what a form calls them. Others are called by their name."""
+"""Names of settings in forms, if they differ from the settings' names."""
 
 
 @dataclass(frozen=True)
 class RecipeSetting:
-    """One number or word that a recipe takes."""
+    """One number or word of a recipe."""
 
     name: str
     kind: type
@@ -63,14 +63,14 @@ class RecipeSetting:
     least: float = 0
     most: float = 0
     choices: tuple[str, ...] = ()
-    """Of a word; without any it is read as `reads` says."""
+    """The allowed words. Without any, the value is read according to `reads`."""
     help: str = ""
     reads: str = ""
-    """Of free text: `entry` (module:callable) or `folder` (absolute, or empty)."""
+    """Kind of free text: `entry` (module:callable) or `folder` (absolute, or empty)."""
 
     @property
     def label(self) -> str:
-        """Its name as a form says it, with its unit.
+        """Return its name in forms, with its unit.
 
         >>> RecipeSetting("learning_rate", float, 1.0).label
         'Learning rate'
@@ -93,7 +93,7 @@ class Recipe:
     settings: tuple[RecipeSetting, ...]
     needs_torch: bool
     runs_own_code: bool = False
-    """It imports its owner's code: where scripts may not run, it may not either."""
+    """It imports its owner's code, so it may run only where scripts may run."""
 
 
 _SIMULATED = (
@@ -313,7 +313,7 @@ SERVE = Recipe(
     ),
     needs_torch=False,
 )
-"""What a Job of kind ``serve`` runs; nobody chooses it as a recipe."""
+"""The recipe of Jobs of kind ``serve``. Nobody chooses it."""
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe for recipe in (TINY_TRANSFORMER, BURN_IN, OWN_MODEL)
 }
@@ -374,9 +374,9 @@ def recipe_command(
     Args:
         name: of the recipe.
         settings: of the recipe.
-        gpu_count: Gpus that it gets.
+        gpu_count: number of its Gpus.
         python: the interpreter.
-        plan: the Plan (as JSON) that lies in its folder as plan.json, if any.
+        plan: the Plan (as JSON) in its folder as plan.json, if any.
         world: processes on all its nodes together; 0: there is no other node.
 
     Raises:
@@ -408,12 +408,12 @@ def recipe_command(
 
 
 def runs_by_plan(plan: Mapping[str, Any] | None) -> bool:
-    """Say whether the recipe does what a Plan (as JSON) says."""
+    """Return whether the recipe follows a Plan (as JSON)."""
     return plan is not None and bool(plan.get("shards")) and not why_not(plan)
 
 
 def check_needs_no_plan(settings: Mapping[str, Any]) -> None:
-    """Refuse a strategy whose shares and stages only a Plan can say.
+    """Refuse a strategy whose shares and stages need a Plan.
 
     Raises:
         LaunchInvalid: at the setting.
@@ -441,7 +441,7 @@ def process_count(settings: Mapping[str, Any], *, gpu_count: int) -> int:
 
 
 def claim_bytes(settings: Mapping[str, Any]) -> int:
-    """Return what a recipe occupies on each simulated Gpu."""
+    """Return the bytes that a recipe occupies on each simulated Gpu."""
     return int(float(settings["simulated_memory_gib"]) * GIB)
 
 

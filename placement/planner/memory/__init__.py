@@ -1,1 +1,1 @@
-"""How many bytes a rank needs: operators, states, phases of a training step."""
+"""The bytes that a rank needs: operators, states, phases of a training step."""

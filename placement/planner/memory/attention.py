@@ -31,19 +31,21 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class BlockSetting:
-    """What a Workload decides about a block."""
+    """The properties of a block that a Workload determines."""
 
     attention: Attention
     tensor_degree: int = 1
     cpu: bool = False
     recompute_scores: bool = False
-    """Selective checkpointing: attention's core runs again in backward."""
+    """Selective checkpointing: the core of attention runs again in backward."""
     sequence_parallel: bool = False
     """Norms, dropouts and the residual stream hold 1/t of the tokens."""
     regathers: bool = True
-    """What was gathered for a product is not kept but gathered again (Megatron)."""
+    """Gathered inputs of a product are not kept but gathered again (Megatron)."""
     broadcast_keys: bool = False
-    """One key head for all (Falcon 7B): no fused kernel takes it, scores are made."""
+    """One key head for all (Falcon 7B). No fused kernel supports it, so scores are
+    computed.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,9 @@ def attention(
     setting: BlockSetting,
     memory: Value | None = None,
 ) -> Value:
-    """Projections, scores, output projection. `memory`: the encoder's output."""
+    """Record projections, scores and output projection. `memory`: the encoder's
+    output.
+    """
     t = setting.tensor_degree
     heads = _Heads(
         max(1, shape.heads // t),
@@ -92,7 +96,9 @@ def _core(
     heads: _Heads,
     cross: bool,
 ) -> Value:
-    """softmax(q k) v by the kernel that the Workload chose, if it can run here."""
+    """Record softmax(q k) v by the kernel that the Workload chose, if it can run
+    here.
+    """
     # Both fused kernels save the same tensors (derivatives.yaml).
     kernel = "flash" if setting.attention == "efficient" else setting.attention
     relative = shape.norm == "rmsnorm_t5" and not cross
@@ -100,7 +106,7 @@ def _core(
     if kernel == "flash" and (refused or setting.broadcast_keys):
         kernel = "math" if setting.broadcast_keys else "eager"
     if kernel == "flash" and setting.cpu:
-        # The CPU's kernel takes neither a bias that learns nor unequal head sizes.
+        # The CPU's kernel supports neither a trained bias nor unequal head sizes.
         unequal = heads.value_width != heads.width
         kernel = "math" if relative or unequal else "flash"
     count = heads.queries * tokens.count
@@ -109,7 +115,7 @@ def _core(
         temp = 3 * 4.0 * count * tokens.keys
         return _flash(tape, q, k, v, count, heads, backward_temp_bytes=temp)
     if kernel == "flash":
-        # A learned bias gets a gradient as large as the scores.
+        # A trained bias gets a gradient as large as the scores.
         temp = tape.compute_width * count * tokens.keys if relative else 0.0
         out = _flash(tape, q, k, v, count, heads, backward_temp_bytes=temp)
         if setting.cpu and shape.rotary == "partial":
@@ -155,9 +161,10 @@ def _project(
 def _latent(
     tape: Tape, shape: TransformerShape, x: Value, heads: _Heads
 ) -> tuple[Value, Value, Value]:
-    """DeepSeek's latent attention as transformers runs it: keys and values expanded.
+    """Record DeepSeek's latent attention as transformers runs it: keys and values
+    expanded.
 
-    The latents are on every tensor-parallel rank; their expansions are divided.
+    The latents are on every tensor-parallel rank. Their expansions are divided.
     """
     rows = x.elements // shape.hidden
     query_width = heads.queries * heads.width
@@ -186,7 +193,9 @@ def _latent(
 
 
 def _rotate(tape: Tape, x: Value) -> Value:
-    """Rotary positions: x cos + rotate(x) sin. cos and sin are kept once per model."""
+    """Record rotary positions: x cos + rotate(x) sin. cos and sin are kept once per
+    model.
+    """
     width = 4.0 if tape.autocast else x.width
     return tape.simple(
         [x],
@@ -207,7 +216,9 @@ def _flash(
     *,
     backward_temp_bytes: float = 0.0,
 ) -> Value:
-    """Flash attention keeps q, k, v, its output and one fp32 number per row."""
+    """Record flash attention, which keeps q, k, v, its output and one fp32 number per
+    row.
+    """
     return tape.simple(
         [q, k, v],
         rows * heads.value_width,
@@ -227,7 +238,7 @@ def _scores(
     heads: _Heads,
     kernel: str,
 ) -> Value:
-    """Attention that writes the scores out: SDPA's math kernel, or eager code."""
+    """Record attention that stores the scores: SDPA's math kernel, or eager code."""
     math = kernel == "math"
     width = 4.0 if math else tape.compute_width
     keys = tokens.batch * tokens.keys * heads.queries
@@ -243,7 +254,8 @@ def _scores(
     elif not math:
         scores = tape.simple([scores], count, width, forward_temp_bytes=count * width)
     if shape.sinks and not math:
-        # The sinks are put beside the scores, then the largest score is taken off.
+        # The sinks are concatenated to the scores, then the largest score is
+        # subtracted.
         beside = count + tokens.count * heads.queries
         scores = tape.simple([scores], beside, width)
         scores = tape.simple([scores], beside, width)

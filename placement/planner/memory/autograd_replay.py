@@ -1,10 +1,9 @@
-"""Walk a tape forward and backward: the bytes kept, and the largest number alive.
+"""Replay a tape forward and backward: the bytes kept, and the largest number alive.
 
 The order is that of torch's autograd engine (torch/csrc/autograd/engine.cpp,
-input_buffer.cpp):
-operators run backward in the reverse order of their forward; the gradient of a value
-lives from its first contribution till its producer has run backward; a second
-contribution is summed into the first.
+input_buffer.cpp). Operators run backward in the reverse order of their forward. The
+gradient of a value lives from its first contribution until its producer has run
+backward. A second contribution is summed into the first.
 """
 
 from collections.abc import Sequence
@@ -15,29 +14,33 @@ from placement.planner.memory.tape import Op, Value
 
 @dataclass(frozen=True, slots=True)
 class LayerReplay:
-    """What replaying one layer found; bytes for one microbatch on one Gpu."""
+    """The result of replaying one layer: bytes for one microbatch on one Gpu."""
 
     kept_bytes: float
-    """Alive from the end of the layer's forward till its backward."""
+    """Bytes alive from the end of the layer's forward until its backward."""
     output_bytes: float
-    """The layer's output: what a pipeline sends on, what full recomputation keeps."""
+    """Bytes of the layer's output, which a pipeline sends on and full recomputation
+    keeps.
+    """
     input_bytes: float
     forward_peak_bytes: float
     """Most bytes alive inside forward, input included."""
     backward_peak_bytes: float
     """Most bytes alive inside backward, kept bytes and new gradients included."""
     backward_end_bytes: float
-    """Alive right after backward: parameter gradients and the input's gradient."""
+    """Bytes alive right after backward: parameter gradients and the input's
+    gradient.
+    """
     first_backward_bytes: float = 0.0
-    """The peak of a backward before which there were no gradients; 0: the same."""
+    """The peak of a backward without earlier gradients; 0: the same."""
 
 
 def replay(
     ops: Sequence[Op], source: Value, result: Value, *, accumulates: bool = False
 ) -> LayerReplay:
-    """Walk a layer forward, then backward. Linear in the number of operators.
+    """Replay a layer forward, then backward. Linear in the number of operators.
 
-    `accumulates`: gradients of earlier microbatches are there already, so each new
+    `accumulates`: gradients of earlier microbatches exist already, so each new
     parameter gradient lives only until it has been added.
     """
     kept = _kept_storages(ops)
@@ -58,7 +61,7 @@ def replay(
 
 
 def _kept_storages(ops: Sequence[Op]) -> dict[Value, int]:
-    """Saved storages, with the number of operators that saved each."""
+    """Return the saved storages, with the number of operators that saved each."""
     kept: dict[Value, int] = {}
     for op in ops:
         for storage in {value.storage for value in op.kept}:
@@ -97,29 +100,29 @@ def _forward_peak(
 
 @dataclass(slots=True, eq=False)
 class _Tensor:
-    """One gradient tensor: its bytes and how many values refer to it."""
+    """One gradient tensor: its bytes and the number of values that refer to it."""
 
     size_bytes: float
     references: int = 0
 
 
 class _Gradients:
-    """Gradient tensors alive in backward; one tensor may serve several values."""
+    """Gradient tensors alive in backward. One tensor may serve several values."""
 
     def __init__(self) -> None:
         self.tensor_of: dict[Value, _Tensor] = {}
         self.live_bytes = 0.0
 
     def new(self, size_bytes: float) -> _Tensor:
-        """A tensor that nothing refers to yet."""
+        """Return a tensor that no value refers to yet."""
         self.live_bytes += size_bytes
         return _Tensor(size_bytes)
 
     def give(self, value: Value, tensor: _Tensor) -> None:
-        """A value's first contribution, or a second one summed in.
+        """Add a value's first contribution, or sum in a second one.
 
-        Summing needs a new tensor where the present one is shared or is a part of a
-        larger one (torch/csrc/autograd/input_buffer.cpp).
+        Summing needs a new tensor if the present one is shared or is a part of a larger
+        one (torch/csrc/autograd/input_buffer.cpp).
         """
         present = self.tensor_of.get(value)
         if present is None:
@@ -135,13 +138,13 @@ class _Gradients:
         self.free_unused(tensor)
 
     def free_unused(self, tensor: _Tensor) -> None:
-        """Free a tensor nobody refers to."""
+        """Free a tensor that no value refers to."""
         if tensor.references == 0:
             self.live_bytes -= tensor.size_bytes
             tensor.size_bytes = 0.0
 
     def drop(self, value: Value) -> None:
-        """The value's producer has run backward."""
+        """Release a value whose producer has run backward."""
         tensor = self.tensor_of.pop(value, None)
         if tensor is not None:
             tensor.references -= 1
@@ -194,7 +197,7 @@ def _backward(
 
 
 def _released(op: Op, waiting: dict[Value, int]) -> float:
-    """Bytes that an operator's saved tensors free: those nothing else waits for."""
+    """Return the bytes of saved tensors that only this operator still needed."""
     freed = op.kept_bytes
     for storage in {value.storage for value in op.kept}:
         if storage in waiting:

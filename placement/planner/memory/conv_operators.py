@@ -1,7 +1,7 @@
-"""Operators of convolutional and recurrent nets on a tape: what autograd saves of each.
+"""Operators of convolutional and recurrent nets on a tape, and their saved tensors.
 
-Sizes are elements of whole tensors (batch included). Sources: derivatives.yaml of
-torch 2.13, oneDNN's rnn_utils.cpp for the workspace of a recurrent layer.
+Sizes are elements of whole tensors (batch included). Sources: derivatives.yaml of torch
+2.13, oneDNN's rnn_utils.cpp for the workspace of a recurrent layer.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ class Image:
 
     @property
     def pixels(self) -> int:
-        """Positions of one channel over the whole batch."""
+        """Return the positions of one channel over the whole batch."""
         return self.batch * self.height * self.width
 
     def over(self, value: Value) -> "Image":
-        """The same axes over another tensor."""
+        """Return the same axes over another tensor."""
         return Image(value, self.batch, self.channels, self.height, self.width)
 
 
@@ -39,13 +39,15 @@ def convolve(
     padding: int = 0,
     bias: bool = False,
 ) -> Image:
-    """Convolution: keeps its input; backward makes the input's gradient."""
+    """Record a convolution. It keeps its input, and backward makes the input's
+    gradient.
+    """
     height = (x.height + 2 * padding - kernel) // stride + 1
     width = (x.width + 2 * padding - kernel) // stride + 1
     weights = x.channels * channels * kernel**2 + (channels if bias else 0)
     elements = x.batch * channels * height * width
-    # torch/aten/src/ATen/native/Convolution.cpp, use_mkldnn: with one thread a few
-    # fp32 images go through 1x1 kernels as plain matrix products.
+    # torch/aten/src/ATen/native/Convolution.cpp, use_mkldnn: with one thread a few fp32
+    # images pass through 1x1 kernels as plain matrix products.
     plain = kernel == stride == 1 and x.batch < 16 and tape.compute_width == 4.0
     blocked = tape.reorders and not plain
     out = _product(tape, x.value, elements, weights, blocked)
@@ -53,7 +55,7 @@ def convolve(
 
 
 def convolve_up(tape: Tape, x: Image, channels: int, stride: int) -> Image:
-    """Transposed convolution with kernel = stride, with bias."""
+    """Record a transposed convolution with kernel = stride and a bias."""
     weights = x.channels * channels * stride**2 + channels
     height, width = x.height * stride, x.width * stride
     elements = x.batch * channels * height * width
@@ -62,8 +64,11 @@ def convolve_up(tape: Tape, x: Image, channels: int, stride: int) -> Image:
 
 
 def _product(tape: Tape, x: Value, elements: int, weights: int, blocked: bool) -> Value:
-    """oneDNN computes in blocks of channels: it copies input and weights there, and the
-    output (in backward: the input's gradient) back."""
+    """Record a product of oneDNN, which computes in blocks of channels.
+
+    It copies input and weights into blocks, and the output (in backward: the input's
+    gradient) back.
+    """
     read = tape.half(x)
     width = tape.compute_width
     copies = width * weights if tape.autocast else 0.0
@@ -85,7 +90,9 @@ def _product(tape: Tape, x: Value, elements: int, weights: int, blocked: bool) -
 
 
 def batch_norm(tape: Tape, x: Image) -> Image:
-    """Keeps its input, and mean and deviation of each channel."""
+    """Record a batch norm. It keeps its input, and mean and deviation of each
+    channel.
+    """
     out = tape.simple(
         [x.value],
         x.value.elements,
@@ -99,7 +106,7 @@ def batch_norm(tape: Tape, x: Image) -> Image:
 
 
 def group_norm(tape: Tape, x: Image, groups: int) -> Image:
-    """Keeps its input, and mean and deviation of each group."""
+    """Record a group norm. It keeps its input, and mean and deviation of each group."""
     out = tape.simple(
         [x.value],
         x.value.elements,
@@ -112,20 +119,24 @@ def group_norm(tape: Tape, x: Image, groups: int) -> Image:
 
 
 def relu_in_place(tape: Tape, x: Image) -> Image:
-    """Overwrites its input and keeps it: no new tensor forward, one backward."""
+    """Record a ReLU that overwrites its input and keeps it: no new tensor in forward,
+    one in backward.
+    """
     out = Value(x.value.elements, x.value.width, root=x.value)
     tape.record(Op((x.value,), (out,), (out,)))
     return x.over(out)
 
 
 def silu(tape: Tape, x: Image) -> Image:
-    """Keeps its input."""
+    """Record a SiLU. It keeps its input."""
     out = tape.simple([x.value], x.value.elements, x.value.width, kept=[x.value])
     return x.over(out)
 
 
 def max_pool(tape: Tape, x: Image, kernel: int, stride: int, padding: int) -> Image:
-    """Keeps its input, and where each maximum was (8 bytes)."""
+    """Record max pooling. It keeps its input, and the index of each maximum (8
+    bytes).
+    """
     height = (x.height + 2 * padding - kernel) // stride + 1
     width = (x.width + 2 * padding - kernel) // stride + 1
     elements = x.batch * x.channels * height * width
@@ -140,13 +151,16 @@ def max_pool(tape: Tape, x: Image, kernel: int, stride: int, padding: int) -> Im
 
 
 def mean_pool(tape: Tape, x: Image) -> Value:
-    """Mean over the pixels: keeps nothing."""
+    """Record the mean over the pixels. It keeps nothing."""
     return tape.simple([x.value], x.batch * x.channels, x.value.width)
 
 
 def concatenate(tape: Tape, left: Image, right: Image) -> Image:
-    """Side by side in the channels. Both gradients are views of the output's, which
-    lives till the last of them is used."""
+    """Record a concatenation in the channels.
+
+    Both gradients are views of the output's, which lives until the last of them is
+    used.
+    """
     elements = left.value.elements + right.value.elements
     out = Value(elements, max(left.value.width, right.value.width))
     tape.record(Op((left.value, right.value), (out,), views_gradient=True))
@@ -157,8 +171,11 @@ def concatenate(tape: Tape, left: Image, right: Image) -> Image:
 def recurrent_layer(
     tape: Tape, x: Value, *, steps: int, batch: int, inputs: int, hidden: int
 ) -> Value:
-    """One LSTM layer as oneDNN runs it (mkldnn_rnn_layer): keeps input, output, both
-    weights' copies under autocast, and a workspace of gates and states."""
+    """Record one LSTM layer as oneDNN runs it (mkldnn_rnn_layer).
+
+    It keeps input, output, both weights' copies under autocast, and a workspace of
+    gates and states.
+    """
     read = tape.half(x)
     weights = 4 * hidden * (inputs + hidden)
     biases = 8 * hidden
@@ -177,15 +194,19 @@ def recurrent_layer(
         held_bytes=held,
         kept_bytes=kept + _workspace_bytes(steps, batch, hidden, width),
         forward_temp_bytes=width * weights + gates,
-        # Reordered weights, their gradients before they are put in order, the gates'.
+        # Reordered weights, their gradients before they are reordered, and those of the
+        # gates.
         backward_temp_bytes=(width + 4.0) * weights + gates,
         weight_grad_bytes=tape.grad_width * (weights + biases),
     )
 
 
 def _workspace_bytes(steps: int, batch: int, hidden: int, width: float) -> float:
-    """oneDNN's training workspace: four gates, layer and iteration states in the
-    compute width, cell states and differences in fp32, and one output."""
+    """Return the bytes of oneDNN's training workspace.
+
+    It has four gates, layer and iteration states in the compute width, cell states and
+    differences in fp32, and one output.
+    """
 
     def padded(size: int, element_bytes: float) -> int:
         line = int(64 / element_bytes)

@@ -1,12 +1,12 @@
-"""How many bytes does one rank need? The closed form.
+"""The bytes that one rank needs, in closed form.
 
 See docs/design/placement.md#memory.
 
-States are exact. Activations and transients come from replaying each kind of layer
-once (tape.py). The peak is a maximum over phases (end of forward, inside backward,
-optimizer step), never a sum. What lies outside the tensors (context, workspaces,
-allocator slack) is an interval: out-of-memory happens near `low`, nvidia-smi shows
-`likely`, `high` is the 90th percentile of slack.
+States are exact. Activations and transients come from replaying each kind of layer once
+(tape.py). The peak is a maximum over phases (end of forward, inside backward, optimizer
+step), never a sum. Memory outside the tensors (context, workspaces, allocator slack) is
+an interval: out-of-memory happens near `low`, nvidia-smi shows `likely`, and `high` is
+the 90th percentile of slack.
 
 Cost: one pass over the layers, well under 5 ms for 100 of them.
 """
@@ -26,14 +26,16 @@ CONTEXT_BYTES = 300_000_000
 """CUDA context of one process, CUDA >= 11.7
 (docs/design/placement.md#outside-the-tensors)."""
 OLD_CONTEXT_BYTES = 1000 * 2**20
-"""The same before CUDA 11.7 loaded kernels lazily (pytorch/pytorch issue 107667)."""
+"""The context before CUDA 11.7, which loads kernels lazily (pytorch/pytorch issue
+107667).
+"""
 WORKSPACE_BYTES = 100 * 2**20
 """cuBLAS and cuDNN workspaces, median 92 MiB of 202 runs, rounded up."""
 LIKELY_RATIO = 1.13
 """Reserved over allocated, median of replayed traces
 (docs/design/placement.md#outside-the-tensors)."""
 HIGH_RATIO = 1.26
-"""The same, 90th percentile."""
+"""Reserved over allocated, 90th percentile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class LayerEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate(JsonValue):
-    """Bytes needed on one rank, by component; see the module's docstring."""
+    """Bytes that one rank needs, by component. See the module's docstring."""
 
     parameter_bytes: int
     gradient_bytes: int
@@ -61,7 +63,9 @@ class Estimate(JsonValue):
     peak_bytes: int
     """Most tensor bytes alive at once."""
     components: dict[str, int]
-    """What is alive at the peak, context included; adds up to `low_bytes`."""
+    """The bytes alive at the peak by component, context included. They add up to
+    `low_bytes`.
+    """
     low_bytes: int
     likely_bytes: int
     high_bytes: int
@@ -71,22 +75,22 @@ class Estimate(JsonValue):
 
     @property
     def state_bytes(self) -> int:
-        """Weights, gradients and optimizer state."""
+        """Return the bytes of weights, gradients and optimizer state."""
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
 
 def outside_bytes(workload: Workload) -> int:
-    """Bytes of one process that are no tensors: context and workspaces."""
+    """Return the bytes of one process outside its tensors: context and workspaces."""
     return CONTEXT_BYTES + WORKSPACE_BYTES if workload.accelerator == "cuda" else 0
 
 
 def interval(
     peak_bytes: float, workload: Workload, *, context_bytes: int = CONTEXT_BYTES
 ) -> tuple[int, int, int]:
-    """(low, likely, high) of what the card must hold for a tensor peak.
+    """Return (low, likely, high) bytes on the card for a tensor peak.
 
-    The ratios are of the allocator: `low` is a peak without any slack, `likely` and
-    `high` the median and the 90th percentile of replayed traces.
+    The ratios are those of the allocator: `low` is a peak without any slack, `likely`
+    and `high` the median and the 90th percentile of replayed traces.
     """
     if workload.accelerator == "cpu":
         return (int(peak_bytes),) * 3
@@ -99,8 +103,11 @@ def interval(
 
 
 def tape_workload(workload: Workload, sharding: Sharding) -> Workload:
-    """The Workload as a rank runs it: pipelines accumulate over microbatches, and
-    context ranks have a part of each sequence."""
+    """Return the Workload as a rank runs it.
+
+    Pipelines accumulate over microbatches, and context ranks have a part of each
+    sequence.
+    """
     if sharding.context_degree > 1:
         share = -(-workload.sequence_length // sharding.context_degree)
         workload = workload.but(sequence_length=share)
@@ -113,7 +120,7 @@ def tape_workload(workload: Workload, sharding: Sharding) -> Workload:
 def rank_costs(
     spec: ModelSpec, workload: Workload, sharding: Sharding
 ) -> tuple[LayerCost, ...]:
-    """Costs of all layers as one rank of this kind of sharding runs them."""
+    """Return the costs of all layers for one rank of this kind of sharding."""
     lowered = tape_workload(workload, sharding)
     return layer_costs(
         spec,
@@ -131,9 +138,10 @@ def rank_costs(
 def estimate(
     spec: ModelSpec, workload: Workload, sharding: Sharding = ONE_RANK
 ) -> Estimate:
-    """The Estimate of one rank. Pure; deterministic; a few hundred microseconds.
+    """Return the Estimate of one rank. Pure and deterministic; a few hundred
+    microseconds.
 
-    Raises WorkloadInvalid, by field, where the model cannot be run or cut this way.
+    Raises WorkloadInvalid, by field, if the model cannot be run or cut this way.
     """
     check_fit(spec, workload, sharding)
     costs = rank_costs(spec, workload, sharding)
@@ -146,7 +154,7 @@ def estimate_from_costs(
     sharding: Sharding,
     costs: Sequence[LayerCost],
 ) -> Estimate:
-    """The same from layer costs that the caller already has."""
+    """Return the Estimate from layer costs that the caller already has."""
     phases = rank_phases(costs, workload, sharding)
     low, likely, high = interval(phases.peak_bytes, workload)
     components = dict(phases.components)

@@ -1,9 +1,9 @@
-"""What each layer of a model costs under a Workload: bytes kept, peaks, operations.
+"""The cost of each layer of a model under a Workload: bytes kept, peaks, operations.
 
 `layer_costs` replays each kind of layer once on a tape (placement.planner.memory.tape)
-and applies the checkpointing policy. Where the layers' arithmetic is unknown (a bare
-list of tensors) the activations are a guess: every matrix keeps its input and its
-output for each token. The estimate then says so.
+and applies the checkpointing policy. If the layers' arithmetic is unknown (a bare list
+of tensors), the activations are a guess: every matrix keeps its input and its output
+for each token. The estimate has a note then.
 """
 
 from collections.abc import Sequence
@@ -35,12 +35,14 @@ BLOCK_KINDS = ("block", "encoder", "decoder")
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """One layer on one rank, for one microbatch. Bytes unless the name says else."""
+    """The cost of one layer on one rank, for one microbatch. In bytes unless the name
+    has another unit.
+    """
 
     name: str
     kind: str
     elements: int
-    """Parameters owned on this rank."""
+    """Parameters owned by this rank."""
     tied_elements: int
     largest: int
     parameter_bytes: int
@@ -49,34 +51,38 @@ class LayerCost:
     kept_bytes: int
     """Alive from this layer's forward to its backward, after checkpointing."""
     forward_peak_bytes: int
-    """Most alive inside forward beyond what earlier layers keep."""
+    """Largest number of bytes alive inside forward, without those that earlier layers
+    keep.
+    """
     backward_peak_bytes: int
-    """Most alive inside backward beyond what earlier layers keep and later layers'
-    gradients; this layer's kept bytes are in it."""
+    """Largest number of bytes alive inside backward, without those that earlier layers
+    keep and later layers' gradients. It includes this layer's kept bytes.
+    """
     weight_copy_bytes: int
-    """Autocast's copies of a recomputed layer: alive till the whole forward ends."""
+    """Autocast's copies of a recomputed layer, alive until the whole forward ends."""
     output_bytes: int
     cache_bytes: int
     """Keys and values kept for generation (inference)."""
     gathered_bytes: int
-    """This layer's whole weights in the compute precision (FSDP gathers them)."""
+    """This layer's whole weights in the compute precision, which FSDP gathers."""
     forward_flops: float
     recompute_flops: float
     trained_elements: int = 0
     """Those of `elements` that have a gradient."""
     moment_width: float = 4.0
-    """Bytes per element of the optimizer's temporaries: a moment's."""
+    """Bytes per element of the optimizer's temporaries, the same as of a moment."""
     expert_elements: int = 0
-    """Those of `elements` that are experts', which fewer replicas share."""
+    """Those of `elements` that belong to experts, which fewer replicas share."""
     first_backward_bytes: int = 0
-    """`backward_peak_bytes` of the first microbatch, before which there are no
-    gradients; 0: the same."""
+    """`backward_peak_bytes` of the first microbatch, without earlier gradients; 0: the
+    same.
+    """
     logits_bytes: int = 0
-    """Of the head: what the model returns, as long as somebody holds it."""
+    """The head's result, which lives as long as the caller refers to it."""
     backward_flops: float = 0.0
-    """Gradients of its input and of the weights that learn."""
+    """Operations for the gradients of its input and of the trained weights."""
     muon_elements: int = 0
-    """Those of `trained_elements` that Muon steps; AdamW steps the others."""
+    """Those of `trained_elements` that Muon steps. AdamW steps the others."""
     muon_largest: int = 0
     """Elements of the largest matrix that Muon steps."""
 
@@ -93,11 +99,11 @@ def layer_costs(
     sequence_parallel: bool = False,
     regathers: bool = True,
 ) -> tuple[LayerCost, ...]:
-    """The cost of every layer, in order. Identical layers are replayed once.
+    """Return the cost of every layer, in order. Identical layers are replayed once.
 
     `gathered`: FSDP gathers weights in the compute precision and computes in it
     throughout, so that autocast's copies do not exist. `regathers`: with
-    `sequence_parallel`, gathered tokens come again in backward (Megatron).
+    `sequence_parallel`, gathered tokens are gathered again in backward (Megatron).
     """
     taped = workload
     if gathered and widths(workload).autocast:
@@ -156,8 +162,8 @@ def _cost(
         parameter_bytes=weights,
         gradient_bytes=gradient_bytes(layer, workload, cut),
         optimizer_bytes=optimizer_bytes(layer, workload, cut=cut),
-        # A checkpointed block keeps its input only; its backward runs it once more,
-        # so the peak inside is the whole block with its input and gradients.
+        # A checkpointed block keeps only its input. Its backward runs it once more, so
+        # the peak inside is the whole block with its input and gradients.
         kept_bytes=int(made.input_bytes if again else made.kept_bytes),
         forward_peak_bytes=int(made.forward_peak_bytes),
         backward_peak_bytes=int(made.backward_peak_bytes),
@@ -181,8 +187,11 @@ def _cost(
 def _muon_elements(
     learns: Sequence[LayerPart], layer: LayerSpec, workload: Workload, cut: Cut
 ) -> int:
-    """Elements that Muon steps. torch.optim.Muon takes matrices of hidden layers only:
-    no tables, head, norms, biases, and no experts stacked in three dimensions."""
+    """Return the elements that Muon steps.
+
+    torch.optim.Muon takes matrices of hidden layers only: no tables, head, norms,
+    biases, and no experts stacked in three dimensions.
+    """
     if workload.optimizer != "muon":
         return 0
     return sum(
@@ -199,7 +208,9 @@ def _largest_matrix(learns: Sequence[LayerPart], workload: Workload) -> int:
 
 
 def _logits_bytes(setting: Replaying, layer: LayerSpec) -> int:
-    """A score for each token and word. A fused loss makes none that stay."""
+    """Return the bytes of a score for each token and word. With a fused loss none
+    stays.
+    """
     shape, workload = setting.spec.shape, setting.workload
     words = ("causal_lm", "masked_lm", "seq2seq_lm")
     if layer.kind != "head" or shape is None or setting.spec.head not in words:
@@ -216,7 +227,7 @@ def _moment_width(layer: LayerSpec, workload: Workload) -> float:
 
 
 def _gathered_bytes(layer: LayerSpec, workload: Workload, cut: Cut) -> int:
-    """Whole weights in the compute precision; quantized ones stay as they are."""
+    """Return whole weights in the compute precision. Quantized ones keep their form."""
     width = widths(workload).compute
     total = 0.0
     for one in layer.parts:
@@ -233,13 +244,13 @@ def _is_checkpointed(layer: LayerSpec, workload: Workload) -> bool:
 
 
 def _cache_bytes(setting: Replaying, layer: LayerSpec, windowed: bool) -> int:
-    """2 x kv_heads x head_dim per token and block (docs/design/placement.md#inference).
+    """Return 2 x kv_heads x head_dim per token and block
+    (docs/design/placement.md#inference).
 
-    A windowed block keeps its window only; a paged cache comes in whole blocks of
-    tokens. A decoder also keeps keys and values of the encoder's output. Latent
-    attention keeps one latent and its rotated key for all heads, on every tensor rank
-    (DeepSeek-V2, arXiv:2405.04434, table 1); transformers' own cache keeps what is made
-    of them.
+    A windowed block keeps only its window. A paged cache has whole blocks of tokens. A
+    decoder also keeps keys and values of the encoder's output. Latent attention keeps
+    one latent and its rotated key for all heads, on every tensor rank (DeepSeek-V2,
+    arXiv:2405.04434, table 1); transformers' own cache keeps their expansions.
     """
     shape, workload = setting.spec.shape, setting.workload
     if workload.trains or shape is None or layer.kind not in ("block", "decoder"):
@@ -263,11 +274,12 @@ def _cache_bytes(setting: Replaying, layer: LayerSpec, windowed: bool) -> int:
 
 
 def _backward_flops(setting: Replaying, layer: LayerSpec, forward: float) -> float:
-    """Operations of one backward: as many as forward for the gradients of the inputs,
-    attention's scores once more, and as many as forward for each weight that learns.
+    """Return the operations of one backward.
 
-    A frozen weight has no gradient (derivatives.yaml: mm makes the gradient of the
-    side that asks for it), so LoRA's backward takes about half (arXiv:2106.09685).
+    They are as many as forward for the gradients of the inputs, attention's scores once
+    more, and as many as forward for each trained weight. A frozen weight has no
+    gradient (derivatives.yaml: mm makes the gradient only of the side that requires
+    it), so LoRA's backward takes about half (arXiv:2106.09685).
     """
     if not setting.workload.trains:
         return 0.0
@@ -285,7 +297,7 @@ def _forward_flops(
     attention: bool = True,
     learns: bool = False,
 ) -> float:
-    """2 operations per matrix element and token, and 4 s^2 per attention width.
+    """Return 2 operations per matrix element and token, and 4 s^2 per attention width.
 
     Args:
         attention: count the scores and their product with the values.

@@ -1,7 +1,7 @@
-"""Which tape each kind of layer has under a Workload: embedding, block, head, a guess.
+"""The tape of each kind of layer under a Workload: embedding, block, head, a guess.
 
-An encoder-decoder has two sequences; vision and audio models have a fixed length. What
-comes before the first parameter that learns keeps nothing for backward.
+An encoder-decoder has two sequences. Vision and audio models have a fixed length.
+Layers before the first trained parameter keep nothing for backward.
 """
 
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ from placement.planner.model.spec import LayerPart, LayerSpec, ModelSpec
 from placement.planner.values.workload import Workload
 
 BROADCAST_KEYS = ("falcon", "gpt_bigcode")
-"""Families that hand one key head to SDPA for all query heads."""
+"""Families that pass one key head to SDPA for all query heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaying:
-    """What the tapes of one rank's layers have in common."""
+    """The common settings of the tapes of one rank's layers."""
 
     spec: ModelSpec
     workload: Workload
@@ -41,11 +41,13 @@ class Replaying:
 
     @property
     def divide(self) -> int:
-        """Ranks that share the tokens between tensor-parallel regions."""
+        """Return the number of ranks that share the tokens between tensor-parallel
+        regions.
+        """
         return self.cut.tensor_degree if self.sequence_parallel else 1
 
     def tokens(self, kind: str) -> Tokens:
-        """One microbatch as a layer of this kind sees it."""
+        """Return one microbatch as a layer of this kind sees it."""
         shape, workload = self.spec.shape, self.workload
         length = workload.sequence_length
         if shape is None:
@@ -59,7 +61,7 @@ class Replaying:
 
 
 def new_tape(workload: Workload) -> Tape:
-    """An empty tape in the Workload's precision.
+    """Return an empty tape in the Workload's precision.
 
     Megatron's autograd makes 16-bit gradients and adds them to the fp32 buffer.
     """
@@ -79,10 +81,10 @@ def new_tape(workload: Workload) -> Tape:
 def replay_layer(
     setting: Replaying, layer: LayerSpec, *, ends: bool, constant: bool
 ) -> tuple[LayerReplay, float]:
-    """The replay of one layer, and the weight copies that autocast made in it.
+    """Return the replay of one layer, and the weight copies that autocast made in it.
 
     `ends`: the last encoder, which the encoder's own norm follows. `constant`: nothing
-    before this layer learns, so no gradient flows out of it.
+    before this layer is trained, so no gradient flows out of it.
     """
     shape = setting.spec.shape
     if shape is None:
@@ -198,15 +200,19 @@ def _walk(setting: Replaying, tape: Tape, source: Value, out: Value) -> LayerRep
 
 
 def _edges(part: LayerPart, routed_ratio: float) -> float:
-    """Inputs and outputs of a part's matrices for one token; of stacked experts only
-    those that the router takes."""
+    """Return inputs and outputs of a part's matrices for one token.
+
+    Of stacked experts only those count that the router selects.
+    """
     if part.component == "embedding":
         return 0.0
     return part.edges - part.routed_edges * (1 - routed_ratio)
 
 
 def guess(setting: Replaying, layer: LayerSpec) -> LayerReplay:
-    """Unknown arithmetic: each matrix keeps input and output for each token."""
+    """Replay a layer of unknown arithmetic: each matrix keeps input and output for each
+    token.
+    """
     workload = setting.workload
     width = widths(workload).compute
     ratio = setting.spec.routed_ratio

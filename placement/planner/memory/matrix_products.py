@@ -13,11 +13,11 @@ def linear(
     component: str,
     extra: int = 0,
 ) -> Value:
-    """x W + b over the last axis, with what stands beside W.
+    """Record x W + b over the last axis, with the adapter beside W.
 
-    `extra`: other parameters counted with it. A frozen weight makes no gradient, so
-    its product does not keep its input (derivatives.yaml: mm saves what the other
-    side's gradient needs).
+    `extra`: other parameters counted with it. A frozen weight makes no gradient, so its
+    product does not keep its input (derivatives.yaml: mm saves what the other side's
+    gradient needs).
     """
     frozen = component in tape.weights.frozen
     packed = component in tape.weights.quantized
@@ -37,10 +37,10 @@ def linear(
 def _adapted(
     tape: Tape, x: Value, out: Value, inputs: int, outputs: int, rank: int
 ) -> Value:
-    """PEFT's LoRA: out + scale x B(A(x)), A and B in fp32, the sum cast back.
+    """Record PEFT's LoRA: out + scale x B(A(x)), A and B in fp32, the sum cast back.
 
-    peft/tuners/lora/layer.py, Linear.forward: the input is cast to the adapter's
-    dtype (each target makes its own copy), B's output is scaled into a new tensor.
+    peft/tuners/lora/layer.py, Linear.forward: the input is cast to the adapter's dtype
+    (each target makes its own copy), and B's output is scaled into a new tensor.
     """
     wide = tape.cast(x, 4.0)
     low = _small(tape, wide, inputs, rank)
@@ -51,7 +51,9 @@ def _adapted(
 
 
 def _small(tape: Tape, x: Value, inputs: int, outputs: int) -> Value:
-    """One adapter matrix: fp32 weights and gradients, computed in fp32 or autocast."""
+    """Record one adapter matrix: fp32 weights and gradients, computed in fp32 or
+    autocast.
+    """
     read = tape.half(x)
     width = tape.compute_width if tape.autocast else 4.0
     return tape.simple(
@@ -65,5 +67,5 @@ def _small(tape: Tape, x: Value, inputs: int, outputs: int) -> Value:
 
 
 def vector_gradient_bytes(tape: Tape, size: int, component: str) -> float:
-    """Gradient of a norm's weight or bias; none if it is frozen."""
+    """Return the gradient of a norm's weight or bias; 0 if it is frozen."""
     return 0.0 if component in tape.weights.frozen else size * tape.grad_width

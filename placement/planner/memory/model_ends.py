@@ -16,10 +16,11 @@ def embedding(
     table_elements: int,
     target: Tokens | None = None,
 ) -> Value:
-    """Look tokens up (or cut an image into patches), norm, dropout.
+    """Record the look-up of tokens (or the cutting of an image into patches), norm,
+    dropout.
 
-    The table's gradient is dense: as large as the table however few rows were read.
-    `target`: an encoder-decoder's second sequence. `table_elements`: those that learn.
+    The table's gradient is dense: as large as the table, however few rows were read.
+    `target`: an encoder-decoder's second sequence. `table_elements`: the trained ones.
     """
     grad_bytes = table_elements * tape.grad_width
     if shape.image_tokens:
@@ -84,7 +85,9 @@ def _spectrogram(
     target: Tokens,
     grad_bytes: float,
 ) -> Value:
-    """Whisper: conv, GELU, conv of stride 2, GELU, + positions; the text's table."""
+    """Record Whisper's input: conv, GELU, conv of stride 2, GELU, + positions; the
+    text's table.
+    """
     frames = 2 * tokens.count
     sound = image_input(tape, frames * shape.audio_channels)
     x = tape.simple(
@@ -116,7 +119,7 @@ def head(
     in_place_loss: bool = False,
     tied: bool = False,
 ) -> Value:
-    """Last norm, logits, cross entropy. `tied`: the logits' weight is the table.
+    """Record last norm, logits, cross entropy. `tied`: the logits' weight is the table.
 
     `in_place_loss`: Megatron's, which makes one fp32 copy of the logits and turns it
     into the softmax and then into the gradient (core/tensor_parallel/cross_entropy.py).
@@ -150,7 +153,7 @@ def head(
         return tape.cast(logits, 4.0)
     if fused_loss:
         loss = Value(1, 4.0)
-        # The gradient is written over the logits: the same storage, no new tensor.
+        # The gradient overwrites the logits: the same storage, no new tensor.
         return tape.record(Op((logits,), (loss,), (logits,), in_place=True))
     if in_place_loss:
         wide = tape.cast(logits, 4.0)
@@ -159,10 +162,10 @@ def head(
 
 
 def _cross_entropy(tape: Tape, logits: Value, *, upcast: bool) -> Value:
-    """log_softmax keeps its output; backward makes two more of its size.
+    """Record log_softmax, which keeps its output. Backward makes two more of its size.
 
-    Causal models cast their logits to fp32 first, and the answer holds the 16-bit
-    logits meanwhile; autocast casts inside the loss.
+    Causal models cast their logits to fp32 first, and the result holds the 16-bit
+    logits meanwhile. Autocast casts inside the loss.
     """
     wide = tape.cast(logits, 4.0) if upcast or tape.autocast else logits
     held = logits.size_bytes if wide is not logits else 0.0
@@ -177,7 +180,9 @@ def _cross_entropy(tape: Tape, logits: Value, *, upcast: bool) -> Value:
 
 
 def _classify(tape: Tape, shape: TransformerShape, x: Value, tokens: Tokens) -> Value:
-    """One row per sequence through the classifier; the rest of x is only held."""
+    """Record the classifier on one row per sequence. The rest of x is only kept
+    alive.
+    """
     row = Value(tokens.batch * shape.hidden, x.width, root=x)
     tape.ops.append(Op((x,), (row,)))
     labels = max(1, shape.labels)

@@ -1,4 +1,4 @@
-"""Norms and nonlinearities on a tape: which tensors autograd keeps of each."""
+"""Norms and nonlinearities on a tape, and the tensors that autograd keeps of each."""
 
 from placement.planner.memory.matrix_products import vector_gradient_bytes
 from placement.planner.memory.tape import Tape, Value
@@ -6,14 +6,16 @@ from placement.planner.model.block_shape import TransformerShape
 
 
 def norm(tape: Tape, shape: TransformerShape, x: Value) -> Value:
-    """The family's norm over the hidden size; x has tokens x hidden elements."""
+    """Record the family's norm over the hidden size. x has tokens x hidden elements."""
     if shape.norm == "layernorm":
         return layer_norm(tape, x, shape.hidden)
     return rms_norm(tape, shape, x, shape.hidden)
 
 
 def layer_norm(tape: Tape, x: Value, size: int) -> Value:
-    """torch's LayerNorm: keeps its input, mean and deviation of each row."""
+    """Record torch's LayerNorm, which keeps its input, mean and deviation of each
+    row.
+    """
     return tape.simple(
         [x],
         x.elements,
@@ -27,9 +29,9 @@ def layer_norm(tape: Tape, x: Value, size: int) -> Value:
 def rms_norm(
     tape: Tape, shape: TransformerShape, x: Value, size: int, component: str = "norm"
 ) -> Value:
-    """x / rms(x) * w, the mean taken in fp32.
+    """Record x / rms(x) * w, with the mean in fp32.
 
-    Keeps the fp32 copy of x, and (where w learns) the normalised x in the width that
+    It keeps the fp32 copy of x and, if w is trained, the normalised x in the width that
     multiplies w. T5 multiplies the 16-bit x itself and so keeps that too.
     """
     wide = tape.cast(x, 4.0)
@@ -58,7 +60,7 @@ def rms_norm(
 
 
 def activation(tape: Tape, shape: TransformerShape, x: Value) -> Value:
-    """The MLP's nonlinearity and the tensors it saves for backward."""
+    """Record the MLP's nonlinearity and the tensors that it saves for backward."""
     if shape.activation == "relu":
         return tape.simple([x], x.elements, x.width, keep_output=True)
     if shape.activation == "gelu_new":
@@ -75,7 +77,7 @@ def activation(tape: Tape, shape: TransformerShape, x: Value) -> Value:
 
 
 def multiply(tape: Tape, left: Value, right: Value) -> Value:
-    """A product keeps both factors."""
+    """Record a product, which keeps both factors."""
     return tape.simple(
         [left, right], left.elements, max(left.width, right.width), kept=[left, right]
     )

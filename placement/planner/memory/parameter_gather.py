@@ -3,17 +3,17 @@
 FSDP2 (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py), one group per block
 and one for both ends, traced with bench/measure_ranks.py:
 
-* unshard gathers into one buffer and copies it out into whole weights. In forward the
-  buffer is freed only when the next group has been copied out; in backward at once, but
-  the group before is fetched ahead.
-* after a block's backward its weights are freed, a reduce-scatter input as large as its
-  gradients is made, and kept till the next block has finished.
-* the ends stay whole from the first forward till the end of backward, and their whole
-  gradients till then.
+* unshard gathers into one buffer and copies it into whole weights. In forward the
+  buffer is freed only after the next group has been copied. In backward it is freed at
+  once, but the group before is prefetched.
+* after a block's backward its weights are freed, and a reduce-scatter input as large as
+  its gradients is made and kept until the next block has finished.
+* the ends stay whole from the first forward until the end of backward, and so do their
+  whole gradients.
 
 ZeRO-3 (stage3 defaults) keeps up to `max_live_parameters` = 1e9 gathered parameters
-from forward till their backward. Offloaded weights are there for the layer that runs
-and the next one. Gloo copies what it sends (CPU only).
+from forward until their backward. Offloaded weights are on the Gpu for the running
+layer and the next one. Gloo copies the data that it sends (CPU only).
 """
 
 from collections.abc import Sequence
@@ -22,25 +22,25 @@ from dataclasses import dataclass, field
 from placement.planner.memory.layer_costs import LayerCost
 
 ZERO3_LIVE_PARAMETERS = 1_000_000_000
-"""DeepSpeed's stage3_max_live_parameters when nobody sets it."""
+"""DeepSpeed's default of stage3_max_live_parameters."""
 ENDS = ("embedding", "head")
 
 
 @dataclass(slots=True)
 class Gathers:
-    """Bytes around each layer of a stage, beyond what stays."""
+    """Bytes around each layer of a stage, beyond those that stay."""
 
     forward: list[float]
-    """Alive while the layer runs forward."""
+    """Bytes alive while the layer runs forward."""
     fetching: list[float]
-    """The most while its weights come."""
+    """Most bytes alive while its weights are gathered."""
     backward: list[float]
-    """Alive while it runs backward."""
+    """Bytes alive while it runs backward."""
     refetching: list[float]
     reducing: list[float]
-    """The most while its gradients are reduced, the whole ones included."""
+    """Most bytes alive while its gradients are reduced, the whole ones included."""
     whole_ends: bool = False
-    """The ends' gradients stay whole till the end of backward."""
+    """The ends' gradients stay whole until the end of backward."""
     share: float = 0.0
     empty: bool = field(default=False)
 
@@ -48,7 +48,7 @@ class Gathers:
 def gathers_of(
     stage: Sequence[LayerCost], how: str, degree: int, *, gloo: bool
 ) -> Gathers:
-    """What gathering `how` (see ranks.Rank.gather) costs around each layer."""
+    """Return the bytes of gathering `how` (see ranks.Rank.gather) around each layer."""
     if how == "fsdp":
         return _fsdp(stage, degree, gloo)
     if how == "zero3":
@@ -92,7 +92,7 @@ def _fsdp(stage: Sequence[LayerCost], degree: int, gloo: bool) -> Gathers:
 
 
 def _near(sizes: Sequence[float], index: int, step: int) -> float:
-    """The nearest block's size from an index on; 0 past the ends."""
+    """Return the nearest block's size from an index on; 0 beyond the ends."""
     while 0 <= index < len(sizes):
         if sizes[index]:
             return sizes[index]
@@ -101,7 +101,7 @@ def _near(sizes: Sequence[float], index: int, step: int) -> float:
 
 
 def _reduced(cost: LayerCost) -> float:
-    """Whole gradients in the width they are computed in."""
+    """Return whole gradients in the width in which they are computed."""
     if not cost.elements:
         return 0.0
     return cost.gathered_bytes * cost.trained_elements / cost.elements

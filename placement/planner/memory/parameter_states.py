@@ -1,11 +1,10 @@
 """Bytes per parameter of weights, gradients and optimizer, by precision and optimizer.
 
-See docs/design/placement.md#states. Weights and gradients are countable to the byte;
-the optimizers' states follow torch.optim 2.13 (Adam's one 4-byte step per tensor
+See docs/design/placement.md#states. Weights and gradients are countable to the byte.
+The optimizers' states follow torch.optim 2.13 (Adam's one 4-byte step per tensor
 included), bitsandbytes for those in 8 bits, Lion's paper (arXiv:2302.06675), and the
 ZeRO paper (arXiv:1910.02054) for mixed fp16. Frozen parameters are weights only.
-Adapters are fp32 in everything (PEFT). Quantized weights take the bytes that their
-source says.
+Adapters are fp32 in all parts (PEFT). Quantized weights take the bytes of their source.
 """
 
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ EIGHT_BIT_MOMENTS = {"adam8bit": 2, "adamw8bit": 2, "lion8bit": 1, "rmsprop8bit"
 """Optimizers of bitsandbytes (optim/adam.py, lion.py, rmsprop.py) and their moments."""
 ONE_MOMENT = ("momentum", "lion", "rmsprop")
 FOREACH_MOMENTS = ("adam", "adamw", "rmsprop", "muon")
-"""Optimizers whose foreach step makes one temporary as large as what it steps."""
+"""Optimizers whose foreach step makes one temporary as large as the stepped tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Widths:
     """Bytes per parameter element."""
 
     parameter: float
-    """The weights the model computes with."""
+    """Weights with which the model computes."""
     gradient: float
     compute: float
     """Activations: outputs of matrix products."""
@@ -56,7 +55,7 @@ _BY_PRECISION = {
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How one rank's part of each layer is cut out of it."""
+    """The part of each layer on one rank."""
 
     tensor_degree: int = 1
     expert_degree: int = 1
@@ -65,7 +64,7 @@ class Cut:
 
     @property
     def is_whole(self) -> bool:
-        """True if nothing is cut."""
+        """Return whether nothing is cut."""
         return self.tensor_degree * self.expert_degree * self.expert_tensor_degree == 1
 
 
@@ -73,14 +72,14 @@ WHOLE = Cut()
 
 
 def widths(workload: Workload) -> Widths:
-    """Bytes per element for a Workload's precision."""
+    """Return bytes per element for a Workload's precision."""
     return _BY_PRECISION[workload.precision]
 
 
 def tensor_parallel_part(one: LayerPart, degree: int) -> int:
-    """Elements of a LayerPart on one of `degree` tensor-parallel ranks.
+    """Return elements of a LayerPart on one of `degree` tensor-parallel ranks.
 
-    Norms and routers are whole on each rank; of attention, MLP, tables and heads each
+    Norms and routers are whole on each rank. Of attention, MLP, tables and heads each
     rank has its share, biases included.
     """
     if degree == 1 or one.component in ("norm", "router", "other"):
@@ -89,10 +88,10 @@ def tensor_parallel_part(one: LayerPart, degree: int) -> int:
 
 
 def part_elements(one: LayerPart, layer: LayerSpec, cut: Cut) -> int:
-    """Elements of a LayerPart on one rank.
+    """Return elements of a LayerPart on one rank.
 
-    Expert parallelism divides the stacked experts of a layer that routes. What every
-    token takes beside them stays.
+    Expert parallelism divides the stacked experts of a layer with a router. The
+    parameters that every token uses stay.
     """
     if cut.is_whole:
         return one.parameters
@@ -104,13 +103,15 @@ def part_elements(one: LayerPart, layer: LayerSpec, cut: Cut) -> int:
 
 
 def stacked_elements(one: LayerPart) -> int:
-    """Elements of all experts of a LayerPart: what its named products do not have."""
+    """Return elements of all experts of a LayerPart, which its named products do not
+    have.
+    """
     shared = sum(x.outputs * x.inputs * x.copies for x in one.linears)
     return max(0, one.parameters - shared)
 
 
 def expert_elements(layer: LayerSpec, cut: Cut) -> int:
-    """Elements of experts on one rank."""
+    """Return elements of experts on one rank."""
     if not _routes(layer):
         return 0
     whole = sum(stacked_elements(one) for one in layer.parts if one.component == "mlp")
@@ -122,18 +123,18 @@ def _routes(layer: LayerSpec) -> bool:
 
 
 def layer_elements(layer: LayerSpec, degree: int = 1, cut: Cut | None = None) -> int:
-    """Elements that this layer owns on one rank."""
+    """Return the elements that this layer owns on one rank."""
     cut = cut or Cut(degree, expert_tensor_degree=degree)
     return sum(part_elements(one, layer, cut) for one in layer.parts)
 
 
 def trained_elements(layer: LayerSpec, cut: Cut = WHOLE) -> int:
-    """Those of them that have a gradient."""
+    """Return the elements of this layer on one rank that have a gradient."""
     return sum(part_elements(one, layer, cut) for one in layer.parts if not one.frozen)
 
 
 def parameter_bytes(layer: LayerSpec, workload: Workload, cut: Cut = WHOLE) -> int:
-    """Weights of one layer on one rank."""
+    """Return the bytes of weights of one layer on one rank."""
     width = widths(workload).parameter
     total = 0.0
     for one in layer.parts:
@@ -148,7 +149,7 @@ def parameter_bytes(layer: LayerSpec, workload: Workload, cut: Cut = WHOLE) -> i
 
 
 def gradient_bytes(layer: LayerSpec, workload: Workload, cut: Cut = WHOLE) -> int:
-    """Gradients of one layer on one rank; 0 to infer."""
+    """Return the bytes of gradients of one layer on one rank; 0 for inference."""
     if not workload.trains:
         return 0
     width = widths(workload).gradient
@@ -165,7 +166,11 @@ def gradient_bytes(layer: LayerSpec, workload: Workload, cut: Cut = WHOLE) -> in
 def optimizer_bytes(
     layer: LayerSpec, workload: Workload, degree: int = 1, cut: Cut | None = None
 ) -> int:
-    """Optimizer state of one layer on one rank, master copy included; 0 to infer."""
+    """Return the bytes of optimizer state of one layer on one rank, master copy
+    included.
+
+    0 for inference.
+    """
     if not workload.trains:
         return 0
     cut = cut or Cut(degree, expert_tensor_degree=degree)
@@ -208,8 +213,11 @@ def _part_optimizer_bytes(
 
 
 def muon_part_elements(one: LayerPart, elements: int) -> int:
-    """Of `elements` on one rank those that Muon steps: named matrices of attention and
-    MLP. AdamW steps the rest (torch/optim/_muon.py refuses all but 2D parameters)."""
+    """Return those of `elements` on one rank that Muon steps: named matrices of
+    attention and MLP.
+
+    AdamW steps the rest (torch/optim/_muon.py refuses all but 2D parameters).
+    """
     if one.component not in ("attention", "mlp", "adapter") or not one.parameters:
         return 0
     named = sum(x.outputs * x.inputs * x.copies for x in one.linears)
@@ -217,7 +225,7 @@ def muon_part_elements(one: LayerPart, elements: int) -> int:
 
 
 def muon_temporary_bytes(workload: Workload, largest: int) -> int:
-    """Alive while Muon steps its largest matrix of m x n.
+    """Return the bytes alive while Muon steps its largest matrix of m x n.
 
     torch/optim/_muon.py: the update in the moments' width, its bf16 copy and the next
     iterate, and two m x m products in bf16, counted as m x n (a bound).
@@ -228,15 +236,15 @@ def muon_temporary_bytes(workload: Workload, largest: int) -> int:
 def optimizer_temporary_bytes(
     workload: Workload, *, elements: int, largest: int
 ) -> int:
-    """Alive for a moment inside optimizer.step(), besides the states.
+    """Return the bytes alive for a moment inside optimizer.step(), besides the states.
 
-    torch/optim/adam.py: the for-loop makes the square root of the second moment and
-    its quotient (2 x the largest tensor); foreach makes the square roots of all
-    tensors at once; fused makes nothing. SGD updates in place. Adafactor steps tensor
-    by tensor, making one update at a time (torch/optim/_adafactor.py). Megatron's
-    optimizer is fused (Apex, TransformerEngine). RMSprop makes square roots as Adam
-    does (rmsprop.py). Lion steps tensor by tensor: the update and its copy. Those in 8
-    bits step in place in one kernel.
+    torch/optim/adam.py: the for-loop makes the square root of the second moment and its
+    quotient (2 x the largest tensor); foreach makes the square roots of all tensors at
+    once; fused makes nothing. SGD updates in place. Adafactor steps tensor by tensor,
+    making one update at a time (torch/optim/_adafactor.py). Megatron's optimizer is
+    fused (Apex, TransformerEngine). RMSprop makes square roots like Adam (rmsprop.py).
+    Lion steps tensor by tensor: the update and its copy. Those in 8 bits step in place
+    in one kernel.
     """
     width = widths(workload).moment
     if workload.optimizer in ("sgd", "momentum", *EIGHT_BIT_MOMENTS):

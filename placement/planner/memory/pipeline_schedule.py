@@ -36,71 +36,73 @@ __all__ = ["Beside", "Turn", "besides_of", "border_bytes", "runs_by_torch", "tur
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Counts at one backward; a tuple has one for each piece of the rank."""
+    """Counts at one backward. A tuple has one for each piece of the rank."""
 
     piece: int
-    """The one that runs."""
+    """The running piece."""
     flights: tuple[int, ...]
-    """Microbatches whose activations are kept, the running one included."""
+    """Number of microbatches whose activations are kept, the running one included."""
     outputs: tuple[int, ...]
-    """Outputs that are held."""
+    """Number of outputs that are held."""
     sent: tuple[int, ...]
-    """Gradients of inputs that are held after they were sent."""
+    """Number of gradients of inputs that are held after they were sent."""
     learnt: tuple[bool, ...]
     """Whether it has gradients of earlier microbatches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Bytes that are alive beside layers [first, last) of a rank while they run."""
+    """Bytes alive beside layers [first, last) of a rank while they run."""
 
     first: int
     last: int
     activations: float = 0.0
-    """Of the other microbatches in flight."""
+    """Activations of the other microbatches in flight."""
     passing: float = 0.0
-    """What passes between stages, while backward runs."""
+    """Tensors that pass between stages, while backward runs."""
     output: float = 0.0
-    """Of `passing`: the running one's own, which its forward has still to make."""
+    """Part of `passing`: the running microbatch's output, which its forward has still
+    to make.
+    """
     incoming: float = 0.0
-    """Of `passing`: the gradient that the last layer's own peak has counted."""
+    """Part of `passing`: the gradient that the last layer's peak already has."""
     standing: float = 0.0
-    """Of `passing`: what is never freed."""
+    """Part of `passing` that is never freed."""
     gradients: float | None = None
-    """Of earlier microbatches; None: rank_states.py says."""
+    """Gradients of earlier microbatches; None: as in rank_states.py."""
     fresh: bool = False
-    """These layers have none yet."""
+    """These layers have no gradients yet."""
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Return all of it."""
         return self.activations + self.passing + (self.gradients or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Bytes of one piece, for one microbatch where it depends on that."""
+    """Bytes of one piece, per microbatch if they depend on it."""
 
     first: int
     last: int
     kept: float
     taken: float
-    """What the stage before sends; 0 for the model's first piece."""
+    """Bytes that the stage before sends; 0 for the model's first piece."""
     saved: float
-    """The part of `taken` that the first layer's kept bytes have counted."""
+    """The part of `taken` in the first layer's kept bytes."""
     given: float
-    """What is sent on; 0 for the model's last piece."""
+    """Bytes that are sent on; 0 for the model's last piece."""
     logits: float
     gradients: float
 
 
 def runs_by_torch(sharding: Sharding) -> bool:
-    """Whether it is a stage of torch's pipelines."""
+    """Return whether it is a stage of torch's pipelines."""
     return sharding.is_staged and sharding.buffers_of == "torch"
 
 
 def border_bytes(costs: Sequence[LayerCost], before: int, sharding: Sharding) -> float:
-    """What one microbatch sends over a cut before a layer.
+    """Return the bytes that one microbatch sends over a cut before a layer.
 
     The runtime joins the sequence before it sends (agent/runtime/sharded_model.py).
     """
@@ -112,14 +114,14 @@ def border_bytes(costs: Sequence[LayerCost], before: int, sharding: Sharding) ->
 def turns_of(
     schedule: str, kept: int, microbatches: int, degree: int, virtual: int, gloo: bool
 ) -> tuple[Turn, ...]:
-    """The turns of a step among which the one with most alive is.
+    """Return turns of a step that include the one with the most bytes alive.
 
     Args:
         schedule: 1f1b, gpipe or interleaved.
         kept: microbatches (of one piece each) in flight when the first backward begins.
         degree: ranks of the pipeline.
         virtual: pieces of each.
-        gloo: its works hold what they have sent for longer.
+        gloo: its operations hold sent tensors for longer.
     """
     total = virtual * microbatches
     if schedule == "interleaved":
@@ -146,8 +148,11 @@ def turns_of(
 
 
 def _interleaved(number: int, kept: int, rounds: int, virtual: int, total: int) -> Turn:
-    """Pieces take turns of so many rounds, forward first to last, backward last to
-    first (ScheduleInterleaved1F1B._calculate_single_rank_operations)."""
+    """Return the turn of a number in an interleaved schedule.
+
+    Pieces run in cycles of so many rounds, forward first to last, backward last to
+    first (ScheduleInterleaved1F1B._calculate_single_rank_operations).
+    """
     done = min(kept + number, total)
     forward = [_of_piece(done, piece, rounds, virtual) for piece in range(virtual)]
     backward = [
@@ -164,7 +169,9 @@ def _interleaved(number: int, kept: int, rounds: int, virtual: int, total: int) 
 
 
 def _of_piece(done: int, place: int, rounds: int, virtual: int) -> int:
-    """How many of so many operations were of the piece at a place in the cycle."""
+    """Return how many of so many operations were of the piece at a place in the
+    cycle.
+    """
     whole, rest = divmod(done, rounds * virtual)
     return whole * rounds + min(rounds, max(0, rest - place * rounds))
 
@@ -176,7 +183,7 @@ def besides_of(
     workload: Workload,
     sharding: Sharding,
 ) -> list[Beside]:
-    """For each piece, with and without gradients of its own, the fullest turn.
+    """Return the fullest turn of each piece, with and without gradients of its own.
 
     `stage`: the rank's layers; `costs`: the whole model's.
     """
@@ -192,7 +199,7 @@ def besides_of(
             for one in pieces
         ]
     gpipe = sharding.keeps_every_microbatch
-    # torch refuses 1F1B then, and the runtime takes the other.
+    # torch refuses 1F1B then, and the runtime uses GPipe.
     gpipe = gpipe or (len(pieces) == 1 and count < sharding.pipeline_degree)
     schedule = "gpipe" if gpipe else "1f1b"
     if len(pieces) > 1:
@@ -225,7 +232,7 @@ def _pieces(
     spans = sharding.chunks or (
         (sharding.first_layer, sharding.last_layer or len(costs)),
     )
-    # A table of another stage that the head uses too: its copy here.
+    # The copy here of another stage's table that the head uses too.
     foreign = rank.gradients - sum(cost.gradient_bytes for cost in stage)
     whole = not sharding.sequence_parallel
     made = []
@@ -255,7 +262,7 @@ def _pieces(
 def _beside(
     turn: Turn, pieces: Sequence[_Piece], standing: float, *, always: bool
 ) -> Beside:
-    """One turn in bytes. `always`: gradients of an earlier batch are there."""
+    """Return one turn in bytes. `always`: gradients of an earlier batch exist."""
     running = pieces[turn.piece]
     activations = -running.kept
     passing = standing

@@ -1,13 +1,13 @@
-"""What one rank holds of states and buffers, before any layer runs, by strategy.
+"""States and buffers of one rank before any layer runs, by strategy.
 
 Sources: ZeRO (arXiv:1910.02054); DeepSpeed 0.19.8 runtime/zero/stage_1_and_2.py and
 stage3.py; torch 2.13 DDP's reducer, ZeroRedundancyOptimizer and FSDP2; Megatron-LM's
 param_and_grad_buffer. Traced with bench/measure_ranks.py.
 
-DeepSpeed always steps an fp32 copy of its partition, fp32 models included. Its reduce
-bucket has `reduce_bucket_size` elements however small the model is. Stage 1 keeps whole
-gradients till the end of backward, stage 2 its partition, allocated at once; stage 3
-keeps a partition's gradients and the bucket between steps too.
+DeepSpeed always steps an fp32 copy of its partition, also for fp32 models. Its reduce
+bucket has `reduce_bucket_size` elements, however small the model is. Stage 1 keeps
+whole gradients until the end of backward. Stage 2 keeps its partition, allocated at
+once. Stage 3 also keeps a partition's gradients and the bucket between steps.
 """
 
 from collections.abc import Sequence
@@ -20,20 +20,20 @@ from placement.planner.values.strategies import STRATEGIES
 from placement.planner.values.workload import Workload
 
 DEEPSPEED_DEFAULT_BUCKET = 500_000_000
-"""DeepSpeed's reduce_bucket_size when nobody sizes it: 2 GB in fp32."""
+"""DeepSpeed's default of reduce_bucket_size: 2 GB in fp32."""
 MASTER_BYTES = 4.0
 
 
 @dataclass(slots=True)
 class RankTotals:
-    """Sums over the layers of one rank, before and after sharding; bytes."""
+    """Sums over the layers of one rank, before and after sharding, in bytes."""
 
     parameters: float
     gradients: float
-    """Whole, as autograd makes them."""
+    """Whole gradients, as autograd makes them."""
     optimizer: float
     elements: int
-    """Whole elements that have a gradient."""
+    """Unsharded elements that have a gradient."""
     largest: int
     """Elements of the largest tensor that the optimizer steps."""
     tied: float = 0.0
@@ -41,17 +41,17 @@ class RankTotals:
     bucket: float = 0.0
     """Communication buffers alive in backward."""
     bucket_stays: bool = False
-    """They are alive in forward and in the step too."""
+    """They are also alive in forward and in the step."""
     held_gradients: bool = False
-    """Gradients are alive during forward too."""
+    """Gradients are also alive during forward."""
     gradient_share: float = 1.0
     """Part of the gradients that stays on this rank after backward."""
     partition: float = 0.0
     """Gradients of this rank's partition, alive from the start of backward."""
     reduce_end: float = 0.0
-    """Alive for a moment at the end of backward, beside the whole gradients."""
+    """Bytes alive for a moment at the end of backward, beside the whole gradients."""
     gather: str = ""
-    """How weights come for a layer: fsdp, zero3, layers; empty: they stay."""
+    """How a layer gets its weights: fsdp, zero3, layers; empty: they stay."""
     step_elements: float = 0.0
     """Elements that this rank's optimizer steps."""
     step_copies: float = 0.0
@@ -61,7 +61,7 @@ class RankTotals:
     """Part of the stepped elements that Muon steps."""
     muon_largest: int = 0
     experts: float = 0.0
-    """Share of the elements that are experts'."""
+    """Share of the elements that belong to experts."""
 
 
 def rank_of(
@@ -70,7 +70,7 @@ def rank_of(
     workload: Workload,
     sharding: Sharding,
 ) -> RankTotals:
-    """The RankTotals of a stage's layers under a Sharding."""
+    """Return the RankTotals of a stage's layers under a Sharding."""
     rank = _whole(stage, costs, workload, sharding)
     if not workload.trains:
         if sharding.stage == 3:
@@ -92,7 +92,9 @@ def _whole(
     workload: Workload,
     sharding: Sharding,
 ) -> RankTotals:
-    """One replica's rank: all states of its layers, a tied table where it is used."""
+    """Return a rank of one replica: all states of its layers, with a tied table where
+    it is used.
+    """
     width = widths(workload)
     rank = RankTotals(
         parameters=sum(cost.parameter_bytes for cost in stage),
@@ -130,7 +132,7 @@ def _gather(sharding: Sharding) -> str:
 
 
 def _torch(rank: RankTotals, sharding: Sharding) -> None:
-    """DDP, ZeroRedundancyOptimizer, FSDP2."""
+    """Return the totals for DDP, ZeroRedundancyOptimizer and FSDP2."""
     degree = sharding.shard_degree
     if sharding.stage == 3:
         rank.parameters /= degree
@@ -149,7 +151,7 @@ def _torch(rank: RankTotals, sharding: Sharding) -> None:
     if sharding.stage:
         share = sharding.share_ratio
         if share is None:
-            # Tensors are distributed whole: some rank holds the largest one.
+            # Whole tensors are distributed, so some rank holds the largest one.
             share = max(1 / degree, rank.largest / max(1, rank.elements))
         rank.optimizer *= share
         rank.step_elements *= share
@@ -158,8 +160,11 @@ def _torch(rank: RankTotals, sharding: Sharding) -> None:
 
 
 def _megatron(rank: RankTotals, sharding: Sharding) -> None:
-    """One contiguous fp32 gradient buffer that always exists; with the distributed
-    optimizer each replica steps 1/N of it and gathers the weights in place."""
+    """Return the totals for Megatron.
+
+    It has one contiguous fp32 gradient buffer that always exists. With the distributed
+    optimizer each replica steps 1/N of it and gathers the weights in place.
+    """
     rank.held_gradients = True
     if sharding.stage:
         experts = rank.experts
@@ -211,8 +216,12 @@ def _deepspeed(
 
 
 def _offload(rank: RankTotals, workload: Workload, sharding: Sharding) -> None:
-    """Optimizer state (and its step) in the node's memory or on its disk; DeepSpeed
-    and FSDP then keep no gradients on the Gpu either. Weights likewise, on demand."""
+    """Return the totals with optimizer state (and its step) in the node's memory or on
+    its drive.
+
+    DeepSpeed and FSDP then keep no gradients on the Gpu either. Weights are offloaded
+    on request.
+    """
     if not (sharding.offload_optimizer or workload.offload != "none"):
         return
     rank.optimizer = rank.step_elements = rank.step_copies = 0.0

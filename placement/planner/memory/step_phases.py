@@ -53,17 +53,17 @@ class _Moment:
     gradients: float = 0.0
     logits: float = 0.0
     passing: float = 0.0
-    """What passes between stages."""
+    """Tensors that pass between stages."""
 
     total: float = field(init=False)
-    """All of it."""
+    """Return all of it."""
 
     def __post_init__(self) -> None:
         running = self.activations + self.transients + self.logits
         self.total = running + self.gradients + self.passing
 
     def parts(self, rank: RankTotals, bucket: float) -> dict[str, float]:
-        """By component, with the base."""
+        """Return the bytes by component, with the base."""
         parts = _base(rank, self.gradients, bucket)
         parts["activations"] = self.activations
         parts["logits"] = self.logits
@@ -79,7 +79,7 @@ def rank_phases(
     *,
     fixed_bytes: float = 0.0,
 ) -> Phases:
-    """Peaks of one rank. Linear in the number of layers.
+    """Return the peaks of one rank. Linear in the number of layers.
 
     `fixed_bytes`: alive throughout and no part of the model: the batch, buffers.
     """
@@ -115,14 +115,14 @@ def rank_phases(
 
 
 def stage_layers(costs: Sequence[LayerCost], sharding: Sharding) -> Sequence[LayerCost]:
-    """The layers of one rank, all its pieces in order."""
+    """Return the layers of one rank, all its pieces in order."""
     if sharding.chunks:
         return [cost for first, last in sharding.chunks for cost in costs[first:last]]
     return costs[sharding.first_layer : sharding.last_layer]
 
 
 def _rounded(parts: dict[str, float], total: float) -> dict[str, int]:
-    """Whole bytes that add up to the whole total."""
+    """Return whole bytes that add up to the whole total."""
     whole = {name: int(size) for name, size in parts.items() if size >= 1}
     rest = int(total) - sum(whole.values())
     if rest:
@@ -140,14 +140,17 @@ def _base(rank: RankTotals, gradients: float, bucket: float) -> dict[str, float]
 
 
 def _stays(rank: RankTotals) -> float:
-    """Gradients between a backward and the next forward."""
+    """Return the gradients between a backward and the next forward."""
     return rank.gradients * rank.gradient_share if rank.held_gradients else 0.0
 
 
 def _earlier(stage: Sequence[LayerCost], sharding: Sharding) -> float:
-    """Activations of the other microbatches in flight. With several pieces per rank a
-    microbatch in flight is one of one piece, and one walk has all pieces. The head's
-    are kept by GPipe alone: the others run it backward at once."""
+    """Return the activations of the other microbatches in flight.
+
+    With several pieces per rank each microbatch in flight is of one piece, and one walk
+    has all pieces. Only GPipe keeps the head's activations: the other schedules run it
+    backward at once.
+    """
     pieces = max(1, sharding.virtual_stages)
     others = max(0, sharding.in_flight - pieces) / pieces
     if not others:
@@ -158,7 +161,9 @@ def _earlier(stage: Sequence[LayerCost], sharding: Sharding) -> float:
 
 
 def _fuller(best: _Moment, found: Iterable[_Moment]) -> _Moment:
-    """The one with more alive, the earlier one if they have as much."""
+    """Return the moment with more bytes alive, or the earlier one of two equal
+    moments.
+    """
     for moment in found:
         if moment.total > best.total:
             best = moment
@@ -201,7 +206,7 @@ def _backward(
     besides: Sequence[Beside],
     moving: Gathers,
 ) -> dict[str, float]:
-    """Walk from the head to the embedding; see the module's docstring."""
+    """Walk from the head to the embedding. See the module's docstring."""
     best = _Moment(-1.0, 0.0)
     for beside in besides:
         layers = range(beside.first, beside.last)
@@ -229,7 +234,9 @@ def _moments(
     alive: float,
     beside: Beside,
 ) -> Iterator[_Moment]:
-    """A layer's weights come, it runs backward, its gradients are reduced."""
+    """Return a layer's moments: its weights are gathered, it runs backward, its
+    gradients are reduced.
+    """
     cost = stage[index]
     own = float(cost.backward_peak_bytes)
     if beside.fresh:
@@ -255,7 +262,7 @@ def _moments(
 
 
 def _alive_gradients(rank: RankTotals, beside: Beside, made: float) -> float:
-    """Gradients on this rank once later layers have made theirs."""
+    """Return the gradients on this rank after later layers have made theirs."""
     if beside.gradients is not None:
         return beside.gradients + (made if beside.fresh else 0.0)
     if rank.partition:
@@ -266,7 +273,7 @@ def _alive_gradients(rank: RankTotals, beside: Beside, made: float) -> float:
 
 
 def _staying_gradients(cost: LayerCost, moving: Gathers, rank: RankTotals) -> float:
-    """What a layer's backward leaves behind."""
+    """Return the gradients that stay after a layer's backward."""
     tied = rank.tied if cost.kind == "head" else 0.0
     if moving.empty:
         return cost.gradient_bytes + tied
@@ -286,7 +293,7 @@ def _optimizer(rank: RankTotals, workload: Workload) -> dict[str, float]:
     )
     if rank.muon_largest:
         temporary = max(temporary, muon_temporary_bytes(workload, rank.muon_largest))
-    # The flat copy is made while the gradients are there, and then stepped with.
+    # The flat copy is made while the gradients exist, and is then used for the step.
     flat = rank.step_copies
     partition = rank.partition or rank.gradients * rank.gradient_share
     parts["transients"] = max(flat + temporary, flat + partition if flat else 0.0)

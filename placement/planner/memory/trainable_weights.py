@@ -1,7 +1,7 @@
-"""What of one layer's parameters learns, and which of its products have an adapter.
+"""The trained parameters of one layer, and its products with an adapter.
 
-A tape asks `Weights` at every product: are these weights frozen, and does a low-rank
-adapter sit beside them? Names are matched by component and size, in order.
+At every product a tape reads from `Weights` whether these weights are frozen and
+whether they have a low-rank adapter. Names are matched by component and size, in order.
 """
 
 from dataclasses import dataclass, field
@@ -12,19 +12,21 @@ from placement.planner.model.spec import LayerSpec, Linear
 
 @dataclass(slots=True)
 class Weights:
-    """One layer's parameters as the tape needs to know them."""
+    """One layer's parameters in the form that the tape needs."""
 
     frozen: frozenset[str] = frozenset()
     """Components whose parameters have no gradient."""
     quantized: frozenset[str] = frozenset()
-    """Components whose products first make whole weights again, in both passes."""
+    """Components whose products first dequantize their weights, in both passes."""
     pending: dict[str, list[Linear]] = field(default_factory=dict)
-    """Named products not met yet, by component."""
+    """Named products that were not matched yet, by component."""
     targets: frozenset[str] = frozenset()
     rank: int = 0
 
     def rank_beside(self, component: str, inputs: int, outputs: int) -> int:
-        """Rank of the adapter beside the next product of these sizes; 0 for none."""
+        """Return the rank of the adapter beside the next product of these sizes; 0 for
+        none.
+        """
         for index, one in enumerate(self.pending.get(component, [])):
             if one.outputs % outputs == 0 and one.inputs % inputs == 0:
                 del self.pending[component][index]
@@ -33,7 +35,7 @@ class Weights:
 
 
 def weights_of(layer: LayerSpec, shape: TransformerShape | None) -> Weights:
-    """The Weights of one layer."""
+    """Return the Weights of one layer."""
     own = [one for one in layer.parts if one.component != "adapter"]
     learns = {one.component for one in own if not one.frozen}
     frozen = frozenset(one.component for one in own) - learns
@@ -49,5 +51,5 @@ def weights_of(layer: LayerSpec, shape: TransformerShape | None) -> Weights:
 
 
 def all_frozen(layer: LayerSpec) -> bool:
-    """True if nothing of the layer learns."""
+    """Return whether nothing of the layer is trained."""
     return bool(layer.parts) and all(one.frozen for one in layer.parts)

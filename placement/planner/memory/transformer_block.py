@@ -1,10 +1,10 @@
-"""How a transformer block computes, operator by operator, as Hugging Face writes it.
+"""A transformer block, operator by operator, in the order of Hugging Face's code.
 
-One generic block whose TransformerShape says what a family does differently. Each
-function names the tensors that autograd saves; sources: transformers 5.23 modeling
+There is one generic block. Its TransformerShape has the differences between families.
+Each function names the tensors that autograd saves. Sources: transformers 5.23 modeling
 files and torch's derivatives.yaml. `t` is the tensor-parallel degree: heads and the
-MLP's inner size are divided; norms and the residual stream are whole on each rank,
-or divided by tokens with sequence parallelism (arXiv:2205.05198 section 4.2.2).
+MLP's inner size are divided. Norms and the residual stream are whole on each rank, or
+divided by tokens with sequence parallelism (arXiv:2205.05198 section 4.2.2).
 """
 
 from collections.abc import Callable
@@ -18,16 +18,16 @@ from placement.planner.model.block_shape import TransformerShape
 __all__ = ["BlockSetting", "Tokens", "activation", "block", "image_input", "mlp"]
 
 layer_norm = norm
-"""The name that older callers import."""
+"""The name under which older callers import it."""
 
 
 def mlp(tape: Tape, shape: TransformerShape, x: Value, t: int) -> Value:
-    """Up (gate), nonlinearity, down."""
+    """Record up (gate), nonlinearity, down."""
     return _dense(tape, shape, x, max(1, shape.intermediate // t))
 
 
 def _dense(tape: Tape, shape: TransformerShape, x: Value, inner: int) -> Value:
-    """The plain MLP with an inner size."""
+    """Record the plain MLP with an inner size."""
     rows = x.elements // shape.hidden
     bias = shape.biases and not shape.gated
 
@@ -58,9 +58,12 @@ def experts(
     spread: int = 1,
     expert_degree: int | None = None,
 ) -> Value:
-    """Router, each token's copy through its experts (grouped products), and what every
-    token takes beside them. `spread`: ranks that share the experts (each then gets as
-    many tokens as it sends away, if the router is fair)."""
+    """Record a mixture of experts.
+
+    It has the router, each token's copy through its experts (grouped products), and the
+    parameters that every token uses. `spread`: ranks that share the experts (each then
+    gets as many tokens as it sends away, if the router is fair).
+    """
     inner = shape.expert_intermediate or shape.intermediate
     inner = max(1, inner // (expert_degree or t))
     rows = x.elements // shape.hidden
@@ -110,8 +113,11 @@ def experts(
 
 
 def _clamped_gate(tape: Tape, gate: Value, up: Value) -> Value:
-    """(clamp(up) + 1) x clamp(gate) sigmoid(1.702 clamp(gate)), as transformers'
-    modeling_gpt_oss.py writes it: clamp keeps its input, products both factors."""
+    """Record (clamp(up) + 1) x clamp(gate) sigmoid(1.702 clamp(gate)).
+
+    As in transformers' modeling_gpt_oss.py: clamp keeps its input, products keep both
+    factors.
+    """
     size, width = gate.elements, gate.width
     near = tape.simple([gate], size, width, kept=[gate])
     other = tape.simple([up], size, width, kept=[up])
@@ -135,8 +141,10 @@ def block(
     spread: int = 1,
     expert_degree: int | None = None,
 ) -> Value:
-    """One whole block; `memory` adds cross attention. `routed`: whether this block has
-    experts (None: if the model has)."""
+    """Record one whole block. `memory` adds cross attention.
+
+    `routed`: whether this block has experts (None: if the model has).
+    """
     t = setting.tensor_degree
     ratio = shape.hidden_dropout_ratio
     mixes = bool(shape.experts) if routed is None else routed
@@ -169,9 +177,12 @@ def block(
 
 
 def _whole(tape: Tape, x: Value, setting: BlockSetting) -> Value:
-    """Sequence parallelism gathers the tokens before a product. Megatron keeps the
-    rank's own part only and gathers once more in backward; torch's products save what
-    was gathered, whole (torch/distributed/tensor/_redistribute.py; traced)."""
+    """Record the gathering of tokens before a product in sequence parallelism.
+
+    Megatron keeps only the rank's own part and gathers again in backward. torch's
+    products save the gathered tensor (torch/distributed/tensor/_redistribute.py;
+    traced).
+    """
     if not setting.sequence_parallel:
         return x
     size = x.elements * setting.tensor_degree
@@ -185,7 +196,9 @@ def _whole(tape: Tape, x: Value, setting: BlockSetting) -> Value:
 
 
 def _part(tape: Tape, x: Value, setting: BlockSetting) -> Value:
-    """Sequence parallelism scatters a product's sum over the tokens."""
+    """Record the scattering of a product's sum over the tokens in sequence
+    parallelism.
+    """
     if not setting.sequence_parallel:
         return x
     return tape.simple([x], x.elements // setting.tensor_degree, x.width)
@@ -198,7 +211,7 @@ def _sublayer(
     setting: BlockSetting,
     compute: Callable[[Value], Value],
 ) -> Value:
-    """Norm, part, dropout and the sum with the residual stream."""
+    """Record norm, part, dropout and the sum with the residual stream."""
     inside = shape.norm_place in ("before", "both")
     read = norm(tape, shape, x) if inside else x
     out = _part(tape, compute(_whole(tape, read, setting)), setting)
@@ -210,7 +223,9 @@ def _sublayer(
 
 
 def image_input(tape: Tape, elements: int) -> Value:
-    """Pixels: kept by the first convolution, no gradient."""
+    """Record the pixels, which the first convolution keeps and which have no
+    gradient.
+    """
     pixels = Value(elements, tape.compute_width, constant=True)
     tape.ops.append(Op((), (pixels,)))
     return pixels

@@ -1,7 +1,8 @@
-"""From a Plan to the files that start it: torchrun, DeepSpeed, accelerate, device map.
+"""The files that start a Plan: torchrun, DeepSpeed, accelerate, device map.
 
-`launch_files` returns every file that can start a Plan, each with its purpose. What a
-launcher cannot do is left out, with the reason. Pure: text in memory.
+`launch_files` returns every file that can start a Plan, each with its purpose. Files
+for launchers that cannot run the Plan are left out, with the reason. Pure: text in
+memory.
 """
 
 import json
@@ -34,12 +35,12 @@ class LaunchFile:
     about: str
     """One sentence."""
     command: str = ""
-    """How to start with it; "" where it is read by other files' commands."""
+    """The command that starts with it; "" if the commands of other files read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchFiles:
-    """What a Plan can be started with."""
+    """The files with which a Plan can be started."""
 
     files: tuple[LaunchFile, ...]
     left_out: dict[str, str]
@@ -53,7 +54,7 @@ class _Maker:
 
     name: str
     make: Callable[[Plan, ModelSpec], RenderedFile | str | None]
-    """A configuration, or a text; None for a Plan that has no need of it."""
+    """Returns a configuration or a text; None if the Plan does not need it."""
     about: str
     command: str = ""
 
@@ -124,7 +125,7 @@ ABOUT_README = sentence("The Plan in three lines: what, how to load, how to star
 
 
 def launch_files(plan: Plan, spec: ModelSpec) -> LaunchFiles:
-    """All files of a Plan. Deterministic; a few hundred microseconds."""
+    """Return all files of a Plan. Deterministic; takes a few hundred microseconds."""
     files = [
         LaunchFile("plan.json", _json(plan.to_json()), ABOUT_PLAN),
         LaunchFile(
@@ -160,7 +161,7 @@ def launch_files(plan: Plan, spec: ModelSpec) -> LaunchFiles:
 
 
 def _recomputation_notes(plan: Plan) -> list[str]:
-    """What a script has to do for a Plan that recomputes activations."""
+    """Return the notes on recomputation that a script has to follow."""
     how = plan.launch["checkpointing"]
     if how == "none" or plan.launch["task"] != "train":
         return []

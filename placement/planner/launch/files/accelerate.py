@@ -1,7 +1,7 @@
-"""accelerate's configuration for a Plan, as `accelerate config` would write it.
+"""accelerate's configuration for a Plan, in the form that `accelerate config` writes.
 
-Fields: huggingface.co/docs/accelerate, "FSDP", "DeepSpeed" and the launcher's
-reference (1.15).
+Fields: huggingface.co/docs/accelerate, "FSDP", "DeepSpeed" and the launcher's reference
+(1.15).
 """
 
 from collections.abc import Mapping
@@ -30,17 +30,18 @@ MIXED = {
     "megatron_bf16": "bf16",
 }
 LOWER = MIXED | {"bf16": "bf16", "fp16": "fp16"}
-"""What DeepSpeed's bf16 and fp16 are switched on for."""
+"""Precisions for which DeepSpeed's bf16 or fp16 is switched on."""
 BY_ZERO_STAGE = ("MULTI_GPU", "DEEPSPEED", "DEEPSPEED", "FSDP")
 """The `distributed_type` of copies of the model."""
 
 
 def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
-    """The configuration of a Plan that keeps the model whole or shares all of it.
+    """Return the configuration of a Plan that keeps the model whole or shares all of
+    it.
 
     Raises:
         NoSuchLaunch: pipelines, tensor parallelism, hybrids, uneven shares; a strategy
-            that only DeepSpeed has, where DeepSpeed cannot run the Plan.
+            that only DeepSpeed has, if DeepSpeed cannot run the Plan.
     """
     launch = plan.launch
     strategy = strategy_of(launch["strategy"])
@@ -54,7 +55,7 @@ def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
                 plan=plan.title,
             )
         )
-    # What the ranks would have to share, and cannot.
+    # The ranks would have to share this, and cannot.
     quantization_config(plan, spec)
     cpu = plan.workload.accelerator == "cpu"
     if cpu and kind == "MULTI_GPU":
@@ -90,9 +91,9 @@ def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
             "zero3_init_flag": section["stage"] == 3,
         }
         if len(nodes) > 1:
-            # Started on each node; the default would go to the others by ssh.
+            # Started on each node. The default would reach the others by ssh.
             values["deepspeed_config"]["deepspeed_multinode_launcher"] = "standard"
-        # accelerate takes it beside DeepSpeed's file from the command line only.
+        # accelerate accepts it beside DeepSpeed's file only on the command line.
         del values["mixed_precision"]
         if (mixed := LOWER[launch["precision"]]) != "no":
             notes.append(
@@ -115,10 +116,10 @@ def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
 
 
 def _distributed_type(strategy: Strategy, launch: Mapping[str, Any]) -> str:
-    """What accelerate calls a strategy; "": it has no configuration for it.
+    """Return accelerate's name of a strategy; "" if it has no configuration for it.
 
-    FSDP offloads weights, gradients and optimizer state together, and to the node's
-    memory only. DeepSpeed does all else that a Plan offloads.
+    FSDP offloads weights, gradients and optimizer state together, and only to the
+    node's memory. DeepSpeed does all other offloading of a Plan.
     """
     if "accelerate" not in strategy.launchers:
         return ""
@@ -134,7 +135,9 @@ def _distributed_type(strategy: Strategy, launch: Mapping[str, Any]) -> str:
 
 
 def _fsdp(plan: Plan) -> dict[str, Any]:
-    """FSDP2, every block sharded by itself, as the estimate assumes."""
+    """Return the section for FSDP2, with every block sharded separately, as the
+    estimate assumes.
+    """
     launch = plan.launch
     return {
         "fsdp_version": 2,

@@ -1,8 +1,8 @@
 """LoRA and quantized weights of a Plan, as PEFT and transformers read them.
 
-Fields: PEFT 0.21 "LoraConfig", transformers 5.23 "BitsAndBytesConfig". The Plan says
-rank and layers of the adapters and the form of the weights. It says nothing of alpha
-and dropout, which take no memory: alpha is twice the rank, and dropout is 0.
+Fields: PEFT 0.21 "LoraConfig", transformers 5.23 "BitsAndBytesConfig". The Plan has
+rank and layers of the adapters and the form of the weights. It does not have alpha and
+dropout, which take no memory: alpha is twice the rank, and dropout is 0.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ TASKS = {
     "seq2seq_lm": "SEQ_2_SEQ_LM",
     "sequence_classification": "SEQ_CLS",
 }
-"""Head of a model -> what PEFT calls the task; others need none."""
+"""Head of a model -> PEFT's name of the task. Others need none."""
 ALPHA_RATIO = 2
 COMPUTE = {
     "bf16": "bfloat16",
@@ -28,16 +28,17 @@ COMPUTE = {
     "mixed_fp16": "float16",
     "fp32": "float32",
 }
-"""Precision -> the type that quantized weights are multiplied in."""
+"""Precision -> the type in which quantized weights are multiplied."""
 LOADED = {"bf16": "bfloat16", "fp16": "float16"}
-"""Precision -> `dtype` of `from_pretrained`; the others begin from fp32 weights."""
+"""Precision -> `dtype` of `from_pretrained`. The others begin from fp32 weights."""
 LOADED_TO_INFER = COMPUTE | {"autocast_bf16": "float32", "autocast_fp16": "float32"}
 
 
 def weights_of(plan: Plan, spec: ModelSpec) -> str:
-    """Return what the weights are quantized to when they are loaded: nf4, int8, full.
+    """Return the form of the weights after loading: nf4, int8, full.
 
-    A model whose own files are quantized counts as full: it brings its configuration.
+    A model whose own files are quantized counts as full, because it has its own
+    configuration.
     """
     planned = str(plan.launch.get("weights", "full"))
     return planned if planned != "full" else spec.quantized_as or "full"
@@ -52,7 +53,7 @@ def dtype_of(plan: Plan) -> str:
 
 
 def adapter_config(_plan: Plan, spec: ModelSpec) -> RenderedFile | None:
-    """Return `LoraConfig` of a Plan whose model has adapters; None for another."""
+    """Return `LoraConfig` of a Plan whose model has adapters; None otherwise."""
     shape = spec.shape
     if shape is None or not shape.lora_rank:
         return None
@@ -72,7 +73,7 @@ def adapter_config(_plan: Plan, spec: ModelSpec) -> RenderedFile | None:
 
 
 def quantization_config(plan: Plan, spec: ModelSpec) -> RenderedFile | None:
-    """Return `BitsAndBytesConfig` of a Plan with quantized weights; None for another.
+    """Return `BitsAndBytesConfig` of a Plan with quantized weights; None otherwise.
 
     Raises:
         NoSuchLaunch: weights in 8 bits that the ranks share.

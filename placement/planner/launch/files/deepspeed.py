@@ -37,16 +37,17 @@ from placement.planner.values.strategies import strategy_of
 from telemetry.protocol.sentences import sentence
 
 LARGEST_BUCKET = 500_000_000
-"""DeepSpeed's default: no larger one was ever of use."""
+"""DeepSpeed's default. A larger bucket has never been useful."""
 KEPT_WHOLE = 100_000
-"""DeepSpeed's default: smaller tensors are not shared out. Of a small model that would
-be all of it, so it is at most a hundredth of a layer: its norms and biases."""
+"""DeepSpeed's default: smaller tensors are not sharded. In a small model that would be
+every tensor, so it is at most a hundredth of a layer: its norms and biases.
+"""
 NEVER = 2**31 - 1
-"""Steps between its own lines in the log; the recipes' workers print theirs."""
+"""Steps between DeepSpeed's lines in the log. The recipes' workers print their own."""
 NVME = "/local_nvme"
-"""DeepSpeed's documentation calls a node's drive so."""
+"""The name of a node's drive in DeepSpeed's configuration."""
 AUTO = "auto"
-"""The Trainer or accelerate fills it in."""
+"""The Trainer or accelerate fills in the value."""
 TORCH_ADAM: dict[str, Any] = {"torch_adam": True}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {
@@ -69,7 +70,7 @@ LOWER: dict[str, dict[str, Any]] = {
 
 
 def trainer_config(plan: Plan, spec: ModelSpec) -> RenderedFile:
-    """The configuration of a training Plan for Hugging Face's Trainer and accelerate.
+    """Return the configuration of a training Plan for the Trainer and accelerate.
 
     Raises:
         NoSuchLaunch: inference, uneven shares, tensor parallelism, hybrids, stages;
@@ -104,7 +105,7 @@ def trainer_config(plan: Plan, spec: ModelSpec) -> RenderedFile:
 
 
 def _check(plan: Plan) -> None:
-    """Raise NoSuchLaunch for a Plan that DeepSpeed has no configuration for."""
+    """Raise NoSuchLaunch for a Plan for which DeepSpeed has no configuration."""
     launch = plan.launch
     strategy = strategy_of(launch["strategy"])
     if launch["task"] != "train":
@@ -128,7 +129,7 @@ def _check(plan: Plan) -> None:
 
 
 def _offload_notes(section: Mapping[str, Any], launch: Mapping[str, Any]) -> list[str]:
-    """What to know of a configuration that offloads."""
+    """Return notes on a configuration that offloads."""
     if "offload_optimizer" not in section:
         return []
     notes: list[str] = []
@@ -150,7 +151,7 @@ def _offload_notes(section: Mapping[str, Any], launch: Mapping[str, Any]) -> lis
 
 
 def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
-    """The configuration of a training Plan for DeepSpeed itself.
+    """Return the configuration of a training Plan for DeepSpeed itself.
 
     Raises:
         NoSuchLaunch: inference, uneven shares, tensor parallelism, hybrids; DeepSpeed
@@ -210,10 +211,10 @@ def config_to_run(
 
     Args:
         how: the Execution of its processes.
-        batch: of one process, or of one microbatch.
+        batch: batch of one process, or of one microbatch.
         learning_rate: of its optimizer.
         bucket: elements of its largest layer.
-        cuda: whether there are Gpus; only then memory can be pinned.
+        cuda: whether there are Gpus. Memory can be pinned only then.
         folder: the absolute path of the folder for tensors offloaded to the drive.
     """
     pieces = how.accumulation * (how.microbatches if how.schedule else 1)
@@ -243,7 +244,7 @@ def config_to_run(
 
 
 def _values(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
-    """The configuration, of what a Plan's ``launch`` says and the size of a bucket."""
+    """Return the configuration for a Plan's ``launch`` and a bucket size."""
     staged = strategy_of(launch["strategy"]).has_stages
     pieces = launch["accumulation"]
     if staged:
@@ -265,25 +266,27 @@ def _values(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
 
 
 def _with_section(section: dict[str, Any]) -> dict[str, Any]:
-    """``zero_optimization``, and what offload needs beside it."""
+    """Return ``zero_optimization``, and the sections that offloading needs beside
+    it.
+    """
     values: dict[str, Any] = {"zero_optimization": section}
     if "offload_optimizer" in section:
-        # torch's own optimizer steps there: DeepSpeed's would have to be compiled.
+        # torch's own optimizer steps there. DeepSpeed's would have to be compiled.
         values["zero_force_ds_cpu_optimizer"] = False
     return values
 
 
 def _bucket(launch: Mapping[str, Any], spec: ModelSpec) -> int:
-    """Elements of one reduce bucket."""
+    """Return the elements of one reduce bucket."""
     return int(launch.get("reduce_bucket_size") or largest_layer(spec))
 
 
 def zero(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
-    """The section ``zero_optimization``, with buckets sized from the model.
+    """Return the section ``zero_optimization``, with buckets sized from the model.
 
-    DeepSpeed offloads the optimizer with ZeRO-1 to 3 only, weights and to a drive with
-    ZeRO-3 only. A Plan of whole copies that offloads gets stage 2, which sends the
-    gradients away as they come.
+    DeepSpeed offloads the optimizer only with ZeRO-1 to 3, and weights or to a drive
+    only with ZeRO-3. A Plan of whole copies that offloads gets stage 2, which moves the
+    gradients away as they are computed.
     """
     stage = strategy_of(launch["strategy"]).zero_stage or 0
     device = launch["offload"]
@@ -318,7 +321,7 @@ def zero(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
 
 
 def largest_layer(spec: ModelSpec) -> int:
-    """Elements of the largest layer: what one bucket has to hold."""
+    """Return the elements of the largest layer, which one bucket has to hold."""
     return max(1, *(layer.parameters for layer in spec.layers))
 
 

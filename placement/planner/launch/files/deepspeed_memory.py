@@ -1,4 +1,4 @@
-"""What DeepSpeed holds on each GPU of a Plan that may have been made for torch.
+"""The memory of DeepSpeed on each GPU of a Plan that may have been made for torch.
 
 DeepSpeed 0.19.8 steps an fp32 copy of the weights with fp32 moments wherever the
 weights themselves are bf16 or fp16 (`runtime/fp16/unfused_optimizer.py`,
@@ -25,15 +25,18 @@ HELD_AS: dict[str, str] = {
     "fp16": "mixed_fp16",
     "megatron_bf16": "mixed_fp16",
 }
-"""Precision of a Plan -> the one whose bytes DeepSpeed's weights and states take."""
+"""Precision of a Plan -> the precision whose bytes DeepSpeed's weights and states
+take.
+"""
 HELD_BY_TRAINER = HELD_AS | {
     "autocast_bf16": "mixed_fp16",
     "autocast_fp16": "mixed_fp16",
 }
-"""The same where `--bf16` or `--fp16` of the Trainer decides: the weights become
-bf16 or fp16 then, and autocast is not used."""
+"""The same mapping for `--bf16` or `--fp16` of the Trainer. The weights then become
+bf16 or fp16, and autocast is not used.
+"""
 WORTH_A_NOTE = 1.02
-"""A need that is this many times that of the Plan is told."""
+"""A need that is this many times that of the Plan gets a note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def deepspeed_needs(
         plan: of a strategy that DeepSpeed can run.
         spec: the Plan's model, adapters included.
         section: `zero_optimization` of the configuration.
-        held_as: precision of the Plan -> the one that DeepSpeed's bytes are those of.
+        held_as: precision of the Plan -> the precision whose bytes DeepSpeed takes.
     """
     precision = plan.launch["precision"]
     workload = plan.workload.but(precision=held_as.get(precision, precision))
@@ -72,7 +75,7 @@ def deepspeed_needs(
             made = estimate(spec, workload, sharding)
             known[sharding] = made.low_bytes, made.likely_bytes
         low, likely = known[sharding]
-        # What the site measured corrects this estimate as it corrected the Plan's.
+        # The site's measurements correct this estimate as they corrected the Plan's.
         measured = shard.likely_bytes / (shard.prior_likely_bytes or shard.likely_bytes)
         needs.append(DeepSpeedNeed(shard, low, int(likely * measured)))
     return needs
@@ -98,7 +101,7 @@ def _sharding(plan: Plan, shard: Shard, section: dict[str, Any]) -> Sharding:
         return replace(stage_of, in_flight=alive)
     degree = launch["data_degree"]
     if not stage:
-        # It reduces gradients in buckets that lie beside them.
+        # It reduces gradients in buckets that exist beside them.
         return Sharding(
             strategy=plan.strategy, data_degree=degree, bucket_view=degree == 1
         )
@@ -112,15 +115,15 @@ def _sharding(plan: Plan, shard: Shard, section: dict[str, Any]) -> Sharding:
 
 
 def memory_notes(plan: Plan, needs: list[DeepSpeedNeed], name: str) -> tuple[str, ...]:
-    """Return what to know of DeepSpeed's need beside the Plan's.
+    """Return notes on DeepSpeed's need beside the Plan's.
 
     Args:
         plan: the Plan.
         needs: of its ranks.
-        name: of the file that the needs are those of.
+        name: of the file to which the needs belong.
 
     Raises:
-        NoSuchLaunch: a GPU of the Plan has not the memory for it.
+        NoSuchLaunch: a GPU of the Plan does not have enough memory for it.
     """
     worst = min(needs, key=lambda one: one.shard.free_bytes - one.likely_bytes)
     free = worst.shard.free_bytes

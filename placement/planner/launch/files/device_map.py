@@ -1,7 +1,7 @@
 """transformers' device_map for a Plan: module name -> Gpu.
 
-Counted from 0 among the Plan's own Gpus, as a process sees them that is shown only
-those. Module names are those of transformers 5 (`model.named_modules()`).
+Gpus are counted from 0 among the Plan's own, because a process sees only those. Module
+names are those of transformers 5 (`model.named_modules()`).
 """
 
 import re
@@ -16,7 +16,7 @@ from telemetry.protocol.sentences import sentence
 
 @dataclass(frozen=True, slots=True)
 class PartNames:
-    """What transformers calls the parts of a family."""
+    """Names of the parts of a family in transformers."""
 
     blocks: str
     first: tuple[str, ...]
@@ -75,14 +75,15 @@ NAMES: dict[str, PartNames] = {
     ),
     _LLAMA,
 )
-"""Families whose parts lie in one chain of blocks."""
+"""Families whose parts form one chain of blocks."""
 
 
 def device_map(plan: Plan, spec: ModelSpec) -> RenderedFile:
-    """Every module of a model that is cut into contiguous stages, or whole.
+    """Return the Gpu of every module of a model that is whole or cut into contiguous
+    stages.
 
     Raises:
-        NoSuchLaunch: the strategy copies or cuts layers, the weights lie in the node's
+        NoSuchLaunch: the strategy copies or cuts layers, the weights are in the node's
             memory, or the family's names are not known.
     """
     launch = plan.launch

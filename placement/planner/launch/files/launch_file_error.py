@@ -1,16 +1,16 @@
-"""What the makers of launch files share."""
+"""Values that all makers of launch files use."""
 
 from dataclasses import dataclass
 from typing import Any
 
 
 class NoSuchLaunch(Exception):
-    """A launcher that cannot run a Plan; the text says why."""
+    """A launcher cannot run a Plan. The text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedFile:
-    """A configuration, and what its reader should know."""
+    """A configuration, and notes for its reader."""
 
     values: dict[str, Any]
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Three lines beside the files of a Plan: what it is, how to start it, by what."""
+"""Three lines beside the files of a Plan: its content, its start, and its reader."""
 
 from collections.abc import Collection
 
@@ -21,7 +21,7 @@ def readme(plan: Plan, spec: ModelSpec, names: Collection[str]) -> str:
     Args:
         plan: the Plan.
         spec: its model.
-        names: of the files beside it.
+        names: names of the files beside it.
     """
     worst = min(plan.shards, key=lambda one: one.headroom_bytes)
     gpus = ", ".join(shard.gpu_label for shard in plan.shards)
@@ -34,7 +34,7 @@ def readme(plan: Plan, spec: ModelSpec, names: Collection[str]) -> str:
 
 
 def _load(plan: Plan, names: Collection[str]) -> str:
-    """How a script gets the model that was planned."""
+    """Return how a script loads the planned model."""
     told = [f"dtype={dtype_of(plan)}"]
     told.append(f'attn_implementation="{ATTENTION[plan.launch["attention"]]}"')
     if "quantization_config.json" in names:
@@ -70,7 +70,7 @@ def _start(plan: Plan, spec: ModelSpec, names: Collection[str]) -> str:
 
 
 def _of_your_script(plan: Plan, names: Collection[str]) -> str:
-    """What only the script can do: cut the model, and recompute."""
+    """Return the steps that only the script can do: cut the model, and recompute."""
     launch = plan.launch
     parts = []
     if strategy_of(plan.strategy).has_stages:

@@ -12,10 +12,10 @@ PORT = 29_500
 
 
 def arguments(plan: Plan, *, node_rank: int = 0, endpoint: str = "") -> list[str]:
-    """torchrun and its options, to be followed by a script.
+    """Return torchrun and its options, which a script has to follow.
 
     Args:
-        node_rank: which of the Plan's Nodes this is for.
+        node_rank: the rank of the addressed Node of the Plan.
         endpoint: host:port of the rendezvous; "" for a Plan of one Node.
     """
     counts = gpus_by_node(plan)
@@ -39,7 +39,7 @@ def arguments(plan: Plan, *, node_rank: int = 0, endpoint: str = "") -> list[str
 
 
 def gpus_by_node(plan: Plan) -> list[tuple[str, list[str]]]:
-    """(Node, UUIDs in order of their ranks), in the order of the first ranks."""
+    """Return (Node, UUIDs in order of their ranks), in the order of the first ranks."""
     found: dict[str, list[str]] = {}
     for shard in plan.shards:
         found.setdefault(shard.node, []).append(shard.gpu_uuid)
@@ -47,7 +47,9 @@ def gpus_by_node(plan: Plan) -> list[tuple[str, list[str]]]:
 
 
 def script(plan: Plan) -> str:
-    """A shell script that starts a Plan; its arguments are the script and its own."""
+    """Return a shell script that starts a Plan. Its arguments are the user's script and
+    that script's arguments.
+    """
     nodes = gpus_by_node(plan)
     lines = [
         "#!/bin/sh",
@@ -81,7 +83,7 @@ def script(plan: Plan) -> str:
 
 
 def _visible(uuids: Sequence[str]) -> list[str]:
-    """Lines that set CUDA_VISIBLE_DEVICES unless it is already set."""
+    """Return lines that set CUDA_VISIBLE_DEVICES unless it is already set."""
     return [
         f"CUDA_VISIBLE_DEVICES=${{CUDA_VISIBLE_DEVICES-{','.join(uuids)}}}",
         "export CUDA_VISIBLE_DEVICES",

@@ -1,4 +1,4 @@
-"""What of a Plan is said by arguments: of Hugging Face's Trainer, and of TRL.
+"""The arguments of Hugging Face's Trainer and of TRL that a Plan determines.
 
 Names: transformers 5.23 "TrainingArguments"; TRL 1.16 "SFTConfig" and "ModelConfig",
 which `trl sft --config` reads as YAML.
@@ -33,7 +33,7 @@ ATTENTION = {"flash": "sdpa", "math": "eager", "eager": "eager"}
 
 
 def trainer_arguments(plan: Plan, spec: ModelSpec) -> dict[str, Any]:
-    """Return those of `TrainingArguments` that a Plan decides.
+    """Return the arguments of `TrainingArguments` that a Plan determines.
 
     Raises:
         NoSuchLaunch: accelerate, by which the Trainer starts, cannot run the Plan.
@@ -57,7 +57,7 @@ def trainer_arguments(plan: Plan, spec: ModelSpec) -> dict[str, Any]:
         "gradient_accumulation_steps": pieces,
         "bf16": mixed == "bf16",
         "fp16": mixed == "fp16",
-        # FSDP does it by accelerate's file, and refuses both.
+        # FSDP is configured by accelerate's file and refuses both.
         "gradient_checkpointing": recomputed and "fsdp_config" not in config,
         **optimizer,
     }
@@ -67,7 +67,7 @@ def trainer_arguments(plan: Plan, spec: ModelSpec) -> dict[str, Any]:
 
 
 def command_line(values: dict[str, Any]) -> str:
-    """Return arguments as a shell reads them; what is off is left out.
+    """Return arguments as a shell reads them. Switches that are off are left out.
 
     >>> command_line({"bf16": True, "fp16": False, "optim": "sgd"})
     '--bf16 --optim sgd'
