@@ -1,1 +1,1 @@
-"""What a model consists of: ModelSpec, layers, blocks, parameters."""
+"""The description of a model: ModelSpec, layers, blocks, parameters."""

@@ -16,13 +16,13 @@ from telemetry.protocol.sentences import sentence
 
 MAX_RANK = 2**16
 ALL_LINEAR = "all-linear"
-"""PEFT's word for every linear layer but the head."""
+"""PEFT's word for every linear layer except the head."""
 ADAPTER_BYTES = 4
 EXPERT_NAMES = frozenset(
     ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 )
 FUSED_FAMILIES = ("deepseek_v2", "deepseek_v3", "mixtral", "olmoe", "qwen3_moe")
-"""PEFT takes these names, in these families, for the experts stacked in one tensor."""
+"""In these families PEFT uses these names for the experts stacked in one tensor."""
 
 
 def with_lora(
@@ -31,10 +31,10 @@ def with_lora(
     rank: int,
     targets: Sequence[str] = ("q_proj", "v_proj"),
 ) -> ModelSpec:
-    """Adapters of `rank` beside the linear layers that `targets` name; the rest frozen.
+    """Return the model with adapters of `rank` on the named layers and all else frozen.
 
-    Names are the family's own (`q_proj`, `c_attn`, `query`), or "all-linear".
-    Raises SpecInvalid for a wrong rank, and for names that the model has not.
+    Names are the family's own (`q_proj`, `c_attn`, `query`), or "all-linear". Raises
+    SpecInvalid for an invalid rank, and for names that the model does not have.
     """
     if type(rank) is not int or not 1 <= rank <= MAX_RANK:
         raise SpecInvalid(
@@ -84,8 +84,11 @@ def with_lora(
 
 
 def with_quantized(spec: ModelSpec, weights: Literal["int8", "nf4"]) -> ModelSpec:
-    """The linear layers of the blocks in 8 bits by rows, or in nf4 whose blocks'
-    constants are quantized too (QLoRA). Raises SpecInvalid where none are known."""
+    """Return the model with the linear layers of its blocks quantized.
+
+    They have 8 bits by rows, or nf4 whose blocks' constants are quantized too (QLoRA).
+    Raises SpecInvalid if none are known.
+    """
     schemes = {"int8": INT8, "nf4": NF4}
     if weights not in schemes:
         raise SpecInvalid(
@@ -99,7 +102,7 @@ def with_quantized(spec: ModelSpec, weights: Literal["int8", "nf4"]) -> ModelSpe
 
 
 def target_names(spec: ModelSpec) -> tuple[str, ...]:
-    """Names of the linear layers that adapters can be put on, sorted."""
+    """Return the names of the linear layers that can have adapters, sorted."""
     return tuple(sorted(_names(spec.layers)))
 
 
@@ -119,7 +122,7 @@ def _adapted(layer: LayerSpec, rank: int, targets: set[str]) -> LayerSpec:
 
 
 def _adapter(rank: int, linears: Sequence[Linear]) -> LayerPart:
-    """A and B of every linear layer: rank x (inputs + outputs) elements each."""
+    """Return A and B of every linear layer: rank x (inputs + outputs) elements each."""
     sides = sum((one.inputs + one.outputs) * one.copies for one in linears)
     pairs = sum(one.copies for one in linears)
     parameters = rank * sides
@@ -137,10 +140,10 @@ def _adapter(rank: int, linears: Sequence[Linear]) -> LayerPart:
 
 
 def usual_targets(spec: ModelSpec) -> tuple[str, ...]:
-    """What LoRA is put on where nobody says: query and value, as its paper does.
+    """Return LoRA's default targets: query and value, as in its paper.
 
-    Families that name them otherwise, or keep them in one layer: every linear layer
-    but the head.
+    For families with other names, or with both in one layer, they are all linear layers
+    except the head.
     """
     known = target_names(spec)
     usual = ("q_proj", "v_proj")

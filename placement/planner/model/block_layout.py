@@ -1,8 +1,8 @@
-"""From a block's sizes to its layers and parameters, exact to the element.
+"""Build layers and parameters from a block's sizes, exact to the element.
 
-One builder for decoders and encoders whose blocks are attention + MLP; the families
-say which tensors exist (biases, norms, experts). Checked against Hugging Face's own
-counts in tests/placement/planner/model/families/test_config_json.py.
+There is one builder for decoders and encoders whose blocks are attention + MLP. The
+families determine which tensors exist (biases, norms, experts). Checked against Hugging
+Face's own counts in tests/placement/planner/model/families/test_config_json.py.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ Shapes = list[tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LinearNames:
-    """What a family calls the linear layers of a block: what adapters are put on."""
+    """A family's names of the linear layers of a block, which adapters use."""
 
     query: str = "q_proj"
     key: str = "k_proj"
@@ -37,12 +37,12 @@ class LinearNames:
 
 @dataclass(slots=True)
 class Tensors:
-    """Which tensors a family has beyond what its TransformerShape says."""
+    """The tensors of a family beyond its TransformerShape."""
 
     names: LinearNames = field(default_factory=LinearNames)
     qkv_bias: bool = False
     key_bias: bool | None = None
-    """None: as `qkv_bias`."""
+    """None: the same as `qkv_bias`."""
     out_bias: bool = False
     mlp_bias: bool = False
     norm_bias: bool = False
@@ -55,15 +55,15 @@ class Tensors:
     head_norms: int = 0
     """Norms inside the head itself (BERT's transform)."""
     head_norm_size: int = 0
-    """Their length; 0: the hidden size."""
+    """Length of these norms; 0: the hidden size."""
     plain_blocks: frozenset[int] = frozenset()
-    """In a model with experts: the blocks that have a plain MLP instead."""
+    """In a model with experts: the blocks with a plain MLP instead."""
     tied: int = 0
-    """Elements of the head that are the embedding's storage."""
+    """Elements of the head that use the embedding's storage."""
 
 
 def linear(inputs: int, outputs: int, bias: bool) -> Shapes:
-    """Tensors of one linear layer.
+    """Return the tensors of one linear layer.
 
     >>> linear(3, 4, True)
     [(4, 3), (4,)]
@@ -75,7 +75,7 @@ def linear(inputs: int, outputs: int, bias: bool) -> Shapes:
 
 
 def norm_shapes(shape: TransformerShape, count: int, bias: bool) -> Shapes:
-    """Tensors of `count` norms over the hidden size."""
+    """Return the tensors of `count` norms over the hidden size."""
     one: Shapes = [(shape.hidden,)]
     return one * (2 * count if bias else count)
 
@@ -83,7 +83,7 @@ def norm_shapes(shape: TransformerShape, count: int, bias: bool) -> Shapes:
 def attention_part(
     shape: TransformerShape, tensors: Tensors, width: float
 ) -> LayerPart:
-    """Query, key, value and output projections, and per-head norms."""
+    """Return query, key, value and output projections, and per-head norms."""
     if shape.latent_kv:
         return _latent_attention(shape, tensors, width)
     names, hidden = tensors.names, shape.hidden
@@ -118,7 +118,9 @@ def attention_part(
 def _latent_attention(
     shape: TransformerShape, tensors: Tensors, width: float
 ) -> LayerPart:
-    """DeepSeek's: keys and values are made of one narrow latent (arXiv:2405.04434)."""
+    """Return DeepSeek's attention: keys and values are made from one narrow latent
+    (arXiv:2405.04434).
+    """
     hidden, heads, bias = shape.hidden, shape.heads, tensors.qkv_bias
     plain_dim = shape.head_dim - shape.rope_dim
     latent = shape.latent_kv
@@ -145,7 +147,9 @@ def _latent_attention(
 def mlp_parts(
     shape: TransformerShape, tensors: Tensors, width: float, *, experts: bool
 ) -> list[LayerPart]:
-    """Up (and gate) and down projections; for experts, all of them and the router."""
+    """Return up (and gate) and down projections; for experts, all of them and the
+    router.
+    """
     if experts:
         return _expert_parts(shape, tensors, width)
     return [_plain_mlp(shape, tensors, shape.intermediate, width)]
@@ -174,8 +178,11 @@ def _plain_mlp(
 def _expert_parts(
     shape: TransformerShape, tensors: Tensors, width: float
 ) -> list[LayerPart]:
-    """All experts in two tensors (no linear layers, so nothing adapts or quantizes
-    them), the router, and the MLP that every token takes beside them."""
+    """Return the parts of a mixture of experts.
+
+    All experts are in two tensors (no linear layers, so nothing adapts or quantizes
+    them). Then come the router, and the MLP that every token uses.
+    """
     hidden, count = shape.hidden, shape.experts
     inner = shape.expert_intermediate or shape.intermediate
     experts: Shapes = [(count, 2 * inner, hidden), (count, hidden, inner)]
@@ -202,9 +209,9 @@ def block_parts(
     cross: bool = False,
     experts: bool | None = None,
 ) -> tuple[LayerPart, ...]:
-    """One block: attention (twice with cross attention), MLP, norms.
+    """Return one block: attention (twice with cross attention), MLP, norms.
 
-    `experts`: whether this block has them; None: as the shape says.
+    `experts`: whether this block has them; None: according to the shape.
     """
     if experts is None:
         experts = bool(shape.experts)
@@ -225,7 +232,7 @@ def stack(
     width: float,
     kind: LayerKind = "block",
 ) -> tuple[LayerSpec, ...]:
-    """Embedding, identical blocks, head. `width`: stored bytes per element."""
+    """Return embedding, identical blocks, head. `width`: stored bytes per element."""
     parts = block_parts(shape, tensors, width)
     plain = block_parts(shape, tensors, width, experts=False)
     middle = tuple(
@@ -245,7 +252,7 @@ def embedding_layer(
     shape: TransformerShape,
     width: float,
 ) -> LayerSpec:
-    """Token, position and type tables, and the norm that some families add."""
+    """Return token, position and type tables, and the norm that some families add."""
     parts = [part("embedding", shapes, element_bytes=width)]
     if shape.embedding_norm:
         one: Shapes = [(shape.embedding_width or shape.hidden,)]
@@ -255,7 +262,7 @@ def embedding_layer(
 
 
 def head_layer(shape: TransformerShape, tensors: Tensors, width: float) -> LayerSpec:
-    """The last norm and what turns hidden states into logits."""
+    """Return the last norm and the projection of hidden states to logits."""
     norms = norm_shapes(shape, int(tensors.final_norm), tensors.norm_bias)
     inner: Shapes = [(tensors.head_norm_size or shape.hidden,)]
     norms += inner * tensors.head_norms * (2 if tensors.norm_bias else 1)

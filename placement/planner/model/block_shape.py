@@ -1,7 +1,7 @@
-"""How a block of a known transformer family computes: sizes and switches, no tensors.
+"""Sizes and switches of a block of a known transformer family, without tensors.
 
-The memory of activations follows from these. Blocks of one model may differ in one
-way only: a block with a "router" Part runs experts, one without it a plain MLP.
+They determine the memory of activations. Blocks of one model may differ in one way
+only: a block with a "router" part runs experts, one without it a plain MLP.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from telemetry.protocol.sentences import sentence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerShape:
-    """How a block of a known transformer family computes; sizes in elements."""
+    """Sizes, in elements, and switches of a block of a known transformer family."""
 
     hidden: int
     heads: int
@@ -28,17 +28,20 @@ class TransformerShape:
     biases: bool = False
     rotary: Literal["none", "full", "partial"] = "none"
     fused_qkv: bool = False
-    """Queries, keys and values are views of one tensor, which therefore stays whole."""
+    """Queries, keys and values are views of one tensor, which stays whole for that
+    reason.
+    """
     fused_gate: bool = False
     """Gate and up are views of one product (Phi-3, GLM-4)."""
     rotary_ratio: float = 1.0
-    """Share of each head that is rotated, where `rotary` is "partial"."""
+    """Share of each head that is rotated, if `rotary` is "partial"."""
     qk_norm: bool = False
     qk_norm_whole: bool = False
-    """The norm runs over all heads together (OLMo 2, OLMoE), not head by head."""
+    """The norm runs over all heads together (OLMo 2, OLMoE), not for each head."""
     norm_place: Literal["before", "after", "both", "output"] = "before"
-    """Where a sublayer is normed: its input (before), the sum with the residual
-    stream (after), input and output (both), its output alone (output: OLMo 2)."""
+    """What is normed in a sublayer: its input (before), the sum with the residual
+    stream (after), input and output (both), its output alone (output: OLMo 2).
+    """
     parallel: bool = False
     """Attention and MLP read the same input side by side."""
     shared_norm: bool = False
@@ -50,32 +53,35 @@ class TransformerShape:
     """Eager attention computes the softmax in fp32 and casts back."""
     alibi: bool = False
     sinks: bool = False
-    """Attention has one learned score a head beside the keys (gpt-oss)."""
+    """Attention has one trained score per head beside the keys (gpt-oss)."""
     experts: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
-    """Inner size of one expert; 0: `intermediate`, as the plain blocks have."""
+    """Inner size of one expert; 0: `intermediate`, like the plain blocks."""
     shared_intermediate: int = 0
-    """Inner size of the MLP that every token takes beside its experts; 0: none."""
+    """Inner size of the MLP that every token uses beside its experts; 0: none."""
     shared_gate: bool = False
-    """A sigmoid of the input weighs that MLP (Qwen 2 MoE)."""
+    """A sigmoid of the input scales that MLP (Qwen 2 MoE)."""
     expert_biases: bool = False
     """Experts and their router have biases (gpt-oss)."""
     clamped_gate: bool = False
     """Gate and up are clamped, and the gate is x sigmoid(1.702 x) (gpt-oss)."""
     sliding_window: int = 0
-    """Tokens that a windowed block looks back; 0: no block is windowed."""
+    """Number of past tokens that a windowed block sees; 0: no block is windowed."""
     sliding_blocks: int = 0
-    """How many of the blocks are windowed."""
+    """Number of windowed blocks."""
     latent_query: int = 0
     """Multi-head latent attention (DeepSeek): width of the queries' latent; 0: none."""
     latent_kv: int = 0
-    """Width of the latent that keys and values are made of, and that is cached with
-    `rope_dim` more numbers per token; 0: plain attention."""
+    """Width of the latent from which keys and values are made. It is cached with
+    `rope_dim` more numbers per token; 0: plain attention.
+    """
     rope_dim: int = 0
-    """Of `head_dim`, the numbers that carry the position, shared by all key heads."""
+    """Those of the `head_dim` numbers that carry the position, shared by all key
+    heads.
+    """
     value_dim: int = 0
-    """Width of one value head, where it is not `head_dim`."""
+    """Width of one value head, if it differs from `head_dim`."""
     embedding_dropout_ratio: float = 0.0
     attention_dropout_ratio: float = 0.0
     hidden_dropout_ratio: float = 0.0
@@ -83,7 +89,7 @@ class TransformerShape:
     embedding_norm: bool = False
     scaled_embedding: bool = False
     embedding_width: int = 0
-    """Columns of the token table where a projection follows it; 0: `hidden`."""
+    """Columns of the token table if a projection follows it; 0: `hidden`."""
     encoder_tokens: int = 0
     """Fixed length of the encoder's sequence (Whisper: 1500); 0: the Workload's."""
     audio_channels: int = 0
@@ -96,21 +102,21 @@ class TransformerShape:
     lora_rank: int = 0
     """Rank of the low-rank adapters beside the named products; 0: none."""
     lora_targets: tuple[str, ...] = ()
-    """Names of the products that have an adapter, as the family calls them."""
+    """Names of the products with an adapter, in the family's words."""
 
     @property
     def attention_width(self) -> int:
-        """heads x head_dim: width of queries and of the attention's output."""
+        """Return heads x head_dim: width of queries and of the attention's output."""
         return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """kv_heads x head_dim: width of keys, and of values."""
+        """Return kv_heads x head_dim: width of keys, and of values."""
         return self.kv_heads * self.head_dim
 
 
 def shape_problems(shape: TransformerShape) -> dict[str, str]:
-    """Contradictions between the sizes of a block, by field."""
+    """Return contradictions between the sizes of a block, by field."""
     problems: dict[str, str] = {}
     for name in ("hidden", "heads", "kv_heads", "head_dim", "intermediate"):
         if type(getattr(shape, name)) is not int or getattr(shape, name) < 1:

@@ -1,9 +1,9 @@
-"""Read fields of a config.json with bounds: every problem is found, none is trusted.
+"""Read fields of an untrusted config.json with bounds, and collect every problem.
 
-A `ConfigFields` reader answers with a harmless value after a problem, so that one
-reading reports all fields that are wrong; `finish()` raises what was found. It is not
-the codec of `telemetry.protocol`: these files are not ours, have aliases for most
-fields, and their reader tells a person everything that is wrong at once.
+After a problem a `ConfigFields` reader returns a harmless value, so that one reading
+reports all invalid fields. `finish()` raises the collected problems. It is not the
+codec of `telemetry.protocol`: these files come from others and have aliases for most
+fields, and their reader reports all problems at once.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,9 @@ class ConfigFields:
     def whole(
         self, *names: str, default: int | None = None, low: int = 1, high: int = 2**20
     ) -> int:
-        """A whole number within [low, high]; `default` None means it must be there."""
+        """Return a whole number within [low, high]. `default` None means that it is
+        required.
+        """
         name, value = self._find(names)
         if value is None:
             if default is None:
@@ -59,7 +61,7 @@ class ConfigFields:
         return max(low, 1)
 
     def ratio(self, *names: str, default: float = 0.0) -> float:
-        """A share between 0 and 1, such as a dropout probability."""
+        """Return a share between 0 and 1, such as a dropout probability."""
         name, value = self._find(names)
         if value is None:
             return default
@@ -75,7 +77,7 @@ class ConfigFields:
         return float(value)
 
     def flag(self, *names: str, default: bool = False) -> bool:
-        """True or false."""
+        """Return true or false."""
         name, value = self._find(names)
         if value is None:
             return default
@@ -87,7 +89,7 @@ class ConfigFields:
         return value
 
     def word(self, *names: str, default: str = "") -> str:
-        """A short text."""
+        """Return a short text."""
         name, value = self._find(names)
         if value is None:
             return default
@@ -99,7 +101,7 @@ class ConfigFields:
         return value
 
     def choice(self, *names: str, options: Mapping[str, str], default: str) -> str:
-        """One of the options' keys, answered as our own word for it."""
+        """Return the planner's word for one of the options' keys."""
         given = self.word(*names, default=default)
         if given not in options:
             name, _ = self._find(names)
@@ -112,26 +114,32 @@ class ConfigFields:
         return options[given]
 
     def peek(self, name: str) -> Any:
-        """A raw value, for readers that judge its type themselves."""
+        """Return a raw value, for readers that check its type themselves."""
         return self._config.get(name)
 
     def is_null(self, name: str) -> bool:
-        """True where the field is there and says null, which is not silence."""
+        """Return whether the field exists and is null, which differs from a missing
+        field.
+        """
         return name in self._config and self._config[name] is None
 
     def must(self, field: str, holds: bool, detail: str) -> None:
-        """Note a problem unless something holds (only the first per field)."""
+        """Note a problem unless a condition holds (only the first problem per
+        field).
+        """
         if not holds:
             self.problems.setdefault(field, detail)
 
     def finish(self) -> None:
-        """Raise SpecInvalid with everything found."""
+        """Raise SpecInvalid with all problems."""
         if self.problems:
             raise SpecInvalid(self.problems)
 
 
 def check_size(config: Any) -> None:
-    """Refuse JSON that is not an object, too deep or too wide. Linear in its size."""
+    """Refuse JSON that is not an object, is too deep or too wide. Linear in its
+    size.
+    """
     if not isinstance(config, Mapping):
         raise SpecInvalid({"config": sentence("must be a JSON object")})
     todo: list[tuple[Any, int]] = [(config, 1)]
@@ -163,7 +171,7 @@ def check_size(config: Any) -> None:
 
 
 def check_numbers(config: Mapping[str, Any]) -> None:
-    """Refuse numbers that no size can have, before anything is built of them."""
+    """Refuse numbers that no size can have, before anything is built from them."""
     todo: list[tuple[str, Any]] = [(str(key), value) for key, value in config.items()]
     while todo:
         name, value = todo.pop()
@@ -193,14 +201,16 @@ def check_numbers(config: Mapping[str, Any]) -> None:
 
 
 def _counts_layers(name: str) -> bool:
-    """True for n_layer, num_hidden_layers, encoder_layers, depths and their like."""
+    """Return whether a name counts layers: n_layer, num_hidden_layers, encoder_layers,
+    depths.
+    """
     return name.endswith(("layer", "layers", "blocks", "depth", "depths", "repeats"))
 
 
 def _shown(value: Any) -> str:
-    """A value as people may see it: short, whatever was sent.
+    """Return a value in a short form for people.
 
-    A whole number too long for Python's own limit on digits is told by its size.
+    A whole number beyond Python's limit on digits is described by its size.
     """
     if type(value) is int and value.bit_length() > 128:
         return sentence(

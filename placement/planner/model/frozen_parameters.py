@@ -1,7 +1,7 @@
-"""Freeze the parameters that a case names, where layers can be matched to the names.
+"""Freeze the parameters that a case names, if layers can be matched to the names.
 
-A case gives parts of parameter names ("bert.embeddings", "layers.0.", "h.3.attn").
-The closed form has layers and components instead of names. It maps these parts by the
+A case gives parts of parameter names ("bert.embeddings", "layers.0.", "h.3.attn"). The
+closed form has layers and components instead of names. It maps these parts by the
 naming of Hugging Face's models, and it refuses a part that it cannot map.
 """
 
@@ -29,7 +29,9 @@ Chooses = Callable[[int, LayerSpec], bool]
 
 
 def with_frozen(spec: ModelSpec, names: Sequence[str]) -> ModelSpec:
-    """The same model with what `names` mean frozen. Raises SpecInvalid otherwise."""
+    """Return the model with the named parameters frozen. Raises SpecInvalid if it
+    cannot.
+    """
     for name in names:
         chooses = _chooses(name, spec)
         component = _component(name)

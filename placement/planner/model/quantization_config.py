@@ -1,7 +1,7 @@
 """Read `quantization_config` of a config.json: how its weights are quantized.
 
 Known: bitsandbytes (8 and 4 bit), GPTQ, AWQ, block-wise fp8, MXFP4. Another method is
-refused by name: to count its weights as whole ones would be wrong.
+refused by name, because counting its weights as whole ones would be wrong.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _FIELD = "quantization_config"
 
 
 def read_quantization(config: Mapping[str, Any]) -> Scheme | None:
-    """The Scheme of a config.json; None where its weights are whole.
+    """Return the Scheme of a config.json; None if its weights are whole.
 
     Raises SpecInvalid by field.
     """
@@ -108,7 +108,7 @@ def _fp8(fields: ConfigFields) -> Scheme:
 
 
 def _skipped(fields: ConfigFields, name: str) -> tuple[str, ...]:
-    """Last pieces of the names of layers that stay whole."""
+    """Return the last parts of the names of layers that stay whole."""
     given = fields.peek(name)
     if given is None:
         return ()

@@ -1,6 +1,6 @@
-"""Weights in 8 or 4 bits: what they and their block constants take, to the byte.
+"""Weights in 8 or 4 bits: their bytes and those of their block constants, exactly.
 
-Quantization applies to the linear layers of the blocks; tables, norms, routers, heads
+Quantization applies to the linear layers of the blocks. Tables, norms, routers, heads
 and experts that are stacked in one tensor keep their dtype, as in bitsandbytes 0.48,
 AutoGPTQ and AutoAWQ. Only the linear layers that a source names can be quantized.
 
@@ -16,7 +16,7 @@ AutoGPTQ and AutoAWQ. Only the linear layers that a source names can be quantize
             experts that are stacked in one tensor only, as gpt-oss is published
 
 bitsandbytes' code tables (64 bytes, 1 KiB with quantized constants, a tensor) are
-counted too: they are on the Gpu as long as the weight is.
+counted too, because they are on the Gpu as long as the weight is.
 """
 
 from collections.abc import Callable, Iterable
@@ -47,7 +47,7 @@ class Scheme:
     method: Method
     bits: int = 4
     group: int = 128
-    """Inputs that share one scale; GPTQ's and AWQ's -1 (one group a column) is 0."""
+    """Inputs that share one scale. GPTQ's and AWQ's -1 (one group a column) is 0."""
     double: bool = False
     """The blocks' constants are quantized too (bitsandbytes)."""
     block: int = 128
@@ -55,11 +55,11 @@ class Scheme:
     row_order: bool = True
     """GPTQ stores each row's group (g_idx)."""
     skip: tuple[str, ...] = ()
-    """Linear layers left as they are, by name."""
+    """Names of linear layers that stay whole."""
 
     @property
     def title(self) -> str:
-        """In words, for the notes of a ModelSpec."""
+        """Return it in words, for the notes of a ModelSpec."""
         if self.method == "bitsandbytes_4bit":
             return (
                 sentence("4 bit in blocks of 64, their constants quantized too")
@@ -92,7 +92,7 @@ NF4 = Scheme("bitsandbytes_4bit", double=True)
 
 
 def weight_bytes(scheme: Scheme, outputs: int, inputs: int) -> int:
-    """Bytes of one linear layer's weight with all its constants.
+    """Return the bytes of one linear layer's weight with all its constants.
 
     >>> weight_bytes(INT8, 10, 64)
     680
@@ -125,9 +125,9 @@ def weight_bytes(scheme: Scheme, outputs: int, inputs: int) -> int:
 
 
 def quantized(spec: ModelSpec, scheme: Scheme) -> ModelSpec:
-    """The same model with the linear layers of its blocks quantized and frozen.
+    """Return the model with the linear layers of its blocks quantized and frozen.
 
-    Raises SpecInvalid where no linear layer is known, or they are quantized already.
+    Raises SpecInvalid if no linear layer is known, or if they are quantized already.
     """
     if spec.is_quantized:
         raise SpecInvalid({"weights": sentence("are quantized already")})
@@ -197,8 +197,10 @@ def _linear_bytes(scheme: Scheme, one: Linear) -> int:
 
 
 def _experts(spec: ModelSpec, part: LayerPart, scheme: Scheme) -> LayerPart:
-    """Stacked experts in fp8 or MXFP4, scales for each expert: transformers' FP8Experts
-    and Mxfp4GptOssExperts. Biases stay as they are."""
+    """Return stacked experts in fp8 or MXFP4, with scales for each expert.
+
+    As transformers' FP8Experts and Mxfp4GptOssExperts. Biases keep their form.
+    """
     if spec.shape is None or not spec.shape.experts:
         return part
     hidden = spec.shape.hidden
@@ -218,7 +220,9 @@ def _experts(spec: ModelSpec, part: LayerPart, scheme: Scheme) -> LayerPart:
 def cut(
     part: LayerPart, chosen: list[Linear], stored: Callable[[Linear], int]
 ) -> list[LayerPart]:
-    """The chosen linear layers' weights, quantized, and the LayerPart's rest if any."""
+    """Return the chosen linear layers' weights, quantized, and the LayerPart's rest if
+    any.
+    """
     sizes = [(one.outputs * one.inputs, one) for one in chosen]
     parameters = sum(size * one.copies for size, one in sizes)
     tensors = sum(one.copies for one in chosen)
@@ -259,5 +263,5 @@ def cut(
 
 
 def _bits(exact: float) -> float:
-    """Bits a weight as people say them: 8 for 8.01, else three digits."""
+    """Return bits per weight in words: 8 for 8.01, otherwise three digits."""
     return float(round(exact)) if abs(exact - round(exact)) < 0.1 else round(exact, 3)

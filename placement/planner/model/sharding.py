@@ -1,7 +1,8 @@
-"""Which part of a model's work one rank has: the strategy and its degrees.
+"""The part of a model's work that one rank has: the strategy and its degrees.
 
-A Sharding describes one rank, not a whole job. Raises WorkloadInvalid by field when its
-own numbers contradict each other; `check_fit` says whether a model can be cut so.
+A Sharding describes one rank, not a whole job. Raises WorkloadInvalid by field if its
+own numbers contradict each other. `check_fit` checks whether a model can be cut this
+way.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ MAX_DEGREE = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """Which part of the work one rank has."""
+    """The part of the work that one rank has."""
 
     strategy: str = SINGLE.key
     """One of RANK_STRATEGIES."""
@@ -37,38 +38,41 @@ class Sharding:
     in_flight: int = 1
     """Microbatches whose activations this stage keeps at once (1F1B: p - i)."""
     microbatches: int = 1
-    """Pipeline: pieces that one replica's batch is cut into."""
+    """Pipeline: number of pieces into which one replica's batch is cut."""
     share_ratio: float | None = None
     """Uneven ZeRO-1: this rank's part of the optimizer state; None: 1 / data_degree."""
     offload_optimizer: bool = False
-    """Optimizer state and its step live in the node's memory (Workload.offload too)."""
+    """Optimizer state and its step are in the node's memory (Workload.offload too)."""
     bucket_elements: int | None = None
     """Elements of the reduce bucket (DeepSpeed's `reduce_bucket_size`); None: sized
     from the model. DeepSpeed's own default is 5e8."""
     bucket_view: bool = True
     """DDP: gradients are views of the buckets; False: buckets exist besides them."""
     zero_stage: int = 0
-    """hybrid: what the replicas share, 0 to 3 (0: plain data parallelism)."""
+    """hybrid: the ZeRO stage of the replicas, 0 to 3 (0: plain data parallelism)."""
     sequence_parallel: bool = False
     """Norms and dropouts between tensor-parallel regions work on 1/t of the tokens."""
     pipeline_degree: int = 1
-    """Stages of the pipeline that this rank's layers are one (or several) of."""
+    """Number of stages of the pipeline, of which this rank has one or several."""
     pipeline_schedule: Schedule = "1f1b"
     virtual_stages: int = 1
-    """interleaved: pieces of the model that each rank has."""
+    """interleaved: pieces of the model on each rank."""
     chunks: tuple[tuple[int, int], ...] = ()
     """interleaved: (first, one past last) layer of each piece of this rank; empty:
-    first_layer and last_layer say it."""
+    first_layer and last_layer are its only piece.
+    """
     expert_degree: int = 1
     """Experts of a mixture are spread over this many of the replicas."""
     expert_tensor_degree: int | None = None
     """Ranks that share one expert; None: as many as share a layer."""
     context_degree: int = 1
-    """Ranks that share each sequence, a part of its tokens each."""
+    """Ranks that share each sequence. Each has a part of its tokens."""
     replicate_degree: int = 1
     """hsdp: groups of replicas that each hold the whole model."""
     engine: Engine = "auto"
-    """Whose buffers are counted. auto: DeepSpeed for zero2 and zero3, else torch."""
+    """The library whose buffers are counted. auto: DeepSpeed for zero2 and zero3, else
+    torch.
+    """
     overlap: bool = False
     """DeepSpeed's overlap_comm: two reduce buckets in turn."""
 
@@ -83,37 +87,41 @@ class Sharding:
 
     @property
     def stage(self) -> int:
-        """The ZeRO stage that the strategy corresponds to: 0 to 3."""
+        """Return the ZeRO stage that the strategy corresponds to: 0 to 3."""
         known = STRATEGIES[self.strategy].zero_stage
         return self.zero_stage if known is None else known
 
     @property
     def shard_degree(self) -> int:
-        """Ranks that share out what the ZeRO stage shares."""
+        """Return the number of ranks that share the ZeRO stage's states."""
         return self.data_degree * self.context_degree // self.replicate_degree
 
     @property
     def expert_replicas(self) -> int:
-        """Ranks that hold the same experts."""
+        """Return the number of ranks that hold the same experts."""
         each = self.expert_degree * (self.expert_tensor_degree or self.tensor_degree)
         return max(1, self.data_degree * self.tensor_degree // each)
 
     @property
     def buffers_of(self) -> str:
-        """torch, deepspeed or megatron: whose communication buffers exist."""
+        """Return torch, deepspeed or megatron: the library with communication
+        buffers.
+        """
         if self.engine != "auto":
             return self.engine
         return STRATEGIES[self.strategy].engine
 
     @property
     def is_staged(self) -> bool:
-        """True if the rank has a part of the layers only."""
+        """Return whether the rank has only a part of the layers."""
         staged = STRATEGIES[self.strategy].axis is Axis.STAGE
         return staged or self.pipeline_degree > 1
 
     @property
     def keeps_every_microbatch(self) -> bool:
-        """True if backward begins after the last microbatch's forward (GPipe)."""
+        """Return whether backward begins after the last microbatch's forward
+        (GPipe).
+        """
         schedules = (STRATEGIES[self.strategy].schedule, self.pipeline_schedule)
         return "gpipe" in schedules
 
@@ -152,7 +160,7 @@ def _check_numbers(one: Sharding, problems: dict[str, str]) -> None:
 
 
 def _check_together(one: Sharding, problems: dict[str, str]) -> None:
-    """Fields that exclude each other."""
+    """Check for fields that exclude each other."""
     by_degrees = STRATEGIES[one.strategy].zero_stage is None
     if one.zero_stage and not by_degrees:
         problems["zero_stage"] = "belongs to the hybrid strategy"
@@ -176,7 +184,7 @@ def _check_together(one: Sharding, problems: dict[str, str]) -> None:
 
 
 def check_fit(spec: ModelSpec, workload: Workload, sharding: Sharding) -> None:
-    """Raise WorkloadInvalid, by field, where a model cannot be cut this way."""
+    """Raise WorkloadInvalid, by field, if a model cannot be cut this way."""
     problems: dict[str, str] = {}
     shape, degree = spec.shape, sharding.tensor_degree
     if degree > 1 and shape is not None:

@@ -1,9 +1,10 @@
-"""What a model is made of: a ModelSpec, exact to the byte, without its weights.
+"""The description of a model: a ModelSpec, exact to the byte, without its weights.
 
-A ModelSpec is layers in order (embedding, blocks, head). Each layer is a few Parts:
-parameters of one component, counted once per storage, so tied tensors are not counted
-twice. Where the family is known, `shape` says how a block computes; without it
-(safetensors, ONNX) states stay exact and activations are a guess that says so.
+A ModelSpec is layers in order (embedding, blocks, head). Each layer has a few
+LayerParts: parameters of one component, counted once per storage, so tied tensors are
+not counted twice. If the family is known, `shape` describes how a block computes.
+Without it (safetensors, ONNX) states stay exact, and activations are a guess with a
+note.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,14 +64,14 @@ DTYPE_BYTES: dict[str, float] = {
 MAX_LAYERS = 4096
 MOST_ACTIVATION_RATIO = 1e6
 MAX_PARAMETERS = 10**14
-"""100 trillion: no model is larger, so a larger number is a typing mistake."""
+"""100 trillion. No model is larger, so a larger number is a typing mistake."""
 
 
 class Linear(NamedTuple):
-    """Products alike inside one LayerPart: what adapters and quantization apply to."""
+    """Equal products inside one LayerPart, to which adapters and quantization apply."""
 
     name: str
-    """As the family calls it: q_proj, c_attn, fc1."""
+    """The family's name: q_proj, c_attn, fc1."""
     outputs: int
     inputs: int
     copies: int = 1
@@ -78,7 +79,7 @@ class Linear(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LayerPart:
-    """Parameters of one component inside one layer; storages, not names."""
+    """Parameters of one component inside one layer, by storage and not by name."""
 
     component: Component
     parameters: int
@@ -87,25 +88,29 @@ class LayerPart:
     """Elements of the largest tensor."""
     edges: int
     """Sum of rows + columns of matrices and lengths of vectors. Adafactor keeps this
-    many numbers; the guess for unknown layers uses it too."""
+    many numbers, and the guess for unknown layers uses it too.
+    """
     matrix_parameters: int
-    """Elements in tensors of two or more dimensions: what autocast copies to 16 bits
-    and tensor parallelism divides."""
+    """Elements in tensors of two or more dimensions, which autocast copies to 16 bits
+    and tensor parallelism divides.
+    """
     stored_bytes: int
     """Bytes as stored in the source (its own dtypes, constants of quantized blocks
-    included)."""
+    included).
+    """
     frozen: bool = False
     """No gradient and no optimizer state."""
     weight_bits: float | None = None
-    """Quantized weights: about how many bits each takes, constants included (8 rowwise,
-    4.127 in nf4 with quantized constants). `stored_bytes` is exact and is what the
-    weights take on the Gpu, whatever the Workload's precision. None: not quantized."""
+    """Quantized weights: approximate bits of each, constants included (8 rowwise, 4.127
+    in nf4 with quantized constants). `stored_bytes` is exact and is the size of the
+    weights on the Gpu, regardless of the Workload's precision. None: not quantized.
+    """
     linears: tuple[Linear, ...] = ()
-    """The products among its tensors, where the source tells them."""
+    """The products among its tensors, if the source has them."""
     routed_parameters: int = 0
-    """Without a shape: elements of the experts among which a router chooses."""
+    """Without a shape: elements of the experts among which a router selects."""
     routed_edges: int = 0
-    """Of `edges`, those of these experts."""
+    """The part of `edges` that belongs to these experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +121,28 @@ class LayerSpec:
     kind: LayerKind
     parts: tuple[LayerPart, ...]
     tied_parameters: int = 0
-    """Elements this layer uses but shares with another layer's storage. On another
-    Gpu than its owner they exist a second time."""
+    """Elements that this layer uses but shares with another layer's storage. On another
+    Gpu than their owner's they exist a second time.
+    """
 
     @property
     def parameters(self) -> int:
-        """Elements owned by this layer."""
+        """Return the elements owned by this layer."""
         return sum(part.parameters for part in self.parts)
 
     @property
     def tensors(self) -> int:
-        """Parameter tensors owned by this layer."""
+        """Return the parameter tensors owned by this layer."""
         return sum(part.tensors for part in self.parts)
 
     @property
     def largest(self) -> int:
-        """Elements of the largest tensor used here, tied ones included."""
+        """Return the elements of the largest tensor used here, tied ones included."""
         own = max((part.largest for part in self.parts), default=0)
         return max(own, self.tied_parameters)
 
     def component_parameters(self, component: str) -> int:
-        """Elements of one component in this layer."""
+        """Return the elements of one component in this layer."""
         return sum(p.parameters for p in self.parts if p.component == component)
 
 
@@ -150,26 +156,28 @@ class ModelSpec(JsonValue):
     layers: tuple[LayerSpec, ...]
     shape: TransformerShape | None
     dtype: str
-    """How the source stores the weights; the Workload says how they are run."""
+    """How the source stores the weights. The Workload determines how they are run."""
     source: str
-    """Where this came from: config.json, safetensors, onnx, well-known."""
+    """Origin of the description: config.json, safetensors, onnx, well-known."""
     tied_groups: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
-    """What was assumed, left out or not understood, in plain words."""
+    """Assumptions, omissions and unknown parts, in plain words."""
     routed_ratio: float = 1.0
-    """Without a shape: part of the stacked experts that one token takes."""
+    """Without a shape: part of the stacked experts that one token uses."""
     activation_ratio: float = 1.0
-    """Without a shape: what the guessed activations are multiplied by, where the
-    model's own code was followed."""
+    """Without a shape: factor of the guessed activations, if the model's own code was
+    followed.
+    """
     batch_norms: int = 0
-    """Layers whose statistics depend on the batch that they see."""
+    """Layers whose statistics depend on their batch."""
     quantized_as: str = ""
-    """int8 or nf4: its weights, which the source has in full, are quantized so when
-    they are loaded. Empty: they are loaded as the source has them."""
+    """int8 or nf4: its weights, which the source has in full, are quantized in this
+    form when they are loaded. Empty: they are loaded in the source's form.
+    """
 
     @property
     def trainable_count(self) -> int:
-        """Elements that get a gradient, tied storages once."""
+        """Return the elements that get a gradient, tied storages once."""
         return sum(
             part.parameters
             for layer in self.layers
@@ -179,7 +187,7 @@ class ModelSpec(JsonValue):
 
     @property
     def is_quantized(self) -> bool:
-        """True where some weights are kept in fewer bits than they compute in."""
+        """Return whether some weights are kept in fewer bits than they compute in."""
         return any(
             part.weight_bits is not None
             for layer in self.layers
@@ -188,32 +196,37 @@ class ModelSpec(JsonValue):
 
     @property
     def parameter_count(self) -> int:
-        """Elements, tied storages once."""
+        """Return the elements, tied storages once."""
         return sum(layer.parameters for layer in self.layers)
 
     @property
     def tensor_count(self) -> int:
-        """Parameter tensors, tied storages once."""
+        """Return the parameter tensors, tied storages once."""
         return sum(layer.tensors for layer in self.layers)
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the weights as the source stores them."""
+        """Return the bytes of the weights as the source stores them."""
         return sum(part.stored_bytes for layer in self.layers for part in layer.parts)
 
     @property
     def block_count(self) -> int:
-        """Layers that are neither embedding nor head."""
+        """Return the layers that are neither embedding nor head."""
         return sum(layer.kind not in ("embedding", "head") for layer in self.layers)
 
     @property
     def activations_are_a_guess(self) -> bool:
-        """True where the layers' arithmetic is unknown, as in a bare tensor list, and
-        the model's own code was not followed."""
+        """Return whether the activations are a guess.
+
+        They are if the layers' arithmetic is unknown, as in a bare tensor list, and the
+        model's own code was not followed.
+        """
         return self.shape is None and self.activation_ratio == 1.0
 
     def component_parameters(self) -> dict[str, int]:
-        """Elements by component, in the order of COMPONENTS, zeros left out."""
+        """Return the elements by component, in the order of COMPONENTS, zeros left
+        out.
+        """
         sums = {
             component: sum(
                 layer.component_parameters(component) for layer in self.layers
@@ -223,7 +236,9 @@ class ModelSpec(JsonValue):
         return {component: count for component, count in sums.items() if count}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dict that `from_json` reads back; most defaults are left out."""
+        """Return a plain dict that `from_json` reads back. Most defaults are left
+        out.
+        """
         data = JsonValue.to_json(self)
         for layer in data["layers"]:
             layer["parts"] = [
@@ -244,7 +259,7 @@ class ModelSpec(JsonValue):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read back what `to_json` wrote. Raises SpecInvalid for anything else."""
+        """Read the result of `to_json`. Raises SpecInvalid for anything else."""
         if not isinstance(data, Mapping) or data.get("version") != 1:
             raise SpecInvalid({"version": sentence("only version 1 can be read")})
         spec = super(ModelSpec, cls).from_json(data)
@@ -253,13 +268,13 @@ class ModelSpec(JsonValue):
 
 
 def without_defaults(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a value whose kind has another default for them."""
+    """Return the fields of a value that differ from its kind's defaults."""
     defaults = {field.name: field.default for field in fields(kind)}
     return {name: one for name, one in data.items() if one != defaults[name]}
 
 
 def check(spec: ModelSpec) -> None:
-    """Raise SpecInvalid unless a ModelSpec, wherever it came from, makes sense."""
+    """Raise SpecInvalid unless a ModelSpec of any origin is consistent."""
     problems: dict[str, str] = {}
     if not spec.layers:
         problems["layers"] = sentence("there are none")
@@ -313,7 +328,7 @@ def _is_count(value: object) -> bool:
 
 
 def _part_holds(part: LayerPart) -> bool:
-    """True if a LayerPart's numbers can be true, wherever they came from."""
+    """Return whether a LayerPart's numbers are possible, regardless of their origin."""
     bits = part.weight_bits
     return (
         part.component in COMPONENTS
@@ -337,7 +352,7 @@ def part(
     linears: Sequence[Linear] = (),
     frozen: bool = False,
 ) -> LayerPart:
-    """One LayerPart out of its tensors' shapes.
+    """Return one LayerPart from its tensors' shapes.
 
     >>> part("mlp", [(4, 3), (4,)]).parameters
     16
@@ -369,7 +384,9 @@ def _product(shape: Sequence[int]) -> int:
 
 
 def _edges(shape: Sequence[int], size: int) -> int:
-    """Numbers a factored second moment keeps: rows and columns of the last two axes."""
+    """Return the numbers of a factored second moment: rows and columns of the last two
+    axes.
+    """
     if len(shape) < 2 or not size:
         return size
     return size // shape[-1] + size // shape[-2]

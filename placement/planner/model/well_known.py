@@ -1,9 +1,10 @@
-"""Well-known models, their public shape numbers typed in; nothing downloaded.
+"""Well-known models with their public shape numbers. Nothing is downloaded.
 
 Sizes are those of the models' public papers, cards and configurations. Their parameter
 counts are checked against transformers' own classes in
-tests/placement/planner/test_exact.py. `tiny-gpt` is ours: a model that the demo recipe
-can train on a laptop's CPU."""
+tests/placement/planner/test_exact.py. `tiny-gpt` is the portal's own: a model that the
+demo recipe can train on a laptop's CPU.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ def _add(name: str, title: str, family: str, **config: Any) -> None:
 def _decoder(
     name: str, title: str, family: str, sizes: tuple[int, ...], **config: Any
 ) -> None:
-    """A decoder in LLaMA's manner, stored in bfloat16."""
+    """Return a decoder of LLaMA's kind, stored in bfloat16."""
     numbers = dict(zip(_SIZES, sizes, strict=True))
     _add(name, title, family, dtype="bfloat16", **numbers, **config)
 
@@ -404,7 +405,9 @@ WELL_KNOWN: Mapping[str, WellKnown] = _BY_NAME
 
 @cache
 def well_known_spec(name: str) -> ModelSpec:
-    """The ModelSpec of a well-known model. Raises SpecInvalid for another name."""
+    """Return the ModelSpec of a well-known model. Raises SpecInvalid for another
+    name.
+    """
     if name not in WELL_KNOWN:
         raise SpecInvalid(
             {"name": f"'{name[:40]}' is not one of {', '.join(WELL_KNOWN)}"}

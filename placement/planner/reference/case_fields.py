@@ -1,7 +1,7 @@
-"""Fields of a JSON object as numbers, every problem collected before one is raised.
+"""Fields of a JSON object as numbers. Every problem is collected before one is raised.
 
-The public cases are written by other people. Their reader tells everything that is
-wrong at once, which the codec of `telemetry.protocol` does not do.
+The public cases are written by other people. Their reader reports all problems at once,
+which the codec of `telemetry.protocol` does not do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,26 +11,28 @@ from typing import Any, Literal, overload
 from placement.planner.values.errors import BadInput
 
 LARGEST = 10**60
-"""Any number above this is a mistake."""
+"""A larger number is a mistake."""
 SMALLEST = 1e-60
-"""And any below this that must not be 0: to divide by it would end in infinity."""
+"""A smaller number is a mistake in a field that must not be 0, because a division by it
+would give infinity.
+"""
 
 
 @dataclass(slots=True)
 class CaseFields:
-    """One object and what is wrong with it so far."""
+    """One object and its problems so far."""
 
     data: Mapping[str, Any]
     problems: dict[str, str] = field(default_factory=dict)
     path: str = ""
 
     def check(self) -> None:
-        """Raise BadInput if any field was wrong."""
+        """Raise BadInput if any field was invalid."""
         if self.problems:
             raise BadInput(self.problems)
 
     def number(self, name: str, *, default: float | None = None) -> float:
-        """A number from zero up; `default` where it is missing."""
+        """Return a number from zero up; `default` if it is missing."""
         if name not in self.data and default is not None:
             return default
         return float(self._checked(name, self.data.get(name)))
@@ -44,14 +46,14 @@ class CaseFields:
     def whole_number(
         self, name: str, *, least: int = 0, or_none: bool = False
     ) -> int | None:
-        """A whole number of at least `least`; with `or_none` it may be null."""
+        """Return a whole number of at least `least`. With `or_none` it may be null."""
         value = self.data.get(name)
         if or_none and name in self.data and value is None:
             return None
         return int(self._checked(name, value, whole=True, least=least))
 
     def whole_numbers(self, name: str, *, most: int) -> list[int]:
-        """A list of 1 to `most` whole numbers from zero up."""
+        """Return a list of 1 to `most` whole numbers from zero up."""
         rows = self.rows(name, most=most)
         return [
             int(self._checked(f"{name}[{index}]", value, whole=True))
@@ -59,7 +61,7 @@ class CaseFields:
         ]
 
     def rows(self, name: str, *, most: int) -> Sequence[Any]:
-        """A list of 1 to `most` things."""
+        """Return a list of 1 to `most` items."""
         value = self.data.get(name)
         if not isinstance(value, list) or not 1 <= len(value) <= most:
             self.problems[self.path + name] = f"must be a list of 1 to {most}"
@@ -75,7 +77,7 @@ class CaseFields:
         least: int = 0,
         above_zero: bool = False,
     ) -> float:
-        """The number, or `least` with a problem noted."""
+        """Return the number, or `least` with a problem noted."""
         right = (
             isinstance(value, int | float)
             and not isinstance(value, bool)
@@ -95,7 +97,9 @@ class CaseFields:
 
 
 def objects_of(fields: CaseFields, name: str, *, most: int) -> list[CaseFields]:
-    """A list of objects, each with a path of its own and the same problems."""
+    """Return a list of objects, each with its own path and the same list of
+    problems.
+    """
     made = []
     for index, row in enumerate(fields.rows(name, most=most)):
         path = f"{name}[{index}]"
@@ -113,7 +117,7 @@ def numbers_of(
     whole: bool = False,
     above_zero: bool = False,
 ) -> list[float]:
-    """The same field of every object. Whole numbers stay `int`, however large."""
+    """Return the same field of every object. Whole numbers stay `int` at any size."""
     found = []
     for row in rows:
         value = row._checked(

@@ -1,8 +1,8 @@
 """The closed form's answer to a `spec` object of the memory reference cases.
 
-`closed_case` reads what is published beside the cases: a model class with its config
-or arguments, the batch, precision, optimizer, checkpointing and accumulation, as one
-CPU process ran them (for-loop optimizer, SDPA's CPU kernels, no CUDA context).
+`closed_case` reads the published fields of the cases: a model class with its config or
+arguments, the batch, precision, optimizer, checkpointing and accumulation, as run by
+one CPU process (for-loop optimizer, SDPA's CPU kernels, no CUDA context).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ KINDS = {
     "seg_img": ("batch", "size"),
     "cls_vec": ("batch", "dim"),
 }
-"""What each kind of batch must say."""
+"""Required fields of each kind of batch."""
 MOST_OF_INPUT = 2**22
 READ = {
     "id",
@@ -61,7 +61,7 @@ READ = {
 
 @dataclass(frozen=True, slots=True)
 class MemoryCase:
-    """A case read: the model (one of two ways), its Workload and its batch."""
+    """A parsed case: the model (in one of two forms), its Workload and its batch."""
 
     spec: ModelSpec | None
     workload: Workload
@@ -72,10 +72,11 @@ class MemoryCase:
 def closed_case(
     spec_object: Mapping[str, Any], clock: Callable[[], float] | None = None
 ) -> dict[str, Any]:
-    """Bytes of one case by the closed form, with the keys of the reference data.
+    """Return the bytes of one case by the closed form, with the keys of the reference
+    data.
 
-    `clock`: a caller's, to add the `seconds` that it took. Raises SpecInvalid,
-    UnknownFamily or WorkloadInvalid by field. Below 5 milliseconds.
+    `clock`: a caller's clock, to add the elapsed `seconds`. Raises SpecInvalid,
+    UnknownFamily or WorkloadInvalid by field. Takes less than 5 milliseconds.
     """
     started = clock() if clock else 0.0
     answer = _answer(spec_object)
@@ -97,7 +98,7 @@ def _answer(spec_object: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_case(spec_object: Mapping[str, Any]) -> MemoryCase:
-    """The model and Workload of a case."""
+    """Return the model and Workload of a case."""
     if not isinstance(spec_object, Mapping):
         raise SpecInvalid({"spec": "must be an object"})
     wanted = ["model", "input"]
@@ -124,7 +125,7 @@ def read_case(spec_object: Mapping[str, Any]) -> MemoryCase:
 def _check_whole(
     given: Mapping[str, Any], path: str, names: Iterable[str], *, least: int
 ) -> None:
-    """Raises SpecInvalid unless the value is a whole number within its bounds."""
+    """Raise SpecInvalid unless the value is a whole number within its bounds."""
     wrong = {
         f"{path}{name}": f"must be a whole number from {least} to {MOST_OF_INPUT:,}"
         for name in names
@@ -135,7 +136,9 @@ def _check_whole(
 
 
 def model_of(spec_object: Mapping[str, Any]) -> ModelSpec:
-    """The ModelSpec of a Hugging Face class and its config, adapters included."""
+    """Return the ModelSpec of a Hugging Face class and its config, adapters
+    included.
+    """
     model = spec_object["model"]
     config = model.get("config", {})
     name = model.get("config_class")
@@ -163,7 +166,7 @@ def model_of(spec_object: Mapping[str, Any]) -> ModelSpec:
 
 
 def family_of(config_class: str) -> str:
-    """The family that a config class belongs to: GPTNeoXConfig is gpt_neox."""
+    """Return the family of a config class: GPTNeoXConfig is gpt_neox."""
     wanted = config_class.removesuffix("Config").lower()
     for family in FAMILIES:
         if family.replace("_", "").replace("-", "") == wanted:
@@ -172,7 +175,7 @@ def family_of(config_class: str) -> str:
 
 
 def workload_of(spec_object: Mapping[str, Any], spec: ModelSpec | None) -> Workload:
-    """The Workload of a case, as one CPU process runs it."""
+    """Return the Workload of a case, as run by one CPU process."""
     given, optimizer = spec_object["input"], spec_object.get("optimizer", {})
     name = optimizer.get("name")
     trains = name != "none" and spec_object.get("train") is not False
@@ -202,8 +205,11 @@ def workload_of(spec_object: Mapping[str, Any], spec: ModelSpec | None) -> Workl
 
 
 def _loop(optimizer: Mapping[str, Any], accelerator: object) -> object:
-    """How the optimizer steps; torch's default where the case is silent: foreach on
-    CUDA (torch/optim/optimizer.py, _default_to_fused_or_foreach)."""
+    """Return how the optimizer steps.
+
+    If the case does not set it, it is torch's default: foreach on CUDA
+    (torch/optim/optimizer.py, _default_to_fused_or_foreach).
+    """
     if optimizer.get("fused"):
         return "fused"
     if optimizer.get("foreach") is not None:
@@ -213,7 +219,9 @@ def _loop(optimizer: Mapping[str, Any], accelerator: object) -> object:
 
 
 def _attention(spec_object: Mapping[str, Any], spec: ModelSpec | None) -> str:
-    """SDPA on CPU takes its flash kernel unless dropout is in the way."""
+    """Return the attention: SDPA on CPU uses its flash kernel unless there is
+    dropout.
+    """
     if spec_object["model"].get("attn") == "eager":
         return "eager"
     if spec_object.get("accelerator") == "cuda":
@@ -224,7 +232,7 @@ def _attention(spec_object: Mapping[str, Any], spec: ModelSpec | None) -> str:
 
 
 def _input_bytes(given: Mapping[str, Any], workload: Workload) -> int:
-    """One microbatch as `make_batch` makes it, labels included."""
+    """Return the bytes of one microbatch of `make_batch`, labels included."""
     batch = given["batch"]
     width = int(4 if widths(workload).autocast else widths(workload).compute)
     kind = given["kind"]
@@ -285,7 +293,7 @@ SEQUENCES_PER_RANK = 4
 def rank_case(
     given: Mapping[str, Any],
 ) -> tuple[list[LayerCost], Workload, Sharding]:
-    """A distributed case read: the residual net on one of `world` gloo ranks."""
+    """Parse a distributed case: the residual net on one of `world` gloo ranks."""
     kind, world = given.get("kind"), given.get("world")
     if not isinstance(kind, str) or kind not in SHARDINGS:
         raise SpecInvalid({"kind": f"must be one of {', '.join(SHARDINGS)}"})
@@ -339,7 +347,7 @@ def rank_case(
 
 
 def _residual_net(sizes: Any) -> ResidualNet:
-    """The net of these sizes. Raises SpecInvalid by field."""
+    """Return the net of these sizes. Raises SpecInvalid by field."""
     known = {field.name for field in fields(ResidualNet)}
     if not isinstance(sizes, Mapping) or not known.issuperset(sizes):
         detail = f"must be an object with any of {', '.join(sorted(known))}"
@@ -372,7 +380,7 @@ def _rank_answer(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_answer(case: MemoryCase) -> dict[str, Any]:
-    """A plain net is one layer whose tape is the whole net."""
+    """Return the answer for a plain net, which is one layer with one tape."""
     workload = case.workload
     if workload.checkpointing != "none":
         raise SpecInvalid({"checkpointing": "plain nets of the cases have none"})

@@ -1,7 +1,7 @@
 """Plain torch nets of the reference cases as tapes: ResNet, MLP, LSTM, UNet.
 
-`plain_net(spec)` reads the class name and its arguments as they are published beside
-the cases, builds nothing, and answers the whole net as one tape with its tensors.
+`plain_net(spec)` reads the published class name and its arguments, builds nothing, and
+returns the whole net as one tape with its tensors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,9 @@ class PlainNet:
     source: Value
     loss: Value
     input_bytes: float
-    """The batch, labels included: alive from before forward till after the step."""
+    """Bytes of the batch, labels included: alive from before forward until after the
+    step.
+    """
     shapes: Shapes = field(default_factory=list)
     buffer_elements: int = 0
     counters: int = 0
@@ -45,7 +47,7 @@ class PlainNet:
 
 
 class _Builder:
-    """Operators that note their own parameter tensors."""
+    """Operators that record their own parameter tensors."""
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
@@ -56,7 +58,7 @@ class _Builder:
     def conv(
         self, x: Image, channels: int, kernel: int, stride: int = 1, *, bias: bool
     ) -> Image:
-        """Convolution padded by half its kernel."""
+        """Record a convolution padded by half its kernel."""
         self.shapes.append((channels, x.channels, kernel, kernel))
         if bias:
             self.shapes.append((channels,))
@@ -66,19 +68,19 @@ class _Builder:
         )
 
     def batch_norm(self, x: Image) -> Image:
-        """BatchNorm: two parameters, two buffers and a counter."""
+        """Record a BatchNorm: two parameters, two buffers and a counter."""
         self.shapes += [(x.channels,)] * 2
         self.buffers += 2 * x.channels
         self.counters += 1
         return batch_norm(self.tape, x)
 
     def group_norm(self, x: Image, groups: int) -> Image:
-        """GroupNorm."""
+        """Record a GroupNorm."""
         self.shapes += [(x.channels,)] * 2
         return group_norm(self.tape, x, groups)
 
     def linear(self, x: Value, inputs: int, outputs: int) -> Value:
-        """Linear with bias."""
+        """Record a Linear with bias."""
         self.shapes += [(outputs, inputs), (outputs,)]
         return self.tape.linear(x, inputs, outputs, bias=True)
 
@@ -86,7 +88,7 @@ class _Builder:
 def plain_net(
     name: str, args: Mapping[str, Any], given: Mapping[str, Any], tape: Tape
 ) -> PlainNet:
-    """The net that a class name and its arguments build, on an empty tape.
+    """Return the net of a class name and its arguments, on an empty tape.
 
     `given` is the case's `input`. Raises SpecInvalid by field.
     """
@@ -126,7 +128,7 @@ def _pixels(tape: Tape, inputs: ConfigFields, channels: int) -> Image:
 
 
 def _cross_entropy(tape: Tape, scores: Value) -> Value:
-    """`F.cross_entropy(out.float(), y)`: log_softmax keeps its output."""
+    """Record `F.cross_entropy(out.float(), y)`: log_softmax keeps its output."""
     held = scores.size_bytes if scores.width != 4.0 else 0.0
     wide = tape.cast(scores, 4.0)
     logs = tape.simple(
@@ -181,7 +183,7 @@ def _char_lstm(args: ConfigFields, inputs: ConfigFields, tape: Tape) -> PlainNet
     x = tape.simple(
         [source], rows * emb, width, weight_grad_bytes=vocab * emb * tape.grad_width
     )
-    # batch_first: the layers read a copy with time in front.
+    # batch_first: the layers read a copy with time as the first axis.
     x = tape.simple([x], x.elements, x.width)
     for index in range(layers):
         size = emb if index == 0 else hidden
@@ -219,7 +221,9 @@ def _resnet(args: ConfigFields, inputs: ConfigFields, tape: Tape) -> PlainNet:
 
 
 def _residual(build: _Builder, x: Image, mid: int, stride: int, *, deep: bool) -> Image:
-    """Bottleneck (1x1, 3x3, 1x1) or basic block (3x3, 3x3), after its shortcut."""
+    """Record a bottleneck (1x1, 3x3, 1x1) or basic block (3x3, 3x3), after its
+    shortcut.
+    """
     tape = build.tape
     out_channels = mid * 4 if deep else mid
     short = x

@@ -19,7 +19,7 @@ Shapes = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ResidualNet:
-    """Its sizes."""
+    """The sizes of the net."""
 
     vocab: int = 4000
     hidden: int = 512
@@ -31,7 +31,7 @@ class ResidualNet:
 def residual_costs(
     net: ResidualNet, workload: Workload, sequences: int
 ) -> list[LayerCost]:
-    """Layer costs on one rank that runs so many sequences at once."""
+    """Return layer costs on one rank that runs so many sequences at once."""
     tokens = sequences * net.sequence_length
     block: Shapes = [
         (net.hidden,),
@@ -92,7 +92,7 @@ def _head(net: ResidualNet, workload: Workload, tokens: int) -> LayerReplay:
 def net_cost(
     kind: str, shapes: Shapes, made: LayerReplay, workload: Workload
 ) -> LayerCost:
-    """One layer (or a whole plain net) out of its tensors and its replay."""
+    """Return one layer (or a whole plain net) from its tensors and its replay."""
     width = widths(workload)
     tensors = part("other", shapes, element_bytes=4)
     elements = tensors.parameters

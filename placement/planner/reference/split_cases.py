@@ -1,4 +1,4 @@
-"""Splitting problems as JSON objects: read, solved exactly, answered.
+"""Splitting problems as JSON objects, solved exactly.
 
 * contiguous (or no kind): layer_bytes, free_bytes
   -> max_ratio, device_order, bounds, loads
@@ -11,9 +11,9 @@
   bytes_moved, bytes_per_s, pause_s, margin
   -> gain_s, cost_s, move
 
-A Gpu may stay empty. device_order names the Gpus in use, in the order of their layers,
-and bounds has one number more. A problem without a solution also gets an answer: every
-field is null, "feasible" is false and "reason" says what is missing.
+A Gpu may stay empty. device_order names the used Gpus in the order of their layers, and
+bounds has one more number. A problem without a solution also gets an answer: every
+field is null, "feasible" is false and "reason" names the cause.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -203,7 +203,7 @@ def _unsolved(reason: str, *names: str) -> Answer:
 
 
 def _check_size(keys: Sequence[object]) -> None:
-    """Refuse what the exact search could not finish."""
+    """Refuse a problem that the exact search could not finish."""
     states = prod(len(group) + 1 for group in classes_of(keys))
     if states > MOST_STATES:
         raise BadInput(

@@ -1,12 +1,13 @@
-"""Read a .zip or .tar in a process of its own: python -m
-placement.planner.sandbox.archive FILE.
+"""Read a .zip or .tar in a separate process.
 
-Prints every regular file of the archive: a line of JSON {"name", "size"} and then so
+    python -m placement.planner.sandbox.archive FILE
+
+It prints every regular file of the archive: a line of JSON {"name", "size"} and then as
 many bytes; at the end {"end": number of files}. Exit 2: {"error", "field", "detail"} on
-standard error. Nothing is written anywhere, nothing else can be opened (jail.py); the
-reader checks names and sizes again. Links, devices, holes, names that leave the folder
-or come twice, encrypted entries and too many files or bytes are refused. The output of
-an archive bomb ends at the bound, whatever sizes its headers claim.
+standard error. It writes no file and can open nothing else (jail.py). The reader checks
+names and sizes again. Links, devices, holes, names outside the folder or repeated,
+encrypted entries and too many files or bytes are refused. The output of an archive bomb
+ends at the bound, regardless of the sizes in its headers.
 """
 
 import codecs
@@ -26,7 +27,7 @@ from placement.planner.values.errors import BadInput, FileRefused
 from placement.planner.values.onnx_external_data import MOST_PARTS, checked_name
 
 MOST_BYTES = 2**30
-"""Of all files as they come out."""
+"""Of all extracted files together."""
 MOST_ENTRIES = 2 * MOST_PARTS
 CHUNK_BYTES = 2**20
 CPU_SECONDS = 60
@@ -37,12 +38,12 @@ Entry = tuple[str, int, IO[bytes]]
 
 
 def main(arguments: list[str]) -> int:
-    """Print the files of one archive; 0 or EXIT_REFUSED."""
+    """Print the files of one archive. Return 0 or EXIT_REFUSED."""
     try:
         if len(arguments) != 1:
             raise FileRefused("usage", "file", "one archive")
         archive = opened(Path(arguments[0]))
-        # Zip's own names are in it; nothing can be imported behind the limits.
+        # Zip's names include it. Nothing can be imported after the limits are set.
         codecs.lookup("cp437")
         limit(address_bytes=ADDRESS_BYTES, cpu_seconds=CPU_SECONDS, files=0)
         start = archive.file.read(4)

@@ -1,12 +1,13 @@
-"""Build a config.json on meta, in a process of its own.
+"""Build a config.json on meta, in a separate process.
 
     python -m placement.planner.sandbox.config_build PATH [NAME]
 
-For families that placement.planner.model.families.config_json does not know. Answers as
-placement.planner.sandbox.model_file_reader does: one line of JSON, exit 0 a ModelSpec,
-exit 2 a problem. Only the pinned transformers' own classes are built, on meta, so
-nothing is allocated; no hub, no code of the model's author. The limits are set before
-the file is read."""
+For families that placement.planner.model.families.config_json does not know. Its output
+is that of placement.planner.sandbox.model_file_reader: one line of JSON, exit 0 with a
+ModelSpec, exit 2 with a problem. Only classes of the pinned transformers are built, on
+meta, so nothing is allocated. It uses no hub and no code of the model's author. The
+limits are set before the file is read.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -42,14 +43,14 @@ from placement.planner.values.errors import (
 
 CPU_SECONDS = 30
 ADDRESS_BYTES = 2 * 2**30
-"""What torch and transformers map, and modules of a large model."""
+"""Address space for torch and transformers, and for modules of a large model."""
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _TAKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k")
-"""What families call their experts, and those that a token takes."""
+"""Names of the experts in different families, and of the number that a token uses."""
 
 
 def main(arguments: list[str]) -> int:
-    """Build one config; print the answer; 0 or EXIT_REFUSED."""
+    """Build one config and print the answer. Return 0 or EXIT_REFUSED."""
     answers = own_output()
     try:
         if len(arguments) not in (1, 2):
@@ -68,7 +69,7 @@ def main(arguments: list[str]) -> int:
 
 
 def read(one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
-    """(the ModelSpec of an open config.json, the config.json).
+    """Return (the ModelSpec of an open config.json, the config.json).
 
     Raises BadInput.
     """
@@ -82,7 +83,7 @@ def read(one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
     family = config.get("model_type")
     try:
         _refuse_unknown(family)
-        # The order matters: it tells the libraries to start no threads.
+        # The order matters: this makes the libraries start no threads.
         from placement.planner.sandbox.transformers_build import built, version
 
         from placement.planner.sandbox.meta_model import spec_of_module  # isort: skip
@@ -92,7 +93,7 @@ def read(one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
             "are not installed; a .safetensors file of the model works for any family"
         )
         raise FileRefused("unknown-family", "model_type", detail) from error
-    # Only now: it is asked at every import, and torch has thousands.
+    # Only now, because it is called at every import, and torch has thousands.
     end_at_sockets()
     module = built(config)
     family = str(family)[:80]
@@ -113,9 +114,10 @@ def read(one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
 
 
 def routed_ratio(config: Mapping[str, Any]) -> float:
-    """Part of the experts that a token takes, as a config.json says it; 1 without.
+    """Return the part of the experts that a token uses, from a config.json; 1 without
+    experts.
 
-    The text model of a larger one has its own config inside.
+    The text model of a larger model has its own config inside.
     """
     for one in (config, config.get("text_config"), config.get("thinker_config")):
         if not isinstance(one, Mapping):
@@ -132,7 +134,9 @@ def _first_count(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
 
 
 def _refuse_unknown(family: Any) -> None:
-    """Refuse a family that transformers has not either, before torch is imported."""
+    """Refuse a family that transformers does not have either, before torch is
+    imported.
+    """
     import transformers
     from transformers.models.auto import auto_mappings as known
 

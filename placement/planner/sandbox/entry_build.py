@@ -5,13 +5,12 @@
 This runs the user's code. It is allowed in a Job's sandbox or when an operator starts
 it, and it refuses to run in the web process. The callable takes no arguments and
 returns a torch module. It is called with meta as the default device, so nothing is
-allocated.
-Answers as placement.planner.sandbox.model_file_reader does: one line of JSON on
-standard output (what the code itself prints goes to standard error), exit 0 a
-ModelSpec, exit 2 a problem.
+allocated. The output is that of placement.planner.sandbox.model_file_reader: one line
+of JSON on standard output (the code's own output goes to standard error), exit 0 with a
+ModelSpec, exit 2 with a problem.
 
-Limits are those of the Job around it: this process sets only processor time and the
-size of written files on itself, for the code may need data, libraries and processes.
+Limits are those of the Job around it. This process sets only processor time and the
+size of written files, because the code may need data, libraries and processes.
 """
 
 import importlib
@@ -35,7 +34,7 @@ CPU_SECONDS = 300
 
 
 def main(arguments: list[str]) -> int:
-    """Call one entry point; print the answer; 0 or EXIT_REFUSED."""
+    """Call one entry point and print the answer. Return 0 or EXIT_REFUSED."""
     answers = own_output()
     try:
         if len(arguments) not in (1, 2):
@@ -63,7 +62,9 @@ def spec_of_entry(entry: EntryPoint, name: str) -> ModelSpec:
 
 
 def built(entry: EntryPoint) -> Any:
-    """What the entry point returns, on meta. Runs its code. Raises as spec_of_entry."""
+    """Return the entry point's result, on meta. Runs its code. Raises as
+    spec_of_entry.
+    """
     if "django" in sys.modules:
         detail = "runs a user's code. Start it as a job, or as the admin in a shell"
         raise FileRefused("not-here", "entry", detail)

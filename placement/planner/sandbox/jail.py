@@ -1,10 +1,10 @@
-"""Limits that a process puts on itself before it reads what a person sent.
+"""Limits that a process sets for itself before it reads a person's file.
 
 Kernel limits come first: address space, processor time, size of written files, no new
 processes, no core dump, no new privileges, memory that other processes of the user
-cannot read. Then the network: an empty network namespace where the kernel lets an
-ordinary user make one; where it does not, no new descriptors (so no sockets), and for a
-process that must still open files an audit hook that ends it at the first socket.
+cannot read. Then the network: an empty network namespace, if the kernel lets an
+ordinary user make one. Otherwise no new descriptors (so no sockets). A process that
+must still open files gets an audit hook that ends it at the first socket.
 
 Source: man 2 setrlimit, unshare, prctl; https://peps.python.org/pep-0578.
 """
@@ -30,7 +30,7 @@ EXIT_NETWORK = 97
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of a regular file; links and devices are refused."""
+    """Return a descriptor of a regular file. Links and devices are refused."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -43,16 +43,16 @@ def open_regular(path: Path) -> int:
 
 
 def limit(*, address_bytes: int, cpu_seconds: int, files: int | None) -> bool:
-    """Limit this process for good; return whether a namespace hides the network.
+    """Limit this process permanently. Return whether a namespace hides the network.
 
-    `address_bytes`: more than the bytes mapped now. `files`: the highest new
+    `address_bytes`: in addition to the bytes mapped now. `files`: the highest new
     descriptor. None leaves a limit unchanged.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     apart = libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0
-    # After unshare, which undoes it; nobody may read this process through /proc.
+    # After unshare, which resets it. No process may read this one through /proc.
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     mapped_pages = int(Path("/proc/self/statm").read_text().split()[0])
     mapped = mapped_pages * os.sysconf("SC_PAGE_SIZE")
@@ -74,8 +74,10 @@ def limit(*, address_bytes: int, cpu_seconds: int, files: int | None) -> bool:
 
 
 def own_output() -> int:
-    """A descriptor of standard output that libraries and others' code do not have:
-    what they print goes to standard error."""
+    """Return a descriptor of standard output that other code does not have.
+
+    The output of libraries and of others' code goes to standard error.
+    """
     answers = os.dup(1)
     os.set_inheritable(answers, False)
     os.dup2(2, 1)
@@ -83,19 +85,19 @@ def own_output() -> int:
 
 
 def problem(code: str, field: str, detail: str) -> dict[str, str]:
-    """A refusal as it is printed."""
+    """Return a refusal in its printed form."""
     return {"error": code, "field": field[:120], "detail": detail[:400]}
 
 
 def say(answers: int, value: Any, code: int) -> int:
-    """Write the one line of JSON; give back the exit code."""
+    """Write the single line of JSON. Return the exit code."""
     with os.fdopen(answers, "w") as file:
         file.write(json.dumps(value) + "\n")
     return code
 
 
 def end_at_sockets() -> None:
-    """End this process at the first socket, name look-up or new process. For good."""
+    """End this process at the first socket, name look-up or new process. Permanent."""
 
     def hook(event: str, _arguments: tuple[Any, ...]) -> None:
         if event.startswith("socket.") and event not in _HARMLESS:

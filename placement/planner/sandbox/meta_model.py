@@ -1,7 +1,7 @@
-"""A torch module on the meta device becomes a ModelSpec: no weights, exact states.
+"""Convert a torch module on the meta device to a ModelSpec: no weights, exact states.
 
-Runs only in a process of its own (placement.planner.sandbox.config_build,
-placement.planner.sandbox.entry_build): importing it imports torch.
+Runs only in a separate process (placement.planner.sandbox.config_build,
+placement.planner.sandbox.entry_build), because importing it imports torch.
 """
 
 from dataclasses import replace
@@ -80,12 +80,12 @@ def spec_of_module(
 
 
 def _batch_norms(module: nn.Module) -> int:
-    """Modules that norm by the statistics of their batch."""
+    """Return the modules that normalise by the statistics of their batch."""
     return sum(isinstance(one, BatchNorm) for one in module.modules())
 
 
 def _products(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """Weight's path -> (outputs, inputs) of every linear layer."""
+    """Return the weight's path -> (outputs, inputs) of every linear layer."""
     found: dict[str, tuple[int, int]] = {}
     for path, inner in module.named_modules(remove_duplicate=False):
         weight = getattr(inner, "weight", None)

@@ -56,13 +56,13 @@ CPU_SECONDS = 10
 CONFIG_MAX_BYTES = 2**20
 JSON_MAX_BYTES = 32 * 2**20
 ONNX_MAX_BYTES = 2**31 - 1
-"""protobuf's own limit on one message; only names and shapes of it are read."""
+"""protobuf's own limit on one message. Only names and shapes of it are read."""
 FILES_MOST = 512
 SET_MAX_BYTES = 128 * 2**20
-"""Headers of all files of a set together."""
+"""Limit of the headers of all files of a set together."""
 BASE_ADDRESS_BYTES = 256 * 2**20
 BYTES_PER_JSON_BYTE = 24
-"""Memory that reading JSON may take beyond the base, per byte of it."""
+"""Memory, per byte of JSON, that reading it may take beyond the base."""
 ONNX_ADDRESS_BYTES = 512 * 2**20
 ARCHIVES = {
     b"PK\x03\x04": "a ZIP archive (a PyTorch .bin or .pt is one)",
@@ -79,7 +79,7 @@ ARCHIVES = {
 
 @dataclass(frozen=True, slots=True)
 class OpenedFile:
-    """A file that is open before the limits close everything else."""
+    """A file that is opened before the limits prevent opening."""
 
     name: str
     file: BinaryIO
@@ -87,7 +87,9 @@ class OpenedFile:
 
 
 def main(arguments: list[str]) -> int:
-    """Parse one file, or a set of them; print the answer; 0 or EXIT_REFUSED."""
+    """Parse one file, or a set of files, and print the answer. Return 0 or
+    EXIT_REFUSED.
+    """
     try:
         if arguments[:1] == ["served"] and len(arguments) == 3:
             print(json.dumps(served(Path(arguments[1]), arguments[2])))
@@ -104,12 +106,12 @@ def main(arguments: list[str]) -> int:
 
 
 def with_config(spec: ModelSpec, config: Any) -> dict[str, Any]:
-    """A ModelSpec as it is printed, with the config.json it came from, if any."""
+    """Return a ModelSpec in its printed form, with its config.json, if any."""
     return spec.to_json() | ({"config": config} if config is not None else {})
 
 
 def parsed(arguments: Sequence[str]) -> tuple[ModelSpec, Any]:
-    """(the ModelSpec that the arguments ask for, its config.json or None).
+    """Return (the requested ModelSpec, its config.json or None).
 
     Raises BadInput.
     """
@@ -149,7 +151,7 @@ def refuse(code: str, field: str, detail: str) -> int:
 
 
 def opened(path: Path) -> OpenedFile:
-    """An open regular file. Raises FileRefused."""
+    """Return an open regular file. Raises FileRefused."""
     file = os.fdopen(open_regular(path), "rb")
     return OpenedFile(path.name, file, os.fstat(file.fileno()).st_size)
 
@@ -165,7 +167,7 @@ def limit_process(kind: str, files: Sequence[OpenedFile]) -> None:
 
 
 def bytes_to_read(kind: str) -> int:
-    """Most bytes of a file of this kind that are ever read."""
+    """Return the most bytes of a file of this kind that are ever read."""
     if kind == "config":
         return CONFIG_MAX_BYTES
     if kind == "onnx":
@@ -174,7 +176,7 @@ def bytes_to_read(kind: str) -> int:
 
 
 def read(kind: str, one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
-    """(the ModelSpec of an open file, its config.json or None)."""
+    """Return (the ModelSpec of an open file, its config.json or None)."""
     refuse_archive(one)
     if kind == "safetensors":
         return spec_of_tensors(read_header(one), name=name), None
@@ -197,7 +199,9 @@ def read(kind: str, one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
 
 
 def kind_of_json(data: Any) -> str:
-    """config, index or header, by what the object has. Raises SpecInvalid."""
+    """Return config, index or header, by the fields of the object. Raises
+    SpecInvalid.
+    """
     if not isinstance(data, dict):
         raise SpecInvalid({"file": "must be a JSON object"})
     if "weight_map" in data:
@@ -218,7 +222,7 @@ def kind_of_json(data: Any) -> str:
 
 
 def refuse_archive(one: OpenedFile) -> None:
-    """Raise FileRefused for what would first have to be unpacked or executed."""
+    """Raise FileRefused for a file that would first have to be unpacked or executed."""
     start = one.file.read(8)
     one.file.seek(0)
     for mark, words in ARCHIVES.items():
@@ -230,8 +234,10 @@ def refuse_archive(one: OpenedFile) -> None:
 
 
 def read_json(text: bytes) -> Any:
-    """A JSON value; numbers too long, NaN, nesting without end and names given twice
-    are refused."""
+    """Return a JSON value.
+
+    Numbers that are too long, NaN, too deep nesting and repeated names are refused.
+    """
 
     def no_constant(word: str) -> float:
         raise ValueError(f"{word} is not a number")
@@ -243,7 +249,7 @@ def read_json(text: bytes) -> Any:
 
 
 def read_header(one: OpenedFile) -> list[TensorInfo]:
-    """The tensors of a .safetensors file, or of its header alone."""
+    """Return the tensors of a .safetensors file, or of its header alone."""
     start = one.file.read(8)
     if start[:1] in (b"{", b" "):
         if one.size > MAX_HEADER_BYTES:
@@ -253,13 +259,13 @@ def read_header(one: OpenedFile) -> list[TensorInfo]:
     if length > MAX_HEADER_BYTES:
         detail = f"says {length:,} bytes; at most {MAX_HEADER_BYTES:,}"
         raise FileRefused("spec-invalid", "header", detail)
-    # A file cut off right behind its header is the header alone: no offsets to check.
+    # A file cut off right after its header counts as the header: no offsets to check.
     whole = one.size if one.size > 8 + length else None
     return safetensors_tensors(start + one.file.read(length), file_bytes=whole)
 
 
 def read_set(files: Sequence[OpenedFile], name: str) -> ModelSpec:
-    """An index with all its shards' headers, or the shards alone."""
+    """Read an index with all its shards' headers, or the shards alone."""
     shards: list[list[TensorInfo]] = []
     index: Any = None
     read_bytes = 0

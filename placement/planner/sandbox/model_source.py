@@ -20,10 +20,12 @@ _ENTRY = re.compile(r"[^/\\]+:[^/\\]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model: its layers for the closed form, its code for the symbolic estimate."""
+    """A model: its layers for the closed form, and its code for the symbolic
+    estimate.
+    """
 
     spec: ModelSpec | None
-    """None where only the code can say it."""
+    """None if only the code has it."""
     model: Mapping[str, Any] | None
     """A Case's model. None: sizes without code (.safetensors, ONNX)."""
 
@@ -31,7 +33,7 @@ class Source:
         """Return the ModelSpec. Runs the code of a module:callable, in a child process.
 
         Raises:
-            SpecInvalid: what the code's process reported.
+            SpecInvalid: with the report of the code's process.
         """
         if self.spec is not None:
             return self.spec
@@ -44,9 +46,9 @@ def read_model(source: str) -> ModelSpec:
 
     Args:
         source: a well-known name such as ``gpt2``, the path of a config.json,
-            .safetensors or .onnx file, or ``module:callable``, which is looked for
-            in the working folder first. A file is parsed, and a callable is run, in
-            a child process.
+            .safetensors or .onnx file, or ``module:callable``, which is looked for in
+            the working folder first. A file is parsed, and a callable is run, in a
+            child process.
 
     Raises:
         SpecInvalid: there is no such name or file, or it cannot be read; by field.
@@ -55,7 +57,7 @@ def read_model(source: str) -> ModelSpec:
 
 
 def find(text: str) -> Source:
-    """Return what a SOURCE is. Parses a file in a child process.
+    """Return the Source of a text. Parses a file in a child process.
 
     Raises:
         SpecInvalid: there is no such name or file, or it cannot be read; by field.
@@ -78,10 +80,11 @@ def find(text: str) -> Source:
 
 
 def spec_of_entry(entry: str, folder: str) -> ModelSpec:
-    """Return the ModelSpec of a user's module:callable. Runs the code, in a child.
+    """Return the ModelSpec of a user's module:callable. Runs the code, in a child
+    process.
 
     Raises:
-        SpecInvalid: what the code's process reported.
+        SpecInvalid: with the report of the code's process.
     """
     try:
         done = subprocess.run(

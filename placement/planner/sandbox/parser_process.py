@@ -24,23 +24,25 @@ from telemetry.protocol.sentences import sentence
 PARSE_SECONDS = 30
 BUILD_SECONDS = 60
 MOST_ANSWER_BYTES = 24 * 2**20
-"""What is read of the parser's answer: ten times the largest ModelSpec met."""
+"""Limit of the parser's answer: ten times the largest known ModelSpec."""
 KINDS = {".json": "json", ".safetensors": "safetensors", ".onnx": "onnx"}
 READER = "placement.planner.sandbox.model_file_reader"
 BUILDER = "placement.planner.sandbox.config_build"
 ROOT = Path(__file__).resolve().parents[3]
 """The folder that holds the package `placement`."""
 Place = Callable[[], AbstractContextManager[None]]
-"""What is entered while a process runs, such as one of a limited number of slots."""
+"""A context that is entered while a process runs, such as one of a limited number of
+slots.
+"""
 
 
 @dataclass(frozen=True)
 class ParsedModel:
-    """What the parser read from the files."""
+    """The result of the parser."""
 
     spec: ModelSpec
     config: Mapping[str, Any] | None
-    """The config.json itself, where it was one: symbolic estimates build it again."""
+    """The config.json, if the file was one. Symbolic estimates build it again."""
 
 
 def kind_of(name: str) -> str:
@@ -78,11 +80,12 @@ def parsed_files(
     Args:
         kinds: the kind of each file, from `kind_of`.
         paths: the files, in the same order. Several are an index and its shards.
-        name: of the model; empty: as the file says.
+        name: of the model; empty: the name in the file.
         parse_seconds: wall time of the parser.
-        build_seconds: wall time of transformers, for a family that is not in our table.
-        parser_place: entered while the parser runs. What it raises is passed on.
-        builder_place: entered while transformers runs. What it raises is passed on.
+        build_seconds: wall time of transformers, for a family that is not in the
+            planner's table.
+        parser_place: entered while the parser runs. Its errors are passed on.
+        builder_place: entered while transformers runs. Its errors are passed on.
 
     Raises:
         SpecInvalid: the parser's own words, by field, or that it gave up.
@@ -104,7 +107,7 @@ def parsed_files(
         raise SpecInvalid({problem.field: problem.detail}) from None
     config = answer.get("config")
     spec = ModelSpec.from_json(answer)
-    # The parser may see a neutral file name; people know theirs.
+    # The parser sees a neutral file name, and people know their own.
     if name:
         spec = replace(spec, name=name)
     return ParsedModel(spec, config if isinstance(config, dict) else None)
@@ -115,10 +118,10 @@ def printed_answer(command: Sequence[str], seconds: float) -> dict[str, Any]:
 
     Args:
         command: a module, and its arguments.
-        seconds: wall time that it may take.
+        seconds: limit of its wall time.
 
     Raises:
-        FileRefused: the process said what is wrong.
+        FileRefused: with the process's report.
         SpecInvalid: it took too long or needed too much memory.
     """
     with tempfile.TemporaryFile() as output:

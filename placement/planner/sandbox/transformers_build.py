@@ -36,7 +36,7 @@ AUTO_CLASSES = (
     *TWO_STACKS,
     "AutoModel",
 )
-"""Tried in this order where config.json does not say which class it is for."""
+"""Tried in this order if config.json does not name its class."""
 IGNORED = (
     "auto_map",
     "quantization_config",
@@ -46,7 +46,7 @@ IGNORED = (
 
 
 def built(config: Mapping[str, Any]) -> torch.nn.Module:
-    """The module of a config.json on the meta device. Raises SpecInvalid."""
+    """Return the module of a config.json on the meta device. Raises SpecInvalid."""
     architecture, parsed = class_and_config(config)
     try:
         with torch.device("meta"):
@@ -58,7 +58,9 @@ def built(config: Mapping[str, Any]) -> torch.nn.Module:
 
 
 def class_and_config(config: Mapping[str, Any]) -> tuple[Any, Any]:
-    """transformers' class for a config.json, and its config. Raises SpecInvalid."""
+    """Return transformers' class for a config.json, and its config. Raises
+    SpecInvalid.
+    """
     check_size(config)
     check_numbers(config)
     family = config.get("model_type")
@@ -76,9 +78,11 @@ def class_and_config(config: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A config without what would have transformers look for code or files, at any
-    depth: fields of `IGNORED`, and private ones such as `_attn_implementation`, which
-    may name a kernel to be fetched from the hub."""
+    """Return a config without the fields that make transformers look for code or files.
+
+    At any depth these are fields of `IGNORED`, and private ones such as
+    `_attn_implementation`, which may name a kernel of the hub.
+    """
     if isinstance(value, list):
         return [_plain(one) for one in value]
     if not isinstance(value, Mapping):
@@ -98,7 +102,7 @@ def _refused(error: Exception) -> SpecInvalid:
 
 
 def _architecture(config: Mapping[str, Any], parsed: Any) -> Any:
-    """transformers' own class that `architectures[0]` names, else its usual one.
+    """Return transformers' own class that `architectures[0]` names, else its usual one.
 
     Raises SpecInvalid if transformers has no such class.
     """

@@ -1,4 +1,4 @@
-"""What the family readers share: common fields, heads, the making of the answer."""
+"""Shared parts of the family readers: common fields, heads, the ModelSpec."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,26 +33,26 @@ ACTIVATIONS = {
 
 
 Size = tuple[tuple[str, ...], int]
-"""Names of a field, the first one that is there counts, and the default."""
+"""Names of a field, of which the first existing one counts, and the default."""
 Ratio = tuple[str, float]
 NO_RATIO: Ratio = ("", 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeFields:
-    """How a family's config.json calls the sizes of a block, and what silence means."""
+    """A family's names in config.json of the sizes of a block, and their defaults."""
 
     hidden: Size
     heads: Size
     kv_heads: Size | None = None
-    """None: as many as heads."""
+    """None: the number of heads."""
     inner: Size | None = None
     """Width of the MLP. None, or a default of 0: four times the hidden size."""
     vocab: int
     """Default; 0: the family has no tokens."""
     positions: Size = (("max_position_embeddings",), 2048)
     activation: tuple[str, str] = ("hidden_act", "gelu")
-    """Name and default; without a name the family has no other."""
+    """Name and default; without a name the family has only one activation."""
     embedding_dropout: Ratio = NO_RATIO
     attention_dropout: Ratio = NO_RATIO
     hidden_dropout: Ratio = NO_RATIO
@@ -62,7 +62,7 @@ def read_shape(fields: ConfigFields, row: ShapeFields, **more: Any) -> Transform
     """Return the shape of a block with layer norms.
 
     Args:
-        more: fields of the shape that config.json says otherwise, or that the family
+        more: fields of the shape with another source in config.json, or that the family
             fixes.
     """
     hidden = _size(fields, row.hidden, high=2**18)
@@ -102,22 +102,22 @@ def _size(
 
 
 def blocks(fields: ConfigFields, *names: str, default: int) -> int:
-    """Number of blocks."""
+    """Return the number of blocks."""
     return fields.whole(*names, default=default, high=MAX_BLOCKS)
 
 
 def vocab(fields: ConfigFields, default: int) -> int:
-    """Rows of the token table."""
+    """Return the rows of the token table."""
     return fields.whole("vocab_size", default=default, high=MAX_VOCAB)
 
 
 def positions(fields: ConfigFields, *names: str, default: int) -> int:
-    """Longest sequence."""
+    """Return the longest sequence."""
     return fields.whole(*names, default=default, high=MAX_POSITIONS)
 
 
 def head_size(fields: ConfigFields, hidden: int, heads: int, heads_field: str) -> int:
-    """`head_dim` where given, else hidden / heads, which must then divide."""
+    """Return `head_dim` if it exists, else hidden / heads, which must then divide."""
     given = fields.whole("head_dim", default=0, low=0, high=2**16)
     if given:
         return given
@@ -134,7 +134,7 @@ def head_size(fields: ConfigFields, hidden: int, heads: int, heads_field: str) -
 
 
 def labels(fields: ConfigFields, config_labels: int = 2) -> int:
-    """Number of classes of a classification head."""
+    """Return the number of classes of a classification head."""
     return fields.whole("num_labels", default=config_labels, high=10**6)
 
 
@@ -162,11 +162,12 @@ def windowed(
     flag: str = "",
     full_every: int = 0,
 ) -> tuple[int, int]:
-    """(tokens of the sliding window, windowed blocks of `count`); (0, 0) for none.
+    """Return (tokens of the sliding window, windowed blocks of `count`); (0, 0) for
+    none.
 
-    `layer_types` says it block by block; else every block is windowed but one of
-    `full_every`; `flag` names the switch that families have off. Qwen windows the
-    blocks from `max_window_layers` on.
+    `layer_types` lists it block by block. Without it every block is windowed except one
+    of `full_every`. `flag` names the switch that is off by default in some families.
+    Qwen windows the blocks from `max_window_layers` on.
     """
     window = fields.whole("sliding_window", default=default, low=1, high=MAX_POSITIONS)
     off = bool(flag) and not fields.flag(flag)
@@ -198,7 +199,9 @@ def finish(
     width: float,
     tied_groups: Sequence[Sequence[str]] = (),
 ) -> ModelSpec:
-    """A stack of identical blocks; the caller adds family, name, dtype, source."""
+    """Return a stack of identical blocks. The caller adds family, name, dtype,
+    source.
+    """
     return made(
         head, shape, stack(shape, tensors, blocks=count, width=width), tied_groups
     )
@@ -210,7 +213,7 @@ def made(
     layers: tuple[LayerSpec, ...],
     tied_groups: Sequence[Sequence[str]] = (),
 ) -> ModelSpec:
-    """A ModelSpec still without the fields that every family reads alike."""
+    """Return a ModelSpec without the fields that all families read in the same way."""
     return ModelSpec(
         family="",
         name="",

@@ -1,8 +1,8 @@
 """Parse a Hugging Face config.json into a ModelSpec, in microseconds, building nothing.
 
-Which families: see FAMILIES. The defaults are those of transformers 5.23's
-config classes, because a config.json leaves out what equals the default. Counts are
-exact to the element; tests compare them with the real classes' published counts.
+The families are in FAMILIES. The defaults are those of transformers 5.23's config
+classes, because a config.json leaves out fields that equal the default. Counts are
+exact to the element. Tests compare them with the real classes' published counts.
 """
 
 from collections.abc import Callable, Mapping
@@ -71,10 +71,11 @@ TORCH_DTYPES = {
 def parse_config(
     config: Mapping[str, Any], *, name: str = "", source: str = "config.json"
 ) -> ModelSpec:
-    """The ModelSpec of a config.json.
+    """Return the ModelSpec of a config.json.
 
-    Raises UnknownFamily for a `model_type` that is not in FAMILIES, SpecInvalid with
-    every wrong field otherwise. Linear in the number of layers, which is bounded.
+    Raises UnknownFamily for a `model_type` that is not in FAMILIES, otherwise
+    SpecInvalid with every invalid field. Linear in the number of layers, which is
+    bounded.
     """
     check_size(config)
     fields = ConfigFields(config)
@@ -126,8 +127,10 @@ _SUFFIXES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
 def _check_class(fields: ConfigFields, family: str) -> None:
-    """Raise UnknownHead where a decoder's config is for another class than its usual
-    one (a reward model has no logits). Encoders read their heads themselves."""
+    """Raise UnknownHead if a decoder's config is for an unusual class.
+
+    A reward model, for example, has no logits. Encoders read their heads themselves.
+    """
     given = fields.peek("architectures")
     name = given[0] if isinstance(given, list) and given else ""
     if family in _ENCODERS or not isinstance(name, str) or not name:

@@ -24,12 +24,12 @@ _FUSED = LinearNames(
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderFields(ShapeFields):
-    """How a decoder's config.json calls its sizes, and the tensors it has."""
+    """A decoder's names of its sizes in config.json, and its tensors."""
 
     blocks: Size
     names: LinearNames
     tied: bool
-    """The logits' weights are the token table, unless config.json says otherwise."""
+    """The logits' weights are the token table, unless config.json has another value."""
     learned_positions: bool = False
     head_bias: bool = False
 
@@ -140,7 +140,7 @@ def _decoder(
     """Return the model of a shape.
 
     Args:
-        tensors: what differs from the biases of the shape and from one token table.
+        tensors: differences from the biases of the shape and from one token table.
     """
     sizes = [(shape.vocab, shape.hidden)]
     if row.learned_positions:
@@ -216,7 +216,7 @@ def bloom(fields: ConfigFields, width: float) -> ModelSpec:
 
 
 def phi(fields: ConfigFields, width: float) -> ModelSpec:
-    """Phi 1 to 2: attention and MLP side by side behind one norm."""
+    """Phi 1 to 2: attention and MLP in parallel after one norm."""
     shape = read_shape(
         fields,
         _PHI,
@@ -230,7 +230,7 @@ def phi(fields: ConfigFields, width: float) -> ModelSpec:
 
 
 def gpt_neox(fields: ConfigFields, width: float) -> ModelSpec:
-    """GPT-NeoX and Pythia: side by side with a norm each, a head of its own."""
+    """GPT-NeoX and Pythia: parallel with a norm each, and a separate head."""
     shape = read_shape(
         fields,
         _GPT_NEOX,
@@ -243,7 +243,7 @@ def gpt_neox(fields: ConfigFields, width: float) -> ModelSpec:
 
 
 def falcon(fields: ConfigFields, width: float) -> ModelSpec:
-    """Falcon: one key/value head (7B) or a few (40B), side by side, tied head."""
+    """Falcon: one key/value head (7B) or a few (40B), parallel, tied head."""
     new = fields.flag("new_decoder_architecture")
     multi_query = fields.flag("multi_query", default=True)
     side_by_side = fields.flag("parallel_attn", default=True)
@@ -270,7 +270,7 @@ def falcon(fields: ConfigFields, width: float) -> ModelSpec:
 
 
 def gptj(fields: ConfigFields, width: float) -> ModelSpec:
-    """GPT-J: side by side behind one norm, part of each head rotated, a biased head."""
+    """GPT-J: parallel after one norm, part of each head rotated, a biased head."""
     rotated = fields.whole("rotary_dim", default=64, low=0, high=2**16)
     shape = read_shape(fields, _GPTJ, rotary="partial", parallel=True, shared_norm=True)
     head_dim = shape.head_dim

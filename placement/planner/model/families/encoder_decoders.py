@@ -49,10 +49,10 @@ def _t5_like(
     inner: int = 2048,
     projection: str = "relu",
 ) -> ModelSpec:
-    """T5: encoder and decoder, relative positions in each stack's first block.
+    """Read a T5-like model: relative positions in each stack's first block.
 
-    The head is always tied: since transformers 5, T5Config ties whatever the file says
-    and reads `tie_word_embeddings` only as "scale the decoder's output".
+    The head is always tied: since transformers 5, T5Config ties it regardless of the
+    file and reads `tie_word_embeddings` only as "scale the decoder's output".
     """
     hidden = fields.whole("d_model", default=512, high=2**18)
     heads = fields.whole("num_heads", default=heads, high=8192)

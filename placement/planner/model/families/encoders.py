@@ -1,7 +1,7 @@
 """Readers for encoders: BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA, ViT.
 
-The head depends on `architectures[0]`; without it, the masked language model (BERT,
-RoBERTa) or the classifier (ViT).
+The head depends on `architectures[0]`. Without it, it is the masked language model
+(BERT, RoBERTa) or the classifier (ViT).
 """
 
 from dataclasses import replace
@@ -86,7 +86,7 @@ def _post_norm_shape(
 
 
 def _post_norm(names: LinearNames, embedding: Shapes) -> Tensors:
-    """BERT's tensors: biases everywhere, no norm after the last block."""
+    """Return BERT's tensors: biases everywhere, no norm after the last block."""
     return Tensors(
         names=names,
         qkv_bias=True,
@@ -99,7 +99,7 @@ def _post_norm(names: LinearNames, embedding: Shapes) -> Tensors:
 
 
 def _dense(tensors: Tensors, name: str, inputs: int, outputs: int) -> None:
-    """One more biased linear layer in the head."""
+    """Add a biased linear layer to the head."""
     tensors.head += linear(inputs, outputs, True)
     tensors.head_linears.append(Linear(name, outputs, inputs))
 
@@ -107,7 +107,7 @@ def _dense(tensors: Tensors, name: str, inputs: int, outputs: int) -> None:
 def _masked_head(
     fields: ConfigFields, tensors: Tensors, rows: int, columns: int, name: str
 ) -> tuple[tuple[str, ...], ...]:
-    """Logits over the tokens with a bias of their own, tied to the token table."""
+    """Add logits over the tokens with a bias of their own, tied to the token table."""
     tensors.head.append((rows,))
     if fields.flag("tie_word_embeddings", default=True):
         tensors.tied = rows * columns
@@ -136,7 +136,7 @@ def _bert_like(
         tensors.head_norms = 1
         groups = _masked_head(fields, tensors, shape.vocab, hidden, "decoder")
         if not groups:
-            # Untied, the bias of the product and the bias of the head are two.
+            # If untied, the product and the head have separate biases.
             tensors.head.append((shape.vocab,))
     elif head == "sequence_classification":
         name = "out_proj" if is_roberta else "classifier"
@@ -151,7 +151,7 @@ def bert(fields: ConfigFields, width: float) -> ModelSpec:
 
 
 def roberta(fields: ConfigFields, width: float) -> ModelSpec:
-    """RoBERTa: BERT's blocks, other heads."""
+    """RoBERTa: BERT's blocks with other heads."""
     return _bert_like(fields, width, _ROBERTA, is_roberta=True)
 
 
@@ -182,7 +182,7 @@ def distilbert(fields: ConfigFields, width: float) -> ModelSpec:
 
 
 def electra(fields: ConfigFields, width: float) -> ModelSpec:
-    """ELECTRA: BERT's blocks, a narrower token table with a projection behind it."""
+    """ELECTRA: BERT's blocks, and a narrower token table with a projection after it."""
     narrow = fields.whole("embedding_size", default=128, high=2**18)
     shape = _post_norm_shape(fields, _ELECTRA, embedding_width=narrow)
     hidden = shape.hidden
@@ -260,13 +260,15 @@ def vit(fields: ConfigFields, width: float) -> ModelSpec:
 
 
 def _label_count(fields: ConfigFields, default: int) -> int:
-    """Classes named in `id2label`, as Hugging Face writes them."""
+    """Return the number of classes in `id2label`, as Hugging Face writes them."""
     names = fields.peek("id2label")
     return len(names) if isinstance(names, dict) and names else default
 
 
 def architecture_head(fields: ConfigFields, default: str) -> str:
-    """The head that `architectures[0]` names. Raises UnknownHead for another one."""
+    """Return the head that `architectures[0]` names. Raises UnknownHead for another
+    one.
+    """
     given = fields.peek("architectures")
     name = given[0] if isinstance(given, list) and given else ""
     if not isinstance(name, str) or not name:

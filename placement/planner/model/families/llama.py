@@ -25,7 +25,7 @@ from telemetry.protocol.sentences import sentence
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaFamily:
-    """What a family's config class assumes when config.json is silent."""
+    """The defaults of a family's config class."""
 
     vocab: int = 32000
     hidden: int = 4096
@@ -39,23 +39,24 @@ class LlamaFamily:
     tied: bool = False
     qkv_bias: bool = False
     attention_bias: bool = False
-    """Biases of all four projections where config.json is silent."""
+    """Biases of all four projections, if config.json does not set them."""
     norm: Literal["rmsnorm", "rmsnorm_gemma"] = "rmsnorm"
     window: int = 0
-    """Sliding window where config.json is silent."""
+    """Sliding window, if config.json does not set it."""
     window_flag: str = ""
-    """The switch that turns the window on; silent means off."""
+    """The switch that turns the window on. If it is missing, the window is off."""
     full_every: int = 0
-    """One block of so many is not windowed; 0: all blocks are alike."""
+    """One block of so many is not windowed; 0: all blocks are equal."""
     shape: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the shape in which the family differs from LLaMA."""
     read: Callable[[ConfigFields], Mapping[str, Any]] = lambda _fields: {}
-    """Such fields as config.json says them. ``plain_blocks``: in a model with experts,
-    the blocks that have none."""
+    """Such fields from config.json. ``plain_blocks``: in a model with experts, the
+    blocks without experts.
+    """
 
 
 def read_llama(fields: ConfigFields, width: float, family: LlamaFamily) -> ModelSpec:
-    """Return a decoder in LLaMA's manner."""
+    """Return a decoder of LLaMA's kind."""
     extra = {**family.shape, **family.read(fields)}
     plain_blocks = extra.pop("plain_blocks", ())
     attention_bias = fields.flag("attention_bias", default=family.attention_bias)

@@ -1,8 +1,8 @@
 """Readers for decoders with experts: Mixtral, Qwen MoE, OLMoE, DeepSeek, gpt-oss.
 
-Each token runs through a few experts; all of them are in memory. Since transformers 5
-the experts of a block are two tensors, (experts, 2 x inner, hidden) and (experts,
-hidden, inner), however the checkpoint stores them.
+Each token uses a few experts. All of them are in memory. Since transformers 5 the
+experts of a block are two tensors, (experts, 2 x inner, hidden) and (experts, hidden,
+inner), regardless of the form in the checkpoint.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,11 @@ MAX_EXPERTS = 4096
 def _experts(
     *names: str, default: int, chosen: int
 ) -> Callable[[ConfigFields], dict[str, Any]]:
-    """Return a reader of the number of experts, of which each token takes a few.
+    """Return a reader of the number of experts, of which each token uses a few.
 
     Args:
         names: of the field with the number of experts.
-        chosen: experts per token where config.json is silent.
+        chosen: default of the experts per token.
     """
 
     def read(fields: ConfigFields) -> dict[str, Any]:
@@ -44,7 +44,9 @@ def _experts(
 
 
 def _sparse(fields: ConfigFields, count: int) -> list[int]:
-    """Blocks without experts, as Qwen says it: all but every n-th, and those listed."""
+    """Return the blocks without experts in Qwen's form: all but every n-th, and those
+    listed.
+    """
     step = fields.whole("decoder_sparse_step", default=1, high=MAX_BLOCKS)
     given = fields.peek("mlp_only_layers")
     listed = given if isinstance(given, list) else []
@@ -98,7 +100,7 @@ def _deepseek(
     """Return a reader of latent attention (arXiv:2405.04434) and of experts.
 
     Args:
-        shared: experts that every token takes.
+        shared: experts that every token uses.
         inner: width of an expert.
         dense: blocks at the beginning that have no experts.
         count: blocks.
@@ -122,7 +124,7 @@ def _deepseek(
             "rope_dim": rope,
             "value_dim": fields.whole("v_head_dim", default=128, high=2**16),
             "latent_kv": fields.whole("kv_lora_rank", default=512, high=2**18),
-            # DeepSeek 2 Lite has no latent for the queries, and says so.
+            # DeepSeek 2 Lite has no latent for the queries; the field is null.
             "latent_query": 0 if fields.is_null("q_lora_rank") else latent_query,
             "expert_intermediate": expert,
             "shared_intermediate": expert * every,
@@ -158,7 +160,7 @@ EXPERT_FAMILIES: dict[str, LlamaFamily] = {
             count=61,
         ),
     ),
-    # gpt-oss: learned sinks in attention, biased experts behind a clamped gate.
+    # gpt-oss: trained sinks in attention, biased experts behind a clamped gate.
     "gpt_oss": LlamaFamily(
         vocab=201088,
         hidden=2880,
@@ -197,7 +199,7 @@ EXPERT_FAMILIES: dict[str, LlamaFamily] = {
         shape={"qk_norm": True, "qk_norm_whole": True},
         read=_experts("num_experts", "num_local_experts", default=64, chosen=8),
     ),
-    # Qwen 1.5 and 2 MoE: experts, and a gated MLP that every token takes.
+    # Qwen 1.5 and 2 MoE: experts, and a gated MLP that every token uses.
     "qwen2_moe": LlamaFamily(
         vocab=151936,
         hidden=2048,

@@ -28,10 +28,10 @@ MOST_SETS = 32
 
 
 def parse_signature(file: BinaryIO, size: int) -> Signature:
-    """The signature of an open ONNX file of `size` bytes.
+    """Return the signature of an open ONNX file of `size` bytes.
 
     Raises:
-        SpecInvalid: it may not be served, by what is in the way.
+        SpecInvalid: it may not be served, with the reason.
     """
     wire = Wire(file, size)
     sets: list[str] = []
@@ -97,18 +97,18 @@ def _signature(wire: Wire, graph: ByteSpan, sets: tuple[str, ...]) -> Signature:
 
 
 def _weight(wire: Wire, span: ByteSpan) -> str:
-    """A weight's name."""
+    """Return a weight's name."""
     return _first_text(wire, span, 8)
 
 
 def _tensor(wire: Wire, span: ByteSpan) -> Tensor:
-    """ValueInfoProto: name 1, type 2. Raises SpecInvalid by its name."""
+    """Read ValueInfoProto: name 1, type 2. Raises SpecInvalid by its name."""
     name, tensor = "", None
     for number, value in wire.fields(span):
         if number == 1 and isinstance(value, ByteSpan):
             name = wire.text(value, MOST_NAME_BYTES)
         elif number == 2 and isinstance(value, ByteSpan):
-            # TypeProto: tensor_type 1; sequences, maps and the like are others.
+            # TypeProto: tensor_type 1. Other fields are sequences, maps and the like.
             for inner, inside in wire.fields(value):
                 if inner == 1 and isinstance(inside, ByteSpan):
                     tensor = inside
@@ -136,7 +136,7 @@ def _tensor(wire: Wire, span: ByteSpan) -> Tensor:
 
 
 def _shape(wire: Wire, span: ByteSpan) -> tuple[int, ...]:
-    """TensorShapeProto: dim 1 {dim_value 1, dim_param 2}."""
+    """Read TensorShapeProto: dim 1 {dim_value 1, dim_param 2}."""
     shape: list[int] = []
     for number, value in wire.fields(span):
         if number != 1 or not isinstance(value, ByteSpan):

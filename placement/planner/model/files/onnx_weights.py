@@ -1,8 +1,8 @@
 """An ONNX file's weights: names, shapes and types of initializers and constants.
 
 Message numbers: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto. Weights inside
-the file are stepped over, external data is never opened, nothing is executed. What a
-node does with a whole-number tensor tells whether it is a quantized weight (an input of
+the file are skipped, external data is never opened, and nothing is executed. The use of
+a whole-number tensor in a node shows whether it is a quantized weight (an input of
 DequantizeLinear, QLinearMatMul, MatMulNBits ...) or a shape, which is no parameter.
 """
 
@@ -24,7 +24,7 @@ from placement.planner.values.onnx_external_data import MOST_PARTS, checked_name
 from telemetry.protocol.sentences import sentence
 
 MAX_DEPTH = 16
-"""Graphs inside attributes of nodes of graphs."""
+"""Deepest nesting of graphs inside attributes of nodes of graphs."""
 MAX_NAME_BYTES = 1024
 MAX_TENSORS = 500_000
 MAX_NODES = 2_000_000
@@ -57,7 +57,7 @@ ONNX_DTYPES = {
     27: "fp6",
     28: "fp6",
 }
-"""onnx.TensorProto.DataType; 8 is text, which is no weight."""
+"""onnx.TensorProto.DataType. 8 is text, which is no weight."""
 TEXT = 8
 QUANTIZED_INPUTS: dict[str, dict[int, tuple[int, ...]]] = {
     "DequantizeLinear": {0: (1, 2)},
@@ -74,7 +74,8 @@ QUANTIZED_INPUTS: dict[str, dict[int, tuple[int, ...]]] = {
     "GatherBlockQuantized": {0: (2, 3)},
 }
 """Operator -> input with a quantized weight -> inputs with its scales and zero points
-(-1: scales of what is computed). ONNX's operators and ONNX Runtime's own."""
+(-1: scales of a computed value). ONNX's operators and ONNX Runtime's own.
+"""
 _SMALL = ("int8", "int4", "int2", "fp8", "fp6", "fp4")
 _NUMBERED = re.compile(r"(^|[./])\d{1,9}([./]|$)")
 
@@ -83,7 +84,9 @@ _NUMBERED = re.compile(r"(^|[./])\d{1,9}([./]|$)")
 class _Found:
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
     scales: dict[str, str] = field(default_factory=dict)
-    """Constant of a quantized weight -> that weight, "" where it is an activation's."""
+    """Constant of a quantized weight -> that weight; "" for the constant of an
+    activation.
+    """
     bits: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """Weight of MatMulNBits -> (bits, outputs, inputs)."""
     used_by: dict[str, str] = field(default_factory=dict)
@@ -91,11 +94,11 @@ class _Found:
     graphs: int = 0
     external: int = 0
     outside: list[tuple[str, dict[str, str], int]] = field(default_factory=list)
-    """Of tensors in other files: name, what is said of the place, bytes needed."""
+    """Tensors in other files: name, location, bytes needed."""
 
 
 def parse_onnx(file: BinaryIO, size: int, *, name: str) -> ModelSpec:
-    """The ModelSpec of an open ONNX file of `size` bytes. Raises SpecInvalid.
+    """Return the ModelSpec of an open ONNX file of `size` bytes. Raises SpecInvalid.
 
     Time grows with the number of tensors and nodes, memory with their names.
     """
@@ -116,9 +119,9 @@ def parse_onnx(file: BinaryIO, size: int, *, name: str) -> ModelSpec:
 
 
 def external_files(file: BinaryIO, size: int) -> dict[str, int]:
-    """Where an open file keeps tensors outside of itself -> bytes read there.
+    """Return the external files of an open file -> bytes read there.
 
-    Raises SpecInvalid: the file cannot be read, or a location leads out of its folder.
+    Raises SpecInvalid: the file cannot be read, or a location is outside its folder.
     """
     files: dict[str, int] = {}
     for label, place, needed in _all(file, size).outside:
@@ -232,7 +235,9 @@ def _uses(
 def _attribute(
     wire: Wire, span: ByteSpan, found: _Found, numbers: dict[str, int], depth: int
 ) -> Iterator[TensorInfo | None]:
-    """Tensors in an attribute; its graphs are walked, its number is noted."""
+    """Read the tensors in an attribute. Its graphs are walked, and its number is
+    noted.
+    """
     name, whole = "", None
     for number, value in wire.fields(span):
         if isinstance(value, int):
@@ -248,7 +253,7 @@ def _attribute(
 
 
 def _tensor(wire: Wire, span: ByteSpan, found: _Found) -> TensorInfo | None:
-    """One tensor; None for text. Raises SpecInvalid by its name."""
+    """Read one tensor; None for text. Raises SpecInvalid by its name."""
     name, dims, kind, raw, external = "", [], 0, None, False
     place: dict[str, str] = {}
     for number, value in wire.fields(span):
@@ -297,7 +302,7 @@ def _tensor(wire: Wire, span: ByteSpan, found: _Found) -> TensorInfo | None:
 
 
 def _entry(wire: Wire, span: ByteSpan) -> dict[str, str]:
-    """StringStringEntryProto: key 1, value 2."""
+    """Read StringStringEntryProto: key 1, value 2."""
     texts = {1: "", 2: ""}
     for number, value in wire.fields(span):
         if number in texts and isinstance(value, ByteSpan):
@@ -306,7 +311,9 @@ def _entry(wire: Wire, span: ByteSpan) -> dict[str, str]:
 
 
 def _place(label: str, place: dict[str, str], needed: int) -> tuple[str, int]:
-    """The file of a tensor's data, and where the data ends. Raises SpecInvalid."""
+    """Return the file of a tensor's data, and the end of the data. Raises
+    SpecInvalid.
+    """
     location = checked_name(place.get("location"))
     numbers = [place.get("offset", "0"), place.get("length", str(needed))]
     if not all(text.isdecimal() and len(text) < 16 for text in numbers):
@@ -340,7 +347,7 @@ def _keep(found: _Found, tensor: TensorInfo | None) -> None:
 
 
 def _whole(found: _Found) -> tuple[list[TensorInfo], list[str]]:
-    """The parameters: scales and zero points go to the weight they belong to."""
+    """Return the parameters. Scales and zero points are joined with their weights."""
     constants: dict[str, int] = {}
     for name, owner in found.scales.items():
         tensor = found.tensors.get(name)
@@ -373,7 +380,7 @@ def _whole(found: _Found) -> tuple[list[TensorInfo], list[str]]:
 
 
 def _logical(found: _Found, tensor: TensorInfo) -> tuple[int, ...]:
-    """The shape of the weights that a packed tensor stands for."""
+    """Return the shape of the weights in a packed tensor."""
     bits, outputs, inputs = found.bits.get(tensor.name, (0, 0, 0))
     if outputs > 0 and inputs > 0:
         return checked_shape(tensor.name[:80], [outputs, inputs])
@@ -383,8 +390,11 @@ def _logical(found: _Found, tensor: TensorInfo) -> tuple[int, ...]:
 
 
 def _placed(found: _Found, name: str) -> str:
-    """A name that tells the layer: where an exporter named a weight `onnx::MatMul_12`,
-    the node that uses it knows."""
+    """Return a name with the layer.
+
+    If an exporter named a weight `onnx::MatMul_12`, the node that uses it has the
+    layer's name.
+    """
     user = found.used_by.get(name, "")
     if _NUMBERED.search(name) or not _NUMBERED.search(user):
         return name

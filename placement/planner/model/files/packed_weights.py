@@ -1,7 +1,7 @@
-"""Quantized checkpoints: put the tensors back together that make up one weight.
+"""Quantized checkpoints: join the tensors of each weight.
 
 A quantized weight is stored as several tensors: packed integers, scales, zero points.
-Their names and shapes alone say how many weights they stand for:
+Their names and shapes alone determine the number of weights:
 
     GPTQ    qweight int32 (in x bits / 32, out), scales (groups, out), qzeros, g_idx
     AWQ     qweight int32 (in, out x bits / 32), scales (groups, out), qzeros
@@ -12,7 +12,8 @@ Their names and shapes alone say how many weights they stand for:
 
 Sources: AutoGPTQ, AutoAWQ and bitsandbytes' linear layers; transformers'
 integrations/mxfp4.py. Bytes are the files' own, so they are exact. Whole-number tensors
-that look like weights in another layout are refused: leaving them out would be a lie.
+that look like weights in another layout are refused, because leaving them out would
+give a wrong result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,9 @@ def unpacked(
 
 
 def _split(name: str) -> tuple[str, str]:
-    """("h.0.fc", "weight.absmax"): a weight's stem, and which of its tensors it is."""
+    """Return ("h.0.fc", "weight.absmax"): a weight's stem, and the kind of the
+    tensor.
+    """
     for mark in (".weight.", ".weight_"):
         stem, found, rest = name.partition(mark)
         if found and not name.endswith((".weight_g", ".weight_v")):
@@ -91,7 +94,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _whole(stem: str, group: Group) -> tuple[TensorInfo | None, list[TensorInfo], str]:
-    """(the whole weight or None, tensors that are not part of it, its kind)."""
+    """Return (the whole weight or None, tensors that are not part of it, its kind)."""
     weight = group.get("weight")
     if "qweight" in group and "scales" in group:
         return _gptq_or_awq(stem, group)
@@ -174,8 +177,11 @@ def _made(
 
 @cache
 def _square(elements: int) -> tuple[int, int]:
-    """The two factors of a number nearest each other: a matrix whose sides the file
-    does not tell. Only the guess of activations uses them."""
+    """Return the two factors of a number that are nearest to each other.
+
+    They are used as the sides of a matrix if the file does not have them. Only the
+    guess of activations uses them.
+    """
     if not elements:
         return 0, 0
     side = isqrt(elements)
@@ -186,7 +192,7 @@ def _square(elements: int) -> tuple[int, int]:
 
 
 def _refuse_weight(tensor: TensorInfo) -> None:
-    """Raise SpecInvalid for whole numbers that by their name are weights."""
+    """Raise SpecInvalid for whole numbers with the name of a weight."""
     last = tensor.name.rpartition(".")[2].lower()
     if (
         tensor.dtype in _WHOLE

@@ -1,8 +1,8 @@
-"""Walk a protobuf message without loading it: numbers and spans, nothing else.
+"""Walk a protobuf message without loading it: only numbers and spans.
 
 Wire format: https://protobuf.dev/programming-guides/encoding. A length-delimited field
-is given by its offsets, so gigabytes of weights are skipped and never read.
-Memory does not grow with the file.
+is given by its offsets, so gigabytes of weights are skipped and never read. Memory does
+not grow with the file.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class ByteSpan:
 
     @property
     def length(self) -> int:
-        """Bytes."""
+        """Return the number of bytes."""
         return self.end - self.start
 
 
@@ -37,13 +37,13 @@ class Wire:
         self._size = size
 
     def whole(self) -> ByteSpan:
-        """The file."""
+        """Return the span of the whole file."""
         return ByteSpan(0, self._size)
 
     def fields(self, within: ByteSpan) -> Iterator[tuple[int, int | ByteSpan]]:
-        """(field number, number or span) of a message, in the file's order.
+        """Yield (field number, number or span) of a message, in the file's order.
 
-        Raises SpecInvalid where it is no protobuf or is cut off.
+        Raises SpecInvalid if it is no protobuf or is cut off.
         """
         at = within.start
         while at < within.end:
@@ -79,7 +79,7 @@ class Wire:
                 raise _broken(at)
 
     def text(self, span: ByteSpan, most: int) -> str:
-        """A short text. Raises SpecInvalid for one of more than `most` bytes."""
+        """Return a short text. Raises SpecInvalid for one of more than `most` bytes."""
         if span.length > most:
             raise SpecInvalid(
                 {
@@ -92,7 +92,7 @@ class Wire:
         return self._file.read(span.length).decode("utf-8", "replace")
 
     def numbers(self, span: ByteSpan, most: int) -> list[int]:
-        """Packed whole numbers, at most `most` of them."""
+        """Return packed whole numbers, at most `most` of them."""
         found: list[int] = []
         at = span.start
         while at < span.end:
@@ -109,7 +109,7 @@ class Wire:
         return found
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
-        """(number, where the next byte is); two's complement of 64 bits."""
+        """Return (number, position of the next byte); two's complement of 64 bits."""
         self._file.seek(at)
         data = self._file.read(min(MAX_VARINT_BYTES, end - at))
         value = 0

@@ -22,7 +22,7 @@ from placement.planner.values.errors import SpecInvalid
 from telemetry.protocol.sentences import sentence
 
 MAX_HEADER_BYTES = 100 * 2**20
-"""What the reference implementation of safetensors accepts."""
+"""Limit of the reference implementation of safetensors."""
 MAX_TENSORS = 500_000
 MAX_NAME_LENGTH = 1024
 MAX_OFFSET = 2**53
@@ -56,11 +56,12 @@ def parse_safetensors_header(
     name: str = "model",
     file_bytes: int | None = None,
 ) -> ModelSpec:
-    """The ModelSpec of a .safetensors file, of its beginning, or of its header alone.
+    """Return the ModelSpec of a .safetensors file, of its beginning, or of its header
+    alone.
 
     `data` is the beginning of the file (8-byte length first), the header's JSON text,
-    or the header already read. `file_bytes`: the whole file's size, if known; then the
-    tensors' offsets must fit it. Raises SpecInvalid.
+    or the parsed header. `file_bytes`: the whole file's size, if known; the tensors'
+    offsets must then fit it. Raises SpecInvalid.
     """
     return spec_of_tensors(safetensors_tensors(data, file_bytes=file_bytes), name=name)
 
@@ -68,7 +69,9 @@ def parse_safetensors_header(
 def spec_of_tensors(
     tensors: Sequence[TensorInfo], *, name: str, notes: Sequence[str] = ()
 ) -> ModelSpec:
-    """The ModelSpec of a checkpoint's tensors, quantized ones put together first."""
+    """Return the ModelSpec of a checkpoint's tensors, with quantized ones joined
+    first.
+    """
     whole, found = unpacked(tensors)
     return spec_from_inventory(
         whole, name=name, source="safetensors", notes=[*notes, *found]
@@ -78,7 +81,7 @@ def spec_of_tensors(
 def safetensors_tensors(
     data: bytes | Mapping[str, Any], *, file_bytes: int | None = None
 ) -> list[TensorInfo]:
-    """The tensors that a safetensors header names. Raises SpecInvalid."""
+    """Return the tensors that a safetensors header names. Raises SpecInvalid."""
     header_bytes = 0
     if isinstance(data, bytes):
         data, header_bytes = _read_header(data)
@@ -105,7 +108,9 @@ def safetensors_tensors(
 
 
 def joined(shards: Iterable[Sequence[TensorInfo]]) -> list[TensorInfo]:
-    """The tensors of several shards as one model. Raises SpecInvalid for twins."""
+    """Return the tensors of several shards as one model. Raises SpecInvalid for
+    duplicates.
+    """
     tensors: dict[str, TensorInfo] = {}
     for shard in shards:
         for tensor in shard:
@@ -131,7 +136,7 @@ def joined(shards: Iterable[Sequence[TensorInfo]]) -> list[TensorInfo]:
 
 
 def read_index(data: Any) -> tuple[dict[str, str], int | None]:
-    """(tensor -> file, bytes in all if told) of an index. Raises SpecInvalid."""
+    """Return (tensor -> file, total bytes if known) of an index. Raises SpecInvalid."""
     files = data.get("weight_map") if isinstance(data, Mapping) else None
     if not isinstance(files, Mapping) or not files:
         raise SpecInvalid(
@@ -164,7 +169,7 @@ def read_index(data: Any) -> tuple[dict[str, str], int | None]:
 
 
 def index_alone(data: Any) -> SpecInvalid:
-    """Say why an index alone does not make a ModelSpec, and what it lacks."""
+    """Raise SpecInvalid, because an index alone does not make a ModelSpec."""
     files, total = read_index(data)
     shards = sorted(set(files.values()))
     told = {
@@ -193,9 +198,9 @@ def index_alone(data: Any) -> SpecInvalid:
 def spec_of_index(
     data: Any, shards: Iterable[Sequence[TensorInfo]], *, name: str
 ) -> ModelSpec:
-    """The ModelSpec of an index with the headers of all its shards: exact.
+    """Return the exact ModelSpec of an index with the headers of all its shards.
 
-    Raises SpecInvalid where a shard is missing or the sizes disagree.
+    Raises SpecInvalid if a shard is missing or the sizes disagree.
     """
     files, total = read_index(data)
     tensors = joined(shards)
@@ -233,7 +238,9 @@ def spec_of_index(
 
 
 def _read_header(data: bytes) -> tuple[Any, int]:
-    """The JSON object, and the bytes before the tensors' data (0: header alone)."""
+    """Return the JSON object, and the bytes before the tensors' data (0: header
+    alone).
+    """
     text, used = data, 0
     if data[:1] not in (b"{", b" "):
         if len(data) < 8:
@@ -272,7 +279,9 @@ def _read_header(data: bytes) -> tuple[Any, int]:
 
 
 def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON objects whose keys differ: a name given twice is a broken file."""
+    """Return a JSON object whose keys all differ. A repeated name means a broken
+    file.
+    """
     made = dict(pairs)
     if len(made) == len(pairs):
         return made
@@ -342,10 +351,10 @@ def _safetensors_tensor(name: str, entry: Any, room: int | None) -> TensorInfo:
 
 
 def _product(name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """(outputs, inputs) of a tensor that by its name is a linear layer's weight.
+    """Return (outputs, inputs) of a tensor with the name of a linear layer's weight.
 
-    PyTorch's order; GPT-2's Conv1D stores the other way around, which changes neither
-    an adapter's size nor, where both are multiples of 64, a quantized weight's.
+    In PyTorch's order. GPT-2's Conv1D stores them the other way around, which changes
+    neither an adapter's size nor, if both are multiples of 64, a quantized weight's.
     """
     if len(shape) != 2 or not name.endswith(".weight"):
         return None

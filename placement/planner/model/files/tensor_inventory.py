@@ -1,9 +1,10 @@
 """A ModelSpec from a bare list of tensors: of a file, or of a module on meta.
 
-Weights are never read: names, shapes and types are enough for exact states. Tensors
-are grouped to layers by the first whole number among the dotted (or slashed) parts of
-their names, as every framework numbers its blocks. How the layers compute is unknown,
-so `shape` stays None and activations become a guess that says so.
+Weights are never read, because names, shapes and types are enough for exact states.
+Tensors are grouped into layers by the first whole number among the dotted (or slashed)
+parts of their names, because every framework numbers its blocks so. The layers'
+arithmetic is unknown, so `shape` stays None, and activations become a guess with a
+note.
 """
 
 import re
@@ -52,18 +53,18 @@ class TensorInfo:
 
     name: str
     shape: tuple[int, ...]
-    """Logical sizes: those of the weights, however they are packed."""
+    """Logical sizes of the weights, regardless of their packing."""
     dtype: str
     """One of spec.DTYPE_BYTES."""
     frozen: bool = False
     packed_bytes: int | None = None
     """Quantized weights: bytes with all their constants. None: not quantized."""
     product: tuple[int, int] | None = None
-    """(outputs, inputs) where a linear layer multiplies with it."""
+    """(outputs, inputs) if a linear layer multiplies with it."""
 
     @property
     def elements(self) -> int:
-        """Product of the shape; 1 for a scalar."""
+        """Return the product of the shape; 1 for a scalar."""
         total = 1
         for size in self.shape:
             total *= size
@@ -71,19 +72,21 @@ class TensorInfo:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes in the source, constants of quantized blocks included."""
+        """Return the bytes in the source, constants of quantized blocks included."""
         if self.packed_bytes is not None:
             return self.packed_bytes
         return ceil(self.elements * DTYPE_BYTES[self.dtype])
 
     @property
     def is_parameter(self) -> bool:
-        """False for position ids, masks and other whole numbers."""
+        """Return False for position ids, masks and other whole numbers."""
         return self.packed_bytes is not None or self.dtype in TRAINABLE
 
 
 def checked_shape(field: str, shape: Any) -> tuple[int, ...]:
-    """A list of sizes from zero up whose product is bounded. Raises SpecInvalid."""
+    """Return a list of sizes from zero up with a bounded product. Raises
+    SpecInvalid.
+    """
     if not isinstance(shape, list | tuple) or len(shape) > MAX_DIMENSIONS:
         raise SpecInvalid(
             {
@@ -125,8 +128,8 @@ def spec_from_inventory(
 
     Whole-number tensors (position ids, masks) are no parameters and are left out.
     `tied_groups` name tensors that share one storage: the first owns it, the layers of
-    the others only use it. `in_given_order`: the tensors come as the model runs them
-    (a module does, a file's header does not).
+    the others only use it. `in_given_order`: the tensors are in the order in which the
+    model runs them (those of a module are, those of a file's header are not).
     """
     groups, shared, dtype = _grouped(tensors, tied_groups, in_given_order)
     seen = {prefix: -index for index, (prefix, _) in enumerate(reversed(groups))}
@@ -161,7 +164,9 @@ _END: Key = ("<head>", 0)
 def _grouped(
     tensors: Iterable[TensorInfo], tied_groups: Sequence[Sequence[str]], ordered: bool
 ) -> tuple[dict[Key, list[TensorInfo]], dict[Key, int], str]:
-    """(tensors by layer, elements a layer only uses, the dtype of most elements)."""
+    """Return (tensors by layer, elements that a layer only uses, the dtype of most
+    elements).
+    """
     owners = {twin: group[0] for group in tied_groups for twin in group[1:]}
     groups: dict[Key, list[TensorInfo]] = {}
     shared: dict[Key, int] = {}
@@ -196,7 +201,9 @@ def _grouped(
 
 
 def _layer_key(name: str) -> tuple[str, int]:
-    """("encoder.block", 3) for numbered tensors; ("<embedding>", 0), ("<head>", 0)."""
+    """Return ("encoder.block", 3) for numbered tensors; ("<embedding>", 0), ("<head>",
+    0).
+    """
     pieces = re.split(r"[./]", name)
     for index, piece in enumerate(pieces):
         if piece.isascii() and piece.isdigit() and len(piece) < 10:
@@ -207,8 +214,11 @@ def _layer_key(name: str) -> tuple[str, int]:
 
 
 def _order(key: tuple[str, int], seen: Mapping[str, int]) -> tuple[int, int, str, int]:
-    """Embedding first, numbered groups by prefix and number, decoders after the
-    encoders they read from, head last. `seen`: prefixes in the order they came."""
+    """Return a sort key: embedding, numbered groups by prefix and number, head.
+
+    Decoders come after the encoders that they read. `seen`: prefixes in order of
+    appearance.
+    """
     prefix, number = key
     rank = {"<embedding>": 0, "<head>": 3}.get(prefix, 1)
     if rank == 1 and "decoder" in prefix:
@@ -230,7 +240,7 @@ def _layer_kind(key: tuple[str, int]) -> LayerKind:
 
 
 def _parts(tensors: Sequence[TensorInfo]) -> tuple[LayerPart, ...]:
-    """One LayerPart for each component, frozen or not, quantized or not."""
+    """Return one LayerPart for each component, frozen or not, quantized or not."""
     groups: dict[tuple[Component, bool, bool], list[TensorInfo]] = {}
     for tensor in tensors:
         key = (_component(tensor), tensor.frozen, tensor.packed_bytes is not None)
@@ -242,7 +252,7 @@ def _parts(tensors: Sequence[TensorInfo]) -> tuple[LayerPart, ...]:
 
 
 _ROUTED = re.compile(r"(^|[./])experts[./]")
-"""Tensors of experts: those that a router chooses among, stacked or one by one."""
+"""Tensors of experts among which a router selects, stacked or single."""
 
 
 def _part(component: Component, tensors: Sequence[TensorInfo]) -> LayerPart:
@@ -287,7 +297,7 @@ def _part(component: Component, tensors: Sequence[TensorInfo]) -> LayerPart:
 
 
 def _product_name(name: str) -> str:
-    """What a family calls a linear layer: the piece before `.weight`."""
+    """Return a family's name of a linear layer: the part before `.weight`."""
     pieces = re.split(r"[./]", name)
     last = pieces[-2] if len(pieces) > 1 and pieces[-1] == "weight" else pieces[-1]
     return last[:80]
