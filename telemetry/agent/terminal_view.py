@@ -72,7 +72,7 @@ def lines(
     unnamed: Iterable[int] = (),
     paint: Paint = uncoloured,
 ) -> Iterator[str]:
-    """Return a Sample line by line. `unnamed`: indices of Gpus that were lost
+    """Yield a Sample line by line. `unnamed`: indices of Gpus that were lost
     before.
     """
     yield _head(info, sample, paint)
@@ -206,7 +206,7 @@ def _memory_ink(gpu: GpuInfo, reading: GpuReading) -> TerminalColours | None:
 def _warning_notes(
     gpu: GpuInfo, reading: GpuReading
 ) -> Iterator[tuple[str, TerminalColours | None]]:
-    """Return warnings, and reasons for missing values."""
+    """Yield warnings, and reasons for missing values."""
     slowed = [x for x in reading.throttle or () if x in HARM]
     if slowed:
         yield f"slowed down: {_throttle_text(slowed)}", TerminalColours.RED

@@ -133,7 +133,7 @@ def frame_rows(
     now: datetime,
     steady: float,
 ) -> Iterator[tuple[ClusterGpu, FrameRow]]:
-    """Return every Gpu's row of the frame, in the roster's order."""
+    """Yield every Gpu's row of the frame, in the roster's order."""
     for gpu in cluster.gpus:
         inbox = inboxes.get(gpu.node)
         heard = inbox.latest.get(gpu.uuid) if inbox else None

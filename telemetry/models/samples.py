@@ -35,7 +35,7 @@ class TotalsQuerySet(models.QuerySet[Any]):
     """Reads of rows that carry totals."""
 
     def added_up(self, *by: str) -> Iterator[tuple[tuple[Any, ...], MinuteTotals]]:
-        """Return the totals over the rows for each value of `by`, added up by the
+        """Yield the totals over the rows for each value of `by`, added up by the
         database."""
         sums = {f"total_{name}": how(name) for name, how in ADDED_UP.items()}
         rows = self.order_by().values_list(*by).annotate(**sums)

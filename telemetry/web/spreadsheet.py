@@ -42,7 +42,7 @@ def escape_formula(text: object) -> str:
 
 
 def series_rows(series: ChartSeries, *, of: str) -> Iterator[list[str]]:
-    """Return head and rows of a series. A gap is an empty cell, and not 0.
+    """Yield head and rows of a series. A gap is an empty cell, and not 0.
 
     Args:
         of: name of the subject. Formulas in it are escaped, because a Node or an

@@ -132,7 +132,7 @@ def _gather(sharding: Sharding) -> str:
 
 
 def _torch(rank: RankTotals, sharding: Sharding) -> None:
-    """Return the totals for DDP, ZeroRedundancyOptimizer and FSDP2."""
+    """Set the totals for DDP, ZeroRedundancyOptimizer and FSDP2."""
     degree = sharding.shard_degree
     if sharding.stage == 3:
         rank.parameters /= degree
@@ -160,7 +160,7 @@ def _torch(rank: RankTotals, sharding: Sharding) -> None:
 
 
 def _megatron(rank: RankTotals, sharding: Sharding) -> None:
-    """Return the totals for Megatron.
+    """Set the totals for Megatron.
 
     It has one contiguous fp32 gradient buffer that always exists. With the distributed
     optimizer each replica steps 1/N of it and gathers the weights in place.
@@ -216,7 +216,7 @@ def _deepspeed(
 
 
 def _offload(rank: RankTotals, workload: Workload, sharding: Sharding) -> None:
-    """Return the totals with optimizer state (and its step) in the node's memory or on
+    """Set the totals with optimizer state (and its step) in the node's memory or on
     its drive.
 
     DeepSpeed and FSDP then keep no gradients on the Gpu either. Weights are offloaded

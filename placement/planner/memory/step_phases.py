@@ -234,7 +234,7 @@ def _moments(
     alive: float,
     beside: Beside,
 ) -> Iterator[_Moment]:
-    """Return a layer's moments: its weights are gathered, it runs backward, its
+    """Yield a layer's moments: its weights are gathered, it runs backward, its
     gradients are reduced.
     """
     cost = stage[index]

@@ -160,7 +160,7 @@ def _check_numbers(one: Sharding, problems: dict[str, str]) -> None:
 
 
 def _check_together(one: Sharding, problems: dict[str, str]) -> None:
-    """Check for fields that exclude each other."""
+    """Note a problem for fields that exclude each other."""
     by_degrees = STRATEGIES[one.strategy].zero_stage is None
     if one.zero_stage and not by_degrees:
         problems["zero_stage"] = "belongs to the hybrid strategy"

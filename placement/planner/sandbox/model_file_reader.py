@@ -1,25 +1,21 @@
-"""Read model files in a process of its own: `python -m
-placement.planner.sandbox.model_file_reader`.
+"""Read model files in a separate process.
 
-    python -m placement.planner.sandbox.model_file_reader KIND PATH [NAME]     KIND:
-    config, safetensors,
-                                                           index, header, json, onnx
-    python -m placement.planner.sandbox.model_file_reader set NAME PATH...     an index
-    and all its shards'
-                                                           headers, or the shards alone
-    python -m placement.planner.sandbox.model_file_reader served PATH NAME     an ONNX
-    file that is to be
-                                                           served: also "signature", and
-                                                           "beside": files of weights
+    python -m placement.planner.sandbox.model_file_reader KIND PATH [NAME]
+        KIND: config, safetensors, index, header, json, onnx
+    python -m placement.planner.sandbox.model_file_reader set NAME PATH...
+        an index and all its shards' headers, or the shards alone
+    python -m placement.planner.sandbox.model_file_reader served PATH NAME
+        an ONNX file to be served: also "signature", and "beside": files of weights
 
 Prints one line of JSON. Exit 0: a ModelSpec (planner.model.spec.ModelSpec.to_json).
 Exit 2: {"error": code, "field": field, "detail": text}. Any other exit is a crash or a
-limit. Beside the ModelSpec of a config.json stands "config", the file itself.
-The files are data: nothing in them is executed, no weights are read, no external data
-is opened, no pickle, nothing is unpacked. Limits: see placement.planner.sandbox.jail;
-the files are opened before them, so nothing else can be. The caller gives a clean
-environment and its own timeout. Families that are not known here:
-placement.planner.sandbox.config_build."""
+limit. The ModelSpec of a config.json also has "config", the file itself. The files are
+data: nothing in them is executed, no weights are read, no external data is opened, no
+pickle, nothing is unpacked. Limits: see placement.planner.sandbox.jail. The files are
+opened before the limits are set, so nothing else can be opened. The caller gives a
+clean environment and its own timeout. Families that are not known here:
+placement.planner.sandbox.config_build.
+"""
 
 import json
 import os

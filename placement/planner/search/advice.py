@@ -1,4 +1,4 @@
-"""What to do where no Plan is sensible: train adapters only, or take more Gpus.
+"""Advice if no Plan is sensible: train adapters only, or use more Gpus.
 
 See docs/design/placement.md#sensible-steps.
 """
@@ -20,16 +20,18 @@ from placement.planner.values.strategies import FSDP
 from telemetry.protocol.sentences import counted, sentence
 
 LORA_RANK = 16
-"""Adapters of the advice: PEFT's examples use 8 to 64; memory hardly depends on it."""
+"""Rank of the advised adapters. PEFT's examples use 8 to 64, and memory hardly depends
+on it.
+"""
 MOST_GPUS = 2**15
 """Numbers of Gpus that are tried."""
 
 
 def advice(hunt: SearchContext, usable: Sequence[GpuOffer]) -> str:
-    """Return what to do instead of what was asked for, in one sentence.
+    """Return an alternative to the request, in one sentence.
 
     Args:
-        hunt: the question; its offers do not matter.
+        hunt: the search for the request; its offers are not used.
         usable: the Gpus that a Plan may use.
     """
     ways: list[str] = []
@@ -106,7 +108,8 @@ def _quantized(spec: ModelSpec, weights: Weights) -> ModelSpec:
 
 
 def _more_gpus(hunt: SearchContext, usable: Sequence[GpuOffer]) -> int:
-    """Return how many of the roomiest Gpu hold the model sharded over all of them.
+    """Return how many Gpus like the roomiest one hold the model sharded over all of
+    them.
 
     0: not even `MOST_GPUS` do.
     """

@@ -1,18 +1,18 @@
 """Layers in order over Gpus with unequal room: the smallest largest load / free.
 
-Free choice of the Gpus' order; a Gpu may stay empty. NP-complete in the number of Gpus
-only: Pinar, Tabak, Aykanat, "One-dimensional partitioning for heterogeneous systems:
-theory and practice", JPDC 68 (2008), section 5. Subset dynamic program: F(taken) =
-longest prefix of layers that the Gpus taken hold within a bound; F(taken) = max over
-classes g of reach(F(taken - g), g).
+The order of the Gpus is free, and a Gpu may stay empty. NP-complete in the number of
+Gpus only: Pinar, Tabak, Aykanat, "One-dimensional partitioning for heterogeneous
+systems: theory and practice", JPDC 68 (2008), section 5. Subset dynamic program:
+F(taken) = longest prefix of layers that the taken Gpus hold within a bound; F(taken) =
+max over classes g of reach(F(taken - g), g).
 
-What we changed. Classes of identical Gpus instead of single ones in the state (16 Gpus
-of 2 classes: 81 states instead of 65,536). A state that has wasted more room than there
-is to spare is dropped, since what is left could not hold the rest. Everything is whole
-numbers: a bound is a fraction with a fixed denominator, each answer snaps to a load
-that a segment really has, and the search ends when no split is strictly below it. So
-the optimum is exact for numbers of any size. Cost of a probe: states x classes binary
-searches; about 20 probes.
+Differences from the paper: the state has classes of identical Gpus instead of single
+ones (16 Gpus of 2 classes: 81 states instead of 65,536). A state that has wasted more
+room than is to spare is dropped, because the remaining Gpus could not hold the rest.
+All numbers are whole: a bound is a fraction with a fixed denominator, each answer snaps
+to the load of an actual segment, and the search ends when no split is strictly below
+it. So the optimum is exact for numbers of any size. Cost of a probe: states x classes
+binary searches; about 20 probes.
 """
 
 from bisect import bisect_right
@@ -25,7 +25,7 @@ from placement.planner.search.count_vectors import Lattice
 SHIFT_BITS = 64
 """Bounds are multiples of 2^-64."""
 CLOSE_RATIO = 2000
-"""Within a 2000th of the best, ask whether anything is strictly better."""
+"""Within a 2000th of the best, test whether anything is strictly better."""
 
 Segment = tuple[int, int, int]
 """(class, first layer, one past the last)."""
@@ -37,7 +37,8 @@ def split_bytes(
     *,
     over: bool = False,
 ) -> Split | None:
-    """Contiguous split that minimises the largest load / free; None if none fits.
+    """Return the contiguous split that minimises the largest load / free; None if none
+    fits.
 
     Args:
         over: loads may exceed the free bytes. The answer is then the least overloaded
@@ -56,7 +57,7 @@ def split_bytes(
 
 
 def _minimise(chain: "_Chain", best: list[Segment]) -> list[Segment]:
-    """Bisect bounds between what everything together needs and the best found."""
+    """Bisect bounds between the total need and the best known split."""
     room = sum(
         free * count for free, count in zip(chain.frees, chain.counts, strict=True)
     )
@@ -70,8 +71,8 @@ def _minimise(chain: "_Chain", best: list[Segment]) -> list[Segment]:
         upper = (worst << SHIFT_BITS) // chain.frees[kind]
         middle = (lower + upper) // 2
         close = upper - lower <= upper // CLOSE_RATIO
-        # One question "is anything strictly better?" for each halving, so that a
-        # row of tiny improvements does not become a walk.
+        # One test "is anything strictly better?" for each halving, so that a row of
+        # tiny improvements does not become a long walk.
         snap = (close and not snapped) or middle <= lower
         if snap:
             caps = [(worst * free - 1) // chain.frees[kind] for free in chain.frees]
@@ -95,7 +96,7 @@ class _Chain:
             prefix.append(prefix[-1] + size)
         usable = [gpu for gpu, free in enumerate(free_bytes) if free > 0]
         if not usable and prefix[-1] == 0:
-            # Nothing to hold: any Gpu does.
+            # Nothing to hold, so any Gpu fits.
             usable = list(range(len(free_bytes)))[:1]
         groups = classes_of([free_bytes[gpu] for gpu in usable])
         self.prefix = prefix
@@ -105,7 +106,7 @@ class _Chain:
         self.lattice = Lattice(self.counts, min(len(usable), len(layer_bytes)))
 
     def within(self, caps: Sequence[int]) -> list[Segment] | None:
-        """Segments of at most `caps` bytes per class that hold every layer."""
+        """Return segments of at most `caps` bytes per class that hold every layer."""
         prefix, moves = self.prefix, self.lattice.moves
         goal = prefix[-1]
         spare = (
@@ -139,7 +140,7 @@ class _Chain:
         return None
 
     def worst(self, segments: Sequence[Segment]) -> tuple[int, int]:
-        """(bytes, class) of the largest load / free, compared as fractions."""
+        """Return (bytes, class) of the largest load / free, compared as fractions."""
         load, at = 0, segments[0][0]
         for kind, first, last in segments:
             size = self.prefix[last] - self.prefix[first]
@@ -148,7 +149,9 @@ class _Chain:
         return load, at
 
     def split_of(self, segments: Sequence[Segment]) -> Split:
-        """In each class Gpus are handed out in their order."""
+        """Return the split of segments. In each class Gpus are assigned in their
+        order.
+        """
         used = [0] * len(self.classes)
         pieces = []
         for kind, first, last in segments:

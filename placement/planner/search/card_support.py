@@ -1,7 +1,7 @@
-"""What a workload needs that a card does not have: bf16 arithmetic, flash attention.
+"""The needs of a workload that a card may lack: bf16 arithmetic, flash attention.
 
-The table of cards says it (`telemetry/protocol/gpu_cards.py`). A card that the table
-does not have is never refused.
+The table of cards has the facts (`telemetry/protocol/gpu_cards.py`). A card that is not
+in the table is never refused.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ BF16_PRECISIONS = ("bf16", "autocast_bf16", "megatron_bf16")
 
 
 def missing_support(card: GpuCard | None, workload: Workload) -> str:
-    """Return why a card cannot run a workload as it is asked for; "" if it can.
+    """Return why a card cannot run the requested workload; "" if it can.
 
-    torch emulates bf16 on cards without it (torch/cuda/__init__.py,
-    is_bf16_supported), several times slower than fp32, so such a card is refused.
+    torch emulates bf16 on cards without it (torch/cuda/__init__.py, is_bf16_supported),
+    several times slower than fp32, so such a card is refused.
     """
     if card is None or workload.accelerator != "cuda":
         return ""
@@ -45,7 +45,7 @@ def missing_support(card: GpuCard | None, workload: Workload) -> str:
 
 
 def supported(offers: Sequence[GpuOffer], workload: Workload) -> list[GpuOffer]:
-    """Return the offers; those whose card cannot run the workload are not bookable."""
+    """Return the offers. Those whose card cannot run the workload are not bookable."""
     return [_supported(offer, workload) for offer in offers]
 
 
@@ -67,7 +67,7 @@ def unsupported_notes(
 def unknown_speed_notes(
     offers: Sequence[GpuOffer], learned: Corrections
 ) -> tuple[str, ...]:
-    """Return a sentence for each kind of card whose speed the table does not say."""
+    """Return a sentence for each kind of card whose speed is not in the table."""
     notes = []
     kinds = {o.name: o.gpu_class for o in offers if o.speed_is_unknown}
     for name, gpu_class in sorted(kinds.items()):
@@ -93,7 +93,7 @@ def unknown_speed_notes(
 
 
 def batch_norm_notes(spec: ModelSpec, workload: Workload) -> tuple[str, ...]:
-    """Return what accumulation does to a model with batch norms, if it has some."""
+    """Return the effect of accumulation on a model with batch norms, if it has some."""
     if not spec.batch_norms or not workload.trains or workload.accumulation < 2:
         return ()
     return (

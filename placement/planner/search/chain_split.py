@@ -1,22 +1,22 @@
-"""Which Gpu runs which layers? Exact splits of a chain, for any load that grows.
+"""Exact splits of a chain of layers over Gpus, for any monotonic load.
 
-Contiguous segments, a free order of Gpus, the largest load as small as possible:
-Pinar, Tabak, Aykanat, "One-dimensional partitioning for heterogeneous systems: theory
-and practice", JPDC 68 (2008), sections 3.3 and 5. Loads of plain bytes have a quicker
+Contiguous segments, a free order of Gpus, the largest load as small as possible: Pinar,
+Tabak, Aykanat, "One-dimensional partitioning for heterogeneous systems: theory and
+practice", JPDC 68 (2008), sections 3.3 and 5. Loads of plain bytes have a quicker
 search in whole numbers (`bottleneck_partition.py`).
 
 * `split_chain`, free order: NP-complete in the number of Gpus only, so a dynamic
   program over the counts taken of each class of identical Gpus. F(taken) = longest
   prefix of layers that those Gpus hold with every segment within a bound; F(taken) =
-  max over classes g of reach(F(taken - g), g, stage). The stage is the number of Gpus
-  taken, so a segment's condition may depend on it (1F1B memory).
-* `split_fixed_order`: the order given; a greedy probe.
+  max over classes g of reach(F(taken - g), g, stage). The stage is the number of taken
+  Gpus, so a segment's condition may depend on it (1F1B memory).
+* `split_fixed_order`: a given order, with a greedy probe.
 * `zero_coalesce`: equal shards, see `equal_shards.py`.
 
-What we changed: classes instead of single Gpus in the state (16 Gpus of 2 classes: 81
-states instead of 65,536), and the bisection snaps to loads that segments really have
-and ends when nothing below the best is feasible, so the optimum is exact. Exact for
-every condition that only grows with the segment. Cost of a probe: states x classes
+Differences from the paper: the state has classes instead of single Gpus (16 Gpus of 2
+classes: 81 states instead of 65,536). The bisection snaps to loads of actual segments
+and ends when nothing below the best is feasible, so the optimum is exact. It is exact
+for every condition that is monotonic in the segment. Cost of a probe: states x classes
 reaches; about 15 probes.
 """
 
@@ -28,7 +28,9 @@ from placement.planner.search.count_vectors import Lattice
 Load = Callable[[int, int, int, int], float]
 Reach = Callable[[int, int, int, float], int]
 COARSE_RATIO = 1e-3
-"""Bisection's first goal; below it, the best load found is tested for optimality."""
+"""First goal of the bisection. Below it, the best known load is tested for
+optimality.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,11 @@ class Piece:
     """Layers [first, last) on one Gpu."""
 
     gpu: int
-    """Index into the Gpus that the caller gave."""
+    """Index into the caller's Gpus."""
     first: int
     last: int
     load: float
-    """The segment's value of what is minimised."""
+    """The segment's value of the minimised quantity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +51,38 @@ class Split:
 
     pieces: tuple[Piece, ...]
     bottleneck: float
-    """The largest load: the value that is optimal."""
+    """The largest load, which is optimal."""
 
     @property
     def bounds(self) -> tuple[int, ...]:
-        """First layer of each piece, and the end."""
+        """Return the first layer of each piece, and the end."""
         return (*(piece.first for piece in self.pieces), self.pieces[-1].last)
 
 
 @dataclass(slots=True)
 class ChainProblem:
-    """Layers, classes of identical Gpus, and when a segment is within a bound.
+    """Layers, classes of identical Gpus, and the test whether a segment is within a
+    bound.
 
-    `load(first, last, kind, stage)` must not shrink when the segment grows. `reach
-    (first, kind, stage, bound)` answers the largest `last` within the bound; without
-    one it is a binary search over `load`.
+    `load(first, last, kind, stage)` must not shrink when the segment grows.
+    `reach(first, kind, stage, bound)` returns the largest `last` within the bound.
+    Without a given one it is a binary search over `load`.
     """
 
     layers: int
     classes: Sequence[Sequence[int]]
-    """Gpus (indexes) of each class; those of one class are interchangeable."""
+    """Gpus (indexes) of each class. Those of one class are interchangeable."""
     load: Load
     reach: Reach | None = None
     stages: int | None = None
-    """At most this many Gpus; None: all."""
+    """Most Gpus to use; None: all."""
     probes: int = field(default=0)
-    """Feasibility tests done; tests bound these counts, since time is noise."""
+    """Number of feasibility tests. Tests bound these counts, because time is noise."""
     steps: int = field(default=0)
-    """Reaches computed."""
+    """Number of computed reaches."""
 
     def search(self, first: int, kind: int, stage: int, bound: float) -> int:
-        """`reach` by binary search over `load`."""
+        """Return `reach` by binary search over `load`."""
         low, high = first, self.layers
         while low < high:
             middle = (low + high + 1) // 2
@@ -91,7 +94,7 @@ class ChainProblem:
 
 
 def split_chain(problem: ChainProblem, *, low: float, high: float) -> Split | None:
-    """The best contiguous split in any order; None if nothing is within `high`.
+    """Return the best contiguous split in any order; None if nothing is within `high`.
 
     `low`: a value below which nothing is feasible (0 always works).
     """
@@ -102,8 +105,11 @@ def split_chain(problem: ChainProblem, *, low: float, high: float) -> Split | No
 def split_fixed_order(
     problem: ChainProblem, order: Sequence[int], *, low: float, high: float
 ) -> Split | None:
-    """The best split when stage i is on a Gpu of class `order[i]`. A stage may stay
-    empty. Parametric search with the greedy probe of Pinar et al., section 3.3."""
+    """Return the best split with stage i on a Gpu of class `order[i]`.
+
+    A stage may stay empty. Parametric search with the greedy probe of Pinar et al.,
+    section 3.3.
+    """
 
     def probe(bound: float) -> Split | None:
         problem.probes += 1
@@ -127,7 +133,9 @@ def split_fixed_order(
 def _minimise(
     probe: Callable[[float], Split | None], low: float, high: float
 ) -> Split | None:
-    """Smallest feasible bound. `probe` answers a split within a bound, or None."""
+    """Return the smallest feasible bound. `probe` returns a split within a bound, or
+    None.
+    """
     best = probe(high)
     if best is None:
         return None
@@ -136,8 +144,8 @@ def _minimise(
         upper = best.bottleneck
         middle = (lower + upper) / 2
         close = upper - lower <= COARSE_RATIO * upper
-        # One question "is anything strictly better?" for each halving, so that a
-        # row of tiny improvements does not become a walk.
+        # One test "is anything strictly better?" for each halving, so that a row of
+        # tiny improvements does not become a long walk.
         snap = (close and not snapped) or not lower < middle < upper
         found = probe(_just_below(upper) if snap else middle)
         if found is not None:
@@ -149,13 +157,16 @@ def _minimise(
 
 
 def _just_below(value: float) -> float:
-    """Excludes `value` but hardly less: loads are quotients of whole bytes or sums of
-    times, which differ by far more than 1e-12 of themselves when they differ."""
+    """Return a bound that excludes `value` but hardly less.
+
+    Loads are quotients of whole bytes or sums of times. If they differ, they differ by
+    far more than 1e-12 of themselves.
+    """
     return value * (1 - 1e-12) if value > 0 else -1.0
 
 
 def _probe(problem: ChainProblem, lattice: Lattice, bound: float) -> Split | None:
-    """Can all layers be placed with every load within the bound? If so, how?"""
+    """Return a placement of all layers with every load within the bound, or None."""
     problem.probes += 1
     reach = problem.reach or problem.search
     total = problem.layers
@@ -187,7 +198,7 @@ def _trace(
     came: Sequence[tuple[int, int]],
     code: int,
 ) -> Split:
-    """Walk back from the last state; in each class hand out Gpus in their order."""
+    """Walk back from the last state. In each class assign Gpus in their order."""
     segments = []
     while came[code][0] >= 0:
         before, kind = came[code]
@@ -203,7 +214,8 @@ def _trace(
 
 
 def classes_of(keys: Sequence[object]) -> list[list[int]]:
-    """Group equal Gpus: indexes with the same key are one class, in first-seen order.
+    """Group equal Gpus: indexes with the same key are one class, in order of
+    appearance.
 
     >>> classes_of(["a", "b", "a"])
     [[0, 2], [1]]

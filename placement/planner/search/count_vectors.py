@@ -1,8 +1,8 @@
 """Counts taken of each class of identical Gpus, as numbers, level by level.
 
-A state says how many Gpus of each class are taken; its code is a mixed-radix number.
-`levels[i]` lists the states with i Gpus taken; `moves[code]` the classes that still
-have one and the state that follows. Built once and shared by all probes of a search.
+A state is the number of taken Gpus of each class. Its code is a mixed-radix number.
+`levels[i]` lists the states with i Gpus taken. `moves[code]` lists the classes that
+still have one, and the next state. Built once and shared by all probes of a search.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
-"""How long one more token takes once the prompt has been read.
+"""The time of one more token after the prompt has been read.
 
-A decoder makes one token after another. Each reads all weights that it uses and the
-whole cache once, so it waits for memory, not for arithmetic (Pope et al., "Efficiently
+A decoder makes one token after another. Each token reads all used weights and the whole
+cache once, so it waits for memory, not for arithmetic (Pope et al., "Efficiently
 Scaling Transformer Inference", MLSys 2023, arXiv:2211.05102, section 2). Seconds =
 (weights + cache) / (memory bandwidth x MEMORY_RATIO x share of the card), for each
-stage in turn, and what its Gpus send to each other.
+stage in turn, and the time for transfers between its Gpus.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,15 @@ from placement.planner.values.workload import Workload
 
 MEMORY_RATIO = 0.6
 """Part of the data sheet's bandwidth that decoding reaches. A prior: Databricks, "LLM
-Inference Performance Engineering: Best Practices" (2023), measured 0.5 to 0.6."""
+Inference Performance Engineering: Best Practices" (2023), measured 0.5 to 0.6.
+"""
 LATENCY_SECONDS = 10e-6
 """One small all-reduce between Gpus of a node (NCCL's tests report 10 to 20 us)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeTime:
-    """What one more token of every sequence takes."""
+    """The time of one more token of every sequence."""
 
     seconds: float
     tokens_per_second: float
@@ -39,8 +40,11 @@ class DecodeTime:
 
 
 def bandwidth(offer: GpuOffer) -> float:
-    """Bytes a second of a Gpu's memory that decoding reaches. A card that is not in
-    the table of cards counts as one with ROWS_FOR_HALF operations a byte."""
+    """Return the bytes per second of a Gpu's memory that decoding reaches.
+
+    A card that is not in the table of cards counts as one with ROWS_FOR_HALF operations
+    per byte.
+    """
     card = offer.card
     rate = offer.peak_flops / ROWS_FOR_HALF
     if card is not None:
@@ -53,8 +57,8 @@ def read_bytes(
 ) -> tuple[float, float]:
     """Return (weights, cache) that one token of each sequence reads on one rank.
 
-    Of the experts those count that some sequence takes: with k of E for each of B
-    tokens, a fair router takes 1 - (1 - k / E)^B of them.
+    Of the experts those count that some sequence uses: with k of E for each of B
+    tokens, a fair router uses 1 - (1 - k / E)^B of them.
     """
     weights = cache = 0.0
     routed = _taken_ratio(spec, sequences)
@@ -71,7 +75,7 @@ def read_bytes(
 
 
 def _table_width(costs: Sequence[LayerCost], width: float) -> float:
-    """Bytes of one element of the token table that the head uses too."""
+    """Return the bytes of one element of the token table that the head uses too."""
     first = costs[0]
     if first.kind != "embedding":
         return width
@@ -93,12 +97,14 @@ def rank_seconds(
     offer: GpuOffer,
     link: SlowestLink,
 ) -> float:
-    """One token of a rank's sequences: memory, host memory, and other Gpus."""
+    """Return the time of one token of a rank's sequences: memory, host memory, and
+    other Gpus.
+    """
     sequences = workload.microbatch(sharding.data_degree)
     weights, cache = read_bytes(costs, spec, sequences, sharding)
     spent = (weights + cache) / bandwidth(offer)
     if workload.offload_parameters:
-        # The weights come from the node's memory for every token.
+        # The weights are read from the node's memory for every token.
         spent = weights / PCIE_BYTES_PER_SECOND + cache / bandwidth(offer)
     degree = sharding.data_degree
     if sharding.stage == 3 and degree > 1:
@@ -116,5 +122,5 @@ def _length(workload: Workload) -> int:
 
 
 def is_generated(spec: ModelSpec, workload: Workload) -> bool:
-    """Whether the model makes one token after another."""
+    """Return whether the model makes one token after another."""
     return not workload.trains and spec.head in ("causal_lm", "seq2seq_lm")

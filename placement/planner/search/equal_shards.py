@@ -3,9 +3,9 @@
 NCCL refuses two ranks on one Gpu, so discrete shards of one Gpu are one rank with an
 uneven share (docs/design/placement.md#one-rank). A used Gpu holds `fixed + n x shard`
 bytes. Taking the Gpus that hold most is optimal for every bound, because shards are
-equal; the bound is bisected between nothing and the best found, snaps to a load that a
-Gpu really has, and the search ends when nothing is strictly below it. Whole numbers
-throughout, so the optimum is exact. Cost: about 30 x G log G.
+equal. The bound is bisected between nothing and the best known one and snaps to the
+load of an actual Gpu, and the search ends when nothing is strictly below it. All
+numbers are whole, so the optimum is exact. Cost: about 30 x G log G.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Coalesced:
 
     @property
     def gpus_used(self) -> int:
-        """Gpus with at least one shard."""
+        """Return the number of Gpus with at least one shard."""
         return sum(count > 0 for count in self.shards)
 
 
@@ -38,13 +38,13 @@ def zero_coalesce(
     free_bytes: Sequence[int],
     fewest: bool = True,
 ) -> Coalesced | None:
-    """Where `shards` equal shards go; None if there is not room for all.
+    """Return the Gpus of `shards` equal shards; None if there is not room for all.
 
     Args:
         shards: at least 1.
-        shard_bytes: of one; a Fraction where the whole does not divide.
-        fixed_bytes: per Gpu, held besides by a Gpu that is used at all.
-        fewest: False spreads over all Gpus that have room.
+        shard_bytes: of one; a Fraction if the total does not divide evenly.
+        fixed_bytes: additional bytes of each used Gpu.
+        fewest: False spreads them over all Gpus that have room.
     """
     shard = Fraction(shard_bytes)
     fixeds = [Fraction(fixed) for fixed in fixed_bytes]
@@ -78,7 +78,7 @@ class _Rack:
     frees: Sequence[int]
 
     def room(self, caps: Sequence[int]) -> list[int]:
-        """Shards that each Gpu holds within its cap."""
+        """Return the shards that each Gpu holds within its cap."""
         held = []
         for fixed, cap in zip(self.fixeds, caps, strict=True):
             if cap < fixed or cap < 0:
@@ -90,7 +90,7 @@ class _Rack:
         return held
 
     def within(self, caps: Sequence[int], count: int) -> tuple[int, ...] | None:
-        """Shards per Gpu, on at most `count` Gpus, each within its cap."""
+        """Return shards per Gpu, on at most `count` Gpus, each within its cap."""
         most = self.room(caps)
         order = sorted(range(len(most)), key=lambda gpu: -most[gpu])[:count]
         if sum(most[gpu] for gpu in order) < self.shards:
@@ -114,7 +114,9 @@ class _Rack:
         return tuple(given)
 
     def worst(self, given: Sequence[int]) -> tuple[int, int]:
-        """(scaled bytes, Gpu) of the largest load / free, compared as fractions."""
+        """Return (scaled bytes, Gpu) of the largest load / free, compared as
+        fractions.
+        """
         load, at = 0, next(gpu for gpu, number in enumerate(given) if number)
         for gpu, number in enumerate(given):
             size = self.fixeds[gpu] + number * self.shard
@@ -123,7 +125,7 @@ class _Rack:
         return load, at
 
     def minimise(self, count: int) -> tuple[int, ...]:
-        """The shards per Gpu with the smallest largest load / free."""
+        """Return the shards per Gpu with the smallest largest load / free."""
         best = self.within(self.frees, count)
         assert best is not None, "the caller has seen that they fit"
         lower, snapped = 0, False

@@ -1,8 +1,9 @@
-"""What would make a model fit on one Gpu: remedies in order, with what each saves.
+"""Remedies that make a model fit on one Gpu, in order, with the bytes that each saves.
 
-The order is that of memory_savings.py: from what costs nothing to what changes the
-question. Each rung stands on the ones before it, so that the list can be followed from
-above; one that saves nothing after those is left out. Needs are the likely ones.
+The order is that of memory_savings.py: from remedies that cost nothing to those that
+change the request. Each is applied after the ones before it, so that the list can be
+followed from the top. A remedy that saves nothing after those is left out. Needs are
+the likely ones.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,12 +19,12 @@ from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
 
 SHORTEST = 16
-"""No sequence shorter than that is proposed."""
+"""Shortest proposed sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One remedy on top of those before it."""
+    """One remedy in addition to those before it."""
 
     words: str
     saves_bytes: int
@@ -31,7 +32,7 @@ class Rung:
     """The likely need with this remedy and all before it."""
     fits: bool
     changes_question: bool
-    """It trains or answers something else than was asked: shorter, fewer."""
+    """It changes the request: a shorter sequence, a smaller batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +45,17 @@ class Ladder:
 
     @property
     def fits_as_asked(self) -> bool:
-        """Nothing has to be changed."""
+        """Return whether nothing has to be changed."""
         return self.need_bytes <= self.gpu.free_bytes
 
     @property
     def fits(self) -> bool:
-        """Something on the list is enough."""
+        """Return whether some remedy on the list is enough."""
         return self.fits_as_asked or any(rung.fits for rung in self.rungs)
 
     @property
     def missing_bytes(self) -> int:
-        """What still lacks after the last rung; 0 where it fits."""
+        """Return the bytes that are missing after the last remedy; 0 if it fits."""
         least = self.rungs[-1].need_bytes if self.rungs else self.need_bytes
         return max(0, least - self.gpu.free_bytes)
 
@@ -63,7 +64,7 @@ Step = tuple[str, Setting, bool]
 
 
 def ladder(spec: ModelSpec, workload: Workload, gpu: GpuOffer) -> Ladder:
-    """Climb until it fits or nothing is left. Some ten Estimates.
+    """Add remedies until it fits or none is left. About ten Estimates.
 
     Raises:
         WorkloadInvalid: the model cannot be run this way at all.
@@ -96,8 +97,8 @@ def _steps(spec: ModelSpec, asked: Workload, quantizable: bool) -> Iterator[Step
     remedies: list[tuple[str, Callable[[Setting], Setting]]] = [
         (words, _on_workload(change)) for words, change in _remedies(asked)
     ]
-    # The last remedy has the weights in the node's memory, from which inference reads
-    # them for every token: it takes fewer bits first.
+    # The last remedy keeps the weights in the node's memory, from which inference would
+    # read them for every token. So fewer bits come first.
     place = len(remedies) if asked.trains else len(remedies) - 1
     remedies[place:place] = _fewer_bits() if quantizable else []
     for words, change in remedies:
@@ -126,7 +127,7 @@ def _steps(spec: ModelSpec, asked: Workload, quantizable: bool) -> Iterator[Step
 def _on_workload(
     change: Callable[[Workload], Workload | None],
 ) -> Callable[[Setting], Setting]:
-    """Return a remedy that changes the workload of a Setting, where it applies."""
+    """Return a remedy that changes the workload of a Setting, if it applies."""
     return lambda at: replace(at, workload=change(at.workload) or at.workload)
 
 

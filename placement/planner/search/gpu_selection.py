@@ -1,7 +1,8 @@
-"""Which Gpus? For ranks that all need the same, and for one alone.
+"""The choice of Gpus for ranks that all need the same, and for a single rank.
 
-One alone: the least utilized that fits. Several: any Gpu with enough room will do, so
-the n-th roomiest decides whether they fit, and the fastest with room are taken.
+A single rank gets the least utilized Gpu that fits. For several ranks any Gpu with
+enough room is possible, so the n-th roomiest decides whether they fit, and the fastest
+with room are used.
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,10 @@ class Shortage:
 
 
 def least_utilized(offers: Sequence[GpuOffer], need_bytes: int) -> GpuOffer | Shortage:
-    """The least utilized healthy Gpu with room; among equals the faster, then the
-    fuller."""
+    """Return the least utilized healthy Gpu with room.
+
+    Among equals it is the faster, then the fuller.
+    """
     fitting = [offer for offer in offers if offer.free_bytes >= need_bytes]
     if not fitting:
         largest = max(offers, key=lambda offer: offer.free_bytes, default=None)
@@ -44,7 +47,7 @@ def least_utilized(offers: Sequence[GpuOffer], need_bytes: int) -> GpuOffer | Sh
 def room_for(
     offers: Sequence[GpuOffer], count: int, need_bytes: int
 ) -> Shortage | None:
-    """None if `count` Gpus have `need_bytes` each; else the one nearest to it."""
+    """Return None if `count` Gpus have `need_bytes` each; otherwise the nearest one."""
     if len(offers) < count:
         return Shortage(None, need_bytes)
     ranked = sorted(offers, key=lambda offer: -offer.free_bytes)
@@ -55,10 +58,10 @@ def room_for(
 
 
 def fastest(offers: Sequence[GpuOffer], count: int) -> tuple[GpuOffer, ...]:
-    """The fastest `count`, in the order of their places.
+    """Return the fastest `count`, in the order of their places.
 
-    Among equals those that nobody computes on, then the least busy, then the fullest:
-    large cards stay free for what needs them.
+    Among equals come those without other processes, then the least busy, then the
+    fullest, so that large cards stay free for the jobs that need them.
     """
     ranked = sorted(
         offers,

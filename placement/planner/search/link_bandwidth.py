@@ -1,13 +1,13 @@
-"""The links between the Gpus of a Plan, and their bandwidth in bytes a second.
+"""The links between the Gpus of a Plan, and their bandwidth in bytes per second.
 
 The words are those of `nvidia-smi topo -m`. An all-reduce ring runs at the pace of its
 slowest hop (NVIDIA NCCL documentation, NCCL_P2P_LEVEL), so the bandwidth of a set of
 Gpus is that of its slowest pair. Gpus that NVLink joins through other Gpus count as
 joined, because a ring only needs neighbours. The rates are priors for one direction of
 an all-reduce: PCIe 4 x16 about 22 GB/s below one switch and half of that through the
-processor. NVLink's is two thirds of what the data sheet gives one direction
-(`telemetry/protocol/gpu_cards.py`), 200 GB/s on an A100; the same where the card is
-unknown. Cost: the number of pairs.
+processor. NVLink's is two thirds of the data sheet's rate of one direction
+(`telemetry/protocol/gpu_cards.py`), 200 GB/s on an A100. An unknown card has the same.
+Cost: the number of pairs.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ BYTES_PER_SECOND: dict[str, float] = {
     "node": 10e9,
     "sys": 8e9,
 }
-"""Best first. A pair that nobody described counts as through the processor."""
+"""Best first. A pair without a description counts as through the processor."""
 NVLINK_REACHED_RATIO = 2 / 3
 """Part of one direction's rate that all-reduce reaches (NCCL's tests report 230 of
 300 GB/s on A100 boards for large messages, less for small ones)."""
@@ -44,7 +44,7 @@ WORDS = {
     "sys": sentence("PCIe across sockets"),
     NETWORK: sentence("the network between nodes"),
 }
-"""What a link is called in a sentence."""
+"""Names of links in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class SlowestLink:
 
     @property
     def words(self) -> str:
-        """What people call it."""
+        """Return its name for people."""
         return WORDS[self.word]
 
 
@@ -64,7 +64,7 @@ BEST = SlowestLink(NVLINK, BYTES_PER_SECOND[NVLINK])
 
 
 def pair_link(a: GpuOffer, b: GpuOffer) -> SlowestLink:
-    """How two Gpus reach each other."""
+    """Return the link between two Gpus."""
     if a.node != b.node:
         speed = min(a.network_bytes_per_second, b.network_bytes_per_second)
         return SlowestLink(NETWORK, speed)
@@ -79,7 +79,7 @@ def pair_link(a: GpuOffer, b: GpuOffer) -> SlowestLink:
 
 
 def _nvlink(a: GpuOffer, b: GpuOffer) -> SlowestLink:
-    """NVLink at the pace of the slower card; the prior where neither row has it."""
+    """Return NVLink at the pace of the slower card; the prior if neither row has it."""
     cards = [one.card for one in (a, b)]
     rates = [
         card.nvlink_bytes_per_second / 2 * NVLINK_REACHED_RATIO
@@ -90,7 +90,7 @@ def _nvlink(a: GpuOffer, b: GpuOffer) -> SlowestLink:
 
 
 def slowest_link(offers: Sequence[GpuOffer]) -> SlowestLink:
-    """The slowest hop among some Gpus; the best there is for one alone."""
+    """Return the slowest hop among some Gpus; for a single one the best link."""
     pairs: list[SlowestLink] = []
     by_node: dict[str, list[GpuOffer]] = {}
     for offer in offers:
@@ -104,7 +104,9 @@ def slowest_link(offers: Sequence[GpuOffer]) -> SlowestLink:
 
 
 def joined_by_fast_links(offers: Sequence[GpuOffer]) -> bool:
-    """True if NVLink joins them all; one alone sends nothing, and is not joined."""
+    """Return whether NVLink joins them all. A single Gpu sends nothing and is not
+    joined.
+    """
     if len(offers) < 2:
         return bool(offers) and bool(offers[0].link_group)
     if len({offer.node for offer in offers}) > 1:
@@ -113,11 +115,12 @@ def joined_by_fast_links(offers: Sequence[GpuOffer]) -> bool:
 
 
 def neighbourhoods(offers: Sequence[GpuOffer]) -> list[tuple[GpuOffer, ...]]:
-    """Sets of Gpus that are closer to each other than to the rest; all of them last.
+    """Return sets of Gpus that are closer to each other than to the rest; all of them
+    last.
 
-    For each rate that some pair has: the Gpus that pairs of at least this rate join.
-    The best connected n Gpus are inside one of these wherever distances are a tree, as
-    PCIe's and sockets' are.
+    For each rate of some pair: the Gpus that pairs of at least this rate join. The best
+    connected n Gpus are inside one of these sets if distances form a tree, as those of
+    PCIe and sockets do.
     """
     if not offers:
         return []
@@ -136,7 +139,7 @@ def neighbourhoods(offers: Sequence[GpuOffer]) -> list[tuple[GpuOffer, ...]]:
 
 
 def fast_groups(offers: Sequence[GpuOffer]) -> list[tuple[GpuOffer, ...]]:
-    """Gpus of one node that NVLink joins, two or more, in the order given."""
+    """Return Gpus of one node that NVLink joins, two or more, in the given order."""
     joined = [
         (i, j)
         for (i, a), (j, b) in combinations(enumerate(offers), 2)
@@ -147,7 +150,7 @@ def fast_groups(offers: Sequence[GpuOffer]) -> list[tuple[GpuOffer, ...]]:
 
 
 def _components(count: int, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """Sets that pairs join, each in order, the first ones first."""
+    """Return sets that pairs join, each in order, the first ones first."""
     leader = list(range(count))
 
     def find(one: int) -> int:

@@ -3,10 +3,10 @@
 Order of docs/design/placement.md#order-of-choice: a fused optimizer step (free), the
 batch in pieces (free but for smaller matrix products), activations recomputed (a third
 more time), 8-bit Adam (other numbers), then the optimizer and the weights in the node's
-memory (slow) or on its drive where that memory is too small (slower), last weights in 8
-or 4 bits (other numbers; inference and LoRA only). Inference takes fewer bits before
-the node's memory, from which the weights would come for every token. Each change states
-the bytes that it saves.
+memory (slow) or, if that memory is too small, on its drive (slower), last weights in 8
+or 4 bits (other numbers; inference and LoRA only). Inference uses fewer bits before the
+node's memory, from which the weights would be read for every token. Each change has the
+bytes that it saves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ STEPPED_BY_HOST = ("momentum", "adam", "adamw", "adafactor")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLimits:
-    """What the planner may do. Every remedy may be forbidden."""
+    """The changes that the planner may make. Every remedy may be forbidden."""
 
     max_gpus: int | None = None
     fused_optimizer: bool = True
@@ -36,29 +36,30 @@ class PlanLimits:
     offload: bool = True
     quantization: bool = True
     offload_memory_bytes: int | None = None
-    """What offloading may take of a node's memory; None: not known, taken as enough."""
+    """Bytes of a node's memory for offloading; None: unknown, assumed to be enough."""
     strategies: tuple[str, ...] = ()
-    """Only these; empty: all."""
+    """Only these strategies; empty: all."""
     beaten_too: bool = False
-    """Plans that another one beats in time and in cost are shown too, as they are
-    where `strategies` are named."""
+    """Plans that another one beats in time and in cost are shown too. They always are
+    if `strategies` are named.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A workload as it would be run, and how its frozen weights are kept."""
+    """A workload with remedies applied, and the form of its frozen weights."""
 
     workload: Workload
     weights: Weights = "full"
 
     @property
     def offload(self) -> bool:
-        """Whether anything is kept off the Gpu."""
+        """Return whether anything is kept off the Gpu."""
         return self.workload.offload != "none"
 
     @property
     def severity(self) -> tuple[bool, bool, bool, bool, int]:
-        """For ranking: what hurts most, first."""
+        """Return a sort key for ranking: the most harmful remedy first."""
         changes = (self.weights != "full", self.offload)
         worse, bad = changes if self.workload.trains else changes[::-1]
         return (
@@ -72,7 +73,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """Whether a setting fits; if not, which Gpu lacks how much."""
+    """Whether a setting fits; if not, the Gpu that lacks memory and its missing
+    bytes.
+    """
 
     fits: bool
     missing_bytes: int = 0
@@ -81,19 +84,21 @@ class MemoryFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedRemedies:
-    """Which remedies make sense for this model and this strategy."""
+    """The remedies that make sense for this model and this strategy."""
 
     limits: PlanLimits
     quantizable: bool = False
-    """Inference, or training that leaves the large weights frozen."""
+    """Inference, or training that keeps the large weights frozen."""
     host_bytes: Callable[[Workload], int] | None = None
-    """What a workload that offloads keeps in one node's memory; None: no offload."""
+    """Bytes that an offloading workload keeps in one node's memory; None: no
+    offload.
+    """
     parameters: bool = False
-    """Weights too may be kept off the Gpu."""
+    """Weights may be offloaded too."""
 
 
 def stages(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]:
-    """Settings without their accumulation, mildest first."""
+    """Yield settings without their accumulation, mildest first."""
     limits = freedom.limits
     yield Setting(workload)
     recomputed = workload
@@ -114,12 +119,14 @@ def stages(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]:
         yield Setting(recomputed, "int8")
         yield Setting(recomputed, "nf4")
     if not workload.trains:
-        # Weights that come from the host for every token are the last resort.
+        # Weights that are read from the host for every token are the last resort.
         yield from _offloads(recomputed, freedom)
 
 
 def _offloads(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]:
-    """To the node's memory if it is large enough, else to its drive."""
+    """Yield offloads: to the node's memory if it is large enough, otherwise to its
+    drive.
+    """
     host = freedom.host_bytes
     if host is None or not freedom.limits.offload or workload.offload != "none":
         return
@@ -149,7 +156,9 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def accumulations(workload: Workload, replicas: int, limits: PlanLimits) -> list[int]:
-    """Numbers of equal microbatches from the asked one up to one sequence each."""
+    """Return numbers of equal microbatches from the requested one up to one sequence
+    each.
+    """
     most = -(-workload.batch // replicas)
     asked = min(workload.accumulation, most)
     if not workload.trains or not limits.accumulation:
@@ -164,7 +173,7 @@ def accumulations(workload: Workload, replicas: int, limits: PlanLimits) -> list
 
 @lru_cache(maxsize=4096)
 def in_runs(stage: Setting, count: int) -> Setting:
-    """A setting whose batch is run in so many pieces."""
+    """Return a setting whose batch is run in so many pieces."""
     if stage.workload.accumulation == count:
         return stage
     return replace(stage, workload=stage.workload.but(accumulation=count))
@@ -176,7 +185,7 @@ def search(
     freedom: AllowedRemedies,
     fit: Callable[[Setting], MemoryFit],
 ) -> tuple[Setting | None, MemoryFit]:
-    """The mildest setting that fits, or None and the best that could be done."""
+    """Return the mildest setting that fits, or None and the best possible one."""
     nearest: MemoryFit | None = None
     for stage in stages(workload, freedom):
         counts = accumulations(stage.workload, replicas, freedom.limits)
@@ -198,8 +207,11 @@ def as_mild(
     freedom: AllowedRemedies,
     fit: Callable[[Setting], MemoryFit],
 ) -> list[Setting]:
-    """Every setting that fits and neither slows the step to save memory elsewhere nor
-    changes numbers more than the mildest one that does."""
+    """Return every setting that fits and is as mild as the mildest one.
+
+    It neither slows the step to save memory elsewhere nor changes numbers more than the
+    mildest setting that fits.
+    """
     found = [mildest]
     for stage in stages(workload, freedom):
         if stage.severity[:3] <= mildest.severity[:3]:
@@ -212,8 +224,11 @@ def as_mild(
 def _fewest_pieces(
     settings: Sequence[Setting], fit: Callable[[Setting], MemoryFit]
 ) -> Setting:
-    """The first that fits; the last one does. Between the first (which may hold no
-    gradients while it computes) and the last, more pieces never need more."""
+    """Return the first setting that fits. The last one does.
+
+    Between the first (which may hold no gradients while it computes) and the last, more
+    pieces never need more.
+    """
     if fit(settings[0]).fits:
         return settings[0]
     low, high = 1, len(settings) - 1
@@ -229,7 +244,9 @@ def _fewest_pieces(
 def lighter(
     asked: Workload, setting: Setting, fits: Callable[[Setting], bool]
 ) -> Setting:
-    """The same without what a later remedy made needless, the harshest first."""
+    """Return the setting without remedies that later ones made needless, the harshest
+    first.
+    """
     for name in ("optimizer", "checkpointing", "optimizer_loop"):
         wanted = getattr(asked, name)
         if getattr(setting.workload, name) != wanted:
@@ -259,7 +276,7 @@ def explain(
 
 
 def _steps(asked: Workload, setting: Setting) -> list[tuple[str, Setting]]:
-    """One changed field after another, in the order they are worth trying."""
+    """Return one changed field after another, in the order in which they are tried."""
     steps: list[tuple[str, Setting]] = []
     at = asked
     chosen = setting.workload
@@ -302,7 +319,7 @@ def _steps(asked: Workload, setting: Setting) -> list[tuple[str, Setting]]:
 
 
 def _kept_away(chosen: Workload) -> str:
-    """Return what an offload keeps where."""
+    """Return which states an offload keeps, and where."""
     in_memory = chosen.offload == "cpu"
     if chosen.trains and chosen.offload_parameters:
         return (
@@ -327,9 +344,9 @@ Ask = tuple[str, Workload]
 
 
 def smaller_asks(workload: Workload, fixed_length: bool) -> list[list[Ask]]:
-    """Changes of the question itself: ladders of shorter, fewer, halved.
+    """Return changes of the request itself: lists of shorter, fewer, halved.
 
-    Within a ladder each change asks for less than the one before it.
+    Within a list each change requests less than the one before it.
     """
     lengths: list[Ask] = []
     batches: list[Ask] = []
@@ -358,7 +375,9 @@ def smaller_asks(workload: Workload, fixed_length: bool) -> list[list[Ask]]:
 
 
 def allowed_again(limits: PlanLimits) -> list[tuple[str, PlanLimits]]:
-    """Remedies that were forbidden, mildest first, each added to those before it."""
+    """Return remedies that were forbidden, mildest first, each added to those before
+    it.
+    """
     words = {
         "fused_optimizer": sentence("the fused optimizer step"),
         "accumulation": sentence("accumulation allowed"),
@@ -380,9 +399,9 @@ def allowed_again(limits: PlanLimits) -> list[tuple[str, PlanLimits]]:
 def first_or_none(
     ladders: Sequence[Sequence[Ask]], fits: Callable[[Workload], bool]
 ) -> str:
-    """The smallest change that fits, in words; empty if none does.
+    """Return the smallest change that fits, in words; empty if none does.
 
-    Where a ladder's last change does not fit, none of it does.
+    If a list's last change does not fit, none of it does.
     """
     for ladder in ladders:
         if fits(ladder[-1][1]):

@@ -1,11 +1,12 @@
-"""Is it worth moving a running Job to a better Plan? (docs/design/placement.md#moving)
+"""Whether it is worth moving a running Job to a better Plan.
 
-gain = (seconds a step now - seconds a step then) x steps left;
-cost = pause + bytes that change owner / bandwidth.
-Move iff gain > 1.25 x cost. With an unknown number of steps left it is the ski rental
-problem: move once the regret accumulated since a better Plan existed reaches the cost;
-that is never worse than twice the best (Karlin, Manasse, Rudolph, Sleator, "Competitive
-snoopy caching", Algorithmica 3, 1988).
+See docs/design/placement.md#moving.
+
+gain = (seconds a step now - seconds a step then) x steps left; cost = pause + bytes
+that change owner / bandwidth. Move iff gain > 1.25 x cost. With an unknown number of
+steps left it is the ski rental problem: move once the regret accumulated since a better
+Plan existed reaches the cost. That is never worse than twice the best (Karlin, Manasse,
+Rudolph, Sleator, "Competitive snoopy caching", Algorithmica 3, 1988).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,9 @@ from dataclasses import dataclass
 from telemetry.protocol.sentences import sentence
 
 MARGIN_RATIO = 0.25
-"""A move must pay for itself by this much, because predictions are rough."""
+"""Least ratio of gain to cost, because predictions are rough."""
 HOLD_DOWN_FACTOR = 10.0
-"""No second move before this many costs of the last one have passed."""
+"""Number of costs of the last move that must pass before another move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class MoveBenefit:
 
     move: bool
     gain_seconds: float
-    """Predicted; with an unknown horizon the regret so far."""
+    """Predicted gain; with an unknown number of steps the regret so far."""
     cost_seconds: float
     reason: str
 
@@ -33,7 +34,7 @@ class MoveBenefit:
 def move_cost_seconds(
     *, bytes_moved: float, bytes_per_second: float, pause_seconds: float
 ) -> float:
-    """What a move costs: stop, save, relaunch, and move state between Gpus.
+    """Return the cost of a move: stop, save, relaunch, and move state between Gpus.
 
     >>> move_cost_seconds(bytes_moved=20e9, bytes_per_second=20e9, pause_seconds=30)
     31.0
@@ -53,9 +54,10 @@ def decide_move(
     margin_ratio: float = MARGIN_RATIO,
     hold_down_factor: float = HOLD_DOWN_FACTOR,
 ) -> MoveBenefit:
-    """Should a Job move at its next step boundary?
+    """Decide whether a Job moves at its next step boundary.
 
-    `steps_left` None: unknown; then `regret_seconds` is what staying has already lost.
+    `steps_left` None: unknown; then `regret_seconds` is the time already lost by
+    staying.
     """
     hold = hold_down_factor * last_move_cost_seconds
     known = steps_left is not None
@@ -110,10 +112,10 @@ def restart_cost_seconds(
     bytes_moved: float = 0.0,
     bytes_per_second: float = 1.0,
 ) -> float:
-    """What stopping a Job and starting it elsewhere costs.
+    """Return the cost of stopping a Job and starting it at another place.
 
-    From the start: the steps that were done are done again, at the new pace. From its
-    own checkpoint: its state is read again.
+    From the start: the finished steps are repeated at the new pace. From its own
+    checkpoint: its state is read again.
 
     >>> restart_cost_seconds(
     ...     pause_seconds=30, steps_done=100, step_seconds_new=0.5, from_start=True
@@ -154,7 +156,7 @@ def regret_after(
 def bytes_changing_owner(
     now: Mapping[int, str], new: Mapping[int, str], layer_bytes: Sequence[float]
 ) -> float:
-    """Bytes that must travel when layers move: those whose Gpu (uuid) changes.
+    """Return the bytes to transfer when layers move: those whose Gpu (uuid) changes.
 
     >>> bytes_changing_owner({0: "a", 1: "a"}, {0: "a", 1: "b"}, [5.0, 7.0])
     7.0

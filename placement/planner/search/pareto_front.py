@@ -1,15 +1,17 @@
 """Stages over Gpus of unequal speed: exact for sum of stages + (m - 1) x the largest.
 
-A dynamic program over (Gpus taken of each class, layers placed) that keeps the Pareto
-front of (sum, largest). The largest stage lies between the smallest possible one (known
-from `chain_split.py`) and what the best iteration so far allows; with many microbatches
-that range is narrow, and three bounds cut nearly everything:
+A dynamic program over (Gpus taken of each class, layers placed) keeps the Pareto front
+of (sum, largest). The largest stage lies between the smallest possible one (known from
+`chain_split.py`) and the largest that the best known iteration allows. With many
+microbatches that range is narrow, and three bounds cut nearly everything:
 
-* time: what the Gpus left over can do within the largest stage must cover the rest;
+* time: the work that the remaining Gpus can do within the largest stage must cover the
+  rest;
 * memory: so must their bytes, with one microbatch in flight;
-* cost: the rest takes at least as long as if it could be poured, fastest Gpus first.
+* cost: the rest takes at least as long as if it could be divided freely, fastest Gpus
+  first.
 
-None of them ever drops a pipeline that is better than the best one known.
+None of them ever drops a pipeline that is better than the best known one.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,39 +21,40 @@ from dataclasses import dataclass
 from placement.planner.search.count_vectors import Lattice
 
 ROUNDING_RATIO = 1e-12
-"""An iteration must be shorter by more than this to count as shorter."""
+"""An iteration counts as shorter only if the difference is larger."""
 
 Step = tuple[int, int, int, float]
 """(class, first layer, one past the last, seconds)."""
 Point = tuple[float, float, "Point | None", Step | None]
-"""(sum, largest, the point before, its last stage)."""
+"""(sum, largest, the previous point, its last stage)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontProblem:
-    """What one number of stages has to be searched with."""
+    """The search problem for one number of stages."""
 
     counts: Sequence[int]
-    """Gpus of each class."""
+    """Number of Gpus of each class."""
     speeds: Sequence[float]
-    """Of each class."""
+    """Speed of each class."""
     frees: Sequence[int]
-    """Bytes, of each class."""
+    """Free bytes of each class."""
     times: Sequence[float]
     """Prefix sums of seconds at speed 1."""
     least_bytes: Sequence[float]
-    """Prefix sums of bytes that layers need on any stage."""
+    """Prefix sums of the bytes that layers need on any stage."""
     reach: Callable[[int, int, int], tuple[int, bool]]
-    """(first, class, stage) -> the largest `last` short of the end that fits, and
-    whether the end does."""
+    """(first, class, stage) -> the largest fitting `last` before the end, and whether
+    the end fits.
+    """
     microbatches: int
     stages: int
     least: int
-    """At least this many stages."""
+    """Least number of stages."""
 
 
 class FrontSearch:
-    """One search. `complete` is False where it was given up for its size."""
+    """One search. `complete` is False if it was stopped because of its size."""
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class FrontSearch:
         self.high = self._high()
 
     def _high(self) -> float:
-        """No stage may be longer than this if the iteration is to be shorter."""
+        """Return the longest stage with which the iteration can be shorter."""
         problem = self.problem
         longest = problem.times[-1] / min(problem.speeds)
         if self.scale == 0:
@@ -83,7 +86,9 @@ class FrontSearch:
         return min(longest, max(0.0, (self.beat - least_sum) / self.scale))
 
     def search(self) -> list[Step] | None:
-        """Stages of the shortest iteration below `beat_seconds`; None: none found."""
+        """Return stages of the shortest iteration below `beat_seconds`; None if none
+        was found.
+        """
         fronts: dict[int, dict[int, list[Point]]] = {0: {0: [(0.0, 0.0, None, None)]}}
         for stage, codes in enumerate(self.lattice.levels):
             for code in codes:
@@ -133,7 +138,7 @@ class FrontSearch:
                         self.left, self.complete = 0, False
                         return
                 total = point[0] + seconds
-                # With one microbatch the largest stage costs nothing more.
+                # With one microbatch the largest stage has no additional cost.
                 largest = max(point[1], seconds) if self.scale else 0.0
                 bound = total + rest + self.scale * max(largest, self.low)
                 if bound >= self.beat:
@@ -146,12 +151,14 @@ class FrontSearch:
                     self._beat(total + self.scale * largest)
 
     def _beat(self, seconds: float) -> None:
-        """A shorter iteration was found: everything must beat that now."""
+        """Record a shorter iteration, which all further ones must beat."""
         self.beat = seconds * (1 - ROUNDING_RATIO)
         self.high = self._high()
 
     def _rest(self, code: int, taken: int) -> tuple[list[float], float]:
-        """Speeds (fastest first) and bytes of the Gpus that may still be used."""
+        """Return speeds (fastest first) and bytes of the Gpus that may still be
+        used.
+        """
         problem = self.problem
         counts = []
         for count in problem.counts:
@@ -173,7 +180,9 @@ class FrontSearch:
         return known
 
     def _poured(self, work: float, speeds: Sequence[float]) -> float:
-        """Least sum of stage seconds for the rest, no stage longer than `high`."""
+        """Return the least sum of stage seconds for the rest, with no stage longer than
+        `high`.
+        """
         spent = 0.0
         for speed in speeds:
             if work <= self.high * speed:

@@ -1,15 +1,15 @@
 """Stages of a pipeline over unequal Gpus: the shortest iteration that fits.
 
-Stage i of p keeps min(p - i, m) microbatches of activations (1F1B) or all m (GPipe);
-iteration = sum of stage times + (m - 1) x the largest (docs/design/placement.md#time).
-Where torch runs it a stage also holds what it gets and what it sends
-(pipeline_schedule.py): the first gets nothing from a stage before, the last sends
-nothing on.
+Stage i of p keeps min(p - i, m) microbatches of activations (1F1B) or all m (GPipe).
+Iteration = sum of stage times + (m - 1) x the largest (docs/design/placement.md#time).
+If torch runs it, a stage also holds the tensors that it receives and sends
+(pipeline_schedule.py). The first stage receives nothing, and the last one sends
+nothing.
 
-For each p the split with the smallest largest stage is exact (chain_split.py). Where
-Gpus differ in speed the sum depends on the split too; then `pareto_front.py` searches
-further, exact for the whole iteration. It gives up after a budget of steps, and the
-answer says so.
+For each p the split with the smallest largest stage is exact (chain_split.py). If Gpus
+differ in speed, the sum depends on the split too. Then `pareto_front.py` searches
+further, exact for the whole iteration. It stops after a budget of steps, and the answer
+reports that.
 """
 
 from bisect import bisect_right
@@ -27,14 +27,16 @@ from placement.planner.search.chain_split import (
 from placement.planner.search.pareto_front import FrontProblem, FrontSearch, Step
 
 FRONT_BUDGET = 60_000
-"""Most steps of the exact search over unequal speeds, where somebody waits for it."""
+"""Most steps of the exact search over unequal speeds, if a person waits for it."""
 ROUNDING_BYTES = 1.0
-"""More than sums of a model's bytes are off by, once they have been multiplied."""
+"""Upper bound of the rounding error in sums of a model's bytes after a
+multiplication.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineProblem:
-    """Layers and Gpus of one pipeline. Bytes, seconds at speed 1."""
+    """Layers and Gpus of one pipeline. Bytes, and seconds at speed 1."""
 
     state_bytes: Sequence[float]
     """Per layer: weights, gradients, optimizer."""
@@ -48,37 +50,42 @@ class PipelineProblem:
     gpipe: bool = False
     """All microbatches are in flight at once."""
     moment_bytes: Sequence[float] = ()
-    """Per layer: more that is alive for a moment; a stage needs its largest."""
+    """Per layer: additional bytes alive for a moment. A stage needs its largest."""
     copy_bytes: Sequence[float] = ()
-    """Per layer: 16-bit weights that autocast holds till the stage's forward ends."""
+    """Per layer: 16-bit weights that autocast holds until the stage's forward ends."""
     step_bytes: Sequence[float] = ()
-    """Per layer: temporaries of the optimizer's step, when activations are gone."""
+    """Per layer: temporaries of the optimizer's step, after activations are freed."""
     fixed_bytes: float = 0
-    """Per Gpu in use: context and workspaces."""
+    """Per used Gpu: context and workspaces."""
     tied_bytes: float = 0
-    """States of the head's copy of a tied table, where the table is elsewhere."""
+    """States of the head's copy of a tied table, if the table is on another stage."""
     border_bytes: float = 0
-    """Activations of one microbatch that go over a cut, where torch runs it; 0: what
-    passes between stages is not counted."""
+    """Activations of one microbatch that are sent over a cut, if torch runs it; 0:
+    tensors that pass between stages are not counted.
+    """
     saved_border_bytes: float = 0
-    """The part of it that each layer's activations have counted, as its input."""
+    """The part of it that each layer's activations already have as its input."""
     trains: bool = True
-    """Gradients come back over the cut."""
+    """Gradients are sent back over the cut."""
     gpipe_if_few: bool = False
-    """torch refuses 1F1B with fewer microbatches than stages; GPipe is run then."""
+    """torch refuses 1F1B with fewer microbatches than stages, and GPipe runs
+    instead.
+    """
     scale: float = 1.0
-    """What tensor bytes are multiplied by for the allocator's slack."""
+    """Factor of tensor bytes for the allocator's slack."""
 
     def in_flight(self, stage: int, stages: int) -> int:
-        """Microbatches whose activations stage i of p keeps at once."""
+        """Return the microbatches whose activations stage i of p keeps at once."""
         few = self.gpipe_if_few and self.microbatches < stages
         if self.gpipe or few:
             return self.microbatches
         return min(stages - stage, self.microbatches)
 
     def least_bytes(self, stages: int) -> float:
-        """Less than what so many stages need together, at once: one microbatch of each
-        layer, buffers at each cut."""
+        """Return a quick lower bound of the total need of so many stages.
+
+        It has one microbatch of each layer, and buffers at each cut.
+        """
         layers = sum(self.state_bytes) + sum(self.activation_bytes)
         buffers = self.microbatches * (2 if self.trains else 1) * self.border_bytes
         buffers -= self.saved_border_bytes
@@ -86,8 +93,12 @@ class PipelineProblem:
         return (layers + cuts) * self.scale * (1 - 1e-9) + stages * self.fixed_bytes
 
     def passing_bytes(self, first: int, last: int, in_flight: int) -> float:
-        """At most what a stage of layers [first, last) holds of what passes: receive
-        buffers, outputs in flight and one that is being sent (pipeline_schedule.py)."""
+        """Return an upper bound of the passing tensors that a stage of layers [first,
+        last) holds.
+
+        They are receive buffers, outputs in flight and one that is being sent
+        (pipeline_schedule.py).
+        """
         border, total = self.border_bytes, 0.0
         if first > 0:
             sent = border if self.trains else 0.0
@@ -100,23 +111,23 @@ class PipelineProblem:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSplit:
-    """The best pipeline found: pieces in stage order; load = stage seconds."""
+    """The best pipeline: pieces in the order of stages; load = stage seconds."""
 
     pieces: tuple[Piece, ...]
     iteration_seconds: float
     exact: bool
-    """False: the largest stage is the smallest possible, the sum perhaps not."""
+    """False: the largest stage is the smallest possible, but perhaps not the sum."""
     probes: int
     steps: int
 
     @property
     def stage_seconds(self) -> tuple[float, ...]:
-        """Seconds per microbatch of each stage."""
+        """Return the seconds per microbatch of each stage."""
         return tuple(piece.load for piece in self.pieces)
 
 
 def iteration_seconds(stage_seconds: Sequence[float], microbatches: int) -> float:
-    """sum t_i + (m - 1) max t_i.
+    """Return sum t_i + (m - 1) max t_i.
 
     >>> iteration_seconds([75, 81, 80], 8)
     803
@@ -125,7 +136,9 @@ def iteration_seconds(stage_seconds: Sequence[float], microbatches: int) -> floa
 
 
 class SegmentMemory:
-    """Which segments fit: prefix sums, and cached reaches that no bound changes."""
+    """Whether segments fit: prefix sums, and cached reaches that do not depend on a
+    bound.
+    """
 
     def __init__(self, problem: PipelineProblem, frees: Sequence[int]) -> None:
         self.problem = problem
@@ -146,7 +159,7 @@ class SegmentMemory:
         self._reach: dict[tuple[int, int, int], tuple[int, bool]] = {}
 
     def need_bytes(self, first: int, last: int, in_flight: int) -> float:
-        """Bytes of a stage of layers [first, last)."""
+        """Return the bytes of a stage of layers [first, last)."""
         problem = self.problem
         tensors = self.states[last] - self.states[first]
         running = in_flight * (self.activations[last] - self.activations[first])
@@ -161,16 +174,16 @@ class SegmentMemory:
         if problem.border_bytes:
             tensors += self._passes(first, last, in_flight)
         if problem.scale != 1.0:
-            # Not otherwise: whole numbers stay whole, however large.
+            # Only then, so that whole numbers stay whole at any size.
             tensors *= problem.scale
         return tensors + problem.fixed_bytes
 
     def reach(self, first: int, kind: int, in_flight: int) -> tuple[int, bool]:
-        """What fits on a Gpu of the class: (the largest `last` short of the end such
-        that [first, last) does, whether [first, end) does).
+        """Return what fits on a Gpu of the class.
 
-        The end is apart because the last stage sends nothing on: it may fit where one
-        layer less does not.
+        It is (the largest `last` before the end such that [first, last) fits, whether
+        [first, end) fits). The end is separate because the last stage sends nothing: it
+        may fit even if one layer less does not.
         """
         key = (first, kind, in_flight)
         known = self._reach.get(key)
@@ -191,7 +204,9 @@ class SegmentMemory:
         return low, whole
 
     def _passes(self, first: int, last: int, in_flight: int) -> float:
-        """`PipelineProblem.passing_bytes`, which knows only whether an end is there."""
+        """Return `PipelineProblem.passing_bytes`, which depends only on whether an end
+        is there.
+        """
         key = (first > 0, last < len(self.problem.state_bytes), in_flight)
         known = self._passing.get(key)
         if known is None:
@@ -200,9 +215,12 @@ class SegmentMemory:
         return known
 
     def _bracket(self, first: int, free: int, in_flight: int) -> tuple[int, int, bool]:
-        """Between which ends short of the last one the reach lies, and whether the last
-        one may fit: as if each moment were the largest, and as if it were the smallest.
-        One layer more on each side, because quotients are rounded."""
+        """Return the ends before the last one between which the reach lies.
+
+        Also return whether the last one may fit. The bounds assume that each moment is
+        the largest, and that it is the smallest. There is one more layer on each side,
+        because quotients are rounded.
+        """
         problem = self.problem
         end = len(problem.state_bytes)
         room: float = free - problem.fixed_bytes
@@ -234,7 +252,7 @@ def _prefix(values: Sequence[float]) -> list[float]:
 
 
 def _largest_of_runs(values: Sequence[float]) -> list[list[float]]:
-    """Sparse table: row k holds the largest of each run of 2^k values."""
+    """Return a sparse table: row k has the largest of each run of 2^k values."""
     if not values:
         return []
     rows = [list(values)]
@@ -255,10 +273,10 @@ def split_pipeline(
     least_stages: int = 1,
     budget: int | None = FRONT_BUDGET,
 ) -> PipelineSplit | None:
-    """The pipeline with the shortest iteration that fits; None if none does.
+    """Return the pipeline with the shortest iteration that fits; None if none does.
 
-    Tries every number of stages; a solution found for p that uses fewer is valid for
-    fewer, where stages keep less. `budget` None: exact however long it takes.
+    Tries every number of stages. A solution found for p that uses fewer is valid for
+    fewer, in which stages keep less. `budget` None: exact, without a limit of time.
     """
     keys = list(zip(problem.free_bytes, problem.speeds, strict=True))
     classes = classes_of(keys)
@@ -314,7 +332,7 @@ def _front(
     stages: int,
     least: int,
 ) -> FrontProblem:
-    """The same pipeline, as `pareto_front.py` wants it."""
+    """Return the same pipeline in the form for `pareto_front.py`."""
     flights = [problem.in_flight(stage, stages) for stage in range(stages)]
     needed = [
         (state + kept) * problem.scale
@@ -327,7 +345,7 @@ def _front(
         speeds=speeds,
         frees=memory.frees,
         times=times,
-        # A little less than the sum, so that rounding drops nothing that fits.
+        # Slightly less than the sum, so that rounding drops nothing that fits.
         least_bytes=[value * (1 - 1e-9) for value in _prefix(needed)],
         reach=lambda first, kind, stage: memory.reach(first, kind, flights[stage]),
         microbatches=problem.microbatches,
@@ -337,7 +355,7 @@ def _front(
 
 
 def _pieces(steps: Sequence[Step], classes: Sequence[Sequence[int]]) -> Split:
-    """In each class Gpus are handed out in their order."""
+    """Return pieces. In each class Gpus are assigned in their order."""
     used = [0] * len(classes)
     pieces = []
     for kind, first, last, seconds in steps:
@@ -347,7 +365,9 @@ def _pieces(steps: Sequence[Step], classes: Sequence[Sequence[int]]) -> Split:
 
 
 def _fewest(problem: PipelineProblem, most: int) -> int:
-    """Fewer stages than this have too little room together; more than `most`: all."""
+    """Return the fewest stages that have enough room together; more than `most` if all
+    lack it.
+    """
     room = sorted(problem.free_bytes, reverse=True)
     for stages in range(1, most + 1):
         if problem.least_bytes(stages) <= sum(room[:stages]):
@@ -361,7 +381,7 @@ def _ceiling(
     speeds: Sequence[float],
     best_seconds: float,
 ) -> float:
-    """No stage may be longer than this if the iteration is to beat the best one."""
+    """Return the longest stage with which the iteration can beat the best one."""
     slowest = times[-1] / min(speeds)
     if best_seconds == float("inf") or problem.microbatches == 1:
         return slowest * (1 + 1e-9)

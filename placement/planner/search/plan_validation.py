@@ -1,9 +1,9 @@
 """Validate a Plan against its own promises, independently of the planner.
 
-Checks against the Gpus as they are offered now: every layer exactly once in each copy
-of the model, one rank a Gpu, nobody over the memory that may be used, tensor-parallel
-ranks inside fast links, degrees that multiply to the ranks, a batch whose samples are
-each processed exactly once, parts that add up. It shares no code with the planner.
+Checks against the present offers of the Gpus: every layer exactly once in each copy of
+the model, one rank per Gpu, no rank over the usable memory, tensor-parallel ranks
+inside fast links, degrees that multiply to the ranks, a batch whose samples are each
+processed exactly once, and parts that add up. It shares no code with the planner.
 """
 
 import math
@@ -26,7 +26,7 @@ Seat = tuple[int, int, int]
 def validate(
     plan: Plan, offers: Sequence[GpuOffer], spec: ModelSpec | None = None
 ) -> None:
-    """Raise PlanInvalid with everything that is wrong."""
+    """Raise PlanInvalid with all problems."""
     problems = plan_problems(plan, offers, spec)
     if problems:
         raise PlanInvalid(problems)
@@ -86,19 +86,21 @@ def _shard_problems(
 
 
 def _degrees(plan: Plan) -> tuple[int, int, int]:
-    """(tensor, pipeline, data) as they are launched."""
+    """Return (tensor, pipeline, data) degrees of the launch."""
     keys = ("tensor_degree", "pipeline_degree", "data_degree")
     tensor, stages, copies = (int(plan.launch.get(key, 0)) for key in keys)
     return tensor, stages, copies * _context(plan)
 
 
 def _context(plan: Plan) -> int:
-    """Ranks that share each sequence: copies of the weights, not of the batch."""
+    """Return the ranks that share each sequence: copies of the weights, not of the
+    batch.
+    """
     return int(plan.launch.get("context_degree", 1))
 
 
 def _launch_problems(plan: Plan) -> list[str]:
-    """Return the differences between the launch and the Plan shown."""
+    """Return the differences between the launch and the Plan."""
     launch: Mapping[str, Any] = plan.launch
     count = len(plan.shards)
     problems = []
@@ -141,7 +143,9 @@ def _launch_problems(plan: Plan) -> list[str]:
 
 
 def _seat_problems(plan: Plan) -> list[str]:
-    """Each (stage, replica, tensor rank) exactly once, tensor ranks counting first."""
+    """Check that each (stage, replica, tensor rank) exists once, tensor ranks counting
+    first.
+    """
     tensor, stages, copies = _degrees(plan)
     seats = [(s.stage, s.replica, s.tensor_rank) for s in plan.shards]
     wanted = [
@@ -158,7 +162,9 @@ def _pieces(shard: Shard) -> tuple[tuple[int, int], ...]:
 
 
 def _layer_problems(plan: Plan) -> list[str]:
-    """Each copy of the model has every layer once, cut where it says."""
+    """Check that each copy of the model has every layer once, with the declared
+    cuts.
+    """
     times: dict[tuple[int, int], list[int]] = {}
     for shard in plan.shards:
         mine = times.setdefault(
@@ -183,7 +189,7 @@ def _layer_problems(plan: Plan) -> list[str]:
 
 
 def _bound_problems(plan: Plan) -> list[str]:
-    """Pieces follow each other round the stages, as they are launched."""
+    """Check that pieces rotate through the stages as they are launched."""
     by_stage = {shard.stage: _pieces(shard) for shard in plan.shards}
     rows = [by_stage[stage] for stage in sorted(by_stage)]
     virtual = plan.launch.get("virtual_stages", 1)
@@ -209,7 +215,7 @@ def _bound_problems(plan: Plan) -> list[str]:
 
 
 def _share_problems(plan: Plan) -> list[str]:
-    """ZeRO-1: the shares of the optimizer state make one whole."""
+    """Check, for ZeRO-1, that the shares of the optimizer state add up to one."""
     if not STRATEGIES[plan.strategy].uneven_shares:
         return []
     shares = [shard.share_ratio for shard in plan.shards]
@@ -227,8 +233,10 @@ def _share_problems(plan: Plan) -> list[str]:
 
 
 def _link_problems(plan: Plan, by_uuid: Mapping[str, GpuOffer]) -> list[str]:
-    """Ranks that cut one layer are joined by fast links, directly or round. Inference
-    sends little, so there they are of one node at least."""
+    """Check that fast links join ranks that cut one layer, directly or indirectly.
+
+    Inference sends little, so there the ranks must only be on one node.
+    """
     if not plan.workload.trains and len(plan.nodes) == 1:
         return []
     teams: dict[tuple[int, int], list[GpuOffer]] = {}
@@ -247,7 +255,7 @@ def _link_problems(plan: Plan, by_uuid: Mapping[str, GpuOffer]) -> list[str]:
 
 
 def _reached(start: GpuOffer, everybody: Sequence[GpuOffer]) -> set[str]:
-    """Gpus of a node that fast links lead to from one."""
+    """Return the Gpus of a node that fast links reach from one."""
     near: dict[str, set[str]] = {}
     for a, b in combinations([one for one in everybody if one.node == start.node], 2):
         grouped = bool(a.link_group) and a.link_group == b.link_group
@@ -264,7 +272,9 @@ def _reached(start: GpuOffer, everybody: Sequence[GpuOffer]) -> set[str]:
 
 
 def _batch_problems(plan: Plan) -> list[str]:
-    """The microbatches of all copies make one batch, none of them for nothing."""
+    """Check that the microbatches of all copies make up one batch, and none is
+    empty.
+    """
     if not plan.workload.trains:
         return []
     runs = max(plan.launch.get("microbatches", 1), plan.workload.accumulation)
@@ -279,7 +289,7 @@ def _batch_problems(plan: Plan) -> list[str]:
 
 
 def _time_problems(plan: Plan, by_uuid: Mapping[str, GpuOffer]) -> list[str]:
-    """Seconds and quota are sums of what they are made of."""
+    """Check that seconds and quota are the sums of their parts."""
     parts = (plan.compute_seconds, plan.communication_seconds, plan.bubble_seconds)
     problems = []
     if any(not math.isfinite(part) or part < -SECONDS_TOLERANCE for part in parts):
@@ -298,7 +308,7 @@ def _time_problems(plan: Plan, by_uuid: Mapping[str, GpuOffer]) -> list[str]:
 
 
 def _model_problems(plan: Plan, spec: ModelSpec) -> list[str]:
-    """It is a Plan for this model, and its layers can be cut as it says."""
+    """Check that it is a Plan for this model, and that its layers can be cut so."""
     problems = []
     if plan.layer_count != len(spec.layers):
         problems.append("the plan has another number of layers than the model")

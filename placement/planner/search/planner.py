@@ -1,12 +1,12 @@
-"""The table of contents of placement: from a model and Gpus to ranked Plans.
+"""Plan: from a model and Gpus to ranked Plans.
 
-`plan` asks, Node by Node (a Job runs on one Node), for each strategy: does it fit the
-memory that is really free, what must change for it to fit, how long is a step? What
-loses says why. Where the speed of the network between Nodes is known, copies and
-stages may span Nodes too; such Plans say so. Plans that another one beats in time and
-in cost are not shown (trade_off.py). The others are ranked by time x cost, and between
-equals by docs/design/placement.md#order-of-choice. A wish changes the order
-(objective.py).
+For each Node (a Job runs on one Node) and each strategy, `plan` determines whether it
+fits the free memory, the changes with which it fits, and the time of a step. Rejected
+strategies have a reason. If the speed of the network between Nodes is known, copies and
+stages may span Nodes too; such Plans have a note. Plans that another one beats in time
+and in cost are not shown (trade_off.py). The others are ranked by time x cost, and
+between equals by docs/design/placement.md#order-of-choice. An objective changes the
+order (objective.py).
 
 Keys of `Plan.launch`: engine, strategy, nproc, gpu_uuids, nodes, fast_links, task,
 batch, microbatch, sequence_length, accumulation, precision, optimizer, optimizer_loop,
@@ -77,13 +77,13 @@ from telemetry.protocol.sentences import counted, sentence
 
 MOST_OFFERS = 1024
 FEW_ACROSS = 16
-"""Up to so many Gpus of several Nodes stages of unequal length are searched too."""
+"""Up to this many Gpus of several Nodes, stages of unequal length are searched too."""
 MOST_NODES = 8
-"""Unlike Nodes that are searched one by one."""
+"""Most unlike Nodes that are searched one by one."""
 Quantize = Callable[[ModelSpec, Weights], ModelSpec]
 Found = list[Plan] | RejectedStrategy | StrategyUnfit
 Rival = Plan | RejectedStrategy | None
-"""What the pipeline search, which comes before, has found."""
+"""The result of the pipeline search, which comes before."""
 
 
 def _copies(strategy: Strategy) -> Callable[[SearchContext, Rival], Found]:
@@ -100,7 +100,7 @@ SEARCHES: dict[Strategy, Callable[[SearchContext, Rival], Found]] = {
     TENSOR: lambda hunt, _rival: tensor(hunt),
     HYBRID: lambda hunt, _rival: hybrid(hunt),
 }
-"""How GPUs are chosen for each strategy of a Plan."""
+"""The search for the GPUs of each strategy of a Plan."""
 
 
 def plan(
@@ -202,7 +202,9 @@ def _sensible(ranked: Sequence[Plan]) -> bool:
 def _everywhere(
     base: SearchContext, usable: Sequence[GpuOffer]
 ) -> tuple[list[Plan], list[RejectedStrategy]]:
-    """Every Node by itself, in the subsets that the wish is about; then across."""
+    """Return every Node separately, in the subsets for the objective; then several
+    Nodes.
+    """
     plans: list[Plan] = []
     refusals: list[RejectedStrategy] = []
     by_node: dict[str, list[GpuOffer]] = {}
@@ -230,8 +232,11 @@ def _everywhere(
 def _unlike_nodes(
     nodes: Iterable[Sequence[GpuOffer]],
 ) -> list[tuple[GpuOffer, ...]]:
-    """The first node of each kind, as long as there are not too many kinds: of more
-    than `MOST_NODES` those with the most arithmetic. Plans of equal nodes are equal."""
+    """Return the first node of each kind, if there are not too many kinds.
+
+    Of more than `MOST_NODES` those with the most arithmetic are used. Plans of equal
+    nodes are equal.
+    """
     kinds: dict[object, tuple[GpuOffer, ...]] = {}
     for here in nodes:
         groups = list(dict.fromkeys(offer.link_group for offer in here))
@@ -252,7 +257,7 @@ def _unlike_nodes(
 
 
 def _kind(offer: GpuOffer) -> tuple[object, ...]:
-    """All that makes a difference to a Plan of one node but names."""
+    """Return all properties of a Gpu except names that affect a Plan of one node."""
     return (
         offer.name,
         offer.gpu_class,
@@ -269,14 +274,16 @@ def _kind(offer: GpuOffer) -> tuple[object, ...]:
 
 
 def _in_place(offers: Iterable[GpuOffer]) -> list[GpuOffer]:
-    """By Node and index, however they were listed."""
+    """Return the offers by Node and index, regardless of their order in the list."""
     return sorted(offers, key=lambda offer: (offer.node, offer.index, offer.uuid))
 
 
 def _subsets(
     here: tuple[GpuOffer, ...], wish: Wish | None
 ) -> list[tuple[GpuOffer, ...]]:
-    """Gpus worth planning by themselves: the healthy, the idle, the cheap; and all."""
+    """Return Gpus that are planned separately: the healthy, the idle, the cheap; and
+    all.
+    """
     found = [
         here,
         tuple(offer for offer in here if not offer.health),
@@ -291,7 +298,9 @@ def _subsets(
 def plan_among(
     comfortable: SearchContext, strategies: Sequence[str]
 ) -> tuple[list[Plan], list[RejectedStrategy]]:
-    """Plans and Refusals on some Gpus: by the likely need, or else the least one."""
+    """Return Plans and Refusals on some Gpus: by the likely need, or else the least
+    one.
+    """
     tight = replace(comfortable, tight=True)
     wanted = comfortable.limits.strategies
     workload = comfortable.asked
@@ -323,7 +332,7 @@ def plan_among(
 
 
 def _without_twins(plans: Sequence[Plan]) -> list[Plan]:
-    """Subsets of Gpus may lead to the same Plan twice."""
+    """Remove duplicates, because subsets of Gpus may lead to the same Plan."""
     kept: dict[object, Plan] = {}
     for one in plans:
         key = (one.title, one.gpu_uuids, one.bounds, one.workload.accumulation)
@@ -334,7 +343,7 @@ def _without_twins(plans: Sequence[Plan]) -> list[Plan]:
 def _merged(
     refusals: Sequence[RejectedStrategy], planned: set[str]
 ) -> tuple[RejectedStrategy, ...]:
-    """One Refusal per strategy: that of the Node which came nearest.
+    """Return one Refusal per strategy: that of the Node that came nearest.
 
     A strategy that some Node can run is not refused, except GPipe's comparison.
     """
@@ -355,10 +364,10 @@ def _nearness(one: RejectedStrategy) -> tuple[bool, int, str]:
 
 
 def quantizer_of(spec: ModelSpec, workload: Workload) -> Quantize | None:
-    """How this model's weights go into fewer bits; None where they must not.
+    """Return how this model's weights are quantized; None if they must not be.
 
-    Only weights that are never stepped: those of inference, and those that LoRA
-    leaves frozen.
+    Only weights that are never stepped: those of inference, and the frozen ones of
+    LoRA.
     """
     parts = [part for layer in spec.layers for part in layer.parts]
     large = [part for part in parts if part.component in ("attention", "mlp")]
@@ -380,9 +389,10 @@ def quantizer_of(spec: ModelSpec, workload: Workload) -> Quantize | None:
 
 
 def even_batches(workload: Workload, gpus: int) -> tuple[int, ...]:
-    """Return the nearest batches that go round all Gpus, the smaller one first.
+    """Return the nearest batches that divide evenly over all Gpus, the smaller one
+    first.
 
-    (): what was asked for goes round more than half of them evenly.
+    (): the requested batch divides evenly over more than half of them.
     """
     batch = workload.batch
     if not workload.trains or gpus < 2:

@@ -1,8 +1,8 @@
 """Whether a step is worth waiting for.
 
-See docs/design/placement.md#sensible-steps. A Plan may fit and still be no answer: its
+See docs/design/placement.md#sensible-steps. A Plan may fit and still be useless: its
 step takes so long, or leaves its Gpus idle for so much of it, that no expert would
-start it. Such a Plan says so, and ranks below every other.
+start it. Such a Plan has a note and ranks below every other.
 """
 
 from placement.planner.search.step_time import StepTime
@@ -18,14 +18,14 @@ LONGEST_TRAINING_SECONDS = 7 * 86_400.0
 LEAST_COMPUTE_RATIO = 0.05
 """A Gpu that computes for less than this part of a step is not used sensibly."""
 NOTICED_SECONDS = 1.0
-"""A step or a call shorter than this is sensible, however much of it is waiting."""
+"""A step or a call shorter than this is sensible, even if much of it is waiting."""
 
 
 def why_absurd(workload: Workload, time: StepTime) -> str:
-    """Return why nobody should wait for such a step, or "" if it is sensible.
+    """Return why such a step is not worth waiting for, or "" if it is sensible.
 
     Args:
-        workload: what is run; only training has many steps.
+        workload: the workload; only training has many steps.
         time: seconds of one step or one call.
     """
     total = time.total_seconds

@@ -1,10 +1,10 @@
-"""How long one step takes: compute, communication, bubble. Priors, not promises.
+"""The time of one step: compute, communication, bubble. Priors, not promises.
 
 See docs/design/placement.md#time. Compute = operations / (peak x MFU x share of the
 card). MFU is a prior (0.40; published FSDP runs of 7 to 13 B models reach 0.35 to 0.50)
-until a job's first 20 steps calibrate it. A microbatch of few tokens reaches less of
-it: a matrix product of M rows does M operations per byte of weights, and cards need
-ROWS_FOR_HALF of them before arithmetic, not memory, is what they wait for (roofline;
+until a job's first 20 steps calibrate it. A microbatch of few tokens reaches less: a
+matrix product of M rows does M operations per byte of weights, and cards need
+ROWS_FOR_HALF of them before arithmetic, and not memory, is the bottleneck (roofline;
 Williams, Waterman, Patterson, CACM 52(4), 2009). Ranks by these numbers are stable; the
 seconds are rough.
 """
@@ -26,24 +26,25 @@ from placement.planner.values.workload import Workload
 
 MFU_RATIO = 0.40
 FP32_SLOWDOWN = 8.0
-"""fp32 matrix products of a card that the table of cards does not have run at about an
-eighth of the 16-bit peak, as on V100."""
+"""fp32 matrix products of a card that is not in the table of cards are assumed to run
+at an eighth of the 16-bit peak, as on V100.
+"""
 ROWS_FOR_HALF = 150.0
 """Peak 16-bit operations over memory bytes a second: 76 (3090), 156 (A100), 295
 (H100). At that many rows a smooth roofline is at half its height."""
 FAST_LINK_BYTES_PER_SECOND = BYTES_PER_SECOND[NVLINK]
 PCIE_BYTES_PER_SECOND = BYTES_PER_SECOND[UNKNOWN]
-"""To the node's memory too."""
+"""Also the rate to the node's memory."""
 NVME_BYTES_PER_SECOND = 3e9
 """One drive, reading and writing in turn."""
 OVERLAP_RATIO = 0.8
 """Part of backward that can hide gradient traffic (buckets are sent as they fill)."""
 EXPOSED_RATIO = 0.1
-"""Part of gradient traffic that nothing hides: the last bucket."""
+"""Part of gradient traffic that cannot be hidden: the last bucket."""
 HOST_OPTIMIZER_ELEMENTS_PER_SECOND = 1e9
-"""Adam on the node's processor, parameters per second."""
+"""Parameters per second of Adam on the node's processor."""
 HOST_BYTES_PER_ELEMENT = 12.0
-"""fp32 weight and two moments, read from and written to a drive at every step."""
+"""fp32 weight and two moments, read from and written to a drive in every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,11 @@ class StepTime:
 
     @property
     def total_seconds(self) -> float:
-        """The whole step."""
+        """Return the time of the whole step."""
         return self.compute_seconds + self.communication_seconds + self.bubble_seconds
 
     def times(self, ratio: float) -> "StepTime":
-        """Every part as much longer."""
+        """Return every part multiplied by a ratio."""
         return StepTime(
             self.compute_seconds * ratio,
             self.communication_seconds * ratio,
@@ -70,23 +71,24 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What some layers ask of one rank: per microbatch, and per step."""
+    """The work of some layers on one rank: per microbatch, and per step."""
 
     flops: float
-    """Forward, backward, recomputation of one microbatch, as many as would take the
-    same time in a large matrix product."""
+    """Forward, backward and recomputation of one microbatch, converted to the
+    operations that would take the same time in a large matrix product.
+    """
     gradient_bytes: float
-    """What replicas average."""
+    """Bytes that replicas average."""
     weight_bytes: float
-    """Weights in the compute precision: what FSDP gathers."""
+    """Weights in the compute precision, which FSDP gathers."""
     stepped: float
     """Elements that the optimizer steps."""
     stream_bytes: float
-    """Outputs of the blocks: what tensor parallelism adds up."""
+    """Outputs of the blocks, which tensor parallelism adds up."""
 
 
 def efficiency_ratio(tokens: float) -> float:
-    """Part of the MFU prior that a microbatch of so many tokens reaches.
+    """Return the part of the MFU prior that a microbatch of so many tokens reaches.
 
     >>> efficiency_ratio(150)
     0.5
@@ -97,7 +99,9 @@ def efficiency_ratio(tokens: float) -> float:
 def work_of(
     costs: Sequence[LayerCost], workload: Workload, *, tokens: float, fetched: bool
 ) -> Work:
-    """Add layers up. `fetched`: gradients travel in the compute precision (FSDP)."""
+    """Return the sum of layers. `fetched`: gradients are sent in the compute precision
+    (FSDP).
+    """
     width = widths(workload)
     gradients = float(sum(cost.gradient_bytes for cost in costs))
     if fetched and width.gradient:
@@ -114,26 +118,28 @@ def work_of(
 
 
 def combined(works: Sequence[Work]) -> Work:
-    """What several pieces of the model ask together."""
+    """Return the joint work of several pieces of the model."""
     if len(works) == 1:
         return works[0]
     return Work(*(sum(getattr(w, name) for w in works) for name in Work.__slots__))
 
 
 def flops_per_second(offer: GpuOffer, workload: Workload) -> float:
-    """What one Gpu is expected to do for us."""
+    """Return the expected operations per second of one Gpu for this workload."""
     slow = _fp32_slowdown(offer) if widths(workload).compute >= 4 else 1.0
     return offer.peak_flops * MFU_RATIO * offer.share_ratio / slow
 
 
 def _fp32_slowdown(offer: GpuOffer) -> float:
-    """How many times slower fp32 is than 16 bits: data sheet's rates, no TF32."""
+    """Return how many times slower fp32 is than 16 bits: data sheet's rates, no
+    TF32.
+    """
     card = offer.card
     return card.half_flops / card.fp32_flops if card else FP32_SLOWDOWN
 
 
 def layer_flops(cost: LayerCost, workload: Workload) -> float:
-    """Forward, backward and recomputation of one microbatch."""
+    """Return forward, backward and recomputation of one microbatch."""
     if not workload.trains:
         return cost.forward_flops
     return cost.forward_flops + cost.backward_flops + cost.recompute_flops
@@ -142,7 +148,7 @@ def layer_flops(cost: LayerCost, workload: Workload) -> float:
 def exposed_seconds(
     moved_bytes: float, link: SlowestLink, compute_seconds: float
 ) -> float:
-    """Gradient traffic that backward (two thirds of compute) cannot hide."""
+    """Return the gradient traffic that backward (two thirds of compute) cannot hide."""
     if moved_bytes <= 0:
         return 0.0
     send = moved_bytes / link.bytes_per_second
@@ -151,12 +157,14 @@ def exposed_seconds(
 
 
 def all_reduce_bytes(size_bytes: float, degree: int) -> float:
-    """What one rank sends: 2 (N - 1) / N of it, as a ring does."""
+    """Return the bytes that one rank sends: 2 (N - 1) / N of them, in a ring."""
     return 2 * size_bytes * (degree - 1) / degree
 
 
 def host_seconds(work: Work, workload: Workload, *, share_ratio: float) -> float:
-    """What keeping the optimizer (and the weights) off the Gpu costs one step."""
+    """Return the time per step of keeping the optimizer (and the weights) off the
+    Gpu.
+    """
     if workload.offload == "none":
         return 0.0
     width = widths(workload)
@@ -185,10 +193,11 @@ def data_parallel_time(
     link: SlowestLink,
     strategy: str,
 ) -> StepTime:
-    """Replicas with their gradient traffic; `slowest` operations a second decide.
+    """Return the step time of replicas with their gradient traffic.
 
-    Bytes per step: all-reduce and ZeRO-1/2 2 P b (N - 1) / N; FSDP 1.5 times that for
-    one microbatch and (2 A + 1) / 2 of it for A (ZeRO paper, section 7).
+    `slowest`: operations per second of the slowest. Bytes per step: all-reduce and
+    ZeRO-1/2 2 P b (N - 1) / N; FSDP 1.5 times that for one microbatch and (2 A + 1) / 2
+    of it for A (ZeRO paper, section 7).
     """
     runs = workload.accumulation
     compute = runs * work.flops / slowest
@@ -212,8 +221,10 @@ def data_parallel_time(
 def tensor_seconds(
     work: Work, workload: Workload, *, degree: int, link: SlowestLink
 ) -> float:
-    """One microbatch's all-reduces of the residual stream: 4 per block, 6 when it is
-    recomputed, 2 in inference. Nothing hides them."""
+    """Return the time of one microbatch's all-reduces of the residual stream.
+
+    There are 4 per block, 6 if it is recomputed, 2 in inference. They cannot be hidden.
+    """
     if degree < 2:
         return 0.0
     rounds = 2 if not workload.trains else 4
@@ -226,7 +237,7 @@ def tensor_seconds(
 def tensor_parallel_time(
     work: Work, workload: Workload, *, slowest: float, degree: int, link: SlowestLink
 ) -> StepTime:
-    """Every layer cut over `degree` Gpus."""
+    """Return the step time with every layer cut over `degree` Gpus."""
     runs = workload.accumulation
     sent = runs * tensor_seconds(work, workload, degree=degree, link=link)
     spent = host_seconds(work, workload, share_ratio=1.0)

@@ -1,7 +1,8 @@
-"""Plans by time and by cost: which ones another Plan beats, and what each one trades.
+"""Plans by time and by cost: those that another Plan beats, and the trade of each.
 
 See docs/design/placement.md#time-and-cost. The cost of a step is its weighted
-GPU-seconds. All Plans of one question do the same work, so costs of steps compare.
+GPU-seconds. All Plans of one request do the same work, so costs of steps are
+comparable.
 """
 
 from collections.abc import Sequence
@@ -20,14 +21,16 @@ from placement.planner.values.plan import Plan, RejectedStrategy
 from telemetry.protocol.sentences import counted, sentence
 
 NEAR_RATIO = SAME_RATIO
-"""A time or a cost at most this many times as large is the same: all are priors."""
+"""A time or a cost at most this many times as large counts as equal, because all are
+priors.
+"""
 EQUAL_RATIO = 1e-9
 """Relative difference below which figures that were computed twice are the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class TradeOff:
-    """Plans of which no one beats another, best first, and those that lost."""
+    """Plans that no other one beats, best first, and those that were rejected."""
 
     plans: list[Plan]
     beaten: list[RejectedStrategy]
@@ -40,10 +43,10 @@ def trade_off(ranked: Sequence[Plan], wish: Wish | None = None) -> TradeOff:
     to fit. Cost: the square of the number of Plans.
 
     Args:
-        ranked: sorted by `rank_key` for the same wish. By it no Plan beats one that is
-            ranked before it by more than `NEAR_RATIO`, so that a Plan that is kept is
-            beaten by no other one that is.
-        wish: what else counts besides time and cost.
+        ranked: sorted by `rank_key` for the same objective. By it no Plan beats one
+            that is ranked before it by more than `NEAR_RATIO`, so that no kept Plan
+            beats another kept one.
+        wish: other criteria besides time and cost.
     """
     kept: list[Plan] = []
     beaten: list[RejectedStrategy] = []
@@ -60,7 +63,7 @@ def trade_off(ranked: Sequence[Plan], wish: Wish | None = None) -> TradeOff:
 
 
 def with_consistent_sense(plans: Sequence[Plan]) -> list[Plan]:
-    """Return the Plans; one that is as fast and as cheap as a sensible one is sensible.
+    """Return the Plans. One that is as fast and as cheap as a sensible one is sensible.
 
     A faster card waits for a larger part of a shorter step.
     """
@@ -79,9 +82,12 @@ def with_consistent_sense(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def makes_needless(one: Plan, other: Plan, wish: Wish | None = None) -> bool:
-    """Return whether a Plan is about as fast and as cheap as another one or more so,
-    and gives up no more: memory that is sure, numbers, the quiet of others, health, an
-    early start, and for the wish of the fewest Gpus their number."""
+    """Return whether a Plan makes another one needless.
+
+    It must be about as fast and as cheap or better, and give up no more: memory that is
+    sure, numbers, undisturbed processes of others, health, an early start, and for the
+    objective of the fewest Gpus their number.
+    """
     mine, theirs = _qualities(one), _qualities(other)
     if wish == "fewest":
         mine, theirs = (*mine, len(one.shards)), (*theirs, len(other.shards))
@@ -113,7 +119,7 @@ def with_trades(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 def trade_told(one: Plan, other: Plan) -> str:
     """Return "4 GPUs: 2.3 times faster than 1 GPU, 1.10 times the GPU-hours.".
 
-    "" where a time or a cost is not known.
+    "" if a time or a cost is not known.
     """
     costs = step_cost(one), step_cost(other)
     if min(*costs, one.step_seconds, other.step_seconds) <= 0:
@@ -155,7 +161,9 @@ def _is_sure(one: Plan) -> bool:
 
 
 def _qualities(one: Plan) -> tuple[float, ...]:
-    """What a Plan may give up besides time and cost; less is better."""
+    """Return the qualities that a Plan may give up besides time and cost; less is
+    better.
+    """
     return (
         one.fit == "tight",
         concession(one),

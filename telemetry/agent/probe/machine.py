@@ -144,7 +144,7 @@ def is_back(*, uuid: str = "", index: int = -1) -> bool:
 
 
 def instances(card: NvmlGpu) -> Iterator[Any]:
-    """Return the handles of a split card's instances."""
+    """Yield the handles of a split card's instances."""
     most = quiet(nvml.nvmlDeviceGetMaxMigDeviceCount, card.handle) or 0
     for number in range(most if card.info.mig else 0):
         part = quiet(nvml.nvmlDeviceGetMigDeviceHandleByIndex, card.handle, number)

@@ -169,7 +169,7 @@ def read_index(data: Any) -> tuple[dict[str, str], int | None]:
 
 
 def index_alone(data: Any) -> SpecInvalid:
-    """Raise SpecInvalid, because an index alone does not make a ModelSpec."""
+    """Return the error of an index alone, which does not make a ModelSpec."""
     files, total = read_index(data)
     shards = sorted(set(files.values()))
     told = {

@@ -1,14 +1,14 @@
 """Many equal nodes: tensor x context x pipeline x data, experts, and sharded replicas.
 
-The lecture's order for 1,024 Gpus: tensor parallel inside a node, pipeline across
-nodes, copies of that over the rest (Narayanan et al., SC 2021, arXiv:2104.04473,
-section 3). Nodes of one kind are equal here, so a grid is four degrees and not a choice
-of Gpus, and thousands of grids are compared by arithmetic. Only the shortest ones are
-checked against the memory of their ranks.
+The usual order for 1,024 Gpus: tensor parallel inside a node, pipeline across nodes,
+copies of that over the rest (Narayanan et al., SC 2021, arXiv:2104.04473, section 3).
+Nodes of one kind are equal here, so a grid is four degrees and not a choice of Gpus,
+and thousands of grids are compared by arithmetic. Only the shortest ones are checked
+against the memory of their ranks.
 
-Ranks are ordered as Megatron-LM orders them: tensor ranks next to each other, then
-context ranks, then copies, then stages. Traffic between nodes shares a node's network:
-what all Gpus of a node send in a step is divided by `network_bytes_per_second`.
+Ranks have Megatron-LM's order: tensor ranks next to each other, then context ranks,
+then copies, then stages. Traffic between nodes shares a node's network: the bytes that
+all Gpus of a node send in a step are divided by `network_bytes_per_second`.
 
 Cost: about (numbers of nodes) x (divisors of the Gpus) ^ 2 sums; see
 docs/design/placement.md#many-nodes.
@@ -62,24 +62,26 @@ from telemetry.protocol.sentences import counted, sentence
 GRIDS = (DDP, ZERO1, ZERO2, FSDP, HSDP, HYBRID, CONTEXT, EXPERT)
 """The strategies that a grid of many nodes can have."""
 MOST_KINDS = 4
-"""Kinds of Gpus that one search looks at: those with the most arithmetic."""
+"""Most kinds of Gpus in one search: those with the most arithmetic."""
 ROOM_CLASS_BYTES = 4 * 2**30
-"""Gpus whose free memory is within this are of one kind."""
+"""Gpus whose free memory differs by less are of one kind."""
 MICROBATCHES = (1, 2, 4, 8)
-"""Sequences of one microbatch that are tried."""
+"""Numbers of sequences of one microbatch that are tried."""
 MOST_STAGES = 64
 CONTEXT_DEGREES = (1, 2, 4, 8, 16)
 LEAST_CONTEXT_TOKENS = 4096
-"""Tokens that a context rank has at least: fewer do not pay for passing keys on."""
+"""Least number of tokens of a context rank. Fewer do not pay for passing keys on."""
 MOST_CHECKS = 400
-"""Grids of one number of nodes whose memory is counted, the shortest steps first."""
+"""Most grids of one number of nodes whose memory is counted, the shortest steps
+first.
+"""
 EXPERT_TRIPS = 4
-"""Times that tokens travel to experts and back in one layer: forward and backward."""
+"""Times that tokens travel to experts and back in one layer, forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
 class EqualNodes:
-    """Nodes that are used alike: the same number of Gpus of each."""
+    """Nodes that are used in the same way: the same number of Gpus of each."""
 
     nodes: tuple[tuple[GpuOffer, ...], ...]
     each: int
@@ -88,31 +90,31 @@ class EqualNodes:
     joined: bool
     """Fast links join the Gpus of each node, so that a layer can be cut over them."""
     network: float
-    """Bytes a second of the slowest node to others."""
+    """Bytes per second of the slowest node to others."""
 
     def first(self, count: int) -> "EqualNodes":
-        """Return the same of fewer nodes."""
+        """Return the same with fewer nodes."""
         return replace(self, nodes=self.nodes[:count])
 
     @property
     def offers(self) -> tuple[GpuOffer, ...]:
-        """Its Gpus, node by node."""
+        """Return its Gpus, node by node."""
         return tuple(offer for node in self.nodes for offer in node)
 
     @property
     def size(self) -> int:
-        """Its number of Gpus."""
+        """Return the number of Gpus."""
         return len(self.nodes) * self.each
 
     @property
     def free_bytes(self) -> int:
-        """What each of its Gpus has at least."""
+        """Return the least free bytes of its Gpus."""
         return min(offer.free_bytes for node in self.nodes for offer in node)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The degrees of one way to use a pool, and how long a step takes with them."""
+    """The degrees of one way to use a pool, and the time of a step with them."""
 
     strategy: Strategy
     setting: Setting
@@ -123,19 +125,19 @@ class Grid:
     expert: int
     zero_stage: int
     copies: int
-    """HSDP: groups of ranks that hold the whole model each; else 1."""
+    """HSDP: groups of ranks that each hold the whole model; otherwise 1."""
     runs: int
     """Microbatches of one copy of the model in one step."""
     time: StepTime
 
     @property
     def size(self) -> int:
-        """Its number of Gpus."""
+        """Return the number of Gpus."""
         return self.tensor * self.context * self.pipeline * self.data
 
     @property
     def order(self) -> tuple[object, ...]:
-        """The shorter step first; then the simpler grid."""
+        """Return a sort key: the shorter step first, then the simpler grid."""
         return (
             round(self.time.total_seconds, 9),
             self.setting.severity,
@@ -148,7 +150,7 @@ class Grid:
         )
 
     def sharding(self) -> Sharding:
-        """Return what all its ranks share."""
+        """Return the Sharding common to all its ranks."""
         return _sharding(
             strategy=self.strategy.rank_rules or self.strategy.key,
             data_degree=self.data,
@@ -164,7 +166,7 @@ class Grid:
         )
 
     def whole(self) -> Sharding:
-        """Return the same of ranks that run all layers and whole sequences."""
+        """Return the same with ranks that run all layers and whole sequences."""
         return _sharding(
             strategy=self.strategy.rank_rules or self.strategy.key,
             data_degree=self.data,
@@ -191,7 +193,7 @@ def cluster_grids(hunt: SearchContext) -> list[Plan]:
     if hunt.limits.offload:
         found += _fitting(_GridSearch(hunt, offload=True), unfit)[0]
     if not found:
-        # Nothing is sure to fit: by the least possible need.
+        # No grid is sure to fit, so use the least possible need.
         found = _fitting(_GridSearch(replace(hunt, tight=True)), pools)[0]
     plans: list[Plan] = []
     for offloads in (False, True):
@@ -207,7 +209,7 @@ def cluster_grids(hunt: SearchContext) -> list[Plan]:
 def _fitting(
     search: "_GridSearch", pools: Sequence[EqualNodes]
 ) -> tuple[list[tuple["_GridSearch", Grid, EqualNodes]], list[EqualNodes]]:
-    """The best grid of each pool, and the pools that have none."""
+    """Return the best grid of each pool, and the pools without one."""
     found, unfit = [], []
     for pool in pools:
         grid = search.best(pool)
@@ -219,7 +221,7 @@ def _fitting(
 
 
 def _front(found: Sequence[tuple[Grid, EqualNodes]]) -> list[tuple[Grid, EqualNodes]]:
-    """Those that no other one beats in time and cost."""
+    """Return the grids that no other one beats in time and cost."""
 
     def figures(one: tuple[Grid, EqualNodes]) -> tuple[float, float]:
         grid, pool = one
@@ -238,7 +240,9 @@ def _front(found: Sequence[tuple[Grid, EqualNodes]]) -> list[tuple[Grid, EqualNo
 
 
 def _node_counts(nodes: int, most: int, *, alike: bool) -> list[int]:
-    """Numbers of nodes to try: powers of two, and all; of unlike ones half and all."""
+    """Return numbers of nodes to try: powers of two, and all; of unlike nodes half and
+    all.
+    """
     most = min(nodes, most)
     if most < 2:
         return []
@@ -248,8 +252,11 @@ def _node_counts(nodes: int, most: int, *, alike: bool) -> list[int]:
 
 
 def _pools(hunt: SearchContext) -> list[EqualNodes]:
-    """Each kind of Gpu alone, every two kinds together, and all of them, each in the
-    numbers of nodes that are tried."""
+    """Return the pools to search.
+
+    They are each kind of Gpu alone, every two kinds together, and all of them, each
+    with the tried numbers of nodes.
+    """
     by_node: dict[tuple[float, int, str, str], list[GpuOffer]] = {}
     for offer in hunt.offers:
         pace = offer.peak_flops * offer.share_ratio
@@ -282,7 +289,10 @@ def _pools(hunt: SearchContext) -> list[EqualNodes]:
 
 
 def _pool(groups: Sequence[tuple[GpuOffer, ...]]) -> EqualNodes | None:
-    """As many Gpus of each node as use the most Gpus; one group of a node only."""
+    """Return the same number of Gpus of each node, chosen so that most Gpus are used.
+
+    Only one group of a node is used.
+    """
     by_node: dict[str, tuple[GpuOffer, ...]] = {}
     for group in groups:
         known = by_node.get(group[0].node, ())
@@ -308,10 +318,10 @@ def _pool(groups: Sequence[tuple[GpuOffer, ...]]) -> EqualNodes | None:
 
 
 class _GridSearch:
-    """One search: what the grids of all pools share."""
+    """The shared state of the grids of all pools in one search."""
 
     def __init__(self, hunt: SearchContext, *, offload: bool = False) -> None:
-        """Take the question. With `offload` only what FSDP keeps off the Gpus."""
+        """Begin a search. With `offload`, only grids with FSDP's offloading."""
         self.hunt = hunt
         self.shape = hunt.spec.shape
         freedom = replace(
@@ -452,7 +462,7 @@ class _GridSearch:
         return self.hunt.asked.optimizer != "sgd"
 
     def _time(self, pool: EqualNodes, speed: float, grid: Grid) -> StepTime:
-        """Seconds of one step; see docs/design/placement.md#many-nodes."""
+        """Return the seconds of one step; see docs/design/placement.md#many-nodes."""
         workload = grid.setting.workload
         work = self._work(grid)[0]
         widest, _ = self._widest(grid)
@@ -493,7 +503,9 @@ class _GridSearch:
         busy: float,
         network: SlowestLink,
     ) -> float:
-        """Gradients between copies, and the weights that FSDP gathers."""
+        """Return the time for gradients between copies, and for the weights that FSDP
+        gathers.
+        """
         copies = grid.data * grid.context
         if copies < 2:
             return 0.0
@@ -513,7 +525,9 @@ class _GridSearch:
         return spent
 
     def _experts(self, pool: EqualNodes, grid: Grid, share: float) -> float:
-        """Tokens to their experts and back: all-to-all, which nothing hides."""
+        """Return the time for tokens to their experts and back: all-to-all without
+        overlap.
+        """
         assert self.shape is not None
         moved = (
             EXPERT_TRIPS
@@ -532,7 +546,9 @@ class _GridSearch:
         return moved / rate
 
     def _context(self, pool: EqualNodes, grid: Grid, busy: float) -> float:
-        """Keys and values that pass round the context ranks (arXiv:2310.01889)."""
+        """Return the time for keys and values around the context ranks
+        (arXiv:2310.01889).
+        """
         assert self.shape is not None
         row = 2 * self.shape.kv_heads * self.shape.head_dim * 2 / grid.tensor
         tokens = self._tokens(grid) * (grid.context - 1) / grid.context
@@ -544,7 +560,7 @@ class _GridSearch:
         return exposed_seconds(moved, shared, busy)
 
     def _tokens(self, grid: Grid) -> float:
-        """Tokens of one microbatch, before context ranks share them."""
+        """Return the tokens of one microbatch, before context ranks share them."""
         batch = self.hunt.asked.batch
         length = 1 if self.hunt.fixed_length else self.hunt.asked.sequence_length
         if self.shape is not None and self.shape.image_tokens:
@@ -553,15 +569,19 @@ class _GridSearch:
 
     @property
     def _width(self) -> float:
-        """Bytes of one token between blocks, in 16 bits."""
+        """Return the bytes of one token between blocks, in 16 bits."""
         return 2.0 * (self.shape.hidden if self.shape else 4096)
 
     def _widest(self, grid: Grid) -> tuple[float, tuple[int, ...]]:
-        """The largest stage's part of the operations, and where stages begin."""
+        """Return the largest stage's part of the operations, and the first layers of
+        stages.
+        """
         return even_stages(self._work(grid)[1], grid.pipeline)
 
     def _work(self, grid: Grid) -> tuple[Work, tuple[float, ...]]:
-        """What one microbatch asks of a rank with all layers, and of each layer."""
+        """Return the work of one microbatch on a rank with all layers, and of each
+        layer.
+        """
         workload = grid.setting.workload
         key = (
             grid.data * grid.runs,
@@ -580,7 +600,7 @@ class _GridSearch:
         return self.works[key]
 
     def _stages(self, grid: Grid) -> list[Sharding]:
-        """What the ranks of each stage have."""
+        """Return the layers of each stage's ranks."""
         base = grid.sharding()
         _, bounds = self._widest(grid)
         if grid.pipeline == 1:
@@ -596,7 +616,9 @@ class _GridSearch:
         ]
 
     def _need(self, grid: Grid) -> int:
-        """Bytes of the fullest rank: of the first stages, a middle one, the last."""
+        """Return the bytes of the fullest rank: of the first stages, a middle one, the
+        last.
+        """
         made = self._stages(grid)
         looked = {0, 1, len(made) // 2, len(made) - 1}
         return max(
@@ -660,7 +682,7 @@ class _GridSearch:
         return sentence("Hybrid: {told}", told=told)
 
     def _why(self, grid: Grid, pool: EqualNodes) -> list[str]:
-        """The arithmetic of the degrees."""
+        """Return the arithmetic of the degrees as text."""
         time = grid.time
         why = [grid.strategy.why] if grid.strategy.why else []
         why.append(

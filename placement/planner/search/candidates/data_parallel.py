@@ -1,9 +1,9 @@
 """Strategies whose ranks each run the whole model: one Gpu, DDP, ZeRO, FSDP.
 
-All ranks need the same, so the smallest free Gpu decides. Objective of each: the
-mildest remedies, then the shortest step. Which N Gpus: those of N that fit whose step
-is shortest; speed is that of the slowest and traffic that of the slowest hop, so it is
-the N fastest of some set of close Gpus (topology.neighbourhoods).
+All ranks need the same, so the Gpu with the least free memory decides. The objective is
+the mildest remedies, then the shortest step. Of all sets of N Gpus that fit, the one
+with the shortest step is used. Speed is that of the slowest and traffic that of the
+slowest hop, so it is the N fastest of some set of close Gpus (topology.neighbourhoods).
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, sentence
 
 EVERY = 8
-"""Up to so many replicas every number is tried."""
+"""Up to this many replicas, every number is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ class FoundStrategy:
 
 
 def single(hunt: SearchContext) -> list[Plan] | StrategyUnfit:
-    """One Gpu: the least utilized that fits; the one of the wish where there is one."""
+    """Plan one Gpu: the least utilized that fits, or the one for the objective if there
+    is one.
+    """
     freedom = hunt.freedom(parameters=True)
 
     def fit(setting: Setting) -> MemoryFit:
@@ -118,7 +120,10 @@ def _alone(hunt: SearchContext, setting: Setting) -> int:
 
 
 def _price(hunt: SearchContext, setting: Setting) -> tuple[float, int]:
-    """What a step costs on the best Gpu for a setting: seconds, or quota."""
+    """Return the cost of a step on the best Gpu for a setting, and its accumulation.
+
+    The cost is in seconds, or weighted by the quota for the objective "cheapest".
+    """
     offer = _one(hunt, setting, _alone(hunt, setting))
     sharding = Sharding(offload_optimizer=setting.offload)
     seconds = _time(hunt, setting, (offer,), sharding).total_seconds
@@ -127,7 +132,7 @@ def _price(hunt: SearchContext, setting: Setting) -> tuple[float, int]:
 
 
 def _one(hunt: SearchContext, setting: Setting, need_bytes: int) -> GpuOffer:
-    """The Gpu of a Plan of one, by the wish."""
+    """Return the Gpu of a Plan on one Gpu, by the objective."""
     fitting = [offer for offer in hunt.offers if offer.free_bytes >= need_bytes]
     if hunt.wish in ("fastest", "cheapest"):
 
@@ -145,7 +150,7 @@ def _one(hunt: SearchContext, setting: Setting, need_bytes: int) -> GpuOffer:
 def data_parallel(
     hunt: SearchContext, strategy: str
 ) -> list[Plan] | RejectedStrategy | StrategyUnfit:
-    """DDP, ZeRO-1, ZeRO-2 or FSDP on N equal ranks, the best one or two N."""
+    """Plan DDP, ZeRO-1, ZeRO-2 or FSDP on N equal ranks, with the best one or two N."""
     unfit = not_applicable(hunt, strategy)
     if unfit is not None:
         return unfit
@@ -177,8 +182,11 @@ def data_parallel(
 
 
 def counts_of(hunt: SearchContext, most: int) -> list[int]:
-    """Numbers of replicas to try: all up to EVERY, then even steps, the numbers of Gpus
-    that are at least as roomy as some Gpu or as fast, and all."""
+    """Return numbers of replicas to try.
+
+    They are all up to EVERY, then even steps, the numbers of Gpus that are at least as
+    roomy as some Gpu or as fast, and all.
+    """
     if most <= EVERY:
         return list(range(2, most + 1))
     found = {*range(2, EVERY + 1), *range(EVERY, most, 4), most}
@@ -191,9 +199,9 @@ def counts_of(hunt: SearchContext, most: int) -> list[int]:
 
 
 def even_counts(hunt: SearchContext) -> list[int]:
-    """Numbers of replicas to try that share the batch out evenly.
+    """Return numbers of replicas to try that share the batch out evenly.
 
-    What inference runs at once need not be equal; it has no step that all wait for.
+    Inference may share it unevenly, because it has no step for which all wait.
     """
     batch = hunt.asked.batch
     most = min(hunt.most_gpus, batch)
@@ -212,7 +220,7 @@ def _pace(offer: GpuOffer) -> float:
 
 
 def not_applicable(hunt: SearchContext, strategy: str) -> RejectedStrategy | None:
-    """Why a strategy makes no sense here, before any memory is counted."""
+    """Return why a strategy makes no sense here, before any memory is counted."""
     if hunt.most_gpus < 2:
         return refusal(strategy, sentence("It needs at least two GPUs of one node."))
     zero_stage = STRATEGIES[strategy].zero_stage
@@ -241,7 +249,10 @@ def not_applicable(hunt: SearchContext, strategy: str) -> RejectedStrategy | Non
 
 
 def _freedom(hunt: SearchContext, sharding: Sharding) -> AllowedRemedies:
-    """Copies keep the optimizer once each; FSDP may keep its weights off too."""
+    """Return the remedies of a strategy.
+
+    Copies keep the optimizer once each. FSDP may also offload its weights.
+    """
     copies = sharding.data_degree if not sharding.stage else 1
     return hunt.freedom(parameters=sharding.stage == 3, copies=copies)
 
@@ -249,7 +260,7 @@ def _freedom(hunt: SearchContext, sharding: Sharding) -> AllowedRemedies:
 def _equal_ranks(
     hunt: SearchContext, sharding: Sharding
 ) -> tuple[FoundStrategy | None, MemoryFit]:
-    """The mildest setting with which N Gpus fit, and the N that are fastest."""
+    """Return the mildest setting with which N Gpus fit, and the N fastest Gpus."""
     setting, nearest = search(
         hunt.asked,
         sharding.data_degree,
@@ -277,7 +288,7 @@ def _equal_ranks(
 def equal_group(
     hunt: SearchContext, setting: Setting, sharding: Sharding
 ) -> FoundStrategy:
-    """Of the Gpus with room the N with the shortest step."""
+    """Return the N Gpus with room and with the shortest step."""
     need = hunt.need_bytes(setting, sharding)
     options: dict[tuple[str, ...], tuple[GpuOffer, ...]] = {}
     for group in hunt.near():
@@ -302,10 +313,10 @@ def equal_group(
 def fits_equally(
     hunt: SearchContext, sharding: Sharding, setting: Setting, *, exact: bool = False
 ) -> MemoryFit:
-    """Whether as many Gpus as replicas have room; if not, which one lacks it.
+    """Return whether as many Gpus as replicas have room; if not, the one that lacks it.
 
-    The missing bytes are `exact`, or a lower bound: where the states alone are too
-    large, nothing else is counted.
+    The missing bytes are `exact`, or a lower bound: if the states alone are too large,
+    nothing else is counted.
     """
     if setting.offload:
         sharding = replace(sharding, offload_optimizer=True)
@@ -340,8 +351,11 @@ def _time(
 
 
 def _worth_showing(found: Sequence[FoundStrategy], worth: float) -> list[FoundStrategy]:
-    """The fewest Gpus with the mildest remedies, the least time x cost with remedies as
-    mild, and the fastest if it is much faster."""
+    """Return the Plans to show.
+
+    They are the fewest Gpus with the mildest remedies, the least time x cost with
+    equally mild remedies, and the fastest if it is much faster.
+    """
     first = min(found, key=lambda one: (one.setting.severity[:4], len(one.chosen)))
     alike = [
         one for one in found if one.setting.severity[:3] <= first.setting.severity[:3]
@@ -419,9 +433,10 @@ def refuse(
     fit: Callable[[Setting], MemoryFit],
     exact: Callable[[Setting], MemoryFit] | None = None,
 ) -> RejectedStrategy:
-    """A Refusal with the smallest change of the question that would fit.
+    """Return a Refusal with the smallest change of the request that would fit.
 
-    `exact`: the same as `fit` where that one tells only the least that is missing.
+    `exact`: the exact form of `fit`, if that gives only a lower bound of the missing
+    bytes.
     """
     if exact is not None:
         nearest = search(hunt.asked, count, freedom, exact)[1]
@@ -441,7 +456,7 @@ def refuse(
 
 
 def room(fit: MemoryFit) -> str:
-    """The change of last resort: how much room the Gpu would need."""
+    """Return the change of last resort: the room that the Gpu would need."""
     if fit.gpu is None:
         return ""
     need = fit.gpu.free_bytes + fit.missing_bytes

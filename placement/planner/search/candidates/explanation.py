@@ -1,5 +1,6 @@
-"""What a Plan says of itself: what binds it, what to know, how it is started; and a
-Refusal why."""
+"""The texts of a Plan: its tightest part, its notes, its launch; and those of a
+Refusal.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,11 +28,11 @@ WORDS = {
     "between_stages": sentence("buffers between stages"),
     "context": sentence("the CUDA context"),
 }
-"""Components in a sentence; the others are called what they are."""
+"""Names of components in a sentence. Others keep their names."""
 
 
 def bound_by(shards: Sequence[Shard]) -> str:
-    """What leaves the least room: "activations of stage 2 (lab-a:1)"."""
+    """Return what leaves the least room: "activations of stage 2 (lab-a:1)"."""
     fullest = max(
         shards, key=lambda s: (s.likely_bytes / max(1, s.free_bytes), -s.rank)
     )
@@ -100,7 +101,7 @@ def notes_of(
 def decode_words(
     decode: DecodeTime | None, workload: Workload, prefill_seconds: float
 ) -> tuple[str, ...]:
-    """Return how long the prompt takes, and each token after it."""
+    """Return the time of the prompt, and of each token after it, in words."""
     if decode is None:
         return ()
     return (
@@ -119,7 +120,7 @@ def decode_words(
 
 
 def learned_notes(step: StepCorrection, shards: Sequence[Shard]) -> tuple[str, ...]:
-    """What the site's measured error has moved, in words."""
+    """Return the corrections by the site's measured error, in words."""
     notes = []
     if step.ratio != 1:
         notes.append(
@@ -151,7 +152,9 @@ def launch_of(
     seats: Sequence[tuple[GpuOffer, Sharding]],
     extra: dict[str, Any],
 ) -> dict[str, Any]:
-    """What a runner needs to start it; see planner.py for the keys."""
+    """Return the values that a runner needs to start it; see planner.py for the
+    keys.
+    """
     workload = setting.workload
     offers = [offer for offer, _ in seats]
     first = seats[0][1]
@@ -218,8 +221,11 @@ def refusal(
 
 @dataclass(frozen=True, slots=True)
 class StrategyUnfit:
-    """No room for a strategy. `tell` finds what lacks, which takes as long as a search:
-    it is asked only where nothing else helps."""
+    """There is no room for a strategy.
+
+    `tell` finds the missing bytes. It takes as long as a search, so it is called only
+    if nothing else helps.
+    """
 
     tell: Callable[[], RejectedStrategy]
 

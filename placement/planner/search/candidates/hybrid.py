@@ -1,14 +1,14 @@
 """Tensor x pipeline x data together: cuts inside fast links, stages and copies outside.
 
-Cells of t Gpus that NVLink joins run a layer together; Blocks of d cells run one stage,
-a replica each; stages are cut over the Blocks as over unequal Gpus (stage_blocks.py).
-ZeRO-1 shares the optimizer out between replicas: it moves no more bytes than plain
-copies do. Two of the three degrees at least are above 1; the rest are strategies of
-their own.
+Cells of t Gpus that NVLink joins run a layer together. Blocks of d cells run one stage,
+a replica each. Stages are cut over the Blocks as over unequal Gpus (stage_blocks.py).
+ZeRO-1 shares the optimizer between replicas, because it moves no more bytes than plain
+copies do. At least two of the three degrees are above 1, because the other cases are
+separate strategies.
 
-Objective: the mildest remedies, then the shortest step over all degrees. How Gpus are
-grouped: a cell and a StageBlock are as good as their worst Gpu, so like goes with like.
-All groupings are tried up to EXHAUSTIVE members, above that those by room and by speed.
+The objective is the mildest remedies, then the shortest step over all degrees. A cell
+and a StageBlock are as good as their worst Gpu, so similar Gpus are grouped. All
+groupings are tried up to EXHAUSTIVE members, and above that those by room and by speed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,16 +51,16 @@ from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, sentence
 
 EXHAUSTIVE = 6
-"""Up to so many members all groupings are tried (15 for pairs of 6)."""
+"""Up to this many members, all groupings are tried (15 for pairs of 6)."""
 COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Copies of a stage that are tried."""
+"""Numbers of copies of a stage that are tried."""
 STATELESS = ("sgd",)
 Cell = tuple[GpuOffer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Degrees:
-    """Gpus a layer is cut over, and copies of each stage."""
+    """Number of Gpus over which a layer is cut, and copies of each stage."""
 
     tensor: int
     data: int
@@ -68,17 +68,17 @@ class Degrees:
 
     @property
     def most_stages(self) -> int:
-        """Stages that there are cells for."""
+        """Return the most stages for which there are cells."""
         return len(self.cells) // self.data
 
     @property
     def least_stages(self) -> int:
-        """One stage will do where the two others are above 1."""
+        """Return the fewest stages: 1 if both other degrees are above 1, else 2."""
         return 1 if self.tensor > 1 and self.data > 1 else 2
 
 
 def hybrid(hunt: SearchContext) -> list[Plan] | RejectedStrategy | StrategyUnfit:
-    """The degrees with the shortest step."""
+    """Plan the degrees with the shortest step."""
     if hunt.most_gpus < 3:
         return refusal(HYBRID.key, sentence("It needs at least four GPUs."))
     if len(hunt.spec.layers) < 2:
@@ -107,7 +107,7 @@ def hybrid(hunt: SearchContext) -> list[Plan] | RejectedStrategy | StrategyUnfit
 
 
 def _degrees(hunt: SearchContext, offers: Sequence[GpuOffer]) -> Iterator[Degrees]:
-    """Every pair of degrees, for every way to form cells worth trying."""
+    """Yield every pair of degrees, for every useful way to form cells."""
     groups = fast_groups(offers)
     widest = min(max((len(group) for group in groups), default=1), hunt.most_gpus)
     for tensor in (1, *tensor_degrees(hunt.spec, widest)):
@@ -127,7 +127,7 @@ def _degrees(hunt: SearchContext, offers: Sequence[GpuOffer]) -> Iterator[Degree
 def _cells(
     groups: Sequence[Sequence[GpuOffer]], offers: Sequence[GpuOffer], tensor: int
 ) -> Iterator[tuple[Cell, ...]]:
-    """Ways to form cells of t Gpus, each inside one group of fast links."""
+    """Yield ways to form cells of t Gpus, each inside one group of fast links."""
     if tensor == 1:
         yield tuple((offer,) for offer in sorted(offers, key=_room))
         return
@@ -136,14 +136,14 @@ def _cells(
         for group in groups
         if len(group) >= tensor
     ]
-    # The n-th way of every group together: groups of equal Gpus have one way only.
+    # The n-th way of every group together. Groups of equal Gpus have one way only.
     for number in range(max((len(way) for way in ways), default=0)):
         cells = [cell for way in ways for cell in way[min(number, len(way) - 1)]]
         yield tuple(sorted(cells, key=lambda cell: min(map(_room, cell), default=())))
 
 
 def groupings(members: list[GpuOffer], size: int) -> list[list[Cell]]:
-    """Yield partitions of the Gpus into groups of one size. Surplus Gpus are left out.
+    """Return partitions of the Gpus into groups of one size. Surplus Gpus are left out.
 
     For a few Gpus of different kinds these are all partitions. Otherwise Gpus are
     grouped by similar free memory, and by similar speed.
@@ -165,8 +165,11 @@ def _in_order(members: Sequence[GpuOffer], size: int) -> list[Cell]:
 
 
 def _all_ways(members: Sequence[GpuOffer], size: int) -> Iterator[tuple[Cell, ...]]:
-    """Every parting into groups of a size, some members left out if they do not go
-    in evenly. The first member is in the first group or left out."""
+    """Yield every partition into groups of a size.
+
+    Some members are left out if they do not divide evenly. The first member is in the
+    first group or left out.
+    """
     if len(members) < size:
         yield ()
         return
@@ -190,7 +193,7 @@ def _pace(offer: GpuOffer) -> tuple[object, ...]:
 
 
 def _blocks(shape: Degrees) -> Iterator[list[StageBlock]]:
-    """Ways to put cells together as the replicas of a stage."""
+    """Yield ways to join cells as the replicas of a stage."""
     if shape.data == 1:
         yield [StageBlock((cell,)) for cell in shape.cells]
         return
@@ -201,12 +204,12 @@ def _blocks(shape: Degrees) -> Iterator[list[StageBlock]]:
 
 
 def _worst(cell: Cell) -> GpuOffer:
-    """What stands for a cell when cells are grouped."""
+    """Return the Gpu that represents a cell when cells are grouped."""
     return max(cell, key=_room)
 
 
 def _base(hunt: SearchContext, shape: Degrees, pieces: int) -> Sharding:
-    """What all ranks of these degrees share."""
+    """Return the Sharding common to all ranks of these degrees."""
     shares = shape.data > 1 and hunt.asked.trains
     stateful = hunt.asked.optimizer not in STATELESS
     return Sharding(
@@ -220,12 +223,14 @@ def _base(hunt: SearchContext, shape: Degrees, pieces: int) -> Sharding:
 
 
 def _cuts(hunt: SearchContext, stage: Setting, shape: Degrees) -> Iterator[StageCut]:
-    """What a setting and degrees give, over the ways to group and to cut batches."""
+    """Yield the cuts of a setting and degrees, over the ways to group and to cut
+    batches.
+    """
     setting, counts = in_pieces(
         stage, hunt.limits, replicas=shape.data, most_stages=shape.most_stages
     )
     for blocks in _blocks(shape):
-        # Smaller pieces need less: where the smallest do not fit, none do.
+        # Smaller pieces need less, so if the smallest do not fit, none do.
         smallest = _base(hunt, shape, counts[-1])
         if shape.most_stages >= 2 and fewest_stages(
             hunt, setting, blocks, smallest, most=shape.most_stages
@@ -248,7 +253,9 @@ def _cuts(hunt: SearchContext, stage: Setting, shape: Degrees) -> Iterator[Stage
 def _one_stage(
     hunt: SearchContext, stage: Setting, shape: Degrees, blocks: Sequence[StageBlock]
 ) -> Iterator[StageCut]:
-    """Tensor x data: the whole model in one StageBlock, in as few pieces as fit."""
+    """Cut tensor x data: the whole model in one StageBlock, in the fewest pieces that
+    fit.
+    """
     counts = accumulations(stage.workload, shape.data, hunt.limits)
     least = hunt.need_bytes(in_runs(stage, counts[-1]), _base(hunt, shape, 1))
     if not any(block.free_bytes >= least for block in blocks):
@@ -322,7 +329,7 @@ def _plan(hunt: SearchContext, cut: StageCut) -> Plan:
 
 
 def _refuse(hunt: SearchContext, shapes: Sequence[Degrees]) -> RejectedStrategy:
-    """What the widest cut of the model lacks with every remedy."""
+    """Return what the widest cut of the model lacks with every remedy."""
     widest = max(shapes, key=lambda one: (one.tensor * one.most_stages, -one.data))
     setting, pieces = _harshest(hunt, hunt.asked, widest)
     blocks = next(iter(_blocks(widest)))

@@ -2,7 +2,7 @@
 
 GPipe takes the same time and keeps every microbatch, so it never wins. It is planned
 only on request. Interleaved 1F1B gives each Gpu v pieces of the model instead of one:
-the pipeline fills v times as fast, for v times the traffic and more microbatches kept
+the pipeline fills v times as fast, for v times the traffic and more kept microbatches
 (Narayanan et al., SC 2021, section 2.2). The number of microbatches must be a multiple
 of the number of stages.
 """
@@ -36,16 +36,18 @@ from placement.planner.values.strategies import GPIPE, INTERLEAVED, PIPELINE
 from telemetry.protocol.sentences import counted, joined, sentence
 
 PIECES = (2, 4)
-"""Pieces of the model per Gpu that are tried."""
+"""Numbers of pieces of the model per Gpu that are tried."""
 EVERY_COUNT = 4
-"""Among so many Gpus every number of them is tried, where speed is wished for."""
+"""Up to this many Gpus, every number of them is tried if the objective is speed."""
 EVERY_ORDER = 3
-"""Up to so many unlike Gpus every order is tried."""
+"""Up to this many unlike Gpus, every order is tried."""
 NOT_EVEN = sentence("The batch cannot be cut into a multiple of the number of stages.")
 
 
 def gpipe_note(hunt: SearchContext, plan: Plan) -> RejectedStrategy:
-    """Why 1F1B and not GPipe: the same time, but all microbatches are kept."""
+    """Return why 1F1B is used and not GPipe: the same time, but all microbatches are
+    kept.
+    """
     pieces = plan.launch["microbatches"]
     setting = Setting(plan.workload, plan.launch["weights"])
     worst: tuple[int, str, str] | None = None
@@ -92,11 +94,11 @@ def gpipe_note(hunt: SearchContext, plan: Plan) -> RejectedStrategy:
 def interleaved(
     hunt: SearchContext, rival: Plan | RejectedStrategy | None = None
 ) -> list[Plan] | RejectedStrategy:
-    """The shortest step of v pieces a Gpu; lost where 1F1B (`rival`) is as short, and
-    where not even that fits.
+    """Plan the shortest step of v pieces per Gpu.
 
-    Objective: the mildest remedies; then, over numbers of Gpus and pieces, cuts whose
-    longest piece is as short as can be, the shortest step.
+    It is refused if 1F1B (`rival`) is as short, or if not even that fits. The objective
+    is the mildest remedies, and then the shortest step over numbers of Gpus and pieces,
+    with cuts whose longest piece is as short as possible.
     """
     strategy = INTERLEAVED.key
     unfit = not_staged(hunt, strategy)
@@ -147,10 +149,11 @@ def interleaved(
 
 
 def _against(hunt: SearchContext, rival: Plan) -> list[Plan] | RejectedStrategy:
-    """Is it shorter than 1F1B with the same remedies? On as many Gpus, or on all; where
-    the shortest step is wished for, with all remedies as mild too.
+    """Return the Plan if it is shorter than 1F1B with the same remedies.
 
-    It keeps more microbatches than 1F1B, so it never fits with milder remedies.
+    It is tried on as many Gpus as 1F1B uses, and on all. For the objective of the
+    shortest step it is tried with all remedies that are as mild, too. It keeps more
+    microbatches than 1F1B, so it never fits with milder remedies.
     """
     theirs = Setting(rival.workload, rival.launch["weights"])
     cuts = list(_cuts(hunt, theirs, rival))
@@ -196,7 +199,7 @@ def _against(hunt: SearchContext, rival: Plan) -> list[Plan] | RejectedStrategy:
 def _cuts(
     hunt: SearchContext, stage: Setting, rival: Plan | None = None
 ) -> Iterator[StageCut]:
-    """For numbers of Gpus and pieces: the fastest Gpus, roomiest first."""
+    """Yield cuts for numbers of Gpus and pieces: the fastest Gpus, roomiest first."""
     offers = few_classes(hunt.offers)
     layers = len(hunt.spec.layers)
     most = min(hunt.most_gpus, len(offers), layers // 2)
@@ -220,9 +223,12 @@ def _cuts(
 def _orders(
     hunt: SearchContext, offers: Sequence[GpuOffer], count: int
 ) -> list[tuple[GpuOffer, ...]]:
-    """Orders of the fastest that are worth trying: all of a few unlike Gpus, else by
-    room (the first rank keeps the most); where speed is wished for, by speed and of
-    the roomiest too."""
+    """Return useful orders of the fastest Gpus.
+
+    They are all orders of a few unlike Gpus, otherwise the one by room (the first rank
+    keeps the most). For the objective of speed they also include the one by speed, and
+    the roomiest Gpus.
+    """
     roomy = sorted(offers, key=_room)[:count]
     found: dict[tuple[str, ...], tuple[GpuOffer, ...]] = {}
     for some in (fastest(offers, count), roomy)[: 2 if hunt.greedy else 1]:
@@ -252,7 +258,9 @@ def _cut(
     pieces: int,
     virtual: int,
 ) -> StageCut:
-    """Cut layers into v x p pieces in turn, the longest of them as short as can be."""
+    """Cut layers into v x p pieces in turn, with the longest of them as short as
+    possible.
+    """
     count = len(chosen)
     base = Sharding(
         strategy=PIPELINE.key,
@@ -280,10 +288,11 @@ def _cut(
 
 
 def kept_pieces(rank: int, count: int, virtual: int, pieces: int) -> int:
-    """Microbatches whose activations a rank keeps, each of one of its v pieces.
+    """Return the microbatches whose activations a rank keeps, each of one of its v
+    pieces.
 
     Megatron-LM's schedule: 2 (p - i - 1) + (v - 1) p forwards before the first
-    backward, and the one in between; never more than there are.
+    backward, and the one in between, but never more than exist.
     """
     return min(2 * (count - rank - 1) + (virtual - 1) * count + 1, virtual * pieces)
 
@@ -291,7 +300,9 @@ def kept_pieces(rank: int, count: int, virtual: int, pieces: int) -> int:
 def _bounds(
     hunt: SearchContext, setting: Setting, base: Sharding, chosen: Sequence[GpuOffer]
 ) -> list[int]:
-    """First layer of each of the v x p pieces, and the end; no piece is empty."""
+    """Return the first layer of each of the v x p pieces, and the end; no piece is
+    empty.
+    """
     costs = hunt.costs(setting, base)
     ratio = 1e12 * efficiency_ratio(hunt.tokens(setting, base))
     workload = setting.workload
@@ -318,7 +329,7 @@ def _bounds(
 
 
 def _shortage(hunt: SearchContext, cut: StageCut) -> MemoryFit:
-    """Whether all its ranks fit; if not, the one that lacks most."""
+    """Return whether all its ranks fit; if not, the one that lacks most."""
     lacks = [
         (
             hunt.need_bytes(cut.setting, one) - block.free_bytes,

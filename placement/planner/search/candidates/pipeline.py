@@ -1,8 +1,8 @@
 """Pipelines: the model cut into stages of unequal length over unequal Gpus.
 
-Objective: the mildest remedies, then the shortest iteration (pipeline_partition.py says
-for which memory and time that is exact). On the fewest Gpus that can, and on more where
-that is much faster.
+The objective is the mildest remedies, then the shortest iteration
+(pipeline_partition.py explains for which memory and time it is exact). It is planned on
+the fewest Gpus that can run it, and on more if that is much faster.
 """
 
 from collections.abc import Sequence
@@ -39,15 +39,19 @@ from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import counted, joined, sentence
 
 MOST_CLASSES = 8
-"""More kinds of unequal Gpus than this are not searched: the roomiest are."""
+"""Most kinds of unequal Gpus in a search. If there are more, the roomiest are
+searched.
+"""
 MOST_STATES = 6000
-"""Counts taken of each class that a search may have; see count_vectors.py."""
+"""Most counts of each class in a search; see count_vectors.py."""
 
 
 def pipeline(
     hunt: SearchContext, strategy: str = PIPELINE.key
 ) -> list[Plan] | RejectedStrategy | StrategyUnfit:
-    """Stages of unequal length over Gpus of unequal room and speed: 1F1B, or GPipe."""
+    """Plan stages of unequal length over Gpus of unequal room and speed: 1F1B, or
+    GPipe.
+    """
     unfit = not_staged(hunt, strategy)
     if unfit is not None:
         return unfit
@@ -59,7 +63,7 @@ def pipeline(
 
 
 def not_staged(hunt: SearchContext, strategy: str) -> RejectedStrategy | None:
-    """Why no pipeline makes sense here."""
+    """Return why no pipeline makes sense here."""
     if hunt.most_gpus < 2:
         return refusal(strategy, sentence("It needs at least two GPUs of one node."))
     if len(hunt.spec.layers) < 2:
@@ -70,7 +74,7 @@ def not_staged(hunt: SearchContext, strategy: str) -> RejectedStrategy | None:
 
 
 def base_of(strategy: str, pieces: int) -> Sharding:
-    """What all stages of a pipeline share."""
+    """Return the Sharding common to all stages of a pipeline."""
     schedule: Schedule = STRATEGIES[strategy].schedule or "1f1b"
     return Sharding(strategy=strategy, microbatches=pieces, pipeline_schedule=schedule)
 
@@ -81,7 +85,9 @@ def pipeline_cuts(
     asked: Workload,
     strategy: str,
 ) -> list[StageCut]:
-    """On the fewest Gpus, and the fastest if it is worth more; [] if none fits."""
+    """Return the cut on the fewest Gpus, and the fastest if it is worth more; [] if
+    none fits.
+    """
     found: list[list[StageCut]] = []
     for stage in stages(asked, hunt.freedom()):
         if found and stage.severity[:3] > found[0][0].setting.severity[:3]:
@@ -100,12 +106,12 @@ def pipeline_cuts(
 def _cuts_with(
     hunt: SearchContext, offers: Sequence[GpuOffer], stage: Setting, strategy: str
 ) -> list[StageCut]:
-    """The same with the remedies of one setting."""
+    """Return the cuts with the remedies of one setting."""
     blocks = [StageBlock(((offer,),)) for offer in offers]
     gpipe = strategy == GPIPE.key
     most = min(hunt.most_gpus, len(blocks))
     setting, counts = in_pieces(stage, hunt.limits, replicas=1, most_stages=most)
-    # Smaller pieces need less: where the smallest do not fit, none do.
+    # Smaller pieces need less, so if the smallest do not fit, none do.
     smallest = base_of(strategy, counts[-1])
     fewest = fewest_stages(hunt, setting, blocks, smallest, most=most, gpipe=gpipe)
     if not fewest:
@@ -133,7 +139,7 @@ def _best(
     least: int,
     most: int,
 ) -> StageCut | None:
-    """The shortest step of so many stages, over numbers of microbatches."""
+    """Return the shortest step of so many stages, over numbers of microbatches."""
     found = [
         cut_stages(
             hunt,
@@ -189,7 +195,7 @@ def _plan(hunt: SearchContext, strategy: str, cut: StageCut) -> Plan:
 
 
 def stages_told(cut: StageCut) -> str:
-    """ "lab-a:0 layers 0 to 5, lab-a:1 layers 6 to 13"."""
+    """Return "lab-a:0 layers 0 to 5, lab-a:1 layers 6 to 13"."""
     return joined(
         (
             sentence(
@@ -248,7 +254,9 @@ def _why(cut: StageCut, strategy: str) -> list[str]:
 def _refuse(
     hunt: SearchContext, offers: Sequence[GpuOffer], strategy: str
 ) -> RejectedStrategy:
-    """The least overloaded cut, with every remedy: which Gpu lacks how much."""
+    """Return the least overloaded cut with every remedy: the Gpu and its missing
+    bytes.
+    """
     blocks = [StageBlock(((offer,),)) for offer in offers]
     gpipe = strategy == GPIPE.key
     setting, pieces = _harshest(hunt, hunt.asked)
@@ -267,7 +275,7 @@ def _refuse(
 
 
 def _harshest(hunt: SearchContext, asked: Workload) -> tuple[Setting, int]:
-    """Every remedy at once, in the smallest pieces."""
+    """Return every remedy at once, in the smallest pieces."""
     *_, last = stages(asked, hunt.freedom())
     setting, counts = in_pieces(
         last, hunt.limits, replicas=1, most_stages=hunt.most_gpus

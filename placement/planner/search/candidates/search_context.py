@@ -1,4 +1,4 @@
-"""One search among some Gpus: needs of ranks, cached, and the making of Plans."""
+"""One search among some Gpus: cached needs of ranks, and the construction of Plans."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -58,11 +58,11 @@ from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
 
 CLASS_ROUNDING_BYTES = 64 * 2**20
-"""Free bytes are rounded down to this, so that equally idle Gpus are one class."""
+"""Free bytes are rounded down to this, so that equally idle Gpus form one class."""
 WORTH_RATIO = 0.8
 """A second Plan of a strategy is shown if it needs at most this part of the time."""
 GREEDY_WISHES = ("fastest", "cheapest")
-"""With these it is shown however little faster it is."""
+"""With these objectives it is shown for any gain in speed."""
 _KEYED = tuple(
     name
     for name in Workload.__slots__
@@ -84,7 +84,7 @@ class RankPlacement:
 
 @dataclass(slots=True)
 class Caches:
-    """What several searches for one question may share."""
+    """Results that several searches for one request may share."""
 
     keys: dict[object, tuple[object, ...]] = field(default_factory=dict)
     costs: dict[object, tuple[LayerCost, ...]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class SearchContext:
     offers: tuple[GpuOffer, ...]
     limits: PlanLimits
     quantize: Callable[[ModelSpec, Weights], ModelSpec] | None = None
-    """How weights are stored in fewer bits; None: not for this model."""
+    """How weights are stored in fewer bits; None: impossible for this model."""
     tight: bool = False
     """Plan by the least possible need instead of the likely one."""
     wish: Wish | None = None
@@ -117,40 +117,42 @@ class SearchContext:
 
     @property
     def most_gpus(self) -> int:
-        """Gpus that a Plan may use."""
+        """Return the number of Gpus that a Plan may use."""
         return min(len(self.offers), self.limits.max_gpus or len(self.offers))
 
     @property
     def greedy(self) -> bool:
-        """True if the wish looks for the shortest step, not for mild remedies."""
+        """Return whether the objective is the shortest step and not mild remedies."""
         return self.wish in GREEDY_WISHES
 
     @property
     def fixed_length(self) -> bool:
-        """True if the model itself fixes the number of tokens (vision)."""
+        """Return whether the model itself fixes the number of tokens (vision)."""
         return self.spec.shape is not None and bool(self.spec.shape.image_tokens)
 
     def near(self) -> list[tuple[GpuOffer, ...]]:
-        """Sets of Gpus that are close to each other."""
+        """Return sets of Gpus that are close to each other."""
         if self._near is None:
             self._near = neighbourhoods(self.offers)
         return self._near
 
     def fast(self) -> list[tuple[GpuOffer, ...]]:
-        """Sets of Gpus that NVLink joins."""
+        """Return sets of Gpus that NVLink joins."""
         if self._fast is None:
             self._fast = fast_groups(self.offers)
         return self._fast
 
     def link(self, chosen: Sequence[GpuOffer]) -> SlowestLink:
-        """The slowest hop among some Gpus."""
+        """Return the slowest hop among some Gpus."""
         key = tuple(offer.uuid for offer in chosen)
         if key not in self.links:
             self.links[key] = slowest_link(chosen)
         return self.links[key]
 
     def freedom(self, *, parameters: bool = False, copies: int = 1) -> AllowedRemedies:
-        """Remedies that a strategy may use; `copies` whole optimizer states."""
+        """Return the remedies that a strategy may use. `copies`: whole optimizer
+        states.
+        """
 
         def host_bytes(workload: Workload) -> int:
             width = 2 if workload.offload_parameters else 0
@@ -165,7 +167,7 @@ class SearchContext:
         )
 
     def spec_of(self, setting: Setting) -> ModelSpec:
-        """The model as a setting keeps it."""
+        """Return the model in the form of a setting."""
         if setting.weights == "full" or self.quantize is None:
             return self.spec
         if setting.weights not in self.caches.specs:
@@ -174,7 +176,7 @@ class SearchContext:
         return self.caches.specs[setting.weights]
 
     def costs(self, setting: Setting, sharding: Sharding) -> tuple[LayerCost, ...]:
-        """Layer costs, cached by what they depend on."""
+        """Return layer costs, cached by the values on which they depend."""
         key = self.cost_key(setting, sharding)
         if key not in self.caches.costs:
             made = rank_costs(self.spec_of(setting), setting.workload, sharding)
@@ -182,7 +184,9 @@ class SearchContext:
         return self.caches.costs[key]
 
     def cost_key(self, setting: Setting, sharding: Sharding) -> tuple[object, ...]:
-        """What layer costs depend on: not on which layers a rank has."""
+        """Return the values on which layer costs depend. A rank's layers are not among
+        them.
+        """
         degrees = (
             setting,
             sharding.strategy,
@@ -219,7 +223,7 @@ class SearchContext:
         )
 
     def tokens(self, setting: Setting, sharding: Sharding) -> float:
-        """Tokens of one microbatch."""
+        """Return the tokens of one microbatch."""
         lowered = tape_workload(setting.workload, sharding)
         length = lowered.sequence_length
         if self.spec.shape is not None and self.spec.shape.image_tokens:
@@ -233,7 +237,7 @@ class SearchContext:
         first: int = 0,
         last: int | None = None,
     ) -> Work:
-        """What layers [first, last) ask of one rank."""
+        """Return the work of layers [first, last) on one rank."""
         key = (self.cost_key(setting, sharding), first, last)
         if key not in self.caches.works:
             self.caches.works[key] = work_of(
@@ -245,12 +249,12 @@ class SearchContext:
         return self.caches.works[key]
 
     def speed(self, chosen: Sequence[GpuOffer], setting: Setting) -> float:
-        """Operations a second of the slowest of some Gpus."""
+        """Return the operations per second of the slowest of some Gpus."""
         return min(flops_per_second(offer, setting.workload) for offer in chosen)
 
     def need_bytes(self, setting: Setting, sharding: Sharding) -> int:
-        """Bytes that a Gpu must offer to a rank."""
-        # Copies need the same however many there are: only their microbatch counts.
+        """Return the bytes that a Gpu must offer to a rank."""
+        # The need of copies does not depend on their number, only on their microbatch.
         alike = sharding.strategy == DDP.key and sharding.bucket_view
         key = (
             self.cost_key(setting, sharding),
@@ -266,14 +270,16 @@ class SearchContext:
         return known[0] if self.tight else self._learned(sharding, *known)
 
     def learned_ratio(self, strategy: str) -> float:
-        """What likely needs are multiplied by, on the class that needs most of all."""
+        """Return the factor of likely needs on the class that needs most."""
         return self.learned.most_memory(strategy, {o.gpu_class for o in self.offers})
 
     def _learned(self, sharding: Sharding, low: int, likely: int) -> int:
         return max(low, int(likely * self.learned_ratio(sharding.strategy)))
 
     def state_bytes(self, setting: Setting, sharding: Sharding) -> int:
-        """Less than `need_bytes` of copies, at once: states after sharding, no more."""
+        """Return a quick lower bound of `need_bytes` of copies: only the states after
+        sharding.
+        """
         key = self.cost_key(setting, sharding)
         sums = self.caches.states.get(key)
         if sums is None:
@@ -296,7 +302,7 @@ class SearchContext:
         return low if self.tight else self._learned(sharding, low, likely)
 
     def estimate(self, setting: Setting, sharding: Sharding) -> Estimate:
-        """The whole Estimate of a rank."""
+        """Return the whole Estimate of a rank."""
         return estimate_from_costs(
             self.spec_of(setting),
             setting.workload,
@@ -307,7 +313,7 @@ class SearchContext:
     def shard(
         self, rank: int, seat: RankPlacement, made: Estimate, slower: float
     ) -> Shard:
-        """One rank of a Plan; `slower`: what its class's times are multiplied by."""
+        """Return one rank of a Plan. `slower`: the factor of its class's times."""
         sharding, offer = seat.sharding, seat.offer
         last = sharding.last_layer
         prior = (made.low_bytes, made.likely_bytes, made.high_bytes)
@@ -349,7 +355,7 @@ class SearchContext:
         launch: dict[str, Any],
         title: str = "",
     ) -> Plan:
-        """A Plan out of its ranks."""
+        """Return a Plan made of its ranks."""
         kinds = dict.fromkeys(seat.sharding for seat in seats)
         made = {one: self.estimate(setting, one) for one in kinds}
         offers = [seat.offer for seat in seats]
@@ -407,7 +413,9 @@ class SearchContext:
     def _decode(
         self, setting: Setting, seats: Sequence[RankPlacement], slower: float
     ) -> DecodeTime | None:
-        """One more token: every stage in turn, the slowest replica of the slowest."""
+        """Return the time of one more token: every stage in turn, with its slowest
+        replica.
+        """
         workload = setting.workload
         if not is_generated(self.spec, workload):
             return None
@@ -444,11 +452,11 @@ class SearchContext:
         )
 
     def units(self, workload: Workload) -> float:
-        """Tokens (text) or images (vision) of one step."""
+        """Return the tokens (text) or images (vision) of one step."""
         length = 1 if self.fixed_length else workload.sequence_length
         return float(workload.batch * length)
 
 
 def worth_ratio(hunt: SearchContext) -> float:
-    """How much of the time a second Plan of a strategy may need."""
+    """Return the part of the time that a second Plan of a strategy may need."""
     return 1.0 if hunt.greedy else WORTH_RATIO

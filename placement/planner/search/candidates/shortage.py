@@ -1,6 +1,6 @@
-"""Do stages fit at all? On how few Gpus? If not: which lacks what, what would help?
+"""Whether stages fit, on how few Gpus, and otherwise the missing bytes and the remedy.
 
-Only memory is looked at, so one probe (split.py) per number of stages is enough.
+Only memory is considered, so one probe (split.py) per number of stages is enough.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from telemetry.protocol.sentences import sentence
 
 MOST_OVERLOAD = 1e9
 CLOSE_RATIO = 0.005
-"""How near to the least overload is near enough to name what is missing."""
+"""Distance from the least overload that is close enough to name the missing bytes."""
 
 
 def fewest_stages(
@@ -41,7 +41,9 @@ def fewest_stages(
     most: int,
     gpipe: bool = False,
 ) -> int:
-    """The smallest number of stages, from 2 up, that some cut fits in; 0 if none."""
+    """Return the smallest number of stages, from 2 up, in which some cut fits; 0 if
+    none.
+    """
     problem = problem_of(hunt, setting, blocks, base, gpipe=gpipe)
     frees = sorted(problem.free_bytes, reverse=True)
     most = min(most, len(blocks), len(hunt.spec.layers))
@@ -61,7 +63,7 @@ def _cut(
     groups: Sequence[Sequence[int]],
     count: int,
 ) -> Split | None:
-    """Some pipeline of so many stages, or fewer, that has room."""
+    """Return some pipeline of so many stages, or fewer, that has room."""
 
     layers = len(problem.state_bytes)
 
@@ -127,7 +129,7 @@ def cheapest_change(
     gpu: GpuOffer | None,
     missing_bytes: int,
 ) -> str:
-    """A forbidden remedy, a smaller question, or as much room as it lacks."""
+    """Return a forbidden remedy, a smaller request, or the missing room."""
     for words, limits in allowed_again(hunt.limits):
         if fits(replace(hunt, limits=limits), hunt.asked):
             return words

@@ -1,10 +1,10 @@
-"""Stages on blocks of Gpus: what pipelines and hybrids have in common.
+"""Stages on blocks of Gpus: the common part of pipelines and hybrids.
 
 A StageBlock is the Gpus that run one stage together: d replicas, each cut over t Gpus.
 All its ranks need the same, so it has the room and the pace of its worst Gpu, and a
 pipeline over StageBlocks is a pipeline over unequal Gpus (pipeline_partition.py).
 
-What a stage needs is bounded from above here, so that cuts can be tried by the
+The need of a stage is bounded from above here, so that cuts can be tried by the
 thousand: states, kept microbatches and the largest moment are added up, as 1F1B has
 them at once. The finished cut is counted again, exactly, by the estimate.
 """
@@ -50,32 +50,34 @@ from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.strategies import PIPELINE
 
 PIECES_PER_STAGE = 4
-"""Microbatches per stage to aim for: a bubble of about a fifth."""
+"""Wanted number of microbatches per stage, which gives a bubble of about a fifth."""
 BUDGET = FRONT_BUDGET // 6
-"""Of the exact search over unequal speeds: a dozen such searches make one answer."""
+"""Budget of the exact search over unequal speeds. One answer needs a dozen such
+searches.
+"""
 MOST_CORRECTIONS = 3
-"""How often a cut is made again because the estimate found it larger than allowed."""
+"""How often a cut is made again because the estimate found it too large."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageBlock:
-    """Gpus that run one stage: replicas of it, each cut over some Gpus."""
+    """Gpus that run one stage: its replicas, each cut over some Gpus."""
 
     rows: tuple[tuple[GpuOffer, ...], ...]
 
     @property
     def offers(self) -> tuple[GpuOffer, ...]:
-        """All its Gpus, replica by replica."""
+        """Return all its Gpus, replica by replica."""
         return tuple(offer for row in self.rows for offer in row)
 
     @property
     def free_bytes(self) -> int:
-        """What each of them has."""
+        """Return the free bytes of each of them."""
         return min(offer.free_bytes for offer in self.offers)
 
     @property
     def names(self) -> list[tuple[str, int, str]]:
-        """For a stable order."""
+        """Return their names, for a stable order."""
         return [(offer.node, offer.index, offer.uuid) for offer in self.offers]
 
 
@@ -86,9 +88,9 @@ class StageCut:
     setting: Setting
     pieces: int
     blocks: tuple[StageBlock, ...]
-    """In stage order."""
+    """In the order of stages."""
     shardings: tuple[Sharding, ...]
-    """Of each stage's ranks."""
+    """Sharding of each stage's ranks."""
     time: StepTime
     busy: tuple[float, ...]
     """Seconds of a step that each stage computes."""
@@ -96,13 +98,15 @@ class StageCut:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """The shorter step first; then fewer Gpus, fewer pieces; then by name."""
+        """Return a sort key: the shorter step, then fewer Gpus, fewer pieces, then
+        names.
+        """
         gpus = sum(len(block.offers) for block in self.blocks)
         names = [name for block in self.blocks for name in block.names]
         return (self.time.total_seconds, gpus, self.pieces, names)
 
     def seats(self) -> list[RankPlacement]:
-        """Every rank: stages, in them replicas, in them tensor ranks."""
+        """Return every rank: stages, their replicas, their tensor ranks."""
         return [
             RankPlacement(offer, sharding, stage, replica, part, busy)
             for stage, (block, sharding, busy) in enumerate(
@@ -116,8 +120,11 @@ class StageCut:
 def in_pieces(
     stage: Setting, limits: PlanLimits, *, replicas: int, most_stages: int
 ) -> tuple[Setting, list[int]]:
-    """A setting whose batch is cut by the pipeline, and the numbers of microbatches
-    to try: some per stage, and one sequence each."""
+    """Return a setting whose batch is cut by the pipeline, and the numbers of
+    microbatches.
+
+    These are some per stage, and one sequence each.
+    """
     workload = stage.workload
     if not workload.trains:
         return stage, [1]
@@ -130,7 +137,9 @@ def in_pieces(
 
 
 def least_seconds(hunt: SearchContext, stage: Setting) -> float:
-    """No way to train with a setting is faster: every Gpu is busy all the time."""
+    """Return a lower bound of the step with a setting: every Gpu is busy all the
+    time.
+    """
     whole = in_runs(stage, 1)
     batch = stage.workload.batch
     costs = hunt.costs(whole, Sharding(strategy=PIPELINE.key, microbatches=batch))
@@ -147,7 +156,7 @@ def problem_of(
     extra_bytes: float = 0.0,
     gpipe: bool = False,
 ) -> PipelineProblem:
-    """Bytes and seconds of each layer, as pipeline_partition.py wants them.
+    """Return bytes and seconds of each layer, as a PipelineProblem.
 
     `base`: a Sharding with the degrees and the microbatches of every stage.
     """
@@ -174,7 +183,7 @@ def problem_of(
 
 
 def _layers(hunt: SearchContext, setting: Setting, base: Sharding) -> dict[str, Any]:
-    """What a PipelineProblem says of layers."""
+    """Return the layers' part of a PipelineProblem."""
     workload = setting.workload
     costs = hunt.costs(setting, base)
     offload = setting.offload
@@ -221,7 +230,7 @@ def _layers(hunt: SearchContext, setting: Setting, base: Sharding) -> dict[str, 
 
 
 def _borders(costs: Sequence[LayerCost], base: Sharding) -> dict[str, float]:
-    """The widest cut, and what every layer saves of it."""
+    """Return the widest cut, and the part of it that every layer saves."""
     cuts = range(1, len(costs))
     widest = max((border_bytes(costs, cut, base) for cut in cuts), default=0.0)
     saved = min((float(costs[cut].kept_bytes) for cut in cuts), default=0.0)
@@ -233,7 +242,7 @@ def _borders(costs: Sequence[LayerCost], base: Sharding) -> dict[str, float]:
 
 
 def _kept_optimizer(cost: LayerCost, base: Sharding) -> float:
-    """A rank's part of a layer's optimizer state; whole tensors are not cut."""
+    """Return a rank's part of a layer's optimizer state. Whole tensors are not cut."""
     if base.stage < 1:
         return float(cost.optimizer_bytes)
     share = max(1 / base.data_degree, cost.largest / max(1, cost.elements))
@@ -254,7 +263,7 @@ def cut_stages(
     least: int,
     gpipe: bool = False,
 ) -> StageCut | None:
-    """The shortest iteration over some of the Blocks, or None where none fits."""
+    """Return the shortest iteration over some of the Blocks, or None if none fits."""
     extra = 0.0
     for _ in range(MOST_CORRECTIONS):
         problem = problem_of(
@@ -284,7 +293,7 @@ def cut_of(
     blocks: Sequence[StageBlock],
     base: Sharding,
 ) -> StageCut:
-    """A split as a Cut: who runs what, and how long a step is."""
+    """Return a split as a StageCut: the Gpus of each stage, and the time of a step."""
     count = len(split.pieces)
     shardings = tuple(
         replace(
@@ -310,7 +319,9 @@ def staged_time(
     blocks: Sequence[StageBlock],
     shardings: Sequence[Sharding],
 ) -> tuple[StepTime, tuple[float, ...]]:
-    """One step of stages on Blocks, and how long each stage computes in it."""
+    """Return the time of one step of stages on Blocks, and of each stage's work in
+    it.
+    """
     workload = setting.workload
     first = shardings[0]
     runs = max(first.microbatches, workload.accumulation)
@@ -352,7 +363,9 @@ def _border_seconds(
     shardings: Sequence[Sharding],
     runs: int,
 ) -> float:
-    """What passes between stages, once a microbatch and direction, once a piece."""
+    """Return the time for passing tensors between stages, per microbatch, direction and
+    piece.
+    """
     if len(blocks) < 2:
         return 0.0
     costs = hunt.costs(setting, shardings[0])
@@ -365,5 +378,5 @@ def _border_seconds(
 
 
 def _pieces(one: Sharding) -> tuple[tuple[int, int | None], ...]:
-    """(first, one past the last) layer of each piece of the model of a rank."""
+    """Return (first, one past the last) layer of each piece of the model of a rank."""
     return one.chunks or ((one.first_layer, one.last_layer),)

@@ -1,6 +1,6 @@
 """Tensor parallelism: every layer cut over Gpus that fast links join.
 
-Objective: the mildest remedies, then the fewest Gpus, then the shortest step.
+The objective is the mildest remedies, then the fewest Gpus, then the shortest step.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,10 @@ NO_FAST_LINKS = sentence(
 
 
 def tensor(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
-    """Every layer cut over t Gpus, t dividing heads and kv heads. Training needs fast
-    links between them."""
+    """Plan every layer cut over t Gpus, t dividing heads and kv heads.
+
+    Training needs fast links between them.
+    """
     if hunt.most_gpus < 2:
         return refusal(TENSOR.key, sentence("It needs at least two GPUs of one node."))
     shape = hunt.spec.shape
@@ -45,7 +47,8 @@ def tensor(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
         )
     groups = hunt.fast()
     if not hunt.asked.trains:
-        # Decoding sends little, so slow links are priced. No node is left.
+        # Decoding sends little, so slow links are priced. The Plan stays inside one
+        # node.
         near = [g for g in hunt.near() if len({offer.node for offer in g}) == 1]
         groups = [*groups, *(g for g in near if g not in groups)]
     widest = min(max((len(group) for group in groups), default=0), hunt.most_gpus)
@@ -80,7 +83,7 @@ def tensor(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
 
 
 def tensor_degrees(spec: ModelSpec, widest: int) -> list[int]:
-    """Numbers of Gpus, from 2 up, that a layer can be cut over."""
+    """Return numbers of Gpus, from 2 up, over which a layer can be cut."""
     shape = spec.shape
     if shape is None:
         return []

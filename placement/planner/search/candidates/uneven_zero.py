@@ -1,8 +1,9 @@
 """ZeRO-1 cut by room: equal pieces of the optimizer state on unequally full Gpus.
 
 Discrete shards that share a Gpu are one rank with a larger share (NCCL refuses two
-ranks on one Gpu). Weights and gradients are whole on every rank, so the memory left
-on each Gpu decides how many pieces it takes. The cut uses the fewest pieces that fit.
+ranks on one Gpu). Weights and gradients are whole on every rank, so the remaining
+memory of each Gpu determines its number of pieces. The cut uses the fewest pieces that
+fit.
 """
 
 from collections.abc import Sequence
@@ -37,13 +38,13 @@ MOST_PIECES_PER_GPU = 16
 
 
 def zero1_uneven(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
-    """On the fewest of the roomiest Gpus with which it fits."""
+    """Plan it on the fewest of the roomiest Gpus with which it fits."""
     strategy = ZERO1_UNEVEN.key
     unfit = not_applicable(hunt, ZERO1.key)
     if unfit is not None:
         return refusal(strategy, unfit.reason)
     nearest: MemoryFit | None = None
-    # Offloaded state needs no room on any Gpu, so there is nothing to share out.
+    # Offloaded state needs no room on any Gpu, so there is nothing to share.
     freedom = AllowedRemedies(limits=hunt.limits, quantizable=hunt.quantize is not None)
     ranked = sorted(
         hunt.offers,
@@ -85,7 +86,7 @@ def _with_share(count: int, share_ratio: float) -> Sharding:
 def _shares(
     hunt: SearchContext, chosen: Sequence[GpuOffer], setting: Setting
 ) -> tuple[float, ...] | None:
-    """Shares of the optimizer state per Gpu, with as few pieces as make it fit."""
+    """Return shares of the optimizer state per Gpu, with the fewest pieces that fit."""
     count = len(chosen)
     fixed = hunt.need_bytes(setting, _with_share(count, 0.0))
     if any(offer.free_bytes < fixed for offer in chosen):
