@@ -1,7 +1,7 @@
 """Low-rank adapters on frozen models, and frozen parameters.
 
-As PEFT 0.21 computes them (peft/tuners/lora/layer.py): the frozen layer's output plus
-B(A(dropout(x))) x alpha / rank, every parameter but A and B without gradient.
+PEFT 0.21 computes them as follows (peft/tuners/lora/layer.py): the frozen layer's
+output plus B(A(dropout(x))) x alpha / rank, with a gradient only for A and B.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from placement.planner.symbolic.case import Adapter
 from placement.planner.values.errors import SpecInvalid
 
 SCALE = 2.0
-"""alpha / rank; its value changes no size."""
+"""alpha / rank. Its value changes no size."""
 
 
 class LowRank(nn.Module):
@@ -33,13 +33,13 @@ class LowRank(nn.Module):
         self.lora_b = nn.Linear(adapter.rank, outer, bias=False, **kind)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the layer says, corrected."""
+        """Return the layer's result plus the adapter's."""
         result = self.base(x)
         return result + self.lora_b(self.lora_a(self.dropout(x))) * SCALE
 
 
 def sizes(layer: nn.Module) -> tuple[int, int]:
-    """Inputs and outputs of a linear layer, torch's or GPT-2's Conv1D."""
+    """Return inputs and outputs of a linear layer, torch's or GPT-2's Conv1D."""
     weight: Any = layer.weight
     if isinstance(layer, nn.Linear):
         return layer.in_features, layer.out_features
@@ -69,7 +69,7 @@ def adapt(model: nn.Module, adapter: Adapter) -> None:
 
 
 def freeze(model: nn.Module, names: tuple[str, ...]) -> None:
-    """Take the gradient of parameters whose name contains one of these.
+    """Disable the gradient of parameters whose name contains one of these.
 
     Raises:
         SpecInvalid: a name that no parameter has.

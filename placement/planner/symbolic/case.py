@@ -1,7 +1,7 @@
-"""One training step to be followed: which model, which batch, how it is trained.
+"""The description of a training step to follow: the model, the batch, the training.
 
-Reads the `spec` objects of the public memory cases, and what a Workload says of a
-config.json. Pure: every field is checked here, before a process is started for it.
+Reads the `spec` objects of the public memory cases, and the Workload of a config.json.
+Pure: every field is checked here, before a process is started for it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ INPUT_FIELDS: dict[str, tuple[str, ...]] = {
     "seg_img": ("batch", "size", "classes"),
     "cls_vec": ("batch", "dim", "classes"),
 }
-"""What each kind of batch must say."""
+"""Required fields of each kind of batch."""
 OPTIONAL_INPUT = ("mels", "frames", "channels")
 PRECISIONS = ("fp32", "bf16", "fp16", "autocast_bf16", "autocast_fp16")
 OPTIMIZERS = (
@@ -63,11 +63,12 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case(JsonValue):
-    """A checked case. `read` makes it; `to_json` goes to the child and back."""
+    """A checked case. `read` makes it. `to_json` sends it to the child process."""
 
     model: Mapping[str, Any]
-    """One of: {hf_class, config_class, config, attn}; {torch, args}; {config, attn},
-    a whole config.json; {entry}, somebody's module:callable."""
+    """One of: {hf_class, config_class, config, attn}; {torch, args}; {config, attn}, a
+    whole config.json; {entry}, a user's module:callable.
+    """
     input: Mapping[str, Any]
     precision: str = "fp32"
     optimizer: str = "adamw"
@@ -77,7 +78,7 @@ class Case(JsonValue):
     checkpointing: bool = False
     accumulation: int = 1
     attention: str = "auto"
-    """The kernel behind SDPA: auto is what the accelerator picks."""
+    """The kernel behind SDPA. auto: the accelerator's choice."""
     accelerator: str = "cpu"
     adapter: Adapter | None = None
     frozen: tuple[str, ...] = ()
@@ -85,19 +86,20 @@ class Case(JsonValue):
     set_to_none: bool = True
     trains: bool = True
     ranks: int = 1
-    """Replicas of DistributedDataParallel; its buckets are counted, on one rank."""
+    """Replicas of DistributedDataParallel. Its buckets are counted on one rank."""
     traced: bool = False
-    """As under FakeTensorMode or torch.export: transformers hands masks over
-    explicitly there, and autograd adds gradients up in new tensors."""
+    """As under FakeTensorMode or torch.export, where transformers passes masks
+    explicitly and autograd adds gradients up in new tensors.
+    """
     ignored: tuple[str, ...] = ()
-    """Fields of the spec that mean nothing here."""
+    """Fields of the spec without a meaning here."""
 
 
 def read_case(spec: Mapping[str, Any]) -> Case:
-    """A spec object, checked.
+    """Return a checked spec object.
 
     Raises:
-        SpecInvalid: every wrong field.
+        SpecInvalid: every invalid field.
     """
     if not isinstance(spec, Mapping):
         raise SpecInvalid({"spec": "must be an object"})
@@ -146,10 +148,11 @@ def read_case(spec: Mapping[str, Any]) -> Case:
 
 
 def is_simulated(name: object) -> bool:
-    """Whether a case's id says that its step was simulated ("sim-..."), so traced.
+    """Return whether a case's id means that its step was simulated ("sim-..."), so
+    traced.
 
-    The memory cases name the rows of FakeTensorMode so; their numbers hold for steps
-    under that tracer, where transformers makes masks that a run does not have.
+    The memory cases mark the rows of FakeTensorMode in this way. Their numbers hold for
+    steps under that tracer, where transformers makes masks that a run does not have.
     """
     return isinstance(name, str) and name.startswith("sim-")
 
@@ -166,7 +169,7 @@ def of_workload(
     `given`: the kind of batch, and the fields of it that the Workload lacks.
 
     Raises:
-        SpecInvalid: the Workload has a part that has no symbolic form.
+        SpecInvalid: the Workload has a part without a symbolic form.
     """
     problems = {
         field: why

@@ -31,7 +31,7 @@ DEFAULT_MELS, DEFAULT_FRAMES = 80, 3000
 
 @dataclass(frozen=True, slots=True)
 class BuiltCase:
-    """What a training step needs."""
+    """The parts that a training step needs."""
 
     model: nn.Module
     batch: dict[str, Tensor]
@@ -39,7 +39,8 @@ class BuiltCase:
 
 
 def class_of(case: Case) -> tuple[type, Any] | None:
-    """The transformers class of a case and its config; None: another kind of model.
+    """Return the transformers class of a case and its config; None for another kind of
+    model.
 
     Imports the class's module, which can take a second.
 
@@ -75,10 +76,10 @@ def class_of(case: Case) -> tuple[type, Any] | None:
 
 
 def build(case: Case, known: tuple[type, Any] | None) -> BuiltCase:
-    """Make model and batch; inside a StepMode, so of phantoms.
+    """Make model and batch. Inside a StepMode they are phantoms.
 
     Raises:
-        SpecInvalid: what cannot be built.
+        SpecInvalid: the model cannot be built.
     """
     config = None
     if known is not None:
@@ -105,7 +106,7 @@ def build(case: Case, known: tuple[type, Any] | None) -> BuiltCase:
 
 
 def of_transformers(case: Case, made: Any, config: Any) -> nn.Module:
-    """A model of the transformers library, random weights and all."""
+    """Return a model of the transformers library with random weights."""
     from transformers import initialization
 
     if getattr(config, "is_encoder_decoder", False):
@@ -113,7 +114,8 @@ def of_transformers(case: Case, made: Any, config: Any) -> nn.Module:
             if getattr(config, name, None) is None:
                 setattr(config, name, 0)
     if "hf_class" not in case.model:
-        # A config.json names the type its weights are stored in; the case decides.
+        # A config.json has the type in which its weights are stored, but the case
+        # decides.
         config.dtype = torch.float32
     try:
         with initialization.no_init_weights():
@@ -130,7 +132,7 @@ def of_transformers(case: Case, made: Any, config: Any) -> nn.Module:
 
 
 def _attention(made: Any, wanted: str) -> str:
-    """SDPA where a family has it; transformers refuses it for the others."""
+    """Return SDPA if a family has it. transformers refuses it for the others."""
     return wanted if getattr(made, "_supports_sdpa", True) else "eager"
 
 
@@ -144,7 +146,7 @@ def _checkpoint(model: nn.Module) -> None:
 
 
 def filled(given: dict[str, Any], model: nn.Module, config: Any) -> dict[str, Any]:
-    """What a batch must say, read off the model where the case does not."""
+    """Return the fields of a batch, with missing ones derived from the model."""
     name = type(model).__name__
     if "kind" not in given:
         plain = "lm" if config is not None else "lm_plain"
@@ -174,7 +176,7 @@ def filled(given: dict[str, Any], model: nn.Module, config: Any) -> dict[str, An
 
 
 def make_batch(given: dict[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Inputs and labels; text models read one tensor as both."""
+    """Return inputs and labels. Text models use one tensor for both."""
     kind, count = given["kind"], given["batch"]
 
     def whole(most: int, *shape: int) -> Tensor:
@@ -199,7 +201,7 @@ def make_batch(given: dict[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def loss_of(model: nn.Module, kind: str, batch: dict[str, Tensor]) -> Tensor:
-    """The loss of one forward."""
+    """Return the loss of one forward."""
     x, y = batch["x"], batch["y"]
     if hasattr(model, "config") and kind not in ("cls_vec", "seg_img", "lm_plain"):
         name = {"cls_img": "pixel_values", "speech": "input_features"}.get(

@@ -1,13 +1,14 @@
-"""Follow cases in a process of its own: `python -m placement.planner.symbolic.child`.
+"""Follow cases in a separate process: `python -m placement.planner.symbolic.child`.
 
 Reads one JSON object from standard input: {"cases": [...], "address_bytes",
-"cpu_seconds", "path"}. Writes one line of JSON per event: {"at", "what", "share"} as it
-goes, {"at", "answer"} or {"at", "problem"} per case, {"import_seconds"} first.
+"cpu_seconds", "path"}. Writes one line of JSON per event: {"import_seconds"} first,
+{"at", "what", "share"} during a case, and {"at", "answer"} or {"at", "problem"} per
+case.
 
-The limits are set before a case is looked at: address space, processor time, no new
-processes, no sockets (placement.planner.sandbox.jail). What a model's own code prints
+The limits are set before a case is read: address space, processor time, no new
+processes, no sockets (placement.planner.sandbox.jail). The output of a model's own code
 goes to standard error. `path` is put in front of the module path for entry points,
-which run somebody's code: the caller must be that somebody.
+which run a user's code. So only that user may start this process.
 """
 
 import gc
@@ -23,7 +24,7 @@ EXIT_NO_TORCH = 3
 
 
 def main() -> int:
-    """Answer every case; 0, or one of the exits above."""
+    """Answer every case. Return 0, or one of the exit codes above."""
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:
@@ -49,7 +50,7 @@ def main() -> int:
         files=None,
     )
     end_at_sockets()
-    # The libraries' million objects stay: collecting between cases skips them.
+    # The libraries' million objects stay, and collections between cases skip them.
     gc.collect()
     gc.freeze()
     if asked.get("path"):
@@ -61,7 +62,7 @@ def main() -> int:
 
 
 def one(data: dict[str, Any], events: IO[str], place: int) -> dict[str, Any]:
-    """{"answer"} or {"problem": {code, field, detail}} of one case."""
+    """Return {"answer"} or {"problem": {code, field, detail}} of one case."""
     from placement.planner.symbolic.case import Case
     from placement.planner.symbolic.shapes import Unsupported
     from placement.planner.symbolic.training_step import follow
@@ -81,13 +82,13 @@ def one(data: dict[str, Any], events: IO[str], place: int) -> dict[str, Any]:
     except RecursionError:
         return problem("too-deep", "model", "its code calls itself too deep")
     except Exception as error:
-        # The model's own code: the user reads every error that it raises.
+        # The model's own code. The user reads every error that it raises.
         text = " ".join(str(error).split())
         return problem("failed", "model", f"{type(error).__name__}: {text}")
 
 
 def problem(code: str, field: str, detail: str) -> dict[str, Any]:
-    """A problem as data, cut to a length that a page can show."""
+    """Return a problem as data, cut to a length that a page can show."""
     return {"problem": {"code": code, "field": field[:120], "detail": detail[:400]}}
 
 

@@ -1,9 +1,9 @@
-"""Start the child that follows cases; bound it, listen to it, end it.
+"""Start the child that follows cases, limit it, read its events, and end it.
 
-Imports no torch: callers are the command line, benches and the refining worker. The
-child gets a clean environment, no file of ours but the code, and a folder that is
-removed. It is ended when it takes too long, when the caller says so, and by the kernel
-when the caller dies.
+Imports no torch, because callers are the command line, benches and the refining worker.
+The child gets a clean environment, no file of the portal except the code, and a folder
+that is removed. It is ended when it takes too long, when the caller requests it, and by
+the kernel when the caller dies.
 """
 
 import json
@@ -24,11 +24,11 @@ from placement.planner.values.errors import SpecInvalid
 from telemetry.protocol.coded_error import CodedError
 
 CASE_SECONDS = 60
-"""Processor time for one case; 8 billion parameters take under two."""
+"""Processor time for one case. 8 billion parameters take under two."""
 START_SECONDS = 60
-"""Importing torch and transformers on a busy machine."""
+"""Time to import torch and transformers on a busy machine."""
 ADDRESS_BYTES = 4 * 2**30
-"""Beyond what the libraries have mapped: modules, autograd's graph, layouts."""
+"""Limit beyond the libraries' mapped bytes: modules, autograd's graph, layouts."""
 POLL_SECONDS = 0.1
 MOST_LINE_BYTES = 2**20
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,7 +37,7 @@ Listener = Callable[[int, str, float], None]
 
 
 class SymbolicFailed(CodedError):
-    """A case got no answer, and the case is not to blame (or nobody knows).
+    """A case got no answer, and the case is not the known cause.
 
     `code`: too-slow, died, no-torch, cancelled, unsupported, failed, too-large or
     too-deep.
@@ -51,14 +51,14 @@ class SymbolicFailed(CodedError):
 
 @dataclass(slots=True)
 class ChildAnswers:
-    """What a child said: an answer or an error for each case, in order."""
+    """The answers of a child: an answer or an error for each case, in order."""
 
     answers: list[dict[str, Any] | CodedError] = field(default_factory=list)
     import_seconds: float = 0.0
 
 
 def estimate_case(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The symbolic answer to one spec object, from a child process.
+    """Return the symbolic answer to one spec object, from a child process.
 
     Raises:
         SpecInvalid: by field.
@@ -143,7 +143,7 @@ def _start(folder: Path, asked: str) -> subprocess.Popen[bytes]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Nothing of ours: no secrets, no database, no proxies, no hub."""
+    """Return an environment without secrets, database, proxies and hub."""
     one_thread = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     return {
         "PATH": os.defpath,
@@ -185,7 +185,7 @@ class _Listening:
         self.rest = b""
 
     def hear(self, until: float) -> ChildAnswers:
-        """Everything it says until it ends. Raises SymbolicFailed."""
+        """Read all events until the child ends. Raises SymbolicFailed."""
         assert self.child.stdout is not None
         descriptor = self.child.stdout.fileno()
         os.set_blocking(descriptor, False)
@@ -204,7 +204,7 @@ class _Listening:
                     return self._ended()
                 self._take(piece)
                 if len(self.outcome.answers) == self.count:
-                    # Taking a large graph apart would only keep the caller waiting.
+                    # Deallocating a large graph would only keep the caller waiting.
                     return self.outcome
 
     def _take(self, piece: bytes) -> None:
@@ -237,7 +237,7 @@ class _Listening:
 
 
 def _error(told: Mapping[str, str]) -> CodedError:
-    """What a child's problem is here."""
+    """Return a child's problem as an error."""
     code = told["code"]
     if code in ("spec-invalid", "unknown-family", "workload-invalid", "not-here"):
         return SpecInvalid({told["field"] or "model": told["detail"]})

@@ -1,9 +1,9 @@
-"""Answers every operator of a step without running it.
+"""Return the result of every operator of a step without running it.
 
-Views run for real: they only compute layouts, and keep a storage's owners right.
-Operators that write into an argument return it. All others return phantoms of the
-layout that torch's meta kernels name. Small tensors of whole numbers, such as
-positions, are real and are computed with, so that code may branch on them.
+Views run for real, because they only compute layouts, and keep a storage's owners
+right. Operators that write into an argument return it. All others return phantoms of
+the layout that torch's meta kernels name. Small tensors of whole numbers, such as
+positions, are real and are computed, so that code may branch on them.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,9 +20,9 @@ Way = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 MOST_REAL_ELEMENTS = 2**16
 MOST_REAL_FLOATS = 16
-"""Elements that a factory may really make: whole numbers, and scalars."""
+"""Most elements of a tensor that is really made: whole numbers, and scalars."""
 SHARING = {
-    # Their schemas promise nothing, yet the results share the argument's storage.
+    # Their schemas promise nothing, but the results share the argument's storage.
     "aten::_unsafe_view",
     "aten::unsafe_split",
     "aten::unsafe_split_with_sizes",
@@ -31,7 +31,7 @@ SHARING = {
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor of an operator's arguments."""
+    """Yield every tensor of an operator's arguments."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -47,7 +47,9 @@ class StepMode(TorchDispatchMode):
         self.tracker = tracker
         self.book = ShapeBook()
         self.special: dict[str, Way] = {}
-        """By name of the operator ("aten::nonzero"), whoever knows better."""
+        """Name of the operator ("aten::nonzero") -> a function with a special
+        result.
+        """
         self._ways: dict[Any, Way] = {}
 
     def __torch_dispatch__(
@@ -57,7 +59,7 @@ class StepMode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Answer one operator."""
+        """Return the result of one operator."""
         way = self._ways.get(func)
         if way is None:
             way = self._ways[func] = self._choose(func)
@@ -69,7 +71,7 @@ class StepMode(TorchDispatchMode):
         return self._ordinary_way(func)
 
     def ordinary(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Answer an operator as if nobody knew better."""
+        """Return the result of an operator without a special function."""
         return self._ordinary_way(func)(func, args, kwargs)
 
     def _ordinary_way(self, func: Any) -> Way:
@@ -121,7 +123,7 @@ class StepMode(TorchDispatchMode):
         return self.made(layouts)
 
     def _may_run(self, layouts: Any, args: Any, kwargs: Any) -> bool:
-        """Whether an operator is small and knows the values of all it needs."""
+        """Return whether an operator is small and all its values are known."""
         given = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
         most = MOST_REAL_ELEMENTS
         for one in given:

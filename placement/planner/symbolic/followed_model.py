@@ -2,7 +2,7 @@
 
 A config.json of a family that the planner does not know, or a user's own module, has
 exact states, but its activations are a guess. The symbolic form follows the model's own
-code. Where the two peaks differ by more than a tenth, the guess is scaled until they
+code. If the two peaks differ by more than a tenth, the guess is scaled until they
 agree, so that every plan of the model uses the symbolic figure.
 """
 
@@ -20,7 +20,7 @@ from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 AGREES_RATIO = 0.1
-"""Peaks that differ by no more than this part are taken as equal."""
+"""Peaks that differ by no more than this part count as equal."""
 MOST_RATIO = 1024.0
 HALVINGS = 40
 
@@ -33,10 +33,10 @@ def followed(
     path: str = "",
     follow: Callable[[Case], Mapping[str, Any]] | None = None,
 ) -> ModelSpec:
-    """Return the model with the activations that its own code has; with a note.
+    """Return the model with the activations of its own code, and with a note.
 
-    The model comes back as it was if its arithmetic is known, or if both peaks agree.
-    If it cannot be followed, a note says why.
+    The model is returned unchanged if its arithmetic is known, or if both peaks agree.
+    If it cannot be followed, a note gives the reason.
 
     Args:
         spec: of the same model.

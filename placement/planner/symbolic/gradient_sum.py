@@ -1,9 +1,9 @@
-"""Autograd adds up gradients in place; under a dispatch mode it does not.
+"""Let autograd add up gradients in place, also under a dispatch mode.
 
-Where a tensor was used twice, the engine adds the second gradient into the first one
-if nobody else holds that (torch/csrc/autograd/input_buffer.cpp, ``accumulate``). While
-a dispatch mode is active it makes a new tensor instead, and so would look as if it
-needed more. This answers such an addition with the first gradient's own storage.
+If a tensor was used twice, the engine adds the second gradient into the first one
+unless other owners hold that (torch/csrc/autograd/input_buffer.cpp, ``accumulate``).
+While a dispatch mode is active it makes a new tensor instead, and would seem to need
+more memory. This module returns the first gradient's own storage for such an addition.
 """
 
 from typing import Any
@@ -16,17 +16,18 @@ Args = tuple[Any, ...]
 
 
 class Summing:
-    """The special way of ``add`` in one StepMode."""
+    """The special function of ``add`` in one StepMode."""
 
     def __init__(self, mode: StepMode) -> None:
         self.mode = mode
         self._alone: tuple[int, int] | None = None
-        """Owners that a gradient and its storage have here when the engine alone
-        holds it: itself, and whatever brings it here."""
+        """Number of owners that a gradient and its storage have here when only the
+        engine holds it: itself, and the caller's references.
+        """
         mode.special["aten::add"] = self.add
 
     def learn(self) -> None:
-        """Count those owners on a gradient that surely nobody else holds."""
+        """Count those owners on a gradient that surely has no others."""
         with self.mode:
             start = torch.empty(64, 64, requires_grad=True)
             middle = start * 2
@@ -34,7 +35,7 @@ class Summing:
         assert self._alone is not None
 
     def add(self, func: Any, args: Args, named: dict[str, Any]) -> Any:
-        """A sum of two gradients; every other addition is an ordinary one."""
+        """Return a sum of two gradients. Every other addition is an ordinary one."""
         first = args[0]
         if (
             named
@@ -54,12 +55,12 @@ class Summing:
 
 
 def owners_of_storage(tensor: torch.Tensor) -> int:
-    """How many tensors and handles share a tensor's storage."""
+    """Return how many tensors and handles share a tensor's storage."""
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
 def dense(tensor: torch.Tensor) -> bool:
-    """Whether every element has exactly one place in a block without gaps."""
+    """Return whether every element has exactly one place in a block without gaps."""
     expected = 1
     pairs = sorted(zip(tensor.stride(), tensor.shape, strict=True))
     for step, size in pairs:

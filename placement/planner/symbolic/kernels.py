@@ -1,9 +1,9 @@
-"""What CUDA does otherwise than CPU, substituted before operators are split up.
+"""Differences of CUDA from the CPU, substituted before operators are split up.
 
-Phantoms are CPU tensors, so torch picks CPU's kernels for them. For a Gpu this puts in
-their place, at the level of torch.nn.functional: the fused attention kernels (they
-keep q, k, v, the output and one number per row), dropout with a mask of one byte per
-element, and the operators that autocast runs in fp32 on CUDA alone
+Phantoms are CPU tensors, so torch selects the CPU's kernels for them. For a Gpu this
+module substitutes, at the level of torch.nn.functional: the fused attention kernels
+(they keep q, k, v, the output and one number per row), dropout with a mask of one byte
+per element, and the operators that autocast runs in fp32 on CUDA alone
 (torch/docs/source/amp.md, "CUDA Ops that can autocast to float32").
 """
 
@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from placement.planner.symbolic.storage_tracker import Tracker
 
 MOST_FLASH_HEAD = 256
-"""Largest head of the flash kernel; others take the memory-efficient one."""
+"""Largest head of the flash kernel. Larger ones use the memory-efficient kernel."""
 ROW_BLOCK = 128
 """Rows of a block of the flash kernel's backward."""
 HEAD_BLOCK = 32
@@ -54,7 +54,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 class CudaKernels(TorchFunctionMode):
-    """Inside it, functions take and keep what they do on a Gpu."""
+    """Inside it, functions use and keep the same memory as on a Gpu."""
 
     def __init__(self, tracker: Tracker, attention: str) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class CudaKernels(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """One function."""
+        """Return the result of one function."""
         named = kwargs or {}
         if func is functional.scaled_dot_product_attention:
             return self._attend(*args, **named)
@@ -92,7 +92,7 @@ class CudaKernels(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """One call of SDPA by the kernel that CUDA picks."""
+        """Return the result of one call of SDPA by the kernel that CUDA selects."""
         if torch.is_autocast_enabled("cpu"):
             kind = torch.get_autocast_dtype("cpu")
             query, key, value = (one.to(kind) for one in (query, key, value))
@@ -122,10 +122,10 @@ class CudaKernels(TorchFunctionMode):
 
 @contextmanager
 def on_a_gpu(tracker: Tracker, attention: str) -> Iterator[None]:
-    """CudaKernels for everything inside, layers computed again in backward too.
+    """Yield with CudaKernels active, also for layers that are recomputed in backward.
 
     Autograd's engine runs without the modes of its caller, so a checkpoint's layer
-    enters the mode by itself: its module is the first that is called there.
+    enters the mode again: its module is the first that is called there.
     """
     mode = CudaKernels(tracker, attention)
     entered: list[nn.Module] = []
@@ -142,7 +142,7 @@ def on_a_gpu(tracker: Tracker, attention: str) -> Iterator[None]:
 
     hooks = (
         register_module_forward_pre_hook(before),
-        # Also after an exception: checkpoints stop early by raising one.
+        # Also after an exception, because checkpoints stop early by raising one.
         register_module_forward_hook(after, always_call=True),
     )
     try:
@@ -154,13 +154,15 @@ def on_a_gpu(tracker: Tracker, attention: str) -> Iterator[None]:
 
 
 class FusedAttention(torch.autograd.Function):
-    """Attention that never writes its scores down. Dao, arXiv:2307.08691."""
+    """Attention that never stores its scores. Dao, arXiv:2307.08691."""
 
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, tracker: Any, flash: bool
     ) -> Tensor:
-        """Output, in the order that the projections read; one fp32 number a row."""
+        """Return the output, in the order that the projections read; one fp32 number a
+        row.
+        """
         batch, heads, rows, _ = query.shape
         out = query.new_empty(batch, rows, heads, value.shape[-1]).transpose(1, 2)
         sums = query.new_empty(batch, heads, rows, dtype=torch.float32)
@@ -170,14 +172,14 @@ class FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Gradients of q, k and v; the flash kernel adds q's up in fp32."""
+        """Return gradients of q, k and v. The flash kernel adds q's up in fp32."""
         query, key, value, _, sums = ctx.saved_tensors
         made = [_as_read(one) for one in (query, key, value)]
         rows = _up(query.shape[2], ROW_BLOCK)
         moment = 4 * sums.shape[0] * sums.shape[1] * rows
         if ctx.flash:
             moment *= 1 + _up(query.shape[3], HEAD_BLOCK)
-            # Grouped heads: gradients of keys and values per query head first.
+            # Grouped heads: first the gradients of keys and values per query head.
             if key.shape[1] != query.shape[1]:
                 moment += 2 * query.nbytes * key.shape[2] // query.shape[2]
         ctx.tracker.moment(moment)
@@ -194,7 +196,7 @@ def _up(value: int, block: int) -> int:
 
 
 def _drop(func: Any, x: Tensor, *args: Any, **named: Any) -> Tensor:
-    """Dropout on CUDA: a fused kernel, and a mask of booleans."""
+    """Return CUDA's dropout: a fused kernel, and a mask of booleans."""
     names = (
         ("p", "training", "inplace") if func is functional.dropout else ("p", "train")
     )
@@ -208,7 +210,7 @@ def _drop(func: Any, x: Tensor, *args: Any, **named: Any) -> Tensor:
 
 
 def _full(args: tuple[Any, ...]) -> list[Any]:
-    """Arguments with 16-bit tensors cast to fp32."""
+    """Return arguments with 16-bit tensors cast to fp32."""
     return [
         one.float() if isinstance(one, Tensor) and one.dtype in _HALVES else one
         for one in args
@@ -216,12 +218,13 @@ def _full(args: tuple[Any, ...]) -> list[Any]:
 
 
 def attention_context(accelerator: str, kernel: str) -> AbstractContextManager[Any]:
-    """What a wish for one kernel of SDPA means to torch itself."""
+    """Return the context in which torch uses one kernel of SDPA."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     if kernel == "math":
         return sdpa_kernel(SDPBackend.MATH)
     if kernel == "flash" and accelerator == "cpu":
-        # CPU's flash kernel knows no dropout: math stands in, as torch itself does.
+        # The CPU's flash kernel has no dropout, so math is used instead, as in torch
+        # itself.
         return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
     return nullcontext()

@@ -19,7 +19,7 @@ MOST_LAYERS = 4096
 
 
 def conv(inner: int, outer: int, window: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias, padded to keep the image's size."""
+    """Return a convolution without bias, padded to keep the image's size."""
     return nn.Conv2d(inner, outer, window, stride, window // 2, bias=False)
 
 
@@ -50,8 +50,8 @@ class Residual(nn.Module):
         self.bottleneck = widening > 1
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the input to what the convolutions make of it."""
-        # A basic block computes its shortcut last, a bottleneck first: as measured.
+        """Return the input plus the convolutions' result."""
+        # A basic block computes its shortcut last, a bottleneck first, as was measured.
         kept = x if self.shortcut is None or not self.bottleneck else self.shortcut(x)
         y = x
         last = len(self.layers) - 2
@@ -94,7 +94,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(inner, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores of images."""
+        """Return class scores of images."""
         return self.head(self.blocks(self.stem(x)).mean((2, 3)))
 
 
@@ -112,7 +112,7 @@ class MLP(nn.Module):
         self.net = nn.Sequential(*parts[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores of vectors."""
+        """Return class scores of vectors."""
         return self.net(x)
 
 
@@ -128,12 +128,12 @@ class CharLSTM(nn.Module):
         self.head = nn.Linear(hidden, vocab)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the next token at each place."""
+        """Return scores of the next token at each place."""
         return self.head(self.rnn(self.table(x))[0])
 
 
 def twice(inner: int, outer: int) -> nn.Sequential:
-    """Two convolutions, each normalized in eight groups."""
+    """Return two convolutions, each normalized in eight groups."""
     parts: list[nn.Module] = []
     for one in (inner, outer):
         parts += [nn.Conv2d(one, outer, 3, padding=1), nn.GroupNorm(8, outer)]
@@ -157,7 +157,7 @@ class UNet(nn.Module):
         self.leave = nn.Conv2d(c, cout, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores of every pixel."""
+        """Return class scores of every pixel."""
         bridges = [self.enter(x)]
         for down in self.down:
             bridges.append(down(functional.max_pool2d(bridges[-1], 2)))
@@ -173,10 +173,10 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
 
 
 def network(name: str, args: dict[str, Any]) -> nn.Module:
-    """A plain model by its class name.
+    """Return a plain model by its class name.
 
     Raises:
-        SpecInvalid: no such model; arguments that it does not take.
+        SpecInvalid: no such model, or arguments that it does not accept.
     """
     if name not in NETWORKS:
         raise SpecInvalid({"model.torch": f"must be one of {', '.join(NETWORKS)}"})

@@ -1,13 +1,13 @@
-"""Operators whose answer depends on values that phantoms do not have.
+"""Operators whose result depends on values that phantoms do not have.
 
-Experts of a mixture are chosen by a router's scores. The substitute is balanced: of
-T tokens with k experts each, every one of E experts gets T x k / E. It comes from
-following two facts from operator to operator: an index that ``topk`` chose among E
-candidates names one of E categories; a mask made from such an index (``one_hot``,
-``==``) is true for one in E. ``nonzero`` of the mask then has so many rows.
+Experts of a mixture are chosen by a router's scores. The substitute is balanced: of T
+tokens with k experts each, every one of E experts gets T x k / E. It follows from two
+facts that are passed from operator to operator: an index that ``topk`` chose among E
+candidates names one of E categories, and a mask made from such an index (``one_hot``,
+``==``) is true for one in E. ``nonzero`` of the mask then has that many rows.
 
-Questions that guard rare branches get the answer of ordinary data: ``any`` of an
-unknown mask is false, ``all`` is true, two unknown tensors are equal.
+Tests that guard rare branches get the result of ordinary data: ``any`` of an unknown
+mask is false, ``all`` is true, two unknown tensors are equal.
 """
 
 import math
@@ -34,7 +34,7 @@ class Facts:
         self._kept: dict[int, tuple[weakref.ref[Any], float]] = {}
 
     def put(self, tensor: torch.Tensor, value: float) -> None:
-        """Remember a number about a tensor and all its views."""
+        """Record a number about a tensor and all its views."""
         storage = tensor.untyped_storage()
         key = storage._cdata
 
@@ -44,18 +44,18 @@ class Facts:
         self._kept[key] = (weakref.ref(storage, gone), value)
 
     def get(self, tensor: torch.Tensor) -> float | None:
-        """The number, or None."""
+        """Return the number, or None."""
         found = self._kept.get(tensor.untyped_storage()._cdata)
         return found[1] if found else None
 
 
 class Router:
-    """The special ways of one StepMode."""
+    """The special functions of one StepMode."""
 
     def __init__(self, mode: StepMode) -> None:
         self.mode = mode
         self.categories = Facts()
-        """Of an index: among how many candidates it was chosen."""
+        """Of an index: the number of candidates among which it was chosen."""
         self.density = Facts()
         """Of a mask: the share that is true."""
         mode.special |= {
@@ -80,7 +80,7 @@ class Router:
     # --- single values -------------------------------------------------------------
 
     def scalar(self, func: Any, args: Args, named: Named) -> Any:
-        """`.item()`: 1 for an unknown number, False for an unknown flag."""
+        """Return `.item()`: 1 for an unknown number, False for an unknown flag."""
         tensor = args[0]
         if not phantom.is_phantom(tensor):
             return func(*args, **named)
@@ -89,17 +89,17 @@ class Router:
         return 1.0 if tensor.dtype.is_floating_point else 1
 
     def equal(self, func: Any, args: Args, named: Named) -> Any:
-        """`torch.equal`."""
+        """Return `torch.equal`."""
         if any(map(phantom.is_phantom, args[:2])):
             return args[0].shape == args[1].shape
         return func(*args, **named)
 
     def any(self, func: Any, args: Args, named: Named) -> Any:
-        """No flag is set."""
+        """Return that no flag is set."""
         return self._flags(func, args, named, torch.zeros)
 
     def all(self, func: Any, args: Args, named: Named) -> Any:
-        """Every flag is set."""
+        """Return that every flag is set."""
         return self._flags(func, args, named, torch.ones)
 
     def _flags(self, func: Any, args: Args, named: Named, make: Any) -> Any:
@@ -112,10 +112,11 @@ class Router:
         self.mode.tracker.born(flags)
         return flags
 
-    # --- what is known of values ---------------------------------------------------
+    # --- known facts about values
+    # ------------------------------------------------------
 
     def choose(self, func: Any, args: Args, named: Named) -> Any:
-        """An index chosen among the entries of one dimension."""
+        """Return an index chosen among the entries of one dimension."""
         result = self.mode.ordinary(func, args, named)
         source = args[0]
         place = 2 if func._schema.name == "aten::topk" else 1
@@ -127,7 +128,7 @@ class Router:
         return result
 
     def scatter(self, func: Any, args: Args, named: Named) -> Any:
-        """`one_hot` writes a 1 per index into zeros."""
+        """Return `one_hot`'s scatter, which writes a 1 per index into zeros."""
         result = self.mode.ordinary(func, args, named)
         target, dim, index = args[0], args[1], args[2]
         if phantom.is_phantom(target) and index.dim() and index.numel():
@@ -136,7 +137,7 @@ class Router:
         return result
 
     def compare(self, func: Any, args: Args, named: Named) -> Any:
-        """An index against one category."""
+        """Return the comparison of an index with one category."""
         result = self.mode.ordinary(func, args, named)
         among = self.categories.get(args[0])
         if among and phantom.is_phantom(result):
@@ -159,29 +160,29 @@ class Router:
         return math.ceil(mask.numel() * (1.0 if share is None else share))
 
     def _index_rows(self, rows: int, columns: int) -> torch.Tensor:
-        """Row numbers; real where code may look at them one by one."""
+        """Return row numbers, real if code may look at them one by one."""
         if columns == 1 and rows <= MOST_KNOWN_ROWS:
             made = torch.arange(rows).reshape(rows, 1)
             self.mode.tracker.born(made)
             return made
-        # nonzero answers a transposed tensor: each column is contiguous.
+        # nonzero returns a transposed tensor: each column is contiguous.
         return self.mode.made(Layout((rows, columns), (1, max(1, rows)), torch.int64))
 
     def nonzero(self, func: Any, args: Args, named: Named) -> Any:
-        """`nonzero`, `torch.where(mask)`."""
+        """Return `nonzero`, `torch.where(mask)`."""
         if not phantom.is_phantom(args[0]):
             return self._real(func, args, named)
         return self._index_rows(self._rows(args[0]), args[0].dim())
 
     def masked_select(self, func: Any, args: Args, named: Named) -> Any:
-        """Entries under a mask."""
+        """Return the entries under a mask."""
         source, mask = args[0], args[1]
         if not any(map(phantom.is_phantom, (source, mask))):
             return self._real(func, args, named)
         return self.mode.made(Layout((self._rows(mask),), (1,), source.dtype))
 
     def index(self, func: Any, args: Args, named: Named) -> Any:
-        """`x[mask]`: a mask stands for the row numbers under it."""
+        """Return `x[mask]`: a mask means the row numbers under it."""
         source, indices = args[0], args[1]
         masks = [one for one in tensors_in(indices) if one.dtype == torch.bool]
         if masks and not any(map(phantom.is_phantom, (source, *tensors_in(indices)))):
@@ -198,7 +199,7 @@ class Router:
         return self.mode.made(self.mode.book.answer(func, (source, told), named))
 
     def unique(self, func: Any, args: Args, named: Named) -> Any:
-        """All entries differ, or all categories occur."""
+        """Return unique values: all entries differ, or all categories occur."""
         source = args[0]
         if not phantom.is_phantom(source):
             return self._real(func, args, named)
@@ -210,7 +211,7 @@ class Router:
         return entries, inverse, self.mode.made(Layout((count,), (1,), torch.int64))
 
     def bincount(self, func: Any, args: Args, named: Named) -> Any:
-        """Counts of each category."""
+        """Return the counts of each category."""
         source = args[0]
         if not phantom.is_phantom(source):
             return self._real(func, args, named)
@@ -219,7 +220,7 @@ class Router:
         return self.mode.made(Layout((count,), (1,), torch.int64))
 
     def repeat(self, func: Any, args: Args, named: Named) -> Any:
-        """`repeat_interleave` by a tensor of counts; unknown counts are one."""
+        """Return `repeat_interleave` by a tensor of counts. Unknown counts are one."""
         counts = args[0]
         if func._overloadname != "Tensor":
             return self.mode.ordinary(func, args, named)
@@ -229,7 +230,7 @@ class Router:
         return self.mode.made(Layout((total,), (1,), torch.int64))
 
     def grouped(self, func: Any, args: Args, named: Named) -> Any:
-        """Products of groups of rows; torch's meta kernel knows bf16 only."""
+        """Return products of groups of rows. torch's meta kernel supports only bf16."""
         one, two = args[0], args[1]
         given: Any = named.get("offs", args[2] if len(args) > 2 else None)
         shape: tuple[int, ...] = (one.shape[-2], two.shape[-1])

@@ -9,17 +9,17 @@ from torch import nn
 from placement.planner.symbolic.case import Case
 
 RATE = 1e-4
-"""Learning rate; its value changes no size."""
+"""Learning rate. Its value changes no size."""
 BLOCK = 256
 SMALLEST_8BIT = 4096
 """bitsandbytes keeps the state of smaller tensors in fp32 (optim/optimizer.py)."""
 
 
 class EightBit(torch.optim.Optimizer):
-    """One or two moments in 8 bits, a fp32 maximum per block of 256.
+    """One or two moments in 8 bits, with an fp32 maximum per block of 256.
 
-    Dettmers et al., arXiv:2110.02861; sizes as in bitsandbytes, whose kernel steps in
-    place and takes nothing for itself.
+    Dettmers et al., arXiv:2110.02861. Sizes as in bitsandbytes, whose kernel steps in
+    place and needs no memory.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], moments: int) -> None:
@@ -28,7 +28,7 @@ class EightBit(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Make the states where they are missing; write into the parameters."""
+        """Make missing states, and write into the parameters."""
         for group in self.param_groups:
             for one in group["params"]:
                 if one.grad is None:
@@ -49,8 +49,10 @@ class EightBit(torch.optim.Optimizer):
 
 
 class Lion(torch.optim.Optimizer):
-    """The sign of an interpolated momentum. Chen et al., arXiv:2302.06675, program 1;
-    tensor by tensor, as in its authors' code."""
+    """The sign of an interpolated momentum, tensor by tensor, as in its authors' code.
+
+    Chen et al., arXiv:2302.06675, program 1.
+    """
 
     def __init__(self, params: Iterable[nn.Parameter]) -> None:
         super().__init__(params, {"lr": RATE})
@@ -83,7 +85,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
             self.parts.append(torch.optim.AdamW(others, lr=RATE))
 
     def foreach(self, wanted: bool) -> None:
-        """Have AdamW step all tensors at once, or one after another."""
+        """Make AdamW step all tensors at once, or one after another."""
         for part in self.parts:
             for group in part.param_groups:
                 group["foreach"] = wanted
@@ -96,8 +98,10 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 
 def _muon(model: nn.Module, params: list[nn.Parameter], how: dict[str, Any]) -> Any:
-    """Muon as its authors use it: no tables and no head
-    (github.com/KellerJordan/Muon, README)."""
+    """Return Muon as its authors use it: no tables and no head.
+
+    Source: github.com/KellerJordan/Muon, README.
+    """
     outer = {
         id(one)
         for name, one in model.named_parameters()
@@ -119,7 +123,7 @@ EIGHT_BIT = {"adam8bit": 2, "adamw8bit": 2, "lion8bit": 1, "rmsprop8bit": 1}
 def optimizer(
     model: nn.Module, case: Case, params: list[nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """The optimizer of a case over its trained parameters."""
+    """Return the optimizer of a case over its trained parameters."""
     loop = case.loop or ("foreach" if case.accelerator == "cuda" else "forloop")
     how: dict[str, Any] = {"foreach": loop == "foreach"}
     if loop == "fused":
@@ -147,5 +151,6 @@ def optimizer(
     stepwise = {"foreach": how.get("foreach", False)}
     if case.optimizer == "rmsprop":
         return torch.optim.RMSprop(params, lr=RATE, **stepwise)
-    # Adafactor is for-loop wherever nobody asks otherwise (torch/optim/_adafactor.py).
+    # Adafactor uses the for-loop unless another one is requested
+    # (torch/optim/_adafactor.py).
     return torch.optim.Adafactor(params, lr=RATE, foreach=case.loop == "foreach")

@@ -1,11 +1,11 @@
 """Tensors with sizes, strides and storages, but without memory.
 
-A phantom is an ordinary CPU tensor. Its storage says how many bytes it has, but
-points at one read-only region of zeros that all phantoms share. So code that depends on
-devices, types and shapes (autocast, the choice of the attention kernel, autograd,
-optimizers) behaves as on real CPU tensors, while 8 billion parameters take no memory.
-Every operator must be answered by ``dispatch_mode.StepMode``: a
-kernel that wrote to a phantom would end the process.
+A phantom is an ordinary CPU tensor. Its storage has a size, but points at one read-only
+region of zeros that all phantoms share. So code that depends on devices, types and
+shapes (autocast, the choice of the attention kernel, autograd, optimizers) behaves as
+on real CPU tensors, while 8 billion parameters take no memory.
+``dispatch_mode.StepMode`` must handle every operator, because a kernel that wrote to a
+phantom would end the process.
 """
 
 import math
@@ -24,14 +24,14 @@ _region = mmap.mmap(
 )
 _START = int(np.frombuffer(_region, dtype=np.uint8).ctypes.data)
 _unknown: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-"""Storages with memory that unknown values were written to."""
+"""Storages with memory into which unknown values were written."""
 
 
 def make(
     shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """A phantom; its storage is as large as a CPU tensor's of this layout."""
-    # Without a dispatch mode: the caller is the mode, or switched it off.
+    """Return a phantom. Its storage is as large as a CPU tensor's of this layout."""
+    # Without a dispatch mode: the caller is the mode, or has disabled it.
     reach = 1
     for size, step in zip(shape, stride, strict=True):
         if size == 0:
@@ -47,7 +47,7 @@ def make(
 
 
 def dense(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A contiguous phantom."""
+    """Return a contiguous phantom."""
     stride = [1] * len(shape)
     for place in range(len(shape) - 2, -1, -1):
         stride[place] = stride[place + 1] * max(1, shape[place + 1])
@@ -55,7 +55,9 @@ def dense(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def is_phantom(tensor: torch.Tensor) -> bool:
-    """Whether nobody knows a tensor's values: no memory, or unknowns written to it."""
+    """Return whether a tensor's values are unknown: no memory, or unknown values
+    written to it.
+    """
     storage = tensor.untyped_storage()
     return storage.data_ptr() == _START or storage._cdata in _unknown
 
@@ -72,5 +74,5 @@ def forget(tensor: torch.Tensor) -> None:
 
 
 def numel(shape: Sequence[int]) -> int:
-    """Elements of a shape."""
+    """Return the elements of a shape."""
     return math.prod(shape)

@@ -1,7 +1,8 @@
-"""What an operator would return: shapes, strides and types, by torch's meta kernels.
+"""The layouts of an operator's results: shapes, strides and types, by torch's meta
+kernels.
 
-Layers repeat, so answers are kept by operator and layout of the arguments: a model
-of a hundred layers asks the meta kernels about one of them.
+Layers repeat, so results are cached by operator and layout of the arguments. In a model
+of a hundred layers the meta kernels run for one of them.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ class Unsupported(Exception):
 
 
 class ShapeBook:
-    """Asks meta kernels, and remembers."""
+    """Runs meta kernels, and caches their results."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
@@ -37,7 +38,7 @@ class ShapeBook:
     def answer(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What `func` returns, with Layouts in place of tensors."""
+        """Return the results of `func`, with Layouts in place of tensors."""
         named = _key(tuple(sorted(kwargs.items()))) if kwargs else ()
         key = (func, _key(args), named)
         found = self._known.get(key, self)
@@ -47,12 +48,12 @@ class ShapeBook:
 
 
 def _key(value: Any) -> Any:
-    """Something hashable that says all an answer depends on."""
+    """Return a hashable key with everything on which a result depends."""
     if isinstance(value, torch.Tensor):
         return (value.shape, value.stride(), value.dtype)
     if isinstance(value, tuple | list):
         return tuple([_key(one) for one in value])
-    # 1, 1.0 and True are equal but lead to different types of results.
+    # 1, 1.0 and True are equal but give different types of results.
     return (type(value), value)
 
 
@@ -71,7 +72,7 @@ def _ask(
 
 
 def has_tensor(value: Any) -> bool:
-    """Whether there is a tensor anywhere in an argument."""
+    """Return whether there is a tensor anywhere in an argument."""
     if isinstance(value, list | tuple):
         return any(has_tensor(one) for one in value)
     return isinstance(value, torch.Tensor)

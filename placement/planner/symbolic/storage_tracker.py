@@ -18,7 +18,7 @@ class Tracker:
 
     def __init__(self, granularity_bytes: int = 1) -> None:
         self.granularity_bytes = granularity_bytes
-        """What the allocator rounds every block up to."""
+        """Every block is rounded up to a multiple of this by the allocator."""
         self.live_bytes = 0
         self.peak_bytes = 0
         self.phase = "build"
@@ -66,7 +66,7 @@ class Tracker:
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the storages behind some tensors, each counted once."""
+    """Return the bytes of the storages behind some tensors, each counted once."""
     seen: dict[int, int] = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()

@@ -1,4 +1,4 @@
-"""What this machine's Python can do. Looks for packages; imports none of them."""
+"""The abilities of this machine's Python. Looks for packages; imports none of them."""
 
 from functools import cache
 from importlib.util import find_spec
@@ -6,5 +6,5 @@ from importlib.util import find_spec
 
 @cache
 def torch_installed() -> bool:
-    """Say whether torch is here (a web-only host has requirements-web.txt)."""
+    """Return whether torch is installed (a web-only host has requirements-web.txt)."""
     return find_spec("torch") is not None

@@ -36,12 +36,12 @@ def follow(
 ) -> dict[str, Any]:
     """Return the bytes of one case; keys as in ``reference/memory_cases.py``.
 
-    `progress` is called with the current part and the finished share, 0 to 1.
-    `seconds` is processor time without imports.
+    `progress` is called with the current part and the finished share, 0 to 1. `seconds`
+    is processor time without imports.
 
     Raises:
         SpecInvalid: the model cannot be built.
-        Unsupported: an operator that cannot be answered.
+        Unsupported: an operator without a symbolic result.
     """
     progress("reading the model's class", 0.05)
     known = class_of(case)
@@ -77,7 +77,7 @@ class _Run:
         self.grad_bytes = 0
 
     def steps(self, progress: Progress) -> dict[str, Any]:
-        """Run all steps; answer for the last."""
+        """Run all steps. Return the answer for the last."""
         if not self.case.trains:
             return self.inference(progress)
         if not self.trained:
@@ -91,7 +91,7 @@ class _Run:
         return self.answer()
 
     def step(self, progress: Progress) -> None:
-        """Forward and backward of every microbatch, then the optimizer."""
+        """Run forward and backward of every microbatch, then the optimizer."""
         assert self.optimizer is not None
         count = self.case.accumulation
         for number in range(count):
@@ -118,7 +118,7 @@ class _Run:
         self.tracker.note()
 
     def inference(self, progress: Progress) -> dict[str, Any]:
-        """One forward without gradients."""
+        """Run one forward without gradients."""
         progress("forward", 0.3)
         self.tracker.forget_peaks()
         self.tracker.enter("fwd")
@@ -131,14 +131,16 @@ class _Run:
         return self.answer()
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Mixed precision, with its cache of 16-bit weights."""
+        """Return mixed precision, with its cache of 16-bit weights."""
         kind = AUTOCAST.get(self.case.precision)
         if kind is None:
             return nullcontext()
         return torch.autocast("cpu", kind)
 
     def buckets(self) -> list[torch.Tensor]:
-        """What DistributedDataParallel copies gradients into before it sends them."""
+        """Make the buckets into which DistributedDataParallel copies gradients before
+        it sends them.
+        """
         made = []
         if self.case.ranks > 1:
             for kind in sorted({one.dtype for one in self.trained}, key=str):
@@ -148,7 +150,7 @@ class _Run:
         return made
 
     def answer(self) -> dict[str, Any]:
-        """The numbers."""
+        """Return the numbers."""
         states = self.optimizer.state.values() if self.optimizer else ()
         kept = [one for state in states for one in state.values() if _is_tensor(one)]
         phases = self.tracker.phase_peak_bytes
@@ -163,7 +165,7 @@ class _Run:
 
 
 def _part(progress: Progress, start: float, length: float) -> Progress:
-    """Progress of a part as progress of the whole."""
+    """Return progress of a part as progress of the whole."""
     return lambda what, share: progress(what, start + length * share)
 
 
@@ -179,7 +181,7 @@ def _functions(case: Case, tracker: Tracker) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _world(case: Case, tracker: Tracker) -> Iterator[None]:
-    """What surrounds the model's code, put back afterwards."""
+    """Set the environment of the model's code, and restore it afterwards."""
     with ExitStack() as changes:
         state = torch.get_rng_state
 

@@ -1,11 +1,11 @@
-"""What CPU kernels take beyond their results, and results that meta kernels misjudge.
+"""Memory of CPU kernels beyond their results, and results that meta kernels misjudge.
 
 oneDNN computes convolutions on blocked copies: channels in groups of 16 (oneDNN,
-"Understanding Memory Formats", nChw16c), so a convolution holds copies of input,
-weight and output for a moment. Its LSTM keeps a workspace from forward to backward
+"Understanding Memory Formats", nChw16c), so a convolution holds copies of input, weight
+and output for a moment. Its LSTM keeps a workspace from forward to backward
 (src/cpu/rnn/rnn_utils.cpp, ``set_workspace_sizes``): gates, cells, states and their
 gradients for each step, page by page. Checked on torch 2.13 with its allocator's own
-events; other instruction sets block by 8 instead of 16.
+events. Other instruction sets block by 8 instead of 16.
 """
 
 import math
@@ -28,10 +28,10 @@ LSTM_GATES = 4
 
 
 class Workspaces:
-    """The special ways of kernels in one StepMode.
+    """The special functions of kernels in one StepMode.
 
-    For a Gpu only the LSTM's reserve is kept: cuDNN's other workspaces depend on the
-    algorithm that it finds fastest, and lie in the workspaces of the interval.
+    For a Gpu only the LSTM's reserve is kept. cuDNN's other workspaces depend on the
+    algorithm that it finds fastest, and belong to the workspaces of the interval.
     """
 
     def __init__(self, mode: StepMode, accelerator: str) -> None:
@@ -47,7 +47,9 @@ class Workspaces:
         }
 
     def reserve(self, func: Any, args: Args, named: Named) -> Any:
-        """cuDNN keeps gates, cell and output of every step (cudnnRNNForward)."""
+        """Record cuDNN's reserve: gates, cell and output of every step
+        (cudnnRNNForward).
+        """
         results = self.mode.book.answer(func, args, named)
         source, hidden = args[0], args[10]
         rows = source.shape[0] * source.shape[1]
@@ -56,7 +58,9 @@ class Workspaces:
         return (*made, self.mode.made(Layout((size,), (1,), torch.uint8)))
 
     def convolution(self, func: Any, args: Args, named: Named) -> Any:
-        """Blocked input, weight and output; then the output in plain order."""
+        """Count blocked input, weight and output, and then the output in plain
+        order.
+        """
         source, weight = args[0], args[1]
         result = self.mode.book.answer(func, args, named)
         out = layout_bytes(result)
@@ -71,7 +75,9 @@ class Workspaces:
         return self.mode.ordinary(func, args, named)
 
     def convolution_backward(self, func: Any, args: Args, named: Named) -> Any:
-        """First the input's gradient, then the weight's; each on blocked copies."""
+        """Count first the input's gradient, then the weight's, each on blocked
+        copies.
+        """
         grad, source, weight = args[0], args[1], args[2]
         wanted = args[10] if len(args) > 10 else named["output_mask"]
         if not plain(source, weight, stride=args[4]):
@@ -94,7 +100,7 @@ class Workspaces:
         return self.mode.ordinary(func, args, named)
 
     def recurrent(self, func: Any, args: Args, named: Named) -> Any:
-        """An LSTM layer's outputs and the workspace that backward will read."""
+        """Return an LSTM layer's outputs and the workspace that backward will read."""
         results = self.mode.book.answer(func, args, named)
         source, weight = args[0], args[1]
         steps, batch = source.shape[0], source.shape[1]
@@ -107,14 +113,14 @@ class Workspaces:
         )
         made = [self.mode.made(one) for one in results[:3]]
         workspace = self.mode.made(Layout((size,), (1,), torch.uint8))
-        # The weights in the kernel's order, where that is another, and the gates.
+        # The weights in the kernel's order, if that is another one, and the gates.
         self.mode.tracker.moment(
             by_input(args[1]) + by_input(args[2]) + gates_bytes(args[1], steps * batch)
         )
         return (*made, workspace)
 
     def recurrent_backward(self, func: Any, args: Args, named: Named) -> Any:
-        """Gradients are fp32 for weights of every type."""
+        """Return gradients, which are fp32 for weights of every type."""
         result = self.mode.ordinary(func, args, named)
         inner, outer = args[1], args[2]
         if inner.dtype.itemsize == 2:
@@ -133,56 +139,64 @@ class Workspaces:
 
 
 def by_input(weight: torch.Tensor) -> int:
-    """Bytes of a gate weight kept row by input, or 0 where rows need no gaps."""
+    """Return the bytes of a gate weight kept row by input, or 0 if rows need no
+    gaps.
+    """
     size = weight.dtype.itemsize
     width = row(weight.shape[0], size)
     return 0 if width == weight.shape[0] else weight.shape[1] * width * size
 
 
 def by_gate(weight: torch.Tensor) -> int:
-    """Bytes of a gate weight kept row by gate, or 0 where rows need no gaps."""
+    """Return the bytes of a gate weight kept row by gate, or 0 if rows need no gaps."""
     size = weight.dtype.itemsize
     width = row(weight.shape[1], size)
     return 0 if width == weight.shape[1] else weight.shape[0] * width * size
 
 
 def gates_bytes(weight: torch.Tensor, rows: int) -> int:
-    """The gates of all steps before their functions; 16-bit kernels need no copy."""
+    """Return the gates of all steps before their functions. 16-bit kernels need no
+    copy.
+    """
     if weight.dtype.itemsize == 2:
         return 0
     return rows * row(weight.shape[0], 4) * 4
 
 
 def plain(source: torch.Tensor, weight: torch.Tensor, stride: Any) -> bool:
-    """fp32 convolutions of 1 x 1 without a stride are products of plain matrices."""
+    """Return whether a convolution is a product of plain matrices: fp32, 1 x 1, no
+    stride.
+    """
     window = math.prod(weight.shape[2:])
     return window == 1 and max(stride) == 1 and source.dtype == torch.float32
 
 
 def layout_bytes(layout: Layout) -> int:
-    """Bytes of a dense tensor of this layout."""
+    """Return the bytes of a dense tensor of this layout."""
     return math.prod(layout.shape) * layout.dtype.itemsize
 
 
 def padded(channels: int) -> int:
-    """Channels in whole blocks."""
+    """Return channels in whole blocks."""
     return -(-channels // BLOCK_CHANNELS) * BLOCK_CHANNELS
 
 
 def blocked(shape: Any, dtype: torch.dtype) -> int:
-    """Bytes of an image batch in blocked order."""
+    """Return the bytes of an image batch in blocked order."""
     return shape[0] * padded(shape[1]) * math.prod(shape[2:]) * dtype.itemsize
 
 
 def blocked_weight(weight: torch.Tensor) -> int:
-    """Bytes of a convolution's weight in blocked order."""
+    """Return the bytes of a convolution's weight in blocked order."""
     out, inner, *window = weight.shape
     both = padded(out) * (inner if inner <= FEW_CHANNELS else padded(inner))
     return both * math.prod(window) * weight.dtype.itemsize
 
 
 def row(elements: int, element_bytes: int) -> int:
-    """Elements from one row to the next: whole cache lines, never 256 apart."""
+    """Return the elements from one row to the next: whole cache lines, never 256
+    apart.
+    """
     line = CACHE_LINE_BYTES // element_bytes
     width = -(-elements // line) * line
     return width + line if width % 256 == 0 else width
@@ -191,7 +205,7 @@ def row(elements: int, element_bytes: int) -> int:
 def lstm_workspace_bytes(
     *, steps: int, batch: int, inputs: int, hidden: int, element_bytes: int
 ) -> int:
-    """What one LSTM layer keeps from forward to backward.
+    """Return the bytes that one LSTM layer keeps from forward to backward.
 
     >>> lstm_workspace_bytes(steps=32, batch=4, inputs=64, hidden=128, element_bytes=4)
     1011712

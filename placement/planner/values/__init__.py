@@ -1,1 +1,1 @@
-"""What the planner takes and returns: workloads, GPUs, plans, errors."""
+"""The planner's input and output: workloads, GPUs, plans, errors."""

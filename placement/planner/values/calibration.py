@@ -1,18 +1,18 @@
-"""The site's measured error: what Plans said against what Jobs did here, fed back.
+"""The site's measured error, Plans against Jobs, and the corrections by it.
 
-Each Job that ran by a Plan leaves two ratios, actual over prior: of its step time, and
-of the likely bytes on its worst Gpu. The prior is what the Plan would have said without
-any correction, so that a correction does not feed on itself. From ENOUGH runs of one
-kind on (same strategy and class of Gpu; else the whole class), Corrections follow them:
+Each Job that ran by a Plan gives two ratios, actual over prior: of its step time, and
+of the likely bytes on its worst Gpu. The prior is the Plan's figure without any
+correction, so that a correction does not amplify itself. From ENOUGH runs of one kind
+on (same strategy and class of Gpu; else the whole class), Corrections follow them:
 
 - memory: `likely` is moved by the median ratio, and `high` widened until nine runs in
-  ten lie below it. Both stay within the bounds below, `high` never comes down further
-  than `likely` does, and neither goes under `low`: that is the exact states and the
-  counted peak, which no measurement argues away.
-- time: a step is multiplied by the class's median ratio, within bounds, and only where
-  the runs agree with each other (the middle 80 % within SPREAD_MOST of each other).
-  Predictions under COUNTS_FROM_SECONDS are not learned from: so short a step waits for
-  kernels to be launched, not for arithmetic, and says nothing of longer ones.
+  ten lie below it. Both stay within the bounds below. `high` is never lowered further
+  than `likely`, and neither is lowered below `low`, which is the exact states and the
+  counted peak and does not depend on measurements.
+- time: a step is multiplied by the class's median ratio, within bounds, and only if the
+  runs agree with each other (the middle 80 % within SPREAD_MOST of each other).
+  Predictions under COUNTS_FROM_SECONDS are ignored: so short a step waits for kernels
+  to be launched, not for arithmetic, and shows nothing about longer ones.
 
 The intervals that are moved are those of docs/design/placement.md#outside-the-tensors.
 """
@@ -27,27 +27,30 @@ from telemetry.protocol.gpu_cards import card_of
 from telemetry.protocol.sentences import joined, sentence
 
 ENOUGH = 8
-"""Runs of one kind from which on they correct what is predicted."""
+"""Runs of one kind from which on predictions are corrected."""
 NEWEST = 200
-"""Runs of one kind that count: the newest; drivers and frameworks change."""
+"""Most runs of one kind that count: the newest, because drivers and frameworks
+change.
+"""
 SHIFT_BOUNDS = (0.8, 1.5)
-"""Of `likely`, by the median of memory ratios."""
+"""Bounds of the correction of `likely`, by the median of memory ratios."""
 HIGH_MOST = 1.5
-"""How far `high` may be widened."""
+"""Largest factor of `high`."""
 STEP_BOUNDS = (0.25, 4.0)
-"""Of step times."""
+"""Bounds of the correction of step times."""
 UNKNOWN_CARD_STEP_BOUNDS = (1 / 64, 64.0)
-"""The same of a card that the table of cards does not have: what was measured here is
-all that is known of its speed."""
+"""The same for a card that is not in the table of cards. Its speed is known only from
+measurements here.
+"""
 SPREAD_MOST = 3.0
 COUNTS_FROM_SECONDS = 0.005
 ANY = ""
-"""In place of a strategy: all strategies of the class."""
+"""Used in place of a strategy: all strategies of the class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeInfo:
-    """What one Job's Plan came to; a None was not measured."""
+    """The measurements of one Job with a Plan; None: not measured."""
 
     strategy: str
     gpu_class: str
@@ -55,17 +58,17 @@ class OutcomeInfo:
     step_ratio: float | None
     memory_ratio: float | None
     high_ratio: float | None = None
-    """Actual bytes over the prior's high, worst Gpu; above 1: it held more."""
+    """Actual bytes over the prior's high on the worst Gpu; above 1: it held more."""
 
 
 @dataclass(frozen=True, slots=True)
 class RatioSpread:
-    """How ratios of actual over predicted lie."""
+    """Distribution of ratios of actual over predicted."""
 
     n: int
     median_ratio: float
     p90_error_ratio: float
-    """Nine runs in ten are at most so far from 1."""
+    """Nine runs in ten differ from 1 by at most this."""
     low_ratio: float
     """10th percentile."""
     high_ratio: float
@@ -78,7 +81,7 @@ class RatioSpread:
 
     @property
     def p90_error_pct(self) -> float:
-        """The same of nine runs in ten, either way."""
+        """Return the error of nine runs in ten, in either direction."""
         return 100 * self.p90_error_ratio
 
 
@@ -93,11 +96,11 @@ class SiteError:
     step: RatioSpread | None
     memory: RatioSpread | None
     above_high: int
-    """Runs that held more than `high` on some Gpu, of those whose memory was read."""
+    """Runs that held more than `high` on some Gpu, of those with measured memory."""
 
     @property
     def words(self) -> str:
-        """The error in one line, as pages say it.
+        """Return the error in one line, for pages.
 
         >>> rows = [1.02, 1.0, 1.1]
         >>> SiteError(strategy="", gpu_class="A100", runs=3, step=spread_of(rows),
@@ -129,12 +132,12 @@ class SiteError:
 
     @property
     def above_high_ratio(self) -> float | None:
-        """Their share; None: no run's memory was read."""
+        """Return their share; None if no run's memory was measured."""
         return self.above_high / self.memory.n if self.memory else None
 
 
 def quantile(values: Sequence[float], ratio: float) -> float:
-    """A quantile by linear interpolation (Hyndman and Fan 1996, type 7).
+    """Return a quantile by linear interpolation (Hyndman and Fan 1996, type 7).
 
     >>> quantile([1, 2, 3, 4], 0.5)
     2.5
@@ -162,7 +165,7 @@ def spread_of(ratios: Sequence[float]) -> RatioSpread | None:
 def error_of(
     outcomes: Sequence[OutcomeInfo], strategy: str, gpu_class: str
 ) -> SiteError:
-    """The error of the newest runs of one kind; newest first."""
+    """Return the error of the newest runs of one kind. Outcomes: newest first."""
     rows = list(outcomes)[:NEWEST]
     return SiteError(
         strategy=strategy,
@@ -175,7 +178,9 @@ def error_of(
 
 
 def site_errors(outcomes: Iterable[OutcomeInfo]) -> tuple[SiteError, ...]:
-    """By class and strategy, the class as a whole first. Outcomes: newest first."""
+    """Return the errors by class and strategy, the whole class first. Outcomes: newest
+    first.
+    """
     kinds: dict[tuple[str, str], list[OutcomeInfo]] = defaultdict(list)
     for one in outcomes:
         kinds[one.gpu_class, ANY].append(one)
@@ -188,15 +193,16 @@ def site_errors(outcomes: Iterable[OutcomeInfo]) -> tuple[SiteError, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCorrection:
-    """What an interval is multiplied by, and how many runs say so."""
+    """Factors of an interval, and the number of runs behind them."""
 
     likely_ratio: float = 1.0
     high_ratio: float = 1.0
-    """Of `high`; at least `likely_ratio`."""
+    """Factor of `high`; at least `likely_ratio`."""
     runs: int = 0
 
     def of(self, low: int, likely: int, high: int) -> tuple[int, int, int]:
-        """The interval corrected; `low` stays, and nothing goes under it.
+        """Return the corrected interval. `low` stays, and the others do not fall below
+        it.
 
         >>> MemoryCorrection(0.8, 1.0, 9).of(100, 113, 126)
         (100, 100, 126)
@@ -207,7 +213,7 @@ class MemoryCorrection:
 
 @dataclass(frozen=True, slots=True)
 class StepCorrection:
-    """What step times of a class are multiplied by, and how many runs say so."""
+    """Factor of the step times of a class, and the number of runs behind it."""
 
     ratio: float = 1.0
     runs: int = 0
@@ -219,19 +225,21 @@ AS_TIMED = StepCorrection()
 
 @dataclass(frozen=True, slots=True)
 class Corrections:
-    """All that a site has learned; empty: nothing, and nothing is corrected."""
+    """All corrections of a site; empty: none."""
 
     by_kind: Mapping[tuple[str, str], MemoryCorrection] = field(default_factory=dict)
-    """By (class, strategy); ANY stands for the class."""
+    """By (class, strategy). ANY means the whole class."""
     by_class: Mapping[str, StepCorrection] = field(default_factory=dict)
 
     def memory(self, strategy: str, gpu_class: str) -> MemoryCorrection:
-        """For one rank: of its own kind if enough ran, else of its class."""
+        """Return the correction for one rank: of its own kind if it has enough runs,
+        else of its class.
+        """
         own = self.by_kind.get((gpu_class, strategy))
         return own or self.by_kind.get((gpu_class, ANY), AS_PREDICTED)
 
     def most_memory(self, strategy: str, classes: Iterable[str]) -> float:
-        """The largest `likely_ratio` among some classes; 1 for none."""
+        """Return the largest `likely_ratio` among some classes; 1 for none."""
         found = [self.memory(strategy, one).likely_ratio for one in classes]
         return max(found, default=1.0)
 

@@ -1,8 +1,8 @@
 """The address of a model in a user's code: `module:callable`.
 
-Calling it runs the user's code, so it happens only inside a Job's sandbox, or when
-an operator starts it (`python -m placement.planner.sandbox.entry_build`); the web
-process only checks how the address is written.
+Calling it runs the user's code, so it happens only inside a Job's sandbox, or when an
+operator starts it (`python -m placement.planner.sandbox.entry_build`). The web process
+only checks the form of the address.
 """
 
 import re
@@ -17,14 +17,14 @@ MAX_LENGTH = 200
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
-    """Where a callable is that takes nothing and returns a torch module."""
+    """The address of a callable that takes no arguments and returns a torch module."""
 
     module: str
     callable: str
 
     @classmethod
     def read(cls, text: str) -> "EntryPoint":
-        """`package.module:name` or `module:Class.method`. Raises SpecInvalid."""
+        """Parse `package.module:name` or `module:Class.method`. Raises SpecInvalid."""
         module, colon, name = text.partition(":")
         if (
             not colon

@@ -26,7 +26,7 @@ from telemetry.protocol.sentences import sentence
 
 
 class BadInput(FieldsRefused):
-    """Something given to placement cannot be used; says which field and why."""
+    """An invalid input of placement, with each field and its problem."""
 
     code = "bad-input"
 
@@ -36,7 +36,7 @@ class BadInput(FieldsRefused):
 
 
 class SpecInvalid(BadInput):
-    """A model's description has missing, wrong or absurd fields."""
+    """A model's description has missing, invalid or absurd fields."""
 
     code = "spec-invalid"
 
@@ -80,7 +80,7 @@ class UnknownHead(UnknownFamily):
 
 
 class FileRefused(BadInput):
-    """A file or a model's code cannot be read, as the process says that reads it.
+    """A file or a model's code cannot be read, as its process reports.
 
     `code` is the code of another error here, or one of those that docs/errors.md lists
     as FileRefused.
@@ -92,13 +92,13 @@ class FileRefused(BadInput):
 
 
 class WorkloadInvalid(BadInput):
-    """What to run is contradictory or out of range."""
+    """The workload is contradictory or out of range."""
 
     code = "workload-invalid"
 
 
 class OffersInvalid(BadInput):
-    """The GPUs offered contradict themselves (bytes below zero, one GPU twice)."""
+    """The offered GPUs contradict themselves (bytes below zero, one GPU twice)."""
 
     code = "offers-invalid"
 
@@ -114,7 +114,9 @@ class PlanInvalid(CodedError):
 
 
 class OrderRefused(CodedError):
-    """A node refuses a command. `code` says why; docs/errors.md lists the codes."""
+    """A node refuses a command. `code` has the reason; docs/errors.md lists the
+    codes.
+    """
 
     def __init__(self, code: str, detail: str) -> None:
         self.code = code
@@ -123,13 +125,13 @@ class OrderRefused(CodedError):
 
 
 class LaunchInvalid(BadInput):
-    """A job's form has fields that cannot be used."""
+    """A job's form has invalid fields."""
 
     code = "launch-invalid"
 
 
 class LogConflict(CodedError):
-    """A piece of a log does not start where the stored part ends."""
+    """A piece of a log does not begin at the end of the stored part."""
 
     code = "log-conflict"
     status = HTTPStatus.CONFLICT
@@ -141,12 +143,12 @@ class LogConflict(CodedError):
 
     @property
     def members(self) -> dict[str, object]:
-        """Return the size in bytes: the next piece starts there."""
+        """Return the size in bytes, at which the next piece begins."""
         return {"size": self.size_bytes}
 
 
 class LogTooLarge(CodedError):
-    """The stored log would grow over its ceiling."""
+    """The stored log would grow over its limit."""
 
     code = "log-too-large"
     status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE

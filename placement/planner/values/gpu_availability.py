@@ -13,9 +13,9 @@ from placement.planner.values.json_value import JsonValue
 from telemetry.protocol.gpu_cards import GpuCard, card_of
 
 DISTANCES = ("nvlink", "pix", "pxb", "phb", "node", "sys")
-"""How two Gpus of a node reach each other, best first (`nvidia-smi topo -m`)."""
+"""The connection of two Gpus of a node, best first (`nvidia-smi topo -m`)."""
 UNKNOWN_PEAK_FLOPS = 60e12
-"""A card that the table of cards does not have: between a T4 and a 3090."""
+"""Assumed for a card that is not in the table of cards: between a T4 and a 3090."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +32,11 @@ class GpuOffer(JsonValue):
     memory_total_bytes: int
     used_bytes: int
     free_bytes: int
-    """What a Plan may use; 0 when booked by others or lost."""
+    """Bytes that a Plan may use; 0 if it is booked by others or lost."""
     util_pct: float | None = None
-    """None: the card cannot say."""
+    """None: the card cannot report it."""
     compute_processes: int = 0
-    """Other processes that compute on it."""
+    """Number of other processes that compute on it."""
     bookable: bool = True
     reason: str = ""
     """Why it is not bookable."""
@@ -47,41 +47,44 @@ class GpuOffer(JsonValue):
     links: tuple[tuple[str, str], ...] = ()
     """(UUID of another Gpu of the node, distance): see topology.LADDER."""
     health: tuple[str, ...] = ()
-    """What is wrong with it, in words, where it may be used all the same."""
+    """Its fault in words, if it may be used in spite of it."""
     speed_ratio: float = 1.0
-    """Part of its clock that heat, a power brake or a fault leave it."""
+    """Part of its clock that heat, a power brake or a fault leave."""
     measured_share_ratio: float | None = None
-    """Part of its arithmetic that a Job of ours really got; None: guessed."""
+    """Measured part of its arithmetic that a Job of the portal got; None: guessed."""
     weight: int = 1
-    """Quota that one second of it costs, in weighted GPU-seconds."""
+    """Quota cost of one second, in weighted GPU-seconds."""
     network_bytes_per_second: float = 0.0
-    """Of its node to other nodes; 0: not known, so no Plan leaves the node."""
+    """Bandwidth of its node to other nodes; 0: unknown, so no Plan leaves the node."""
 
     @property
     def label(self) -> str:
-        """How people name it: node:index."""
+        """Return its name for people: node:index."""
         return f"{self.node}:{self.index}"
 
     @property
     def card(self) -> GpuCard | None:
-        """Its row in the table of cards; None: the table does not have it."""
+        """Return its row in the table of cards; None if it is not there."""
         return card_of(self.name)
 
     @property
     def speed_is_unknown(self) -> bool:
-        """Whether neither the table of cards nor a person says how fast it is."""
+        """Return whether neither the table of cards nor a person gives its speed."""
         return self.card is None and self.peak_flops == UNKNOWN_PEAK_FLOPS
 
     @property
     def usable(self) -> bool:
-        """May a Plan take anything of it?"""
+        """Return whether a Plan may use it."""
         return self.bookable and self.free_bytes > 0
 
     @property
     def share_ratio(self) -> float:
-        """Part of its arithmetic left over: as measured, or with k other computing
-        processes about 1 / (k + 1), and never less than what utilization leaves
-        idle (it says "a kernel was resident", so 1 - util is a floor)."""
+        """Return the remaining part of its arithmetic.
+
+        It is the measured one, or with k other computing processes about 1 / (k + 1),
+        but never less than utilization leaves idle (utilization means "a kernel was
+        resident", so 1 - util is a lower bound).
+        """
         if self.measured_share_ratio is not None:
             return self.measured_share_ratio * self.speed_ratio
         if not self.compute_processes:
@@ -91,19 +94,21 @@ class GpuOffer(JsonValue):
 
     @property
     def busy_pct(self) -> float:
-        """Utilization for ordering; a card that cannot say counts as half busy."""
+        """Return utilization for ordering. A card that cannot report it counts as half
+        busy.
+        """
         return 50.0 if self.util_pct is None else self.util_pct
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read back what `to_json` wrote, checked. Raises OffersInvalid."""
+        """Read the result of `to_json` and check it. Raises OffersInvalid."""
         offer = super(GpuOffer, cls).from_json(data)
         check_offers([offer])
         return offer
 
 
 def peak_flops_of(name: str) -> float:
-    """Dense 16-bit peak of a card, by its name.
+    """Return the dense 16-bit peak of a card, by its name.
 
     >>> peak_flops_of("NVIDIA A100-SXM4-80GB")
     312000000000000.0
@@ -113,7 +118,9 @@ def peak_flops_of(name: str) -> float:
 
 
 def check_offers(offers: Sequence[GpuOffer]) -> None:
-    """Raise OffersInvalid for bytes below zero, more free than there is, twins."""
+    """Raise OffersInvalid for bytes below zero, more free bytes than exist, and
+    duplicates.
+    """
     problems = {}
     seen = set()
     for offer in offers:

@@ -1,14 +1,14 @@
-"""A list of Gpus as people write it down: for plans without a portal.
+"""A list of Gpus that people write, for plans without a portal.
 
-A JSON list of objects, one a Gpu (or an object with the list under `gpus`):
+A JSON list of objects, one per Gpu (or an object with the list under `gpus`):
 
     [{"name": "NVIDIA A100 80GB", "free_bytes": 80000000000},
      {"name": "NVIDIA A100 80GB", "free_bytes": 42000000000, "util_pct": 60,
       "compute_processes": 1, "link_group": "a"}]
 
-Only `free_bytes` must be there. Left out: `memory_total_bytes` is as much as is free;
-`node` is "local", `index` counts up within the node, `uuid` is made of both;
-`peak_flops` comes from the name. Other fields: used_bytes, gpu_class, util_pct,
+Only `free_bytes` is required. Defaults: `memory_total_bytes` is the same as the free
+bytes; `node` is "local", `index` counts up within the node, `uuid` is made of both;
+`peak_flops` follows from the name. Other fields: used_bytes, gpu_class, util_pct,
 compute_processes, link_group (Gpus of one group have NVLink), links ([[uuid,
 distance]]), weight, network_bytes_per_second, speed_ratio, measured_share_ratio,
 bookable, reason, health.
@@ -39,7 +39,7 @@ _NONE_IS_UNKNOWN = ("util_pct", "measured_share_ratio")
 
 
 def offers_from_list(data: Any) -> list[GpuOffer]:
-    """Read the list. Raises OffersInvalid with the entry and field that is wrong."""
+    """Read the list. Raises OffersInvalid with the invalid entry and field."""
     rows = data.get("gpus") if isinstance(data, Mapping) else data
     if not isinstance(rows, list) or not rows:
         raise OffersInvalid({"gpus": "must be a JSON list of GPUs, at least one"})

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers in the form that people read."""
 
 import math
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from telemetry.protocol.sentences import sentence
 
 
 def gib(size_bytes: float) -> str:
-    """Bytes in GiB, one decimal; MiB below a tenth of a GiB.
+    """Return bytes in GiB with one decimal; in MiB below a tenth of a GiB.
 
     >>> gib(3 * 2**30), gib(50 * 2**20)
     ('3.0 GiB', '50 MiB')
@@ -18,7 +18,7 @@ def gib(size_bytes: float) -> str:
 
 
 def gib_at_least(size_bytes: float) -> str:
-    """The same, rounded up: as much is enough.
+    """Return bytes in GiB, rounded up, so that the shown amount is enough.
 
     >>> gib_at_least(3.01 * 2**30), gib_at_least(2**20 + 1)
     ('3.1 GiB', '2 MiB')
@@ -29,7 +29,7 @@ def gib_at_least(size_bytes: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration with a fitting unit.
+    """Return a duration with a fitting unit.
 
     >>> seconds(0.25), seconds(90)
     ('250 ms', '90.0 s')
@@ -40,7 +40,7 @@ def seconds(value: float) -> str:
 
 
 def duration(value: float) -> str:
-    """A long time with a fitting unit, up to days.
+    """Return a long time with a fitting unit, up to days.
 
     >>> duration(63.6), duration(5400), duration(3 * 86400)
     ('63.6 s', '1.5 hours', '3.0 days')
@@ -79,7 +79,7 @@ def either(parts: Iterable[str]) -> str:
 
 
 def ranges_told(ranges: Iterable[tuple[int, int]]) -> str:
-    """Return ranges of layers in words; the last of each is left out.
+    """Return ranges of layers in words, without the end of each.
 
     >>> ranges_told([(0, 6), (12, 18)])
     '0 to 5 and 12 to 17'
@@ -88,10 +88,10 @@ def ranges_told(ranges: Iterable[tuple[int, int]]) -> str:
 
 
 def error_words(error_pct: float) -> str:
-    """An error in percent with its sign.
+    """Return an error in percent with its sign.
 
     >>> error_words(2.4), error_words(-13.0), error_words(0.2)
-    ('+2 %', '\u221213 %', '0 %')
+    ('+2 %', '−13 %', '0 %')
     """
     whole = round(error_pct)
     sign = "+" if whole > 0 else "\u2212" if whole < 0 else ""

@@ -1,4 +1,4 @@
-"""What the planner's values have in common: they go to JSON and come back, strictly."""
+"""Base of the planner's values: converted to JSON and back, strictly."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -13,7 +13,7 @@ class JsonValue:
     __slots__ = ()
 
     refusal: ClassVar[type[BadInput]] = SpecInvalid
-    """What ``from_json`` raises."""
+    """The error that ``from_json`` raises."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plain dict that ``from_json`` reads back to an equal value."""
@@ -21,7 +21,7 @@ class JsonValue:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read back what ``to_json`` wrote. Raises ``refusal`` for anything else."""
+        """Read the result of ``to_json``. Raises ``refusal`` for anything else."""
         try:
             return read(cls, data)
         except Malformed as error:

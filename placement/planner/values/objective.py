@@ -31,13 +31,16 @@ OBJECTIVE_WORDS: dict[str, str] = {
     "least_disturbance": sentence("least disturbance of others"),
     "cheapest": sentence("cheapest in quota"),
 }
-"""What a wish is called on screen."""
+"""Names of the objectives on screen."""
 
 SAME_RATIO = 1.1
-"""Products of time and cost closer than this are equal: the seconds are priors."""
+"""Products of time and cost that differ by less are equal, because the seconds are
+priors.
+"""
 SHORT_STEP_SECONDS = 0.05
-"""In a shorter step the time to start kernels and to load data decides, which is not
-estimated, so that more Gpus are no gain."""
+"""In a shorter step the time to start kernels and to load data dominates, which is not
+estimated, so that more Gpus are no gain.
+"""
 Key = tuple[object, ...]
 
 
@@ -45,7 +48,7 @@ def is_recommendable(one: Plan, asked: Workload) -> bool:
     """Return whether a Plan can be the answer without a warning.
 
     Its step is sensible. It keeps memory free on every Gpu, is not tight, and moves
-    nothing to the memory of the host or to a drive that was not asked to be there.
+    nothing to the memory of the host or to a drive unless that was requested.
     """
     if (
         one.absurd
@@ -57,19 +60,20 @@ def is_recommendable(one: Plan, asked: Workload) -> bool:
 
 
 def offloads(one: Plan) -> bool:
-    """Return whether a Plan keeps state outside of its Gpus."""
+    """Return whether a Plan keeps state outside its Gpus."""
     return bool(one.launch["offload_optimizer"]) or one.workload.offload != "none"
 
 
 def rank_key(one: Plan, wish: Wish | None = None) -> Key:
-    """Sorts Plans best first."""
+    """Return the sort key of Plans, best first."""
     tight = one.fit == "tight"
     return (bool(one.absurd), tight, *_wished(one, wish), *_order_of_choice(one))
 
 
 def step_cost(one: Plan) -> float:
-    """Return what a step costs: weighted GPU-seconds, or GPU-seconds where all Gpus
-    are free of charge."""
+    """Return the cost of a step: weighted GPU-seconds, or GPU-seconds if all Gpus are
+    free of charge.
+    """
     return one.quota_gpu_seconds or one.gpu_seconds
 
 
@@ -101,8 +105,11 @@ def _wished(one: Plan, wish: Wish | None) -> Key:
 
 
 def _order_of_choice(one: Plan) -> Key:
-    """Few concessions, clean Gpus, time x cost; between equals torch's own engine, the
-    order of strategies, one node, fewer Gpus, faster."""
+    """Return the order of choice.
+
+    Few concessions, clean Gpus, time x cost; between equals torch's own engine, the
+    order of strategies, one node, fewer Gpus, faster.
+    """
     return (
         concession(one),
         one.disturbance > 0,
@@ -128,13 +135,15 @@ def noticed_seconds(one: Plan, wish: Wish | None = None) -> float:
 
 
 def noticed_cost(one: Plan, wish: Wish | None = None) -> float:
-    """Return what a step costs that takes `noticed_seconds`."""
+    """Return the cost of a step of `noticed_seconds`."""
     if not one.step_seconds:
         return 0.0
     return step_cost(one) * noticed_seconds(one, wish) / one.step_seconds
 
 
 def _time_times_cost(one: Plan) -> int:
-    """Seconds x cost of a step, in steps of SAME_RATIO: what is nearer is equal."""
+    """Return seconds x cost of a step, rounded to SAME_RATIO, so that near values are
+    equal.
+    """
     product = noticed_seconds(one) * noticed_cost(one)
     return round(math.log(product, SAME_RATIO)) if product > 0 else 0

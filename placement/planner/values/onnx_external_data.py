@@ -1,9 +1,9 @@
-"""The files that an ONNX model keeps its weights in: which may be, which are needed.
+"""The external files of an ONNX model's weights: the allowed ones and the needed ones.
 
-ONNX says: the location is a path relative to the folder of the model's own file
-(https://onnx.ai/onnx/repo-docs/ExternalData.html). A path that leads anywhere else
-would have the runtime read a file of the machine, so it is refused before anything is
-written or opened, at the portal and again at the node.
+ONNX defines the location as a path relative to the folder of the model's own file
+(https://onnx.ai/onnx/repo-docs/ExternalData.html). With another path the runtime would
+read a file of the machine, so it is refused before anything is written or opened, at
+the portal and again at the node.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ MOST_PARTS = 512
 MOST_NAME_BYTES = 255
 MOST_FOLDERS = 8
 OWN_NAME = "model.onnx"
-"""What the model's own file is called where it has others beside it."""
+"""Name of the model's own file if there are others beside it."""
 _PIECE = re.compile(r"[^\x00-\x1f\x7f/\\:]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFilePart(JsonValue):
-    """One file of a model that has several; the model's own is the first."""
+    """One file of a model with several files. The model's own is the first."""
 
     name: str
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
@@ -46,7 +46,7 @@ def checked_name(name: object) -> str:
     'weights/a.bin'
 
     Raises:
-        SpecInvalid: it is absolute, climbs, or is no name of a file.
+        SpecInvalid: it is absolute, leaves the folder, or is no name of a file.
     """
     text = name if isinstance(name, str) else ""
     pieces = [piece for piece in text.split("/") if piece != "."]
@@ -70,7 +70,7 @@ def checked_name(name: object) -> str:
 
 
 def from_folder_of(model: str, names: Sequence[str]) -> dict[str, str]:
-    """Return the names as the model sees them -> as they came; others are left out.
+    """Return the names relative to the model -> the given names. Others are left out.
 
     >>> from_folder_of("export/m.onnx", ["export/m.onnx", "export/w/a", "README"])
     {'w/a': 'export/w/a'}
@@ -85,11 +85,11 @@ def from_folder_of(model: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def check_there(needed: Mapping[str, int], sizes: Mapping[str, int]) -> None:
-    """Refuse where a file that the model names is not there, or is too short.
+    """Refuse if a file that the model names is missing or too short.
 
     Args:
         needed: location -> bytes that the model reads of it, from its start.
-        sizes: name -> bytes of the files that came along.
+        sizes: name -> bytes of the given files.
 
     Raises:
         SpecInvalid: with the names.
@@ -133,6 +133,6 @@ def check_there(needed: Mapping[str, int], sizes: Mapping[str, int]) -> None:
 
 
 def sum_of(parts: Sequence[ModelFilePart]) -> str:
-    """Return one sum for all parts, names included."""
+    """Return one checksum of all parts, names included."""
     text = json.dumps([part.to_json() for part in parts], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,9 +1,10 @@
-"""The planner's answer: a Plan is data. Printable, JSON and back, checked elsewhere.
+"""The planner's answer: a Plan is data that can be printed and converted to JSON and
+back.
 
-A Plan says which Gpu runs what, what each Gpu's memory holds, how long a step takes,
-why it looks like this, and how to launch it. A RejectedStrategy says which Gpu lacks
-how many bytes and the cheapest change that would fit. `plan_validation.py` checks Plans
-and shares no code with the planner.
+A Plan has the work of each Gpu, the content of each Gpu's memory, the time of a step,
+the reason for its form, and the launch. A RejectedStrategy has the Gpu that lacks
+memory, its missing bytes, and the cheapest change that would fit. `plan_validation.py`
+checks Plans and shares no code with the planner.
 """
 
 from collections.abc import Mapping
@@ -20,11 +21,13 @@ from telemetry.protocol.codec import read
 
 VERSION = 2
 MOST_ROWS = 32
-"""Ranks of one Plan that its table lists."""
+"""Most ranks of one Plan in its table."""
 MOST_NAMED = 4
-"""Nodes of one Plan that its table names."""
+"""Most nodes of one Plan by name in its table."""
 READABLE = (1, 2)
-"""Version 1 knew no stages, replicas, wishes or several Nodes; it is read as such."""
+"""Version 1 had no stages, replicas, objectives or several Nodes. It can still be
+read.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,41 +43,43 @@ class Shard:
     last_layer: int
     """One past the last layer."""
     share_ratio: float | None
-    """Part of the optimizer state that this rank owns (ZeRO-1); None elsewhere."""
+    """Part of the optimizer state that this rank owns (ZeRO-1); None otherwise."""
     components: dict[str, int]
-    """Bytes at the peak by component, context included; adds up to low_bytes."""
+    """Bytes at the peak by component, context included. They add up to low_bytes."""
     low_bytes: int
     likely_bytes: int
     high_bytes: int
     total_bytes: int
     used_bytes: int
-    """Used by others when the Plan was made."""
+    """Bytes used by others when the Plan was made."""
     free_bytes: int
     node: str = ""
-    """Empty in Plans of version 1: the Plan's own."""
+    """Empty in Plans of version 1: the Plan's node."""
     stage: int = 0
-    """Which stage of the pipeline; 0 where there is one only."""
+    """Number of its stage of the pipeline; 0 if there is only one."""
     replica: int = 0
-    """Which copy of the model."""
+    """Number of its copy of the model."""
     tensor_rank: int = 0
-    """Which part of every layer."""
+    """Number of its part of every layer."""
     chunks: tuple[tuple[int, int], ...] = ()
-    """interleaved: the pieces of the model that it has; empty: one, first to last."""
+    """interleaved: its pieces of the model; empty: a single one, first to last."""
     busy_seconds: float = 0.0
-    """Of one step, how long it computes."""
+    """Seconds of one step in which it computes."""
     prior_likely_bytes: int = 0
-    """Before the site's measured error moved it; 0: it did not."""
+    """`likely` without the correction by the site's measured error; 0: not
+    corrected.
+    """
     prior_high_bytes: int = 0
-    """The same."""
+    """`high` without that correction."""
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
-        """(first, one past the last) layer of every piece of the model it has."""
+        """Return (first, one past the last) layer of every piece of the model on it."""
         return self.chunks or ((self.first_layer, self.last_layer),)
 
     @property
     def headroom_bytes(self) -> int:
-        """Free bytes that the likely need leaves; negative in a tight Plan."""
+        """Return the free bytes beyond the likely need; negative in a tight Plan."""
         return self.free_bytes - self.likely_bytes
 
 
@@ -89,12 +94,12 @@ class Plan(JsonValue):
     layer_count: int
     node: str
     workload: Workload
-    """As it would be run, remedies applied."""
+    """The workload with remedies applied."""
     remedies: tuple[str, ...]
-    """What was changed in the workload to make it fit, and what each change buys."""
+    """The changes of the workload that make it fit, and the effect of each."""
     shards: tuple[Shard, ...]
     fit: str
-    """comfortable: the likely need fits; tight: only the least possible need does."""
+    """comfortable: the likely need fits; tight: only the least possible need fits."""
     step_seconds: float
     compute_seconds: float
     communication_seconds: float
@@ -109,46 +114,51 @@ class Plan(JsonValue):
     nodes: tuple[str, ...] = ()
     """All Nodes it uses, `node` first."""
     bound_by: str = ""
-    """What leaves the least room: "activations of stage 2 (lab-a:1)"."""
+    """The part that leaves the least room: "activations of stage 2 (lab-a:1)"."""
     quota_gpu_seconds: float = 0.0
-    """Quota that one step costs, in weighted GPU-seconds."""
+    """Quota cost of one step, in weighted GPU-seconds."""
     disturbance: float = 0.0
     """Computing processes of others on its Gpus, and their utilization (0 to 1)."""
     troubled: int = 0
-    """How many of its Gpus have something wrong with them; the notes say what."""
+    """Number of its Gpus with a problem. The notes name the problems."""
     wait_seconds: float = 0.0
-    """After the start that was asked for, when its Gpus are free together."""
+    """Seconds after the requested start until its Gpus are free together."""
     decode_seconds: float = 0.0
-    """Inference of a model that generates: one more token of every sequence."""
+    """Inference of a generating model: seconds for one more token of every sequence."""
     decode_tokens_per_second: float = 0.0
-    """The same, tokens of all sequences together."""
+    """Tokens per second of all sequences together."""
     prior_step_seconds: float = 0.0
-    """Before the site's measured error moved it; 0: it did not."""
+    """Step time without the correction by the site's measured error; 0: not
+    corrected.
+    """
     absurd: str = ""
-    """Why nobody should wait for its step; "": its step is sensible."""
+    """Why its step is not worth waiting for; "": its step is sensible."""
     trade: str = ""
-    """Its time and its cost beside those of the Plan ranked first; "": it is alone."""
+    """Its time and its cost beside those of the Plan ranked first; "": the only
+    Plan.
+    """
 
     @property
     def gpu_seconds(self) -> float:
-        """GPU-seconds of one step: all its Gpus are held until it ends."""
+        """Return the GPU-seconds of one step. All its Gpus are held until it ends."""
         return len(self.shards) * self.step_seconds
 
     @property
     def spans_nodes(self) -> bool:
-        """True if its Gpus are on more than one Node."""
+        """Return whether its Gpus are on more than one Node."""
         return len(self.nodes) > 1
 
     @property
     def gpu_uuids(self) -> tuple[str, ...]:
-        """The Gpus in rank order."""
+        """Return the Gpus in rank order."""
         return tuple(shard.gpu_uuid for shard in self.shards)
 
     @property
     def by_process(self) -> tuple[Shard, ...]:
-        """The Shards in the order of processes: by Node, then by rank on the Node.
+        """Return the Shards in the order of processes: by Node, then by rank on the
+        Node.
 
-        A launcher numbers the processes of a Node consecutively, even where the Plan
+        A launcher numbers the processes of a Node consecutively, even if the Plan
         interleaves the ranks of several Nodes.
         """
         places = {name: number for number, name in enumerate(self.nodes)}
@@ -158,12 +168,12 @@ class Plan(JsonValue):
 
     @property
     def bounds(self) -> tuple[int, ...]:
-        """First layer of each piece of the model, and the end."""
+        """Return the first layer of each piece of the model, and the end."""
         starts = sorted({first for s in self.shards for first, _ in s.pieces})
         return (*starts, self.layer_count)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dict that `from_json` reads back to an equal Plan."""
+        """Return a plain dict that `from_json` reads back to an equal Plan."""
         data = JsonValue.to_json(self) | {"version": VERSION}
         for shard, told in zip(self.shards, data["shards"], strict=True):
             told["headroom_bytes"] = shard.headroom_bytes
@@ -171,7 +181,7 @@ class Plan(JsonValue):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read back what `to_json` wrote, today or as version 1.
+        """Read the result of `to_json`, of this version or of version 1.
 
         Raises PlanInvalid for anything else.
         """
@@ -187,7 +197,7 @@ class Plan(JsonValue):
         return replace(plan, title=known) if known == plan.title else plan
 
     def table(self) -> str:
-        """The Plan as text, one line per rank."""
+        """Return the Plan as text, one line per rank."""
         gpus = f"{len(self.shards)} GPU{'s' if len(self.shards) > 1 else ''}"
         head = (
             f"{self.title}: {self.model}, {gpus} of "
@@ -225,14 +235,14 @@ class Plan(JsonValue):
         return "\n".join([*lines, *remedies, *notes])
 
     def _nodes_told(self) -> str:
-        """Its nodes by name, or how many there are."""
+        """Return its nodes by name, or their number."""
         nodes = self.nodes or (self.node,)
         if len(nodes) <= MOST_NAMED:
             return ", ".join(nodes)
         return f"{nodes[0]} to {nodes[-1]} ({len(nodes)} nodes)"
 
     def _part(self, shard: Shard) -> str:
-        """Which part of the model a rank has, in few words."""
+        """Return the part of the model on a rank, in few words."""
         layers = "+".join(f"{first}-{last - 1}" for first, last in shard.pieces)
         degrees = [
             f"{letter}{number}"
@@ -249,7 +259,7 @@ class Plan(JsonValue):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedStrategy:
-    """A strategy that lost, and why."""
+    """A rejected strategy, and the reason."""
 
     strategy: str
     title: str
@@ -260,7 +270,7 @@ class RejectedStrategy:
     """The Gpu that is too small."""
     gpu_uuid: str = ""
     missing_bytes: int = 0
-    """What that Gpu lacks, all allowed remedies applied."""
+    """Missing bytes of that Gpu, with all allowed remedies applied."""
     cheapest_change: str = ""
     """The smallest change with which it would fit."""
 
@@ -273,12 +283,12 @@ class LeftOut:
     gpu_uuid: str
     reason: str
     code: str = ""
-    """unsupported: its card cannot run the workload as it is asked for."""
+    """unsupported: its card cannot run the requested workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSet(JsonValue):
-    """All that the planner found: Plans, best first, and what lost."""
+    """The result of the planner: Plans, best first, and rejected strategies."""
 
     model: str
     workload: Workload
@@ -287,25 +297,31 @@ class PlanSet(JsonValue):
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...] = ()
     wish: str = ""
-    """What the Plans were ranked by; empty: time x cost."""
+    """The objective of the ranking; empty: time x cost."""
     advice: str = ""
-    """What to do instead where no Plan is sensible; it comes before all Plans."""
+    """An alternative if no Plan is sensible. It is shown before all Plans."""
 
     batch_choices: tuple[int, ...] = ()
-    """The nearest batches that more GPUs share evenly; (): the one asked for is."""
+    """The nearest batches that more GPUs share evenly; (): they share the requested one
+    evenly.
+    """
 
     @property
     def best(self) -> Plan | None:
-        """The Plan ranked first. Where there is `advice`, that comes before it."""
+        """Return the Plan ranked first. If there is `advice`, that is shown before
+        it.
+        """
         return self.plans[0] if self.plans else None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dict for pages and the API."""
+        """Return a plain dict for pages and the API."""
         plans = [plan.to_json() for plan in self.plans]
         return JsonValue.to_json(self) | {"plans": plans}
 
     def table(self) -> str:
-        """Every Plan, best first; lost strategies with reasons; omissions."""
+        """Return every Plan as text, best first; rejected strategies with reasons;
+        omissions.
+        """
         said = [f"{self.advice}\n"] if self.advice else []
         said += [f"{n}. {one.table()}\n" for n, one in enumerate(self.plans, 1)]
         for lost in self.refusals:

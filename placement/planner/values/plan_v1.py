@@ -1,6 +1,6 @@
-"""Plans of version 1, as they lie in the database: read as if written today.
+"""Read Plans of version 1, which the database may have, as Plans of this version.
 
-They knew no stages, replicas or tensor ranks by number, no degrees and one Node; all of
+They had no stages, replicas or tensor ranks by number, no degrees and one Node. All of
 that follows from the strategy, which then used one way of cutting at a time.
 """
 
@@ -11,9 +11,9 @@ from placement.planner.values.strategies import Axis, strategy_of
 
 
 def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The same Plan with the fields of version 2.
+    """Return the same Plan with the fields of version 2.
 
-    Raises KeyError or TypeError for what never was a Plan.
+    Raises KeyError or TypeError for data that never was a Plan.
     """
     strategy = data["strategy"]
     known_strategy = strategy_of(strategy)

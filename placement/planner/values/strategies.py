@@ -1,12 +1,11 @@
-"""The registry of parallel strategies: what each of them is, in one place.
+"""The registry of parallel strategies, with all facts about each in one place.
 
 Every table of strategies is derived from `STRATEGIES`. To add a strategy:
 
-1. Add its `Strategy` here, and list it in `STRATEGIES`.
-2. Write how GPUs are chosen for it in `search/candidates`.
-3. Name that search in `SEARCHES` of `search/planner.py`.
-4. If its ranks hold bytes that no other strategy has, count them in
-   `memory/rank_states.py`.
+1. Add its `Strategy` here, and list it in `STRATEGIES`. 2. Write the choice of GPUs for
+it in `search/candidates`. 3. Name that search in `SEARCHES` of `search/planner.py`. 4.
+If its ranks hold bytes that no other strategy has, count them in
+`memory/rank_states.py`.
 
 Keys are stored in Plans and outcomes and are part of the API: never rename one.
 """
@@ -22,13 +21,15 @@ from telemetry.protocol.sentences import sentence
 Engine = Literal["auto", "torch", "deepspeed", "megatron"]
 Schedule = Literal["1f1b", "gpipe", "interleaved"]
 Launcher = Literal["accelerate", "deepspeed", "device_map"]
-"""A tool that a configuration can be written for; torchrun starts every Plan."""
+"""A tool with its own configuration. torchrun starts every Plan."""
 Backend = Literal["torch", "deepspeed"]
 """A library that the recipes can train with."""
 
 
 class Axis(Enum):
-    """What the ranks of a strategy differ by: the field of a Shard that counts them."""
+    """The dimension in which the ranks of a strategy differ: the field of a Shard that
+    counts them.
+    """
 
     NONE = ""
     """There is one rank."""
@@ -51,32 +52,36 @@ class Strategy:
     """One way to run a model on one or several GPUs."""
 
     key: str
-    """In JSON, in the database and on the command line."""
+    """Used in JSON, in the database and on the command line."""
     axis: Axis
     title: str = ""
-    """What it is called on screen; "": it is estimated only, no Plan has it."""
+    """Its name on screen; "": it is only estimated, and no Plan has it."""
     why: str = ""
     """Copies of the model: the sentence that explains it in a Plan."""
     zero_stage: int | None = 0
-    """What replicas share, 0 to 3 (ZeRO, arXiv:1910.02054); None: the Plan says it."""
+    """ZeRO stage of the replicas, 0 to 3 (arXiv:1910.02054); None: the Plan has it."""
     engine: Backend = "torch"
-    """Whose communication buffers are counted, and what a Plan is made for."""
+    """The library whose communication buffers are counted, and for which a Plan is
+    made.
+    """
     rank_rules: str = ""
-    """The strategy by whose rules the memory of its ranks is counted; "": its own."""
+    """The strategy by whose rules the memory of its ranks is counted; "": its own
+    rules.
+    """
     schedule: Schedule | None = None
-    """Of its stages; None: it has none, or the Plan says it."""
+    """Schedule of its stages; None: it has none, or the Plan has it."""
     uneven_shares: bool = False
-    """The replicas own parts of the optimizer state of different size."""
+    """The replicas own parts of the optimizer state of different sizes."""
     slow_link_place: int = 0
     """Between Plans that are otherwise equal, the lowest comes first."""
     fast_link_place: int = 0
-    """The same where all GPUs of the Plan are joined by fast links."""
+    """The same if all GPUs of the Plan are joined by fast links."""
     on_request: bool = False
-    """It is searched only if the question names it."""
+    """It is searched only if the request names it."""
     across_nodes: bool = False
-    """It is searched over GPUs of several nodes too."""
+    """It is also searched over GPUs of several nodes."""
     only_across_nodes: bool = False
-    """It is searched over GPUs of several nodes only (`candidates/cluster_grid.py`)."""
+    """It is searched only over GPUs of several nodes (`candidates/cluster_grid.py`)."""
     launchers: frozenset[Launcher] = frozenset()
     """The launchers that can express it."""
     backends: frozenset[Backend] = _TORCH
@@ -84,36 +89,38 @@ class Strategy:
 
     @property
     def is_planned(self) -> bool:
-        """Whether a Plan can have it."""
+        """Return whether a Plan can have it."""
         return bool(self.title)
 
     @property
     def has_stages(self) -> bool:
-        """Whether its ranks may have different layers."""
+        """Return whether its ranks may have different layers."""
         return self.axis in (Axis.STAGE, Axis.SEVERAL)
 
     @property
     def keeps_model_whole(self) -> bool:
-        """Whether the strategy runs a model without cutting its layers."""
+        """Return whether the strategy runs a model without cutting its layers."""
         return self.axis in (Axis.NONE, Axis.REPLICA)
 
     @property
     def keeps_state_whole(self) -> bool:
-        """Whether each rank has all weights, gradients and optimizer state."""
+        """Return whether each rank has all weights, gradients and optimizer state."""
         return self.keeps_model_whole and self.zero_stage == 0
 
     @property
     def uses_ddp(self) -> bool:
-        """Whether torch's DDP averages the gradients, which then stay between steps."""
+        """Return whether torch's DDP averages the gradients, which then stay between
+        steps.
+        """
         return self.axis is Axis.REPLICA and self.zero_stage in (0, 1)
 
     @property
     def shares_gradients(self) -> bool:
-        """Whether each rank keeps a part of the gradients: ZeRO-2 and ZeRO-3."""
+        """Return whether each rank keeps a part of the gradients: ZeRO-2 and ZeRO-3."""
         return (self.zero_stage or 0) >= 2
 
     def place(self, *, fast_links: bool) -> int:
-        """Its place in the order of choice."""
+        """Return its place in the order of choice."""
         return self.fast_link_place if fast_links else self.slow_link_place
 
 
@@ -183,7 +190,7 @@ ZERO3 = Strategy(
     engine="deepspeed",
     backends=frozenset(),
 )
-"""DeepSpeed's ZeRO-3. Plans have torch's FSDP instead, which shares out the same."""
+"""DeepSpeed's ZeRO-3. Plans have torch's FSDP instead, which shares the same states."""
 FSDP = Strategy(
     key="fsdp",
     axis=Axis.REPLICA,
@@ -235,7 +242,7 @@ GPIPE = Strategy(
     across_nodes=True,
     launchers=frozenset({"deepspeed", "device_map"}),
 )
-"""On request only, since 1F1B is never worse."""
+"""Only on request, because 1F1B is never worse."""
 INTERLEAVED = Strategy(
     key="interleaved",
     axis=Axis.STAGE,
@@ -299,13 +306,13 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
 )
 """Key -> Strategy, in the order of lists on screen and in messages."""
 TITLES = {one.key: one.title for one in STRATEGIES.values() if one.is_planned}
-"""Strategies of Plans: key -> what it is called on screen."""
+"""Strategies of Plans: key -> name on screen."""
 RANK_STRATEGIES = tuple(one.key for one in STRATEGIES.values() if not one.rank_rules)
-"""Strategies with memory rules of their own: those that a Sharding can have."""
+"""Strategies with their own memory rules: those that a Sharding can have."""
 
 
 def search_order(*, across_nodes: bool = False) -> tuple[str, ...]:
-    """Return the strategies to search, those that are searched on request last.
+    """Return the strategies to search. Those that are searched on request come last.
 
     Args:
         across_nodes: only those that are searched over several nodes.
@@ -322,9 +329,9 @@ def search_order(*, across_nodes: bool = False) -> tuple[str, ...]:
 
 
 def strategy_of(key: str) -> Strategy:
-    """Return the strategy of a stored Plan, which this release may not know.
+    """Return the strategy of a stored Plan. This release may not know it.
 
-    An unknown one counts as copies of the model, and nothing runs it.
+    An unknown one counts as copies of the model, and no recipe runs it.
     """
     known = STRATEGIES.get(key)
     return known or Strategy(key=key, axis=Axis.REPLICA, backends=frozenset())

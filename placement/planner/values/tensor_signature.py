@@ -1,4 +1,6 @@
-"""What a served model takes and gives: its tensors, by the Open Inference Protocol."""
+"""The inputs and outputs of a served model: its tensors, by the Open Inference
+Protocol.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -34,7 +36,7 @@ Datatype = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(DATATYPES.values())})\Z
 
 @dataclass(frozen=True, slots=True)
 class Tensor(JsonValue):
-    """One input or output; a free dimension is -1."""
+    """One input or output. A free dimension is -1."""
 
     name: str
     datatype: Datatype
@@ -46,7 +48,7 @@ class Tensor(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class Signature(JsonValue):
-    """What a model takes and gives."""
+    """The inputs and outputs of a model."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]

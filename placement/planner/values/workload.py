@@ -1,6 +1,6 @@
 """What to run with a model: task, batch, sequence length, precision, optimizer.
 
-`batch` is what one optimizer step (or one inference call) sees, over all Gpus. With
+`batch` is the batch of one optimizer step (or one inference call), over all Gpus. With
 accumulation A and N replicas each Gpu runs A microbatches of ceil(batch / (N x A)).
 """
 
@@ -63,18 +63,18 @@ RANGES = {
     "kv_block_tokens": (1, 4096),
 }
 MASTER_OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
-"""What Megatron can step on its fp32 copy of the weights."""
+"""Optimizers that Megatron can step on its fp32 copy of the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload(JsonValue):
-    """One way to run a model. Raises WorkloadInvalid with every wrong field."""
+    """One way to run a model. Raises WorkloadInvalid with every invalid field."""
 
     task: Task = "train"
     batch: int = 8
     """Sequences (or images) per optimizer step or inference call, over all Gpus."""
     sequence_length: int = 512
-    """Tokens per sequence; vision models have their own and ignore it."""
+    """Tokens per sequence. Vision models have a fixed number and ignore it."""
     precision: Precision = "autocast_bf16"
     optimizer: Optimizer = "adamw"
     checkpointing: Checkpointing = "none"
@@ -82,23 +82,30 @@ class Workload(JsonValue):
     """Microbatches per optimizer step on each Gpu."""
     attention: Attention = "flash"
     """flash: keeps no scores, on Ampere and later. efficient: torch's memory-efficient
-    kernel, which keeps none either and runs on older cards too."""
+    kernel, which keeps none either and also runs on older cards.
+    """
     loss: Literal["plain", "fused"] = "plain"
     """plain: torch's cross entropy on fp32 logits. fused: a kernel that overwrites the
-    16-bit logits with their gradient (flash-attn, Liger, MosaicML's default)."""
+    16-bit logits with their gradient (flash-attn, Liger, MosaicML's default).
+    """
     optimizer_loop: OptimizerLoop = "foreach"
-    """How torch steps the optimizer. foreach, the default on CUDA, needs temporaries
-    as large as all parameters; forloop twice the largest tensor; fused none."""
+    """How torch steps the optimizer. foreach, the default on CUDA, needs temporaries as
+    large as all parameters; forloop twice the largest tensor; fused none.
+    """
     accelerator: Literal["cuda", "cpu"] = "cuda"
     """cpu: dropout masks are as wide as activations and no CUDA context exists."""
     offload: Offload = "none"
-    """Where optimizer state and its step live if not on the Gpu."""
+    """Place of optimizer state and its step if not on the Gpu."""
     offload_parameters: bool = False
-    """Weights live there too and come to the Gpu layer by layer."""
+    """Weights are there too and are copied to the Gpu layer by layer."""
     target_length: int = 0
-    """Encoder-decoders: tokens per target sequence; 0: as long as the source."""
+    """Encoder-decoders: tokens per target sequence; 0: the same number as in the
+    source.
+    """
     keeps_gradients: bool = False
-    """zero_grad(set_to_none=False), torch's way before 2.0: gradients stay alive."""
+    """zero_grad(set_to_none=False), torch's default before 2.0: gradients stay
+    alive.
+    """
     kv_block_tokens: int = 1
     """Inference: tokens per block of the paged cache (vLLM: 16); 1: no paging."""
 
@@ -124,11 +131,11 @@ class Workload(JsonValue):
 
     @property
     def trains(self) -> bool:
-        """True for training, False for inference."""
+        """Return True for training, False for inference."""
         return self.task == "train"
 
     def microbatch(self, replicas: int = 1) -> int:
-        """Sequences that one Gpu holds at once.
+        """Return the sequences that one Gpu holds at once.
 
         >>> Workload(batch=8, accumulation=2).microbatch(replicas=2)
         2
@@ -136,12 +143,14 @@ class Workload(JsonValue):
         return math.ceil(self.batch / (replicas * self.accumulation))
 
     def but(self, **changes: Any) -> "Workload":
-        """The same Workload with some fields changed; checked again."""
+        """Return the same Workload with some fields changed, checked again."""
         return replace(self, **changes)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Workload":
-        """From a form, an API body or `to_json`. Raises WorkloadInvalid."""
+        """Read a form, an API body or the result of `to_json`. Raises
+        WorkloadInvalid.
+        """
         if not isinstance(data, Mapping):
             raise WorkloadInvalid({"workload": sentence("must be an object")})
         known = {field.name for field in fields(cls)}
@@ -154,7 +163,7 @@ class Workload(JsonValue):
 
 
 def _contradictions(asked: Workload) -> dict[str, str]:
-    """Fields that are right alone and wrong together."""
+    """Return the fields that are valid alone but contradict each other."""
     problems: dict[str, str] = {}
     if asked.accumulation > asked.batch:
         problems["accumulation"] = sentence(
