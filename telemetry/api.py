@@ -32,6 +32,9 @@ def nodes(request: HttpRequest) -> dict[str, list[dict[str, Any]]]:
                 "gate": node.gate,
                 "driver_version": node.driver_version,
                 "cuda_version": node.cuda_version,
+                "ram_total_bytes": node.ram_total_bytes,
+                "ram_free_bytes": node.ram_free_bytes,
+                "disk_free_bytes": node.disk_free_bytes,
                 "last_seen_at": node.last_seen_at,
             }
             for node in Node.objects.in_service()

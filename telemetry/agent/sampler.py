@@ -26,6 +26,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from telemetry.agent.host_capacity import host_capacity
 from telemetry.agent.sampling_loop import Probe, RestartNeeded, Sampler, no_supervisor
 from telemetry.agent.stream_sender import Sender
 from telemetry.protocol.errors import ProbeUnavailable
@@ -165,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
         )
 
     if arguments.once:
-        return _print_one_sample(open_probe)
+        return _print_one_sample(open_probe, arguments.node_dir)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -180,6 +183,7 @@ def main(argv: list[str] | None = None) -> int:
         stop=stop,
         parent_pid=arguments.parent or os.getppid(),
         supervised=Pulse().beats if arguments.supervised else no_supervisor,
+        host=lambda: host_capacity(arguments.node_dir),
     )
     try:
         sampler.run()
@@ -193,13 +197,15 @@ def main(argv: list[str] | None = None) -> int:
     return EXIT_OK
 
 
-def _print_one_sample(open_probe: Callable[[], Probe]) -> int:
+def _print_one_sample(open_probe: Callable[[], Probe], node_dir: Path | None) -> int:
     try:
         probe = open_probe()
     except ProbeUnavailable as error:
         print(f"sampler: {error}", file=sys.stderr)
         return EXIT_UNAVAILABLE
-    print(probe.info.to_message(at=time.time()).decode())
+    info = probe.info
+    info = info if info.host else replace(info, host=host_capacity(node_dir))
+    print(info.to_message(at=time.time()).decode())
     print(probe.read(time.time()).to_message().decode())
     probe.close()
     return EXIT_OK

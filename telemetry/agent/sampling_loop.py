@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from telemetry.agent.reader_threads import Lanes
 from telemetry.agent.stream_sender import Sender
 from telemetry.protocol.errors import ProbeUnavailable
-from telemetry.protocol.hardware import Backend, NodeInfo
+from telemetry.protocol.hardware import Backend, HostCapacity, NodeInfo
 from telemetry.protocol.sample import (
     MOST_XIDS,
     GpuAnswer,
@@ -109,6 +109,11 @@ def no_supervisor() -> bool:
     return True
 
 
+def no_host() -> HostCapacity | None:
+    """Replaces the reader of the machine if nobody wants it read."""
+    return None
+
+
 class Sampler:
     """The loop. Everything that may hang runs on threads that it can leave behind."""
 
@@ -122,6 +127,7 @@ class Sampler:
         stop: threading.Event,
         parent_pid: int | None = None,
         supervised: Callable[[], bool] = no_supervisor,
+        host: Callable[[], HostCapacity | None] = no_host,
     ) -> None:
         self._open_probe = open_probe
         self._node = node
@@ -130,6 +136,7 @@ class Sampler:
         self._stop = stop
         self._parent_pid = parent_pid
         self._supervised = supervised
+        self._host = host
         self._seq = 0
         self._roster: NodeInfo | None = None
         self._roster_at = self._trouble_at = float("-inf")
@@ -245,7 +252,10 @@ class Sampler:
         if due or back or info is not self._roster:
             self._roster, self._roster_at = info, now
             self._trouble_at = float("-inf")  # a new broker knows neither
-            self._sender.put(info.to_message(at=at))
+            # A simulated machine has its own. What is free changes all the time, so
+            # it is read when a roster is due and does not make one due.
+            told = info if info.host else replace(info, host=self._host())
+            self._sender.put(told.to_message(at=at))
 
     def _tell_how_it_is(
         self,

@@ -45,6 +45,7 @@ from telemetry.protocol.hardware import (
     Backend,
     GpuInfo,
     GpuUuid,
+    HostCapacity,
     Isolation,
     Link,
     MemoryBytes,
@@ -114,6 +115,8 @@ class ScriptFile(Struct, frozen=True):
 
     gpus: Annotated[tuple[GpuInfo, ...], Meta(min_length=1, max_length=MOST_GPUS)]
     fast_links: Pairs = ()
+    host: HostCapacity | None = None
+    """None: as much memory and disk as a machine with such Gpus has."""
     actors: Annotated[tuple[Actor, ...], Meta(max_length=MOST_ACTORS)] = ()
 
 
@@ -123,13 +126,15 @@ class Script(NamedTuple):
     gpus: tuple[GpuInfo, ...]
     links: tuple[Link, ...]
     actors: tuple[SimulatedProcess, ...]
+    host: HostCapacity
 
 
 def read_script(path: Path) -> Script:
     """Read a node's file. Raises OSError, or MessageRefused for its content."""
     file = read_as(ScriptFile, path.read_bytes(), most_bytes=2**24)
     links = links_of(file.fast_links, (), uuids_of(file.gpus))
-    return Script(file.gpus, links, tuple(actor.load for actor in file.actors))
+    host = file.host or simulation.host_capacity(file.gpus)
+    return Script(file.gpus, links, tuple(actor.load for actor in file.actors), host)
 
 
 def write_claim(
@@ -199,7 +204,7 @@ class SimulatedProbe:
         self._seed = f"{seed}/{node}"
         self._owners = ProcessOwners(node_dir)
         self._mtime_ns = -1
-        self._script = Script((), (), ())
+        self._script = Script((), (), (), HostCapacity())
         self._loads: dict[str, list[SimulatedProcess]] = {}
         self._energy: dict[str, tuple[float, float]] = {}
         self._at = 0.0
@@ -343,4 +348,5 @@ class SimulatedProbe:
             boot_id=boot_id(),
             isolation=self._isolation,
             extras=installed(),
+            host=script.host,
         )

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 
-from telemetry.protocol.hardware import GpuInfo
+from telemetry.protocol.hardware import GpuInfo, HostCapacity
 from telemetry.protocol.sample import GpuReading, Throttle
-from telemetry.protocol.units import GIB_BYTES, MIB_BYTES
+from telemetry.protocol.units import GIB_BYTES, MIB_BYTES, TIB_BYTES
 
 WARM_UP_SECONDS = 4.0
 """A process loads data before it computes."""
@@ -37,6 +37,11 @@ DEFAULT_SLOWDOWN_CELSIUS = 90.0
 DEFAULT_CLOCK_MHZ = 1500
 MEMORY_CLOCK_MHZ = 1593
 IDLE_CLOCK_MHZ = 210
+HOST_MEMORY_RATIO = 2
+"""Memory of a GPU server beside that of its Gpus: a DGX A100 with 640 GB has 2 TB, and
+workstations have about as much as their cards."""
+HOST_FREE_RATIO = 0.85
+DISK_FREE_BYTES = 2 * TIB_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,16 @@ class SimulatedProcess:
         key = f"{seed}/{self.gpu}/{self.pid}"
         swing = 0.7 * smooth_noise(key, at, 23.0) + 0.3 * smooth_noise(key, at, 3.0)
         return min(max(warm * (self.util_pct + self.wobble_pct * swing), 0.0), 100.0)
+
+
+def host_capacity(gpus: Sequence[GpuInfo]) -> HostCapacity:
+    """Return the memory and disk of a machine with such Gpus, whole GiB."""
+    gib = HOST_MEMORY_RATIO * sum(x.memory_total_bytes for x in gpus) // GIB_BYTES
+    return HostCapacity(
+        memory_total_bytes=gib * GIB_BYTES,
+        memory_free_bytes=int(HOST_FREE_RATIO * gib) * GIB_BYTES,
+        disk_free_bytes=DISK_FREE_BYTES,
+    )
 
 
 def smooth_noise(key: str, at: float, period_seconds: float) -> float:

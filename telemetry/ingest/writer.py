@@ -17,6 +17,7 @@ from datetime import datetime
 from django.db import Error as DatabaseError
 from django.db import close_old_connections
 from django.utils import timezone
+from msgspec.structs import replace
 from redis import Redis, RedisError
 
 from telemetry.alerts.service import close_alert, open_alert
@@ -25,7 +26,7 @@ from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.intake import MINUTES_DONE, MOST_XIDS_KEPT
 from telemetry.inventory.enrollment import mark_seen, set_lost
 from telemetry.inventory.queries import ClusterSnapshot, load_cluster
-from telemetry.inventory.roster import record_roster
+from telemetry.inventory.roster import record_host, record_roster
 from telemetry.inventory.xid_counts import count_xids, is_off_the_bus
 from telemetry.models import Alert, Node, TelemetryPolicy
 from telemetry.protocol.coded_error import CodedError
@@ -64,6 +65,8 @@ class Writer:
         self._steady = steady
         self._lock = threading.Lock()
         self._rosters: dict[str, NodeInfo] = {}
+        self._hosts: dict[str, NodeInfo] = {}
+        """Rosters of which only the free memory or disk is new."""
         self._applied: dict[str, tuple[NodeInfo, float]] = {}
         self._steps: dict[tuple[int | str, str], FindingStep] = {}
         self._xids: dict[int, list[XidEvent]] = {}
@@ -82,8 +85,11 @@ class Writer:
         """Keep a node's newest roster. An unchanged one is skipped."""
         with self._lock:
             applied, at = self._applied.get(info.node, (None, 0.0))
-            if applied != info or self._steady() - at > ROSTER_AGAIN_SECONDS:
+            again = self._steady() - at > ROSTER_AGAIN_SECONDS
+            if again or applied is None or not _same_but_host(applied, info):
                 self._rosters[info.node] = info
+            elif applied.host != info.host:
+                self._hosts[info.node] = info
 
     def leave_step(self, place: int | str, step: FindingStep) -> None:
         """Keep the newest step of a rule on a Gpu, or on a node by its name."""
@@ -129,6 +135,7 @@ class Writer:
             self._steps.clear()
             self._minutes.clear()
             self._xids.clear()
+            self._hosts.clear()
 
     # --- the thread's side ---------------------------------------------------------
 
@@ -145,6 +152,8 @@ class Writer:
         if may_write:
             with self._step("rosters"):
                 self._write_rosters()
+            with self._step("memory and disk"):
+                self._write_hosts()
             with self._step("alerts"):
                 self._write_steps()
             with self._step("XIDs"):
@@ -184,6 +193,13 @@ class Writer:
                 self._applied[info.node] = (info, self._steady())
                 if self._rosters.get(info.node) == info:
                     del self._rosters[info.node]
+
+    def _write_hosts(self) -> None:
+        with self._lock:
+            told, self._hosts = self._hosts, {}
+        for info in told.values():
+            if info.host is not None:
+                record_host(node=info.node, backend=info.backend, host=info.host)
 
     def _due_rosters(self) -> list[NodeInfo]:
         limit = self._steady() - ROSTER_SECONDS
@@ -281,3 +297,8 @@ class Writer:
             self._open_alerts = [(gpu_id or node, rule) for gpu_id, node, rule in rows]
         self.cluster = load_cluster()
         self._loaded = self._steady()
+
+
+def _same_but_host(one: NodeInfo, other: NodeInfo) -> bool:
+    """Return whether two rosters differ at most in free memory and disk."""
+    return replace(one, host=None) == replace(other, host=None)

@@ -22,6 +22,7 @@ from telemetry.protocol.hardware import (
     UNNAMED,
     Backend,
     GpuInfo,
+    HostCapacity,
     LinkKind,
     NodeInfo,
 )
@@ -238,6 +239,8 @@ def _follow_node(node: Node, info: NodeInfo, report: RosterReport) -> None:
         "isolation": info.isolation.value,
         "extras": list(info.extras),
     }
+    if info.host is not None:
+        told |= _host_columns(info.host)
     if info.links_known:
         told["fast_links"] = [list(pair) for pair in info.fast_links]
         told["links"] = [
@@ -251,3 +254,20 @@ def _follow_node(node: Node, info: NodeInfo, report: RosterReport) -> None:
     if changed:
         node.save(update_fields=changed)
         report.changed.append(node.name)
+
+
+def record_host(*, node: str, backend: Backend, host: HostCapacity) -> None:
+    """Store the memory and disk of a node whose other facts have not changed.
+
+    A node that is not enrolled, or whose backend is not the enrolled one, is ignored.
+    """
+    rows = Node.objects.in_service().filter(name=node)
+    rows.filter(simulated=backend is Backend.SIMULATED).update(**_host_columns(host))
+
+
+def _host_columns(host: HostCapacity) -> dict[str, int | None]:
+    return {
+        "ram_total_bytes": host.memory_total_bytes,
+        "ram_free_bytes": host.memory_free_bytes,
+        "disk_free_bytes": host.disk_free_bytes,
+    }

@@ -118,6 +118,11 @@ class Node(models.Model):
         blank=True,
         help_text="Optional packages that its worker has: deepspeed.",
     )
+    ram_total_bytes = models.BigIntegerField(null=True, editable=False)
+    ram_free_bytes = models.BigIntegerField(null=True, editable=False)
+    disk_free_bytes = models.BigIntegerField(
+        null=True, editable=False, help_text="Where its jobs work."
+    )
     enrolled_at = models.DateTimeField(default=timezone.now)
     last_seen_at = models.DateTimeField(null=True, blank=True)
     channel_at = models.DateTimeField(

@@ -31,6 +31,10 @@ MOST_MINOR = 2**20 - 1
 MOST_DEVICES = 8
 """Device files of one Gpu."""
 MOST_MEMORY_BYTES = 4 * TIB_BYTES
+MOST_HOST_BYTES = 64 * TIB_BYTES
+"""Memory of a machine: the largest servers have 32 TiB."""
+MOST_DISK_BYTES = 2**60
+"""Free bytes of a file system. A network drive can be this large."""
 MOST_WATTS = 10_000.0
 MOST_CELSIUS = 200.0
 MOST_MHZ = 20_000
@@ -145,6 +149,16 @@ class GpuInfo(Struct, frozen=True):
     """The device files that its processes open; (): unknown."""
 
 
+class HostCapacity(Struct, frozen=True):
+    """Memory and disk of a machine itself. `None`: it cannot say."""
+
+    memory_total_bytes: Annotated[int, Meta(ge=0, le=MOST_HOST_BYTES)] | None = None
+    memory_free_bytes: Annotated[int, Meta(ge=0, le=MOST_HOST_BYTES)] | None = None
+    """Bytes that programs can take without swapping (`MemAvailable`)."""
+    disk_free_bytes: Annotated[int, Meta(ge=0, le=MOST_DISK_BYTES)] | None = None
+    """Free bytes of the file system where jobs work."""
+
+
 class NodeInfo(Struct, frozen=True):
     """A node's roster: its hardware and the source of its readings."""
 
@@ -162,6 +176,8 @@ class NodeInfo(Struct, frozen=True):
     isolation: Isolation = Isolation.NONE
     extras: tuple[str, ...] = ()
     """Optional packages that the worker's environment has, of `extras.KNOWN`."""
+    host: HostCapacity | None = None
+    """None: an older node, which does not measure it."""
 
     @property
     def fast_links(self) -> tuple[tuple[str, str], ...]:
@@ -184,6 +200,7 @@ class NodeInfo(Struct, frozen=True):
             boot_id=self.boot_id,
             isolation=self.isolation,
             extras=self.extras,
+            host=self.host,
             fast_links=self.fast_links,
             links_unknown=not self.links_known,
         )
@@ -212,6 +229,7 @@ class RosterMessage(NodeMessage, frozen=True, kw_only=True, tag="roster"):
     extras: Annotated[
         tuple[Annotated[Line, Meta(max_length=40)], ...], Meta(max_length=MOST_EXTRAS)
     ] = ()
+    host: HostCapacity | None = None
     fast_links: Pairs = ()
     links: (
         Annotated[tuple[tuple[str, str, LinkKind], ...], Meta(max_length=MOST_LINKS)]
@@ -242,6 +260,7 @@ class RosterMessage(NodeMessage, frozen=True, kw_only=True, tag="roster"):
             boot_id=self.boot_id,
             isolation=self.isolation,
             extras=self.extras,
+            host=self.host,
         )
 
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from reservations.models import SitePolicy
@@ -12,7 +13,7 @@ from telemetry.alerts.service import open_alert
 from telemetry.history.minute_store import record_minutes
 from telemetry.inventory.queries import load_cluster
 from telemetry.live import broadcast
-from telemetry.models import Gpu
+from telemetry.models import Gpu, Node
 from telemetry.protocol.frame import Frame, FrameRow, encode
 from telemetry.protocol.gpu_state import GpuState
 from telemetry.rules.rollup import MinuteTotals
@@ -87,6 +88,22 @@ def test_nodes_are_listed_with_what_they_have(alice):
     Gpu.objects.filter(index=2).update(present=False)
     (told,) = signed_in(alice).get("/api/v1/nodes").json()["nodes"]
     assert (told["name"], told["gpus"], told["driver_version"]) == ("node-a", 2, "570")
+
+
+def test_a_nodes_own_memory_and_disk_are_shown(alice):
+    node = make_node("node-a")
+    page = signed_in(alice).get(reverse("node", args=[node.name])).content.decode()
+    assert page.count("unknown") >= 2
+    Node.objects.update(
+        ram_total_bytes=2048 * 2**30,
+        ram_free_bytes=812 * 2**30,
+        disk_free_bytes=None,
+    )
+    page = signed_in(alice).get(reverse("node", args=[node.name])).content.decode()
+    assert "812 GiB of 2048 GiB free" in page
+    (told,) = signed_in(alice).get("/api/v1/nodes").json()["nodes"]
+    assert told["ram_free_bytes"] == 812 * 2**30
+    assert told["disk_free_bytes"] is None
 
 
 class TestHistory:

@@ -17,7 +17,7 @@ from telemetry.protocol.errors import (
     ProbeUnavailable,
     SimulatedOutOfMemory,
 )
-from telemetry.protocol.hardware import Backend, NodeInfo
+from telemetry.protocol.hardware import Backend, HostCapacity, NodeInfo
 from telemetry.protocol.sample import SCRIPTED_PIDS, GpuAnswer, NodeSample
 
 pytestmark = pytest.mark.pure
@@ -76,6 +76,16 @@ def test_a_node_has_the_gpus_that_its_file_says(tmp_path) -> None:
     assert [x.uuid for x in info.gpus] == ["GPU-0", "GPU-1", "GPU-2"]
     assert info.fast_links == (("GPU-0", "GPU-1"),)
     assert NodeInfo.from_message(info.to_message(at=1.0), node=NODE) == info
+
+
+def test_a_simulated_machine_has_memory_for_its_gpus(tmp_path) -> None:
+    write(tmp_path, gpus=2)
+    host = opened(tmp_path).info.host
+    gpus = opened(tmp_path).info.gpus
+    assert host.memory_total_bytes == 2 * sum(x.memory_total_bytes for x in gpus)
+    assert 0 < host.memory_free_bytes < host.memory_total_bytes
+    write(tmp_path, host={"memory_total_bytes": 8 * GIB})
+    assert opened(tmp_path).info.host == HostCapacity(8 * GIB)
 
 
 def test_scripted_processes_show_with_memory_and_load(tmp_path) -> None:

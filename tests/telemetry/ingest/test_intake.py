@@ -14,6 +14,7 @@ from telemetry.rules.alert_rules import MISUSE
 from tests.factories import make_gpu, make_node
 from tests.telemetry.ingest.stepped import Stepped
 from tests.telemetry.messages import (
+    GIB,
     gpu_info,
     process,
     reading,
@@ -44,6 +45,17 @@ class TestFrame:
         assert (row.temperature_celsius, row.power_watts) == (60, 250)
         assert row.state is GpuState.FREE
         assert row.age_seconds < 1
+
+    def test_free_memory_follows_without_a_new_roster(
+        self, node_a, stepped, redis_client
+    ):
+        ingest = stepped()
+        for gib in (10, 7):
+            host = {"memory_total_bytes": 16 * GIB, "memory_free_bytes": gib * GIB}
+            send(redis_client, "raw.node-a", roster(gpu_info("GPU-1"), host=host))
+            ingest.round()
+            node_a.refresh_from_db()
+            assert node_a.ram_free_bytes == gib * GIB
 
     def test_a_roster_that_came_before_the_lease_is_not_forgotten(
         self, node_a, stepped, redis_client

@@ -157,6 +157,15 @@ class TestRoster:
         assert node_a.fast_links == [["GPU-1", "GPU-2"]]
         assert (node_a.isolation, node_a.driver_version) == ("watched", "570.00")
 
+    def test_its_memory_and_disk_follow_too(self, node_a):
+        host = {"memory_total_bytes": 64 * GIB, "memory_free_bytes": 32 * GIB}
+        tell("node-a", gpu_info("GPU-1"), host={**host, "disk_free_bytes": 5 * GIB})
+        tell("node-a", gpu_info("GPU-1"))  # an older worker says nothing of them
+        node_a.refresh_from_db()
+        assert node_a.ram_total_bytes == 64 * GIB
+        assert node_a.ram_free_bytes == 32 * GIB
+        assert node_a.disk_free_bytes == 5 * GIB
+
     def test_a_split_or_retired_gpu_cannot_be_booked(self, node_a):
         tell("node-a", gpu_info("GPU-1", mig=True), gpu_info("GPU-2", 1))
         Gpu.objects.filter(uuid="GPU-2").update(retired=True)

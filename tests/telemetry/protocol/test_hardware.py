@@ -11,6 +11,7 @@ from telemetry.protocol.hardware import (
     MOST_GPUS,
     Backend,
     GpuInfo,
+    HostCapacity,
     Isolation,
     Link,
     LinkKind,
@@ -50,6 +51,7 @@ NODE = NodeInfo(
     boot_id="b",
     isolation=Isolation.WATCHED,
     extras=("deepspeed",),
+    host=HostCapacity(2**40, 2**39, None),
 )
 
 
@@ -77,6 +79,14 @@ def test_distances_read_back_and_an_older_node_has_none() -> None:
     assert told["links"] == []
     del told["links"]
     assert NodeInfo.from_message(json.dumps(told), node="node-a") == NODE
+
+
+def test_an_older_node_says_nothing_of_its_own_memory() -> None:
+    told = json.loads(NODE.to_message(at=1.0))
+    assert told["host"]["memory_free_bytes"] == 2**39
+    del told["host"]
+    read = NodeInfo.from_message(json.dumps(told), node="node-a")
+    assert read == replace(NODE, host=None)
 
 
 def test_the_largest_node_sends_a_roster_that_a_reader_takes() -> None:
