@@ -158,7 +158,7 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
         token_id=wish.token,
         overstay=wish.overstay,
     )
-    until = booking_undo.undo_until(made)
+    until = booking.undo_until(made)
     entry = _entry(user, made, now, gpu_ids=set(wish.gpu_ids))
     return Status(201, {**entry, "undo_until": iso(until) if until else None})
 

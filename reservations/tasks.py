@@ -15,7 +15,7 @@ from reservations.rules.window import whole_second
 from reservations.store import usage
 from reservations.store.booking_facts import site_policy
 from reservations.waitlist import scheduler
-from telemetry.live.broker_client import broker_client
+from telemetry.live.broker_client import BROKER
 
 # Celery finds the tasks in this module, including those of capabilities.
 __all__ = [
@@ -52,8 +52,7 @@ def place() -> dict[str, int]:
     The database orders the placements. The mark in the broker only keeps the other
     process free for the ticks.
     """
-    broker = broker_client()
-    if not broker.set(PLACING, "1", nx=True, ex=PLACING_SECONDS):
+    if not BROKER.set(PLACING, "1", nx=True, ex=PLACING_SECONDS):
         return {}
     begun = time.monotonic()
     try:
@@ -61,7 +60,7 @@ def place() -> dict[str, int]:
     finally:
         rest = int(PLACING_RESTS * (time.monotonic() - begun))
         # 0 s removes the mark at once.
-        broker.expire(PLACING, rest)
+        BROKER.expire(PLACING, rest)
 
 
 @shared_task(name="reservations.tasks.deliver")  # type: ignore[untyped-decorator]
@@ -71,13 +70,12 @@ def deliver() -> dict[str, int]:
     Other servers are slow, and the ticks need the other process. Rows are claimed in
     the database. The mark in the broker only keeps the other process free.
     """
-    broker = broker_client()
-    if not broker.set(DELIVERING, "1", nx=True, ex=DELIVERING_SECONDS):
+    if not BROKER.set(DELIVERING, "1", nx=True, ex=DELIVERING_SECONDS):
         return {}
     try:
         return delivery.due(now=timezone.now())
     finally:
-        broker.delete(DELIVERING)
+        BROKER.delete(DELIVERING)
 
 
 @shared_task(name="reservations.tasks.roll_months")  # type: ignore[untyped-decorator]

@@ -17,8 +17,7 @@ from django.utils.deprecation import MiddlewareMixin
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from gpuportal.http import problems
-from reservations.notifications.reader_language import chosen_language
-from reservations.rules.time_zones import zone_of
+from reservations.notifications.reader_locale import chosen_language, zone_of
 from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
 from telemetry.web.error_answers import RETRY_SECONDS, problem_of, problem_response

@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from django.http.cookie import parse_cookie
 from django.utils import translation
 
-from reservations.notifications.reader_language import chosen_language
+from reservations.notifications.reader_locale import chosen_language
 
 if TYPE_CHECKING:
     from gpuportal.http.bodies import Receive, Scope

@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_lazy as lazy
 
 from reservations.models import ApiToken
-from reservations.rules.time_zones import zone_names
+from reservations.notifications.reader_locale import zone_names
 from telemetry.web.plain_forms import PlainErrors, PlainForm
 
 SCOPE_WORDS = {

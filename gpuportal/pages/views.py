@@ -23,8 +23,8 @@ from gpuportal.pages.find import as_json, find
 from gpuportal.pages.forms import LanguageForm, SignInForm, TokenForm, ZoneForm
 from reservations.accounts.api_tokens import create_token, revoke_token
 from reservations.models import ApiToken, User
+from reservations.notifications.reader_locale import zone_names
 from reservations.rules.errors import NotAllowed
-from reservations.rules.time_zones import zone_names
 from reservations.store.drains import drains, gpu_drain_reasons
 from telemetry.live.broadcast import MINUTE_FRAMES
 from telemetry.models import Gpu, Node

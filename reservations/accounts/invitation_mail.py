@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from reservations.accounts import invitations
 from reservations.models import Invitation, User
 from reservations.notifications import mail as mailing
-from reservations.notifications.reader_language import with_language_of
+from reservations.notifications.reader_locale import with_language_of
 from reservations.rules.figures import moment_text
 from reservations.store.audit_log import audit_act
 from telemetry.web.translation import translated

@@ -87,9 +87,7 @@ def change(
             membership = load_membership(before.membership_id)
             assert membership is not None
             locked = locks.lock(membership, wanted)
-            displacement.lock_flex(
-                locked.gpus, window.start, window.end, also=reservation_id
-            )
+            locks.lock_flex(locked.gpus, window.start, window.end, also=reservation_id)
             row = locks.load_reservation(reservation_id, lock=True)
             _check_row(row, version, wanted)
             # An overstay starts again after the changed Window.
@@ -300,7 +298,8 @@ def _apply(
     assert decision.kind is not None
     was = {"start": row.start.isoformat(), "end": row.end.isoformat()}
     old = allocations_of(row)
-    displacement.displace(decision, row, now=now, policy=policy)
+    for one in decision.displaced:
+        displacement.displace(one, row, kind=decision.kind, now=now, policy=policy)
     overstay.shorten_overstays(row, request.gpus, window, now=now, policy=policy)
     # Before the kind changes, because flex hours are returned as flex.
     rate = _reallocate(

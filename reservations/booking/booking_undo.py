@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from reservations.booking.partial_release import GATES
-from reservations.booking.release import _SLACK_SECONDS, UNDO_SECONDS
+from reservations.booking.release import UNDO_SLACK_SECONDS
+from reservations.booking.service import UNDO_SECONDS
 from reservations.models import Allocation, Reservation, Token, User
 from reservations.notifications import live
 from reservations.rules.errors import CannotUndoBooking, NotAllowed
@@ -58,16 +59,9 @@ def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservati
     return row
 
 
-def undo_until(row: Reservation) -> datetime | None:
-    """Return until when a new booking can be undone. None: it displaced flex."""
-    if row.decision.get("displaced"):
-        return None
-    return row.created_at + timedelta(seconds=UNDO_SECONDS)
-
-
 def _check(row: Reservation, *, now: datetime) -> None:
     """Refuse an undo that is too late, or at the cost of others."""
-    last = row.created_at + timedelta(seconds=UNDO_SECONDS + _SLACK_SECONDS)
+    last = row.created_at + timedelta(seconds=UNDO_SECONDS + UNDO_SLACK_SECONDS)
     why = ""
     if row.state not in State.live():
         why = sentence("it is {state} already", state=row.state)

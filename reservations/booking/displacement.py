@@ -2,24 +2,16 @@
 
 See docs/design/fair-booking.md#rule-1, #rule-2 and #rule-4.
 
-Called inside the transaction and the locks of the booking. Order of locks:
-``store/locking``; the flex in the way and the Reservation that is changed are
-locked together, in pk order, so that two displacements cannot deadlock.
+Call it inside the transaction and the locks of the booking. See ``store.locks``.
 """
 
-from collections.abc import Sequence
 from datetime import datetime
-
-from django.db import connection
-from django.db.models import F, Q
 
 from reservations.booking.requeue import requeue_displaced
 from reservations.models import Allocation, Notice, Reservation
 from reservations.notifications import live
 from reservations.notifications import service as notices
 from reservations.notifications.text.notice_text import displaced_detail
-from reservations.rules.calendar import CalendarGpu
-from reservations.rules.decision import Decision
 from reservations.rules.errors import GpuTaken
 from reservations.rules.fairness.preemption import Displaced
 from reservations.rules.lifecycle import Kind, State
@@ -28,55 +20,14 @@ from reservations.store import ledger
 from telemetry.protocol.sentences import sentence
 
 
-def lock_flex(
-    gpus: Sequence[CalendarGpu],
-    start: datetime,
-    end: datetime,
-    *,
-    also: int | None = None,
-) -> None:
-    """Lock the preemptible rows on these Gpus, and ``also``, in pk order.
-
-    These are flex that has not begun, and overstays past their end.
-    """
-    if not connection.features.has_select_for_update:
-        return
-    rows = Allocation.objects.filter(
-        gpu_id__in=[gpu.pk for gpu in gpus],
-        live=True,
-        start__lt=end,
-        end__gt=start,
-    ).filter(
-        Q(reservation__kind=Kind.FLEX, reservation__state=State.CONFIRMED)
-        | Q(
-            reservation__state=State.ACTIVE,
-            reservation__booked_end__lt=F("reservation__end"),
-        )
-    )
-    pks = set(rows.order_by().values_list("reservation_id", flat=True))
-    pks |= {also} if also is not None else set()
-    if pks:
-        held = Reservation.objects.filter(pk__in=pks).order_by("pk")
-        list(held.select_for_update(no_key=True, of=("self",)).values_list("pk"))
-
-
 def displace(
-    decision: Decision, made: Reservation, *, now: datetime, policy: Policy
-) -> None:
-    """Take the displaced Reservations off the calendar, refund and notify them.
-
-    Raises:
-        GpuTaken: one of them has moved since it was read. The caller must roll back.
-    """
-    if decision.kind is None:
-        raise ValueError("a refused request displaces nobody")
-    for one in decision.displaced:
-        _displace(one, made, kind=decision.kind, now=now, policy=policy)
-
-
-def _displace(
     one: Displaced, made: Reservation, *, kind: Kind, now: datetime, policy: Policy
 ) -> None:
+    """Take a displaced Reservation off the calendar, refund and notify its holder.
+
+    Raises:
+        GpuTaken: it has moved since it was read. The caller must roll back.
+    """
     pk = one.flex.reservation_pk
     row = Reservation.objects.select_related("user", "membership__account").get(pk=pk)
     allocations = list(

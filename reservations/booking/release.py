@@ -6,7 +6,7 @@ from django.db import IntegrityError, transaction
 
 from reservations.booking import overstay
 from reservations.booking.counted_returns import allocations_of
-from reservations.booking.service import OVERLAP, overlap_refusal
+from reservations.booking.service import OVERLAP, UNDO_SECONDS, overlap_refusal
 from reservations.models import Allocation, Reservation, User
 from reservations.notifications import holder_notices, live
 from reservations.rules.charges import FULL_PRICE_PERMILLE, settlement_of
@@ -31,8 +31,7 @@ from reservations.store.booking_snapshot import load_membership, request_snapsho
 from reservations.store.ledger import rate_of
 from telemetry.protocol.sentences import sentence
 
-UNDO_SECONDS = 10
-_SLACK_SECONDS = 3
+UNDO_SLACK_SECONDS = 3
 """Added for the network: the button is shown for ten seconds."""
 
 
@@ -157,7 +156,7 @@ def _check_again(
 def _check_undo(row: Reservation, *, now: datetime) -> None:
     if row.state != State.CANCELLED or row.cancelled_at is None:
         raise NotChangeable(state=row.state, act=sentence("brought back"))
-    limit = timedelta(seconds=UNDO_SECONDS + _SLACK_SECONDS)
+    limit = timedelta(seconds=UNDO_SECONDS + UNDO_SLACK_SECONDS)
     charged = row.late_returns.exclude(charged_at=None).exists()
     if now - row.cancelled_at > limit or row.end <= now or charged:
         raise UndoOver(undo_seconds=UNDO_SECONDS)

@@ -33,6 +33,7 @@ from telemetry.protocol.sentences import known, sentence
 
 OVERLAP = "allocation_no_overlap"
 """Name of the constraint (PostgreSQL) and of the triggers (SQLite)."""
+UNDO_SECONDS = 10
 
 
 def book(
@@ -72,9 +73,7 @@ def book(
             locks.check_still(chosen)
             request = request_after_notice(locked, start, end, now=now, policy=policy)
             request = _with_token(request, chosen, token_id, policy, lock=True)
-            displacement.lock_flex(
-                locked.gpus, request.window.start, request.window.end
-            )
+            locks.lock_flex(locked.gpus, request.window.start, request.window.end)
             decision = judge(
                 request, locked, policy=policy, names=policy.names_visible, taking=True
             )
@@ -271,7 +270,8 @@ def write_decision(
     made.save(force_insert=True)
     if request.token is not None:
         vouchers.spend(request.token, made, now=now)
-    displacement.displace(decision, made, now=now, policy=policy)
+    for one in decision.displaced:
+        displacement.displace(one, made, kind=decision.kind, now=now, policy=policy)
     overstaying.shorten_overstays(made, request.gpus, window, now=now, policy=policy)
     allocate(made, request.gpus)
     ledger.hold(
@@ -284,6 +284,13 @@ def write_decision(
         made, gpu_ids=[gpu.pk for gpu in request.gpus], policy=policy
     )
     return made
+
+
+def undo_until(row: Reservation) -> datetime | None:
+    """Return until when a new booking can be undone. None: it displaced flex."""
+    if row.decision.get("displaced"):
+        return None
+    return row.created_at + timedelta(seconds=UNDO_SECONDS)
 
 
 def allocate(reservation: Reservation, gpus: Sequence[CalendarGpu]) -> None:

@@ -10,8 +10,8 @@ from reservations.notifications.delivery_rules import (
     channels_of,
     quiet_until,
 )
+from reservations.notifications.reader_locale import zone_of
 from reservations.notifications.text.notice_text import form_of
-from reservations.rules.time_zones import zone_of
 
 MAIL, WEBHOOK = Delivery.Channel.MAIL, Delivery.Channel.WEBHOOK
 GROUP = Delivery.Channel.GROUP

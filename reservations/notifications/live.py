@@ -22,7 +22,7 @@ from reservations.models import Reservation
 from reservations.notifications.queries import NoticeInfo
 from reservations.rules.policy import Policy
 from reservations.store.calendar_queries import Reader, calendar_entry
-from telemetry.live.broker_client import broker_client
+from telemetry.live.broker_client import BROKER
 
 NAMED = "reservations.calendar.named"
 PLAIN = "reservations.calendar.plain"
@@ -132,7 +132,7 @@ def _send_live(message: NoticeTold, user_pk: int) -> None:
 def _send(named: ReservationChanged, plain: ReservationChanged) -> None:
     pk = named["reservation"]["id"]
     try:
-        broker_client().publish(CHANGED, json.dumps({"id": pk}))
+        BROKER.publish(CHANGED, json.dumps({"id": pk}))
         _send_to_groups(named, plain)
     except _OUTAGES as error:
         log.warning("reservation %s changed, but nobody was told: %s", pk, error)

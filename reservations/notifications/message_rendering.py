@@ -19,7 +19,7 @@ from reservations.notifications.queries import (
     notices_to_send,
     notices_with_text,
 )
-from reservations.notifications.reader_language import with_language_of
+from reservations.notifications.reader_locale import with_language_of
 from reservations.notifications.webhook_rules import signature
 from reservations.store.calendar_queries import iso
 from telemetry.web.translation import translated

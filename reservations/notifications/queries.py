@@ -8,10 +8,9 @@ from datetime import datetime, tzinfo
 from django.utils import timezone
 
 from reservations.models import Notice, Reservation, User
-from reservations.notifications.reader_language import with_language_of
+from reservations.notifications.reader_locale import with_language_of, zone_of
 from reservations.notifications.text.notice_text import form_of, notice_sentence
 from reservations.rules.notice_values import NoticeValues
-from reservations.rules.time_zones import zone_of
 from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader
 from telemetry.web.translation import translated

@@ -6,7 +6,6 @@ from datetime import date, datetime, timedelta
 
 from django.db import IntegrityError, transaction
 
-from reservations.booking import displacement
 from reservations.booking.service import (
     OVERLAP,
     judge,
@@ -92,7 +91,7 @@ def book_days(
         return []
     locked = locks.lock(wanted.membership, wanted.gpu_ids)
     windows = [wanted.rule.window(day) for day in days]
-    displacement.lock_flex(locked.gpus, windows[0].start, windows[-1].end)
+    locks.lock_flex(locked.gpus, windows[0].start, windows[-1].end)
     return [
         _book_one(day, window, wanted, locked, policy, at)
         for day, window in zip(days, windows, strict=True)

@@ -28,7 +28,7 @@ from reservations.models import (
 from reservations.rules.calendar import PlannedStart
 from reservations.rules.closed_time import ClosureInfo
 from reservations.rules.fairness.early_returns import WINDOW_SECONDS, EarlyReturns
-from reservations.rules.fairness.no_shows import Strike, relevant_seconds, strike_of
+from reservations.rules.fairness.no_shows import Strike, strike_of
 from reservations.rules.fairness.preemption import Displacer
 from reservations.rules.fairness.quota import PERMILLE, QuotaInfo, Spend, spends_at
 from reservations.rules.lifecycle import Kind, State
@@ -189,7 +189,9 @@ def no_shows_of(
     """
     if not user_pks:
         return {}
-    since = now - timedelta(seconds=relevant_seconds(policy))
+    # An older one causes no strike that is still in force.
+    relevant_seconds = policy.strike_window_seconds + policy.strike_seconds
+    since = now - timedelta(seconds=relevant_seconds)
     rows = _rows(
         """
         SELECT user_id, ended_at FROM reservations_reservation

@@ -21,14 +21,23 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from django.db import connection
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q
 
-from reservations.models import Account, Membership, PoolQuota, Reservation, User
+from reservations.models import (
+    Account,
+    Allocation,
+    Membership,
+    PoolQuota,
+    Reservation,
+    User,
+)
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.errors import MembershipNeeded, NotAllowed, NotFound
+from reservations.rules.lifecycle import Kind, State
 from reservations.store.booking_facts import is_in_force
 from reservations.store.booking_snapshot import account_path
 from reservations.store.gpu_rows import gpus_named
@@ -132,6 +141,39 @@ def _facts(
         missing = wanted - {gpu.pk for gpu in gpus}
         raise NotFound(what=sentence("GPU with the number {gpu}", gpu=min(missing)))
     return LockedRows(membership, path, tuple(gpus))
+
+
+def lock_flex(
+    gpus: Sequence[CalendarGpu],
+    start: datetime,
+    end: datetime,
+    *,
+    also: int | None = None,
+) -> None:
+    """Lock the preemptible rows on these Gpus, and ``also``, in pk order.
+
+    These are flex that has not begun, and overstays past their end. Locked together,
+    so that two displacements cannot deadlock.
+    """
+    if not connection.features.has_select_for_update:
+        return
+    rows = Allocation.objects.filter(
+        gpu_id__in=[gpu.pk for gpu in gpus],
+        live=True,
+        start__lt=end,
+        end__gt=start,
+    ).filter(
+        Q(reservation__kind=Kind.FLEX, reservation__state=State.CONFIRMED)
+        | Q(
+            reservation__state=State.ACTIVE,
+            reservation__booked_end__lt=F("reservation__end"),
+        )
+    )
+    pks = set(rows.order_by().values_list("reservation_id", flat=True))
+    pks |= {also} if also is not None else set()
+    if pks:
+        held = Reservation.objects.filter(pk__in=pks).order_by("pk")
+        list(held.select_for_update(no_key=True, of=("self",)).values_list("pk"))
 
 
 def load_reservation(pk: int, *, lock: bool = False) -> Reservation:

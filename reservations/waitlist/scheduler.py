@@ -24,8 +24,8 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError, transaction
 from django.db.models import F, Max
 
-from reservations.booking import displacement, shared_use
 from reservations.booking import service as booking
+from reservations.booking import shared_use
 from reservations.models import (
     AuditEntry,
     Reservation,
@@ -222,7 +222,7 @@ def book_waiting_request(
         request = booking.request_after_notice(
             locked, window.start, window.end, now=now, policy=policy
         )
-        displacement.lock_flex(locked.gpus, request.window.start, request.window.end)
+        locks.lock_flex(locked.gpus, request.window.start, request.window.end)
         decision = booking.judge(
             request, locked, policy=policy, names=policy.names_visible, taking=True
         )

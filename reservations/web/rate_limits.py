@@ -10,7 +10,7 @@ import redis
 
 from reservations.rules.errors import TooFast
 from reservations.rules.window import unix
-from telemetry.live.broker_client import broker_client
+from telemetry.live.broker_client import BROKER
 
 MINUTE_SECONDS = 60
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ def check_rate(what: str, *, user_pk: int, per_minute: int, now: datetime) -> No
     """
     key = f"rate.{what}.{user_pk}.{unix(now) // MINUTE_SECONDS}"
     try:
-        with broker_client().pipeline(transaction=False) as pipe:
+        with BROKER.pipeline(transaction=False) as pipe:
             pipe.incr(key)
             pipe.expire(key, 2 * MINUTE_SECONDS)
             count = int(pipe.execute()[0])

@@ -55,11 +55,6 @@ class StruckHorizon(BeyondHorizon):
         )
 
 
-def relevant_seconds(policy: Policy) -> int:
-    """Return the age up to which a no-show matters."""
-    return policy.strike_window_seconds + policy.strike_seconds
-
-
 def strike_of(
     no_shows: Iterable[datetime], *, now: datetime, policy: Policy
 ) -> Strike | None:

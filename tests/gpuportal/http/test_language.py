@@ -16,7 +16,7 @@ from gpuportal.board.board_snapshot import (
     viewer_of,
 )
 from gpuportal.http.socket_language import SocketLanguage
-from reservations.notifications.reader_language import language_of, with_language_of
+from reservations.notifications.reader_locale import language_of, with_language_of
 from tests.factories import make_gpus, make_reservation
 
 pytestmark = pytest.mark.django_db

@@ -247,11 +247,10 @@ def test_a_broker_that_is_away_costs_no_booking(
 
     from reservations.notifications import live
 
-    def away() -> None:
-        raise redis_module.ConnectionError("away")
-
-    monkeypatch.setattr(live, "broker_client", away)
-    monkeypatch.setattr("reservations.web.rate_limits.broker_client", away)
+    # A socket that nobody listens on.
+    away = redis_module.Redis.from_url("unix:///nowhere/else.sock?db=0")
+    monkeypatch.setattr(live, "BROKER", away)
+    monkeypatch.setattr("reservations.web.rate_limits.BROKER", away)
     with django_capture_on_commit_callbacks(execute=True):
         made = Caller(alice)("POST", "/reservations", wish(gpus[:1], hour))
     assert made.status_code == 201

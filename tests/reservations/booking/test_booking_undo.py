@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from reservations import tick
-from reservations.booking.booking_undo import undo_booking, undo_until
+from reservations.booking.booking_undo import undo_booking
 from reservations.booking.release import undo_cancel
-from reservations.booking.service import book
+from reservations.booking.service import book, undo_until
 from reservations.models import AuditEntry, LateReturn, Token
 from reservations.presence.check_in import check_in
 from reservations.rules import errors
