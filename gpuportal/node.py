@@ -10,6 +10,8 @@ Its use of the broker matches the rights of its user (deploy/acl.sh): take from
 ``telemetry.watched.*``.
 """
 
+import atexit
+import gc
 import json
 import logging
 import sys
@@ -46,6 +48,8 @@ from telemetry.agent.child_supervisor import SamplerSupervisor  # noqa: E402
 logger = logging.getLogger(__name__)
 settings = NodeSettings.from_env()
 node_broker.use_for_every_connection()
+# Otherwise the interpreter looks at every object when it ends, which takes CPU.
+atexit.register(gc.freeze)
 
 
 class NodeWorker(Worker):

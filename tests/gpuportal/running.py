@@ -13,6 +13,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from gpuportal.supervisor.kernel import send
+from telemetry.proc_stat import read_stat
+
 ROOT = Path(__file__).resolve().parents[2]
 READY = "GPU Portal is ready: "
 
@@ -98,9 +101,9 @@ class Portal:
     def __exit__(self, *_exc: object) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(30)
+            self.process.wait(90)
         for pid in self.left():
-            os.kill(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -108,7 +111,7 @@ class Portal:
             self.lines.append(line.rstrip())
             self._fresh.put(line.rstrip())
 
-    def until(self, text: str, seconds: float = 60.0) -> str:
+    def until(self, text: str, seconds: float = 150.0) -> str:
         """Wait for a line with a text; return the line."""
         deadline = time.monotonic() + seconds
         while True:
@@ -143,11 +146,10 @@ class Portal:
                 found[int(entry.name)] = words.replace(b"\0", b" ").decode()
         return found
 
-    def pid_of(self, part: str) -> int:
-        """Return the one process whose command line has a part."""
-        pids = [pid for pid, words in self.left().items() if part in words]
-        assert len(pids) == 1, (part, self.left())
-        return pids[0]
+    def parent_of(self, pid: int) -> int | None:
+        """Return the parent of a process; None where it has ended."""
+        found = read_stat(pid)
+        return found.ppid if found else None
 
     def gone(self, seconds: float) -> dict[int, str]:
         """Wait until nothing is left; return what still is."""
@@ -160,7 +162,7 @@ class Portal:
 def status_of(url: str) -> int:
     """Return the HTTP status of a page."""
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -40,6 +40,7 @@ print("failed" if supervisor.failed else "done", flush=True)
 STUBBORN = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open({ready!r}, "w").write("yes")
 time.sleep(600)
 """
 # Starts a process in a session of its own and leaves it behind, as a node worker
@@ -85,7 +86,7 @@ class Driven:
     def __exit__(self, *_exc: object) -> None:
         mine = descendants(self.process.pid)
         self.process.kill()
-        self.process.wait(5)
+        self.process.wait(60)
         for process in mine:
             try:
                 os.kill(process.pid, signal.SIGKILL)
@@ -101,11 +102,11 @@ class Driven:
         """Stop it; return how many seconds that took."""
         began = time.monotonic()
         self.process.send_signal(signum)
-        self.process.wait(20)
+        self.process.wait(60)
         return time.monotonic() - began
 
 
-def wait_for(path: Path, seconds: float = 10) -> str:
+def wait_for(path: Path, seconds: float = 90) -> str:
     deadline = time.monotonic() + seconds
     while not path.exists() or not path.read_text():
         assert time.monotonic() < deadline, f"{path} was never written"
@@ -144,15 +145,16 @@ def test_what_dies_again_and_again_ends_all_with_its_last_words(tmp_path):
         said = [driven.line() for _ in range(6)]
         assert "web ended with exit status 1 5 times in a row; giving up." in said[4]
         assert said[5] == "  no such table"
-        driven.process.wait(20)
+        driven.process.wait(60)
         assert driven.process.stdout is not None
         assert driven.process.stdout.read().endswith("failed\n")
 
 
 def test_a_stubborn_process_is_killed_and_the_stop_is_short(tmp_path):
-    specs = (("web", STUBBORN, {"stop_seconds": 0.5, "stop_rank": 1}),)
+    code = STUBBORN.format(ready=str(tmp_path / "ready"))
+    specs = (("web", code, {"stop_seconds": 0.5, "stop_rank": 1}),)
     with Driven(tmp_path, *specs) as driven:
-        time.sleep(0.5)
+        wait_for(tmp_path / "ready")
         assert driven.stop(signal.SIGINT) < 4
         assert driven.line() == "web does not stop; killing it."
         assert driven.line() == "done"
@@ -187,12 +189,11 @@ def test_a_node_worker_that_is_killed_alone_leaves_its_jobs_alive(tmp_path):
 
 def test_children_die_with_a_killed_supervisor(tmp_path):
     with Driven(tmp_path, ("web", "import time; time.sleep(600)", {})) as driven:
-        time.sleep(0.3)
         children = [p.pid for p in descendants(driven.process.pid)]
         assert children
         driven.process.kill()
-        driven.process.wait(5)
-        deadline = time.monotonic() + 5
+        driven.process.wait(60)
+        deadline = time.monotonic() + 60
         while any(alive(pid) for pid in children) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not any(alive(pid) for pid in children)

@@ -45,21 +45,21 @@ def test_the_address_is_printed_when_the_pages_answer(portal):
 def mains(portal: Portal) -> dict[str, int]:
     """Return the process ids of the site's lasting processes.
 
-    A pool's child has its parent's command line until it names itself: the first
-    process, the one of the lowest id, is the one that lasts.
+    They are the supervisor's own children. A pool's child has its parent's command
+    line until it names itself.
     """
     parts = ("valkey-server", "uvicorn", "manage.py ingest", "--pidfile=")
     celery = ("-Q control", "-Q node.sim-a")
     return {
         part: pid
-        for pid, words in sorted(portal.left().items(), reverse=True)
+        for pid, words in portal.left().items()
         for part in (*parts, *celery)
-        if part in words and "ForkPoolWorker" not in words
+        if part in words and portal.parent_of(pid) == portal.process.pid
     }
 
 
 def test_every_process_of_the_site_runs(portal):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while len(mains(portal)) < 6 and time.monotonic() < deadline:
         time.sleep(0.2)
     assert len(mains(portal)) == 6, portal.left()
@@ -95,12 +95,12 @@ def test_a_node_worker_knows_no_secret_of_the_control_side(portal):
 
 
 def test_a_killed_web_process_is_started_again_on_the_same_port(portal):
-    old = portal.pid_of("uvicorn")
+    old = mains(portal)["uvicorn"]
     os.kill(old, signal.SIGKILL)
     assert "starting it again in 0.5 s" in portal.until("web was ended by SIGKILL")
     # The supervisor holds the port: the visitor waits and is not turned away.
     assert status_of(f"{portal.address}/healthz") == 200
-    assert portal.pid_of("uvicorn") != old
+    assert mains(portal)["uvicorn"] != old
 
 
 def test_secrets_are_for_the_owner_only(portal):
@@ -114,7 +114,7 @@ def test_secrets_are_for_the_owner_only(portal):
 def test_sigterm_stops_all_in_good_time(portal):
     began = time.monotonic()
     portal.process.send_signal(signal.SIGTERM)
-    assert portal.process.wait(15) == 0
+    assert portal.process.wait(60) == 0
     assert time.monotonic() - began < 10
     assert portal.left() == {}
     portal.until("stopped; nothing is left running.", 2)
@@ -123,15 +123,15 @@ def test_sigterm_stops_all_in_good_time(portal):
 def test_a_killed_supervisor_takes_everything_with_it(prepared):
     with Portal(prepared, "--no-demo") as portal:
         portal.ready()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while "telemetry.agent.sampler" not in str(portal.left()):
             assert time.monotonic() < deadline, portal.left()
             time.sleep(0.1)
         # Long enough for every timer of the workers to have gone round once.
         time.sleep(4)
         portal.process.kill()
-        portal.process.wait(5)
-        assert portal.gone(10) == {}
+        portal.process.wait(60)
+        assert portal.gone(60) == {}
 
 
 def test_a_taken_port_is_one_line_and_status_two(tmp_path):
