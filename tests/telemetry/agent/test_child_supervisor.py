@@ -20,8 +20,15 @@ from telemetry.agent.child_supervisor import (
     child_command,
 )
 from telemetry.agent.isolation import isolation_of
+from telemetry.agent.sampler import PULSE_SILENCE_SECONDS
 from telemetry.proc_stat import read_stat
-from tests.telemetry.agent.children import BASE_DIR, samples, troubles, wait_for
+from tests.telemetry.agent.children import (
+    BASE_DIR,
+    PATIENCE_SECONDS,
+    samples,
+    troubles,
+    wait_for,
+)
 from tests.telemetry.agent.test_simulated_probe import write
 
 pytestmark = pytest.mark.pure
@@ -47,16 +54,15 @@ class Watched:
 
     def __init__(self, facts: Facts, **options: Any) -> None:
         self.said: list[SamplerStatus] = []
-        options = {"silence_seconds": 4.0, "back_off_seconds": (0.1,)} | options
+        usual = {"silence_seconds": PATIENCE_SECONDS, "back_off_seconds": (0.1,)}
+        options = usual | options
         self.supervisor = SamplerSupervisor(
             facts, on_status=self.said.append, **options
         )
         self.thread = self.supervisor.start()
 
-    def wait_for(
-        self, good: Callable[[SamplerStatus], bool], seconds: float = 15
-    ) -> SamplerStatus:
-        deadline = time.monotonic() + seconds
+    def wait_for(self, good: Callable[[SamplerStatus], bool]) -> SamplerStatus:
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := [x for x in list(self.said) if good(x)]):
             assert time.monotonic() < deadline, self.said[-3:]
             time.sleep(0.02)
@@ -80,7 +86,7 @@ def watch(tmp_path) -> Iterator[Callable[..., Watched]]:
 
     yield make
     for watched in made:
-        watched.supervisor.stop()
+        watched.supervisor.stop(within_seconds=PATIENCE_SECONDS)
         assert not watched.thread.is_alive()
 
 
@@ -97,11 +103,11 @@ def test_a_real_child_is_kept_sampling(
 ) -> None:
     write(tmp_path)
     facts = Facts(tmp_path, redis_url=valkey_url, sim_dir=tmp_path)
-    watched = watch(facts=facts, silence_seconds=8.0)
+    watched = watch(facts=facts)
     status = watched.wait_for(lambda x: x.heartbeat.get("seq", 0) >= 2)
     assert (status.state, status.heartbeat["state"]) == (ChildState.RUNNING, "ok")
     assert redis_client.xlen("raw.node-a") >= 2
-    watched.supervisor.stop()
+    watched.supervisor.stop(within_seconds=PATIENCE_SECONDS)
     assert read_stat(status.pid) is None
     assert watched.said[-1].state is ChildState.STOPPED
 
@@ -129,12 +135,13 @@ def test_a_node_whose_main_process_is_stopped_goes_silent_and_comes_back(
     try:
         wait_for(lambda: len(samples(redis_client)) >= 2)
         main.send_signal(signal.SIGSTOP)
-        stopped_at = time.monotonic()
+        stopped_at = time.time()
         sent = -1
         while (now := len(samples(redis_client))) != sent:
             sent = now
             time.sleep(2.5)
-        assert time.monotonic() - stopped_at < 11
+        silent_seconds = samples(redis_client)[-1].at - stopped_at
+        assert silent_seconds < PULSE_SILENCE_SECONDS + 2
         main.send_signal(signal.SIGCONT)
         wait_for(lambda: len(samples(redis_client)) >= sent + 2)
         seqs = [sample.seq for sample in samples(redis_client)]
@@ -184,7 +191,7 @@ def test_a_child_hears_each_second_that_somebody_is_there(watch) -> None:
     watched = watch(HEARS)
     started = time.monotonic()
     watched.wait_for(lambda x: x.heartbeat.get("heard", 0) >= 3)
-    assert 1.5 < time.monotonic() - started < 6
+    assert time.monotonic() - started > 1.5
 
 
 def test_deaths_in_a_row_wait_longer_and_longer(watch) -> None:
@@ -199,7 +206,7 @@ def test_deaths_in_a_row_wait_longer_and_longer(watch) -> None:
 def test_a_child_that_ignores_sigterm_is_killed_at_the_stop(watch) -> None:
     watched = watch(DEAF)
     status = watched.wait_for(lambda x: x.state is ChildState.RUNNING)
-    watched.supervisor.stop()
+    watched.supervisor.stop(within_seconds=PATIENCE_SECONDS)
     assert read_stat(status.pid) is None
 
 
@@ -227,6 +234,7 @@ def test_a_child_that_survives_sigkill_is_wedged_and_gets_no_company(
         status = watched.wait_for(lambda x: x.state is ChildState.WEDGED)
         assert status.pid == children[0].pid
         assert "survives SIGKILL" in status.why
+        wait_for(lambda: len(troubles(redis_client)) == 2)
         time.sleep(1.5)
         assert len(children) == 1, "no replacements in a loop"
         assert watched.supervisor.status.state is ChildState.WEDGED
@@ -252,7 +260,6 @@ def test_noise_on_stdout_is_not_taken_for_facts(watch) -> None:
     watched = watch(
         "import sys, time\nprint('x' * 200000); print('[1]'); print('nonsense')\n"
         'time.sleep(0.3)\nprint(\'{"state":"ok","seq":9}\'); time.sleep(60)',
-        silence_seconds=5.0,
     )
     status = watched.wait_for(lambda x: x.state is ChildState.RUNNING)
     assert status.heartbeat == {"state": "ok", "seq": 9}

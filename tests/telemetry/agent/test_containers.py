@@ -107,7 +107,7 @@ def engine(tmp_path) -> Iterator[Callable[..., Engine]]:
 
 
 def user_of(users: ContainerUsers, container: str = ID) -> str | None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not (answer := users.user(container)).known:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -199,7 +199,7 @@ def test_an_engine_that_hangs_costs_no_sample_more_than_a_moment(
     started = time.monotonic()
     for number in range(20):
         assert not users.user(f"{number:064x}").known
-    assert time.monotonic() - started < 0.3
+    assert time.monotonic() - started < 4, "to wait for each would take 8 s"
     assert user_of(users, f"{0:064x}") is None
 
 
@@ -254,7 +254,7 @@ def test_an_owner_is_the_slice_then_the_label_then_the_uid(
     monkeypatch.setenv("GPUPORTAL_CONTAINER_SOCKETS", docker.path)
     draw(tmp_path, cgroup, uid)
     book = ProcessOwners(proc=tmp_path)
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 60
     while (owner := book.owner(77)).user != user:
         assert time.monotonic() < deadline
     assert (owner.uid, owner.user, owner.command) == (uid, user, "train")

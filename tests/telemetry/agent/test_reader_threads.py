@@ -19,7 +19,8 @@ class Cards:
     def __init__(self) -> None:
         self.hanging: dict[str, threading.Event] = {}
         self.slow: dict[str, float] = {}
-        self.read_count = 0
+        self.read_count = self.at_once = self.most_at_once = 0
+        self.lock = threading.Lock()
 
     def hang(self, uuid: str) -> None:
         self.hanging[uuid] = threading.Event()
@@ -28,10 +29,15 @@ class Cards:
         self.hanging.pop(uuid).set()
 
     def read(self, uuid: str) -> GpuReading:
-        self.read_count += 1
+        with self.lock:
+            self.read_count += 1
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
         if uuid in self.hanging:
-            self.hanging[uuid].wait(30)
+            self.hanging[uuid].wait(60)
         time.sleep(self.slow.get(uuid, 0.0))
+        with self.lock:
+            self.at_once -= 1
         return GpuReading(uuid=uuid, util_pct=50)
 
 
@@ -80,7 +86,7 @@ def test_a_hung_gpu_that_comes_back_is_read_again(cards) -> None:
     lanes.read(EIGHT, within_seconds=0.5)
     assert lanes.read(EIGHT, within_seconds=0.5)["GPU-3"].state is GpuAnswer.HUNG
     cards.let_go("GPU-3")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while set(states(lanes.read(EIGHT, within_seconds=0.5)).values()) != {"ok"}:
         assert time.monotonic() < deadline
     assert not lanes.stuck
@@ -90,7 +96,7 @@ def test_when_all_gpus_hang_each_costs_one_thread_and_no_more(cards) -> None:
     lanes = Lanes(cards.read, hung_seconds=0.4)
     for uuid in EIGHT:
         cards.hang(uuid)
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while states(lanes.read(EIGHT, within_seconds=0.5)) != dict.fromkeys(EIGHT, "hung"):
         assert time.monotonic() < deadline
     for _ in range(5):
@@ -100,14 +106,17 @@ def test_when_all_gpus_hang_each_costs_one_thread_and_no_more(cards) -> None:
 
 
 def test_a_gpu_that_is_merely_late_is_left_out_and_told_the_next_time(cards) -> None:
-    lanes = Lanes(cards.read, hung_seconds=2.0)
-    cards.slow["GPU-5"] = 0.6
+    lanes = Lanes(cards.read, hung_seconds=60.0)
+    cards.hang("GPU-5")
     first = lanes.read(EIGHT, within_seconds=0.4)
     assert "GPU-5" not in first
     assert len(first) == 7
-    time.sleep(0.4)
-    second = lanes.read(EIGHT, within_seconds=0.4)
-    assert second["GPU-5"].state is GpuAnswer.OK
+    cards.let_go("GPU-5")
+    deadline = time.monotonic() + 60
+    while not (later := lanes.read(["GPU-5"], within_seconds=0.4)):
+        assert time.monotonic() < deadline
+    assert later["GPU-5"].state is GpuAnswer.OK
+    assert cards.read_count == 8, "that one reading, and no second"
 
 
 def test_a_probe_that_raises_costs_its_own_gpu_only(capfd) -> None:
@@ -127,10 +136,8 @@ def test_sixty_four_gpus_are_read_by_a_few_threads_side_by_side(cards) -> None:
     many = [f"GPU-{n}" for n in range(64)]
     cards.slow = dict.fromkeys(many, 0.02)  # a real driver takes 8 ms
     lanes = Lanes(cards.read)
-    lanes.read(many, within_seconds=2)
-    started = time.monotonic()
-    assert len(lanes.read(many, within_seconds=2)) == 64
-    assert time.monotonic() - started < 0.8  # one after the other: 1.3 s and more
+    assert len(lanes.read(many, within_seconds=60)) == 64
+    assert cards.most_at_once == 8
 
 
 def test_closed_lanes_leave_no_thread_behind(cards) -> None:
@@ -139,7 +146,7 @@ def test_closed_lanes_leave_no_thread_behind(cards) -> None:
     lanes.read(EIGHT, within_seconds=5)
     assert set(threading.enumerate()) > before
     lanes.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while set(threading.enumerate()) - before:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -19,6 +19,7 @@ from telemetry.protocol.sample import NodeSample, read_message
 from tests.telemetry.agent.children import (
     BASE_DIR,
     NODE,
+    PATIENCE_SECONDS,
     samples,
     simulated,
     stream,
@@ -40,8 +41,9 @@ def test_a_roster_comes_first_and_then_a_sample_each_second(
     assert isinstance(roster, NodeInfo)
     assert troubles(redis_client) == [("ok", "")]
     assert [sample.seq for sample in told[:4]] == [1, 2, 3, 4]
-    mean_seconds = (told[-1].at - told[0].at) / (len(told) - 1)
-    assert 0.9 < mean_seconds < 1.5
+    gaps = [after.at - before.at for before, after in pairwise(told)]
+    assert sum(gaps) / len(gaps) > 0.9
+    assert min(gaps) < 1.5, "a busy machine may skip some, and not all"
     assert {x.uuid for x in told[0].gpus} == {x.uuid for x in roster.gpus}
 
 
@@ -75,7 +77,7 @@ def test_it_ends_on_sigterm_with_code_zero(start, tmp_path) -> None:
     child = start(*simulated(tmp_path))
     child.beat_until(lambda beat: beat["state"] == "ok")
     child.process.send_signal(signal.SIGTERM)
-    assert child.process.wait(5) == 0
+    assert child.process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_it_ends_when_its_parent_is_gone(valkey_url, tmp_path) -> None:
@@ -93,7 +95,7 @@ def test_it_ends_when_its_parent_is_gone(valkey_url, tmp_path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=BASE_DIR
     )
     pid = int(done.stdout)
-    wait_for(lambda: _gone(pid), seconds=6)
+    wait_for(lambda: _gone(pid))
 
 
 def _gone(pid: int) -> bool:
@@ -186,7 +188,8 @@ def test_missed_ticks_are_skipped_and_not_made_up_for(
     wait_for(lambda: len(stream(redis_client)) >= 6)
     gaps = [b.at - a.at for a, b in pairwise(samples(redis_client))]
     assert max(gaps) > 3
-    assert sum(gap < 0.5 for gap in gaps) <= 1, "no burst after the pause"
+    after = gaps[gaps.index(max(gaps)) + 1 :]
+    assert len(after) <= sum(after) + 1, "no burst after the pause"
 
 
 def test_once_prints_a_roster_and_a_sample(tmp_path) -> None:

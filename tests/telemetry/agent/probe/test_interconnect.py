@@ -2,6 +2,7 @@
 
 import os
 import time
+from itertools import chain
 
 import pytest
 
@@ -160,10 +161,10 @@ def test_a_split_card_lists_its_instances_with_their_memory(make_probe) -> None:
 # --- Xid events -----------------------------------------------------------------
 
 
-def xids(probe) -> dict[str, list[int]]:
-    """Codes that came until now, by UUID."""
+def xids(probe, within_seconds: float = 60.0) -> dict[str, list[int]]:
+    """Codes that came until now, by UUID. It waits so long for the first."""
     found: dict[str, list[int]] = {}
-    ends_at = time.monotonic() + 1.0
+    ends_at = time.monotonic() + within_seconds
     while time.monotonic() < ends_at and not found:
         probe.read()
         time.sleep(0.05)
@@ -175,10 +176,10 @@ def xids(probe) -> dict[str, list[int]]:
 def test_an_xid_is_told_once_of_the_gpu_that_had_it(make_probe) -> None:
     probe = make_probe(2, model="a100")
     uuids = [gpu.uuid for gpu in probe.open().gpus]
-    assert xids(probe) == {}
+    assert xids(probe, within_seconds=1.0) == {}
     probe.sim.add("gpu 1", "xid", "31")
     assert xids(probe) == {uuids[1]: [31]}
-    assert xids(probe) == {}
+    assert xids(probe, within_seconds=1.0) == {}
 
 
 def test_the_xid_of_a_gpu_that_fell_off_the_bus_is_told_of_it(make_probe) -> None:
@@ -206,12 +207,12 @@ def test_a_storm_of_xids_is_told_in_bounded_parts(make_probe) -> None:
     probe.open()
     for code in range(1, 31):
         probe.sim.add("gpu 0", "xid", str(code))
-    time.sleep(0.1)
-    probe.read()
-    time.sleep(0.3)
-    first, second = (list(probe.ask("xids").values()) for _ in range(2))
-    assert len(first[0]) == MOST_XIDS
-    assert sorted(first[0] + second[0]) == list(range(1, 31))
+    time.sleep(0.4)
+    parts = []
+    while sum(map(len, parts)) < 30:
+        parts += xids(probe).values()
+    assert max(map(len, parts)) <= MOST_XIDS < 30
+    assert sorted(chain.from_iterable(parts)) == list(range(1, 31))
 
 
 def test_a_driver_without_events_is_read_all_the_same(make_probe) -> None:

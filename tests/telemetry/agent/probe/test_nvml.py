@@ -301,7 +301,7 @@ def test_while_the_driver_is_away_it_is_tried_again_with_growing_pauses(
     assert all("not loaded" in text for _, text in tries)
     assert probe.read().gpus[0].state is GpuAnswer.ERROR
     probe.change("", driver="ok", driver_generation="2")
-    deadline = time.monotonic() + 6
+    deadline = time.monotonic() + 60
     while not probe.read().gpus[0].answers:
         assert time.monotonic() < deadline
         probe.ask("mend")
@@ -336,7 +336,7 @@ def test_a_split_card_cannot_say_and_its_instances_are_listed(make_probe) -> Non
         env=probe.sim.env(),
         capture_output=True,
         check=True,
-        timeout=20,
+        timeout=60,
     )
     places = json.loads(done.stdout)
     assert set(places) == {part.uuid for part in parts}, "and where each is"
