@@ -9,6 +9,9 @@ from typing import Any
 
 from asgiref.testing import ApplicationCommunicator
 
+PATIENCE_SECONDS = 60.0
+"""What a busy machine may take for a message. Only a test that fails waits so long."""
+
 
 class WebsocketCommunicator(ApplicationCommunicator):
     """Opens one websocket of the site."""
@@ -25,10 +28,12 @@ class WebsocketCommunicator(ApplicationCommunicator):
         }
         super().__init__(application, scope)
 
-    async def connect(self, seconds: float = 3) -> tuple[bool, int | None]:
+    async def connect(
+        self, seconds: float = PATIENCE_SECONDS
+    ) -> tuple[bool, int | None]:
         """Open it: (accepted, close code where it was refused)."""
         await self.send_input({"type": "websocket.connect"})
-        answer = await self.receive_output(seconds)
+        answer = await self.receive_output(PATIENCE_SECONDS)
         if answer["type"] == "websocket.close":
             return False, answer.get("code", 1000)
         return True, None
@@ -41,7 +46,9 @@ class WebsocketCommunicator(ApplicationCommunicator):
         """Send JSON."""
         await self.send_to(text_data=json.dumps(value))
 
-    async def disconnect(self, code: int = 1000, seconds: float = 3) -> None:
+    async def disconnect(
+        self, code: int = 1000, seconds: float = PATIENCE_SECONDS
+    ) -> None:
         """Close it and wait until the consumer is done."""
         await self.send_input({"type": "websocket.disconnect", "code": code})
-        await self.wait(seconds)
+        await self.wait(PATIENCE_SECONDS)

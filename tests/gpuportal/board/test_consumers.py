@@ -20,7 +20,7 @@ from gpuportal.board.consumers import BoardConsumer
 from reservations.models import SitePolicy, User
 from telemetry.live import broadcast
 from tests.factories import make_gpu, make_membership, make_reservation, make_user
-from tests.sockets import WebsocketCommunicator
+from tests.sockets import PATIENCE_SECONDS, WebsocketCommunicator
 from tests.telemetry.messages import process
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -65,7 +65,9 @@ def publish(client, *, frame=b"", roster=b"", details=()) -> None:
         pipe.execute()
 
 
-async def next_of(page: WebsocketCommunicator, kind: str, seconds: float = 3.0):
+async def next_of(
+    page: WebsocketCommunicator, kind: str, seconds: float = PATIENCE_SECONDS
+):
     """The next message of a type ("frame": binary), others passed over."""
     deadline = time.monotonic() + seconds
     while True:
@@ -79,7 +81,9 @@ async def next_of(page: WebsocketCommunicator, kind: str, seconds: float = 3.0):
             return found
 
 
-async def close_code(page: WebsocketCommunicator, seconds: float = 3.0) -> int:
+async def close_code(
+    page: WebsocketCommunicator, seconds: float = PATIENCE_SECONDS
+) -> int:
     deadline = time.monotonic() + seconds
     while True:
         message = await page.receive_output(max(0.01, deadline - time.monotonic()))
@@ -151,7 +155,7 @@ async def test_roster_then_holders_then_frames(people, keys, redis_client):
     await page.connect()
     kinds = []
     while len(kinds) < 3:
-        message = await page.receive_output(3)
+        message = await page.receive_output(PATIENCE_SECONDS)
         kinds.append(
             "frame"
             if message.get("bytes") is not None
@@ -198,9 +202,11 @@ async def test_details_come_after_asking_and_stop_after_asking(keys, redis_clien
     told = await next_of(page, "detail")
     assert told["gpus"]["GPU-1"]["processes"][0]["mine"] is True
     await page.send_json_to({"watch": None})
-    await asyncio.sleep(0.2)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while redis_client.pubsub_numsub(f"{broadcast.DETAIL}node-a")[0][1]:
+            await asyncio.sleep(0.01)
     publish(redis_client, details=[("node-a", detail())], frame=b"G2")
-    message = await page.receive_output(3)
+    message = await page.receive_output(PATIENCE_SECONDS)
     assert message["bytes"] == b"G2"
     await page.disconnect()
 
@@ -236,7 +242,7 @@ async def test_a_large_site_takes_turns_and_every_node_is_told(keys, redis_clien
         await asyncio.sleep(0.1)
         publish(redis_client, frame=b"G%d" % turn)
         while True:
-            message = await page.receive_output(3)
+            message = await page.receive_output(PATIENCE_SECONDS)
             if message.get("bytes") == b"G%d" % turn:
                 break
             told.append(json.loads(message["text"])["node"])
@@ -356,6 +362,6 @@ async def test_a_socket_that_the_server_closed_itself_leaves_nothing(
     await asyncio.to_thread(publish, redis_client, frame=b"F")
     await asyncio.sleep(0.3)
     await page.send_input({"type": "websocket.disconnect", "code": 1009})
-    await page.wait(3)
+    await page.wait(PATIENCE_SECONDS)
     assert not BoardConsumer.open_sockets
     assert "a board socket failed" not in caplog.text

@@ -60,13 +60,13 @@ async def open_socket(user, job, path=""):
 
 async def hear(socket):
     """Return the next message of the socket."""
-    message = await socket.receive_output(5)
+    message = await socket.receive_output(60)
     assert message["type"] == "websocket.send", message
     return json.loads(message["text"])
 
 
 async def close_code(socket):
-    message = await socket.receive_output(5)
+    message = await socket.receive_output(60)
     assert message["type"] == "websocket.close", message
     return message["code"]
 

@@ -36,7 +36,7 @@ async def open_socket(user):
 
 
 async def hear(socket):
-    message = await socket.receive_output(5)
+    message = await socket.receive_output(60)
     assert message["type"] == "websocket.send", message
     return json.loads(message["text"])
 
@@ -59,7 +59,7 @@ def follow_all():
 
 async def test_somebody_signed_out_is_turned_away():
     socket = await open_socket(None)
-    message = await socket.receive_output(5)
+    message = await socket.receive_output(60)
     assert (message["type"], message["code"]) == ("websocket.close", 4401)
 
 

@@ -14,7 +14,7 @@ from reservations.notifications import live
 from reservations.store.booking_facts import site_policy
 from reservations.web import session_consumer
 from tests import factories
-from tests.sockets import WebsocketCommunicator
+from tests.sockets import PATIENCE_SECONDS, WebsocketCommunicator
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,10 +43,15 @@ def socket_of(
 async def opened(user) -> tuple[WebsocketCommunicator, Client]:
     client = await sync_to_async(signed_in)(user)
     socket = socket_of(client)
+    before = CalendarConsumer.open_sockets[user.pk]
     connected, _ = await socket.connect()
     assert connected
-    # Joining goes on after the handshake: wait until the group is there.
-    await asyncio.sleep(0.1)
+    # Joining goes on after the handshake: wait until it has its groups or is refused.
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while socket.output_queue.empty():
+            if CalendarConsumer.open_sockets[user.pk] > before:
+                break
+            await asyncio.sleep(0.01)
     return socket, client
 
 
@@ -58,13 +63,13 @@ def publish(reservation, *, gone: bool = False) -> None:
 
 
 async def heard_by(socket: WebsocketCommunicator) -> dict:
-    message = await socket.receive_output(timeout=3)
+    message = await socket.receive_output(timeout=PATIENCE_SECONDS)
     assert message["type"] == "websocket.send"
     return json.loads(message["text"])
 
 
 async def closing_code(socket: WebsocketCommunicator) -> int:
-    message = await socket.receive_output(timeout=3)
+    message = await socket.receive_output(timeout=PATIENCE_SECONDS)
     assert message["type"] == "websocket.close"
     return message["code"]
 
@@ -144,12 +149,14 @@ async def test_switching_a_user_off_closes_the_socket(alice, monkeypatch):
 
 
 async def test_hiding_names_moves_open_sockets_to_the_other_audience(
-    alice, carol, monkeypatch
+    alice, carol, monkeypatch, redis_client
 ):
     monkeypatch.setattr(CalendarConsumer, "recheck_seconds", 0.2)
     socket, _ = await opened(carol)
     await SitePolicy.objects.aupdate_or_create(pk=1, defaults={"names_visible": False})
-    await asyncio.sleep(0.6)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await sync_to_async(redis_client.keys)(f"*group:{live.NAMED}"):
+            await asyncio.sleep(0.05)
     made = await sync_to_async(factories.make_reservation)(alice)
     await sync_to_async(publish)(made)
     heard = await heard_by(socket)
@@ -177,7 +184,9 @@ async def test_one_user_cannot_take_all_sockets(alice, bob, monkeypatch):
     first, _ = await opened(alice)
     second, _ = await opened(alice)
     third, _ = await opened(alice)
-    assert (await third.receive_output(timeout=3))["code"] == session_consumer.TOO_MANY
+    assert (await third.receive_output(timeout=PATIENCE_SECONDS))[
+        "code"
+    ] == session_consumer.TOO_MANY
     other, _ = await opened(bob)
     await second.disconnect()
     again, _ = await opened(alice)
@@ -200,6 +209,6 @@ async def test_a_socket_whose_consumer_crashed_has_left_its_groups(
     held = await sync_to_async(factories.make_reservation)(alice, [gpu])
     await sync_to_async(publish)(held)
     with pytest.raises(RuntimeError, match="a bug"):
-        await socket.receive_output(timeout=3)
+        await socket.receive_output(timeout=PATIENCE_SECONDS)
     assert not CalendarConsumer.open_sockets
     assert not await sync_to_async(redis_client.keys)("*reservations.calendar*")
