@@ -2,7 +2,7 @@
 
 The query says how many milliseconds. ``die`` ends the worker, ``busy`` holds the
 interpreter's lock without end, ``end`` ends the worker's parent too, ``file`` leaves a
-temporary file and does not end. What it answers is
+temporary file and does not end. A path waits until a file is there. What it answers is
 what it was asked, so that a test sees the order.
 """
 
@@ -39,6 +39,9 @@ def serve(sock: socket.socket) -> None:
                 case "file":
                     tempfile.mkstemp(suffix=".upload")
                     time.sleep(20)
+                case gate if gate.startswith("/"):
+                    while not os.path.exists(gate):  # noqa: PTH110
+                        time.sleep(0.01)
                 case milliseconds:
                     time.sleep(int(milliseconds or 0) / 1000)
         with tempfile.TemporaryFile() as answer:

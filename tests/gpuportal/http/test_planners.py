@@ -29,6 +29,28 @@ def slow(monkeypatch):
     made.close()
 
 
+@pytest.fixture
+def gate(tmp_path):
+    """A request that names it is answered when the file is there."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def at_site(redis_client):
+    """Wait until so many requests of the site run, and so many wait for a turn."""
+
+    async def until(running: int, waiting: int) -> None:
+        deadline = time.monotonic() + 60
+        wanted = {"running": running, "waiting": waiting}
+        while wanted != {
+            state: redis_client.zcard(f"slots.planner.{state}") for state in wanted
+        }:
+            assert time.monotonic() < deadline, wanted
+            await asyncio.sleep(0.01)
+
+    return until
+
+
 def request(milliseconds: object = 0, body: bytes = b"") -> ASGIRequest:
     stream = tempfile.SpooledTemporaryFile(max_size=10)  # noqa: SIM115
     stream.write(body)
@@ -54,60 +76,66 @@ async def test_an_answer_comes_back_as_it_was_made(slow):
     assert answer.cookies["seen"]["path"] == "/"
 
 
-async def test_one_student_who_asks_for_much_does_not_keep_another_waiting(slow):
+async def test_one_student_who_asks_for_much_does_not_keep_another_waiting(
+    slow, gate, at_site
+):
     await slow.answer(request(), 99)  # it has started
     done: list[int] = []
 
-    async def ask(user: int, milliseconds: int) -> None:
-        await slow.answer(request(milliseconds), user)
+    async def ask(user: int, query: object) -> None:
+        await slow.answer(request(query), user)
         done.append(user)
 
-    first = [asyncio.ensure_future(ask(1, 600)) for _ in range(4)]
-    await asyncio.sleep(0.05)
-    begun = time.monotonic()
+    first = [asyncio.ensure_future(ask(1, gate)) for _ in range(4)]
+    await at_site(running=2, waiting=2)
     await ask(2, 0)
-    assert time.monotonic() - begun < 0.5
     assert done == [2]
+    gate.touch()
     await asyncio.gather(*first)
     assert done == [2, 1, 1, 1, 1]
 
 
-async def test_turns_go_to_those_served_longest_ago(slow, monkeypatch):
+async def test_turns_go_to_those_served_longest_ago(slow, monkeypatch, gate, at_site):
     monkeypatch.setattr(planners, "SLOTS", 1)
     await slow.answer(request(), 99)
     begun: list[int] = []
 
     async def ask(user: int) -> None:
-        await slow.answer(request(100), user)
+        await slow.answer(request(gate), user)
         begun.append(user)
 
-    tasks = [asyncio.ensure_future(ask(user)) for user in (1, 1, 1, 2, 2, 3)]
+    tasks = [asyncio.ensure_future(ask(1))]
+    await at_site(running=1, waiting=0)
+    tasks += [asyncio.ensure_future(ask(user)) for user in (1, 1, 2, 2, 3)]
+    await at_site(running=1, waiting=5)
+    gate.touch()
     await asyncio.gather(*tasks)
     assert begun == [1, 2, 3, 1, 2, 1]
 
 
-async def test_too_many_of_one_student_are_refused_in_words(slow):
-    tasks = [asyncio.ensure_future(slow.answer(request(400), 1)) for _ in range(4)]
-    await asyncio.sleep(0.01)
+async def test_too_many_of_one_student_are_refused_in_words(slow, gate, at_site):
+    tasks = [asyncio.ensure_future(slow.answer(request(gate), 1)) for _ in range(4)]
+    await at_site(running=2, waiting=2)
     with pytest.raises(PlannerBusy, match="4 of your plans") as busy:
         await slow.answer(request(), 1)
     assert 2 <= busy.value.retry_seconds <= 60
     assert (await slow.answer(request(), 2)).status_code == 207
+    gate.touch()
     await asyncio.gather(*tasks)
     assert (await slow.answer(request(), 1)).status_code == 207
 
 
 async def test_a_turn_that_does_not_come_in_time_is_refused_and_forgotten(
-    slow, monkeypatch
+    slow, monkeypatch, gate
 ):
     monkeypatch.setattr(planners, "MOST_WAIT_SECONDS", 0.1)
     monkeypatch.setattr(planners, "SLOTS", 1)
-    # Long beside the wait: a busy machine may stop this process for a second.
-    first = asyncio.ensure_future(slow.answer(request(3000), 1))
+    first = asyncio.ensure_future(slow.answer(request(gate), 1))
     while not slow._running[1]:
         await asyncio.sleep(0.01)
     with pytest.raises(PlannerBusy, match=r"Try again in \d+ seconds"):
         await slow.answer(request(), 2)
+    gate.touch()
     await first
     assert not slow._waiting and not slow._running
     assert (await slow.answer(request(), 2)).status_code == 207
@@ -143,20 +171,24 @@ async def test_a_worker_that_ends_is_replaced_and_the_child_stays(slow):
 
 
 @pytest.mark.parametrize("query", [60_000, "busy"])
-async def test_a_plan_over_its_time_ends_only_for_its_owner(slow, monkeypatch, query):
+async def test_a_plan_over_its_time_ends_only_for_its_owner(
+    slow, monkeypatch, query, gate
+):
     """``busy`` is C code that holds the interpreter's lock all the time."""
     await slow.answer(request(), 99)
     monkeypatch.setattr(planners, "MOST_ANSWER_SECONDS", 1.0)
     long_ = [asyncio.ensure_future(slow.answer(request(query), 1)) for _ in range(2)]
-    await asyncio.sleep(0.6)
-    monkeypatch.setattr(planners, "MOST_ANSWER_SECONDS", 30.0)
+    while slow._running[1] < 2:
+        await asyncio.sleep(0.01)
+    monkeypatch.setattr(planners, "MOST_ANSWER_SECONDS", 90.0)
     others = [
-        asyncio.ensure_future(slow.answer(request(1000), user)) for user in (2, 3, 4)
+        asyncio.ensure_future(slow.answer(request(gate), user)) for user in (2, 3, 4)
     ]
     for one in long_:
         with pytest.raises(PlannerTooLong):
             await one
     assert not any(other.done() for other in others)
+    gate.touch()
     for answer in await asyncio.gather(*others):
         assert answer.status_code == 207
     assert (await slow.answer(request(), 1)).status_code == 207
@@ -208,41 +240,44 @@ def two(monkeypatch):
         one.close()
 
 
-async def test_the_limits_of_plans_are_those_of_the_site(two):
+async def test_the_limits_of_plans_are_those_of_the_site(two, gate, at_site):
     here, there = two
     tasks = [
-        asyncio.ensure_future(one.answer(request(1500), 1)) for one in (*two, *two)
+        asyncio.ensure_future(one.answer(request(gate), 1)) for one in (*two, *two)
     ]
-    await asyncio.sleep(0.5)
+    await at_site(running=2, waiting=2)
     with pytest.raises(PlannerBusy, match="4 of your plans"):
         await there.answer(request(), 1)
     assert here._running[1] + there._running[1] == 2
     assert (await there.answer(request(), 2)).status_code == 207
+    gate.touch()
     await asyncio.gather(*tasks)
     assert (await there.answer(request(), 1)).status_code == 207
 
 
-async def test_slots_and_turns_are_those_of_the_site(two, monkeypatch):
+async def test_slots_and_turns_are_those_of_the_site(two, monkeypatch, gate, at_site):
     monkeypatch.setattr(planners, "SLOTS", 1)
     for one in two:
         await one.answer(request(), 99)
     done: list[int] = []
 
     async def ask_at(place: Planners, user: int) -> None:
-        await place.answer(request(200), user)
+        await place.answer(request(gate), user)
         done.append(user)
 
     here, there = two
-    await asyncio.gather(
-        *(ask_at(here, 1) for _ in range(3)), *(ask_at(there, 2) for _ in range(2))
-    )
+    tasks = [asyncio.ensure_future(ask_at(here, 1)) for _ in range(3)]
+    tasks += [asyncio.ensure_future(ask_at(there, 2)) for _ in range(2)]
+    await at_site(running=1, waiting=4)
+    gate.touch()
+    await asyncio.gather(*tasks)
     assert sorted(done[:2]) == [1, 2] and done[-1] == 1
 
 
 async def test_what_a_web_process_held_is_free_soon_after_it_was_killed(
     two, monkeypatch, redis_client
 ):
-    monkeypatch.setattr(site_slots, "LEASE_SECONDS", 0.6)
+    monkeypatch.setattr(site_slots, "LEASE_SECONDS", 1.5)
     monkeypatch.setattr(planners, "SLOTS", 2)
     here, there = two
     killed = site_slots.SiteSlots("planner")
@@ -251,28 +286,28 @@ async def test_what_a_web_process_held_is_free_soon_after_it_was_killed(
         await killed.enter(site_slots.SlotTicket(user), bounds)
     killed._renewal.cancel()  # its event loop is no more
     assert redis_client.zcard("slots.planner.running") == 2
-    begun = time.monotonic()
     assert (await here.answer(request(), 4)).status_code == 207
-    assert 0.3 < time.monotonic() - begun < 5
+    assert redis_client.zcard("slots.planner.running") < 2, "a lease is over"
     assert (await there.answer(request(), 5)).status_code == 207
 
 
 async def test_a_plan_that_runs_keeps_its_slot_for_as_long_as_it_takes(
     two, monkeypatch
 ):
-    monkeypatch.setattr(site_slots, "LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(site_slots, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(site_slots, "RENEW_SECONDS", 0.1)
     monkeypatch.setattr(planners, "SLOTS", 1)
     here, there = two
-    first = asyncio.ensure_future(here.answer(request(1500), 1))
-    await asyncio.sleep(0.1)
+    first = asyncio.ensure_future(here.answer(request(2000), 1))
+    while not here._running[1]:
+        await asyncio.sleep(0.01)
     assert (await there.answer(request(), 2)).status_code == 207
     assert first.done()
 
 
-async def test_without_the_broker_each_web_process_counts_its_own(slow, settings):
+async def test_without_the_broker_each_web_process_counts_its_own(slow, settings, gate):
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
-    tasks = [asyncio.ensure_future(slow.answer(request(700), 1)) for _ in range(4)]
+    tasks = [asyncio.ensure_future(slow.answer(request(gate), 1)) for _ in range(4)]
     while slow._running[1] < 2:
         await asyncio.sleep(0.01)
     # Several late requests, so that waiting ones are judged beside them.
@@ -282,6 +317,7 @@ async def test_without_the_broker_each_web_process_counts_its_own(slow, settings
     assert all("4 of your plans" in str(one) for one in refused)
     assert slow._running[1] == 2
     assert (await slow.answer(request(), 2)).status_code == 207
+    gate.touch()
     await asyncio.gather(*tasks)
 
 
@@ -298,9 +334,9 @@ async def test_a_request_that_fails_oddly_costs_nobody_else_their_plan(caplog):
     served.start()
     for _ in range(2):
         planners._ask(here, request())
-        assert (await asyncio.wait_for(planners._receive(here), 10)).status_code == 500
+        assert (await asyncio.wait_for(planners._receive(here), 60)).status_code == 500
     here.close()
-    served.join(10)
+    served.join(60)
     assert not served.is_alive()
     assert "could not be answered" in caplog.text
 

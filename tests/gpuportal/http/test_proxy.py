@@ -153,7 +153,7 @@ def configured(tmp_path) -> Proxy:
 @pytest.fixture
 def proxy(configured) -> Iterator[Proxy]:
     server = subprocess.Popen([nginx(), "-c", str(configured.configuration)])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     try:
         while True:
             try:
@@ -166,7 +166,7 @@ def proxy(configured) -> Iterator[Proxy]:
         yield configured
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)
 
 
 @pytest.fixture
