@@ -122,7 +122,7 @@ def running(
         )
     broker = Broker(port, file)
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
                 broker.portal.ping()
@@ -135,4 +135,4 @@ def running(
         yield broker
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)

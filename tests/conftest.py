@@ -175,7 +175,7 @@ def valkey_url() -> Iterator[str]:
         preexec_fn=die_with_parent(signal.SIGKILL),
     )
     client = redis.Redis(unix_socket_path=str(path))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         try:
             client.ping()
@@ -188,7 +188,7 @@ def valkey_url() -> Iterator[str]:
     yield django_settings.REDIS_URL
     client.close()
     server.send_signal(signal.SIGTERM)
-    server.wait(10)
+    server.wait(60)
 
 
 @pytest.fixture(scope="session")
@@ -356,13 +356,13 @@ def live_asgi(transactional_db) -> Iterator[str]:
         target=server.run, kwargs={"sockets": [listener]}, daemon=True
     )
     thread.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not server.started:
         if time.monotonic() > deadline or not thread.is_alive():
             raise RuntimeError("the test's web server did not start")
         time.sleep(0.01)
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     server.should_exit = True
-    thread.join(10)
+    thread.join(60)
     listener.close()
     assert not thread.is_alive(), "the test's web server did not stop"

@@ -16,6 +16,7 @@ from tests.gpuportal.running import (
     environ_for,
     write_simulation,
 )
+from tests.placement.nodes import PATIENCE_SECONDS
 
 GPUS = 8
 GRACE_SECONDS = 2
@@ -120,21 +121,21 @@ class RunningPortal:
         return int(self._told())
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Call the API as Alice; again while the web is on its way back."""
+        """Call the API as Alice. The call waits while the web is started again."""
         request = urllib.request.Request(
             f"{self.address}/api/v1/{path}",
             None if body is None else json.dumps(body).encode(),
             {"Authorization": f"Bearer {self.known['token']}"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
             return json.load(answer)
 
     def raw(self, path: str) -> bytes:
         """Fetch a page's bytes with Alice's token."""
         request = urllib.request.Request(f"{self.address}{path}")
         request.add_header("Authorization", f"Bearer {self.known['token']}")
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
             return bytes(answer.read())
 
     def launch(
@@ -155,9 +156,9 @@ class RunningPortal:
         """Where a Job stands."""
         return dict(self.ask("GET", f"jobs/{number}"))
 
-    def reaches(self, number: int, *states: str, seconds: float = 40) -> dict[str, Any]:
+    def reaches(self, number: int, *states: str) -> dict[str, Any]:
         """Wait until a Job is in one of these states."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while (job := self.job(number))["state"] not in states:
             assert time.monotonic() < deadline, (number, states, job)
             time.sleep(0.2)
@@ -186,7 +187,7 @@ class RunningPortal:
         began = time.monotonic()
         self.worker.communicate()
         self.portal.__exit__()
-        left = self.portal.gone(5)
+        left = self.portal.gone(60)
         assert left == {}, left
         return time.monotonic() - began
 

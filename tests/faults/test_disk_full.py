@@ -78,8 +78,9 @@ def test_a_node_whose_disk_is_full_starts_nothing_loses_nothing_and_stops_what_i
         return [f["event"] for f in facts if f["kind"] == "job" and f["job"] == 7]
 
     until(lambda: said() == ["started", "exited"])
+    # The keeper writes down by a draft what it has told.
+    until(lambda: list(running.path.glob(".*")) == [], what="no draft to be left")
     assert [path.name for path in running.path.parent.glob(".*")] == []
-    assert [path.name for path in running.path.glob(".*")] == []
     rest.unlink()
     # The portal orders it again, with another nonce.
     assert give(desk, replace(waits, nonce="f" * 16))

@@ -17,6 +17,8 @@ from telemetry.proc_stat import read_stat
 from tests.faults.running_portal import ON_AND_ON, STUBBORN, RunningPortal
 from tests.placement.nodes import until
 
+pytestmark = pytest.mark.timeout(600)
+"""A portal starts, and its parts start again, on a machine that does much else."""
 ROWS = {
     "node worker": ["-Q node.sim-a"],
     "broker": ["valkey-server"],
@@ -50,8 +52,7 @@ class Round:
         self.next = running_portal.move(self.moving)
         until(
             lambda: running_portal.folder(self.starting).exists(),
-            30,
-            "the order to be taken",
+            what="the order to be taken",
         )
 
     def launch(self, name: str, script: str, **more: int) -> int:
@@ -109,8 +110,7 @@ class Round:
             log = (running_portal.folder(number) / "log").read_bytes()
             until(
                 lambda n=number, whole=log: running_portal.log_of(n) == whole,
-                20,
-                "the log",
+                what="the log",
             )
             lines = re.findall(rb"line (\d+)", log)
             assert [int(line) for line in lines] == list(range(1, len(lines) + 1))

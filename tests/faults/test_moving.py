@@ -1,6 +1,5 @@
 """Faults of Jobs that move: their ranks, the node's disk, and what they take along."""
 
-import os
 import signal
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ from django.utils import timezone
 
 from placement.agent.command_handler import OrderDesk
 from placement.agent.local_runner import LocalRunner
+from placement.agent.process.process_tree import send
 from placement.jobs import service as jobs
 from placement.models import CarriedCheckpoint, Job
 from placement.protocol import signing
@@ -30,7 +30,7 @@ def test_ranks_that_are_killed_while_it_moves_lose_no_checkpoint(near, redis_cli
     job.refresh_from_db()
     assert job.state == JobState.MOVING
     for pid in near.processes_of(job):
-        os.kill(pid, signal.SIGKILL)
+        send(pid, signal.SIGKILL)  # a `sleep` of its may have ended meanwhile
     near.until_state(job, "stopped")
     assert job.exit_signal == signal.SIGKILL and not near.processes_of(job)
     assert job.reason == (
@@ -45,7 +45,7 @@ def test_ranks_that_are_killed_while_it_moves_lose_no_checkpoint(near, redis_cli
     assert begun == near.says(job, "saved")
     assert state_of(after) == "starting"
     for pid in near.processes_of(after):
-        os.kill(pid, signal.SIGKILL)
+        send(pid, signal.SIGKILL)
     near.until_state(after, "failed")
     assert after.reason == "ended by SIGKILL" and not near.processes_of(after)
     rebalance_jobs(timezone.now())

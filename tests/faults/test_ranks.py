@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import urllib.parse
@@ -13,7 +14,14 @@ import pytest
 from placement.agent.keeper import JobKeeper
 from placement.agent.local_runner import LocalRunner
 from placement.protocol.launchers import Launcher
-from tests.placement.nodes import ended, living, script_order, start, until
+from tests.placement.nodes import (
+    ended,
+    living,
+    log_text,
+    script_order,
+    start,
+    until,
+)
 
 RANKS = (
     "setsid sh -c 'trap \"\" TERM; while :; do sleep 0.1; done' $1 &\n"
@@ -22,7 +30,8 @@ RANKS = (
 )
 TORCHRUN = """
 import os, time
-print("rank", os.environ["RANK"], os.getpid(), flush=True)
+# In one piece: two ranks write, and nothing is buffered.
+os.write(1, f"rank {os.environ['RANK']} {os.getpid()}\\n".encode())
 time.sleep(60)
 """
 
@@ -60,13 +69,12 @@ def test_a_rank_that_is_killed_ends_the_whole_training(node, serve, marker):
     folder = start(replace(node, web_url=web.url), order)
 
     def ranks():
-        lines = folder.log.read_text().splitlines() if folder.log.exists() else []
-        found = [line.split() for line in lines if line.startswith("rank ")]
-        return {int(rank): int(pid) for _, rank, pid in found}
+        found = re.findall(r"^rank (\d+) (\d+)\n", log_text(folder), re.MULTILINE)
+        return {int(rank): int(pid) for rank, pid in found}
 
-    until(lambda: len(ranks()) == 2, 40)
+    until(lambda: len(ranks()) == 2)
     os.kill(ranks()[1], signal.SIGKILL)
-    status = ended(folder, 40)
+    status = ended(folder)
     assert (status["event"], status["stopped"]) == ("exited", False)
     assert status["exit_code"] not in (0, None)
     assert "SIGKILL" in folder.log.read_text()
@@ -117,6 +125,7 @@ BINARY = (
 )
 
 
+@pytest.mark.timeout(600)  # it may be the one for which the portal starts
 def test_odd_names_odd_words_and_a_log_of_bytes(running_portal):
     number = running_portal.launch(BINARY, name=NAME, arguments=WORDS)
     job = running_portal.reaches(number, "done", "failed")
@@ -124,7 +133,7 @@ def test_odd_names_odd_words_and_a_log_of_bytes(running_portal):
     whole = (running_portal.folder(number) / "log").read_bytes()
     assert whole.startswith("".join(f"{word}|" for word in WORDS).encode())
     until(
-        lambda: running_portal.log_of(number) == whole, 20, "every byte at the portal"
+        lambda: running_portal.log_of(number) == whole, what="every byte at the portal"
     )
     shown, offset = "", 0
     while offset < len(whole):

@@ -10,7 +10,6 @@ import pytest
 
 from gpuportal.node_settings import NodeSettings
 from placement.agent.job_folder import job_folders
-from placement.agent.local_runner import halt_all
 from tests.placement import nodes
 
 
@@ -19,7 +18,7 @@ def node(tmp_path: Path, valkey_url: str) -> Iterator[NodeSettings]:
     """Settings of a node; whatever still runs there is ended afterwards."""
     settings = nodes.make_settings(tmp_path, redis_url=valkey_url)
     yield settings
-    assert halt_all(settings.node_dir, reason="the test is over") == 0
+    nodes.end_all_jobs(settings.node_dir)
 
 
 @pytest.fixture

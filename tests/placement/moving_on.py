@@ -1,6 +1,5 @@
 """A Job on blue whose Gpu breaks, so that it goes on from its checkpoint on red."""
 
-import os
 import re
 import signal
 from datetime import timedelta
@@ -58,7 +57,7 @@ class NearNodes(TwoNodes):
         if job is not None:
             pids += [self.at(job).read("shim")["pid"], *self.processes_of(job)]
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            process_tree.send(pid, signal.SIGKILL)
         self.processes[name].wait()
 
     def at(self, job: Job) -> JobFolder:
@@ -75,9 +74,9 @@ class NearNodes(TwoNodes):
         """Go on until a line of a Job's log begins with a word; what follows it."""
 
         def line() -> re.Match[str] | None:
-            return re.search(rf"^{word} (.+)$", self.log(job), re.MULTILINE)
+            return re.search(rf"^{word} (.+)\n", self.log(job), re.MULTILINE)
 
-        found: re.Match[str] = self.until(line, f"{word!r} of {job}", 60)
+        found: re.Match[str] = self.until(line, f"{word!r} of {job}")
         return found[1]
 
 

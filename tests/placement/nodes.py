@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from gpuportal.node_settings import NodeSettings
 from placement.agent.job_folder import JobFolder
-from placement.agent.local_runner import LocalRunner, shim_lives
+from placement.agent.local_runner import LocalRunner, halt_all, shim_lives
 from placement.protocol import signing
 from placement.protocol.commands import Order, OrderKind
 from telemetry.proc_stat import PROC, process_table
@@ -51,7 +51,6 @@ def make_order(**changes: Any) -> Order:
         "attempt": 1,
         "nonce": os.urandom(8).hex(),
         "issued_at": now,
-        "expires_at": now + 30,
         "deadline_at": now + 3600,
         "grace_seconds": 1.0,
         "gpu_uuids": ("GPU-node1-0",),
@@ -60,7 +59,9 @@ def make_order(**changes: Any) -> Order:
         "recipe": "burn-in",
         "settings": {"seconds": 30, "lines_per_second": 20},
     }
-    return Order(**{**known, **changes})
+    known |= changes
+    known.setdefault("expires_at", min(now + 120, known["deadline_at"]))
+    return Order(**known)
 
 
 class Web:
@@ -75,6 +76,8 @@ class Web:
         """Address -> what else it gives out."""
         self.logs: dict[str, bytes] = {}
         self.down = False
+        self.refused = 0
+        """Requests for a file that came while it was down."""
         web, known = self, {f"Node {name}:token-of-{name}" for name in names}
 
         class Handler(BaseHTTPRequestHandler):
@@ -90,6 +93,7 @@ class Web:
             def do_GET(self) -> None:
                 if web.down or self.headers["Authorization"] not in known:
                     self.answer(503 if web.down else 401, b"")
+                    web.refused += web.down
                     return
                 files = self.path.endswith("/files")
                 usual = web.files if files else web.script
@@ -169,7 +173,13 @@ def write_simulation(settings: NodeSettings, uuids: tuple[str, ...]) -> None:
     )
 
 
-def until(condition: Callable[[], Any], seconds: float = 15.0, what: str = "") -> Any:
+PATIENCE_SECONDS = 90.0
+"""What a busy machine may take for anything. Only a test that fails waits so long."""
+
+
+def until(
+    condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS, what: str = ""
+) -> Any:
     """Wait for something to become true, and return it."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -180,7 +190,7 @@ def until(condition: Callable[[], Any], seconds: float = 15.0, what: str = "") -
     return found
 
 
-def ended(folder: JobFolder, seconds: float = 15.0) -> dict[str, Any]:
+def ended(folder: JobFolder, seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
     """Wait for a Job's end and for its shim's; return its status."""
     until(
         lambda: folder.read("status").get("event") in ("exited", "lost", "refused"),
@@ -189,6 +199,17 @@ def ended(folder: JobFolder, seconds: float = 15.0) -> dict[str, Any]:
     )
     until(lambda: not shim_lives(folder), what="the shim's end")
     return folder.read("status")
+
+
+def end_all_jobs(node_dir: Path) -> None:
+    """End every Job of a node's folder, after a test."""
+    left = halt_all(node_dir, reason="the test is over", wait_seconds=PATIENCE_SECONDS)
+    assert left == 0
+
+
+def log_text(folder: JobFolder) -> str:
+    """Return a Job's log; nothing where its shim has not made the file yet."""
+    return folder.log.read_text() if folder.log.exists() else ""
 
 
 def living(marker: str) -> list[int]:

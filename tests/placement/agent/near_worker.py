@@ -6,9 +6,11 @@ python -m tests.placement.agent.near_worker          with a node worker's enviro
 import base64
 import json
 
+import redis
+
 from gpuportal.node_settings import NodeSettings
 from placement.agent.command_handler import OrderDesk
-from placement.agent.keeper import JobKeeper, connect
+from placement.agent.keeper import JobKeeper
 
 
 def main() -> None:
@@ -16,7 +18,8 @@ def main() -> None:
     settings = NodeSettings.from_env()
     keeper = JobKeeper(settings)
     keeper.start()
-    client = connect(settings.redis_url)
+    # Without a time limit: on a busy machine an answer takes long.
+    client = redis.Redis.from_url(settings.redis_url)
 
     def publish(fact: dict[str, object]) -> None:
         client.xadd(f"facts.{settings.name}", {"m": json.dumps(fact)})

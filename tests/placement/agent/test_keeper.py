@@ -12,9 +12,10 @@ import redis
 from placement.agent import keeper as rooms
 from placement.agent.keeper import JobKeeper
 from placement.agent.local_runner import LocalRunner
+from placement.agent.storage.live_log import BACKLOG_BYTES, RATE_BYTES_PER_SECOND
 from placement.protocol.events import parse_fact
 from tests.placement import nodes
-from tests.placement.nodes import living, make_order, script_order, until
+from tests.placement.nodes import ended, living, make_order, script_order, until
 
 
 def messages(client, stream):
@@ -47,11 +48,9 @@ def keep(node):
 
 def test_an_accepted_job_is_started_logged_and_told(node, keep, redis_client, serve):
     web = serve("echo hello\nexit 3\n")
-    began = time.monotonic()
     keep(web_url=web.url)
     accept(node, script_order(web))
     until(lambda: messages(redis_client, "log.node1"))
-    assert time.monotonic() - began < 1.5
     until(lambda: facts(redis_client, "exited"))
     started, exited = facts(redis_client)
     assert (started["event"], exited["event"]) == ("started", "exited")
@@ -63,15 +62,25 @@ def test_an_accepted_job_is_started_logged_and_told(node, keep, redis_client, se
         parse_fact(fact)
 
 
-def test_the_first_byte_of_a_log_is_there_within_a_second(
-    node, keep, redis_client, serve
+def test_one_step_starts_a_job_and_one_sends_the_first_byte_of_its_log(
+    node, redis_client, serve
 ):
-    web = serve("sleep 0.5\ndate +%s.%N\nsleep 60\n")
-    keep(web_url=web.url)
-    accept(node, script_order(web))
-    until(lambda: messages(redis_client, "log.node1"))
-    printed_at = float(messages(redis_client, "log.node1")[0]["data"])
-    assert time.time() - printed_at < 1.0
+    """There are five steps in a second."""
+    web = serve("while [ ! -e go ]; do sleep 0.05; done\necho up\n")
+    keeper = JobKeeper(replace(node, web_url=web.url))
+    folder = accept(node, script_order(web))
+    keeper.step()
+    until(lambda: folder.read("status").get("event") == "started")
+    keeper.step()
+    assert not messages(redis_client, "log.node1")
+    (folder.work / "go").touch()
+    until(folder.log_bytes)
+    keeper.step()
+    (line,) = messages(redis_client, "log.node1")
+    assert line["data"] == "up\n"
+    assert rooms.STEP_SECONDS <= 0.2
+    ended(folder)
+    keeper.stop()
 
 
 def test_beliefs_name_what_runs_and_what_ended_lately(
@@ -151,7 +160,7 @@ def test_a_broker_that_hangs_does_not_stop_the_keeper(node, keep, monkeypatch):
         folder = accept(
             node, make_order(settings={"seconds": 0, "lines_per_second": 1})
         )
-        until(lambda: folder.read("status").get("event") == "exited", 10)
+        until(lambda: folder.read("status").get("event") == "exited")
 
 
 def test_the_upload_goes_on_where_it_was_after_an_outage(
@@ -167,7 +176,7 @@ def test_the_upload_goes_on_where_it_was_after_an_outage(
     time.sleep(0.8)
     assert web.log_of(7) == b"one\n"
     web.down = False
-    until(lambda: web.log_of(7) == b"one\ntwo\n", 20)
+    until(lambda: web.log_of(7) == b"one\ntwo\n")
     until(lambda: folder.read("reported").get("uploaded"))
 
 
@@ -182,14 +191,17 @@ def test_a_web_that_has_part_of_the_log_gets_the_rest_only(node, keep, serve):
 
 def test_a_million_lines_hurt_neither_broker_nor_web(node, keep, serve, redis_client):
     web = serve("#!/bin/sh\nseq -f 'step=%.0f loss=1.0 and some more words' 1000000\n")
+    began = time.monotonic()
     keeper = keep(web_url=web.url)
     folder = accept(node, script_order(web))
-    until(lambda: facts(redis_client, "exited"), 60)
+    until(lambda: facts(redis_client, "exited"))
+    seconds = time.monotonic() - began
     pieces = messages(redis_client, "log.node1")
     live_bytes = sum(piece["bytes"] for piece in pieces)
     size = folder.log_bytes()
     assert size > 35_000_000
-    assert live_bytes < 4 * 2**20
+    # The longer a busy machine takes, the more may pass.
+    assert live_bytes <= BACKLOG_BYTES + seconds * RATE_BYTES_PER_SECOND
     assert redis_client.xlen("log.node1") <= 400
     assert max(len(json.dumps(piece)) for piece in pieces) < 512 * 1024
     offsets = [piece["offset"] for piece in pieces]
@@ -199,7 +211,7 @@ def test_a_million_lines_hurt_neither_broker_nor_web(node, keep, serve, redis_cl
         with folder.log.open("rb") as file:
             file.seek(piece["offset"])
             assert file.read(piece["bytes"]).decode() == piece["data"]
-    until(lambda: folder.read("reported").get("uploaded"), 60)
+    until(lambda: folder.read("reported").get("uploaded"))
     assert len(web.log_of(7)) == size
     assert keeper.kept["7-1"].ended
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from placement.agent.job_folder import JobFolder
-from placement.agent.local_runner import ask, halt_all
+from placement.agent.local_runner import ask
 from placement.planner.launch.files import launch_files
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.memory_savings import PlanLimits
@@ -29,7 +29,15 @@ from placement.protocol.multi_node import (
     reason_of,
 )
 from placement.protocol.rendezvous import Meeting
-from tests.placement.nodes import Web, ended, make_settings, script_order, start, until
+from tests.placement.nodes import (
+    Web,
+    end_all_jobs,
+    ended,
+    make_settings,
+    script_order,
+    start,
+    until,
+)
 from tests.placement.planner.made import make_offer
 
 pytestmark = pytest.mark.pure
@@ -143,7 +151,7 @@ def launched(tmp_path):
 
     yield launch
     for node in nodes:
-        assert halt_all(node.node_dir, reason="the test is over") == 0
+        end_all_jobs(node.node_dir)
     web.close()
 
 

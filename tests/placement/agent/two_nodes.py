@@ -15,7 +15,6 @@ import redis
 from django.utils import timezone
 
 from gpuportal.celery import app
-from placement.agent.local_runner import halt_all
 from placement.jobs.nodes.event_intake import record_fact
 from placement.jobs.tick import job_tick
 from placement.models import Job, StoredPlan
@@ -180,7 +179,7 @@ class TwoNodes:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            assert halt_all(self.node_dir(name), reason="over") == 0
+            nodes.end_all_jobs(self.node_dir(name))
         self.redis.close()
 
 

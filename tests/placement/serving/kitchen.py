@@ -15,6 +15,7 @@ from placement.jobs.tick import job_tick
 from placement.models import Job
 from placement.protocol import signing
 from telemetry.models import Node
+from tests.placement.nodes import PATIENCE_SECONDS
 
 
 class Kitchen:
@@ -45,7 +46,7 @@ class Kitchen:
                 fact = json.loads(fields[b"m"])
                 record_fact(self.settings.name, fact, timezone.now())
 
-    def until_running(self, job: Job, seconds: float = 20.0) -> None:
+    def until_running(self, job: Job, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until the Job runs by what the node told."""
         end = time.monotonic() + seconds
         while job.state != "running":
@@ -59,7 +60,7 @@ class Kitchen:
         job.refresh_from_db()
         payload = command_queue.stop_order(job, now=timezone.now()).payload()
         assert self.desk.take(payload, signing.sign(payload))
-        end = time.monotonic() + 15
+        end = time.monotonic() + PATIENCE_SECONDS
         while job.state == "stopping":
             assert time.monotonic() < end, job.reason
             time.sleep(0.05)

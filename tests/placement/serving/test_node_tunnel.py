@@ -101,7 +101,7 @@ async def test_a_node_answers_only_what_it_was_asked_over_this_very_tunnel(
 
     call(1, seconds=-1)
     name = call(2)
-    sent = await socket.receive_output(5)
+    sent = await socket.receive_output(60)
     head, body = unpack(sent["bytes"])
     assert (head["call"], body) == (name, b"body"), "the one that is over is not sent"
     assert "reply" not in head
@@ -115,14 +115,14 @@ async def test_a_node_answers_only_what_it_was_asked_over_this_very_tunnel(
     await send(b"\0\0")
     await send(pack({**good, "more": True}, b"first, "))
     await send(pack({**good, "more": False}, b"second"))
-    _, data = await sync_to_async(redis_client.blpop)([ANSWERS + "desk"], 5)
+    _, data = await sync_to_async(redis_client.blpop)([ANSWERS + "desk"], 60)
     assert unpack(data)[1] == b"first, second"
     await send(pack(good, b"once more"))
 
     name = call(3)
-    await socket.receive_output(5)
+    await socket.receive_output(60)
     await socket.disconnect()
-    _, data = await sync_to_async(redis_client.blpop)([ANSWERS + "desk"], 5)
+    _, data = await sync_to_async(redis_client.blpop)([ANSWERS + "desk"], 60)
     head, _ = unpack(data)
     assert (head["call"], head["status"]) == (name, 502), "a tunnel that closed"
     assert redis_client.llen(ANSWERS + "desk") == 0

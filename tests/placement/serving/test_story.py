@@ -56,7 +56,7 @@ def ask(url, token="", body=None, headers=None, method=None):
     }.items():
         asked.add_header(name, value)
     try:
-        with urllib.request.urlopen(asked, timeout=40) as answer:
+        with urllib.request.urlopen(asked, timeout=nodes.PATIENCE_SECONDS) as answer:
             return answer.status, answer.headers, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -119,7 +119,7 @@ def other_web(transactional_db):
         )
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         web.terminate()
-        web.wait(20)
+        web.wait(nodes.PATIENCE_SECONDS)
 
 
 def infer_body(rows, datatype="FP32", **more):
@@ -147,8 +147,8 @@ def binary_body(rows):
     return text + raw, headers
 
 
-def until_ready(url, shown, seconds=30):
-    end = time.monotonic() + seconds
+def until_ready(url, shown):
+    end = time.monotonic() + nodes.PATIENCE_SECONDS
     while (answer := ask(f"{url}/ready", shown))[0] != 200:
         assert time.monotonic() < end, answer[2]
         time.sleep(0.1)
@@ -175,7 +175,7 @@ def test_a_model_is_uploaded_placed_asked_shared_moved_and_stopped(
     job = serving.deploy(
         user=alice,
         file_id=file.pk,
-        said={"name": "mlp", "deadline_ms": "5000"},
+        said={"name": "mlp", "deadline_ms": "60000"},
         reservation_id=reservation.pk,
         now=timezone.now(),
     )
@@ -396,7 +396,7 @@ def shared_within_the_account(kitchen, live_asgi, base, job, alice, bob, carol):
     serving.take_out(user=alice, job_id=job.pk, name="hers", now=now)
     serving.take_out(user=bob, job_id=job.pk, name=row.name, now=now)
     model_store.drop_file(user=bob, file_id=theirs.pk, now=now)
-    end = time.monotonic() + 20
+    end = time.monotonic() + nodes.PATIENCE_SECONDS
     mine = token(alice, "serve")
     while ask(f"{base}/models/small", mine)[0] != 404:
         assert time.monotonic() < end
@@ -406,7 +406,7 @@ def shared_within_the_account(kitchen, live_asgi, base, job, alice, bob, carol):
 def asked_at_another_process(live_asgi, other_web, job, mine):
     """The node's tunnels end in this process; the request lands in the other."""
     url = f"{other_web}/serve/{job.pk}"
-    end = time.monotonic() + 40
+    end = time.monotonic() + nodes.PATIENCE_SECONDS
     while True:
         try:
             answer = ask(f"{url}/v2/health/ready", mine)
@@ -440,7 +440,7 @@ def moved_to_the_other_gpu(kitchen, base, old, alice, mine):
     assert new.endpoint.gpu == kitchen.gpus[0]
     kitchen.order(new)
     kitchen.until_running(new)
-    end = time.monotonic() + 30
+    end = time.monotonic() + nodes.PATIENCE_SECONDS
     while not endpoint_move.tick(timezone.now())["serves_switched"]:
         assert time.monotonic() < end, list(new.endpoint.models.values())
         time.sleep(0.1)
@@ -475,7 +475,7 @@ def test_a_model_that_hangs_or_kills_the_server_costs_the_others_seconds(
     serving.bring(user=bob, job_id=job.pk, file_id=file.pk, said={}, now=now)
 
     def failed(name):
-        end = time.monotonic() + 60
+        end = time.monotonic() + nodes.PATIENCE_SECONDS
         while (row := ServedModel.objects.get(name=name)).state != "failed":
             assert time.monotonic() < end, (row.state, row.note)
             time.sleep(0.2)

@@ -108,7 +108,7 @@ def test_a_process_ends_by_term_and_the_web_hears_of_it(node, intruder):
     order = order_for(child.pid)
     enforcer.accept(order, order.payload())
     enforcer.step(now, told)
-    assert child.wait(5) == -signal.SIGTERM
+    assert child.wait(60) == -signal.SIGTERM
     enforcer.step(now + 1, told)
     fact = parse_process_fact(told[0])
     assert (fact.nonce, fact.outcome) == (order.nonce, ResponseOutcome.STOPPED)
@@ -126,7 +126,7 @@ def test_one_that_ignores_term_is_killed_after_the_grace_by_a_restarted_worker(
     again.step(now + 4.9, told)
     assert child.poll() is None
     again.step(now + 5.0, told)
-    assert child.wait(5) == -signal.SIGKILL
+    assert child.wait(60) == -signal.SIGKILL
     again.step(now + 6, told)
     assert [fact["outcome"] for fact in told] == ["killed"]
 
@@ -351,5 +351,5 @@ def test_the_thread_works_orders_off_and_tells_again_until_it_is_taken(node):
         until(lambda: len(told) == 2 and not list(enforcer.folder.iterdir()))
     finally:
         stop.set()
-        thread.join(5)
+        thread.join(60)
     assert told[0] == told[1]

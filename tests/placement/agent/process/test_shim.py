@@ -13,7 +13,14 @@ from placement.agent.local_runner import LocalRunner, halt_all
 from placement.protocol.commands import JobLimits
 from telemetry.proc_stat import PROC, read_stat
 from tests.placement import nodes
-from tests.placement.nodes import ended, living, script_order, start, until
+from tests.placement.nodes import (
+    ended,
+    living,
+    log_text,
+    script_order,
+    start,
+    until,
+)
 
 ROOT = os.geteuid() == 0
 
@@ -65,7 +72,7 @@ def test_a_script_is_fetched_again_when_the_web_comes_back(node, serve):
     web = serve("echo here at last\n")
     web.down = True
     folder = run(node, web)
-    time.sleep(0.4)
+    until(lambda: web.refused)
     web.down = False
     assert ended(folder)["last_lines"] == ["here at last"]
 
@@ -132,35 +139,39 @@ def test_limits_hold(node, serve):
 
 
 def test_the_deadline_is_kept_by_the_shim_alone(node):
-    now = time.time()
-    order = nodes.make_order(deadline_at=now + 1.0, expires_at=now + 1.0)
-    status = ended(start(node, order))
+    due = time.time() + 1.0
+    status = ended(start(node, nodes.make_order(deadline_at=due)))
     assert status["stopped"] is True
     assert "reservation's end" in status["reason"]
-    assert status["exit_code"] == 0  # burn-in ends cleanly on TERM
-    assert status["ended_at"] - now < 4
+    # It ends on TERM, also before it has begun to listen for it.
+    how = (status["exit_code"], status["signal"])
+    assert how in ((0, None), (None, signal.SIGTERM))
+    assert status["ended_at"] >= due
+    # A busy machine starts it late, and it has no second beyond its end.
+    assert status["ended_at"] - max(due, status["started_at"]) < 3
 
 
 def test_an_order_that_is_moved_moves_the_deadline(node):
     now = time.time()
-    order = nodes.make_order(deadline_at=now + 1.5, expires_at=now + 1.5)
-    folder = start(node, order)
+    order = nodes.make_order(deadline_at=now)
+    runner = LocalRunner(node)
+    folder = runner.accept(order, order.payload())
     folder.write("deadline", {"deadline_at": now + 3600, "issued_at": now + 0.1})
-    time.sleep(2.5)
+    runner.start(folder)
+    # Half a second and more of looks at the clock.
+    until(lambda: log_text(folder).count("\n") > 10)
     assert folder.read("status")["event"] == "started"
     folder.write("deadline", {"deadline_at": now + 1, "issued_at": now + 0.2})
     assert ended(folder)["stopped"] is True
 
 
 def test_term_then_grace_then_kill(node, serve, marker):
-    web = serve(f"trap 'echo not now' TERM\nwhile :; do sleep 0.1; done # {marker}\n")
+    web = serve("trap 'echo not now' TERM\necho up\nwhile :; do sleep 0.1; done\n")
     folder = run(node, web, grace_seconds=1.0, argv=(marker,))
-    until(lambda: living(marker))
-    time.sleep(0.3)
-    asked = time.monotonic()
+    until(folder.log_bytes)
     assert LocalRunner(node).stop(folder, "enough")
     status = ended(folder)
-    assert 0.9 < time.monotonic() - asked < 5
+    assert status["ended_at"] - folder.read("stop")["at"] > 0.9
     assert (status["signal"], status["reason"]) == (signal.SIGKILL, "enough")
     assert status["stopped"] is True
     assert "not now" in folder.log.read_text()
@@ -171,10 +182,10 @@ def test_a_job_that_ends_on_term_needs_no_kill(node, serve):
     web = serve(
         "trap 'echo saved; exit 0' TERM\necho up\nwhile :; do sleep 0.05; done\n"
     )
-    folder = run(node, web, grace_seconds=20.0)
+    folder = run(node, web, grace_seconds=3600.0)
     until(folder.log_bytes)
     LocalRunner(node).stop(folder, "enough")
-    status = ended(folder, 10)
+    status = ended(folder)
     assert (status["exit_code"], status["stopped"]) == (0, True)
     assert status["last_lines"][-1] == "saved"
 
@@ -285,11 +296,11 @@ def test_the_job_dies_with_the_supervisor(node, serve, marker):
     supervisor = subprocess.Popen(["sleep", "300"])
     web = serve("setsid sh -c 'trap \"\" TERM; sleep 300' $1 &\necho up\nsleep 300\n")
     settings = replace(node, web_url=web.url, supervisor_pid=supervisor.pid)
-    folder = start(settings, script_order(web, argv=(marker,), grace_seconds=60))
+    folder = start(settings, script_order(web, argv=(marker,), grace_seconds=3600))
     until(lambda: living(marker))
     supervisor.kill()
     supervisor.wait()
-    status = ended(folder, 8)
+    status = ended(folder)
     assert status["event"] == "lost"
     assert "stopped" in status["reason"]
     assert living(marker) == []
@@ -299,7 +310,7 @@ def test_a_supervisor_that_is_gone_already_ends_the_job_at_once(node):
     gone = subprocess.Popen(["true"])
     gone.wait()
     folder = start(replace(node, supervisor_pid=gone.pid), nodes.make_order())
-    assert ended(folder, 8)["event"] == "lost"
+    assert ended(folder)["event"] == "lost"
 
 
 def test_a_term_without_a_word_means_that_the_machine_goes_down(node):
@@ -315,7 +326,9 @@ def test_halt_all_ends_every_job_and_says_so(node):
         until(folder.log_bytes)
     assert halt_all(node.node_dir, reason="the portal stops") == 0
     for folder in folders:
-        assert ended(folder)["reason"] == "the portal stops"
+        status = ended(folder)
+        # burn-in ends cleanly on TERM
+        assert (status["reason"], status["exit_code"]) == ("the portal stops", 0)
 
 
 def test_a_job_can_add_to_its_log_and_not_change_what_is_there(node, serve):
@@ -408,7 +421,7 @@ def test_the_log_hears_that_the_end_is_near_and_that_it_has_moved(node):
     now = time.time()
     order = nodes.make_order(deadline_at=now + 500, expires_at=now + 60)
     folder = start(node, order)
-    until(lambda: "ends in 8 min" in folder.log.read_text())
+    until(lambda: "ends in 8 min" in log_text(folder))
     folder.write("deadline", {"deadline_at": now + 30, "issued_at": now + 0.1})
     until(lambda: folder.log.read_text().count("the reservation ends in") == 2)
     assert "SIGTERM then, SIGKILL 1 s later" in folder.log.read_text()

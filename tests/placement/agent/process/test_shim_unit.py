@@ -20,7 +20,6 @@ from pathlib import Path
 import pytest
 
 from placement.agent.local_runner import ask as ask_to_stop
-from placement.agent.local_runner import halt_all
 from placement.agent.process import unix_user
 from placement.agent.serving.model_sync import ModelSync
 from placement.agent.serving.server_client import NoAnswer, ask
@@ -67,7 +66,7 @@ def node(valkey_url: str) -> Iterator[nodes.NodeSettings]:
     folder.chmod(0o711)
     settings = nodes.make_settings(folder, redis_url=valkey_url, allow_scripts=False)
     yield settings
-    assert halt_all(settings.node_dir, reason="the test is over") == 0
+    nodes.end_all_jobs(settings.node_dir)
     shutil.rmtree(folder)
 
 

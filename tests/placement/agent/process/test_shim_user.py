@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from placement.agent.local_runner import LocalRunner, halt_all
+from placement.agent.local_runner import LocalRunner
 from placement.agent.process import job_process, unix_user
 from placement.planner.values.errors import OrderRefused
 from tests.placement import nodes
@@ -41,7 +41,7 @@ def node(valkey_url: str) -> Iterator[nodes.NodeSettings]:
     folder.chmod(0o711)
     settings = nodes.make_settings(folder, redis_url=valkey_url, allow_scripts=False)
     yield settings
-    assert halt_all(settings.node_dir, reason="the test is over") == 0
+    nodes.end_all_jobs(settings.node_dir)
     shutil.rmtree(folder)
 
 
