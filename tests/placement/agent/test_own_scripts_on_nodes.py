@@ -91,7 +91,7 @@ class Both:
         return [folder.log.read_text() for folder in self.folders]
 
     def ends(self) -> list[dict]:
-        return [ended(folder, 60) for folder in self.folders]
+        return [ended(folder) for folder in self.folders]
 
     def reason(self) -> str:
         """What the portal makes of what both say."""
@@ -182,7 +182,7 @@ def told(number):
 
 def test_torchruns_ranks_meet_and_each_node_keeps_its_checkpoint_on_term(launched):
     both = launched(Launcher.TORCHRUN, "waits")
-    until(lambda: all("waits" in log for log in both.logs()), 60, "the ranks")
+    until(lambda: all("waits" in log for log in both.logs()), what="the ranks")
     for folder in both.folders:
         assert ask(folder, {"reason": "enough", "lost": False, "grace_seconds": 20})
     for number, status in enumerate(both.ends()):

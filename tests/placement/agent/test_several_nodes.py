@@ -171,7 +171,7 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     assert f"resumes from the checkpoint of job {second.pk}" in text
     saved = re.findall(r"checkpoint of step (\d+) saved", lab.log(second))
     assert f"resuming after step {saved[-1]}, saved by 3 process(es)" in text
-    out, _ = alone.communicate(timeout=150)
+    out, _ = alone.communicate(timeout=400)
     expected = losses_in(out)
     assert len(expected) == STEPS and max(lab.losses(third)) == STEPS - 1
     for found in (seen, lab.losses(third)):

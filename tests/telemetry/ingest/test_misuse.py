@@ -118,14 +118,14 @@ def test_no_other_node_loses_a_second(redis_client, valkey_url, attack, every_se
             redis_client.config_set("maxmemory", used + 300 * MIB)
             try:
                 with repeated(lambda: attack(attacker), every_seconds):
-                    frames = watch(redis_client)
+                    frames, late_seconds = watch(redis_client)
                 # A moment for what was sent last.
                 wait_for(lambda: len(facts) >= sent - 1 and len(logs) >= sent - 1)
             finally:
                 redis_client.config_set("maxmemory", 0)
-    assert len(frames) >= WATCHED_SECONDS - 1
+    assert len(frames) >= WATCHED_SECONDS - 1 - late_seconds
     assert {states for states, _age in frames.values()} == {GpuState.FREE}
-    assert max(age for _state, age in frames.values()) < 2.5
+    assert max(age for _state, age in frames.values()) < 2.5 + late_seconds
     assert [x for x in facts if x >= 0] == list(
         range(len([x for x in facts if x >= 0]))
     )
@@ -141,16 +141,25 @@ def seen(client: redis.Redis) -> list[GpuState]:
     return [frame.decode(data).rows[1].state] if data else []
 
 
-def watch(client: redis.Redis) -> dict[float, tuple[GpuState, float]]:
-    """node-b's Gpu in each frame that comes: state and age of its reading."""
+def watch(
+    client: redis.Redis,
+) -> tuple[dict[float, tuple[GpuState, float]], float]:
+    """Return node-b's Gpu in each frame that comes: state and age of its reading.
+
+    Also for how many seconds a busy machine did not let this process run.
+    """
     frames: dict[float, tuple[GpuState, float]] = {}
-    ends_at = time.monotonic() + WATCHED_SECONDS
-    while time.monotonic() < ends_at:
+    late_seconds = 0.0
+    looked_at = time.monotonic()
+    ends_at = looked_at + WATCHED_SECONDS
+    while (now := time.monotonic()) < ends_at:
+        late_seconds += max(0.0, now - looked_at - 0.2)
+        looked_at = now
         newest = frame.decode(client.get(broadcast.FRAME_LATEST))
         row = newest.rows[1]
         frames[newest.server_at] = (row.state, row.age_seconds or 0.0)
         time.sleep(0.1)
-    return frames
+    return frames, late_seconds
 
 
 def test_a_stream_that_a_node_made_useless_is_begun_again(db, redis_client):

@@ -50,7 +50,7 @@ def test_a_launcher_starts_one_rank_per_gpu_with_the_plans_files(node, serve, la
     folder = launched(
         node, serve(RANKS), launcher, files, argv=("--epochs", "2"), **TWO
     )
-    status = ended(folder, 60)
+    status = ended(folder)
     log = folder.log.read_text()
     assert status["exit_code"] == 0, log
     told = sorted(line for line in log.splitlines() if line.startswith("told"))
@@ -77,7 +77,7 @@ def test_deepspeed_starts_its_ranks_with_its_configuration(node, serve):
         argv=("RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES"),
         **TWO,
     )
-    status = ended(folder, 60)
+    status = ended(folder)
     log = folder.log.read_text()
     assert status["exit_code"] == 0, log
     told = sorted(line for line in log.splitlines() if line[:4] in ("0 2 ", "1 2 "))

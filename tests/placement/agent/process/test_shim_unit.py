@@ -184,7 +184,7 @@ def test_models_are_served_by_a_process_of_their_owners_unix_user(
             return asyncio.run(ready())
         return False
 
-    until(asked, seconds=30)
+    until(asked)
     file = next(folder.models.iterdir())
     assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (UID, 0o400)
     status = Path(f"/proc/{folder.read('status')['pid']}/status").read_text()
@@ -262,7 +262,7 @@ def test_a_job_that_fills_its_folder_is_stopped_with_the_reason(node, serve):
         "ln -s /usr a/link\nwhile true; do sleep 0.1; done\n"
     )
     folder = run(node, web, limits=limits)
-    status = ended(folder, seconds=20)
+    status = ended(folder)
     assert (status["exit_code"], status["stopped"]) == (3, False)
     assert "its folder holds 2.9 MiB, and may hold 1 MiB" in status["reason"]
     assert "SIGTERM now" in folder.log.read_text()

@@ -133,7 +133,7 @@ def test_somebodys_own_model_is_shared_out_and_saved_when_asked_to_stop(
         assert line, seen
         seen += line
     process.send_signal(signal.SIGTERM)
-    rest, _ = process.communicate(timeout=60)
+    rest, _ = process.communicate(timeout=300)
     assert process.returncode == 0, rest
     assert "mine:Net: 243 parameters, fsdp with deepspeed, 2 process(es)" in seen
     assert "stop requested" in rest and "saved to checkpoint/" in rest
