@@ -61,14 +61,17 @@ def pytest_configure(config: pytest.Config) -> None:
             "NAME": f"test_{Path(early.VAR).name}",
             "TEMPLATE": TEMPLATE,
         }
-    # Tests see what they patched, and one database: plans are made where they run.
+    # Tests need to see their patches, and one database, so plans are made in their
+    # process.
     django_settings.PLANNER_PROCESS = False
     django_settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     _let_sqlite_flush_append_only_tables()
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what stays until the end: an eighth of the CPU."""
+    """Exclude objects that stay until the end from garbage collection: an eighth of the
+    CPU.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -98,11 +101,11 @@ def _let_sqlite_flush_append_only_tables() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Mark what touches no database as pure, and put browser tests last.
+    """Mark tests without a database as pure, and put browser tests last.
 
-    Last, because Playwright's sync session leaves a loop running in the main
-    thread, under which later async tests cannot start theirs. The marks come
-    before pytest chooses by ``-m``, the order after it has sorted by fixture.
+    Last, because Playwright's sync session leaves a loop running in the main thread,
+    under which later async tests cannot start theirs. The marks are set before pytest
+    selects by ``-m``, and the order after it has sorted by fixture.
     """
     for item in items:
         touches = (
@@ -124,7 +127,7 @@ def django_db_setup(
     django_test_environment: None,
     django_db_blocker: DjangoDbBlocker,
 ) -> Iterator[None]:
-    """Make the test database, from one that was migrated before where it can."""
+    """Make the test database, from an already migrated one if possible."""
     with ExitStack() as stack:
         with django_db_blocker.unblock():
             stack.enter_context(migrated_database(_kept_databases(request.config)))
@@ -200,9 +203,9 @@ def _valkey(valkey_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture(autouse=True)
 def _fresh_valkey(_valkey: redis.Redis) -> None:
-    """Start every test with no stream, queue, group or cached frame.
+    """Start every test without streams, queues, groups and cached frames.
 
-    kombu's own bindings stay: its publishers declare a queue only once.
+    kombu's own bindings stay, because its publishers declare a queue only once.
     """
     stale = [key for key in _valkey.scan_iter() if not key.startswith(b"_kombu")]
     if stale:
@@ -226,7 +229,7 @@ def _own_media(settings) -> None:
     settings.MEDIA_ROOT = Path(early.VAR, "media", str(next(_test_number)))
 
 
-# --- the simulated driver ----------------------------------------------------------
+# --- the simulated driver -------------------------------------------------------------
 
 
 @pytest.fixture
@@ -294,7 +297,7 @@ def omar(db):
 
 
 def _chromium() -> str | None:
-    """The light shell where it is there and starts: it takes half the CPU."""
+    """Return the light shell if it is there and starts: it takes half the CPU."""
     shell = shutil.which("chromium-headless-shell")
     blank = ["--no-sandbox", "--disable-gpu", "--dump-dom", "about:blank"]
     # One of another version than the files beside it does not start.

@@ -22,7 +22,7 @@ from django.test.utils import setup_databases, teardown_databases
 
 
 def schema_key() -> str:
-    """Return a word that changes with every migration, trigger and Django."""
+    """Return a key that changes with every migration, trigger and version of Django."""
     read = hashlib.sha256(repr(django.VERSION).encode())
     for app in apps.get_app_configs():
         folder = Path(app.path)
@@ -41,8 +41,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def copy_migrated(cache: Path, to: Path) -> None:
     """Make an SQLite file with the schema and no row, for a portal of a test.
 
-    The copy is of the file that the test database is copied from. Where the cache
-    folder has none of these migrations, ``manage.py migrate`` makes one.
+    The file from which the test database is copied is copied. If the cache folder has
+    none of these migrations, ``manage.py migrate`` makes one.
     """
     kept = cache / f"{schema_key()}.sqlite3"
     to.parent.mkdir(parents=True, exist_ok=True)
@@ -66,10 +66,10 @@ def copy_migrated(cache: Path, to: Path) -> None:
 
 @contextlib.contextmanager
 def migrated_database(cache: Path) -> Iterator[None]:
-    """Have a test database while the context is open.
+    """Provide a test database while the context is open.
 
-    On SQLite it is a copy of the file in the cache folder, if one of these migrations
-    is there. Otherwise it is migrated, and a copy goes into the cache. ``migrate``
+    On SQLite it is a copy of the file in the cache folder, if there is one of these
+    migrations. Otherwise it is migrated, and a copy goes into the cache. ``migrate``
     runs in both cases, and finds nothing to do in a copy.
     """
     sqlite = connection.vendor == "sqlite"
@@ -88,7 +88,7 @@ def migrated_database(cache: Path) -> Iterator[None]:
 
 
 def _keep(made: sqlite3.Connection, kept: Path) -> None:
-    """Copy an SQLite database into the cache, in place of those from before."""
+    """Copy an SQLite database into the cache, in place of earlier ones."""
     draft = kept.with_suffix(f".{os.getpid()}")
     with contextlib.closing(sqlite3.connect(draft)) as into:
         made.backup(into)

@@ -1,8 +1,8 @@
 """Loaded by ``-p tests.early`` before Django's settings: keeps tests in a sandbox.
 
-pytest-django reads the settings before any conftest runs, and reading them
-makes secrets and names files. So the folder of everything that is made is
-moved to a temporary one here, and what the shell may have set is dropped.
+pytest-django reads the settings before any conftest runs, and reading them makes
+secrets and names files. So the folder of these files is a temporary one here, and
+variables of the shell are dropped.
 """
 
 import atexit
@@ -33,7 +33,7 @@ _OWNER_PID = os.getpid()
 
 
 def _remove() -> None:
-    # Forked children inherit atexit handlers and must not tidy up for us.
+    # Forked children inherit atexit handlers and must not remove the suite's files.
     if os.getpid() == _OWNER_PID:
         shutil.rmtree(VAR, ignore_errors=True)
 

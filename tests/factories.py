@@ -1,4 +1,4 @@
-"""Plain functions that make rows with sensible defaults. Import, call, done."""
+"""Plain functions that make rows with sensible defaults."""
 
 import itertools
 from datetime import UTC, datetime, timedelta
@@ -22,14 +22,14 @@ def make_user(username: str = "", **fields: object) -> User:
 
 
 def make_account(name: str = "", **fields: object) -> Account:
-    """Return the Account of that name, made where it is missing."""
+    """Return the Account of that name. It is made if it is missing."""
     name = name or f"account{next(_number)}"
     fields.setdefault("title", name.capitalize())
     return Account.objects.get_or_create(name=name, defaults=fields)[0]
 
 
 def make_membership(user: User, account: Account | str, **fields: object) -> Membership:
-    """Make a User a member of an Account (named or given)."""
+    """Make a User a member of an Account (by name or row)."""
     if isinstance(account, str):
         account = make_account(account)
     return Membership.objects.create(user=user, account=account, **fields)
@@ -43,7 +43,7 @@ def make_node(name: str = "", **fields: object) -> Node:
 
 
 def make_pool(gpu_class: str = "NVIDIA A100 80GB", **fields: object) -> Pool:
-    """Return the Pool of a Gpu class, made where it is missing."""
+    """Return the Pool of a Gpu class. It is made if it is missing."""
     fields.setdefault("weight", 10)
     return Pool.objects.get_or_create(gpu_class=gpu_class, defaults=fields)[0]
 
@@ -79,10 +79,10 @@ def make_reservation(
     end: datetime | None = None,
     **fields: object,
 ) -> Reservation:
-    """Write a Reservation and its Allocations, past every rule and the ledger.
+    """Write a Reservation and its Allocations without the rules and the ledger.
 
-    For tests of what happens to existing rows; ``reservations.booking.service.book``
-    is how the portal itself makes one.
+    For tests with existing rows. The portal itself uses
+    ``reservations.booking.service.book``.
     """
     gpus = [make_gpu()] if gpus is None else gpus
     start = start or timezone.now()

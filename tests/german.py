@@ -1,4 +1,4 @@
-"""What is still English on a page that should be German, by the catalogues."""
+"""Texts that are still English on a German page, by the catalogues."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -31,7 +31,7 @@ TEXTS = """() => {
 
 @cache
 def english() -> frozenset[str]:
-    """Return the sentences that German says in other words."""
+    """Return the sentences whose German translation differs."""
     folder = Path(settings.BASE_DIR) / catalogues.LOCALE / "de" / "LC_MESSAGES"
     entries = [
         entry
@@ -44,12 +44,14 @@ def english() -> frozenset[str]:
 
 
 def left_in_english(page: Page) -> list[str]:
-    """Return each text of a page that has a German translation and is not in it."""
+    """Return each text of a page that has a German translation and is not
+    translated.
+    """
     return _english_of(page.evaluate(TEXTS))
 
 
 def source_in_english(source: str) -> list[str]:
-    """Return the same of a page's source, as a client without scripts gets it."""
+    """Return the same for a page's source, for a client without scripts."""
     return _english_of(_Texts(source).found)
 
 

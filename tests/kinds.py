@@ -113,7 +113,7 @@ def _of_group(info: inspect.Type) -> st.SearchStrategy[Any]:
 
 @st.composite
 def mutations(draw: st.DrawFn, body: Any) -> Any:
-    """Return JSON with one value anywhere in it taken away or replaced."""
+    """Return JSON with one value anywhere in it removed or replaced."""
     root = {"root": copy.deepcopy(body)}
     places: list[tuple[Any, Any]] = [(root, "root")]
     for holder, key in places:

@@ -1,4 +1,4 @@
-"""What tests of pages in a browser share."""
+"""Shared functions of tests of pages in a browser."""
 
 from pathlib import Path
 
@@ -9,7 +9,9 @@ AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-pract
 
 
 def faded_in(page: Page) -> None:
-    """Wait for what fades or moves: half there it has not its colours yet."""
+    """Wait for elements that fade or move, because their colours are not final
+    before.
+    """
     page.evaluate(
         """async () => {
           const ends = (one) => one.effect.getComputedTiming().endTime < Infinity;
@@ -41,7 +43,7 @@ def violations(page: Page) -> list[str]:
 
 
 def fits(page: Page) -> None:
-    """Nothing sticks out to the side of the window."""
+    """Check that nothing is wider than the window."""
     excess = page.evaluate(
         "() => document.documentElement.scrollWidth - window.innerWidth"
     )

@@ -1,4 +1,4 @@
-"""Nodes of one's own, small disks, and clocks that can be set."""
+"""Separate nodes, small disks, and clocks that can be set."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ from tests.placement.conftest import (  # noqa: F401  (fixtures, by name)
 
 assert current_app.main == gpuportal.celery.app.main
 DISK_BYTES = 2**20
-# The shim as it is, under a wall clock that is off by what a file says.
+# The real shim, under a wall clock with the offset in a file.
 SHIM = """
 import sys, time
 from pathlib import Path
@@ -46,7 +46,7 @@ sys.exit(shim.main(["shim", sys.argv[1]]))
 
 @pytest.fixture(scope="package")
 def running_portal(make_database: Callable[[Path], None]) -> Iterator[RunningPortal]:
-    """One running portal for all that kills a part of it."""
+    """One running portal for all tests that kill a part of it."""
     with tempfile.TemporaryDirectory(prefix="gpf-") as folder:
         make_database(Path(folder) / "db.sqlite3")
         made = RunningPortal(Path(folder))
@@ -114,7 +114,7 @@ def clock(node, tmp_path: Path) -> Clock:  # noqa: F811
 
 @pytest.fixture
 def job(alice, redis_client) -> Job:
-    """A Job of Alice that waits, in a Reservation that runs; she is there."""
+    """A waiting Job of Alice, in a running Reservation, with Alice present."""
     now = timezone.now()
     row = make_node("red", last_seen_at=now)
     held = book(

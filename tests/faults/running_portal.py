@@ -1,4 +1,4 @@
-"""One running portal that tests kill processes of, and Jobs of it in every state."""
+"""One running portal whose processes tests kill, and Jobs of it in every state."""
 
 import json
 import subprocess
@@ -85,7 +85,7 @@ class RunningPortal:
     """A portal with one simulated node and Alice, who holds its Gpus now and later."""
 
     def __init__(self, var: Path) -> None:
-        """Start it in a folder that has a migrated database."""
+        """Start it in a folder with a migrated database."""
         self.var = var
         parts = {"grace": GRACE_SECONDS, "gpus": GPUS, "script": ON_AND_ON}
         self.worker = subprocess.Popen(
@@ -102,7 +102,7 @@ class RunningPortal:
         write_simulation(var, "sim-a", GPUS)
         self.portal = Portal(var, "--no-demo", **SCRIPTS)
         try:
-            # On a machine that does much else the start takes long.
+            # On a busy machine the start takes long.
             line = self.portal.until(READY, 150)
             self.address = line.partition(READY)[2].split()[0].rstrip("/")
         except BaseException:
@@ -114,7 +114,7 @@ class RunningPortal:
         return self.worker.stdout.readline()
 
     def move(self, number: int) -> int:
-        """Have a Job that runs go on elsewhere; the number of the one that does."""
+        """Move a running Job. Return the number of the Job that continues."""
         assert self.worker.stdin is not None
         self.worker.stdin.write(f"{number}\n")
         self.worker.stdin.flush()
@@ -153,7 +153,7 @@ class RunningPortal:
         return int(self.ask("POST", "jobs", body | more)["id"])
 
     def job(self, number: int) -> dict[str, Any]:
-        """Where a Job stands."""
+        """Return the state of a Job."""
         return dict(self.ask("GET", f"jobs/{number}"))
 
     def reaches(self, number: int, *states: str) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class RunningPortal:
         return job
 
     def stop(self, number: int) -> None:
-        """Ask for a Job's end."""
+        """Request a Job's end."""
         self.ask("POST", f"jobs/{number}/stop", {"reason": "the test is over"})
 
     def folder(self, number: int) -> Path:
@@ -174,16 +174,18 @@ class RunningPortal:
         return next(jobs.glob(f"{number}-1-*"), jobs / f"{number}-1")
 
     def log_of(self, number: int) -> bytes:
-        """The log as it is stored at the portal."""
+        """Return the log that the portal has stored."""
         found = (self.var / "media" / "logs").glob(f"{number}-1-*.log")
         return b"".join(path.read_bytes() for path in found)
 
     def pids(self, part: str) -> set[int]:
-        """Return the processes of this portal whose command line has a part."""
+        """Return the portal's processes whose command line has a part."""
         return {pid for pid, words in self.portal.left().items() if part in words}
 
     def close(self) -> float:
-        """Stop the portal; nothing may be left. Returns the seconds it took."""
+        """Stop the portal, and check that nothing is left. Return the seconds that it
+        took.
+        """
         began = time.monotonic()
         self.worker.communicate()
         self.portal.__exit__()
@@ -201,4 +203,4 @@ class Ended:
         self.folder = folder
 
     def report(self, **_what):
-        """Nothing is kept."""
+        """Store nothing."""

@@ -1,4 +1,4 @@
-"""Clocks that are set while the site runs: the portal's, a node's, beat's."""
+"""Clocks that are set while the site runs: those of the portal, of a node, of beat."""
 
 import signal
 import time
@@ -125,7 +125,7 @@ def test_a_job_waits_and_says_why_until_its_nodes_clock_is_right(job, alice):
     assert job.events.filter(reason=job.reason).count() == 1
     assert job_tick.tick(now + timedelta(seconds=21))["ordered_again"] == 1
     assert hear(job, fact(job, "started", now), now) == "running"
-    # Told a new end under the wrong clock: refused, and no reason to end it.
+    # A new end, sent under the wrong clock, is refused and is no reason to end the Job.
     job.refresh_from_db()
     refused["nonce"] = job.order_nonce
     assert hear(job, {**refused, "reason": "expired"}, now) == "running"
@@ -149,7 +149,7 @@ def test_orders_go_out_again_after_the_portals_clock_was_set_back(job, state):
 
 @pytest.fixture
 def moving(job):
-    """The Job moves, on the same node; the one that goes on, and the move."""
+    """Move the Job on the same node. Return the Job that continues, and the move."""
     now = timezone.now()
     job_tick.tick(now)
     assert hear(job, fact(job, "started", now), now) == "running"
@@ -240,7 +240,7 @@ def test_what_a_node_forgot_is_noticed_under_any_clock(job):
     for seconds in (5, 20, 299):
         later = now + timedelta(seconds=seconds)
         assert hear(job, an_hour_behind, later) == "running"
-    # The portal's own, set back: it counts anew and does not wait for an hour.
+    # The portal's own clock is set back: it counts again and does not wait for an hour.
     Job.objects.filter(pk=job.pk).update(seen_at=now + timedelta(hours=1))
     beliefs = gone | {"at": (now + timedelta(hours=2)).timestamp()}
     assert hear(job, beliefs, now) == "running"
@@ -272,7 +272,7 @@ def test_beat_ticks_on_after_its_clock_was_set(monkeypatch):
     app.conf.beat_schedule = {
         name: {"task": name, "schedule": 1.0} for name in ("first", "second")
     }
-    # Celery asks datetime, this asks time: both from one clock that can be set.
+    # Celery calls datetime and this calls time. Both use one clock that can be set.
     off, real = [0.0], time.time
     monkeypatch.setattr(beat.time, "time", lambda: real() + off[0])
     now = timezone.now

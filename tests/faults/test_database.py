@@ -1,4 +1,6 @@
-"""The database: who writes is killed in the middle, and the server itself is."""
+"""The database: writers are killed during a transaction, and so is the server
+itself.
+"""
 
 import os
 import shutil
@@ -32,7 +34,7 @@ def started(job):
 
 
 def killed_while(act):
-    """Do something in a process that is killed where it would write its last row."""
+    """Run a function in a process that is killed at the write of its last row."""
     connections.close_all()
     child = os.fork()
     if child == 0:
@@ -105,12 +107,12 @@ def test_a_charge_whose_writer_is_killed_half_way_is_made_once(job):
 def test_a_database_that_is_killed_in_the_middle_has_all_or_nothing(
     job, tmp_path, monkeypatch
 ):
-    """kill -9 of the server's process; of SQLite, what a power cut leaves."""
+    """kill -9 of the server's process. For SQLite, the state after a power cut."""
     if POSTGRES:
         with connection.cursor() as cursor:
-            # The suite's own server does not wait for its journal; a site's does.
+            # The suite's own server does not wait for its journal, but a site's does.
             cursor.execute("SET synchronous_commit TO on")
-            # Not the whole suite's journal is to be read again.
+            # The whole suite's journal must not be replayed.
             cursor.execute("CHECKPOINT")
     job_tick.tick(timezone.now())
     left = tmp_path / "left.sqlite3"
@@ -149,7 +151,7 @@ def test_a_database_that_is_killed_in_the_middle_has_all_or_nothing(
 
 
 def state_of(job):
-    """Return the state; None while the server comes back."""
+    """Return the state; None while the server restarts."""
     try:
         return Job.objects.values_list("state", flat=True).get(pk=job.pk)
     except DatabaseError:

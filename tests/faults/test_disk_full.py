@@ -1,4 +1,4 @@
-"""Disks that are full: of the node, and of the portal's storage."""
+"""Full disks: the node's, and the portal's storage."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def test_a_node_whose_disk_is_full_starts_nothing_loses_nothing_and_stops_what_i
     until(lambda: list(running.path.glob(".*")) == [], what="no draft to be left")
     assert [path.name for path in running.path.parent.glob(".*")] == []
     rest.unlink()
-    # The portal orders it again, with another nonce.
+    # The portal sends it again, with another nonce.
     assert give(desk, replace(waits, nonce="f" * 16))
     assert ended(desk.runner.folder(8, 1))["exit_code"] == 0
     keeper.stop()
@@ -201,7 +201,7 @@ def test_a_full_storage_of_the_portal_refuses_uploads_and_lets_logs_wait(
     assert not list((small_disk / "models").glob("*"))
     half.unlink()
     (small_disk / "everything-else").unlink()
-    # The node asks from where it thinks the web stands, and is told.
+    # The node sends its assumed position of the web, and gets the right one.
     told = put(0)
     size = told.json()["size"]
     assert put(size).status_code == 200 if told.status_code == 409 else size

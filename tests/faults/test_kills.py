@@ -1,8 +1,8 @@
 """kill -9 of every process of the site while Jobs are in every state.
 
 One portal for all rows. Each row has a Job that is queued, one that starts, one that
-runs, one that is to go on elsewhere and one that is being stopped, which both do not
-want to; then something is killed.
+runs, and ones that are moved and stopped but ignore the request. Then something is
+killed.
 """
 
 import re
@@ -30,7 +30,7 @@ ROWS = {
 
 
 class Round:
-    """Four Jobs, one in each state that a kill may meet."""
+    """Four Jobs, one in each state that a kill may find."""
 
     def __init__(self, running_portal: RunningPortal) -> None:
         self.portal = running_portal
@@ -56,7 +56,7 @@ class Round:
         )
 
     def launch(self, name: str, script: str, **more: int) -> int:
-        """Launch one whose processes are known by a mark."""
+        """Launch a Job whose processes have a mark."""
         mark = self.marks[name]
         return self.portal.launch(script, arguments=[mark], name=name, **more)
 
@@ -76,7 +76,7 @@ class Round:
         assert len(self.leader(number)) == 1
 
     def is_right_afterwards(self) -> None:
-        """What was promised holds, and nothing else runs."""
+        """Check that the promises hold and that nothing else runs."""
         running_portal = self.portal
         assert (
             running_portal.reaches(self.stopping, "stopped")["reason"]
@@ -96,7 +96,7 @@ class Round:
         assert self.leader(self.running) == {self.process}
         waits = running_portal.job(self.queued)
         assert (waits["state"], waits["attempt"]) == ("queued", 0)
-        # It went on all the while, and goes on being heard.
+        # It ran all the time, and is still reported.
         size = len(running_portal.log_of(self.running))
         until(
             lambda: len(running_portal.log_of(self.running)) > size,
@@ -104,7 +104,9 @@ class Round:
         )
 
     def ends(self) -> None:
-        """Every line is there, once and in order; nothing is left."""
+        """Check that every line is there, once and in order, and that nothing is
+        left.
+        """
         running_portal = self.portal
         for number in (self.starting, self.running, self.next, self.queued):
             running_portal.stop(number)

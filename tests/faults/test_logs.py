@@ -1,4 +1,4 @@
-"""Large logs in little memory: on the way, in a search, to a browser."""
+"""Large logs in little memory: during transfer, in a search, to a browser."""
 
 import gc
 import urllib.request
@@ -21,12 +21,12 @@ from tests.placement.lab import signed_in
 
 LOG_BYTES = 64 * 2**20
 MOST_BYTES = 24 * 2**20
-"""A fraction of the log; a mebibyte is in memory at each of few places."""
+"""A fraction of the log. A mebibyte is in memory in each of a few places."""
 SELF = Path("/proc/self")
 
 
 def most_resident_bytes(*, anew: bool = False) -> int:
-    """Return this process's largest resident set; `anew`: from now on (proc(5))."""
+    """Return this process's largest resident set; `anew`: since now (proc(5))."""
     if anew:
         (SELF / "clear_refs").write_text("5")
     lines = (SELF / "status").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Faults of Jobs that move: their ranks, the node's disk, and what they take along."""
+"""Faults of moving Jobs: their ranks, the node's disk, and their checkpoints."""
 
 import signal
 from dataclasses import replace
@@ -25,7 +25,7 @@ HANGS = 'mkdir draft; echo "$n" > draft/step; while :; do sleep 0.05; done;'
 def test_ranks_that_are_killed_while_it_moves_lose_no_checkpoint(near, redis_client):
     job = runs_on_blue(near, redis_client, asked=f"echo half-way now; {HANGS}")
     move, after = moves(job)
-    # It saves, and is half-way when its processes are killed.
+    # It saves, and its processes are killed in the middle of that.
     near.says(job, "half-way")
     job.refresh_from_db()
     assert job.state == JobState.MOVING
@@ -37,7 +37,7 @@ def test_ranks_that_are_killed_while_it_moves_lose_no_checkpoint(near, redis_cli
         "moves to red:0, ended by SIGKILL before it had saved: the next run resumes "
         "from the last complete checkpoint"
     )
-    # The next one is ordered and runs, but nobody has heard of it when it is killed.
+    # The next one is sent and runs, but is killed before anything is reported.
     near.until(lambda: state_of(after) == "starting", "its order")
     until(lambda: near.processes_of(after), what="its first process")
     until(lambda: "saved" in near.log(after), what="a checkpoint of its own")
@@ -90,7 +90,7 @@ def test_a_full_disk_of_the_node_that_it_leaves_costs_no_checkpoint(
         "moves to red:0, the disk of the node is full before it had saved: the next "
         "run resumes from the last complete checkpoint"
     )
-    # There is one, and no room to pack it: told, and not taken for none.
+    # There is a checkpoint, but no room to pack it: reported, and not taken for none.
     full = f"the node has no room for the checkpoint of job {job.pk}: it takes 1 MiB"
     near.until(lambda: full in waits(after), "word of the full disk")
     assert near.processes_of(after) == []
@@ -124,7 +124,7 @@ def test_a_checkpoint_arrives_through_a_full_portal_and_killed_nodes(
     coming = CarriedCheckpoint.objects.filter(have_bytes__gt=0)
     stands = near.until(coming.first, "what there was room for")
     assert stands.have_bytes < stands.size_bytes
-    # The node that brings it is killed, and the room that comes meets nobody.
+    # The node that brings it is killed, and the room that becomes free is not used.
     near.kill("blue")
     half.unlink()
     for _ in range(3):
@@ -133,13 +133,13 @@ def test_a_checkpoint_arrives_through_a_full_portal_and_killed_nodes(
     assert stands.state == CarriedCheckpoint.State.COMING
     near.start("blue")
     near.until_state(after, "starting")
-    # The node that fetches it is killed, with the shim and all.
+    # The node that fetches it is killed, including the shim.
     near.until(lambda: near.at(after).read("shim"), "its shim")
     near.kill("red", after)
     near.start("red", GPUPORTAL_WEB_URL=near.web_url)
     near.until_state(after, "lost")
     assert after.started_at is None
-    # It has retries: the next one fetches what that one was to fetch.
+    # It has retries: the next one fetches the checkpoint of that one.
     others = Job.objects.filter(resume_from=job).exclude(pk=after.pk)
     again = near.until(others.first, "the next")
     assert (again.retries, again.node.name) == (1, "red")
@@ -183,7 +183,7 @@ def test_what_goes_on_waits_for_room_and_never_begins_anew_beside_a_checkpoint(
     assert not give(job=8, resume_job=7, resume_attempt=1)
     assert told[-1]["code"] == "storage"
     assert "no room for the checkpoint of job 7: it takes 1 MiB" in told[-1]["reason"]
-    # Where the room goes between that look and the copy.
+    # The room is used up between that look and the copy.
     second = nodes.start(here, script_order(web, job=8, resume_job=7, resume_attempt=1))
     assert ended(second)["exit_code"] == 126
     words = second.log.read_text()
@@ -193,7 +193,7 @@ def test_what_goes_on_waits_for_room_and_never_begins_anew_beside_a_checkpoint(
     )
     assert {path.name for path in second.work.iterdir()} == {"results", "script"}
     rest.unlink()
-    # Who goes on from that one goes on from what it could not take over.
+    # A Job that continues from that one uses the checkpoint that it could not copy.
     assert give(job=9, resume_job=8, resume_attempt=1)
     third = runner.folder(9, 1)
     runner.start(third)

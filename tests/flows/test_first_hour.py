@@ -1,7 +1,7 @@
-"""Walks 2 and 3 as a student walks them: one browser, every process the real one.
+"""Walks 2 and 3 of a student in one browser, with real processes only.
 
-``manage.py portal`` runs on a folder of its own with the demo lab in it: web,
-worker, beat, ingest, two node workers, the embedded Valkey, and jobs under shims.
+``manage.py portal`` runs on a separate folder with the demo lab in it: web, worker,
+beat, ingest, two node workers, the embedded Valkey, and jobs under shims.
 """
 
 import re
@@ -68,7 +68,7 @@ def watch_for_errors(page: Page) -> list[str]:
 
 
 def see_the_board(page: Page) -> None:
-    """The board moves, and says who holds what and who should not be there."""
+    """Check that the board moves, and shows holders and intruders."""
     expect(page.get_by_text(re.compile(r"^live, \d"))).to_be_visible(timeout=SOON_MS)
     expect(page.get_by_text("someone else’s process", exact=True).first).to_be_visible(
         timeout=SOON_MS
@@ -77,7 +77,7 @@ def see_the_board(page: Page) -> None:
 
 
 def plan_and_book(page: Page, address: str) -> int:
-    """Plan a model onto two Gpus as they are now; book them; return the booking."""
+    """Plan a model onto two of the present Gpus and book them. Return the booking."""
     page.goto(f"{address}/plan/")
     page.get_by_label("Model", exact=True).select_option("tiny-gpt")
     # So small a model is only a little faster on two GPUs: ask for the fastest plan.
@@ -86,7 +86,7 @@ def plan_and_book(page: Page, address: str) -> int:
     expect(pair).to_be_visible(timeout=SOON_MS)
     pair.get_by_role("button", name=re.compile("^Book these")).click()
     expect(page).to_have_url(re.compile("/calendar/.*plan="))
-    # The verdict comes before any button.
+    # The verdict is above all buttons.
     expect(page.locator("#verdict")).to_contain_text(
         re.compile("firm", re.I), timeout=SOON_MS
     )
@@ -100,7 +100,7 @@ def plan_and_book(page: Page, address: str) -> int:
 
 
 def train(page: Page) -> None:
-    """Launch the real recipe, see its log stream, its end and its loss curve."""
+    """Launch the real recipe. See its log stream, its end and its loss curve."""
     page.get_by_label("Name", exact=True).fill("first run")
     page.get_by_text("Settings of Tiny transformer").click()
     page.locator("[name='tiny-transformer.steps']").fill("6")

@@ -136,7 +136,7 @@ def site(valkey_url: str, tmp_path: Path, transactional_db) -> Iterator[Site]:
 
 
 class Page:
-    """A browser's view: what it knows of the roster, and the newest frame."""
+    """The view of a browser: the roster that it knows, and the newest frame."""
 
     def __init__(self, link: websockets.ClientConnection) -> None:
         self.link = link
@@ -154,7 +154,7 @@ class Page:
         return told["type"]
 
     async def until(self, condition, seconds: float) -> float:
-        """Read until a condition holds; how long it took."""
+        """Read until a condition holds. Return the time that it took."""
         start = time.monotonic()
         async with asyncio.timeout(seconds):
             while not condition():
@@ -162,7 +162,7 @@ class Page:
         return time.monotonic() - start
 
     def rows(self) -> dict[str, frame.FrameRow]:
-        """Rows by UUID, where frame and roster belong together."""
+        """Return rows by UUID, if frame and roster belong together."""
         roster = self.told.get("roster")
         if not roster or not self.frame:
             return {}
@@ -299,7 +299,9 @@ async def test_an_idle_socket_stays_open_for_more_than_six_seconds(
 async def test_two_ingests_and_a_killed_one_count_every_sample_once(
     site: Site, alice_key: str, redis_client
 ):
-    """The past is put into the stream by hand, so that nobody waits a minute."""
+    """The past is written into the stream directly, so that the test need not wait a
+    minute.
+    """
     for name in ("ingest", "sampler"):
         site.end(name)
     info = NodeInfo.from_message(json.dumps(roster(gpu_info("GPU-0"))), node="node-a")

@@ -1,8 +1,8 @@
 """A student's week and an admin's week, pressed button by button in the browser.
 
-One portal with the demo lab serves every story. No story calls an address behind the
-page's back. A story fails on an error or a warning in the console, a script error, an
-answer of 400 or more that its step does not name, and any finding of axe-core.
+One portal with the demo lab serves every story. No story calls an address without the
+page. A story fails on an error or a warning in the console, a script error, an answer
+of 400 or more that its step does not name, and any finding of axe-core.
 """
 
 import re
@@ -25,7 +25,7 @@ LOOKS = {
     "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"},
 }
 FRIENDS = {"desktop": ("alice", "bob"), "phone": ("bob", "alice")}
-"""Who plays the student, and a member of the same group."""
+"""The student of the story, and a member of the same group."""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -45,7 +45,7 @@ def demo_portal(
 
 
 class Story:
-    """A person at a browser. What goes wrong is kept until the next look."""
+    """A person at a browser. Errors are collected until the next look."""
 
     def __init__(self, page: Page, address: str) -> None:
         self.page = page
@@ -89,21 +89,23 @@ class Story:
         """Check the page in the state that the story has reached."""
         page = page or self.page
         known = len(self.wrong)
-        # A verdict that is being worked out is faint until the answer is there.
+        # A verdict that is being computed is faint until the answer is there.
         expect(page.locator('.verdict[aria-busy="true"]')).to_have_count(0)
         dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
         here, other = ("dark", "light") if dark else ("light", "dark")
         for scheme in (other, here):
             page.emulate_media(color_scheme=scheme)
             assert violations(page) == [], f"{name}, {scheme}"
-        # axe-core styles nodes while it looks; a list that comes anew copies that.
+        # axe-core changes styles of nodes while it looks, and a reloaded list copies
+        # them.
         self.wrong[known:] = [
             line for line in self.wrong[known:] if "Applying inline style" not in line
         ]
         fits(page)
         assert self.wrong == [], name
 
-    # --- hands -----------------------------------------------------------------------
+    # --- actions
+    # --------------------------------------------------------------------------
 
     def go(self, name: str, within: str = "Main") -> None:
         """Follow a link of the top bar, or of the tabs of another bar."""
@@ -119,11 +121,11 @@ class Story:
 
     def press(self, name: str | re.Pattern[str], under: Locator | None = None) -> None:
         """Press the one button with a name."""
-        # The banners' own "Show all messages in full" is never meant.
+        # The banners' own "Show all messages in full" is never the one to press.
         other = self.page.locator("button:not(#banners-more)")
         button = (under or self.page).get_by_role("button", name=name).and_(other)
         button.wait_for()
-        # The scripts of the page have run by then, and hear the press.
+        # The scripts of the page have run by then, so they handle the press.
         self.page.wait_for_load_state("domcontentloaded")
         button.click()
 
@@ -148,7 +150,7 @@ class Story:
         menu.get_by_text(name, exact=True).click()
 
     def sign_in(self, name: str, password: str) -> None:
-        """Sign in, wherever that leads."""
+        """Sign in, whatever the next page is."""
         self.page.goto(f"{self.address}/login/")
         self.page.get_by_label("User name").fill(name)
         self.page.get_by_label("Password", exact=True).fill(password)
@@ -167,7 +169,7 @@ class Story:
 def story(
     request: pytest.FixtureRequest, browser: Browser, demo_portal: tuple[str, dict]
 ) -> Iterator[Story]:
-    """A browser of its own, on a desk or in a hand."""
+    """A separate browser, with a large or a phone's screen."""
     expect.set_options(timeout=STATE_MS)
     context = browser.new_context(locale="en-GB", **LOOKS[request.param])
     context.set_default_timeout(STATE_MS)
@@ -283,7 +285,7 @@ def open_own(story: Story, made: int) -> None:
 
 
 def be_refused(story: Story) -> None:
-    """Ask for every GPU at once; take one of the ways out that the refusal offers."""
+    """Request every GPU at once. Take one of the alternatives of the refusal."""
     page = story.page
     page.locator("#new-booking").click()
     drawer = page.locator("#booking")
@@ -320,7 +322,7 @@ def wait(story: Story) -> None:
     story.go("Calendar")
     page.get_by_role("link", name="Waitlist").click()
     story.heading("Waitlist")
-    # More than anybody gets soon, so that the request does wait.
+    # More than anybody gets soon, so that the request waits.
     page.get_by_label("GPUs", exact=True).fill("4")
     page.get_by_label("Hours", exact=True).fill("20")
     big = page.locator("#wait-class option", has_text="A100").inner_text()
@@ -337,7 +339,7 @@ def wait(story: Story) -> None:
 
 
 def plan(story: Story) -> None:
-    """Plan a model and read what the portal says about it."""
+    """Plan a model and read the portal's answer."""
     page = story.page
     story.go("Plan")
     story.heading("Plan a model")
@@ -362,7 +364,7 @@ def share(story: Story, friend: str, made: int) -> None:
 
 
 def cancel(story: Story, made: int) -> None:
-    """Cancel the later booking, take that back, cancel it again."""
+    """Cancel the later booking, undo that, cancel it again."""
     page = story.page
     story.go("My reservations")
     link = page.locator(f"a[href='/reservations/{made}/']")
@@ -389,7 +391,7 @@ def give_back(story: Story) -> None:
 
 
 def read(story: Story) -> None:
-    """Read one's standing, the notices and the help; switch the theme."""
+    """Read the standing, the notices and the help. Switch the theme."""
     page = story.page
     story.go("Standing")
     story.heading("Standing")
@@ -452,7 +454,7 @@ def test_an_admin_s_week(story: Story, demo_portal) -> None:
 
 
 def acknowledge(story: Story) -> None:
-    """Open an alert from the bell, acknowledge it, take that back."""
+    """Open an alert from the bell, acknowledge it, undo that."""
     page = story.page
     page.locator("#bell").click()
     page.get_by_role("link", name="All alerts").click()
@@ -545,7 +547,7 @@ def add_and_remove_a_member(story: Story) -> None:
 
 
 def change_a_rule(story: Story) -> None:
-    """Mistype a rule and be refused; change it with a preview; undo that."""
+    """Enter an invalid rule and be refused. Change it with a preview. Undo that."""
     page = story.page
     story.go("Manage")
     story.go("Policy", "Manage")

@@ -1,4 +1,4 @@
-"""A portal as a real process, in a folder of its own, for tests that need one."""
+"""A portal as a real process, in a separate folder, for tests that need one."""
 
 import hashlib
 import json
@@ -128,7 +128,7 @@ class Portal:
         return self.until(READY).partition(READY)[2].split()[0].rstrip("/")
 
     def left(self) -> dict[int, str]:
-        """Return every live process that knows this portal's folder."""
+        """Return every live process that has this portal's folder."""
         found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal() or int(entry.name) == os.getpid():
@@ -139,8 +139,8 @@ class Portal:
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
             except OSError:
                 continue
-            # Valkey writes its title over its environment, but the title names
-            # the socket: below the folder, or after it where its path is long.
+            # Valkey writes its title over its environment, but the title names the
+            # socket: below the folder, or beside it if its path is long.
             marks = (str(self.var).encode(), self._tag)
             if any(mark in known + words for mark in marks) and state not in "ZX":
                 found[int(entry.name)] = words.replace(b"\0", b" ").decode()
@@ -152,7 +152,7 @@ class Portal:
         return found.ppid if found else None
 
     def gone(self, seconds: float) -> dict[int, str]:
-        """Wait until nothing is left; return what still is."""
+        """Wait until nothing is left. Return what remains."""
         deadline = time.monotonic() + seconds
         while (left := self.left()) and time.monotonic() < deadline:
             time.sleep(0.1)

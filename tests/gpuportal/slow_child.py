@@ -1,6 +1,6 @@
-"""Stands at the other end of the planner's connections: each answer takes its time.
+"""The other end of the planner's connections: each answer takes some time.
 
-The query says how many milliseconds. ``die`` ends the worker, ``busy`` holds the
+The query has the number of milliseconds. ``die`` ends the worker, ``busy`` holds the
 interpreter's lock without end, ``end`` ends the worker's parent too, ``file`` leaves a
 temporary file and does not end. A path waits until a file is there. What it answers is
 what it was asked, so that a test sees the order.

@@ -1,4 +1,4 @@
-"""A Celery application whose tasks take their time: ``celery -A`` this module.
+"""A Celery application with slow tasks: ``celery -A`` this module.
 
 The broker's address is in the variable BROKER, the consumer class in CONSUMER.
 """

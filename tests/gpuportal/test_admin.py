@@ -1,4 +1,4 @@
-"""What the operator does to nodes and Gpus stands in the audit log."""
+"""The operator's actions on nodes and Gpus are in the audit log."""
 
 from datetime import timedelta
 

@@ -1,8 +1,8 @@
-"""Django's own admin, sent what it was not made for: a refusal, never a crash.
+"""Django's own admin with unsuitable input: a refusal, never a crash.
 
-The operator asks for every list, filter, address, action and form of every model, with
-one wrong value at a time. The other fields of a form keep their good values, so that
-the wrong one reaches the database where a check is missing. The suite sends one wrong
+The operator requests every list, filter, address, action and form of every model, with
+one wrong value at a time. The other fields of a form keep their valid values, so that
+the wrong one reaches the database if a check is missing. The suite sends one wrong
 value for every third field, parameter and address, always the same one. To send up to
 twelve for each: ``FUZZ_EXAMPLES=12 pytest tests/gpuportal/test_admin_fuzz.py``.
 """
@@ -96,7 +96,9 @@ class Desk:
         return answer
 
     def send_some(self, group: Sequence[Sent]) -> None:
-        """Send a part of a group: what is due, or as many as the environment says."""
+        """Send a part of a group: the due part, or as many as the environment
+        requests.
+        """
         self.groups += 1
         if not EXAMPLES and self.groups % 3:
             return
@@ -158,7 +160,7 @@ def body_of(values: dict[str, bytes]) -> bytes:
 
 
 def good_values(form: forms.BaseForm) -> dict[str, bytes]:
-    """Return what a browser would send of an untouched form."""
+    """Return the data that a browser would send of an unchanged form."""
     found: dict[str, bytes] = {}
     for bound in form:
         widget = bound.field.widget
@@ -182,7 +184,7 @@ def good_values(form: forms.BaseForm) -> dict[str, bytes]:
 
 
 def wrong_values(form: forms.BaseForm) -> Iterator[tuple[str, Sequence[bytes]]]:
-    """Yield each field's name, as it is sent, with values of no use to it."""
+    """Yield each field's name in the request, with invalid values."""
     for bound in form:
         field = bound.field
         values: Sequence[bytes] = TEXTS
@@ -230,7 +232,7 @@ def test_no_form_of_the_admin_crashes(desk: Desk) -> None:
     user = desk.client.session["_auth_user_id"]
     fuzz_form(desk, f"/admin/reservations/user/{user}/password/")
     fuzz_form(desk, "/admin/password_change/")
-    # Rows with a history are put back to what they were.
+    # Rows with a history are restored.
     for model in (Account, Membership):
         first = model.history.earliest()
         fuzz_form(desk, address_of(model, "simple_history", first.pk, first.history_id))
@@ -298,7 +300,7 @@ def test_no_action_of_the_admin_crashes(desk: Desk) -> None:
                     body_of(one | {wrong: value}) for one in odd for value in TEXTS
                 ]
                 desk.send_some([Sent(address, body) for body in bodies])
-        # As it is meant, in the end: what is deleted is shown first, then goes.
+        # A valid action at the end: a deletion is first shown, then carried out.
         for name in (*names, "delete_selected"):
             for key in rows:
                 meant = {"action": name.encode(), ACTION_CHECKBOX_NAME: key}

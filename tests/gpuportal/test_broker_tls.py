@@ -1,4 +1,4 @@
-"""The broker's password is sent to the broker and to nobody who pretends to be it."""
+"""The broker's password is sent to the broker and to no impostor."""
 
 import json
 import os
@@ -31,7 +31,7 @@ from tests.house.walk import ROOT
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a self-signed certificate for 127.0.0.1; (certificate, key)."""
+    """Make a self-signed certificate for 127.0.0.1. Return (certificate, key)."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "broker")])
     now = datetime.now(UTC)
@@ -63,7 +63,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 
 class Impostor:
-    """A TLS server that is not the broker, and what it was sent."""
+    """A TLS server that is not the broker. It records what it was sent."""
 
     def __init__(self, crt: Path, key: Path) -> None:
         self.heard = b""
@@ -164,7 +164,7 @@ def test_a_node_does_not_tell_its_password_to_an_impostor(impostor, tmp_path):
 
 
 def test_the_web_does_not_tell_its_password_to_an_impostor(impostor, tmp_path):
-    """Its settings as they are read from the environment, in both clients."""
+    """The settings of the web from the environment, in both clients."""
     script = (
         "from django.conf import settings\n"
         "from celery import Celery\n"

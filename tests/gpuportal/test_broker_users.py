@@ -118,7 +118,7 @@ def test_the_admin_changes_users_and_reads_nothing(broker: Broker):
         lambda: admin.flushall(),
         lambda: admin.config_get("*"),
     )
-    # The same user again, with another password: nothing of the old one is left.
+    # The same user again, with another password: the old one is invalid.
     line = brokers.acl("--setuser", "node", "borea", password="renewed")
     admin.execute_command(*shlex.split(line))
     with pytest.raises(redis.AuthenticationError):
@@ -240,7 +240,7 @@ def test_a_node_worker_takes_orders_with_the_rights_of_its_user(
         assert "NOPERM" not in said
         assert "No permission" not in said
         assert "Traceback" not in said
-        # It keeps no books of its own on the broker.
+        # It writes no keys of its own on the broker.
         assert not broker.portal.exists("unacked.atlas", "unacked_index.atlas")
     finally:
         if worker.poll() is None:

@@ -100,7 +100,7 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
 
 
 def _python_as_typed(tmp_path, made):
-    """A .py file starts by python, another way only if a person says so."""
+    """A .py file is started by python unless the person requests another program."""
     script = tmp_path / "train.py"
     script.write_text("print(1)\n")
     here = ("--reservation", made.pk)
@@ -130,7 +130,7 @@ def _python_as_typed(tmp_path, made):
 
 
 def _files_come_back(tmp_path, job):
-    """What a job left is listed and brought, never over what is there."""
+    """A job's files are listed and downloaded, and never overwrite existing ones."""
     left = ResultFile.objects.create(
         job=job,
         attempt=0,
@@ -150,7 +150,7 @@ def _files_come_back(tmp_path, job):
 
 
 def _bad_input_is_told(tmp_path, url, token):
-    """Wrong addresses, tokens and numbers, each with its exit status."""
+    """Invalid addresses, tokens and numbers each have their exit status."""
     dead = {"GPUPORTAL_URL": "http://127.0.0.1:9", "GPUPORTAL_TOKEN": token}
     assert gp(tmp_path, "mine", **dead)[0] == 3
     plain = {"GPUPORTAL_URL": "http://portal.example", "GPUPORTAL_TOKEN": token}
@@ -164,7 +164,7 @@ def _bad_input_is_told(tmp_path, url, token):
 
 @pytest.mark.django_db(transaction=True)
 def test_a_ready_recipe_is_launched_from_a_shell(live_server, alice, tmp_path):
-    """Own scripts are refused on this site; the recipes are there for everybody."""
+    """Own scripts are refused on this site, but everybody may run the recipes."""
     booked = make_reservation(alice, make_gpus(1, make_node("node-a")), state="active")
     _, token = create_token(
         user=alice,

@@ -1,4 +1,4 @@
-"""What ``deploy/`` hands to an operator works: units, examples, broker users."""
+"""The files of ``deploy/`` for an operator work: units, examples, broker users."""
 
 import configparser
 import os
@@ -58,7 +58,7 @@ def test_only_the_node_runs_as_root_and_only_the_control_side_knows_its_secrets(
         node = path.stem == "gpuportal-node"
         assert service["User"] == ("root" if node else "gpuportal")
         assert service["EnvironmentFile"].endswith("node.env" if node else "portal.env")
-    # Jobs outlive the worker only where systemd does not kill its whole group.
+    # Jobs outlive the worker only if systemd does not kill its whole group.
     assert unit(ROOT / "deploy/systemd/gpuportal-node.service")["KillMode"] == (
         "process"
     )
@@ -75,7 +75,7 @@ def test_settings_and_database_are_checked_once_before_anything_starts():
         assert "ExecStartPre" not in unit(path)
         for key in ("Requires", "After"):
             assert "gpuportal-check.service" in unit(path, "Unit")[key], path
-        # Started: the process can work, and has said so.
+        # Started: the process can work, and has reported it.
         assert unit(path)["Type"] == "notify"
 
 
@@ -90,7 +90,9 @@ def test_the_port_stays_open_while_the_web_is_restarted():
 
 
 def test_the_portals_processes_are_confined():
-    """What systemd-analyze security looks at; a node's jobs would inherit it."""
+    """The checks of systemd-analyze security. A node's jobs would inherit the
+    settings.
+    """
     for path in UNITS:
         service = unit(path)
         if path.stem == "gpuportal-node":
@@ -126,7 +128,7 @@ def test_the_portals_example_names_every_secret_and_gives_none():
 
 
 def test_a_shell_reads_the_portals_example_as_systemd_does():
-    """Who types `. portal.env` gets the same values as the units."""
+    """A person who types `. portal.env` gets the same values as the units."""
     text = "set -a; . deploy/portal.env.example; env"
     done = subprocess.run(
         ["sh", "-euc", text], cwd=ROOT, capture_output=True, text=True, check=True
@@ -139,7 +141,7 @@ def test_a_shell_reads_the_portals_example_as_systemd_does():
 
 @pytest.fixture
 def manage(tmp_path):
-    """deploy/gpuportal-manage with settings of its own, as this very user."""
+    """deploy/gpuportal-manage with test settings, as the present user."""
     settings = tmp_path / "portal.env"
     values = example("portal.env.example") | {
         "SECRET_KEY": "a key with 'no' $meaning",
@@ -198,9 +200,9 @@ def test_manage_says_in_one_line_what_is_wrong(manage, tmp_path):
 
 @pytest.fixture
 def enroll(manage, tmp_path, make_database):
-    """deploy/enroll on a portal with a broker of its own."""
+    """deploy/enroll on a portal with a separate broker."""
     with brokers.running("redis", tmp_path, nodes=[]) as broker:
-        # Any name of this machine that is not spelt as itself.
+        # Any name of this machine that is spelt differently.
         url = f"redis://portal:{brokers.PORTAL_PASSWORD}@0.0.0.0:{broker.port}/0"
         settings = tmp_path / "portal.env"
         text = re.sub(r"^REDIS_URL=.*$", "", settings.read_text(), flags=re.MULTILINE)
@@ -231,7 +233,7 @@ def enroll(manage, tmp_path, make_database):
 
 
 def unpacked(bundle: Path, to: Path) -> NodeSettings:
-    """What a node reads of a bundle that was put where deploy/join puts it."""
+    """Return the node's settings from a bundle at deploy/join's place."""
     to.mkdir()
     with tarfile.open(bundle) as tar:
         tar.extractall(to, filter="data")

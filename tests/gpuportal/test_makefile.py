@@ -68,7 +68,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 def test_help_lists_every_target():
     text = (ROOT / "Makefile").read_text()
     phony = text.partition(".PHONY: ")[2].splitlines()[0].split()
-    # The suite itself runs under make, which passes its habits on.
+    # The suite itself runs under make, which passes its options on.
     environ = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
     done = subprocess.run(
         ["make", "help"],
@@ -152,7 +152,7 @@ def test_what_is_installed_is_not_installed_again(checkout, bare):
 
 @pytest.fixture
 def with_venv(checkout, bare):
-    """A venv that takes every package, and an npm that writes down its words."""
+    """A venv that accepts every package, and an npm that records its arguments."""
     (checkout / ".venv" / "bin").mkdir(parents=True)
     fake(checkout / ".venv" / "bin", "python", "exit 0")
     fake(bare, "npm", f'mkdir -p node_modules; echo "$*" >>"{checkout}/calls"')

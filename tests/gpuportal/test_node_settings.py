@@ -1,4 +1,4 @@
-"""A node knows its own settings and nothing of the control side."""
+"""A node has its own settings and nothing of the control side."""
 
 import os
 import subprocess

@@ -76,7 +76,7 @@ def test_a_retired_node_leaves_the_pages_and_keeps_its_history(
         "its board is dead",
         {"name": "atlas", "gpus": 2},
     )
-    # A worker that was forgotten brings nothing back.
+    # A worker that still runs brings nothing back.
     info = NodeInfo(node="atlas", backend=Backend.NVML, gpus=())
     with pytest.raises(NodeUnknown):
         record_roster(info=info, now=timezone.now())

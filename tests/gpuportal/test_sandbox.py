@@ -1,4 +1,4 @@
-"""The test suite's own ground: a sandbox, a broker, a database that empties."""
+"""The environment of the test suite: a sandbox, a broker, a database that empties."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -134,7 +134,7 @@ def test_production_refuses_a_node_that_keeps_nobody_apart(settings):
 
 
 def test_djangos_own_deploy_checks_find_nothing_in_production(tmp_path):
-    """HSTS and the redirect to TLS among them; asked of a process of its own."""
+    """HSTS and the redirect to TLS are among them. Run in a separate process."""
     environ = {
         "PATH": os.defpath,
         "GPUPORTAL_VAR": str(tmp_path),

@@ -1,4 +1,6 @@
-"""What production serves: every file has its hash, and names others by theirs."""
+"""The files that production serves: every file has its hash, and names others by
+theirs.
+"""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a process tells systemd when it can work."""
+"""A process's notification to systemd when it can work."""
 
 import os
 import socket

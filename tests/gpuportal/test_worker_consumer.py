@@ -1,4 +1,4 @@
-"""A worker with messages in its hands lives through restarts of the broker."""
+"""A worker with unacknowledged messages survives restarts of the broker."""
 
 import os
 import socket
@@ -78,7 +78,7 @@ def test_a_worker_with_unacknowledged_tasks_connects_again(kind, tmp_path, monke
             worker.kill()
             raise
     try:
-        # The broker is gone. It comes back some time later.
+        # The broker is gone and returns some time later.
         until(lambda: "Cannot connect" in log.read_text(), worker, log)
         with broker(kind, port, tmp_path):
             until(lambda: connects(port), worker, log)

@@ -1,4 +1,4 @@
-"""An alert rule is declared whole in one place, and no table repeats it."""
+"""An alert rule is declared in one place, and no table repeats it."""
 
 import ast
 import importlib
@@ -14,7 +14,7 @@ DECLARED_IN = {
     "placement/rules/job_alerts.py",
 }
 MOST_IN_A_TABLE = 3
-"""A list of the rules that one query asks for is not a table of all rules."""
+"""A list of the rules of one query is not a table of all rules."""
 SELECTIONS: set[str] = set()
 
 
@@ -81,7 +81,7 @@ def test_a_table_of_alert_rules_is_noticed(source: str):
 
 @pytest.mark.parametrize("rule", alert_rules().values(), ids=alert_rules())
 def test_a_rule_is_whole(rule: AlertRule):
-    """A condition, or the function that finds it; and words for people."""
+    """A rule has a condition, or the function that finds it, and words for people."""
     assert rule.title and rule.sentence.endswith(".")
     assert not rule.advice or rule.advice.endswith(".")
     if rule.found_in:

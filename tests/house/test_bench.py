@@ -1,4 +1,6 @@
-"""The benchmarks begin: each brings up a Django of its own, so none may need one."""
+"""The benchmarks start. Each one sets Django up itself, so none may need it at
+import.
+"""
 
 import subprocess
 import sys

@@ -27,14 +27,16 @@ APPS = r"(?:gpuportal|placement|reservations|telemetry|static|tests|docs|bench)"
 SOURCE = re.compile(rf"(?<![\w./-])({APPS}/[\w./-]+\.(?:py|js|md|toml))\b")
 # An example of a file that a translator would add.
 EXAMPLES = {"gpuportal/formats/fr/formats.py"}
-# A rule or an invariant without its page: nobody can look it up.
+# A rule or an invariant without its page cannot be looked up.
 KEYLESS = re.compile(r"\bI(?:[1-9]|1[0-4])\b|\b[Rr]ules? [1-9]\b|\bissue \d{1,2}\b")
 # Types of tensors in files of weights are named so, too.
 TENSOR_TYPES = re.compile(r'"I\d+"')
 
 
 def _texts(*suffixes: str) -> list[Path]:
-    """Return the house's texts. The changelog describes the past, so it is left out."""
+    """Return the project's texts. The changelog describes the past, so it is left
+    out.
+    """
     found = files(*suffixes)
     return [path for path in found if short(path) not in (HERE, "CHANGELOG.md")]
 
@@ -58,7 +60,7 @@ def _anchors(page: Path) -> frozenset[str]:
 
 
 def _broken(text: str) -> Iterator[str]:
-    """Yield each citation in a text that names no page or no anchor of one."""
+    """Yield each citation in a text whose page or anchor does not exist."""
     for found in CITATION.finditer(QUOTED.sub("", text)):
         if found[1] in OTHERS:
             continue

@@ -13,11 +13,11 @@ PAGE = ROOT / "docs" / "errors.md"
 ROW = re.compile(r"^\| `([^`]+)` \| (\d{3}|–) \| (\w+) \| (\S.*) \|$", re.MULTILINE)
 KEBAB = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 PER_ERROR = ("FileRefused", "OrderRefused", "SymbolicFailed")
-"""Classes whose code is given to each error; the first argument."""
+"""Classes with a code for each error, given as the first argument."""
 CHILDREN = {"problem": "SymbolicFailed", "refuse": "FileRefused"}
-"""Functions by which a child process names such a code."""
+"""Functions with which a child process names such a code."""
 SHARED = {"not-found": {"NotFound", "RequestRefused"}}
-"""Codes that two classes have, because programs are to see one meaning."""
+"""Codes of two classes, because they have one meaning for programs."""
 
 
 @cache

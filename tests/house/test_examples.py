@@ -1,4 +1,4 @@
-"""The examples in docstrings hold, so that a reader can trust them."""
+"""The examples in docstrings are correct."""
 
 import doctest
 import importlib

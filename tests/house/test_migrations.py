@@ -1,7 +1,8 @@
-"""Migrations are only appended, and say by themselves what they do.
+"""Migrations are only appended, and are self-contained.
 
 A migration that was merged is never edited, because databases have already run it. It
-imports nothing of the portal, because what it imported would change its meaning later.
+imports nothing of the portal, because a later change of the import would change its
+meaning.
 """
 
 import ast

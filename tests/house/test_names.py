@@ -1,4 +1,4 @@
-"""What files and folders of the product may be called, and how full a folder may be."""
+"""Names of files and folders of the product, and the size of folders."""
 
 import ast
 from collections import defaultdict
@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.house.walk import APPS, files, python_files, short, tree
 
 MOST_FILES = 25
-"""Of code in one folder; migrations only ever grow."""
-# What each app or capability has under the same name: Django's words and ours.
+"""Most files of code in one folder. Migrations only ever grow."""
+# Names that each app or capability has: Django's words and the project's.
 CONVENTIONAL = {
     *("admin", "api", "apps", "checks", "consumers", "forms", "routing"),
     *("schemas", "tasks", "urls", "views"),
@@ -39,7 +39,7 @@ def test_a_module_has_a_name_of_its_own():
 
 
 def test_a_class_has_a_name_of_its_own():
-    """A class in another class is called by both names: ``Delivery.State``."""
+    """A class in another class is named by both: ``Delivery.State``."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in modules():
         for node in tree(path).body:

@@ -1,4 +1,4 @@
-"""What the strict Content-Security-Policy asks of pages and scripts.
+"""Requirements of the strict Content-Security-Policy on pages and scripts.
 
 See docs/design/interface.md#content-security.
 """

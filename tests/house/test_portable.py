@@ -1,4 +1,4 @@
-"""Nothing in the repository ties it to one machine or one registry."""
+"""Nothing in the repository depends on one machine or one registry."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from tests.house.walk import ROOT, files, short
 
 REQUIREMENTS = sorted(ROOT.glob("requirements*.txt"))
 PIN = re.compile(r"[a-z0-9][a-z0-9._-]*(\[[a-z,]+\])?==[A-Za-z0-9.!]+( ;.*)?$")
-# Folders that exist on somebody's machine only; written in pieces so that this
-# file may name them.
+# Folders that exist only on one machine, written in pieces so that this file may name
+# them.
 MACHINE = re.compile("|".join([r"(?<![\w.])/" + "work/", r"(?<![\w.])/" + "root/"]))
 TEXT = (".py", ".md", ".txt", ".in", ".toml", ".sh", ".js", ".css", ".html", ".json")
 TEXT += (".service", ".target", ".conf", ".yml", ".c", "")

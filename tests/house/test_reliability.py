@@ -1,4 +1,4 @@
-"""docs/reliability.md: every row names a test that exists, and no fault is left out."""
+"""docs/reliability.md: every row names an existing test, and no fault is left out."""
 
 import ast
 import re

@@ -33,7 +33,7 @@ BROUGHT = {
     "deepspeed": "an extra of nodes: requirements-peers.txt",
     "uvloop": "uvicorn[standard] brings it",
 }
-"""Imported packages that are no requirement of their own, and where they come from."""
+"""Imported packages without a requirement of their own, and their source."""
 
 
 def required(*files: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Who may import what, beyond what import-linter can say."""
+"""Allowed imports, beyond the rules that import-linter can express."""
 
 import ast
 import shutil
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tests.house.walk import APPS, ROOT, imports, python_files, short, tree
 
-# Domain code is given these as arguments; it never asks for them.
+# Domain code gets these as arguments and never fetches them.
 NOT_PURE = {"os", "random", "secrets", "socket", "subprocess", "time", "threading"}
 CLOCKS = {"now", "utcnow", "today"}
-# Rules and libraries: plain Python that is given the time and everything else.
+# Rules and libraries: plain Python that gets the time and everything else.
 PURE = (
     *(
         "telemetry/protocol",

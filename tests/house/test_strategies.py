@@ -30,7 +30,7 @@ def entries(node: ast.AST) -> list[ast.expr | None]:
 
 
 def strategies_in(source: ast.AST) -> set[str]:
-    """Return the strategies that stand as literals in tables and comparisons."""
+    """Return the strategies that are literals in tables and comparisons."""
     return {
         str(entry.value)
         for node in ast.walk(source)

@@ -41,7 +41,7 @@ OTHER_WORDS = {
         "eintragen": r"\b[Ee]inschreib",
     }
 }
-"""What a language does not say, by the word that it says instead everywhere."""
+"""Words that a language does not use, by the word that it uses instead."""
 PLACEHOLDER = re.compile(
     r"%\(\w+\)[#0 +-]?[0-9.]*[a-zA-Z]|(?<!\{)\{[\w.]*(?:![a-z])?(?::[^{}]*)?\}(?!\})"
 )
@@ -121,7 +121,7 @@ def test_every_marked_sentence_is_in_the_catalogue(code):
 
 
 def marked_in_python() -> set[tuple[str | None, str]]:
-    """Return (context, text) of what modules and templates mark."""
+    """Return (context, text) of the marks in modules and templates."""
     found: set[tuple[str | None, str]] = set()
     for app in APPS:
         for path in sorted((BASE / app).rglob("*.py")):
@@ -148,7 +148,7 @@ def _calls(code: str) -> Iterator[tuple[str | None, str]]:
 
 
 def marked_in_scripts() -> set[tuple[str | None, str]]:
-    """Return (context, text) of what the scripts of the pages mark."""
+    """Return (context, text) of the marks in the scripts of the pages."""
     found: set[tuple[str | None, str]] = set()
     for path in sorted((BASE / "static/js").rglob("*.js")):
         if path.is_relative_to(BASE / catalogues.SCRIPTS) or path.name == "words.js":

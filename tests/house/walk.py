@@ -1,4 +1,4 @@
-"""Which files belong to the house."""
+"""The files of the project."""
 
 import ast
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ _MADE = {"node_modules", "var", "__pycache__", "staticfiles", "test-results", "b
 
 
 def _made(parts: tuple[str, ...]) -> bool:
-    """Say whether a folder on the way is a cache or holds what was installed."""
+    """Return whether a folder on the path is a cache or has installed packages."""
     return any(p in _MADE or (p.startswith(".") and p != ".ci") for p in parts)
 
 
 def files(*suffixes: str, under: tuple[str, ...] = ("",)) -> Iterator[Path]:
-    """Yield the project's own files, nothing that was made or installed."""
+    """Yield the project's own files, without generated or installed ones."""
     for folder in under:
         for path in sorted((ROOT / folder).rglob("*")):
             parts = path.relative_to(ROOT).parts
@@ -33,7 +33,7 @@ def python_files(*under: str) -> list[Path]:
 
 
 def short(path: Path) -> str:
-    """Return a path as a person of the house says it."""
+    """Return a path relative to the project."""
     return str(path.relative_to(ROOT))
 
 

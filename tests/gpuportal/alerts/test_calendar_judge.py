@@ -1,4 +1,4 @@
-"""Readings joined with the calendar, as ingest asks for it."""
+"""Readings joined with the calendar, as ingest requests it."""
 
 import json
 import threading

@@ -1,4 +1,6 @@
-"""The ladder end to end: a real process of another user, judged, told, stopped."""
+"""The escalation from end to end: a real process of another user is judged, warned and
+stopped.
+"""
 
 import json
 import os
@@ -44,7 +46,7 @@ SPARE_UID = 54_321 if IS_ROOT else os.geteuid()
 
 @pytest.fixture
 def intruder() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of a user that no machine has."""
+    """A process of a user that exists on no machine."""
     child = subprocess.Popen(
         ["/bin/sleep", "600"], user=SPARE_UID if IS_ROOT else None, cwd="/"
     )
@@ -54,7 +56,7 @@ def intruder() -> Iterator[subprocess.Popen[bytes]]:
 
 
 class Lab:
-    """One node with one simulated Gpu, its judge, its ladder and its enforcer."""
+    """One node with one simulated Gpu, its judge, its escalation and its enforcer."""
 
     def __init__(self, folder: Any, valkey_url: str, pid: int, holder: Any) -> None:
         self.settings = make_settings(folder, redis_url=valkey_url)
@@ -96,7 +98,7 @@ class Lab:
         return self.start + timedelta(seconds=self.second)
 
     def look(self, seconds: int, *, every: int = 1) -> None:
-        """Sample, judge, keep the Alert, and let the ladder look."""
+        """Sample, judge, store the Alert, and let the escalation look."""
         for _ in range(0, seconds, every):
             at = time.time()
             self.probe.begin(at)
@@ -115,9 +117,11 @@ class Lab:
             self.second += every
 
     def carry(self) -> list[str]:
-        """Hand the signed orders to the node and its facts back; the outcomes."""
+        """Pass the signed commands to the node and its facts back. Return the
+        outcomes.
+        """
         desk = OrderDesk(self.settings, publish=self.hear)
-        # Who runs the tests reads no warnings on their own terminals.
+        # The person who runs the tests gets no warnings on their own terminals.
         enforcer = Enforcer(self.settings, write=lambda _uid, _text: 0)
         self.heard = []
         for payload, signature in self.sent:

@@ -1,4 +1,4 @@
-"""The list of Alerts: who sees what, by which words, and what an operator does."""
+"""The list of Alerts: who sees which ones, the filters, and the operator's actions."""
 
 import csv
 import io
@@ -42,7 +42,7 @@ def open_one(gpu, rule=booking_alerts.INTRUDER, **more) -> Alert:
 
 @pytest.fixture
 def intruded(alice, bob):
-    """Bob runs on the Gpu that Alice holds."""
+    """Bob's process runs on Alice's Gpu."""
     gpu = make_gpu(make_node("node-a"))
     booked = make_reservation(alice, [gpu], state=State.ACTIVE)
     return open_one(

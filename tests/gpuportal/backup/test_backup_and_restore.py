@@ -74,7 +74,7 @@ def site(request, django_db_setup, django_db_blocker, tmp_path_factory):
         order_key.write_text("signs orders")
         order_key.chmod(0o600)
         if request.param == "sqlite":
-            # What was written last is in the -wal file, and not in the database's.
+            # The last written data is in the -wal file, and not in the database's.
             live = stack.enter_context(closing(sqlite3.connect(var / "db.sqlite3")))
             live.execute("PRAGMA wal_autocheckpoint=0")
             live.execute("INSERT INTO auth_group (name) VALUES ('written last')")
@@ -98,7 +98,7 @@ def site(request, django_db_setup, django_db_blocker, tmp_path_factory):
 
 @pytest.fixture
 def copy(site, tmp_path):
-    """A copy of the backup that a test may spoil."""
+    """A copy of the backup that a test may damage."""
     return Path(shutil.copytree(site.folder, tmp_path / "copy"))
 
 
@@ -190,7 +190,7 @@ def test_a_backup_of_a_newer_version_is_refused_with_both_versions(copy):
 
 
 def test_figures_that_are_not_those_of_the_copy_are_found(copy, site):
-    """A dump of another moment has good sums, and still is not the original."""
+    """A dump of another moment has valid checksums, but differs from the original."""
     made = manifest.read_manifest(copy)
     name, total = next(iter(made.facts["balances"].items()))
     facts = made.facts | {"balances": {**made.facts["balances"], name: total + 60}}

@@ -1,4 +1,4 @@
-"""What counts as a difference between a database and its restored copy."""
+"""The differences that count between a database and its restored copy."""
 
 from copy import deepcopy
 

@@ -1,4 +1,4 @@
-"""Who holds what, as each audience may read it."""
+"""Holders of Gpus, for each audience."""
 
 import json
 from datetime import timedelta
@@ -87,7 +87,7 @@ class TestHolders:
         for gpu in make_gpus(30):
             make_reservation(alice, [gpu], **hours(-1, 1))
             make_reservation(alice, [gpu], **hours(2, 3))
-        # The rows, and the policy: nobody has come, so releases loom.
+        # The rows, and the policy: no holder has come, so releases are near.
         with django_assert_num_queries(2):
             board = load_board(timezone.now())
         assert len(board.holdings) == 30

@@ -1,4 +1,4 @@
-"""A browser that does not read costs the server nothing and gets the newest."""
+"""A browser that does not read costs the server nothing and gets the newest frame."""
 
 import asyncio
 import struct

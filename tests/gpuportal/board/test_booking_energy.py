@@ -1,4 +1,4 @@
-"""What the running bookings came to so far, for the cards."""
+"""The energy of the running bookings, for the cards."""
 
 from datetime import timedelta
 
@@ -48,7 +48,8 @@ def test_full_hours_come_from_hour_rows_and_the_rest_from_minutes(
             )
             for back in range(-200, 0)
         )
-        # What the rows say twice is counted once: the hour's row tells by its size.
+        # Energy that is in the rows twice is counted once: the size of the hour's row
+        # shows it.
         SampleHour.objects.create(
             gpu=one, hour_at=hour - 2 * HOUR, energy_joules=7_200_000, **EMPTY
         )

@@ -1,4 +1,4 @@
-"""`/ws/board/`: who may listen, what comes, in which order."""
+"""`/ws/board/`: allowed listeners, and the order of messages."""
 
 import asyncio
 import json
@@ -120,7 +120,7 @@ async def test_a_stranger_is_told_to_sign_in():
 async def test_another_sites_page_is_not_let_in(keys):
     for origin in (
         "http://evil.example",
-        # Cookies know no port and no scheme: a job's web page on the portal's host.
+        # Cookies have no port and no scheme: a job's web page on the portal's host.
         "http://localhost:9999",
         "https://localhost",
         "http://localhost.evil.example",
@@ -334,10 +334,10 @@ async def test_the_database_is_asked_once_for_many_pages(
 async def test_a_socket_that_the_server_closed_itself_leaves_nothing(
     redis_client, caplog, monkeypatch
 ):
-    """uvicorn closes after a message that is too long, and then takes no more."""
+    """uvicorn closes after a message that is too long, and then accepts no more."""
     user = await asyncio.to_thread(make_user, "alice")
     key = await asyncio.to_thread(sign_in, user)
-    # Other tests' sockets may not be quite gone, under the same number.
+    # Other tests' sockets may still exist under the same number.
     monkeypatch.setattr(BoardConsumer, "open_sockets", Counter())
     closed = False
 

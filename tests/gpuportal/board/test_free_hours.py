@@ -1,4 +1,4 @@
-"""The page that says when it is free: from the calendar and the samples, per class."""
+"""The page of free hours: from the calendar and the samples, per class."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture(autouse=True)
 def fresh():
-    """The page keeps what it has counted for some minutes."""
+    """The page caches its counts for some minutes."""
     cache.clear()
 
 

@@ -1,4 +1,4 @@
-"""The wall by a link: random, revocable, without names, and without anything else."""
+"""The wall by a link: random, revocable, without names, and without other pages."""
 
 import asyncio
 from datetime import timedelta
@@ -138,7 +138,7 @@ async def test_a_link_ends_with_the_role_of_its_maker(link, omar, held, monkeypa
     await User.objects.filter(pk=omar.pk).aupdate(is_superuser=False)
     assert await close_code(page) == 4403
     assert (await sync_to_async(Client().get)(f"/wall/{token}/")).status_code == 404
-    # It leaves the list, too, where it could be taken for a screen that works.
+    # It also leaves the list, where it could be mistaken for a working link.
     other = await sync_to_async(make_user)("ines", is_staff=True, is_superuser=True)
     client = Client()
     await sync_to_async(client.force_login)(other)

@@ -58,7 +58,7 @@ class LiveCluster:
         self.thread.start()
 
     def stop(self) -> None:
-        """No more frames: ingest died."""
+        """Send no more frames, as if ingest had died."""
         self.over.set()
         self.thread.join()
 
@@ -79,7 +79,7 @@ class LiveCluster:
             pipe.execute()
 
     def send_frame(self, at: float | None = None) -> None:
-        """Publish one frame of what the rows are now."""
+        """Publish one frame of the present rows."""
         frame = Frame(self.roster_id, at or time.time(), tuple(self.rows))
         with self.client.pipeline() as pipe:
             broadcast.publish_frame(pipe, encode(frame))
@@ -99,7 +99,7 @@ def live_cluster(live_asgi: str, redis_client: redis.Redis) -> Iterator[LiveClus
 
 @pytest.fixture
 def console(page: Page) -> Iterator[list[str]]:
-    """Errors of the page; any that is left at the end fails the test."""
+    """Errors of the page. Any that is left at the end fails the test."""
     errors: list[str] = []
 
     def listen(message: ConsoleMessage) -> None:
@@ -114,7 +114,7 @@ def console(page: Page) -> Iterator[list[str]]:
 
 @pytest.fixture
 def sign_in(page: Page, live_asgi: str, console: list[str]) -> Callable[..., None]:
-    """Put somebody's session into the browser."""
+    """Put a user's session into the browser."""
 
     def enter(user: object, theme: str = "") -> None:
         client = Client()

@@ -1,4 +1,4 @@
-"""The list of alerts, live in a browser: it moves by itself and stays unfolded."""
+"""The list of alerts in a browser: it updates without a reload and stays unfolded."""
 
 import os
 from collections.abc import Callable

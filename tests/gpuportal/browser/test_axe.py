@@ -23,7 +23,7 @@ looks = pytest.mark.parametrize(
 
 
 def show_every_state(live_cluster: LiveCluster, alice, bob) -> None:
-    """One Gpu in each kind of trouble, somebody's bookings, an open alert."""
+    """One Gpu in each kind of trouble, some bookings, an open alert."""
     now = timezone.now()
     states = [
         GpuState.BUSY,

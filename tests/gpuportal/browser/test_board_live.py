@@ -1,4 +1,4 @@
-"""The board moves by itself, says what changed, and comes back when cut off."""
+"""The board updates without a reload, announces changes, and reconnects."""
 
 import json
 import random
@@ -71,7 +71,7 @@ SHOWN = {
     GpuState.MAINTENANCE: "out of service",
     GpuState.FOREIGN: "another system",
 }
-"""Words of the board where they are not the API's."""
+"""Words of the board that differ from the API's."""
 
 
 def test_counters_and_cards_have_one_word_for_each_state(
@@ -196,7 +196,7 @@ def test_processes_and_their_owners_split_the_memory_bar(
     expect(shown.locator(".gpu-procs")).to_contain_text("<b>eve</b>")
     expect(shown.locator(".gpu-procs")).to_contain_text("and 1 more")
     expect(shown.locator(".mem-owners")).to_have_text("<b>eve</b> 40 · zoe 19.5")
-    # Two owners, what nobody owns up to, the driver's reserve.
+    # Two owners, a process without an owner, the driver's reserve.
     expect(shown.locator(".mem-bar > i")).to_have_count(4)
     widths = shown.locator(".mem-bar > i").evaluate_all(
         "(parts) => parts.map((p) => Number(p.style.getPropertyValue('--part')))"
@@ -408,7 +408,7 @@ def test_an_open_page_reads_the_frames_of_a_portal_with_another_layout(
     page, live_asgi, alice, sign_in
 ):
     before = encode(Frame(1, 5.0, (FrameRow(GpuState.BUSY, util_pct=93),)))
-    # The next version has a column more, before the age, and so another roster.
+    # The next version has one more column, before the age, and so another roster.
     fan = ["fan_pct", "Uint8", 11, 100, 1]
     *others, age = LAYOUT["fields"]
     wider = {"row_bytes": 13, "fields": [*others, fan, [*age[:2], 12, *age[3:]]]}

@@ -1,4 +1,4 @@
-"""The page of one Gpu: its facts, what runs on it now, its last day."""
+"""The page of one Gpu: its facts, its present processes, its last day."""
 
 import json
 import math
@@ -65,7 +65,7 @@ def publish_detail(live_cluster: LiveCluster, *processes: dict) -> None:
 
 @pytest.fixture
 def opened(page: Page, live_asgi: str, live_cluster: LiveCluster, alice, sign_in):
-    """Alice holds the first Gpu and looks at it."""
+    """Alice holds the first Gpu and has its page open."""
     gpu = live_cluster.gpus[0]
     now = timezone.now()
     began = now - timedelta(hours=3)

@@ -21,7 +21,7 @@ looks = pytest.mark.parametrize(
 
 
 def busy_site(live_cluster: LiveCluster, omar: User) -> User:
-    """Several things that want the operator, and a few acts of the past."""
+    """Several tasks of the operator, and some past actions."""
     now = timezone.now()
     Alert.objects.create(
         rule="lost", gpu=live_cluster.gpus[0], opened_at=now, last_seen_at=now

@@ -1,4 +1,4 @@
-"""My reservations by hand: extend, check in, give back, cancel with undo."""
+"""My reservations, pressed: extend, check in, give back, cancel with undo."""
 
 import os
 from datetime import timedelta
@@ -23,7 +23,7 @@ def lab(live_asgi: str) -> Lab:
 
 
 def running(lab: Lab) -> Reservation:
-    """Alice's, begun off the grid as "now" begins, for an hour."""
+    """Alice's reservation, begun off the grid with "now" as its start, for an hour."""
     now = timezone.now()
     end = now.replace(minute=0, second=0, microsecond=0) + 2 * HOUR
     return make_reservation(

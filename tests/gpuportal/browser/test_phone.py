@@ -1,4 +1,6 @@
-"""The frame of every page in a hand: menus that fold, one line of messages, filters."""
+"""The frame of every page on a phone: menus that fold, one line of messages,
+filters.
+"""
 
 import os
 import re

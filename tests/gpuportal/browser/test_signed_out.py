@@ -1,4 +1,4 @@
-"""Signed out while typing: the page says so, leads back, and nothing is lost."""
+"""Signed out while typing: the page reports it, leads back, and nothing is lost."""
 
 import pytest
 from django.contrib.sessions.models import Session
@@ -11,7 +11,7 @@ TYPED = "learning rate sweep, third try"
 
 @pytest.fixture
 def form(page: Page, live_asgi: str, alice, sign_in) -> Page:
-    """The form for a job, half filled in."""
+    """The form for a job, partly filled in."""
     make_gpus(1, make_node("node-a"))
     sign_in(alice)
     page.goto(f"{live_asgi}/jobs/new/")
@@ -61,7 +61,7 @@ def test_the_way_back_is_taken_before_the_scripts_are_there(form: Page, console)
     held: list[Route] = []
 
     def hold(route: Route) -> None:
-        """Keep the script of the page between for ever."""
+        """Hold the script of the intermediate page back."""
         if held:
             route.continue_()
         else:

@@ -1,4 +1,4 @@
-"""What operators see while the portal cannot work: on a phone and in the dark too."""
+"""Operators' messages while the portal cannot work: on a phone and in the dark too."""
 
 import pytest
 from playwright.sync_api import expect

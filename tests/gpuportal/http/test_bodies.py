@@ -1,4 +1,6 @@
-"""Bodies that are too long or no form: refused before they are kept, never a crash."""
+"""Bodies that are too long or no form: refused before they are stored, never a
+crash.
+"""
 
 import asyncio
 import secrets
@@ -28,14 +30,14 @@ MIB = 2**20
 def ask(
     path: str, *, headers=(), pieces: int = 0, wait_seconds: float = 10.0, handler=None
 ):
-    """Send ``pieces`` and then silence; return (status, pieces that were read)."""
+    """Send ``pieces`` and then nothing. Return (status, pieces that were read)."""
     read = 0
     sent: list[dict] = []
 
     async def receive() -> dict:
         nonlocal read
         if read == pieces:
-            # Nothing more comes: a handler that waits for it hangs the test.
+            # Nothing more arrives: a handler that waits for it hangs the test.
             await asyncio.sleep(30)
         read += 1
         return {"type": "http.request", "body": b"x" * MIB, "more_body": True}
@@ -129,7 +131,7 @@ async def hold(stack: AsyncExitStack, uploads, user_pk: int, size_bytes=MIB):
 async def test_files_at_once_are_bounded_for_each_user_and_in_all(
     processes, broker, settings
 ):
-    """For all web processes together, where the broker is there to count them."""
+    """Limits for all web processes together, if the broker is there to count them."""
     if not broker:
         settings.REDIS_URL, processes = "redis://127.0.0.1:1/0", 1
     webs = cycle([bodies.Uploads() for _ in range(processes)])
@@ -170,7 +172,7 @@ async def test_a_file_that_would_fill_the_disk_is_refused(monkeypatch):
     async with AsyncExitStack() as stack:
         await hold(stack, bodies.Uploads(), 1, 3 * MIB)
         with pytest.raises(RequestRefused, match="no space") as refused:
-            # What comes at the same time counts, to whichever web process.
+            # Simultaneous uploads count, in whichever web process.
             await hold(stack, bodies.Uploads(), 1, 3 * MIB)
         assert refused.value.status == 507
     async with AsyncExitStack() as stack:
@@ -190,7 +192,7 @@ def test_the_third_file_at_once_gets_429_over_the_wire(session, redis_client):
 def test_a_slow_body_is_given_up(monkeypatch):
     monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.2)
     assert ask("/login/")[0]["status"] == 408
-    # A piece buys time: at 64 KiB a second.
+    # A piece extends the time: at 64 KiB a second.
     monkeypatch.setattr(bodies, "LEAST_BYTES_PER_SECOND", MIB / 0.3)
     begun = time.monotonic()
     assert ask("/login/", pieces=2)[0]["status"] == 408

@@ -1,4 +1,4 @@
-"""Every form of every page, sent with values that it was not made for.
+"""Every form of every page, sent with unsuitable values.
 
 The pages are found as a person finds them, by their links, as a student, as the head of
 a group and as the operator. No answer may be a crash.

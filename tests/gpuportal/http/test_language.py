@@ -1,4 +1,4 @@
-"""The language of pages: whose choice counts, how it is kept, and what it changes."""
+"""The language of pages: whose choice counts, how it is stored, and its effect."""
 
 import json
 from datetime import timedelta
@@ -38,7 +38,7 @@ def test_a_visitor_reads_what_their_browser_asks_for(client):
     assert "Accept-Language" in page.headers["Vary"]
     assert language(client.get("/login/", HTTP_ACCEPT_LANGUAGE="fr, xx;q=0.1")) == "en"
     assert language(client.get("/login/", HTTP_ACCEPT_LANGUAGE="en-GB")) == "en"
-    # Nothing is left for the next one in this thread.
+    # Nothing is left for the next request in this thread.
     assert translation.get_language() == settings.LANGUAGE_CODE
 
 
@@ -67,7 +67,7 @@ def test_a_users_choice_is_kept_and_counts_before_the_browsers(client, alice):
     page = elsewhere.get("/me/")
     assert language(page) == "de"
     assert '<option value="de" lang="de" selected>' in page.content.decode()
-    # Pages that no view makes, too.
+    # Pages without a view, too.
     assert language(elsewhere.get("/no/such/page/")) == "de"
     client.post("/language/", {"language": ""})
     alice.refresh_from_db()
@@ -187,5 +187,5 @@ def test_the_boards_message_is_made_for_each_language_of_a_holder(alice, bob):
     (held,) = json.loads(german[1])["holders"].values()
     assert held["looming"]["text"] == "Noch nicht begonnen"
     assert english[0] != german[0]
-    # Who reads no sentence shares one message, whatever the language.
+    # Viewers who read no sentence share one message in every language.
     assert told(bob, "en") == told(bob, "de")

@@ -1,4 +1,4 @@
-"""Logins: many names from one address, sessions that nobody asked for, what is kept."""
+"""Logins: many names from one address, unwanted sessions, and stored data."""
 
 from datetime import timedelta
 
@@ -46,7 +46,7 @@ def test_many_names_from_one_address_are_refused(people):
 def test_a_lab_behind_one_address_is_not_locked_out(people):
     assert sign_in("student0", PASSWORD).status_code == 302
     spray(MOST_STRANGE_NAMES + 2)
-    # It signed in from here before: also after a slip of the finger.
+    # It signed in from here before, so also after a typing error.
     assert sign_in("student0").status_code == 200
     assert sign_in("student0", PASSWORD).status_code == 302
     assert sign_in("student1", PASSWORD).status_code == 429

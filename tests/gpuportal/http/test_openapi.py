@@ -1,9 +1,9 @@
-"""The API keeps its word: schemathesis reads the schema and sends what it allows, and
-what it does not.
+"""The API and its schema: schemathesis sends valid and invalid requests.
 
 As anonymous, student, head of a group and operator: no answer of 5xx, no status that
-the schema does not name, no answer of another form. The same every time. For a longer
-run: ``FUZZ_EXAMPLES=200 pytest tests/gpuportal/http/test_openapi.py``.
+the schema does not name, no answer of another form. The requests are the same every
+time. For a longer run: ``FUZZ_EXAMPLES=200 pytest
+tests/gpuportal/http/test_openapi.py``.
 """
 
 import json
@@ -67,7 +67,7 @@ def schema(transactional_db) -> Any:
 
 @pytest.fixture
 def world(alice, bob, carol, omar, redis_client, settings, monkeypatch):
-    """A lab with something of each kind, and nobody who is refused for haste."""
+    """A lab with something of each kind, and without rate limits."""
     settings.BOOK_RATE_PER_MINUTE = 10**9
     for module in (api_plans, api_serve):
         monkeypatch.setattr(module, "UPLOADS_PER_MINUTE", 10**9)
@@ -121,7 +121,7 @@ def credentials(role: str, world: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def cases(operation: Any, mode: GenerationMode) -> st.SearchStrategy[Case]:
-    """Requests of one operation; half of the numbers in paths are of what is there."""
+    """Return requests of one operation. Half of the numbers in paths exist."""
 
     def there(case: Case, small: int) -> Case:
         if small:
@@ -180,5 +180,5 @@ def test_every_answer_is_one_that_the_schema_names(schema, world, role):
         # 403 and 404: an address that no operation has.
         assert 401 in statuses <= {401, 403, 404, 405}
     else:
-        # It reached the operations, and was not turned away at the door.
+        # It reached the operations, and was not refused before.
         assert {200, 404, 422} <= statuses

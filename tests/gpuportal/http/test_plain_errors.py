@@ -1,4 +1,4 @@
-"""No sentence of a library reaches a person: neither from the API nor from a form."""
+"""No sentence of a library reaches a person, from the API or from a form."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Plans in a process of their own: fair turns, in words when there is none."""
+"""Plans in a separate process: a fair order, and words if there is no slot."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from tests.placement.lab import make_lab, send_frame, signed_in
 
 @pytest.fixture
 def slow(monkeypatch):
-    """A planner whose answers take as long as they are asked to."""
+    """A planner whose answers take the requested time."""
     monkeypatch.setattr(planners, "CHILD", "tests.gpuportal.slow_child")
     made = Planners()
     yield made
@@ -322,7 +322,7 @@ async def test_without_the_broker_each_web_process_counts_its_own(slow, settings
 
 
 async def test_a_request_that_fails_oddly_costs_nobody_else_their_plan(caplog):
-    """The thread of the child goes on, so the child is not ended."""
+    """The thread of the child continues, so the child is not ended."""
     here, there = socket.socketpair()
     here.setblocking(False)
 
@@ -346,7 +346,7 @@ async def test_a_request_that_fails_oddly_costs_nobody_else_their_plan(caplog):
 
 @pytest.fixture
 def portal(transactional_db, settings, monkeypatch):
-    """Answers as the web does, with a child that reads this test's database."""
+    """Answer like the web, with a child that reads this test's database."""
     settings.PLANNER_PROCESS = True
     known = connection.settings_dict
     address = f"sqlite:///{known['NAME']}"

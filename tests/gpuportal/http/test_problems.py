@@ -114,7 +114,7 @@ def test_a_signed_in_page_answers_503_while_the_database_is_gone(
             answer = client.get(path, headers={"accept": "text/html"})
             assert answer.status_code == 503, path
             assert answer["Retry-After"] == "5"
-    # By itself, as soon as the database is back.
+    # Without a restart, as soon as the database is back.
     assert client.get("/me/").status_code == 200
 
 

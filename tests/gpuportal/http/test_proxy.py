@@ -1,4 +1,4 @@
-"""nginx loads ``deploy/nginx.conf.example`` and does with it what it should."""
+"""nginx loads ``deploy/nginx.conf.example`` and behaves as it should."""
 
 import http.client
 import os
@@ -74,7 +74,7 @@ def free_port() -> int:
 
 
 def make_certificate(folder: Path) -> None:
-    """Make a certificate as certbot would have put it."""
+    """Make a certificate in certbot's place."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
     now = datetime.now(UTC)
@@ -171,7 +171,7 @@ def proxy(configured) -> Iterator[Proxy]:
 
 @pytest.fixture
 def portal(proxy) -> Iterator[list[tuple[str, int]]]:
-    """Something that takes every body; what came, as (scheme, bytes)."""
+    """A server that accepts every body. It records (scheme, bytes)."""
     came: list[tuple[str, int]] = []
 
     class Taker(BaseHTTPRequestHandler):
@@ -232,7 +232,7 @@ def test_a_stopped_portal_is_a_page_that_tries_again(proxy):
     assert answer.headers["Retry-After"] == "5"
     assert "GPU Portal will be back in a moment" in page
     assert 'http-equiv="refresh" content="5"' in page
-    # Its version number is nobody's business.
+    # Its version number stays private.
     assert answer.headers["Server"] == "nginx"
 
 

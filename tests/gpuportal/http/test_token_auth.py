@@ -27,7 +27,7 @@ RUNS = ("/jobs", "/plans", "/models", "/serve")
 
 
 def wanted(method: str, path: str) -> set[str]:
-    """What an operation needs where its body is empty."""
+    """Return the scopes of an operation with an empty body."""
     if method == "GET":
         return {"read"}
     if (method, path) in ALWAYS_BOTH:

@@ -1,4 +1,6 @@
-"""A person is erased: nothing names them, balances stay, others are left alone."""
+"""A person is erased: no text names them, balances stay, and others are not
+affected.
+"""
 
 from datetime import timedelta
 from io import StringIO
@@ -49,7 +51,7 @@ def person(db) -> User:
 
 
 def texts_of_everything() -> dict[str, str]:
-    """Return every text of every row of every table, by where it stands."""
+    """Return every text of every row of every table, by its place."""
     found = {}
     for model in apps.get_models():
         columns = [
@@ -72,7 +74,7 @@ def naming() -> list[str]:
 
 
 def live_past(person: User, omar: User) -> None:
-    """Let the person do, and others do about them, what leaves names behind."""
+    """Let the person and others act so that names are left behind."""
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
     gpus = make_gpus(2)
     made = book(
@@ -162,7 +164,7 @@ def test_nothing_names_the_person_and_every_balance_stays(
     person.refresh_from_db()
     assert (person.username, str(person)) == (alias, f"erased-{person.pk}")
     assert not person.is_active and not person.has_usable_password()
-    # Who is called alike is somebody else.
+    # A person with a similar name is not affected.
     assert User.objects.filter(username="zebulonia", is_active=True).exists()
     assert any("zebulonia" in text for text in texts_of_everything().values())
     again = LedgerEntry.objects.order_by("pk").values_list(
@@ -209,7 +211,7 @@ def test_only_a_strike_out_passes_the_append_only_tables(person, omar) -> None:
 
 
 def test_messages_to_holders_and_own_settings_go_with_the_person(person, omar) -> None:
-    """What the person wrote is theirs, also where it names nobody."""
+    """The person's own texts are deleted, even if they name nobody."""
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
     other = make_user("olga")
     make_membership(other, "vision")

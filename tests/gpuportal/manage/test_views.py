@@ -192,7 +192,7 @@ def test_a_person_is_added_changed_linked_and_signed_out(client, omar) -> None:
     assert answer["Cache-Control"].startswith("max-age=0")
     again = client.post(own, {"act": "link"}).context["password_link"]
     assert Invitation.objects.filter(user=zoe).count() == 1
-    # The newest link sets the password; the older one is dead.
+    # The newest link sets the password. The older one is invalid.
     other = client.__class__()
     assert (
         other.get(link.replace("http://testserver", ""), follow=True).status_code == 404
@@ -217,7 +217,7 @@ def test_a_person_is_added_changed_linked_and_signed_out(client, omar) -> None:
     entry = AuditEntry.objects.filter(verb="people.changed").first()
     assert entry is not None
     assert entry.detail["changes"]["unix_user"] == ["", "zoe"]
-    # A name goes when a person is erased: the log does not keep it.
+    # A name is erased with the person, so the log does not keep it.
     assert "Zo" not in str(entry.detail)
     assert "changed the account of Zoë" in client.get(own).content.decode()
 
@@ -234,7 +234,7 @@ def test_a_link_for_a_person_with_a_password_leaves_it_valid(
     assert Invitation.objects.get(user=alice).expires_at < timezone.now() + timedelta(
         days=3
     )
-    # No mail server: the button is missing, and the act is refused in words.
+    # No mail server: the button is missing, and the action is refused in words.
     assert client.post(own, {"act": "mail"}).status_code == 409
     off = {"act": "save", "display_name": "Alice", "email": "", "unix_user": ""}
     client.post(own, off)

@@ -1,4 +1,4 @@
-"""``/healthz`` and ``/readyz``: open, quick, honest, silent about the rest."""
+"""``/healthz`` and ``/readyz``: open, quick, correct, and without other information."""
 
 import time
 from collections import namedtuple
@@ -78,7 +78,7 @@ def stopped():
 
 @pytest.fixture
 def migrated(monkeypatch):
-    """Nothing is kept of what another test found."""
+    """Forget the cached result of another test."""
     monkeypatch.setattr(migrations_due, "_found", None)
 
 

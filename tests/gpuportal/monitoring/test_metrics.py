@@ -1,4 +1,4 @@
-"""``/metrics``: what Prometheus reads, and what NVIDIA's Grafana board asks of it."""
+"""``/metrics``: Prometheus's format, and the queries of NVIDIA's Grafana board."""
 
 import json
 import math
@@ -41,11 +41,11 @@ DCGM_FI_DEV_GPU_UTIL{instance=~"${instance}", gpu=~"${gpu}"}
 """What the panels and variables of grafana.com's board 12239 ask for: the version in
 dcgm-exporter's repository, and in the last line the older one of its first release."""
 OF_PROMETHEUS = {"instance", "job"}
-"""Labels that Prometheus adds to whatever it scrapes."""
+"""Labels that Prometheus adds to every scrape."""
 
 
 def asked(query: str) -> tuple[str, set[str]]:
-    """The metric of a query, and the labels that it needs."""
+    """Return the metric of a query, and the labels that it needs."""
     metric = re.search(r"DCGM_\w+", query)
     assert metric is not None
     labels = set(re.findall(r"(\w+)=~", query))
@@ -96,7 +96,7 @@ def samples(answer) -> dict[str, list]:
 
 @pytest.fixture
 def lab(redis_client, time_machine):
-    """Two Gpus of one node, of which only the first answers; the clock stands."""
+    """Two Gpus of one node, of which only the first answers. Time is frozen."""
     time_machine.move_to(timezone.now(), tick=False)
     gpus = make_gpus(2, make_node("node-a", driver_version="570.86"))
     details = {
@@ -158,7 +158,7 @@ def test_names_follow_the_sites_privacy(client, lab, alice, omar):
     now = timezone.now()
     make_reservation(alice, [lab[0]], now, now + timedelta(hours=1))
     SitePolicy.objects.update_or_create(pk=1, defaults={"names_visible": False})
-    # Also for the operator: a scrape is kept for years and read by everybody.
+    # Also for the operator: a scrape is stored for years and read by everybody.
     found = samples(client.get("/metrics", **bearer(omar, "metrics")))
     tags = found["DCGM_FI_DEV_GPU_UTIL"][0].labels
     assert (tags["holder"], tags["group"]) == ("", "Vision")

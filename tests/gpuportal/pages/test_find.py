@@ -1,4 +1,4 @@
-"""The search of the top bar: what is found, and by whom."""
+"""The search of the top bar: results for each kind of user."""
 
 import pytest
 from django.test import Client

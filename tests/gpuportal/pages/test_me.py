@@ -1,4 +1,4 @@
-"""One's own settings: groups, theme, and API tokens shown once."""
+"""A user's settings: groups, theme, and API tokens shown once."""
 
 import re
 from datetime import timedelta

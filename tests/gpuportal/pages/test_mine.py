@@ -1,4 +1,4 @@
-"""My reservations: what it lists, for whom, and where it is linked."""
+"""My reservations: the list, its reader, and the links to it."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The frame of every page: who gets in, what it says, what it costs."""
+"""The frame of every page: access, content, cost."""
 
 import time
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The supervisor's loop, with small processes of a certain character."""
+"""The supervisor's loop, with small processes of different behaviour."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from gpuportal.supervisor.logs import LOG_MAX_BYTES, LogFile, clean
 from telemetry.proc_stat import descendants, process_table
 from tests.gpuportal.running import ROOT
 
-# The supervisor takes over signals and orphans of its whole process, so it is
-# driven in one of its own. argv: folder, then one JSON list of (name, code, more).
+# The supervisor takes over signals and orphans of its whole process, so it is run in a
+# separate one. argv: folder, then one JSON list of (name, code, more).
 DRIVER = """
 import json, os, sys
 from pathlib import Path
@@ -43,8 +43,8 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open({ready!r}, "w").write("yes")
 time.sleep(600)
 """
-# Starts a process in a session of its own and leaves it behind, as a node worker
-# does with a shim; that one has a child in another session, as a shim has a job.
+# Starts a process in a new session and leaves it behind, as a node worker does with a
+# shim. That process has a child in another session, as a shim has a job.
 PARENT_OF_SHIM = """
 import subprocess, sys, time
 shim = '''
@@ -70,7 +70,7 @@ class Driven:
             [sys.executable, "-c", DRIVER, str(folder), json.dumps(specs)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-            # A shell's background job ignores SIGINT, and would hand that down.
+            # A shell's background job ignores SIGINT, and would pass that on.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -94,7 +94,7 @@ class Driven:
                 continue
 
     def line(self) -> str:
-        """Return the next line it says."""
+        """Return its next line."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip()
 

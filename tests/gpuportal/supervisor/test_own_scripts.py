@@ -1,4 +1,4 @@
-"""Whether `make run` runs own scripts: ids as root, else a question that is kept."""
+"""Whether `make run` runs own scripts: ids as root, otherwise a stored answer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which node workers a machine plays, and with which token."""
+"""The node workers of a machine, and their tokens."""
 
 import pytest
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def driver(monkeypatch):
-    """Say whether there is a driver, and what the machine is called."""
+    """Set whether there is a driver, and the machine's name."""
 
     def present(answer: bool) -> None:
         monkeypatch.setattr(process_table, "driver_present", lambda: answer)
@@ -98,7 +98,7 @@ def test_a_node_worker_is_told_where_everything_is(settings):
 
 
 def test_no_worker_sends_heartbeats_to_a_broker_that_may_be_gone():
-    """Celery's heartbeat retries for ever, and the end of a worker waits for it."""
+    """Celery's heartbeat retries without end, and the end of a worker waits for it."""
     specs = [
         *process_table.control(listener_fd=0),
         process_table.node(NodeProcess("sim-a", simulated=True), web_url="http://x"),

@@ -1,4 +1,4 @@
-"""A portal in the foreground ends with the shell that it was started from."""
+"""A portal in the foreground ends with the shell that started it."""
 
 import signal
 import subprocess
@@ -38,7 +38,7 @@ def watch(watching: Path, before: str = "") -> list[str]:
         text=True,
         timeout=60,
         check=False,
-        # As a terminal's shell begins, also where the suite runs under nohup.
+        # As a terminal's shell begins, also if the suite runs under nohup.
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     return done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""What a worker imports when it starts: the portal has five such processes."""
+"""The imports of a worker at its start. The portal has five such processes."""
 
 import subprocess
 import sys
